@@ -1,0 +1,83 @@
+# The commands of this project. `make test` and `make demo` need only python3 (3.11 or later),
+# make and Java 17 on the machine: everything else is installed into .venv, from the lock file.
+
+PYTHON ?= python3
+PYTEST_WORKERS ?= 2
+
+VENV := .venv
+INTEROP_VENV := .venv-interop
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+INTEROP_STAMP := $(INTEROP_VENV)/.installed
+PYTEST := $(BIN)/python -m pytest
+
+.PHONY: help venv test demo check fmt format-check lint types tidy bench interop lock clean
+
+help:
+	@echo "make test      run all the tests"
+	@echo "make demo      see the main job done: nothing is lost"
+	@echo "make check     format, lint, types, import arrows, tests (what CI runs)"
+	@echo "make fmt       format the code"
+	@echo "make bench     measure, next to RabbitMQ (ONLY=name runs one)"
+	@echo "make interop   compare with python-qpid-proton (compiles it)"
+	@echo "make lock      choose versions again and write requirements.lock"
+
+venv: $(STAMP)
+
+# The stamp is newer than what it was made from, or the environment is built again.
+$(STAMP): requirements.lock pyproject.toml
+	$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "twinbus needs Python 3.11 or later: make PYTHON=python3.12 ...")'
+	$(PYTHON) -m venv --clear $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	touch $@
+
+test: venv
+	$(PYTEST) -n $(PYTEST_WORKERS)
+
+demo: venv
+	$(BIN)/python -m twinbus.demo
+
+check: format-check lint types tidy test
+
+format-check: venv
+	$(BIN)/ruff format --check .
+
+lint: venv
+	$(BIN)/ruff check .
+
+types: venv
+	$(BIN)/mypy --strict src
+
+# Seconds, where the whole suite takes minutes: a wrong import arrow is told first.
+tidy: venv
+	$(PYTEST) tests/test_tidy.py tests/test_rules.py
+
+fmt: venv
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+bench: venv
+	ONLY="$(ONLY)" $(BIN)/python -m bench
+
+interop: $(INTEROP_STAMP)
+	$(INTEROP_VENV)/bin/python -m pytest -o norecursedirs='.*' tests/interop
+
+# python-qpid-proton has no wheel: it is compiled here, in an environment of its own.
+$(INTEROP_STAMP): requirements.lock requirements-interop.lock pyproject.toml
+	$(PYTHON) -m venv --clear $(INTEROP_VENV)
+	$(INTEROP_VENV)/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock -r requirements-interop.lock
+	$(INTEROP_VENV)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	touch $@
+
+# pip-tools is a tool of the maintainers, not of the project: it has an environment of its own.
+lock:
+	$(PYTHON) -m venv .venv-lock
+	.venv-lock/bin/python -m pip install --quiet --disable-pip-version-check pip-tools
+	.venv-lock/bin/pip-compile --quiet --generate-hashes --extra dev --strip-extras --allow-unsafe \
+		--no-header --no-emit-options --no-emit-index-url --no-emit-find-links \
+		--no-emit-trusted-host --output-file requirements.lock pyproject.toml
+	sed -i '1i # Every version and hash of the development environment. Made by `make lock`; do not edit.' requirements.lock
+
+clean:
+	rm -rf $(VENV) $(INTEROP_VENV) .venv-lock build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis

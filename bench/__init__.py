@@ -1,0 +1,16 @@
+"""Benchmarks of the broker next to RabbitMQ, measured in the same run on the same disk.
+
+    __main__     which benchmarks run, in which order, and where the figures go
+    scenarios    one function per benchmark: what is measured and how often
+    systems      the two brokers behind one port: start, queues, publishers, counts
+      rabbitmq     a RabbitMQ node of our own        rabbitmq_wire   AMQP 0-9-1 client
+      twinbus_node our broker in its own process     wire            AMQP 1.0 client
+    sending      the publish loops (windowed, paced), blind to the protocol
+    workers      publishers in processes of their own, started at the same instant
+    processes    ports, CPU seconds, resident memory, orderly and sudden ends
+    report       a figure, the table, latest.json
+
+Rule 1: both brokers are driven by equally lean clients, so that the brokers are what is measured.
+Rule 2: every run is counted afterwards; a figure whose messages are not all there is an error.
+Rule 3: nothing here imports twinbus: the clients stay independent of the code they measure.
+"""

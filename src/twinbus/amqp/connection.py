@@ -1,0 +1,409 @@
+"""One AMQP 1.0 connection, either role, without I/O.
+
+    bytes in  --> receive() --> events
+    calls     --> write()   --> take_output() --> bytes out
+    time      --> next_timer_s() / handle_timer()
+
+    header(SASL) -> mechanisms/init/outcome -> header(AMQP) -> open -> sessions -> close
+
+Rule 1: nothing of AMQP is looked at before the SASL exchange is over, and nothing of a session
+        before the open.
+Rule 2: whatever the peer sends, receive() returns events; a violation becomes a close frame
+        with a condition and a sentence, and a ConnectionClosed event.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum, auto
+from typing import Any
+
+from twinbus.amqp.errors import AmqpError, Condition
+from twinbus.amqp.events import ConnectionClosed, Event, Opened, SessionBegun, SessionEnded
+from twinbus.amqp.frames import (
+    HEARTBEAT,
+    PROTOCOL_AMQP,
+    PROTOCOL_SASL,
+    Frame,
+    FrameBuffer,
+    encode_frame,
+)
+from twinbus.amqp.limits import DEFAULT_LIMITS, AmqpLimits, Budget
+from twinbus.amqp.link import wire_error
+from twinbus.amqp.performatives import (
+    Begin,
+    Close,
+    End,
+    Error,
+    Open,
+    Performative,
+    SaslInit,
+    SaslMechanisms,
+    SaslOutcome,
+    decode_performative,
+    encode_performative,
+)
+from twinbus.amqp.session import Session
+from twinbus.amqp.types import Symbol
+
+# The smallest frame size AMQP allows a peer to ask for, and the largest SASL frame.
+FRAME_SIZE_BYTES_MIN = 512
+
+# A peer that wants to hear from us more often than this only wants to keep us busy.
+REMOTE_IDLE_TIMEOUT_MS_MIN = 1_000
+
+SASL_OK = 0
+SASL_REFUSED = 1
+
+# Service Bus clients authenticate over $cbs after an anonymous SASL exchange; .NET's asks for
+# the same under the name MSSBCBS.
+MECHANISMS = (Symbol("MSSBCBS"), Symbol("ANONYMOUS"))
+
+
+class Role(Enum):
+    SERVER = auto()
+    CLIENT = auto()
+
+
+class Phase(Enum):
+    SASL_HEADER = auto()
+    SASL = auto()
+    AMQP_HEADER = auto()
+    OPEN = auto()
+    RUNNING = auto()
+    CLOSED = auto()
+
+
+@dataclass(slots=True, kw_only=True)
+class ConnectionOptions:
+    """How we introduce ourselves."""
+
+    container_id: str
+    hostname: str | None = None
+    """Client role: the host we think we talk to."""
+    limits: AmqpLimits = DEFAULT_LIMITS
+    properties: dict[Any, Any] = field(default_factory=dict)
+
+
+class Connection:
+    """The protocol state of one connection."""
+
+    def __init__(self, role: Role, options: ConnectionOptions) -> None:
+        self.role = role
+        self.options = options
+        self.limits = options.limits
+        self.phase = Phase.SASL_HEADER
+        self.remote_open: Open | None = None
+        self.remote_frame_size_bytes_max = FRAME_SIZE_BYTES_MIN
+        self.sessions: dict[int, Session] = {}
+        """By the channel the peer sends on."""
+        self._begun: dict[int, Session] = {}
+        """Client role: by our own channel, until the peer has answered."""
+        self.link_count = 0
+        self._ended_channels: set[int] = set()
+        self._frames = FrameBuffer(FRAME_SIZE_BYTES_MIN)
+        self._out: list[bytes] = []
+        self._has_sent_open = False
+        self._heard_at_s: float | None = None
+        self._wrote_at_s: float | None = None
+        if role is Role.CLIENT:
+            self.write(PROTOCOL_SASL)
+
+    # -- output ---------------------------------------------------------------------------
+
+    def write(self, data: bytes) -> None:
+        self._out.append(data)
+
+    def write_many(self, frames: list[bytes]) -> None:
+        self._out.extend(frames)
+
+    @property
+    def is_closed(self) -> bool:
+        return self.phase is Phase.CLOSED
+
+    @property
+    def has_output(self) -> bool:
+        return bool(self._out)
+
+    def take_output(self) -> bytes:
+        """Everything there is to send now."""
+        out, self._out = self._out, []
+        return b"".join(out)
+
+    # -- input ----------------------------------------------------------------------------
+
+    def receive(self, data: bytes) -> list[Event]:
+        """Take bytes from the peer."""
+        events: list[Event] = []
+        if self.phase is Phase.CLOSED:
+            return events
+        try:
+            self._frames.feed(data)
+            while not self.is_closed and self._step(events):
+                pass
+        except AmqpError as error:
+            self.close(error)
+            events.append(ConnectionClosed(wire_error(error)))
+        return events
+
+    def _step(self, events: list[Event]) -> bool:
+        """Take one header or frame; False when the rest of it has not arrived yet."""
+        if self.phase in (Phase.SASL_HEADER, Phase.AMQP_HEADER):
+            return self._on_header(events)
+        frame = self._frames.next_frame()
+        if frame is None:
+            return False
+        if frame.pos == frame.end:
+            if self.phase in (Phase.SASL, Phase.OPEN):
+                raise AmqpError(Condition.NOT_ALLOWED, "An empty frame came before the open.")
+            return True
+        self._on_frame(frame, events)
+        return True
+
+    def _on_header(self, events: list[Event]) -> bool:
+        header = self._frames.next_header()
+        if header is None:
+            return False
+        expected = PROTOCOL_SASL if self.phase is Phase.SASL_HEADER else PROTOCOL_AMQP
+        if header != expected:
+            # The answer to a wrong header is the right one, then silence.
+            self.write(expected)
+            self.phase = Phase.CLOSED
+            events.append(
+                ConnectionClosed(
+                    Error(Condition.FRAMING_ERROR, "The peer does not speak AMQP 1.0 with SASL.")
+                )
+            )
+            return False
+        if self.phase is Phase.SASL_HEADER:
+            self.phase = Phase.SASL
+            if self.role is Role.SERVER:
+                self.write(PROTOCOL_SASL)
+                self._send_sasl(SaslMechanisms(list(MECHANISMS)))
+            return True
+        self.phase = Phase.OPEN
+        if self.role is Role.SERVER:
+            self.write(PROTOCOL_AMQP)
+        return True
+
+    def _on_frame(self, frame: Frame, events: list[Event]) -> None:
+        wants_sasl = self.phase is Phase.SASL
+        if (frame.type == 1) is not wants_sasl:
+            raise AmqpError(
+                Condition.NOT_ALLOWED,
+                "Finish the SASL exchange before AMQP frames, and do not return to it.",
+            )
+        budget = Budget(self.limits)
+        performative, position = decode_performative(frame.buf, frame.pos, frame.end, budget)
+        if self.phase is Phase.RUNNING:
+            payload = frame.buf[position : frame.end] if position < frame.end else b""
+            self._on_performative(frame.channel, performative, payload, events)
+        elif wants_sasl:
+            self._on_sasl(performative, events)
+        else:
+            self._on_open(performative, events)
+
+    # -- SASL -----------------------------------------------------------------------------
+
+    def _send_sasl(self, performative: Performative) -> None:
+        self.write(encode_frame(0, encode_performative(performative), frame_type=1))
+
+    def _on_sasl(self, performative: Performative, events: list[Event]) -> None:
+        match performative:
+            case SaslInit() if self.role is Role.SERVER:
+                self._on_sasl_init(performative, events)
+            case SaslMechanisms() if self.role is Role.CLIENT:
+                self._send_sasl(SaslInit(Symbol("ANONYMOUS"), b"", self.options.hostname))
+            case SaslOutcome() if self.role is Role.CLIENT:
+                self._on_sasl_outcome(performative)
+            case _:
+                raise AmqpError(Condition.NOT_ALLOWED, "This SASL frame is not expected now.")
+
+    def _on_sasl_init(self, init: SaslInit, events: list[Event]) -> None:
+        if init.mechanism not in MECHANISMS:
+            self._send_sasl(SaslOutcome(SASL_REFUSED))
+            self.phase = Phase.CLOSED
+            sentence = "The SASL mechanism is not offered. Use ANONYMOUS and put a token to $cbs."
+            events.append(ConnectionClosed(Error(Condition.UNAUTHORIZED_ACCESS, sentence)))
+            return
+        self._send_sasl(SaslOutcome(SASL_OK))
+        self._expect_amqp_header()
+
+    def _on_sasl_outcome(self, outcome: SaslOutcome) -> None:
+        if outcome.code != SASL_OK:
+            raise AmqpError(Condition.UNAUTHORIZED_ACCESS, "The broker refused the SASL exchange.")
+        self._expect_amqp_header()
+        self.write(PROTOCOL_AMQP)
+        self._send_open()
+
+    def _expect_amqp_header(self) -> None:
+        self.phase = Phase.AMQP_HEADER
+
+    # -- open and close -------------------------------------------------------------------
+
+    def _send_open(self) -> None:
+        self._has_sent_open = True
+        self._send(
+            0,
+            Open(
+                container_id=self.options.container_id,
+                hostname=self.options.hostname,
+                max_frame_size=self.limits.frame_size_bytes_max,
+                channel_max=self.limits.channel_max,
+                idle_time_out=int(self.limits.idle_timeout_s * 1000),
+                properties=self.options.properties or None,
+            ),
+        )
+
+    def _on_open(self, performative: Performative, events: list[Event]) -> None:
+        if not isinstance(performative, Open):
+            raise AmqpError(Condition.NOT_ALLOWED, "The first frame must be an open.")
+        if not self._has_sent_open:
+            self._send_open()
+        if performative.max_frame_size < FRAME_SIZE_BYTES_MIN:
+            raise AmqpError(
+                Condition.INVALID_FIELD,
+                f"max-frame-size must be at least {FRAME_SIZE_BYTES_MIN}.",
+            )
+        idle_ms = performative.idle_time_out
+        if idle_ms and idle_ms < REMOTE_IDLE_TIMEOUT_MS_MIN:
+            raise AmqpError(
+                Condition.INVALID_FIELD,
+                f"idle-time-out must be 0 or at least {REMOTE_IDLE_TIMEOUT_MS_MIN} ms.",
+            )
+        self.remote_open = performative
+        self.remote_frame_size_bytes_max = min(
+            performative.max_frame_size, self.limits.frame_size_bytes_max
+        )
+        self._frames.frame_size_bytes_max = self.limits.frame_size_bytes_max
+        self.phase = Phase.RUNNING
+        events.append(Opened(performative))
+
+    def close(self, error: AmqpError | None = None) -> None:
+        """Say goodbye, with a reason if there is one; nothing can be sent afterwards."""
+        if self.phase is Phase.CLOSED:
+            return
+        if self.phase in (Phase.OPEN, Phase.RUNNING):
+            if not self._has_sent_open:
+                # A close may only follow an open.
+                self._send_open()
+            self._send(0, Close(error=None if error is None else wire_error(error)))
+        self.phase = Phase.CLOSED
+
+    # -- sessions -------------------------------------------------------------------------
+
+    def begin_session(self, channel: int = 0) -> Session:
+        """Client role: start a session; SessionBegun tells when the peer has agreed."""
+        session = self._begun[channel] = Session(self, channel)
+        session.begin(None)
+        return session
+
+    def _send(self, channel: int, performative: Performative) -> None:
+        self.write(encode_frame(channel, encode_performative(performative)))
+
+    def _on_performative(
+        self, channel: int, performative: Performative, payload: bytes, events: list[Event]
+    ) -> None:
+        match performative:
+            case Begin():
+                self._on_begin(channel, performative, events)
+            case End():
+                self._on_end(channel, performative, events)
+            case Close():
+                self.close()
+                events.append(ConnectionClosed(performative.error))
+            case Open():
+                raise AmqpError(Condition.NOT_ALLOWED, "The connection is open already.")
+            case _:
+                session = self.sessions.get(channel)
+                if session is not None and not session.is_ended:
+                    session.receive(performative, payload, events)
+                elif channel not in self._ended_channels and session is None:
+                    raise AmqpError(
+                        Condition.NOT_ALLOWED, f"No session was begun on channel {channel}."
+                    )
+
+    def _on_begin(self, channel: int, begin: Begin, events: list[Event]) -> None:
+        if channel > self.limits.channel_max:
+            raise AmqpError(
+                Condition.NOT_ALLOWED,
+                f"Channel {channel} is above the agreed channel-max of {self.limits.channel_max}.",
+            )
+        if self.role is Role.CLIENT:
+            self._on_begin_answered(channel, begin, events)
+            return
+        if channel in self.sessions:
+            raise AmqpError(Condition.NOT_ALLOWED, f"Channel {channel} has a session already.")
+        self._ended_channels.discard(channel)
+        session = self.sessions[channel] = Session(self, channel)
+        session.on_begin(begin)
+        session.begin(channel)
+        events.append(SessionBegun(session))
+
+    def _on_begin_answered(self, channel: int, begin: Begin, events: list[Event]) -> None:
+        session = self._begun.pop(
+            -1 if begin.remote_channel is None else begin.remote_channel, None
+        )
+        if session is None:
+            raise AmqpError(Condition.NOT_ALLOWED, "The begin answers no session of ours.")
+        self.sessions[channel] = session
+        session.on_begin(begin)
+        events.append(SessionBegun(session))
+
+    def _on_end(self, channel: int, end: End, events: list[Event]) -> None:
+        session = self.sessions.pop(channel, None)
+        if session is None:
+            return
+        self._ended_channels.add(channel)
+        self.link_count -= len(session.links)
+        if not session.is_ended:
+            session.end()
+            events.append(SessionEnded(session, end.error))
+
+    # -- time -----------------------------------------------------------------------------
+
+    def heard(self, now_s: float) -> None:
+        """Something came from the peer."""
+        self._heard_at_s = now_s
+
+    def wrote(self, now_s: float) -> None:
+        """Something was sent to the peer."""
+        self._wrote_at_s = now_s
+
+    def next_timer_s(self) -> float | None:
+        """When handle_timer() wants to be called."""
+        times = [
+            at + period
+            for at, period in (
+                (self._wrote_at_s, self._heartbeat_period_s()),
+                (self._heard_at_s, self._silence_max_s()),
+            )
+            if at is not None and period is not None
+        ]
+        return min(times, default=None)
+
+    def _heartbeat_period_s(self) -> float | None:
+        idle_ms = self.remote_open.idle_time_out if self.remote_open else None
+        return idle_ms / 2000 if idle_ms else None
+
+    def _silence_max_s(self) -> float | None:
+        if self.phase is not Phase.RUNNING or not self.limits.idle_timeout_s:
+            return None
+        # The peer was told half of what it is given, as AMQP 1.0 section 2.4.5 advises.
+        return self.limits.idle_timeout_s * 2
+
+    def handle_timer(self, now_s: float) -> list[Event]:
+        """Send a heartbeat, or give up on a silent peer, if it is time."""
+        period = self._heartbeat_period_s()
+        if self.phase is not Phase.RUNNING:
+            return []
+        silence_max = self._silence_max_s()
+        if silence_max and self._heard_at_s is not None and now_s - self._heard_at_s >= silence_max:
+            error = AmqpError(
+                Condition.RESOURCE_LIMIT_EXCEEDED, "The peer was silent for too long."
+            )
+            self.close(error)
+            return [ConnectionClosed(wire_error(error))]
+        if period and (self._wrote_at_s is None or now_s - self._wrote_at_s >= period):
+            self.write(HEARTBEAT)
+        return []

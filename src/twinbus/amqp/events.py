@@ -1,0 +1,110 @@
+"""What a peer did, as values. The engine returns them; whoever runs it acts on them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from twinbus.amqp.performatives import Error, Open
+
+if TYPE_CHECKING:
+    from twinbus.amqp.link import ReceivingLink, SendingLink
+    from twinbus.amqp.session import Session
+
+
+@dataclass(slots=True)
+class Opened:
+    """The connection is open in both directions."""
+
+    remote: Open
+
+
+@dataclass(slots=True)
+class SessionBegun:
+    """A session can be used (client role: the peer has answered)."""
+
+    session: Session
+
+
+@dataclass(slots=True)
+class SessionEnded:
+    """A session and all its links are gone."""
+
+    session: Session
+    error: Error | None
+
+
+@dataclass(slots=True)
+class LinkAttached:
+    """The peer asks for a link (answer with accept or refuse), or has answered ours."""
+
+    link: SendingLink | ReceivingLink
+
+
+@dataclass(slots=True)
+class LinkDetached:
+    """A link is gone."""
+
+    link: SendingLink | ReceivingLink
+    error: Error | None
+
+
+@dataclass(slots=True)
+class CreditChanged:
+    """The peer updated its credit on a link we send on, or asks to drain it."""
+
+    link: SendingLink
+
+
+@dataclass(slots=True)
+class WindowOpened:
+    """A session that was out of window can send again."""
+
+    session: Session
+
+
+@dataclass(slots=True)
+class DeliveryReceived:
+    """A whole delivery has arrived."""
+
+    link: ReceivingLink
+    delivery_id: int
+    message_format: int
+    payload: bytes
+    settled: bool
+    is_repeat: bool
+    """The delivery id was already used on this link: the Azure SDK's aio sender does that
+    under concurrent sends, with the very same message."""
+
+
+@dataclass(slots=True)
+class DispositionReceived:
+    """The peer says what became of deliveries; ``role`` is True when it received them."""
+
+    session: Session
+    role: bool
+    first: int
+    last: int
+    settled: bool
+    state: Any
+
+
+@dataclass(slots=True)
+class ConnectionClosed:
+    """Nothing more can be sent or received; flush the output and close the transport."""
+
+    error: Error | None
+
+
+Event = (
+    Opened
+    | SessionBegun
+    | SessionEnded
+    | LinkAttached
+    | LinkDetached
+    | CreditChanged
+    | WindowOpened
+    | DeliveryReceived
+    | DispositionReceived
+    | ConnectionClosed
+)

@@ -1,0 +1,299 @@
+"""Finding the sections of an encoded message, and checking every byte of it on the way.
+
+    header | delivery ann. | message ann. | properties | app. properties | body | footer
+                                          |<-------------- bare message -------------->|
+
+Rule 1: a message that passes can be decoded by every receiver; one that does not is refused
+        here with a sentence, before it is stored.
+Rule 2: nothing is re-encoded. The result is positions; only the header is decoded, because
+        the broker acts on it.
+Rule 3: which section may follow which is the table FOLLOWERS.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Final, TypeAlias
+
+from twinbus.amqp.composites import SPECS, decode_fields
+from twinbus.amqp.decode import decode_value
+from twinbus.amqp.errors import DecodeError
+from twinbus.amqp.limits import DEFAULT_LIMITS, AmqpLimits, Budget
+from twinbus.amqp.plain import BOOLEAN, UBYTE, UINT, plain_fields
+from twinbus.amqp.properties import Header, Span
+from twinbus.amqp.section_checks import (
+    ANNOTATIONS,
+    check_map,
+    check_properties,
+    check_sequence,
+    data_span,
+    is_empty_value,
+)
+from twinbus.amqp.section_checks import APPLICATION_PROPERTIES as PROPERTY_RULES
+from twinbus.amqp.skip import skip_descriptor, skip_value
+from twinbus.amqp.wire import truncated
+
+HEADER: Final = 0x70
+DELIVERY_ANNOTATIONS: Final = 0x71
+MESSAGE_ANNOTATIONS: Final = 0x72
+PROPERTIES: Final = 0x73
+APPLICATION_PROPERTIES: Final = 0x74
+DATA: Final = 0x75
+SEQUENCE: Final = 0x76
+VALUE: Final = 0x77
+FOOTER: Final = 0x78
+_NOTHING_YET: Final = 0x00
+_CLOSED: Final = 0xFF
+
+SECTION_NAMES: Final = {
+    HEADER: "header",
+    DELIVERY_ANNOTATIONS: "delivery-annotations",
+    MESSAGE_ANNOTATIONS: "message-annotations",
+    PROPERTIES: "properties",
+    APPLICATION_PROPERTIES: "application-properties",
+    DATA: "data",
+    SEQUENCE: "amqp-sequence",
+    VALUE: "amqp-value",
+    FOOTER: "footer",
+}
+_DESCRIPTORS: Final[dict[int | str, int]] = {
+    **{code: code for code in SECTION_NAMES},
+    "amqp:header:list": HEADER,
+    "amqp:delivery-annotations:map": DELIVERY_ANNOTATIONS,
+    "amqp:message-annotations:map": MESSAGE_ANNOTATIONS,
+    "amqp:properties:list": PROPERTIES,
+    "amqp:application-properties:map": APPLICATION_PROPERTIES,
+    "amqp:data:binary": DATA,
+    "amqp:amqp-sequence:list": SEQUENCE,
+    "amqp:amqp-value:*": VALUE,
+    "amqp:footer:map": FOOTER,
+}
+
+# The Azure SDK writes delivery annotations last of all. They are accepted there as well
+# (0x71 in the later rows), and close the message: _CLOSED has no followers.
+FOLLOWERS: Final = {
+    _NOTHING_YET: b"\x70\x71\x72\x73\x74\x75\x76\x77\x78",
+    HEADER: b"\x71\x72\x73\x74\x75\x76\x77\x78",
+    DELIVERY_ANNOTATIONS: b"\x72\x73\x74\x75\x76\x77\x78",
+    MESSAGE_ANNOTATIONS: b"\x73\x74\x75\x76\x77\x78\x71",
+    PROPERTIES: b"\x74\x75\x76\x77\x78\x71",
+    APPLICATION_PROPERTIES: b"\x75\x76\x77\x78\x71",
+    DATA: b"\x75\x78\x71",
+    SEQUENCE: b"\x76\x78\x71",
+    VALUE: b"\x78\x71",
+    FOOTER: b"\x71",
+    _CLOSED: b"",
+}
+
+
+class BodyKind(IntEnum):
+    """What the body is made of; the numbers are the descriptors."""
+
+    NONE = 0
+    DATA = DATA
+    SEQUENCE = SEQUENCE
+    VALUE = VALUE
+
+
+_BODY_KINDS: Final = {kind.value: kind for kind in BodyKind}
+
+
+@dataclass(slots=True)
+class MessageSections:
+    """Where everything is. Spans are of a section's value; ``buf`` stays with the caller."""
+
+    properties_start: int
+    """Where the bare message begins: the first section that is not header or annotations."""
+    bare_end: int
+    """Where it ends, footer included."""
+    body: list[Span]
+    """The content of each data section, or the value of each other section of the body."""
+    body_kind: BodyKind = BodyKind.NONE
+    body_empty: bool = True
+    """No byte of data, or a null, or a string or binary without content."""
+    body_start: int = -1
+    """Where the first section of the body begins, its descriptor included."""
+    header: Header | None = None
+    delivery_annotations: Span | None = None
+    message_annotations: Span | None = None
+    properties: Span | None = None
+    application_properties: Span | None = None
+    footer: Span | None = None
+
+
+def scan_message(
+    buf: bytes,
+    start: int,
+    end: int,
+    limits: AmqpLimits = DEFAULT_LIMITS,
+    *,
+    body_required: bool = True,
+) -> MessageSections:
+    """The sections of the message in ``buf[start:end]``, all of them valid.
+
+    ``body_required=False`` also takes a message without a body section, which the Azure SDK
+    makes of ``ServiceBusMessage(None)``.
+    """
+    found = MessageSections(end, end, [])
+    try:
+        _scan(buf, start, end, found, Budget(limits))
+    except IndexError:
+        raise truncated("a section") from None
+    if body_required and not found.body:
+        raise DecodeError("a message has no body section. Add a data or amqp-value section.")
+    return found
+
+
+def _scan(buf: bytes, pos: int, end: int, found: MessageSections, budget: Budget) -> None:
+    last = _NOTHING_YET
+    while pos < end:
+        if buf[pos] == 0x00 and buf[pos + 1] == 0x53 and pos + 3 < end:
+            code, value_pos = buf[pos + 2], pos + 3
+        else:
+            code, value_pos = _section_at(buf, pos, end, budget)
+        if code not in FOLLOWERS[last]:
+            raise _out_of_order(code, last)
+        if code >= PROPERTIES:
+            if last < PROPERTIES:
+                found.properties_start = pos
+            if last < DATA <= code <= VALUE:
+                found.body_start, found.body_kind = pos, _BODY_KINDS[code]
+        elif code == DELIVERY_ANNOTATIONS and last > DELIVERY_ANNOTATIONS:
+            code = _close(found, pos)
+        if code == DATA:
+            span = data_span(buf, value_pos, end)
+            found.body.append(span)
+            pos = span[1]
+            if pos > span[0]:
+                found.body_empty = False
+        else:
+            pos = _READERS[code](buf, value_pos, end, found, budget)
+        last = code
+
+
+def iter_batch(buf: bytes, start: int, end: int, limits: AmqpLimits = DEFAULT_LIMITS) -> list[Span]:
+    """The spans of the messages in a batch envelope (message format 0x80013700).
+
+    The envelope is checked; each message in it still has to be scanned. A message that is
+    itself a batch is a message with data, like any other: nothing is unpacked twice.
+    """
+    sections = scan_message(buf, start, end, limits)
+    if sections.body_kind is not BodyKind.DATA:
+        raise DecodeError("a batch holds its messages in data sections. Send it that way.")
+    return sections.body
+
+
+# --- sections ----------------------------------------------------------------------------------
+
+_Reader: TypeAlias = Callable[[bytes, int, int, MessageSections, Budget], int]
+"""Check the section value at the position, note it, and return the position after it."""
+
+
+def _section_at(buf: bytes, pos: int, end: int, budget: Budget) -> tuple[int, int]:
+    """(section code, position of its value) for any form of descriptor."""
+    if buf[pos] != 0x00:
+        raise DecodeError("a section does not start with a descriptor. Check the message.")
+    skip_descriptor(buf, pos + 1, end, budget)
+    descriptor, value_pos = decode_value(buf, pos + 1, end, budget)
+    code = _DESCRIPTORS.get(descriptor)
+    if code is None:
+        raise DecodeError("a section has an unknown descriptor. Use the sections of AMQP 1.0.")
+    if value_pos >= end:
+        raise truncated(f"the {SECTION_NAMES[code]} section")
+    return code, value_pos
+
+
+def _out_of_order(code: int, last: int) -> DecodeError:
+    if code not in SECTION_NAMES:
+        return DecodeError(f"section 0x{code:02x} is unknown. Use the sections of AMQP 1.0.")
+    after = SECTION_NAMES.get(last, "the end of the message")
+    return DecodeError(
+        f"a {SECTION_NAMES[code]} section cannot follow {after}. Send the sections in order."
+    )
+
+
+def _close(found: MessageSections, pos: int) -> int:
+    """Delivery annotations that come late: the bare message has ended before them."""
+    if found.delivery_annotations is not None:
+        raise DecodeError("a message has delivery-annotations twice. Send them once.")
+    found.bare_end = pos
+    found.properties_start = min(found.properties_start, pos)
+    return _CLOSED
+
+
+_HEADER_CODES: Final = (BOOLEAN, UBYTE, UINT, BOOLEAN, UINT)
+
+
+def _header(buf: bytes, pos: int, end: int, found: MessageSections, budget: Budget) -> int:
+    if buf[pos] == 0xC0:
+        values = plain_fields(buf, pos + 1, end, _HEADER_CODES, [False, None, None, False, 0])
+        if values is not None:
+            found.header = Header(*values)
+            return pos + 2 + buf[pos + 1]
+    found.header, pos = decode_fields(SPECS[Header], buf, pos, end, budget)
+    return pos
+
+
+def _delivery_annotations(
+    buf: bytes, pos: int, end: int, found: MessageSections, budget: Budget
+) -> int:
+    stop = check_map(buf, pos, end, ANNOTATIONS, budget)
+    found.delivery_annotations = (pos, stop)
+    return stop
+
+
+def _message_annotations(
+    buf: bytes, pos: int, end: int, found: MessageSections, budget: Budget
+) -> int:
+    stop = check_map(buf, pos, end, ANNOTATIONS, budget)
+    found.message_annotations = (pos, stop)
+    return stop
+
+
+def _properties(buf: bytes, pos: int, end: int, found: MessageSections, budget: Budget) -> int:
+    stop = check_properties(buf, pos, end, budget)
+    found.properties = (pos, stop)
+    return stop
+
+
+def _application_properties(
+    buf: bytes, pos: int, end: int, found: MessageSections, budget: Budget
+) -> int:
+    stop = check_map(buf, pos, end, PROPERTY_RULES, budget)
+    found.application_properties = (pos, stop)
+    return stop
+
+
+def _sequence(buf: bytes, pos: int, end: int, found: MessageSections, budget: Budget) -> int:
+    after = check_sequence(buf, pos, end, budget)
+    found.body.append((pos, after))
+    found.body_empty = False
+    return after
+
+
+def _value(buf: bytes, pos: int, end: int, found: MessageSections, budget: Budget) -> int:
+    after = skip_value(buf, pos, end, budget)
+    found.body.append((pos, after))
+    found.body_empty = is_empty_value(buf, pos, after)
+    return after
+
+
+def _footer(buf: bytes, pos: int, end: int, found: MessageSections, budget: Budget) -> int:
+    stop = check_map(buf, pos, end, ANNOTATIONS, budget)
+    found.footer = (pos, stop)
+    return stop
+
+
+_READERS: Final[dict[int, _Reader]] = {
+    HEADER: _header,
+    DELIVERY_ANNOTATIONS: _delivery_annotations,
+    _CLOSED: _delivery_annotations,
+    MESSAGE_ANNOTATIONS: _message_annotations,
+    PROPERTIES: _properties,
+    APPLICATION_PROPERTIES: _application_properties,
+    SEQUENCE: _sequence,
+    VALUE: _value,
+    FOOTER: _footer,
+}

@@ -1,0 +1,163 @@
+"""Checks that decoding and skipping share: sizes, counts, levels, text.
+
+Rule 1: these functions answer with a number or raise DecodeError; they build no values.
+Rule 2: every sentence about malformed bytes is written here or next to the type it is about.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Final, NoReturn
+
+from twinbus.amqp.errors import DecodeError
+from twinbus.amqp.limits import Budget
+
+unpack_u32: Final = struct.Struct(">I").unpack_from
+unpack_u32_pair: Final = struct.Struct(">II").unpack_from
+
+FIXED_WIDTHS: Final[dict[int, int]] = {
+    **dict.fromkeys((0x40, 0x41, 0x42, 0x43, 0x44, 0x45), 0),
+    **dict.fromkeys((0x50, 0x51, 0x52, 0x53, 0x54, 0x55, 0x56), 1),
+    **dict.fromkeys((0x60, 0x61), 2),
+    **dict.fromkeys((0x70, 0x71, 0x72, 0x73, 0x74), 4),
+    **dict.fromkeys((0x80, 0x81, 0x82, 0x83, 0x84), 8),
+    **dict.fromkeys((0x94, 0x98), 16),
+}
+"""Bytes that follow a constructor whose values all have the same width."""
+
+# A key that is null, described or compound would be accepted here and then break the
+# dictionaries of those who receive it.
+KEY_CODES_REFUSED: Final = bytes((0x00, 0x40, 0x45, 0xC0, 0xC1, 0xD0, 0xD1, 0xE0, 0xF0))
+
+
+def truncated(what: str) -> DecodeError:
+    return DecodeError(f"the bytes end inside {what}. Send the whole value.")
+
+
+def refuse_constructor(buf: bytes, pos: int) -> NoReturn:
+    raise DecodeError(f"0x{buf[pos]:02x} is not a constructor of AMQP 1.0. Check the encoder.")
+
+
+def size32(buf: bytes, pos: int, end: int, what: str) -> int:
+    """The position after a value whose 4-byte size stands at ``pos``."""
+    if pos + 4 > end:
+        raise truncated(what)
+    after: int = pos + 4 + unpack_u32(buf, pos)[0]
+    if after > end:
+        raise truncated(what)
+    return after
+
+
+def counted8(buf: bytes, pos: int, end: int, budget: Budget) -> tuple[int, int, int]:
+    """(count, position of the elements, position after them) of a short compound at ``pos``."""
+    start = pos + 2
+    if start > end:
+        raise truncated("the head of a compound")
+    stop = pos + 1 + buf[pos]
+    count = buf[pos + 1]
+    if stop > end or count > stop - start:
+        raise _not_filled(count, start, stop, end)
+    budget.items -= count
+    if budget.items < 0:
+        raise _too_many()
+    return count, start, stop
+
+
+def counted32(buf: bytes, pos: int, end: int, budget: Budget) -> tuple[int, int, int]:
+    """The same for a long compound."""
+    start = pos + 8
+    if start > end:
+        raise truncated("the head of a compound")
+    size, count = unpack_u32_pair(buf, pos)
+    stop = pos + 4 + size
+    if stop > end or count > stop - start:
+        raise _not_filled(count, start, stop, end)
+    budget.items -= count
+    if budget.items < 0:
+        raise _too_many()
+    return count, start, stop
+
+
+def _not_filled(count: int, start: int, stop: int, end: int) -> DecodeError:
+    """Every element of a list or map has a constructor, and every element of an array that we
+    accept has a width, so a count above the bytes that are left is a lie."""
+    if start <= stop <= end:
+        return DecodeError(
+            f"a compound declares {count} elements in {stop - start} bytes. Correct its count."
+        )
+    return truncated("a compound")
+
+
+def _too_many() -> DecodeError:
+    return DecodeError(
+        "the lists, maps and arrays have too many elements together. Send smaller values."
+    )
+
+
+def descend(budget: Budget) -> None:
+    """Enter a compound or described value; the caller leaves with ``budget.levels += 1``."""
+    budget.levels -= 1
+    if budget.levels < 0:
+        raise DecodeError("values are nested too deeply. Flatten them.")
+
+
+def check_filled(pos: int, stop: int) -> None:
+    if pos != stop:
+        raise DecodeError("the size of a compound differs from its elements. Correct its size.")
+
+
+def check_even(count: int) -> None:
+    if count & 1:
+        raise DecodeError(f"a map has {count} elements, so a key has no value. Send pairs.")
+
+
+def check_key(buf: bytes, pos: int, stop: int) -> None:
+    if pos >= stop:
+        raise truncated("a map")
+    if buf[pos] in KEY_CODES_REFUSED:
+        raise DecodeError("a map key is null, described or compound. Use a simple value.")
+
+
+def refuse_repeated_key() -> NoReturn:
+    raise DecodeError("a map has the same key twice. Send each key once.")
+
+
+def check_element_code(code: int, count: int) -> None:
+    """Refuse arrays whose elements take no bytes: ten bytes could declare billions of them."""
+    if count and FIXED_WIDTHS.get(code) == 0:
+        raise DecodeError(
+            f"an array of {count} elements without a width (0x{code:02x}) is refused. "
+            "Send a list, or elements of at least one byte."
+        )
+
+
+def text_of(buf: bytes, start: int, after: int) -> str:
+    """The string in these bytes; overlong forms and surrogates are not UTF-8."""
+    try:
+        return buf[start:after].decode()
+    except UnicodeDecodeError:
+        raise DecodeError("a string is not valid UTF-8. Encode it as UTF-8.") from None
+
+
+def ascii_of(buf: bytes, start: int, after: int) -> str:
+    try:
+        return buf[start:after].decode("ascii")
+    except UnicodeDecodeError:
+        raise DecodeError("a symbol has a character outside ASCII. Use a string.") from None
+
+
+def boolean_of(buf: bytes, pos: int, end: int) -> bool:
+    if pos >= end:
+        raise truncated("a boolean")
+    if buf[pos] > 1:
+        raise DecodeError(f"a boolean is 0x{buf[pos]:02x}. Only 0x00 and 0x01 are booleans.")
+    return buf[pos] == 1
+
+
+def code_point_of(buf: bytes, pos: int, end: int) -> int:
+    if pos + 4 > end:
+        raise truncated("a char")
+    code_point: int = unpack_u32(buf, pos)[0]
+    if code_point > 0x10FFFF or 0xD800 <= code_point <= 0xDFFF:
+        raise DecodeError(f"a char is 0x{code_point:x}, which is not a Unicode character.")
+    return code_point

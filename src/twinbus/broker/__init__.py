@@ -1,0 +1,29 @@
+"""The embedded, durable Service Bus broker.
+
+broker.py      Broker: start it, stop it, its namespaces and connection strings
+admin.py       the HTTP side: health and administration
+namespace.py   one namespace: its queues, its store, its commits
+catalogue.py   the queues of a namespace by name
+peer.py        one client connection, with attaching, sending, receiving, settling,
+               replies, cbs and management beside it
+ingest.py      bytes from a sender to a stored message; delivery.py the way back
+throttle.py    when to say ServerBusy
+entities/      pure: what a queue does
+store/         where it is kept
+access/        who may do what
+"""
+
+from __future__ import annotations
+
+from twinbus.broker.broker import Broker, NamespaceSpec
+from twinbus.broker.entities.description import EntityStatus, QueueDescription
+from twinbus.broker.options import BrokerOptions, Thresholds
+
+__all__ = [
+    "Broker",
+    "BrokerOptions",
+    "EntityStatus",
+    "NamespaceSpec",
+    "QueueDescription",
+    "Thresholds",
+]

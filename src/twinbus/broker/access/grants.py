@@ -1,0 +1,64 @@
+"""What one connection has been granted so far, and whether that opens a given door.
+
+Rule 1: without a grant nothing is allowed.
+Rule 2: grants add up. A link stays open as long as any grant covers it.
+Rule 3: bounded: a peer that puts token after token pushes its own oldest ones out.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from twinbus.broker.access.claims import Claim
+from twinbus.broker.access.sas import Grant, RuleLookup, is_backed
+
+__all__ = ["Grants"]
+
+# One token for each link that a connection may have; more is a flood, not an application.
+GRANTS_PER_CONNECTION_MAX: Final = 1_024
+
+
+class Grants:
+    """The grants of one connection."""
+
+    __slots__ = ("_grants",)
+
+    def __init__(self) -> None:
+        self._grants: dict[tuple[object, ...], Grant] = {}
+
+    def __len__(self) -> int:
+        return len(self._grants)
+
+    def add(self, grant: Grant, *, now_s: float) -> None:
+        """Keep a grant; a renewed one takes the place of the one it renews."""
+        key = (grant.segments, grant.scope, grant.rule_name, grant.key_fingerprint)
+        self._grants.pop(key, None)
+        self._grants[key] = grant
+        if len(self._grants) > GRANTS_PER_CONNECTION_MAX:
+            self._make_room(now_s)
+
+    def allows(self, entity_path: str, claim: Claim, *, now_s: float) -> bool:
+        """Whether the canonical path (an Address's ``path``) is open for all of ``claim``."""
+        return self.allowed_until_s(entity_path, claim, now_s=now_s) is not None
+
+    def allowed_until_s(self, entity_path: str, claim: Claim, *, now_s: float) -> int | None:
+        """When the last grant that covers this ends; None when none does now."""
+        segments = tuple(entity_path.split("/"))
+        ends = [
+            grant.expires_s
+            for grant in self._grants.values()
+            if grant.expires_s > now_s and claim in grant.claims and grant.covers(segments)
+        ]
+        return max(ends, default=None)
+
+    def drop_unbacked(self, rules: RuleLookup) -> bool:
+        """Forget what was signed with a key or a rule that is gone; say whether there was any."""
+        unbacked = [key for key, grant in self._grants.items() if not is_backed(grant, rules)]
+        for key in unbacked:
+            del self._grants[key]
+        return bool(unbacked)
+
+    def _make_room(self, now_s: float) -> None:
+        self._grants = {key: g for key, g in self._grants.items() if g.expires_s > now_s}
+        while len(self._grants) > GRANTS_PER_CONNECTION_MAX:
+            del self._grants[next(iter(self._grants))]

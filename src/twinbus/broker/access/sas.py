@@ -1,0 +1,258 @@
+"""Shared access signatures: read a token, verify it, make one.
+
+    SharedAccessSignature sr=<resource>&sig=<signature>&se=<expiry>&skn=<rule name>
+
+The signature is HMAC-SHA256, with a rule's key, over ``sr`` exactly as it stands in the token,
+a line feed, and ``se``.
+
+Rule 1: the four fields, once each, and nothing else. A token is read one way or refused.
+Rule 2: an unknown rule name and a wrong signature get the same words after the same work,
+        so that nobody can find out which rule names exist.
+Rule 3: a resource matches by whole segments: ``queue1`` never opens ``queue10``.
+Rule 4: a rule of an entity signs for that entity and what is below it, whatever ``sr`` says.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import hmac
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Final
+from urllib.parse import quote, unquote
+
+from twinbus.broker.access.claims import AuthorizationRule, Claim, RuleSet, check_rule_name
+from twinbus.entity_path import parse_resource_segments
+from twinbus.errors import AccessDenied, ConfigurationError, InvalidEntityPath
+
+__all__ = [
+    "Audience",
+    "Grant",
+    "RuleLookup",
+    "SasToken",
+    "is_backed",
+    "make_token",
+    "parse_resource",
+    "parse_token",
+    "verify",
+]
+
+TOKEN_PREFIX: Final = "SharedAccessSignature "
+# The longest honest token: 260 characters of path and a host name, every one percent-encoded.
+TOKEN_LENGTH_MAX: Final = 2_048
+# Beyond this Unix time (the end of year 9999) no calendar can show the date.
+EXPIRY_S_MAX: Final = 253_402_300_799
+# However far away "se" is, a grant is looked at again after a day: the client then shows its
+# token once more, against the rules of that day.
+GRANT_LIFETIME_S_MAX: Final = 86_400
+# Identifies a key without telling it; 64 bits cannot collide among a few hundred keys.
+FINGERPRINT_SIZE_BYTES: Final = 8
+SIGNATURE_SIZE_BYTES: Final = 32
+
+RuleLookup = Callable[[str], RuleSet | None]
+"""The rules of one canonical path; "" is the namespace itself. None when there is no such path."""
+
+_FIELDS: Final = frozenset({"sr", "sig", "se", "skn"})
+_EXPIRY = re.compile(r"[0-9]{1,12}", re.ASCII)
+_PRINTABLE = re.compile(r"[!-~]+", re.ASCII)
+_RESOURCE = re.compile(
+    r"(?:sb|amqps?|https?)://"
+    r"(?P<host>[a-z0-9.-]+|\[[0-9a-f:.]+\])(?::(?P<port>[0-9]{1,5}))?(?P<path>/[^?#]*)?",
+    re.ASCII | re.IGNORECASE,
+)
+_DUMMY_KEY: Final = "no rule has this key"
+
+# One text for all that must look alike from outside (rule 2).
+_REFUSED: Final = "the token's rule name or signature is wrong"
+_REFUSED_HINT: Final = "Check SharedAccessKeyName and SharedAccessKey"
+
+
+@dataclass(frozen=True, slots=True)
+class SasToken:
+    """A well-formed token. Whether it is also true is for ``verify`` to say."""
+
+    resource: str
+    """The ``sr`` field, decoded once."""
+    expiry_s: int
+    rule_name: str
+    signed_text: str = field(repr=False)
+    signature: bytes = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Audience:
+    """The names under which a namespace answers."""
+
+    host_names: frozenset[str]
+    """Lower case."""
+    port: int
+    """A resource without a port fits; one with another port does not."""
+
+
+@dataclass(frozen=True, slots=True)
+class Grant:
+    """What a verified token allows, where, and until when."""
+
+    segments: tuple[str, ...]
+    """Canonical; empty for the whole namespace."""
+    claims: Claim
+    expires_s: int
+    scope: str
+    """Where the rule stands: "" for the namespace, otherwise an entity's canonical path."""
+    rule_name: str
+    key_fingerprint: str
+    """Which key signed; see ``is_backed``."""
+
+    def covers(self, segments: tuple[str, ...]) -> bool:
+        return segments[: len(self.segments)] == self.segments
+
+
+def parse_token(text: str) -> SasToken:
+    """Read a token strictly; raises AccessDenied for anything but the one right form."""
+    if len(text) > TOKEN_LENGTH_MAX:
+        raise AccessDenied(f"a token has at most {TOKEN_LENGTH_MAX} characters")
+    if not text.startswith(TOKEN_PREFIX):
+        raise AccessDenied("the token is not a shared access signature")
+    values = _fields(text[len(TOKEN_PREFIX) :])
+    if not _EXPIRY.fullmatch(values["se"]) or int(values["se"]) > EXPIRY_S_MAX:
+        raise AccessDenied("the token's expiry is not a plain number of seconds")
+    return SasToken(
+        resource=_decoded(values["sr"], "resource"),
+        expiry_s=int(values["se"]),
+        rule_name=_rule_name(values["skn"]),
+        signed_text=f"{values['sr']}\n{values['se']}",
+        signature=_signature(values["sig"]),
+    )
+
+
+def verify(token: SasToken, *, audience: Audience, rules: RuleLookup, now_s: float) -> Grant:
+    """What the token grants; raises AccessDenied when it is not true, not for us, or too old."""
+    segments = parse_resource(token.resource, audience)
+    found = _signer(token, segments, rules)
+    if found is None:
+        raise AccessDenied(_REFUSED, hint=_REFUSED_HINT)
+    if token.expiry_s <= now_s:
+        raise AccessDenied("the token has expired", hint="Check the clocks of both machines")
+    scope, rule, key = found
+    return Grant(
+        segments=segments,
+        claims=rule.claims,
+        expires_s=min(token.expiry_s, int(now_s) + GRANT_LIFETIME_S_MAX),
+        scope=scope,
+        rule_name=rule.name,
+        key_fingerprint=_fingerprint(key),
+    )
+
+
+def is_backed(grant: Grant, rules: RuleLookup) -> bool:
+    """Whether the rule and the key that signed for this grant still stand."""
+    scope_rules = rules(grant.scope)
+    rule = scope_rules.find(grant.rule_name) if scope_rules is not None else None
+    if rule is None:
+        return False
+    return grant.key_fingerprint in [_fingerprint(key) for key in rule.keys]
+
+
+def make_token(*, resource: str, rule_name: str, key: str, expires_s: int) -> str:
+    """A token as a client makes it; ``resource`` is a URL such as ``sb://host:5672/orders``."""
+    quoted = quote(resource, safe="")
+    signature = base64.b64encode(_hmac(key, f"{quoted}\n{expires_s}")).decode("ascii")
+    return (
+        f"{TOKEN_PREFIX}sr={quoted}&sig={quote(signature, safe='')}&se={expires_s}"
+        f"&skn={quote(rule_name, safe='')}"
+    )
+
+
+def parse_resource(text: str, audience: Audience) -> tuple[str, ...]:
+    """The canonical segments that a resource URL names in this namespace; raises AccessDenied."""
+    match = _RESOURCE.fullmatch(text)
+    if match is None:
+        raise AccessDenied("the token's resource is not a URL of a namespace")
+    port = match["port"]
+    if match["host"].lower() not in audience.host_names or (port and int(port) != audience.port):
+        raise AccessDenied(
+            "the token is for another namespace",
+            hint="Sign for the host name and port of the connection string",
+        )
+    try:
+        return parse_resource_segments((match["path"] or "/")[1:])
+    except InvalidEntityPath:
+        raise AccessDenied("the token's resource does not name an entity") from None
+
+
+def _signer(
+    token: SasToken, segments: tuple[str, ...], rules: RuleLookup
+) -> tuple[str, AuthorizationRule, str] | None:
+    """The scope, rule and key that signed, after comparing with every candidate."""
+    found = None
+    candidates = 0
+    for length in range(len(segments) + 1):
+        scope = "/".join(segments[:length])
+        scope_rules = rules(scope)
+        rule = scope_rules.find(token.rule_name) if scope_rules is not None else None
+        for key in rule.keys if rule is not None else ():
+            candidates += 1
+            if _is_signed_with(key, token) and rule is not None and found is None:
+                found = (scope, rule, key)
+    for _ in range(candidates, 2):
+        # An unknown name costs what a known one does: two keys' worth of work.
+        _is_signed_with(_DUMMY_KEY, token)
+    return found
+
+
+def _is_signed_with(key: str, token: SasToken) -> bool:
+    return hmac.compare_digest(_hmac(key, token.signed_text), token.signature)
+
+
+def _hmac(key: str, text: str) -> bytes:
+    return hmac.digest(key.encode("utf-8"), text.encode("utf-8"), "sha256")
+
+
+def _fingerprint(key: str) -> str:
+    return hashlib.sha256(key.encode("utf-8")).hexdigest()[: 2 * FINGERPRINT_SIZE_BYTES]
+
+
+def _fields(text: str) -> dict[str, str]:
+    if not _PRINTABLE.fullmatch(text):
+        raise AccessDenied("the token has a character that tokens cannot have")
+    values: dict[str, str] = {}
+    for part in text.split("&"):
+        name, _, value = part.partition("=")
+        if name not in _FIELDS or name in values or not value:
+            raise AccessDenied("the token must have sr, sig, se and skn once each")
+        values[name] = value
+    if len(values) != len(_FIELDS):
+        raise AccessDenied("the token must have sr, sig, se and skn once each")
+    return values
+
+
+def _decoded(text: str, what: str) -> str:
+    """Percent-decode once. What still has a percent sign was encoded twice to hide something."""
+    # Bytes that are not text become U+FFFD, which is not printable ASCII either.
+    decoded = unquote(text, errors="replace")
+    if "%" in decoded or not _PRINTABLE.fullmatch(decoded):
+        raise AccessDenied(f"the token's {what} is not encoded once")
+    return decoded
+
+
+def _rule_name(text: str) -> str:
+    name = _decoded(text, "rule name")
+    try:
+        check_rule_name(name)
+    except ConfigurationError:
+        # No rule can have this name: it gets the answer of an unknown one.
+        raise AccessDenied(_REFUSED, hint=_REFUSED_HINT) from None
+    return name
+
+
+def _signature(text: str) -> bytes:
+    try:
+        signature = base64.b64decode(_decoded(text, "signature"), validate=True)
+    except (binascii.Error, ValueError):
+        signature = b""
+    if len(signature) != SIGNATURE_SIZE_BYTES:
+        raise AccessDenied(_REFUSED, hint=_REFUSED_HINT)
+    return signature

@@ -1,0 +1,206 @@
+"""The HTTP side of a broker: is it well, and which queues does it have?
+
+    GET    /health                                     anyone
+    GET    /namespaces/{namespace}/queues              Manage
+    GET    /namespaces/{namespace}/queues/{path}       Manage
+    PUT    /namespaces/{namespace}/queues/{path}       Manage; properties as a JSON object
+    DELETE /namespaces/{namespace}/queues/{path}       Manage
+
+A caller shows the same shared access signature as on AMQP, in the Authorization header, made
+out to this host. Errors are one JSON object with a sentence.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import socket
+from collections.abc import Iterator
+from typing import Any
+
+import uvicorn
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from twinbus import __version__
+from twinbus.broker.access.claims import Claim
+from twinbus.broker.access.sas import Audience, parse_token, verify
+from twinbus.broker.broker import LOOPBACK_NAMES, Broker, RunningNamespace
+from twinbus.broker.entities.description import QueueDescription
+from twinbus.broker.entities.queue import Queue
+from twinbus.errors import AccessDenied, ConfigurationError, TwinbusError
+
+BODY_BYTES_MAX = 64 * 1024
+
+
+class AdminError(Exception):
+    """An HTTP status with its sentence."""
+
+    def __init__(self, status: int, sentence: str) -> None:
+        super().__init__(sentence)
+        self.status = status
+
+
+class AdminServer(uvicorn.Server):
+    """A uvicorn server that leaves the signals of the process to the process."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+def admin_application(broker: Broker) -> Starlette:
+    """The HTTP application of a broker."""
+    desk = AdminDesk(broker)
+    path = "/namespaces/{namespace}/queues/{path:path}"
+    return Starlette(
+        routes=[
+            Route("/health", desk.health),
+            Route("/namespaces/{namespace}/queues", desk.list_queues),
+            Route(path, desk.get_queue, methods=["GET"]),
+            Route(path, desk.put_queue, methods=["PUT"]),
+            Route(path, desk.delete_queue, methods=["DELETE"]),
+        ],
+        exception_handlers={AdminError: _as_json, TwinbusError: _as_json},
+    )
+
+
+def admin_server(broker: Broker, listener: socket.socket) -> AdminServer:
+    """A server for the application, on a socket that is bound already."""
+    config = uvicorn.Config(
+        admin_application(broker),
+        fd=listener.fileno(),
+        http="h11",
+        ws="none",
+        lifespan="off",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        h11_max_incomplete_event_size=BODY_BYTES_MAX,
+        timeout_keep_alive=5,
+    )
+    return AdminServer(config)
+
+
+def _as_json(_request: Request, error: Exception) -> Response:
+    if isinstance(error, AdminError):
+        status = error.status
+    elif isinstance(error, ConfigurationError):
+        status = 400
+    else:
+        status = 503
+    return JSONResponse({"error": str(error)}, status_code=status)
+
+
+def queue_as_json(queue: Queue) -> dict[str, Any]:
+    """A queue's properties and counts."""
+    dead = queue.dead_letters
+    return {
+        **queue.description.to_public_dict(),
+        "active_message_count": queue.active_count,
+        "deferred_message_count": queue.deferred_count,
+        "scheduled_message_count": queue.scheduled_count,
+        "dead_letter_message_count": 0 if dead is None else dead.message_count,
+        "locked_message_count": queue.locked_count,
+        "size_in_bytes": queue.byte_count + (0 if dead is None else dead.byte_count),
+    }
+
+
+class AdminDesk:
+    """Answers the requests."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+
+    async def health(self, _request: Request) -> Response:
+        namespaces = {}
+        for name, namespace in self._broker.namespaces.items():
+            failure = namespace.failure
+            namespaces[name] = {
+                "status": "ok" if failure is None else f"failed: {failure}",
+                "port": namespace.port,
+                "queues": len(namespace.queues()),
+                "connections": namespace.connection_count,
+                "store": namespace.access.store_statistics(),
+            }
+        is_well = all(each["status"] == "ok" for each in namespaces.values())
+        body = {
+            "status": "ok" if is_well else "failed",
+            "version": __version__,
+            "namespaces": namespaces,
+        }
+        return JSONResponse(body, status_code=200 if is_well else 503)
+
+    async def list_queues(self, request: Request) -> Response:
+        namespace = self._namespace(request)
+        return JSONResponse([queue_as_json(queue) for queue in namespace.queues()])
+
+    async def get_queue(self, request: Request) -> Response:
+        return JSONResponse(queue_as_json(self._queue(request)))
+
+    async def put_queue(self, request: Request) -> Response:
+        namespace = self._namespace(request)
+        values = await _json_body(request)
+        description = QueueDescription.from_dict({**values, "path": request.path_params["path"]})
+        if namespace.queue(description.path) is not None:
+            raise AdminError(409, f"The queue {description.path!r} exists already.")
+        queue = await namespace.create_queue(description)
+        return JSONResponse(queue_as_json(queue), status_code=201)
+
+    async def delete_queue(self, request: Request) -> Response:
+        queue = self._queue(request)
+        await self._namespace(request).delete_queue(queue.description.path)
+        return Response(status_code=204)
+
+    def _queue(self, request: Request) -> Queue:
+        path = request.path_params["path"]
+        queue = self._namespace(request).queue(path)
+        if queue is None:
+            raise AdminError(404, f"There is no queue {path[:260]!r}.")
+        return queue
+
+    def _namespace(self, request: Request) -> RunningNamespace:
+        """The namespace a request is about, if its caller may manage it."""
+        name = request.path_params["namespace"].lower()
+        namespace = self._broker.namespaces.get(name)
+        if namespace is None:
+            # The same answer as for a bad token: nobody learns which namespaces exist.
+            raise AdminError(401, "A token with the claim Manage is needed.")
+        _check_access(request, namespace)
+        return namespace
+
+
+def _check_access(request: Request, namespace: RunningNamespace) -> None:
+    now_s = namespace.access.now().wall_ms / 1000
+    host = (request.url.hostname or "").lower()
+    audience = Audience(LOOPBACK_NAMES | {host}, request.url.port or 80)
+    try:
+        grant = verify(
+            parse_token(request.headers.get("authorization", "")),
+            audience=audience,
+            rules=namespace.access.rules_for,
+            now_s=now_s,
+        )
+    except AccessDenied as error:
+        raise AdminError(401, str(error)) from error
+    if grant.segments or Claim.MANAGE not in grant.claims:
+        raise AdminError(403, "The claim Manage on the namespace is missing.")
+
+
+async def _json_body(request: Request) -> dict[str, Any]:
+    body = b""
+    async for part in request.stream():
+        body += part
+        if len(body) > BODY_BYTES_MAX:
+            raise AdminError(413, f"The body has more than {BODY_BYTES_MAX} bytes.")
+    if not body:
+        return {}
+    try:
+        values = json.loads(body)
+    except ValueError as error:
+        raise AdminError(400, "The body is not valid JSON.") from error
+    if not isinstance(values, dict):
+        raise AdminError(400, "The body must be a JSON object.")
+    return values

@@ -1,0 +1,137 @@
+"""A client asks for a link: is it allowed, does the place exist, which end do we put there?
+
+The order matters. A peer without a token learns nothing about what exists, and every refusal
+is the standard one (no terminus, then a detach with the reason), because the Azure SDK reads
+the reason only from that.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from twinbus.amqp.errors import AmqpError, Condition
+from twinbus.amqp.link import ReceivingLink, SendingLink
+from twinbus.amqp.performatives import Coordinator
+from twinbus.amqp.types import Int, Symbol
+from twinbus.broker.access.claims import Claim
+from twinbus.broker.entities.queue import Queue
+from twinbus.broker.management import ManagementDesk
+from twinbus.broker.receiving import ReceivingEnd
+from twinbus.broker.replies import ReplyEnd, RequestEnd
+from twinbus.broker.sending import SendingEnd
+from twinbus.entity_path import Address, parse_address
+from twinbus.errors import InvalidEntityPath
+
+if TYPE_CHECKING:
+    from twinbus.broker.peer import Peer
+
+AnyLink = SendingLink | ReceivingLink
+AnyEnd = SendingEnd | ReceivingEnd | RequestEnd | ReplyEnd
+
+SETTLED = 1
+BATCH_SIZE = Symbol("com.microsoft:max-message-batch-size")
+SESSION_FILTER = "com.microsoft:session-filter"
+
+
+def open_end(peer: Peer, link: AnyLink) -> None:
+    """Answer an attach: accept it with an end of ours behind it, or refuse it."""
+    try:
+        end = _end_for(peer, link)
+    except AmqpError as error:
+        link.refuse(error)
+        return
+    attach = link.peer
+    size_max = None
+    properties = None
+    if isinstance(end, SendingEnd):
+        size_max = end.queue.description.max_message_size_bytes
+        properties = {BATCH_SIZE: Int(size_max)}
+        if isinstance(link, ReceivingLink):
+            # The envelope of a batch adds a little to the messages in it.
+            link.message_size_bytes_max = peer.limits.batch_size_bytes_max
+    link.accept(
+        source=attach.source,
+        target=attach.target,
+        max_message_size=size_max,
+        properties=properties,
+    )
+    peer.keep(link, end)
+
+
+def _end_for(peer: Peer, link: AnyLink) -> AnyEnd:
+    address = _address(link)
+    if address.node == "cbs":
+        if isinstance(link, ReceivingLink):
+            return RequestEnd(peer, link, "$cbs", peer.token_desk.handle)
+        return ReplyEnd(peer, link, "$cbs")
+    if address.node == "management":
+        return _management_end(peer, link, address)
+    if isinstance(link, ReceivingLink):
+        peer.demand(address.path, Claim.SEND)
+        if address.sub_queue is not None:
+            raise AmqpError(Condition.NOT_ALLOWED, "A dead-letter queue cannot be sent to.")
+        return SendingEnd(peer, link, _queue(peer, address), address.path)
+    peer.demand(address.path, Claim.LISTEN)
+    queue = _queue(peer, address)
+    _check_filter(link)
+    if not queue.description.status.can_receive:
+        raise AmqpError(
+            Condition.ENTITY_DISABLED,
+            f"The queue {queue.description.display_path!r} cannot be received from: it is "
+            f"{queue.description.status}.",
+        )
+    deletes = link.peer.snd_settle_mode == SETTLED
+    return ReceivingEnd(peer, link, queue, address.path, deletes_on_receipt=deletes)
+
+
+def _management_end(peer: Peer, link: AnyLink, address: Address) -> AnyEnd:
+    for claim in (Claim.LISTEN, Claim.SEND):
+        try:
+            peer.demand(address.path, claim)
+            break
+        except AmqpError:
+            if claim is Claim.SEND:
+                raise
+    queue = _queue(peer, address)
+    path = str(address)
+    if isinstance(link, ReceivingLink):
+        return RequestEnd(peer, link, path, ManagementDesk(peer, queue, address.path).handle)
+    return ReplyEnd(peer, link, path)
+
+
+def _address(link: AnyLink) -> Address:
+    terminus = link.peer.target if isinstance(link, ReceivingLink) else link.peer.source
+    if isinstance(terminus, Coordinator):
+        raise AmqpError(Condition.NOT_IMPLEMENTED, "Transactions are not offered.")
+    if terminus is None or not terminus.address:
+        raise AmqpError(
+            Condition.INVALID_FIELD, "The attach names no entity. Set the address of its terminus."
+        )
+    if terminus.dynamic:
+        raise AmqpError(Condition.NOT_IMPLEMENTED, "Dynamic nodes are not offered.")
+    try:
+        return parse_address(terminus.address)
+    except InvalidEntityPath as error:
+        raise AmqpError(Condition.ARGUMENT_ERROR, str(error)) from error
+
+
+def _queue(peer: Peer, address: Address) -> Queue:
+    queue = peer.namespace.catalogue.find(address.entity, address.sub_queue)
+    if queue is None:
+        raise AmqpError(
+            Condition.NOT_FOUND,
+            f"There is no queue {address.path!r} in the namespace {peer.namespace.name!r}. "
+            "Create it first.",
+        )
+    return queue
+
+
+def _check_filter(link: AnyLink) -> None:
+    """A filter that is not understood must not be ignored: its client would get too much."""
+    source = link.peer.source
+    for name in (source.filter if source is not None else None) or {}:
+        if str(name) == SESSION_FILTER:
+            raise AmqpError(
+                Condition.NOT_ALLOWED, "This queue has no sessions. Receive without a session id."
+            )
+        raise AmqpError(Condition.NOT_IMPLEMENTED, "Filters on a link are not offered.")

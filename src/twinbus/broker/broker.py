@@ -1,0 +1,224 @@
+"""A broker: several namespaces in one process, each on a port of its own.
+
+    async with Broker(BrokerOptions(data_directory=Path("data"))) as broker:
+        namespace = await broker.add_namespace(NamespaceSpec("demo", queues=("orders",)))
+        print(namespace.connection_string)
+
+Rule 1: the listener of a namespace opens after its store was recovered and checked.
+Rule 2: loopback only, unless the options name another address.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from random import Random, SystemRandom
+from types import TracebackType
+
+from twinbus.broker.access.claims import AuthorizationRule, Claim, RuleSet, WhichKey
+from twinbus.broker.access.sas import Audience
+from twinbus.broker.config_json import check_namespace_name
+from twinbus.broker.entities.description import QueueDescription
+from twinbus.broker.entities.queue import Queue
+from twinbus.broker.keys import ROOT_RULE, KeyRing
+from twinbus.broker.namespace import Namespace
+from twinbus.broker.options import BrokerOptions
+from twinbus.broker.peer import Peer
+from twinbus.broker.store.datadir import DataDirectory
+from twinbus.broker.store.memory import MemoryStore
+from twinbus.broker.store.port import Store
+from twinbus.broker.store.sqlite import SqliteStore
+from twinbus.clock import Clock, SystemClock
+from twinbus.entity_path import parse_entity_path
+from twinbus.errors import ConfigurationError
+
+logger = logging.getLogger("twinbus.broker")
+
+LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "::1", "[::1]"})
+
+
+@dataclass(frozen=True, slots=True)
+class NamespaceSpec:
+    """A namespace to serve."""
+
+    name: str
+    port: int = 0
+    """0 takes a free port."""
+    queues: Sequence[str | QueueDescription] = field(default=())
+    """Created if they do not exist; existing ones are left as they are."""
+
+
+class RunningNamespace:
+    """A namespace with its listener."""
+
+    def __init__(
+        self, namespace: Namespace, server: asyncio.Server, host: str, keys: KeyRing
+    ) -> None:
+        self._namespace = namespace
+        self._server = server
+        self._keys = keys
+        self.name = namespace.name
+        self.port: int = server.sockets[0].getsockname()[1]
+        shown = "localhost" if host in LOOPBACK_NAMES else host
+        self.endpoint = f"sb://{shown}:{self.port}"
+        namespace.audience = Audience(LOOPBACK_NAMES | {host.lower()}, self.port)
+
+    @property
+    def connection_string(self) -> str:
+        """For the stock SDKs, with the root key: handle it like a password."""
+        return self.connection_string_for(ROOT_RULE)
+
+    def connection_string_for(self, rule_name: str, queue: str | None = None) -> str:
+        """The connection string of one access rule, of the namespace or of a queue."""
+        rules = self._namespace.rules_for("" if queue is None else parse_entity_path(queue))
+        rule = None if rules is None else rules.find(rule_name)
+        if rule is None:
+            raise ConfigurationError(f"There is no access rule {rule_name!r} here")
+        return (
+            f"Endpoint={self.endpoint};SharedAccessKeyName={rule.name};"
+            f"SharedAccessKey={rule.primary_key};UseDevelopmentEmulator=true;"
+        )
+
+    @property
+    def failure(self) -> Exception | None:
+        """Why the namespace stopped, if its disk failed."""
+        return self._namespace.failure
+
+    @property
+    def connection_count(self) -> int:
+        return len(self._namespace.peers)
+
+    # -- queues ---------------------------------------------------------------------------
+
+    def queues(self) -> list[Queue]:
+        return self._namespace.catalogue.queues()
+
+    def queue(self, path: str) -> Queue | None:
+        return self._namespace.catalogue.find(parse_entity_path(path))
+
+    async def create_queue(self, queue: str | QueueDescription) -> Queue:
+        description = QueueDescription(path=queue) if isinstance(queue, str) else queue
+        return await self._namespace.create_queue(description)
+
+    async def update_queue(self, description: QueueDescription) -> None:
+        await self._namespace.update_queue(self._expect(description.path), description)
+
+    async def delete_queue(self, path: str) -> None:
+        await self._namespace.delete_queue(self._expect(path))
+
+    def _expect(self, path: str) -> Queue:
+        queue = self.queue(path)
+        if queue is None:
+            raise ConfigurationError(f"There is no queue {path!r} in {self.name!r}")
+        return queue
+
+    # -- keys -----------------------------------------------------------------------------
+
+    def add_rule(self, name: str, claims: Claim) -> AuthorizationRule:
+        """A new access rule for the whole namespace, with fresh keys."""
+        rule = AuthorizationRule.generate(name, claims, SystemRandom().randbytes)
+        self._set_rules(self._namespace.rules.with_rule(rule))
+        return rule
+
+    def regenerate_key(self, name: str, which: WhichKey) -> None:
+        """Replace one key; who used it is cut off at once."""
+        rules = self._namespace.rules.with_new_key(name, which, SystemRandom().randbytes)
+        self._set_rules(rules)
+
+    def _set_rules(self, rules: RuleSet) -> None:
+        self._keys.replace(self.name, rules)
+        self._namespace.replace_rules(rules)
+
+    @property
+    def access(self) -> Namespace:
+        """What the HTTP side needs to check tokens."""
+        return self._namespace
+
+    async def close(self) -> None:
+        self._server.close()
+        await self._namespace.close()
+
+
+class Broker:
+    """The broker of this process."""
+
+    def __init__(
+        self,
+        options: BrokerOptions | None = None,
+        *,
+        clock: Clock | None = None,
+        chance: Random | None = None,
+    ) -> None:
+        self.options = options or BrokerOptions()
+        self._clock = clock or SystemClock()
+        self._chance = chance or Random(SystemRandom().getrandbits(256))
+        directory = self.options.data_directory
+        self._directory = None if directory is None else DataDirectory(directory)
+        self._keys = KeyRing(directory)
+        self.namespaces: dict[str, RunningNamespace] = {}
+
+    async def __aenter__(self) -> Broker:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    async def add_namespace(self, spec: NamespaceSpec) -> RunningNamespace:
+        """Recover a namespace, open its port and make sure its queues exist."""
+        name = check_namespace_name(spec.name).lower()
+        if name in self.namespaces:
+            raise ConfigurationError(f"The namespace {name!r} is served already")
+        namespace = Namespace(
+            name,
+            self._store(name),
+            self._keys.rules_of(name),
+            self.options,
+            self._clock,
+            self._chance,
+        )
+        try:
+            for queue in spec.queues:
+                description = QueueDescription(path=queue) if isinstance(queue, str) else queue
+                if namespace.catalogue.find(description.path) is None:
+                    await namespace.create_queue(description)
+            server = await self._listen(namespace, spec.port)
+        except BaseException:
+            await namespace.close()
+            raise
+        running = RunningNamespace(namespace, server, self.options.host, self._keys)
+        self.namespaces[name] = running
+        return running
+
+    def _store(self, name: str) -> Store:
+        if self._directory is None:
+            return MemoryStore()
+        path: Path = self._directory.namespace_store_path(name)
+        return SqliteStore(path)
+
+    async def _listen(self, namespace: Namespace, port: int) -> asyncio.Server:
+        loop = asyncio.get_running_loop()
+        try:
+            return await loop.create_server(
+                lambda: Peer(namespace), self.options.host, port, backlog=1024
+            )
+        except OSError as error:
+            raise ConfigurationError(
+                f"Port {port} of {self.options.host} cannot be opened: {error.strerror}",
+                hint="Choose another port, or stop the program that uses it",
+            ) from error
+
+    async def close(self) -> None:
+        """Stop cleanly: what was accepted is on disk, and every peer was told goodbye."""
+        running, self.namespaces = list(self.namespaces.values()), {}
+        await asyncio.gather(*(namespace.close() for namespace in running))
+        if self._directory is not None:
+            self._directory.close()
+            self._directory = None

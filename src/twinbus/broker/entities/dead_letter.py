@@ -1,0 +1,59 @@
+"""A message on its way to the dead-letter queue: what is added to it, and what stays.
+
+The reason and its description become application properties, which is where receivers look
+for them. Everything else of the bare message is kept byte for byte.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from twinbus.amqp.decode import decode_value
+from twinbus.amqp.encode import encode_value
+from twinbus.amqp.limits import Budget
+from twinbus.amqp.sections import scan_message
+from twinbus.amqp.types import Long, Symbol
+from twinbus.broker.entities.chunk import Chunk
+from twinbus.broker.entities.outcome import DeadLetter
+from twinbus.broker.entities.record import IncomingMessage, Record, pack_record, unpack_record
+
+REASON = "DeadLetterReason"
+DESCRIPTION = "DeadLetterErrorDescription"
+# A receiver chooses these texts; a message must not outgrow what a receiver can take for them.
+TEXT_CHARACTERS_MAX = 4_096
+
+_APPLICATION_PROPERTIES = b"\x00\x53\x74"
+_SOURCE = encode_value(Symbol("x-opt-deadletter-source"))
+_ORIGINAL_SEQ = encode_value(Symbol("x-opt-enqueue-sequence-number"))
+
+
+def dead_lettered(chunk: Chunk, index: int, outcome: DeadLetter, source: str) -> IncomingMessage:
+    """The message as the dead-letter queue holds it. It does not expire there."""
+    record = unpack_record(chunk.blob or b"", chunk.starts[index], chunk.starts[index + 1])
+    pairs = _SOURCE + encode_value(source)
+    pairs += _ORIGINAL_SEQ + encode_value(Long(chunk.first_seq + index))
+    moved = Record(
+        _with_reason(record.bare, outcome),
+        priority=record.priority,
+        annotation_count=record.annotation_count + 2,
+        annotation_pairs=record.annotation_pairs + pairs,
+    )
+    return IncomingMessage(pack_record(moved))
+
+
+def _with_reason(bare: bytes, outcome: DeadLetter) -> bytes:
+    added = {}
+    if outcome.reason:
+        added[REASON] = outcome.reason[:TEXT_CHARACTERS_MAX]
+    if outcome.description:
+        added[DESCRIPTION] = outcome.description[:TEXT_CHARACTERS_MAX]
+    if not added:
+        return bare
+    sections = scan_message(bare, 0, len(bare))
+    properties: dict[str, Any] = {}
+    span = sections.application_properties
+    if span is not None:
+        properties, _end = decode_value(bare, span[0], span[1], Budget())
+    before = 0 if sections.properties is None else sections.properties[1]
+    section = _APPLICATION_PROPERTIES + encode_value({**properties, **added})
+    return bare[:before] + section + bare[sections.body_start :]

@@ -1,0 +1,257 @@
+"""What a queue is told to be: one frozen value, checked when it is built.
+
+Rule 1: a QueueDescription that exists is valid. Every refusal is one sentence that names the
+        property, the value and the range.
+Rule 2: a property whose feature does not exist yet is accepted at its default only, so that
+        nobody believes in sessions that are not there.
+Rule 3: the stored form is versioned JSON; a key it does not know is refused, never dropped.
+Rule 4: the stored form holds the keys of the access rules. What leaves the broker is
+        ``to_public_dict``, which does not.
+"""
+
+from __future__ import annotations
+
+import enum
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any, Final
+
+from twinbus.broker.access.claims import AuthorizationRule, Claim, RuleSet
+from twinbus.entity_path import parse_entity_path
+from twinbus.errors import ConfigurationError
+
+__all__ = ["EntityStatus", "QueueDescription"]
+
+DESCRIPTION_VERSION: Final = 1
+
+# The ranges are Azure Service Bus's, except that a lock may be as short as a second: tests
+# should not have to wait five.
+LOCK_DURATION_MS_MIN: Final = 1_000
+LOCK_DURATION_MS_MAX: Final = 300_000
+SIZE_MB_MAX: Final = 81_920
+DELIVERY_COUNT_MAX: Final = 2_147_483_647
+# .NET's longest TimeSpan: whoever asks for it means "never", which is None here.
+DURATION_MS_MAX: Final = 922_337_203_685_477
+MESSAGE_SIZE_BYTES_MAX: Final = 262_144
+USER_METADATA_LENGTH_MAX: Final = 1_024
+
+
+class EntityStatus(enum.StrEnum):
+    """Which doors of an entity are open."""
+
+    ACTIVE = "Active"
+    SEND_DISABLED = "SendDisabled"
+    RECEIVE_DISABLED = "ReceiveDisabled"
+    DISABLED = "Disabled"
+
+    @property
+    def can_send(self) -> bool:
+        return self in (EntityStatus.ACTIVE, EntityStatus.RECEIVE_DISABLED)
+
+    @property
+    def can_receive(self) -> bool:
+        return self in (EntityStatus.ACTIVE, EntityStatus.SEND_DISABLED)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueueDescription:
+    """The properties of one queue."""
+
+    path: str
+    """Canonical after construction: lower case. This is the queue's identity."""
+    display_path: str = ""
+    """The path as its creator wrote it."""
+    lock_duration_ms: int = 60_000
+    """How long a received message stays hidden from others (peek-lock)."""
+    max_size_mb: int = 1_024
+    """Sends are refused with quota-exceeded beyond this many megabytes."""
+    max_delivery_count: int = 10
+    """A message that was handed out this often without success is dead-lettered."""
+    default_ttl_ms: int | None = None
+    """The longest a message may wait; None is for ever. A message's own TTL can only be less."""
+    dead_lettering_on_expiration: bool = False
+    """Whether an expired message goes to the dead-letter queue or away."""
+    status: EntityStatus = EntityStatus.ACTIVE
+    enable_batched_operations: bool = True
+    """Kept and reported; this broker groups its commits either way."""
+    max_message_size_bytes: int = MESSAGE_SIZE_BYTES_MAX
+    user_metadata: str = ""
+    authorization_rules: RuleSet = field(default_factory=RuleSet)
+    """Rules that open this queue and nothing else."""
+    auto_delete_on_idle_ms: int | None = None
+    requires_session: bool = False
+    requires_duplicate_detection: bool = False
+    enable_partitioning: bool = False
+    forward_to: str | None = None
+    forward_dead_lettered_messages_to: str | None = None
+
+    def __post_init__(self) -> None:
+        self._settle_path()
+        _check_flags(self)
+        _check_not_supported_yet(self)
+        _check_int("lock_duration_ms", self.lock_duration_ms, *_LOCK_RANGE)
+        _check_int("max_size_mb", self.max_size_mb, 1, SIZE_MB_MAX)
+        _check_int("max_delivery_count", self.max_delivery_count, 1, DELIVERY_COUNT_MAX)
+        _check_int("max_message_size_bytes", self.max_message_size_bytes, 1, MESSAGE_SIZE_BYTES_MAX)
+        if self.default_ttl_ms is not None:
+            _check_int("default_ttl_ms", self.default_ttl_ms, 1, DURATION_MS_MAX)
+        _check_user_metadata(self.user_metadata)
+
+    def _settle_path(self) -> None:
+        if not isinstance(self.path, str) or not isinstance(self.display_path, str):
+            raise ConfigurationError("the path of a queue must be text")
+        canonical = parse_entity_path(self.path)
+        if "subscriptions" in canonical.split("/")[1:]:
+            raise ConfigurationError(
+                f"the queue path {self.path!r} reads like a subscription of a topic",
+                hint="Choose a path without a '/subscriptions/' part",
+            )
+        display = self.display_path or self.path
+        if parse_entity_path(display) != canonical:
+            raise ConfigurationError(f"{display!r} is not another spelling of {canonical!r}")
+        # A frozen dataclass may still finish its own construction.
+        object.__setattr__(self, "path", canonical)
+        object.__setattr__(self, "display_path", display)
+
+    def to_json(self) -> str:
+        """The stored form. It holds the keys of the access rules: keep it in the data directory."""
+        stored = self.to_public_dict()
+        stored["version"] = DESCRIPTION_VERSION
+        stored["authorization_rules"] = [_rule_to_dict(rule) for rule in self.authorization_rules]
+        return json.dumps(stored, separators=(",", ":"), sort_keys=True)
+
+    def to_public_dict(self) -> dict[str, Any]:
+        """Everything but the keys, ready for an administration answer or a log line."""
+        values = {item.name: getattr(self, item.name) for item in fields(self)}
+        values["status"] = self.status.value
+        values["authorization_rules"] = [
+            {"name": rule.name, "claims": rule.claims.names()} for rule in self.authorization_rules
+        ]
+        return values
+
+    @classmethod
+    def from_json(cls, text: str) -> QueueDescription:
+        """Read what ``to_json`` wrote; raises ConfigurationError for anything else."""
+        try:
+            stored = json.loads(text)
+        except ValueError as error:
+            raise ConfigurationError("a queue description is not valid JSON") from error
+        if not isinstance(stored, dict):
+            raise ConfigurationError("a queue description is not a JSON object")
+        version = stored.pop("version", None)
+        if version != DESCRIPTION_VERSION:
+            raise ConfigurationError(
+                f"a queue description has version {version!r}, not {DESCRIPTION_VERSION}",
+                hint="Open it with the twinbus version that wrote it",
+            )
+        return cls.from_dict(stored)
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> QueueDescription:
+        """Build from plain values, as they come out of JSON."""
+        known = {item.name for item in fields(cls)}
+        for key in values:
+            if key not in known:
+                raise ConfigurationError(f"a queue has no property {key[:60]!a}")
+        if "path" not in values:
+            raise ConfigurationError("a queue description has no path")
+        typed = dict(values)
+        typed["status"] = _status(values.get("status", EntityStatus.ACTIVE))
+        typed["authorization_rules"] = _rules(values.get("authorization_rules", []))
+        return cls(**typed)
+
+
+_LOCK_RANGE: Final = (LOCK_DURATION_MS_MIN, LOCK_DURATION_MS_MAX)
+_FLAGS: Final = (
+    "dead_lettering_on_expiration",
+    "enable_batched_operations",
+    "requires_session",
+    "requires_duplicate_detection",
+    "enable_partitioning",
+)
+# Property -> (the value that means "off", what the feature is called).
+_NOT_SUPPORTED_YET: Final[dict[str, tuple[object, str]]] = {
+    "auto_delete_on_idle_ms": (None, "deleting an idle queue"),
+    "requires_session": (False, "a queue with sessions"),
+    "requires_duplicate_detection": (False, "duplicate detection"),
+    "enable_partitioning": (False, "a partitioned queue"),
+    "forward_to": (None, "forwarding"),
+    "forward_dead_lettered_messages_to": (None, "forwarding of dead-lettered messages"),
+}
+
+
+def _check_flags(description: QueueDescription) -> None:
+    for name in _FLAGS:
+        value = getattr(description, name)
+        if not isinstance(value, bool):
+            raise ConfigurationError(f"{name} must be true or false, not {value!r:.60}")
+    if not isinstance(description.status, EntityStatus):
+        raise ConfigurationError(f"status must be an EntityStatus, not {description.status!r:.60}")
+    if not isinstance(description.authorization_rules, RuleSet):
+        raise ConfigurationError("authorization_rules must be a RuleSet")
+
+
+def _check_not_supported_yet(description: QueueDescription) -> None:
+    for name, (off, feature) in _NOT_SUPPORTED_YET.items():
+        if getattr(description, name) != off:
+            raise ConfigurationError(
+                f"{feature} ({name}) is not supported yet, asked for by {description.path!r}",
+                hint=f"Leave {name} out",
+            )
+
+
+def _check_int(name: str, value: object, minimum: int, maximum: int) -> None:
+    # bool is an int to Python, but nobody means max_delivery_count=True.
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise ConfigurationError(f"{name} must be a whole number, not {value!r:.60}")
+    if not minimum <= value <= maximum:
+        raise ConfigurationError(
+            f"{name} is {value!r:.60}, outside {minimum} to {maximum}",
+            hint=f"Choose a {name} from {minimum} to {maximum}",
+        )
+
+
+def _check_user_metadata(text: object) -> None:
+    if not isinstance(text, str) or len(text) > USER_METADATA_LENGTH_MAX:
+        raise ConfigurationError(
+            f"user_metadata must be text of at most {USER_METADATA_LENGTH_MAX} characters"
+        )
+
+
+def _status(value: object) -> EntityStatus:
+    try:
+        return EntityStatus(str(value))
+    except ValueError:
+        raise ConfigurationError(
+            f"there is no entity status {value!r:.60}", hint=f"Use one of {', '.join(EntityStatus)}"
+        ) from None
+
+
+def _rule_to_dict(rule: AuthorizationRule) -> dict[str, Any]:
+    return {
+        "name": rule.name,
+        "claims": rule.claims.names(),
+        "primary_key": rule.primary_key,
+        "secondary_key": rule.secondary_key,
+    }
+
+
+def _rules(values: object) -> RuleSet:
+    if isinstance(values, RuleSet):
+        return values
+    try:
+        return RuleSet(
+            tuple(
+                AuthorizationRule(
+                    name=value["name"],
+                    claims=Claim.from_names(value["claims"]),
+                    primary_key=value["primary_key"],
+                    secondary_key=value["secondary_key"],
+                )
+                for value in values  # type: ignore[attr-defined]
+            )
+        )
+    except (KeyError, TypeError, AttributeError):
+        # No "from": the original error may quote the value, which holds keys.
+        raise ConfigurationError("authorization_rules is not a list of access rules") from None

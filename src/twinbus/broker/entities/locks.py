@@ -1,0 +1,165 @@
+"""Who holds which message, and until when.
+
+Messages are handed out in runs, and a run is locked as one object: a lock token is the run's
+random id (8 bytes) followed by the sequence number (8 bytes). A run id is never used again,
+so a token settles at most once, and a late settlement of an old delivery cannot touch a newer
+one. Deadlines are monotonic seconds: a jump of the wall clock changes nothing (rule M2).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from heapq import heappop, heappush
+from random import Random
+from struct import Struct
+from typing import TYPE_CHECKING
+
+from twinbus.broker.entities.chunk import Chunk, span_mask
+
+if TYPE_CHECKING:
+    from twinbus.broker.entities.consumer import Consumer
+
+TOKEN = Struct(">QQ")
+
+
+class LockRun:
+    """A run of messages handed to one consumer under one lock."""
+
+    __slots__ = (
+        "chunk",
+        "consumer",
+        "count",
+        "deadline_s",
+        "first_seq",
+        "locked_until_ms",
+        "renewals",
+        "renewed_until_s",
+        "run_id",
+        "start",
+        "unsettled",
+    )
+
+    def __init__(
+        self,
+        run_id: int,
+        chunk: Chunk,
+        start: int,
+        count: int,
+        deadline_s: float,
+        locked_until_ms: int,
+        consumer: Consumer | None,
+    ) -> None:
+        self.run_id = run_id
+        self.chunk = chunk
+        self.start = start
+        self.count = count
+        self.first_seq = chunk.first_seq + start
+        self.deadline_s = deadline_s
+        self.locked_until_ms = locked_until_ms
+        self.consumer = consumer
+        # Bits are indexes into the chunk, so that masks of both can be combined.
+        self.unsettled = span_mask(start, count)
+        # Only messages whose lock was renewed one by one have an entry.
+        self.renewed_until_s: dict[int, float] = {}
+        self.renewals: dict[int, int] = {}
+
+    def token(self, seq: int) -> bytes:
+        return TOKEN.pack(self.run_id, seq)
+
+    def overdue(self, now_s: float) -> int:
+        """The unsettled messages whose lock has run out by ``now_s``."""
+        mask = self.unsettled if self.deadline_s <= now_s else 0
+        for index, until_s in self.renewed_until_s.items():
+            if until_s > now_s:
+                mask &= ~(1 << index)
+            else:
+                mask |= self.unsettled & (1 << index)
+        return mask
+
+    def next_deadline_s(self) -> float:
+        """The earliest moment at which one of the unsettled messages runs out."""
+        renewed = {i: at for i, at in self.renewed_until_s.items() if self.unsettled >> i & 1}
+        others = self.unsettled & ~sum(1 << index for index in renewed)
+        times = list(renewed.values())
+        if others:
+            times.append(self.deadline_s)
+        return min(times)
+
+
+class LockTable:
+    """Every lock of one queue."""
+
+    def __init__(self, chance: Random) -> None:
+        self._chance = chance
+        self._runs: dict[int, LockRun] = {}
+        self._deadlines: list[tuple[float, int]] = []
+
+    def grant(
+        self,
+        chunk: Chunk,
+        start: int,
+        count: int,
+        deadline_s: float,
+        locked_until_ms: int,
+        consumer: Consumer | None,
+    ) -> LockRun:
+        run_id = self._chance.getrandbits(64)
+        while run_id in self._runs:
+            run_id = self._chance.getrandbits(64)
+        run = LockRun(run_id, chunk, start, count, deadline_s, locked_until_ms, consumer)
+        self._runs[run_id] = run
+        heappush(self._deadlines, (deadline_s, run_id))
+        chunk.locked |= run.unsettled
+        chunk.busy |= run.unsettled
+        return run
+
+    def find(self, token: bytes, now_s: float) -> tuple[LockRun, int] | None:
+        """The run and chunk index behind a token that still holds its lock."""
+        if len(token) != TOKEN.size:
+            return None
+        run_id, seq = TOKEN.unpack(token)
+        run = self._runs.get(run_id)
+        if run is None:
+            return None
+        index = seq - run.chunk.first_seq
+        if not 0 <= index < run.chunk.count or not run.unsettled >> index & 1:
+            return None
+        if run.overdue(now_s) >> index & 1:
+            return None
+        return run, index
+
+    def release(self, run: LockRun, mask: int) -> None:
+        """The messages in ``mask`` are no longer held by ``run``."""
+        run.unsettled &= ~mask
+        run.chunk.locked &= ~mask
+        if run.consumer is not None:
+            run.consumer.unsettled -= mask.bit_count()
+        if not run.unsettled:
+            del self._runs[run.run_id]
+
+    def renew(self, run: LockRun, index: int, deadline_s: float) -> None:
+        run.renewed_until_s[index] = deadline_s
+        run.renewals[index] = run.renewals.get(index, 0) + 1
+        heappush(self._deadlines, (deadline_s, run.run_id))
+
+    def next_deadline_s(self) -> float | None:
+        """When expired() next has something to say."""
+        while self._deadlines and self._deadlines[0][1] not in self._runs:
+            heappop(self._deadlines)
+        return self._deadlines[0][0] if self._deadlines else None
+
+    def expired(self, now_s: float) -> Iterator[tuple[LockRun, int]]:
+        """The messages whose locks have run out by ``now_s``; they are no longer locked."""
+        while self._deadlines and self._deadlines[0][0] <= now_s:
+            run = self._runs.get(heappop(self._deadlines)[1])
+            if run is None:
+                continue
+            mask = run.overdue(now_s)
+            if mask:
+                self.release(run, mask)
+                yield run, mask
+            if run.unsettled and run.renewed_until_s:
+                heappush(self._deadlines, (run.next_deadline_s(), run.run_id))
+
+    def __len__(self) -> int:
+        return sum(run.unsettled.bit_count() for run in self._runs.values())

@@ -1,0 +1,569 @@
+"""One queue: what it holds, who holds a lock on what, and what happens next.
+
+Rule 1: everything that can change a queue is in this file and in the parts it is made of.
+Rule 2: it reads no clock, no chance and no disk. Time comes in as an ``Instant``, chance as a
+        ``Random``, and what must be read goes out as a request (requests.py).
+Rule 3: nothing is shown to anyone before it is on disk. Changes are collected in a batch;
+        close_batch() turns it into store operations, committed() makes it visible.
+
+    send --> batch --commit--> window --pump()--> locked --settle--> batch --commit--> gone
+                                  ^                 |
+                                  +---- returned <--+  abandon, release, lock ran out
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable
+from heapq import heappop, heappush
+from random import Random
+
+from twinbus.broker.entities.batch import Arrival, Batch, Ticket
+from twinbus.broker.entities.chunk import Chunk, span_mask, spans_of
+from twinbus.broker.entities.consumer import Consumer, Grant
+from twinbus.broker.entities.dead_letter import dead_lettered
+from twinbus.broker.entities.description import QueueDescription
+from twinbus.broker.entities.locks import LockRun, LockTable
+from twinbus.broker.entities.outcome import (
+    EXPIRED,
+    MAX_DELIVERIES,
+    Abandon,
+    Complete,
+    DeadLetter,
+    Defer,
+    Outcome,
+    Release,
+)
+from twinbus.broker.entities.record import IncomingMessage, expiry_of
+from twinbus.broker.entities.requests import (
+    FindTimes,
+    LoadBlob,
+    LoadDue,
+    LoadExpired,
+    LoadNext,
+    Request,
+)
+from twinbus.broker.entities.shelf import Shelf
+from twinbus.broker.entities.writing import close, undo
+from twinbus.broker.store.port import LoadedChunk, Op, QueueCounters, ScheduledRow
+from twinbus.clock import Instant
+
+# Competing receivers take turns; this many messages are one turn.
+GRANT_COUNT_MAX = 256
+
+# A lock can be renewed for ever by a stuck receiver; a day of one-minute locks is enough (M2).
+RENEWALS_MAX = 1440
+
+
+class Queue:
+    """The machine of one queue or of its dead-letter queue."""
+
+    def __init__(
+        self,
+        description: QueueDescription,
+        counters: QueueCounters,
+        chance: Random,
+        dead_letters: Queue | None,
+    ) -> None:
+        self.description = description
+        self.queue_id = counters.queue_id
+        self.dead_letters = dead_letters
+        self.next_seq = counters.next_seq
+        self.message_count = counters.message_count
+        self.byte_count = counters.byte_count
+        self.deferred_count = counters.deferred_count
+        self.scheduled_count = counters.scheduled_count
+        self.shelf = Shelf(counters.next_seq - 1)
+        self.locks = LockTable(chance)
+        self.batch = Batch()
+        self.in_flight: Batch | None = None
+        self.saving: list[Chunk] = []
+        self.is_deleted = False
+        self._consumers: set[Consumer] = set()
+        self._ready: deque[Consumer] = deque()
+        self._returned: list[tuple[int, Chunk]] = []
+        self._requests: list[Request] = []
+        self._is_loading = False
+        self._blobs_asked: set[int] = set()
+        self._next_expiry_ms: int | None = None
+        self._next_due_ms: int | None = None
+        self._due_under_way: set[int] = set()
+        if self.message_count or self.scheduled_count:
+            self._requests.append(FindTimes())
+
+    @property
+    def is_dead_letter_queue(self) -> bool:
+        return self.dead_letters is None
+
+    @property
+    def is_dirty(self) -> bool:
+        """There is something to write, and nothing of it is on its way yet."""
+        return self.in_flight is None and not self.batch.is_empty()
+
+    @property
+    def is_reading(self) -> bool:
+        """Messages that could be handed out are on their way from disk."""
+        return self._is_loading or bool(self._blobs_asked)
+
+    @property
+    def active_count(self) -> int:
+        """Messages that can be, or are being, received."""
+        return self.message_count - self.deferred_count
+
+    @property
+    def locked_count(self) -> int:
+        return len(self.locks)
+
+    def take_requests(self) -> list[Request]:
+        requests, self._requests = self._requests, []
+        return requests
+
+    # -- sending --------------------------------------------------------------------------
+
+    def has_room_for(self, byte_count: int) -> bool:
+        """Whether the quota allows that many bytes more (the dead letters count)."""
+        used = self.byte_count + (self.dead_letters.byte_count if self.dead_letters else 0)
+        return used + byte_count <= self.description.max_size_mb << 20
+
+    def enqueue(self, messages: list[IncomingMessage], ticket: Ticket | None) -> None:
+        """Take messages in; ``ticket`` hears when they are on disk."""
+        self._count_in(messages)
+        is_ours = ticket is None
+        later = [message for message in messages if message.due_ms is not None]
+        if not later:
+            self.batch.arrivals.append(Arrival(messages, ticket, is_ours))
+            return
+        visible = [message for message in messages if message.due_ms is None]
+        self.batch.scheduled.append(Arrival(later, ticket, is_ours))
+        if visible:
+            self.batch.arrivals.append(Arrival(visible, None, is_ours))
+
+    def _count_in(self, messages: list[IncomingMessage]) -> None:
+        size = 0
+        for message in messages:
+            size += len(message.record)
+            if message.due_ms is not None:
+                self._next_due_ms = _earlier(self._next_due_ms, message.due_ms)
+            elif message.expires_ms is not None:
+                self._next_expiry_ms = _earlier(self._next_expiry_ms, message.expires_ms)
+        self.byte_count += size
+
+    def cancel_scheduled(self, rows: list[ScheduledRow], ticket: Ticket) -> None:
+        """Remove scheduled messages that were read for this purpose."""
+        for row in rows:
+            self._remove_scheduled(row)
+        self.batch.tickets.append(ticket)
+
+    def is_still_scheduled(self, seq: int) -> bool:
+        return seq not in self._due_under_way
+
+    def _remove_scheduled(self, row: ScheduledRow) -> None:
+        self._due_under_way.add(row.seq)
+        self.batch.unscheduled.append(row.seq)
+        self.scheduled_count -= 1
+        self.byte_count -= len(row.blob)
+
+    # -- writing --------------------------------------------------------------------------
+
+    def close_batch(self, now: Instant) -> list[Op]:
+        """Hand the collected changes over as store operations; they are now in flight."""
+        return close(self, now)
+
+    def committed(self) -> list[tuple[Ticket, range]]:
+        """The changes in flight are on disk: show them, and say who waited for them."""
+        batch = self._landed()
+        for chunk in self.saving:
+            self.shelf.append_committed(chunk, keep=bool(self._consumers))
+        self._settle_touched(batch)
+        for chunk, mask in batch.returns:
+            self._return(chunk, mask)
+        self._due_under_way.difference_update(batch.unscheduled)
+        if batch.swept:
+            self._requests.append(FindTimes())
+        told = self._tickets_of(batch)
+        self.saving = []
+        return told
+
+    def _landed(self) -> Batch:
+        batch = self.in_flight
+        if batch is None:
+            raise RuntimeError("no batch of this queue is on its way to the store")
+        self.in_flight = None
+        return batch
+
+    def _settle_touched(self, batch: Batch) -> None:
+        landed = batch.chunks()
+        for chunk in landed:
+            chunk.unsaved = False
+        for chunk in self.batch.chunks():
+            # It changed again while the batch was on its way.
+            chunk.unsaved = True
+        for chunk in landed:
+            self.shelf.release(chunk)
+
+    def _tickets_of(self, batch: Batch) -> list[tuple[Ticket, range]]:
+        told: list[tuple[Ticket, range]] = [(ticket, range(0)) for ticket in batch.tickets]
+        seq = self.saving[0].first_seq if self.saving else 0
+        for arrivals in (batch.arrivals, batch.scheduled):
+            if arrivals is batch.scheduled:
+                seq = self.next_seq - sum(len(each.messages) for each in batch.scheduled)
+            for messages, ticket, _is_ours in arrivals:
+                if ticket is not None:
+                    told.append((ticket, range(seq, seq + len(messages))))
+                seq += len(messages)
+        return told
+
+    def failed(self) -> list[Ticket]:
+        """The store refused the changes in flight; who asked for them must be told so."""
+        return undo(self, self._landed())
+
+    def discard(self) -> list[Ticket]:
+        """The queue is deleted: who waits for changes that will never be written."""
+        self.is_deleted = True
+        batch, self.batch = self.batch, Batch()
+        arrivals = [*batch.arrivals, *batch.scheduled]
+        waiting = [arrival.ticket for arrival in arrivals if arrival.ticket is not None]
+        return [*batch.tickets, *waiting]
+
+    # -- receiving ------------------------------------------------------------------------
+
+    def attach(self, consumer: Consumer) -> None:
+        self._consumers.add(consumer)
+
+    def detach(self, consumer: Consumer) -> None:
+        """The receiver is gone. Its locks stay until they run out (rule M2)."""
+        self._consumers.discard(consumer)
+        consumer.credit = 0
+        if not self._consumers:
+            self.shelf.clear_window()
+            for _seq, chunk in self._returned:
+                chunk.blob = None
+
+    def wake(self, consumer: Consumer) -> None:
+        """The consumer may have room now."""
+        if not consumer.is_listed and consumer.room() > 0:
+            consumer.is_listed = True
+            self._ready.append(consumer)
+
+    def pump(self, now: Instant) -> list[Grant]:
+        """Hand out what can be handed out."""
+        grants: list[Grant] = []
+        if self.description.status.can_receive:
+            while (consumer := self._next_ready()) is not None:
+                source = self._next_source(now)
+                if source is None:
+                    break
+                grant = self._grant(consumer, *source, now)
+                grants.append(grant)
+                self._ready.rotate(-1)
+        if self._ready and not self._is_loading and self.shelf.needs_more():
+            self._is_loading = True
+            self._requests.append(LoadNext(self.shelf.loaded_through, self.shelf.committed_through))
+        return grants
+
+    def _next_ready(self) -> Consumer | None:
+        while self._ready:
+            consumer = self._ready[0]
+            if consumer.room() > 0:
+                return consumer
+            self._ready.popleft().is_listed = False
+        return None
+
+    def _next_source(self, now: Instant) -> tuple[Chunk, int, int] | None:
+        """The oldest messages that can be handed out: (chunk, index, count)."""
+        returned = self._first_returned(now)
+        head = self._first_in_window(now)
+        if returned is not None:
+            seq, chunk = returned
+            if head is None or seq < head.first_seq + head.next_free()[0]:
+                if chunk.blob is not None:
+                    return chunk, *chunk.returned_run(seq - chunk.first_seq, GRANT_COUNT_MAX)
+                # Later ones wait for it, so that what comes back keeps its place.
+                self._ask_blob(chunk)
+                return None
+        return None if head is None else (head, *head.next_free())
+
+    def _first_in_window(self, now: Instant) -> Chunk | None:
+        while (chunk := self.shelf.head()) is not None:
+            if not self._expire(chunk, now):
+                return chunk
+        return None
+
+    def _first_returned(self, now: Instant) -> tuple[int, Chunk] | None:
+        while self._returned:
+            seq, chunk = self._returned[0]
+            if chunk.returned >> (seq - chunk.first_seq) & 1 and not self._expire(chunk, now):
+                return seq, chunk
+            if not chunk.returned >> (seq - chunk.first_seq) & 1:
+                heappop(self._returned)
+        return None
+
+    def _grant(
+        self, consumer: Consumer, chunk: Chunk, start: int, free: int, now: Instant
+    ) -> Grant:
+        blob = chunk.blob or b""
+        count = min(free, consumer.room(), GRANT_COUNT_MAX)
+        chunk.hand_out(start, count)
+        consumer.credit -= count
+        run = None
+        if consumer.deletes_on_receipt:
+            self._remove(chunk, span_mask(start, count))
+        else:
+            consumer.unsettled += count
+            run = self._lock(chunk, start, count, now, consumer)
+        if not chunk.in_window and not chunk.returned:
+            chunk.blob = None
+        return Grant(consumer, chunk, blob, start, count, run)
+
+    def _lock(
+        self, chunk: Chunk, start: int, count: int, now: Instant, consumer: Consumer | None
+    ) -> LockRun:
+        duration_ms = self.description.lock_duration_ms
+        deadline_s = now.monotonic_s + duration_ms / 1000
+        return self.locks.grant(
+            chunk, start, count, deadline_s, now.wall_ms + duration_ms, consumer
+        )
+
+    # -- settling -------------------------------------------------------------------------
+
+    def settle(
+        self, run: LockRun, mask: int, outcome: Outcome, now: Instant, ticket: Ticket | None
+    ) -> int:
+        """Apply ``outcome`` to the messages of ``run`` in ``mask`` that it still holds.
+
+        Returns the messages it applied to; the others have lost their lock. The ticket is
+        told when the change is on disk; a release changes nothing on disk and tells nobody.
+        """
+        self.expire_locks(now)
+        mask &= run.unsettled
+        if not mask:
+            return 0
+        self.locks.release(run, mask)
+        if run.consumer is not None:
+            self.wake(run.consumer)
+        chunk = run.chunk
+        match outcome:
+            case Complete():
+                self._remove(chunk, mask)
+            case Abandon():
+                self._abandon(chunk, mask)
+            case Release():
+                self._return(chunk, mask)
+                return mask
+            case Defer():
+                self._defer(chunk, mask)
+            case DeadLetter():
+                self._dead_letter(chunk, mask, outcome, ticket)
+                return mask
+        if ticket is not None:
+            self.batch.tickets.append(ticket)
+        return mask
+
+    def _remove(self, chunk: Chunk, mask: int) -> None:
+        """The messages are gone for good once the batch is on disk."""
+        mask &= ~chunk.gone
+        if not mask:
+            return
+        self.deferred_count -= (chunk.deferred & mask).bit_count()
+        self.message_count -= mask.bit_count()
+        self.byte_count -= chunk.size_of(mask)
+        chunk.mark_gone(mask)
+        chunk.unsaved = True
+        self.batch.touched[chunk.first_seq] = chunk
+
+    def _abandon(self, chunk: Chunk, mask: int) -> None:
+        """Count the attempt; the last allowed one leads to the dead-letter queue."""
+        exhausted = 0
+        for start, count in spans_of(mask):
+            for index in range(start, start + count):
+                attempts = chunk.delivery_counts.get(index, 0) + 1
+                if attempts >= self.description.max_delivery_count and self.dead_letters:
+                    exhausted |= 1 << index
+                else:
+                    chunk.delivery_counts[index] = attempts
+                    self._save_state(chunk, index)
+        if exhausted:
+            self._dead_letter(chunk, exhausted, MAX_DELIVERIES, None)
+        if mask & ~exhausted:
+            self.batch.returns.append((chunk, mask & ~exhausted))
+
+    def _defer(self, chunk: Chunk, mask: int) -> None:
+        self.deferred_count += (mask & ~chunk.deferred).bit_count()
+        chunk.deferred |= mask
+        for start, count in spans_of(mask):
+            for index in range(start, start + count):
+                self._save_state(chunk, index)
+
+    def _save_state(self, chunk: Chunk, index: int) -> None:
+        chunk.unsaved = True
+        state = (chunk, chunk.delivery_counts.get(index, 0), bool(chunk.deferred >> index & 1))
+        self.batch.states[chunk.first_seq + index] = state
+
+    def _return(self, chunk: Chunk, mask: int) -> None:
+        """Hand the messages out again, at their old place. Deferred ones stay put aside."""
+        mask &= ~(chunk.gone | chunk.deferred | chunk.locked)
+        chunk.returned |= mask
+        for start, count in spans_of(mask):
+            for index in range(start, start + count):
+                heappush(self._returned, (chunk.first_seq + index, chunk))
+        self.shelf.release(chunk)
+
+    def _dead_letter(
+        self, chunk: Chunk, mask: int, outcome: DeadLetter, ticket: Ticket | None
+    ) -> None:
+        """Move messages to the dead-letter queue, in one transaction with their removal."""
+
+        def move() -> None:
+            target = self.dead_letters
+            if target is None or chunk.blob is None:
+                raise RuntimeError("a dead-lettered message needs its bytes and a target")
+            moved = [
+                dead_lettered(chunk, index, outcome, self.description.path)
+                for start, count in spans_of(mask & ~chunk.gone)
+                for index in range(start, start + count)
+            ]
+            self._remove(chunk, mask)
+            target.enqueue(moved, None)
+            if ticket is not None:
+                self.batch.tickets.append(ticket)
+
+        self._with_blob(chunk, move)
+
+    # -- deferred messages ----------------------------------------------------------------
+
+    def take_deferred(
+        self, chunk: Chunk, index: int, consumer: Consumer, now: Instant
+    ) -> Grant | None:
+        """Hand out one deferred message; None when it is not (or no longer) deferred."""
+        bit = 1 << index
+        if not chunk.deferred & bit or chunk.locked & bit or chunk.gone & bit:
+            return None
+        if chunk.expiries.get(index, now.wall_ms + 1) <= now.wall_ms:
+            return None
+        return self._grant(consumer, chunk, index, 1, now)
+
+    def is_deferred(self, chunk: Chunk, index: int) -> bool:
+        """Whether a message is put aside and free to be taken."""
+        bit = 1 << index
+        return bool(chunk.deferred & bit) and not (chunk.locked | chunk.gone) & bit
+
+    # -- locks ----------------------------------------------------------------------------
+
+    def renew(self, token: bytes, now: Instant) -> int | None:
+        """Renew one lock; the new wall-clock end of it, or None when it is lost."""
+        self.expire_locks(now)
+        found = self.locks.find(token, now.monotonic_s)
+        if found is None or found[0].renewals.get(found[1], 0) >= RENEWALS_MAX:
+            return None
+        duration_ms = self.description.lock_duration_ms
+        self.locks.renew(*found, now.monotonic_s + duration_ms / 1000)
+        return now.wall_ms + duration_ms
+
+    def expire_locks(self, now: Instant) -> None:
+        """Locks that ran out count as a failed attempt."""
+        for run, mask in self.locks.expired(now.monotonic_s):
+            if run.consumer is not None:
+                self.wake(run.consumer)
+            self._abandon(run.chunk, mask)
+
+    # -- time to live and schedules -------------------------------------------------------
+
+    def _expire(self, chunk: Chunk, now: Instant) -> bool:
+        """Remove what has expired and is not locked; whether anything was."""
+        if chunk.expires_ms is None or chunk.expires_ms > now.wall_ms:
+            return False
+        mask = 0
+        for index, expires_ms in chunk.expiries.items():
+            if expires_ms <= now.wall_ms:
+                mask |= 1 << index
+        mask &= ~(chunk.gone | chunk.locked)
+        if not mask:
+            return False
+        chunk.busy |= mask
+        if self.description.dead_lettering_on_expiration and self.dead_letters:
+            self._dead_letter(chunk, mask, EXPIRED, None)
+        else:
+            self._remove(chunk, mask)
+        chunk.expiries = {i: at for i, at in chunk.expiries.items() if not mask >> i & 1}
+        chunk.refresh_expiry()
+        self.batch.expiries[chunk.first_seq] = chunk
+        self.batch.swept = True
+        return True
+
+    def next_timer_s(self, now: Instant) -> float | None:
+        """When to call handle_timer(), on the monotonic clock, or None."""
+        times = [self.locks.next_deadline_s()]
+        for wall_ms in (self._next_expiry_ms, self._next_due_ms):
+            if wall_ms is not None:
+                times.append(now.monotonic_s + (wall_ms - now.wall_ms) / 1000)
+        return min((at for at in times if at is not None), default=None)
+
+    def handle_timer(self, now: Instant) -> None:
+        self.expire_locks(now)
+        if self._next_expiry_ms is not None and self._next_expiry_ms <= now.wall_ms:
+            self._next_expiry_ms = None
+            self._requests.append(LoadExpired(now.wall_ms))
+        if self._next_due_ms is not None and self._next_due_ms <= now.wall_ms:
+            self._next_due_ms = None
+            self._requests.append(LoadDue(now.wall_ms))
+
+    # -- answers to requests --------------------------------------------------------------
+
+    def chunks_loaded(self, request: LoadNext, loaded: Iterable[LoadedChunk]) -> None:
+        self._is_loading = False
+        if self.shelf.loaded_through == request.after_seq and self._consumers:
+            self.shelf.append_loaded(loaded, request.through_seq)
+
+    def blob_loaded(self, request: LoadBlob, loaded: LoadedChunk | None) -> None:
+        chunk = request.chunk
+        self._blobs_asked.discard(chunk.first_seq)
+        waiters, chunk.waiters = chunk.waiters, []
+        if loaded is None:
+            return
+        chunk.blob = loaded.row.blob
+        for waiter in waiters:
+            waiter()
+        if not chunk.in_window and not chunk.returned:
+            chunk.blob = None
+        self.shelf.release(chunk)
+
+    def expired_loaded(self, loaded: Iterable[LoadedChunk], now: Instant) -> None:
+        for row in loaded:
+            chunk = self.shelf.adopt(row)
+            if not self._expire(chunk, now):
+                # Only locked messages have expired: the end of their lock decides.
+                self.batch.expiries[chunk.first_seq] = chunk
+                self.batch.swept = True
+            if not chunk.in_window and not chunk.returned and not chunk.waiters:
+                chunk.blob = None
+
+    def due_loaded(self, rows: Iterable[ScheduledRow]) -> None:
+        """Scheduled messages become visible: appended as if they had been sent now."""
+        for row in rows:
+            if row.seq in self._due_under_way:
+                continue
+            self._remove_scheduled(row)
+            self.enqueue([IncomingMessage(row.blob, expiry_of(row.blob, 0))], None)
+        self.batch.swept = True
+
+    def times_found(self, next_expiry_ms: int | None, next_due_ms: int | None) -> None:
+        self._next_expiry_ms = _earlier(self._next_expiry_ms, next_expiry_ms)
+        self._next_due_ms = _earlier(self._next_due_ms, next_due_ms)
+
+    def _with_blob(self, chunk: Chunk, action: Callable[[], None]) -> None:
+        if chunk.blob is not None:
+            action()
+            return
+        self._ask_blob(chunk)
+        chunk.waiters.append(action)
+
+    def _ask_blob(self, chunk: Chunk) -> None:
+        if chunk.first_seq not in self._blobs_asked:
+            self._blobs_asked.add(chunk.first_seq)
+            self._requests.append(LoadBlob(chunk))
+
+
+def _earlier(known: int | None, other: int | None) -> int | None:
+    if known is None or other is None:
+        return other if known is None else known
+    return min(known, other)

@@ -1,0 +1,48 @@
+"""What a queue machine asks its surroundings to read for it.
+
+The machine never touches the store. It leaves requests; whoever runs it reads and answers by
+calling the method named here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from twinbus.broker.entities.chunk import Chunk
+
+
+@dataclass(frozen=True, slots=True)
+class LoadNext:
+    """Read the chunks behind ``after_seq``; answer with ``chunks_loaded``."""
+
+    after_seq: int
+    through_seq: int
+
+
+@dataclass(frozen=True, slots=True)
+class LoadBlob:
+    """Read one chunk again; answer with ``blob_loaded``."""
+
+    chunk: Chunk
+
+
+@dataclass(frozen=True, slots=True)
+class LoadExpired:
+    """Read chunks with messages that expired; answer with ``expired_loaded``."""
+
+    now_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class LoadDue:
+    """Read scheduled messages whose time has come; answer with ``due_loaded``."""
+
+    now_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class FindTimes:
+    """Look up the next expiry and the next schedule; answer with ``times_found``."""
+
+
+Request = LoadNext | LoadBlob | LoadExpired | LoadDue | FindTimes

@@ -1,0 +1,243 @@
+"""From a transfer's payload to messages a queue can take, or to a clear refusal.
+
+Everything is checked here, before a byte is stored: what cannot be delivered again later must
+not be accepted now. The bare message is sliced, never re-encoded; header and annotations, which
+the broker rewrites on delivery, are taken apart.
+
+    payload --batch?--> messages --ping?--> accepted and dropped (M7)
+                            |
+                            +--> record, expiry, due time
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from twinbus.amqp.decode import decode_value
+from twinbus.amqp.encode import encode_value
+from twinbus.amqp.errors import AmqpError, Condition
+from twinbus.amqp.limits import AmqpLimits, Budget
+from twinbus.amqp.sections import (
+    MessageSections,
+    iter_batch,
+    property_field,
+    scan_message,
+)
+from twinbus.amqp.types import Symbol, Timestamp
+from twinbus.broker.entities.description import QueueDescription
+from twinbus.broker.entities.record import PLAIN, IncomingMessage, Record, pack_record
+from twinbus.clock import Instant
+
+FORMAT_MESSAGE = 0
+FORMAT_BATCH = 0x80013700
+
+PING_CONTENT_TYPE = "application/vnd.ms-servicebus-ping"
+_PING_BYTES = PING_CONTENT_TYPE.encode()
+PING_TTL_MS_MAX = 1_000
+
+# Limits of Azure Service Bus, so that what works here works there.
+ID_CHARACTERS_MAX = 128
+PROPERTIES_BYTES_MAX = 65_536
+PROPERTY_BYTES_MAX = 32_768
+
+TTL_MS_UNSPECIFIED = 0xFFFFFFFF
+# The years 1 to 9999, which is what every SDK can show as a date.
+WALL_MS_MIN, WALL_MS_MAX = -62_135_596_800_000, 253_402_300_799_999
+
+SCHEDULED = Symbol("x-opt-scheduled-enqueue-time")
+# What only the broker may say about a message; a sender that resends one still carries them.
+BROKER_ANNOTATIONS = frozenset(
+    {
+        "x-opt-sequence-number",
+        "x-opt-enqueued-time",
+        "x-opt-locked-until",
+        "x-opt-lock-token",
+        "x-opt-enqueue-sequence-number",
+        "x-opt-message-state",
+        "x-opt-deadletter-source",
+    }
+)
+
+_MESSAGE_ID, _CONTENT_TYPE, _EXPIRY_TIME, _CREATION_TIME, _GROUP_ID = 0, 6, 8, 9, 10
+
+
+@dataclass(slots=True)
+class Ingested:
+    """What a transfer contained."""
+
+    messages: list[IncomingMessage]
+    ping_count: int
+    byte_count: int
+
+
+def ingest(
+    payload: bytes,
+    message_format: int,
+    description: QueueDescription,
+    limits: AmqpLimits,
+    now: Instant,
+) -> Ingested:
+    """Check and take apart one transfer; raises AmqpError with what is wrong with it."""
+    if message_format == FORMAT_MESSAGE:
+        spans = [(0, len(payload))]
+    elif message_format == FORMAT_BATCH:
+        spans = iter_batch(payload, 0, len(payload))
+    else:
+        raise AmqpError(
+            Condition.NOT_IMPLEMENTED,
+            f"Message format 0x{message_format:08x} is unknown. Use 0 or 0x{FORMAT_BATCH:08x}.",
+        )
+    may_ping = _PING_BYTES in payload
+    size_max = description.max_message_size_bytes
+    messages: list[IncomingMessage] = []
+    ping_count = 0
+    for start, end in spans:
+        if end - start > size_max:
+            raise _too_large(end - start, size_max)
+        sections = scan_message(payload, start, end, limits)
+        if may_ping and is_ping(payload, sections):
+            ping_count += 1
+            continue
+        messages.append(_incoming(payload, sections, description, limits, now))
+    return Ingested(messages, ping_count, len(payload))
+
+
+def is_ping(payload: bytes, sections: MessageSections) -> bool:
+    """Whether it is a ping; a message that pretends to be one is refused, not swallowed."""
+    if sections.properties is None:
+        return False
+    if property_field(payload, sections.properties, _CONTENT_TYPE) != PING_CONTENT_TYPE:
+        return False
+    ttl_ms = sections.header.ttl_ms if sections.header else None
+    if sections.body_empty and ttl_ms is not None and ttl_ms <= PING_TTL_MS_MAX:
+        return True
+    raise AmqpError(
+        Condition.ARGUMENT_ERROR,
+        f"The content type {PING_CONTENT_TYPE} is kept for pings, which have an empty body and "
+        "live for one second. Choose another content type.",
+    )
+
+
+def _incoming(
+    payload: bytes,
+    sections: MessageSections,
+    description: QueueDescription,
+    limits: AmqpLimits,
+    now: Instant,
+) -> IncomingMessage:
+    _check_properties(payload, sections)
+    bare = payload[sections.properties_start : sections.bare_end]
+    if (
+        sections.header is None
+        and sections.message_annotations is None
+        and description.default_ttl_ms is None
+    ):
+        return IncomingMessage(PLAIN + bare)
+    record = Record(bare)
+    due_ms = None
+    if sections.message_annotations is not None:
+        due_ms = _take_annotations(payload, sections.message_annotations, record, limits)
+        if due_ms is not None and due_ms <= now.wall_ms:
+            due_ms = None
+    if sections.header is not None:
+        record.priority = sections.header.priority
+    start_ms = now.wall_ms if due_ms is None else due_ms
+    _set_expiry(record, _ttl_ms(payload, sections, description), start_ms)
+    return IncomingMessage(pack_record(record), record.expires_ms, due_ms)
+
+
+def _check_properties(payload: bytes, sections: MessageSections) -> None:
+    span = sections.properties
+    # Only a long properties section can hold a long id.
+    if span is not None and span[1] - span[0] > ID_CHARACTERS_MAX:
+        for index, name in ((_MESSAGE_ID, "message id"), (_GROUP_ID, "session id")):
+            value = property_field(payload, span, index)
+            if isinstance(value, str | bytes) and len(value) > ID_CHARACTERS_MAX:
+                raise AmqpError(
+                    Condition.ARGUMENT_OUT_OF_RANGE,
+                    f"The {name} has {len(value)} characters; {ID_CHARACTERS_MAX} are allowed.",
+                )
+    span = sections.application_properties
+    if span is not None and span[1] - span[0] > PROPERTY_BYTES_MAX:
+        _check_application_properties(payload, span)
+
+
+def _check_application_properties(payload: bytes, span: tuple[int, int]) -> None:
+    if span[1] - span[0] > PROPERTIES_BYTES_MAX:
+        raise AmqpError(
+            Condition.ARGUMENT_OUT_OF_RANGE,
+            f"The application properties take more than {PROPERTIES_BYTES_MAX} bytes. "
+            "Put large values into the body.",
+        )
+    properties, _ = decode_value(payload, span[0], span[1], Budget())
+    for key, value in properties.items():
+        if isinstance(value, str | bytes) and len(value) > PROPERTY_BYTES_MAX:
+            raise AmqpError(
+                Condition.ARGUMENT_OUT_OF_RANGE,
+                f"The application property {key[:60]!r} has more than {PROPERTY_BYTES_MAX} bytes.",
+            )
+
+
+def _take_annotations(
+    payload: bytes, span: tuple[int, int], record: Record, limits: AmqpLimits
+) -> int | None:
+    """Keep the sender's annotations, without the broker's; the due time if there is one."""
+    annotations, _ = decode_value(payload, span[0], span[1], Budget(limits))
+    pairs = []
+    due_ms = None
+    for key, value in annotations.items():
+        if key in BROKER_ANNOTATIONS:
+            continue
+        if key == SCHEDULED:
+            due_ms = _due_ms(value)
+        pairs.append(encode_value(key) + encode_value(value))
+    record.annotation_count = len(pairs)
+    record.annotation_pairs = b"".join(pairs)
+    return due_ms
+
+
+def _due_ms(value: object) -> int | None:
+    if value is None:
+        return None
+    if not isinstance(value, Timestamp) or not WALL_MS_MIN <= value <= WALL_MS_MAX:
+        raise AmqpError(
+            Condition.ARGUMENT_OUT_OF_RANGE,
+            "The scheduled enqueue time must be a timestamp between the years 1 and 9999.",
+        )
+    return int(value)
+
+
+def _ttl_ms(payload: bytes, sections: MessageSections, description: QueueDescription) -> int | None:
+    """The shorter of the message's own and the queue's time to live."""
+    ttl_ms = sections.header.ttl_ms if sections.header else None
+    if ttl_ms == TTL_MS_UNSPECIFIED:
+        ttl_ms = _long_ttl_ms(payload, sections)
+    default_ms = description.default_ttl_ms
+    if ttl_ms is None or default_ms is None:
+        return default_ms if ttl_ms is None else ttl_ms
+    return min(ttl_ms, default_ms)
+
+
+def _long_ttl_ms(payload: bytes, sections: MessageSections) -> int | None:
+    """A time to live of more than 49 days travels as two timestamps."""
+    if sections.properties is None:
+        return None
+    expiry = property_field(payload, sections.properties, _EXPIRY_TIME)
+    creation = property_field(payload, sections.properties, _CREATION_TIME)
+    if expiry is None or creation is None:
+        return None
+    return max(0, int(expiry) - int(creation))
+
+
+def _set_expiry(record: Record, ttl_ms: int | None, start_ms: int) -> None:
+    # An expiry beyond the calendar is no expiry.
+    if ttl_ms is not None and start_ms + ttl_ms <= WALL_MS_MAX:
+        record.expires_ms = start_ms + ttl_ms
+        record.ttl_ms = ttl_ms
+
+
+def _too_large(size: int, size_max: int) -> AmqpError:
+    return AmqpError(
+        Condition.LINK_MESSAGE_SIZE_EXCEEDED,
+        f"The message has {size} bytes; this queue takes {size_max}. Send a smaller body.",
+    )

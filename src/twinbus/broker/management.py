@@ -1,0 +1,326 @@
+"""The ``<entity>/$management`` node: what the SDK asks besides sending and receiving.
+
+    renew-lock, update-disposition             by lock token, from any connection (rule M2)
+    peek-message, receive-by-sequence-number   by sequence number
+    schedule-message, cancel-scheduled-message
+
+Each operation is a function from a request to a reply; those that read the disk answer later.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Any
+from uuid import UUID
+
+from twinbus.amqp.errors import AmqpError, Condition
+from twinbus.amqp.types import Array, Int, Long, Symbol, Timestamp
+from twinbus.broker.access.claims import Claim
+from twinbus.broker.entities.consumer import Consumer, Grant
+from twinbus.broker.entities.outcome import (
+    ABANDON,
+    COMPLETE,
+    DEFER,
+    DeadLetter,
+    Outcome,
+)
+from twinbus.broker.entities.queue import Queue
+from twinbus.broker.ingest import FORMAT_MESSAGE, ingest
+from twinbus.broker.peeking import (
+    deferred_message,
+    peeked,
+    read_deferred,
+    read_peek,
+    read_scheduled,
+)
+from twinbus.broker.replies import Reply, Request
+from twinbus.broker.sending import as_amqp_error
+from twinbus.broker.store.port import LoadedChunk, ScheduledRow
+
+if TYPE_CHECKING:
+    from twinbus.broker.peer import Peer
+
+PEEK_COUNT_MAX = 1_000
+# Tokens, sequence numbers or messages in one request.
+ITEMS_PER_REQUEST_MAX = 1_000
+
+_LONG_ARRAY, _TIMESTAMP_ARRAY = 0x81, 0x83
+
+_STATUS = {
+    Condition.MESSAGE_LOCK_LOST: 410,
+    Condition.MESSAGE_NOT_FOUND: 404,
+    Condition.NOT_FOUND: 404,
+    Condition.UNAUTHORIZED_ACCESS: 401,
+    Condition.NOT_IMPLEMENTED: 501,
+    Condition.SERVER_BUSY: 503,
+    Condition.INTERNAL_ERROR: 500,
+    Condition.ENTITY_DISABLED: 403,
+    Condition.RESOURCE_LIMIT_EXCEEDED: 403,
+}
+
+Answer = Callable[[Reply], None]
+
+
+def ok(body: Any = None) -> Reply:
+    return Reply({"statusCode": Int(200), "statusDescription": "OK"}, body)
+
+
+def empty() -> Reply:
+    return Reply({"statusCode": Int(204), "statusDescription": "No content"})
+
+
+def refused(error: AmqpError) -> Reply:
+    status = {str(key): value for key, value in _STATUS.items()}.get(error.condition, 400)
+    return Reply(
+        {
+            "statusCode": Int(status),
+            "statusDescription": error.description,
+            "errorCondition": Symbol(error.condition),
+        }
+    )
+
+
+class AnswerTicket:
+    """Answers a request once its change is on disk."""
+
+    def __init__(self, answer: Answer, body: Callable[[range], Any] = lambda _seqs: None) -> None:
+        self._answer = answer
+        self._body = body
+
+    def stored(self, seqs: range) -> None:
+        self._answer(ok(self._body(seqs)))
+
+    def failed(self, error: Exception) -> None:
+        self._answer(refused(as_amqp_error(error)))
+
+
+class ManagementDesk:
+    """Answers management requests for one queue on one connection."""
+
+    def __init__(self, peer: Peer, queue: Queue, path: str) -> None:
+        self._peer = peer
+        self._queue = queue
+        self._path = path
+        self._operations: dict[str, tuple[Claim, Callable[[dict[str, Any], Answer], None]]] = {
+            "com.microsoft:renew-lock": (Claim.LISTEN, self._renew),
+            "com.microsoft:update-disposition": (Claim.LISTEN, self._update_disposition),
+            "com.microsoft:peek-message": (Claim.LISTEN, self._peek),
+            "com.microsoft:receive-by-sequence-number": (Claim.LISTEN, self._receive),
+            "com.microsoft:schedule-message": (Claim.SEND, self._schedule),
+            "com.microsoft:cancel-scheduled-message": (Claim.SEND, self._cancel),
+        }
+
+    def handle(self, request: Request, answer: Answer) -> None:
+        try:
+            known = self._operations.get(request.operation)
+            if known is None:
+                raise AmqpError(
+                    Condition.NOT_IMPLEMENTED,
+                    f"The management operation {request.operation[:80]!r} is not offered.",
+                )
+            claim, operation = known
+            self._peer.demand(self._path, claim)
+            if self._queue.is_deleted:
+                raise AmqpError(Condition.NOT_FOUND, "The queue was deleted.")
+            if not isinstance(request.body, dict):
+                raise _bad("the body must be a map")
+            operation({str(key): value for key, value in request.body.items()}, answer)
+        except AmqpError as error:
+            answer(refused(error))
+
+    # -- locks ----------------------------------------------------------------------------
+
+    def _renew(self, body: dict[str, Any], answer: Answer) -> None:
+        now = self._peer.namespace.now()
+        ends = [self._queue.renew(token, now) for token in _tokens(body)]
+        self._peer.namespace.touch(self._queue)
+        if None in ends:
+            raise _lock_lost()
+        expirations = Array.of(_TIMESTAMP_ARRAY, [Timestamp(end or 0) for end in ends])
+        answer(ok({"expirations": expirations}))
+
+    def _update_disposition(self, body: dict[str, Any], answer: Answer) -> None:
+        outcome = _outcome(body, self._queue)
+        namespace, queue = self._peer.namespace, self._queue
+        now = namespace.now()
+        found = [queue.locks.find(token, now.monotonic_s) for token in _tokens(body)]
+        if not found or None in found:
+            raise _lock_lost()
+        held = [each for each in found if each is not None]
+        for position, (run, index) in enumerate(held):
+            is_last = position == len(held) - 1
+            ticket = AnswerTicket(answer) if is_last else None
+            if not queue.settle(run, 1 << index, outcome, now, ticket) and is_last:
+                raise _lock_lost()
+        namespace.touch(queue)
+
+    # -- peek and deferred ----------------------------------------------------------------
+
+    def _peek(self, body: dict[str, Any], answer: Answer) -> None:
+        first = max(1, _whole(body, "from-sequence-number"))
+        count = min(_whole(body, "message-count"), PEEK_COUNT_MAX)
+        if count < 1:
+            raise _bad("message-count must be at least 1")
+        queue = self._queue
+
+        def found(rows: tuple[list[LoadedChunk], list[ScheduledRow]]) -> None:
+            messages = peeked(queue, rows, first, count, self._peer.namespace.now())
+            answer(ok({"messages": messages}) if messages else empty())
+
+        self._peer.namespace.read(queue, partial(read_peek, queue, first, count), found)
+
+    def _receive(self, body: dict[str, Any], answer: Answer) -> None:
+        seqs = [_seq(value) for value in _items(body, "sequence-numbers")]
+        if len(set(seqs)) != len(seqs):
+            raise _bad("a sequence number stands twice in the request")
+        deletes = body.get("receiver-settle-mode") == 0
+        queue = self._queue
+        self._peer.namespace.read(
+            queue,
+            partial(read_deferred, queue, seqs),
+            partial(self._received, seqs, deletes, answer),
+        )
+
+    def _received(
+        self, seqs: list[int], deletes: bool, answer: Answer, rows: list[LoadedChunk | None]
+    ) -> None:
+        queue, now = self._queue, self._peer.namespace.now()
+        chunks = [None if row is None else queue.shelf.adopt(row) for row in rows]
+        wanted = list(zip(seqs, chunks, strict=True))
+        if any(c is None or not queue.is_deferred(c, seq - c.first_seq) for seq, c in wanted):
+            for chunk in chunks:
+                if chunk is not None:
+                    queue.shelf.put_back(chunk)
+            answer(refused(_not_found(seqs)))
+            return
+        messages = []
+        for seq, chunk in wanted:
+            if chunk is None:
+                continue
+            if chunk.blob is None:
+                chunk.blob = next(
+                    row.row.blob for row in rows if row and row.row.first_seq == chunk.first_seq
+                )
+            taker = Consumer(_unused, unsettled_max=1, deletes_on_receipt=deletes, credit=1)
+            grant = queue.take_deferred(chunk, seq - chunk.first_seq, taker, now)
+            if grant is not None:
+                messages.append(deferred_message(grant))
+        self._peer.namespace.touch(queue)
+        answer(ok({"messages": messages}))
+
+    # -- schedules ------------------------------------------------------------------------
+
+    def _schedule(self, body: dict[str, Any], answer: Answer) -> None:
+        namespace, queue = self._peer.namespace, self._queue
+        if queue.is_dead_letter_queue:
+            raise _bad("a dead-letter queue takes no messages")
+        if not queue.description.status.can_send:
+            raise AmqpError(Condition.ENTITY_DISABLED, "The queue takes no messages.")
+        now = namespace.now()
+        messages = []
+        size = 0
+        for entry in _items(body, "messages"):
+            payload = entry.get("message") if isinstance(entry, dict) else None
+            if not isinstance(payload, bytes):
+                raise _bad("each of the messages must be a map with a binary message")
+            taken = ingest(payload, FORMAT_MESSAGE, queue.description, self._peer.limits, now)
+            if not taken.messages:
+                raise _bad("a ping cannot be scheduled")
+            messages += taken.messages
+            size += taken.byte_count
+        for message in messages:
+            # A time that has passed means now; it still gets the number the caller waits for.
+            message.due_ms = now.wall_ms if message.due_ms is None else message.due_ms
+        namespace.throttle.check(queue.queue_id, len(messages), now.monotonic_s)
+        if not queue.has_room_for(size):
+            raise AmqpError(Condition.RESOURCE_LIMIT_EXCEEDED, "The queue is full.")
+        queue.enqueue(messages, AnswerTicket(answer, _sequence_numbers))
+        namespace.touch(queue)
+
+    def _cancel(self, body: dict[str, Any], answer: Answer) -> None:
+        seqs = [_seq(value) for value in _items(body, "sequence-numbers")]
+        queue, namespace = self._queue, self._peer.namespace
+
+        def found(rows: list[ScheduledRow | None]) -> None:
+            known = [row for row in rows if row and queue.is_still_scheduled(row.seq)]
+            if len(known) != len(set(seqs)):
+                answer(refused(_not_found(seqs)))
+                return
+            queue.cancel_scheduled(known, AnswerTicket(answer))
+            namespace.touch(queue)
+
+        namespace.read(queue, partial(read_scheduled, queue, seqs), found)
+
+
+def _unused(_grant: Grant) -> None:
+    """A deferred message is handed over in the reply, not on a link."""
+
+
+def _sequence_numbers(seqs: range) -> dict[str, Any]:
+    return {"sequence-numbers": Array.of(_LONG_ARRAY, [Long(seq) for seq in seqs])}
+
+
+def _items(body: dict[str, Any], key: str) -> list[Any]:
+    value = body.get(key)
+    items = list(value.items) if isinstance(value, Array) else value
+    if not isinstance(items, list) or not items:
+        raise _bad(f"{key} must be a list with at least one entry")
+    if len(items) > ITEMS_PER_REQUEST_MAX:
+        raise _bad(f"{key} may have {ITEMS_PER_REQUEST_MAX} entries, not {len(items)}")
+    return items
+
+
+def _tokens(body: dict[str, Any]) -> list[bytes]:
+    tokens = _items(body, "lock-tokens")
+    if not all(isinstance(token, UUID) for token in tokens):
+        raise _bad("lock-tokens must hold uuids")
+    return [token.bytes_le for token in tokens]
+
+
+def _whole(body: dict[str, Any], key: str) -> int:
+    value = body.get(key)
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise _bad(f"{key} must be a whole number")
+    return int(value)
+
+
+def _seq(value: Any) -> int:
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise _bad("a sequence number must be a whole number")
+    return int(value)
+
+
+def _outcome(body: dict[str, Any], queue: Queue) -> Outcome:
+    status = body.get("disposition-status")
+    if status == "completed":
+        return COMPLETE
+    if status == "abandoned":
+        return ABANDON
+    if status == "defered":
+        return DEFER
+    if status == "suspended":
+        if queue.is_dead_letter_queue:
+            raise _bad("a dead-letter queue has no dead-letter queue")
+        return DeadLetter(
+            str(body.get("deadletter-reason") or ""), str(body.get("deadletter-description") or "")
+        )
+    raise _bad("disposition-status must be completed, abandoned, defered or suspended")
+
+
+def _bad(reason: str) -> AmqpError:
+    return AmqpError(Condition.ARGUMENT_ERROR, f"The request is wrong: {reason}.")
+
+
+def _lock_lost() -> AmqpError:
+    return AmqpError(
+        Condition.MESSAGE_LOCK_LOST,
+        "The lock is lost: it ran out, or the message was settled. Receive the message again.",
+    )
+
+
+def _not_found(seqs: list[int]) -> AmqpError:
+    shown = ", ".join(str(seq) for seq in seqs[:5])
+    return AmqpError(
+        Condition.MESSAGE_NOT_FOUND, f"No such message is waiting under sequence number {shown}."
+    )

@@ -1,0 +1,390 @@
+"""One namespace: its queues, its store, and the rhythm in which changes reach the disk.
+
+    peers --> queue machines --touch()--> settle down: pump, ask reads, flush
+                                                  |
+              acknowledgements <-- committed <-- writer thread (one transaction at a time)
+
+Rule 1: at most one transaction is on its way. Everything that changes meanwhile goes into the
+        next one, so the busier the broker is, the more messages share a commit.
+Rule 2: nobody is told anything before the commit that carries it has returned (rule M8).
+Rule 3: a disk that is full refuses what came from peers and goes on. A disk that failed ends
+        the namespace: after a failed fsync nobody knows what is on it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import shutil
+from collections.abc import Callable, Iterable
+from functools import partial
+from pathlib import Path
+from random import Random
+from typing import Any
+
+from twinbus.amqp.errors import AmqpError, Condition
+from twinbus.broker.access.claims import RuleSet
+from twinbus.broker.access.sas import Audience
+from twinbus.broker.catalogue import Catalogue
+from twinbus.broker.entities.batch import Ticket
+from twinbus.broker.entities.description import QueueDescription
+from twinbus.broker.entities.queue import Queue
+from twinbus.broker.entities.requests import (
+    FindTimes,
+    LoadBlob,
+    LoadDue,
+    LoadExpired,
+    LoadNext,
+    Request,
+)
+from twinbus.broker.entities.shelf import READ_AHEAD_BYTES, READ_AHEAD_CHUNKS
+from twinbus.broker.options import BrokerOptions
+from twinbus.broker.store.port import Op, Store
+from twinbus.broker.store_thread import StoreThread
+from twinbus.broker.throttle import Throttle
+from twinbus.clock import Clock, Instant
+from twinbus.errors import StoreFull
+
+logger = logging.getLogger("twinbus.broker")
+
+# Chunks or scheduled messages that one sweep reads; the next sweep follows at once.
+SWEEP_COUNT_MAX = 256
+# After a full disk refused a transaction, the broker's own changes are tried again this late.
+FULL_DISK_PAUSE_S = 1.0
+# How often the free room on the disk is looked at.
+DISK_LOOK_S = 2.0
+
+
+class Namespace:
+    """A running namespace. All methods are called on the event loop's thread."""
+
+    def __init__(
+        self,
+        name: str,
+        store: Store,
+        rules: RuleSet,
+        options: BrokerOptions,
+        clock: Clock,
+        chance: Random,
+    ) -> None:
+        self.name = name
+        self.rules = rules
+        self.options = options
+        self.clock = clock
+        self.throttle = Throttle(options.thresholds)
+        self.failure: Exception | None = None
+        self.audience = Audience(frozenset({"localhost"}), 0)
+        self.peers: set[Any] = set()
+        self._store = store
+        self._loop = asyncio.get_running_loop()
+        self.catalogue = Catalogue(store.open(), chance)
+        self._writer = StoreThread(
+            f"twinbus-writer-{name}", self._loop.call_soon_threadsafe, store.maintain
+        )
+        self._reader = StoreThread(f"twinbus-reader-{name}", self._loop.call_soon_threadsafe)
+        self._touched: dict[Queue, None] = {}
+        self._is_settling = False
+        self._own_ops: list[tuple[list[Op], Ticket | None]] = []
+        self._committing: tuple[list[Queue], list[Ticket | None]] | None = None
+        self._timers: dict[Queue, tuple[float, asyncio.TimerHandle]] = {}
+        self._drains: dict[Queue, list[Callable[[], None]]] = {}
+        self._retry: asyncio.TimerHandle | None = None
+        self._drained: asyncio.Event = asyncio.Event()
+        self._disk_look: asyncio.TimerHandle | None = None
+        for queue in self.catalogue.machines():
+            self.touch(queue)
+        self._look_at_disk()
+
+    def now(self) -> Instant:
+        return self.clock.now()
+
+    def store_statistics(self) -> dict[str, Any]:
+        """Sizes and versions of the store, for people."""
+        return self._store.statistics()._asdict()
+
+    def rules_for(self, path: str) -> RuleSet | None:
+        """The access rules of the namespace ("") or of one entity."""
+        if not path:
+            return self.rules
+        queue = self.catalogue.find(path)
+        return None if queue is None else queue.description.authorization_rules
+
+    # -- the rhythm -----------------------------------------------------------------------
+
+    def touch(self, queue: Queue) -> None:
+        """Something about the queue changed: look at it once this turn of the loop is over."""
+        self._touched[queue] = None
+        if not self._is_settling:
+            self._is_settling = True
+            self._loop.call_soon(self._settle_down)
+
+    def write(self, ops: list[Op], ticket: Ticket | None) -> None:
+        """Put changes that belong to no queue's batch into the next transaction."""
+        self._own_ops.append((ops, ticket))
+        if not self._is_settling:
+            self._is_settling = True
+            self._loop.call_soon(self._settle_down)
+
+    def _settle_down(self) -> None:
+        self._is_settling = False
+        touched, self._touched = self._touched, {}
+        now = self.now()
+        for queue in touched:
+            self._serve(queue, now)
+        if self._committing is None and self._retry is None:
+            self._flush(now)
+
+    def _serve(self, queue: Queue, now: Instant) -> None:
+        if queue.is_deleted:
+            return
+        for grant in queue.pump(now):
+            grant.consumer.deliver(grant)
+        for request in queue.take_requests():
+            self._ask(queue, request)
+        if queue.is_dirty:
+            self.catalogue.dirty[queue] = None
+        if not queue.is_reading:
+            for drained in self._drains.pop(queue, ()):
+                drained()
+        self._set_timer(queue, now)
+
+    def drain(self, queue: Queue, drained: Callable[[], None]) -> None:
+        """Call ``drained`` once everything the queue has at hand was handed out."""
+        self._drains.setdefault(queue, []).append(drained)
+        self.touch(queue)
+
+    def _set_timer(self, queue: Queue, now: Instant) -> None:
+        at_s = queue.next_timer_s(now)
+        known = self._timers.get(queue)
+        if at_s is None or (known is not None and known[0] <= at_s):
+            return
+        if known is not None:
+            known[1].cancel()
+        delay_s = max(0.0, at_s - now.monotonic_s)
+        handle = self._loop.call_later(delay_s, self._on_timer, queue)
+        self._timers[queue] = (at_s, handle)
+
+    def _on_timer(self, queue: Queue) -> None:
+        self._timers.pop(queue, None)
+        queue.handle_timer(self.now())
+        self.touch(queue)
+
+    # -- writing --------------------------------------------------------------------------
+
+    def _flush(self, now: Instant) -> None:
+        queues = [queue for queue in self.catalogue.dirty if queue.is_dirty]
+        self.catalogue.dirty.clear()
+        if self.failure is not None or not (queues or self._own_ops):
+            self._drained.set()
+            return
+        ops: list[Op] = []
+        own, self._own_ops = self._own_ops, []
+        for own_ops, _ticket in own:
+            ops += own_ops
+        for queue in queues:
+            ops += queue.close_batch(now)
+        self._drained.clear()
+        self._committing = (queues, [ticket for _ops, ticket in own])
+        self.throttle.commit_began_at_s = now.monotonic_s
+        self._writer.submit(partial(self._store.commit, ops), self._on_committed)
+
+    def _on_committed(self, _result: None, error: Exception | None) -> None:
+        if self._committing is None:
+            return
+        queues, own = self._committing
+        self._committing = None
+        self.throttle.commit_began_at_s = None
+        if error is None:
+            self._tell_stored(queues, own)
+        elif isinstance(error, StoreFull):
+            self._tell_refused(queues, own, error)
+        else:
+            self._fail(error)
+            self._tell_refused(queues, own, error)
+        if self._retry is None:
+            self._settle_down()
+
+    def _tell_stored(self, queues: Iterable[Queue], own: Iterable[Ticket | None]) -> None:
+        for ticket in own:
+            if ticket is not None:
+                ticket.stored(range(0))
+        for queue in queues:
+            for waiting, seqs in queue.committed():
+                waiting.stored(seqs)
+            self._touched[queue] = None
+
+    def _tell_refused(
+        self, queues: Iterable[Queue], own: Iterable[Ticket | None], error: Exception
+    ) -> None:
+        logger.error("namespace %s could not store a change: %s", self.name, error)
+        for ticket in own:
+            if ticket is not None:
+                ticket.failed(error)
+        for queue in queues:
+            for waiting in queue.failed():
+                waiting.failed(error)
+            self._touched[queue] = None
+        if self.failure is None:
+            self._retry = self._loop.call_later(FULL_DISK_PAUSE_S, self._try_again)
+
+    def _try_again(self) -> None:
+        self._retry = None
+        self._settle_down()
+
+    def _fail(self, error: Exception) -> None:
+        """The disk failed: nothing more is acknowledged, and everybody is told."""
+        self.failure = error
+        refusal = AmqpError(
+            Condition.INTERNAL_ERROR,
+            "The broker's disk failed and it stopped to be safe. Ask its operator.",
+        )
+        for peer in list(self.peers):
+            peer.cut(refusal)
+
+    # -- reading --------------------------------------------------------------------------
+
+    def read(self, queue: Queue, job: Callable[[Store], Any], done: Callable[[Any], None]) -> None:
+        """Read on the reader's thread; ``done`` gets the result before anything is forgotten."""
+        queue.shelf.begin_read()
+
+        def answered(result: Any, error: Exception | None) -> None:
+            try:
+                if error is None:
+                    done(result)
+                else:
+                    logger.critical("namespace %s cannot be read: %s", self.name, error)
+                    self._fail(error)
+            finally:
+                queue.shelf.end_read()
+            self.touch(queue)
+
+        self._reader.submit(partial(job, self._store), answered)
+
+    def _ask(self, queue: Queue, request: Request) -> None:
+        queue_id = queue.queue_id
+        match request:
+            case LoadNext():
+                self.read(
+                    queue,
+                    lambda store: store.load_chunks(
+                        queue_id, request.after_seq, READ_AHEAD_BYTES, READ_AHEAD_CHUNKS
+                    ),
+                    partial(queue.chunks_loaded, request),
+                )
+            case LoadBlob():
+                self.read(
+                    queue,
+                    lambda store: store.load_chunk_holding(queue_id, request.chunk.first_seq),
+                    partial(queue.blob_loaded, request),
+                )
+            case LoadExpired():
+                self.read(
+                    queue,
+                    lambda store: store.load_expired(queue_id, request.now_ms, SWEEP_COUNT_MAX),
+                    lambda rows: queue.expired_loaded(rows, self.now()),
+                )
+            case LoadDue():
+                self.read(
+                    queue,
+                    lambda store: store.load_due(queue_id, request.now_ms, SWEEP_COUNT_MAX),
+                    queue.due_loaded,
+                )
+            case FindTimes():
+                self.read(
+                    queue,
+                    lambda store: (store.next_expiry(queue_id), store.next_due(queue_id)),
+                    lambda times: queue.times_found(*times),
+                )
+
+    # -- queues come and go ---------------------------------------------------------------
+
+    async def create_queue(self, description: QueueDescription) -> Queue:
+        """Make a queue; it exists on disk when this returns."""
+        queue, ops = self.catalogue.create(description)
+        await self._written(ops)
+        return queue
+
+    async def update_queue(self, queue: Queue, description: QueueDescription) -> None:
+        """Change a queue's properties; the new ones hold when this returns."""
+        await self._written(self.catalogue.update(queue, description))
+        for peer in list(self.peers):
+            peer.recheck()
+        self.touch(queue)
+
+    async def delete_queue(self, queue: Queue) -> None:
+        """Delete a queue and everything in it; links to it are detached."""
+        gone = AmqpError(
+            Condition.NOT_FOUND, f"The queue {queue.description.display_path!r} was deleted."
+        )
+        ops = self.catalogue.delete(queue)
+        for machine in (queue, queue.dead_letters):
+            for ticket in machine.discard() if machine is not None else ():
+                ticket.failed(gone)
+        for peer in list(self.peers):
+            peer.recheck()
+        self.throttle.forget(queue.queue_id)
+        await self._written(ops)
+
+    async def _written(self, ops: list[Op]) -> None:
+        if self.failure is not None:
+            raise self.failure
+        done: asyncio.Future[None] = self._loop.create_future()
+        self.write(ops, _FutureTicket(done))
+        await done
+
+    def replace_rules(self, rules: RuleSet) -> None:
+        """The namespace's keys changed: who used an old one is cut off."""
+        self.rules = rules
+        for peer in list(self.peers):
+            peer.recheck()
+
+    # -- the disk, and the end ------------------------------------------------------------
+
+    def _look_at_disk(self) -> None:
+        directory: Path | None = self.options.data_directory
+        if directory is not None:
+            self.throttle.disk_free_bytes = shutil.disk_usage(directory).free
+            self._disk_look = self._loop.call_later(DISK_LOOK_S, self._look_at_disk)
+
+    async def close(self) -> None:
+        """Store what was taken in, tell who waits, and close the store."""
+        for peer in list(self.peers):
+            peer.say_goodbye()
+        self._settle_down()
+        try:
+            await asyncio.wait_for(self._until_drained(), self.options.close_timeout_s)
+        except TimeoutError:
+            logger.warning("namespace %s stops while changes wait for the disk", self.name)
+        for peer in list(self.peers):
+            peer.cut(None)
+        for _at_s, handle in self._timers.values():
+            handle.cancel()
+        for timer in (self._retry, self._disk_look):
+            if timer is not None:
+                timer.cancel()
+        await asyncio.to_thread(self._stop_threads)
+
+    async def _until_drained(self) -> None:
+        while self._committing is not None or self._retry is not None:
+            self._drained.clear()
+            await self._drained.wait()
+
+    def _stop_threads(self) -> None:
+        self._reader.stop()
+        self._writer.stop()
+        self._store.close()
+
+
+class _FutureTicket:
+    """A coroutine that waits for a change to be on disk."""
+
+    def __init__(self, done: asyncio.Future[None]) -> None:
+        self._done = done
+
+    def stored(self, seqs: range) -> None:
+        if not self._done.done():
+            self._done.set_result(None)
+
+    def failed(self, error: Exception) -> None:
+        if not self._done.done():
+            self._done.set_exception(error)

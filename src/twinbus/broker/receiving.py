@@ -1,0 +1,201 @@
+"""The end of a link on which a client receives from a queue.
+
+Deliveries are remembered as runs: one entry for the messages that were handed out together.
+A disposition names delivery ids; the ledger of the session finds the runs behind them, so that
+settling a thousand messages, or a hostile range of four thousand million, touches a few entries.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from twinbus.amqp.errors import AmqpError, Condition
+from twinbus.amqp.link import SendingLink
+from twinbus.broker.access.claims import Claim
+from twinbus.broker.delivery import PLAIN_FRAME_OVERHEAD_BYTES, delivered_message, plain_frames
+from twinbus.broker.entities.consumer import Consumer, Grant
+from twinbus.broker.entities.locks import TOKEN, LockRun
+from twinbus.broker.entities.queue import Queue
+
+if TYPE_CHECKING:
+    from twinbus.broker.peer import Peer
+
+_WRAP = 0xFFFFFFFF
+# Entries at the head of the ledger whose messages are all settled are dropped this many at once.
+LEDGER_SWEEP = 64
+
+
+@dataclass(slots=True)
+class Delivered:
+    """A run of deliveries of one link: delivery id ``first + i`` is chunk index ``start + i``."""
+
+    first: int
+    count: int
+    run: LockRun
+    end: ReceivingEnd
+
+
+class DeliveryLedger:
+    """What was sent on a session and is not settled, in the order of delivery ids.
+
+    Ids are kept as numbers that never wrap; the 32-bit ones of the wire are mapped onto them.
+    """
+
+    def __init__(self) -> None:
+        self._firsts: list[int] = []
+        self._entries: list[Delivered] = []
+        self._next_id = 0
+
+    def add(self, first_id: int, count: int, run: LockRun, end: ReceivingEnd) -> None:
+        """Remember ``count`` delivery ids from ``first_id`` on."""
+        if len(self._entries) > LEDGER_SWEEP and not self._entries[0].run.unsettled:
+            self._sweep()
+        # Ids between were used for settled deliveries and replies: nothing to remember.
+        first = self._next_id + ((first_id - self._next_id) & _WRAP)
+        self._firsts.append(first)
+        self._entries.append(Delivered(first, count, run, end))
+        self._next_id = first + count
+
+    def _sweep(self) -> None:
+        kept = [entry for entry in self._entries if entry.run.unsettled]
+        self._entries = kept
+        self._firsts = [entry.first for entry in kept]
+
+    def find(self, first: int, last: int) -> Iterator[tuple[int, int, Delivered | None]]:
+        """The parts of a range of wire ids that were sent: (first, count, entry or None)."""
+        distance = ((first - self._next_id + 0x80000000) & _WRAP) - 0x80000000
+        low = self._next_id + distance
+        high = min(self._next_id - 1, low + ((last - first) & _WRAP))
+        low = max(0, low)
+        at = low
+        index = max(0, bisect_right(self._firsts, low) - 1)
+        while at <= high:
+            while index < len(self._entries):
+                entry = self._entries[index]
+                if entry.first + entry.count > at:
+                    break
+                index += 1
+            else:
+                yield at, high - at + 1, None
+                return
+            if entry.first > at:
+                upto = min(high, entry.first - 1)
+                yield at, upto - at + 1, None
+                at = upto + 1
+                continue
+            upto = min(high, entry.first + entry.count - 1)
+            yield at, upto - at + 1, entry
+            at = upto + 1
+            index += 1
+
+
+class ReceivingEnd:
+    """Sends a queue's messages to a client that receives."""
+
+    claim = Claim.LISTEN
+
+    def __init__(
+        self,
+        peer: Peer,
+        link: SendingLink,
+        queue: Queue,
+        path: str,
+        *,
+        deletes_on_receipt: bool,
+    ) -> None:
+        self._peer = peer
+        self._link = link
+        self.queue = queue
+        self.path = path
+        self.consumer = Consumer(
+            deliver=self.deliver,
+            unsettled_max=peer.limits.unsettled_per_link_max,
+            deletes_on_receipt=deletes_on_receipt,
+        )
+
+    def opened(self) -> None:
+        self.queue.attach(self.consumer)
+
+    def on_credit(self) -> None:
+        """The client changed its credit, or wants what there is and the rest back (drain)."""
+        self.consumer.credit = self._link.credit
+        if not self.queue.description.status.can_receive:
+            raise AmqpError(
+                Condition.ENTITY_DISABLED,
+                f"The queue {self.queue.description.display_path!r} cannot be received from: it "
+                f"is {self.queue.description.status}.",
+            )
+        self.queue.wake(self.consumer)
+        self._peer.namespace.touch(self.queue)
+        if self._link.is_draining:
+            self._peer.namespace.drain(self.queue, self.drained)
+
+    def drained(self) -> None:
+        """Everything that was at hand has been sent."""
+        if self._link.is_draining and not self._link.is_detached:
+            self.consumer.credit = 0
+            self._link.drained()
+            self._peer.wants_flush()
+
+    def deliver(self, grant: Grant) -> None:
+        link = self._link
+        session = link.session
+        first_id = link.reserve(grant.count)
+        if grant.run is not None:
+            self._peer.ledger(session).add(first_id, grant.count, grant.run, self)
+        frames = None
+        if self._fits_one_frame(grant):
+            frames = plain_frames(grant, session.channel, link.handle, first_id)
+        if frames is None:
+            self._deliver_one_by_one(grant, first_id)
+        else:
+            session.write_transfers(frames)
+        if session.is_blocked:
+            self.consumer.is_paused = True
+        self._peer.wants_flush()
+
+    def _fits_one_frame(self, grant: Grant) -> bool:
+        largest = self.queue.description.max_message_size_bytes + PLAIN_FRAME_OVERHEAD_BYTES
+        return largest <= self._link.session.connection.remote_frame_size_bytes_max
+
+    def _deliver_one_by_one(self, grant: Grant, first_id: int) -> None:
+        for offset in range(grant.count):
+            index = grant.start + offset
+            seq = grant.chunk.first_seq + index
+            token = None if grant.run is None else grant.run.token(seq)
+            payload = delivered_message(
+                grant.chunk,
+                grant.blob,
+                index,
+                token=token,
+                locked_until_ms=None if grant.run is None else grant.run.locked_until_ms,
+            )
+            self._link.send_as(
+                (first_id + offset) & _WRAP,
+                payload,
+                TOKEN.pack(0, seq) if token is None else token,
+                settled=grant.run is None,
+            )
+
+    def pause(self) -> None:
+        self.consumer.is_paused = True
+
+    def resume(self) -> None:
+        if self.consumer.is_paused and not self._link.session.is_blocked:
+            self.consumer.is_paused = False
+            self.queue.wake(self.consumer)
+            self._peer.namespace.touch(self.queue)
+
+    def answered(self) -> None:
+        """The answer to a settlement was written."""
+        self._peer.wants_flush()
+
+    def flush(self) -> None:
+        """Nothing is held back here."""
+
+    def detached(self) -> None:
+        """The receiver is gone; its locks run on (rule M2)."""
+        self.queue.detach(self.consumer)

@@ -1,0 +1,159 @@
+"""Links on which a client asks and is answered: ``$cbs`` and ``<entity>/$management``.
+
+A client opens two links to such a node, one to send requests and one to receive replies. This
+file owns the plumbing: decoding a request, finding the link for the reply, and waiting for
+credit there. What the answer is stands in cbs.py and management.py.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from twinbus.amqp.delivery_states import STATE_ACCEPTED
+from twinbus.amqp.errors import AmqpError, Condition
+from twinbus.amqp.events import DeliveryReceived
+from twinbus.amqp.frames import encode_frame
+from twinbus.amqp.link import ReceivingLink, SendingLink
+from twinbus.amqp.sections import AmqpValue, Message, Properties
+from twinbus.amqp.transfers import encode_disposition
+from twinbus.broker.access.claims import Claim
+
+if TYPE_CHECKING:
+    from twinbus.broker.peer import Peer
+
+REQUEST_CREDIT = 100
+# Replies that wait for credit; a client that never grants any is cut off from asking more.
+REPLIES_WAITING_MAX = 256
+
+
+@dataclass(slots=True)
+class Request:
+    """One decoded request."""
+
+    operation: str
+    properties: dict[str, Any]
+    body: Any
+    message: Message
+
+
+@dataclass(slots=True)
+class Reply:
+    """An answer: application properties as the node's protocol names them, and a body."""
+
+    properties: dict[str, Any]
+    body: Any = None
+
+
+class ReplyEnd:
+    """The link on which replies go to the client."""
+
+    claim: Claim | None = None
+
+    def __init__(self, peer: Peer, link: SendingLink, path: str) -> None:
+        self._peer = peer
+        self._link = link
+        self.path = path
+        self._waiting: deque[bytes] = deque()
+        self._tag = 0
+
+    def opened(self) -> None:
+        """Credit comes with the client's first flow."""
+
+    def reply(self, message: Message) -> None:
+        if len(self._waiting) < REPLIES_WAITING_MAX:
+            self._waiting.append(message.encode())
+        self.on_credit()
+
+    def on_credit(self) -> None:
+        while self._waiting and self._link.credit > 0 and not self._link.is_detached:
+            self._tag += 1
+            self._link.send(self._waiting.popleft(), self._tag.to_bytes(4, "big"), settled=True)
+        if self._link.is_draining:
+            self._link.drained()
+        self._peer.wants_flush()
+
+    @property
+    def is_full(self) -> bool:
+        return len(self._waiting) >= REPLIES_WAITING_MAX
+
+    def matches(self, session: object, path: str, reply_to: str | None) -> bool:
+        """Whether this is where the answer to a request on that node belongs."""
+        if self._link.session is not session or self.path != path:
+            return False
+        target = self._link.peer.target
+        address = getattr(target, "address", None)
+        return reply_to is None or address is None or address == reply_to
+
+    @property
+    def session(self) -> object:
+        return self._link.session
+
+    def flush(self) -> None:
+        """Nothing is held back here."""
+
+    def pause(self) -> None:
+        """Replies are few and bounded."""
+
+    def resume(self) -> None:
+        self.on_credit()
+
+    def detached(self) -> None:
+        self._waiting.clear()
+
+
+Handler = Callable[[Request, Callable[[Reply], None]], None]
+
+
+class RequestEnd:
+    """The link on which requests come from the client."""
+
+    claim: Claim | None = None
+
+    def __init__(self, peer: Peer, link: ReceivingLink, path: str, handler: Handler) -> None:
+        self._peer = peer
+        self._link = link
+        self.path = path
+        self._handler = handler
+
+    def opened(self) -> None:
+        self._link.grant(REQUEST_CREDIT)
+
+    def on_delivery(self, event: DeliveryReceived) -> None:
+        message = Message.decode(event.payload, self._peer.limits)
+        properties = message.application_properties or {}
+        body = message.body.value if isinstance(message.body, AmqpValue) else message.body
+        request = Request(str(properties.get("operation", "")), properties, body, message)
+        session = self._link.session
+        if not event.settled:
+            accepted = encode_disposition(
+                True, event.delivery_id, event.delivery_id, True, STATE_ACCEPTED
+            )
+            session.connection.write(encode_frame(session.channel, accepted))
+        asked = message.properties or Properties()
+        end = self._peer.reply_end(session, self.path, asked.reply_to)
+        if end is None or end.is_full:
+            raise AmqpError(
+                Condition.NOT_ALLOWED,
+                f"No link is open to take the reply from {self.path!r}. Attach one first.",
+            )
+
+        def answer(reply: Reply) -> None:
+            end.reply(
+                Message(
+                    properties=Properties(correlation_id=asked.message_id),
+                    application_properties=reply.properties,
+                    body=AmqpValue(reply.body),
+                )
+            )
+
+        self._handler(request, answer)
+        self._link.replenish()
+
+    def flush(self) -> None:
+        """Nothing is held back here."""
+
+    def detached(self) -> None:
+        """Nothing to give back."""

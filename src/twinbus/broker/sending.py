@@ -1,0 +1,186 @@
+"""The end of a link on which a client sends into a queue.
+
+Every refusal is a rejected delivery with its own condition, because that is the only form in
+which the Azure SDK shows the reason to its caller; the link stays up. An acknowledgement is
+written after the commit, and neighbours share one frame.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from twinbus.amqp.delivery_states import STATE_ACCEPTED, Error, Rejected, encode_state
+from twinbus.amqp.errors import AmqpError, Condition
+from twinbus.amqp.events import DeliveryReceived
+from twinbus.amqp.frames import encode_frame
+from twinbus.amqp.link import ReceivingLink
+from twinbus.amqp.transfers import encode_disposition
+from twinbus.broker.access.claims import Claim
+from twinbus.broker.entities.queue import Queue
+from twinbus.broker.ingest import ingest
+
+if TYPE_CHECKING:
+    from twinbus.broker.peer import Peer
+
+# Credit for a sender: enough that a pipeline never waits for a flow frame.
+SEND_CREDIT = 2_000
+# The Azure SDK assumes 10,000 credits before it has seen any; more at once is a flood.
+UNACKNOWLEDGED_MAX = 20_000
+# Outcomes remembered for the Azure SDK's repeated transfers (see wire notes in docs/BROKER.md).
+REJECTIONS_REMEMBERED = 64
+
+
+class SendTicket:
+    """One delivery that waits for its commit."""
+
+    __slots__ = ("_delivery_id", "_link", "_size")
+
+    def __init__(self, link: SendingEnd, delivery_id: int, size: int) -> None:
+        self._link = link
+        self._delivery_id = delivery_id
+        self._size = size
+
+    def stored(self, seqs: range) -> None:
+        self._link.acknowledge(self._delivery_id, self._size)
+
+    def failed(self, error: Exception) -> None:
+        self._link.refuse_stored(self._delivery_id, self._size, error)
+
+
+class SendingEnd:
+    """Receives what a client sends."""
+
+    claim = Claim.SEND
+
+    def __init__(self, peer: Peer, link: ReceivingLink, queue: Queue, path: str) -> None:
+        self._peer = peer
+        self._link = link
+        self.queue = queue
+        self.path = path
+        self._accepted: list[int] = []
+        self._waiting: set[int] = set()
+        self._rejected: dict[int, AmqpError] = {}
+
+    def opened(self) -> None:
+        self._link.grant(SEND_CREDIT)
+
+    def on_delivery(self, event: DeliveryReceived) -> None:
+        if event.is_repeat:
+            self._on_repeat(event.delivery_id)
+            return
+        if len(self._waiting) >= UNACKNOWLEDGED_MAX:
+            raise AmqpError(
+                Condition.LINK_TRANSFER_LIMIT_EXCEEDED,
+                f"{UNACKNOWLEDGED_MAX} deliveries wait for their acknowledgement already.",
+            )
+        try:
+            self._take(event)
+        except AmqpError as error:
+            self._reject(event.delivery_id, error, settled=event.settled)
+        self._link.replenish()
+
+    def _take(self, event: DeliveryReceived) -> None:
+        namespace, queue = self._peer.namespace, self.queue
+        description = queue.description
+        now = namespace.now()
+        if not description.status.can_send:
+            raise AmqpError(
+                Condition.ENTITY_DISABLED,
+                f"The queue {description.display_path!r} takes no messages: it is "
+                f"{description.status}.",
+            )
+        if namespace.failure is not None:
+            raise AmqpError(Condition.INTERNAL_ERROR, "The broker's disk failed.")
+        taken = ingest(event.payload, event.message_format, description, self._peer.limits, now)
+        count = len(taken.messages) + taken.ping_count
+        namespace.throttle.check(queue.queue_id, count, now.monotonic_s)
+        if not queue.has_room_for(taken.byte_count):
+            raise AmqpError(
+                Condition.RESOURCE_LIMIT_EXCEEDED,
+                f"The queue {description.display_path!r} is full: {description.max_size_mb} MB "
+                "are its quota. Receive from it, or raise max_size_mb.",
+            )
+        if not taken.messages:
+            self._accept_unstored(event)
+            return
+        ticket = None
+        if not event.settled:
+            self._waiting.add(event.delivery_id)
+        ticket = SendTicket(self, event.delivery_id, taken.byte_count)
+        self._peer.began_storing(taken.byte_count)
+        queue.enqueue(taken.messages, ticket)
+        namespace.touch(queue)
+
+    def _accept_unstored(self, event: DeliveryReceived) -> None:
+        """A ping is answered like a message, and that is all that happens to it (M7)."""
+        if not event.settled:
+            self._accepted.append(event.delivery_id)
+            self._peer.wants_flush(self)
+
+    def acknowledge(self, delivery_id: int, size: int) -> None:
+        self._peer.ended_storing(size)
+        if delivery_id in self._waiting:
+            self._waiting.discard(delivery_id)
+            self._accepted.append(delivery_id)
+            self._peer.wants_flush(self)
+
+    def refuse_stored(self, delivery_id: int, size: int, error: Exception) -> None:
+        self._peer.ended_storing(size)
+        if delivery_id in self._waiting:
+            self._waiting.discard(delivery_id)
+            self._reject(delivery_id, as_amqp_error(error), settled=False)
+            self._peer.wants_flush(self)
+
+    def _reject(self, delivery_id: int, error: AmqpError, *, settled: bool) -> None:
+        if settled or self._link.is_detached:
+            return
+        self._rejected[delivery_id] = error
+        if len(self._rejected) > REJECTIONS_REMEMBERED:
+            del self._rejected[next(iter(self._rejected))]
+        state = encode_state(Rejected(Error(error.condition, error.description, error.info)))
+        self._write(delivery_id, delivery_id, state)
+
+    def _on_repeat(self, delivery_id: int) -> None:
+        """The same transfer again: answer it as before, and never store it twice."""
+        if delivery_id in self._waiting or delivery_id in self._accepted:
+            return
+        error = self._rejected.get(delivery_id)
+        if error is not None:
+            self._reject(delivery_id, error, settled=False)
+        else:
+            self._write(delivery_id, delivery_id, STATE_ACCEPTED)
+
+    def flush(self) -> None:
+        """Write the acknowledgements that have gathered, neighbours in one frame."""
+        accepted, self._accepted = self._accepted, []
+        if self._link.is_detached or not accepted:
+            return
+        first = last = accepted[0]
+        for delivery_id in accepted[1:]:
+            if delivery_id == last + 1:
+                last = delivery_id
+            else:
+                self._write(first, last, STATE_ACCEPTED)
+                first = last = delivery_id
+        self._write(first, last, STATE_ACCEPTED)
+
+    def _write(self, first: int, last: int, state: bytes) -> None:
+        session = self._link.session
+        body = encode_disposition(True, first, last, True, state)
+        session.connection.write(encode_frame(session.channel, body))
+
+    def detached(self) -> None:
+        """The link is gone; what waits for a commit is stored all the same."""
+        self._waiting.clear()
+        self._accepted.clear()
+
+
+def as_amqp_error(error: Exception) -> AmqpError:
+    """What a peer is told when the store refused its change."""
+    if isinstance(error, AmqpError):
+        return error
+    if getattr(error, "is_transient", False):
+        return AmqpError(
+            Condition.SERVER_BUSY, "The broker's disk is full. Wait 10 seconds and try again."
+        )
+    return AmqpError(Condition.INTERNAL_ERROR, "The broker could not store the change.")

@@ -1,0 +1,186 @@
+"""Dispositions: what a receiver decided about deliveries, applied and answered.
+
+The Azure SDK settles one delivery at a time and waits for the answer; a lean client settles
+hundreds with one frame. Both come here as a range of delivery ids.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from twinbus.amqp.delivery_states import (
+    STATE_ABANDONED,
+    STATE_ACCEPTED,
+    STATE_DEFERRED,
+    STATE_REJECTED,
+    STATE_RELEASED,
+    Accepted,
+    Error,
+    Modified,
+    Rejected,
+    Released,
+    encode_state,
+)
+from twinbus.amqp.errors import Condition
+from twinbus.amqp.events import DispositionReceived
+from twinbus.amqp.frames import encode_frame
+from twinbus.amqp.session import Session
+from twinbus.amqp.transfers import encode_disposition
+from twinbus.broker.entities.chunk import span_mask, spans_of
+from twinbus.broker.entities.outcome import (
+    ABANDON,
+    COMPLETE,
+    DEFER,
+    RELEASE,
+    DeadLetter,
+    Outcome,
+)
+from twinbus.broker.receiving import Delivered, DeliveryLedger
+from twinbus.broker.sending import as_amqp_error
+
+if TYPE_CHECKING:
+    from twinbus.broker.namespace import Namespace
+
+_WRAP = 0xFFFFFFFF
+
+_LOCK_LOST = encode_state(
+    Rejected(
+        Error(
+            Condition.MESSAGE_LOCK_LOST,
+            "The lock is lost: it ran out, or the message was settled. Receive it again.",
+        )
+    )
+)
+_NO_DEAD_LETTERS = encode_state(
+    Rejected(Error(Condition.NOT_ALLOWED, "A dead-letter queue has no dead-letter queue."))
+)
+
+
+class SettleTicket:
+    """Answers a settlement once it is on disk."""
+
+    __slots__ = ("_end", "_first", "_last", "_session", "_state")
+
+    def __init__(self, session: Session, first: int, last: int, state: bytes, end: Any) -> None:
+        self._session = session
+        self._first = first
+        self._last = last
+        self._state = state
+        self._end = end
+
+    def stored(self, seqs: range) -> None:
+        answer(self._session, self._first, self._last, self._state)
+        self._end.answered()
+
+    def failed(self, error: Exception) -> None:
+        told = as_amqp_error(error)
+        state = encode_state(Rejected(Error(told.condition, told.description)))
+        answer(self._session, self._first, self._last, state)
+        self._end.answered()
+
+
+def answer(session: Session, first: int, last: int, state: bytes) -> None:
+    """Tell the receiver what became of its settlement."""
+    if not session.is_ended:
+        body = encode_disposition(False, first & _WRAP, last & _WRAP, True, state)
+        session.connection.write(encode_frame(session.channel, body))
+
+
+def settle(namespace: Namespace, ledger: DeliveryLedger, event: DispositionReceived) -> None:
+    """Apply a receiver's disposition to every delivery it names."""
+    decided = _decision(event.state)
+    if decided is None:
+        return
+    outcome, state = decided
+    for first, count, entry in list(ledger.find(event.first, event.last)):
+        if entry is None:
+            if not event.settled:
+                answer(event.session, first, first + count - 1, _LOCK_LOST)
+            continue
+        _settle_run(namespace, event, entry, first, count, outcome, state)
+
+
+def _settle_run(
+    namespace: Namespace,
+    event: DispositionReceived,
+    entry: Delivered,
+    first: int,
+    count: int,
+    outcome: Outcome,
+    state: bytes,
+) -> None:
+    run, queue = entry.run, entry.end.queue
+    index = run.start + first - entry.first
+    wanted = span_mask(index, count)
+    if isinstance(outcome, DeadLetter) and queue.is_dead_letter_queue:
+        answer(event.session, first, first + count - 1, _NO_DEAD_LETTERS)
+        return
+    ticket = None
+    if not event.settled and outcome != RELEASE:
+        # The usual case: one answer for the whole range once it is on disk.
+        ticket = SettleTicket(event.session, first, first + count - 1, state, entry.end)
+    now = namespace.now()
+    queue.expire_locks(now)
+    held = wanted & run.unsettled
+    if held == wanted:
+        queue.settle(run, held, outcome, now, ticket)
+        if ticket is None and not event.settled:
+            answer(event.session, first, first + count - 1, state)
+    else:
+        _settle_partly(event, entry, held, wanted, outcome, state, now)
+    namespace.touch(queue)
+
+
+def _settle_partly(
+    event: DispositionReceived,
+    entry: Delivered,
+    held: int,
+    wanted: int,
+    outcome: Outcome,
+    state: bytes,
+    now: Any,
+) -> None:
+    """Some of the locks are lost: settle the others, and say which were which."""
+    run, queue = entry.run, entry.end.queue
+    offset = entry.first - run.start
+    for start, count in spans_of(held):
+        ids = (offset + start, offset + start + count - 1)
+        ticket = None
+        if not event.settled and outcome != RELEASE:
+            ticket = SettleTicket(event.session, *ids, state, entry.end)
+        queue.settle(run, span_mask(start, count), outcome, now, ticket)
+        if ticket is None and not event.settled:
+            answer(event.session, *ids, state)
+    if not event.settled:
+        for start, count in spans_of(wanted & ~held):
+            answer(event.session, offset + start, offset + start + count - 1, _LOCK_LOST)
+
+
+def _decision(state: Any) -> tuple[Outcome, bytes] | None:
+    """What a delivery state means here, and the state that answers it."""
+    match state:
+        case Accepted():
+            return COMPLETE, STATE_ACCEPTED
+        case Released():
+            return RELEASE, STATE_RELEASED
+        case Modified(undeliverable_here=True):
+            return DEFER, STATE_DEFERRED
+        case Modified(delivery_failed=True):
+            return ABANDON, STATE_ABANDONED
+        case Modified():
+            return RELEASE, STATE_ABANDONED
+        case Rejected():
+            return _dead_letter(state.error), STATE_REJECTED
+    return None
+
+
+def _dead_letter(error: Error | None) -> DeadLetter:
+    if error is None:
+        return DeadLetter()
+    info = {str(key): value for key, value in (error.info or {}).items()}
+    reason = info.get("DeadLetterReason", "")
+    description = info.get("DeadLetterErrorDescription", error.description or "")
+    return DeadLetter(
+        reason if isinstance(reason, str) else "",
+        description if isinstance(description, str) else "",
+    )

@@ -1,0 +1,1 @@
+"""Durable storage of one namespace: the port and its two drivers, SQLite and memory."""

@@ -1,0 +1,173 @@
+"""What a caller may put into a commit; both drivers ask here before they touch anything.
+
+Rule 1: an op that breaks the port is a ValueError before anything is stored: a caller's mistake
+        must not become a store that refuses to open.
+Rule 2: an op for a queue that was deleted is dropped, because settlements may still be on their
+        way when the queue goes; a *message* for it is refused, because it would be lost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Final, NamedTuple
+
+from twinbus.broker.store.port import (
+    QUEUE_ID_MAX,
+    SEQ_MAX,
+    ClearState,
+    DeleteChunks,
+    DeleteEntity,
+    DeleteScheduled,
+    Op,
+    PutChunk,
+    PutCounters,
+    PutEntity,
+    PutMeta,
+    PutScheduled,
+    PutState,
+    SetChunkExpiry,
+    Tombstone,
+)
+
+# SQLite keeps signed 64-bit integers; a larger number would fail in the middle of a commit.
+_NUMBER_MAX: Final = (1 << 63) - 1
+
+
+class Roster(NamedTuple):
+    """Which queues exist. Ids are never reused, so one number tells which ever did."""
+
+    live: frozenset[int]
+    queue_id_last: int
+
+
+def admit(ops: Sequence[Op], roster: Roster) -> tuple[list[Op], Roster]:
+    """The ops that are to be applied, and the roster as they leave it."""
+    admitted: list[Op] = []
+    for op in ops:
+        kind = type(op)
+        queue_id = _CHECKS[kind](op)
+        if queue_id in roster.live or kind is PutMeta:
+            admitted.append(op)
+            if kind is DeleteEntity:
+                roster = roster._replace(live=roster.live - {queue_id})
+        elif kind is PutEntity:
+            roster = _enrol(queue_id, roster)
+            admitted.append(op)
+        elif kind is PutChunk or kind is PutScheduled or queue_id > roster.queue_id_last:
+            raise ValueError(f"{kind.__name__} names queue {queue_id}, which does not exist")
+    return admitted, roster
+
+
+def _enrol(queue_id: int, roster: Roster) -> Roster:
+    if queue_id <= roster.queue_id_last:
+        raise ValueError(f"queue id {queue_id} was used before; ids are never reused")
+    return Roster(roster.live | {queue_id}, queue_id)
+
+
+def _check_queue_id(queue_id: int) -> None:
+    if not 1 <= queue_id <= QUEUE_ID_MAX:
+        raise ValueError(f"queue id {queue_id} is outside 1 to {QUEUE_ID_MAX}")
+
+
+def _check_range(queue_id: int, first_seq: int, last_seq: int) -> None:
+    _check_queue_id(queue_id)
+    if not 1 <= first_seq <= last_seq <= SEQ_MAX:
+        raise ValueError(f"sequence numbers {first_seq} to {last_seq} are not a range we keep")
+
+
+def _check_number(name: str, value: int) -> None:
+    if not -_NUMBER_MAX <= value <= _NUMBER_MAX:
+        raise ValueError(f"{name} {value} does not fit 64 bits")
+
+
+def _check_blob(blob: bytes) -> None:
+    if type(blob) is not bytes:
+        raise ValueError(f"a blob is bytes, not {type(blob).__name__}")
+
+
+def _put_chunk(op: PutChunk) -> int:
+    row = op.row
+    if row.count < 1:
+        raise ValueError(f"a chunk holds at least one message, not {row.count}")
+    _check_range(row.queue_id, row.first_seq, row.first_seq + row.count - 1)
+    _check_number("enqueued_ms", row.enqueued_ms)
+    if row.expires_ms is not None:
+        _check_number("expires_ms", row.expires_ms)
+    _check_blob(row.blob)
+    return row.queue_id
+
+
+def _range(op: DeleteChunks | Tombstone | ClearState) -> int:
+    _check_range(op.queue_id, op.first_seq, op.last_seq)
+    return op.queue_id
+
+
+def _put_state(op: PutState) -> int:
+    _check_range(op.queue_id, op.seq, op.seq)
+    if not 0 <= op.delivery_count <= _NUMBER_MAX:
+        raise ValueError(f"delivery count {op.delivery_count} is not a count")
+    return op.queue_id
+
+
+def _set_chunk_expiry(op: SetChunkExpiry) -> int:
+    _check_range(op.queue_id, op.first_seq, op.first_seq)
+    if op.expires_ms is not None:
+        _check_number("expires_ms", op.expires_ms)
+    return op.queue_id
+
+
+def _put_scheduled(op: PutScheduled) -> int:
+    _check_range(op.queue_id, op.seq, op.seq)
+    _check_number("due_ms", op.due_ms)
+    _check_blob(op.blob)
+    return op.queue_id
+
+
+def _delete_scheduled(op: DeleteScheduled) -> int:
+    _check_range(op.queue_id, op.seq, op.seq)
+    return op.queue_id
+
+
+def _put_counters(op: PutCounters) -> int:
+    counters = op.counters
+    _check_queue_id(counters.queue_id)
+    if not 1 <= counters.next_seq <= SEQ_MAX + 1:
+        raise ValueError(f"next_seq {counters.next_seq} is outside 1 to {SEQ_MAX + 1}")
+    for name in ("message_count", "byte_count", "deferred_count", "scheduled_count"):
+        if not 0 <= getattr(counters, name) <= _NUMBER_MAX:
+            raise ValueError(f"{name} {getattr(counters, name)} is not a count")
+    return counters.queue_id
+
+
+def _put_entity(op: PutEntity) -> int:
+    _check_queue_id(op.entity.queue_id)
+    return op.entity.queue_id
+
+
+def _delete_entity(op: DeleteEntity) -> int:
+    _check_queue_id(op.queue_id)
+    return op.queue_id
+
+
+def _put_meta(op: PutMeta) -> int:
+    if isinstance(op.value, bool) or not isinstance(op.value, str | int | bytes):
+        raise ValueError(f"a meta value is text, a number or bytes, not {type(op.value).__name__}")
+    if isinstance(op.value, int):
+        _check_number(op.key, op.value)
+    return 0
+
+
+_CHECKS: Final[dict[type[Any], Callable[[Any], int]]] = {
+    PutChunk: _put_chunk,
+    DeleteChunks: _range,
+    Tombstone: _range,
+    PutState: _put_state,
+    ClearState: _range,
+    SetChunkExpiry: _set_chunk_expiry,
+    PutScheduled: _put_scheduled,
+    DeleteScheduled: _delete_scheduled,
+    PutCounters: _put_counters,
+    PutEntity: _put_entity,
+    DeleteEntity: _delete_entity,
+    PutMeta: _put_meta,
+}

@@ -1,0 +1,182 @@
+"""Do the books balance? Asked whenever a store is opened, before anybody is served.
+
+Every commit that stores or settles messages also writes the queue's counters. Rows that
+disagree with the counters therefore mean that rows are missing or came back, whatever the
+reason, and the store is refused.
+
+Rule 1: no message body is read here, and memory does not grow with the rows: a million
+        messages are audited in a second or two. ``load_*`` checks the bodies it reads.
+Rule 2: rows of deleted queues are left out: they are waiting for the collector.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import apsw
+
+from twinbus.broker.store import schema, seal
+from twinbus.broker.store.arguments import Roster
+from twinbus.broker.store.port import (
+    SEQ_BITS,
+    SEQ_MAX,
+    EntityRow,
+    MetaValue,
+    QueueCounters,
+    Recovered,
+)
+from twinbus.errors import StoreCorrupt
+
+_NEXT_IN_TABLE: Final = "SELECT id FROM {table} WHERE id > ? ORDER BY id LIMIT 1"
+_SPANS: Final = "SELECT id, count FROM chunk WHERE id BETWEEN ? AND ? ORDER BY id"
+_TOMBSTONES: Final = (
+    "SELECT id, last_id, crc, (SELECT id + count FROM chunk WHERE chunk.id <= tombstone.id"
+    " ORDER BY chunk.id DESC LIMIT 1) FROM tombstone WHERE id BETWEEN ? AND ? ORDER BY id"
+)
+_DEFERRED: Final = (
+    "SELECT id >> 40, COUNT(*) FROM state INDEXED BY state_deferred WHERE deferred = 1"
+    " GROUP BY id >> 40"
+)
+_SCHEDULED: Final = (
+    "SELECT id >> 40, COUNT(*), MAX(id) FROM scheduled INDEXED BY scheduled_by_time"
+    " GROUP BY id >> 40"
+)
+
+
+class Ledger(NamedTuple):
+    commit_number: int
+    queue_id_last: int
+    store_id: bytes
+
+
+@dataclass(slots=True)
+class _Totals:
+    """What the rows of one queue add up to."""
+
+    message_count: int = 0
+    deferred_count: int = 0
+    scheduled_count: int = 0
+    seq_last: int = 0
+
+
+class Audit:
+    """One look over a whole store through one connection."""
+
+    def __init__(self, connection: apsw.Connection, path: Path) -> None:
+        self._connection = connection
+        self._path = path
+
+    def ledger(self) -> Ledger:
+        rows = self._sealed("SELECT commit_number, queue_id_last, store_id, crc FROM ledger")
+        found = [Ledger(*row) for row in rows]
+        if len(found) != 1:
+            raise self._damaged(f"its ledger has {len(found)} rows instead of one")
+        return found[0]
+
+    def garbage(self) -> list[int]:
+        return [queue_id for (queue_id,) in self._sealed("SELECT queue_id, crc FROM garbage")]
+
+    def check_schema(self) -> None:
+        """Every table and index is there and is the one that we made."""
+        found = self._connection.execute("SELECT sql FROM sqlite_schema WHERE sql IS NOT NULL")
+        if sorted(sql for (sql,) in found) != sorted(schema.STATEMENTS):
+            raise self._damaged("its tables are not those of its format version")
+
+    def recover(self) -> Recovered:
+        """The small tables, after the books were found to balance."""
+        queue_id_last = self.ledger().queue_id_last
+        entities = [EntityRow(*row) for row in self._sealed("SELECT * FROM entity")]
+        counters = {row[0]: QueueCounters(*row) for row in self._sealed("SELECT * FROM counters")}
+        meta: dict[str, MetaValue] = dict(self._sealed("SELECT * FROM meta"))
+        live = {entity.queue_id for entity in entities}
+        if max(live, default=0) > queue_id_last or not counters.keys() <= live:
+            raise self._damaged("its entities and counters disagree")
+        self._balance(live, counters)
+        return Recovered(entities, counters, meta, queue_id_last + 1)
+
+    def _balance(self, live: set[int], counters: dict[int, QueueCounters]) -> None:
+        totals = self._totals(Roster(frozenset(live), 0))
+        for queue_id in totals.keys() | counters.keys():
+            total = totals[queue_id]
+            books = counters.get(queue_id, QueueCounters(queue_id, 1, 0, 0, 0, 0))
+            kept = (books.message_count, books.deferred_count, books.scheduled_count)
+            found = (total.message_count, total.deferred_count, total.scheduled_count)
+            if kept != found:
+                raise self._damaged(
+                    f"its counters say {kept[0]} messages, {kept[1]} deferred and {kept[2]} "
+                    f"scheduled, its rows {found[0]}, {found[1]} and {found[2]}",
+                    queue_id,
+                )
+            if total.seq_last >= books.next_seq:
+                detail = f"the next sequence number would be {books.next_seq}, which is in use"
+                raise self._damaged(detail, queue_id, total.seq_last)
+
+    def _totals(self, roster: Roster) -> dict[int, _Totals]:
+        totals: dict[int, _Totals] = defaultdict(_Totals)
+        garbage = set(self.garbage())
+        for queue_id in self._queues_in("chunk", roster.live, garbage):
+            self._add_chunks(queue_id, totals[queue_id])
+        for queue_id in self._queues_in("tombstone", roster.live, garbage):
+            self._subtract_tombstones(queue_id, totals[queue_id])
+        for queue_id, count in self._connection.execute(_DEFERRED):
+            if queue_id not in garbage:
+                totals[queue_id].deferred_count = count
+        for queue_id, count, row_id in self._connection.execute(_SCHEDULED):
+            if queue_id not in garbage:
+                total = totals[queue_id]
+                total.scheduled_count = count
+                total.seq_last = max(total.seq_last, row_id & SEQ_MAX)
+        return totals
+
+    def _queues_in(self, table: str, live: frozenset[int], garbage: set[int]) -> Iterator[int]:
+        """The live queues with rows in a table, found by hopping from one to the next."""
+        sql = _NEXT_IN_TABLE.format(table=table)
+        row_id = self._connection.execute(sql, (-1,)).get
+        while row_id is not None:
+            queue_id = row_id >> SEQ_BITS
+            if queue_id in live:
+                yield queue_id
+            elif queue_id not in garbage:
+                raise self._damaged("there are rows of a queue that never was", queue_id)
+            row_id = self._connection.execute(sql, (queue_id << SEQ_BITS | SEQ_MAX,)).get
+
+    def _add_chunks(self, queue_id: int, total: _Totals) -> None:
+        queue = queue_id << SEQ_BITS
+        free, messages = queue + 1, 0
+        for row_id, count in self._connection.execute(_SPANS, (queue, queue | SEQ_MAX)):
+            if row_id < free or count < 1:
+                raise self._damaged("chunks overlap", queue_id, row_id & SEQ_MAX)
+            free = row_id + count
+            messages += count
+        total.message_count = messages
+        total.seq_last = free - 1 - queue
+
+    def _subtract_tombstones(self, queue_id: int, total: _Totals) -> None:
+        queue = queue_id << SEQ_BITS
+        free = queue
+        for row_id, last_id, crc, chunk_ends in self._connection.execute(
+            _TOMBSTONES, (queue, queue | SEQ_MAX)
+        ):
+            seq = row_id & SEQ_MAX
+            if seal.of_pair(row_id, last_id) != crc:
+                raise self._damaged("a tombstone does not match its checksum", queue_id, seq)
+            if chunk_ends is None or last_id >= chunk_ends or not free <= row_id <= last_id:
+                raise self._damaged("a tombstone lies outside of its chunk", queue_id, seq)
+            free = last_id + 1
+            total.message_count -= free - row_id
+
+    def _sealed(self, sql: str) -> Iterator[tuple[Any, ...]]:
+        """Rows of a small table without their checksum, which was right."""
+        for *values, crc in self._connection.execute(sql):
+            if seal.of_values(*values) != crc:
+                raise self._damaged(f"a row does not match its checksum ({sql})")
+            yield tuple(values)
+
+    def _damaged(
+        self, detail: str, queue_id: int | None = None, seq: int | None = None
+    ) -> StoreCorrupt:
+        return StoreCorrupt(path=self._path, detail=detail, queue_id=queue_id, first_seq=seq)

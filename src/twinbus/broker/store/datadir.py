@@ -1,0 +1,126 @@
+"""The data directory: who may use it, where each namespace lives, and how secrets are kept.
+
+    <data>/lock                        held by the process that serves it, with its process id
+    <data>/namespace-<name>/store.db   one namespace (its log and mark beside it)
+
+Rule 1: one process at a time. The lock is the kernel's, so it ends with the process however
+        that ends; the process id in the file only tells people whom to ask.
+Rule 2: no file name comes from an entity name. Namespace names are checked here again and get
+        a prefix, so that none is a device, a hidden file or a way out of the directory.
+Rule 3: the directory is for its owner only (0700), files with secrets too (0600).
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import re
+import secrets
+import stat
+from pathlib import Path
+from types import TracebackType
+from typing import Final
+
+from twinbus.broker.store.disk import Disk
+from twinbus.errors import ConfigurationError, StoreLocked
+
+_NAMESPACE_NAME: Final = re.compile(r"[A-Za-z][A-Za-z0-9-]{0,48}[A-Za-z0-9]", re.ASCII)
+_PRIVATE_DIRECTORY: Final = 0o700
+_PRIVATE_FILE: Final = 0o600
+
+
+class DataDirectory:
+    """An owned data directory; use it as a context manager or call ``close``."""
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+        _make_private_directory(self.path)
+        self._lock_file: int | None = _lock(self.path / "lock", self.path)
+
+    def namespace_store_path(self, name: str) -> Path:
+        """Where the store of a namespace lives; its directory exists afterwards."""
+        if _NAMESPACE_NAME.fullmatch(name) is None:
+            raise ConfigurationError(
+                f"{name!r} cannot name a namespace",
+                hint="Use 2 to 50 letters, digits and hyphens, a letter first, no hyphen last",
+            )
+        directory = self.path / f"namespace-{name.lower()}"
+        _make_private_directory(directory)
+        return directory / "store.db"
+
+    def close(self) -> None:
+        """Let another process have the directory."""
+        if self._lock_file is not None:
+            os.close(self._lock_file)
+            self._lock_file = None
+
+    def __enter__(self) -> DataDirectory:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+def write_private(path: str | Path, content: bytes) -> None:
+    """Replace a file with secrets: whole or not at all, durable, for its owner only."""
+    path = Path(path)
+    # The random name cannot be guessed and taken by a link to somewhere else.
+    draft = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
+    handle = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, _PRIVATE_FILE)
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(draft, path)
+    except BaseException:
+        draft.unlink(missing_ok=True)
+        raise
+    Disk().sync_directory(path.parent)
+
+
+def read_private(path: str | Path) -> bytes | None:
+    """The content, or None when there is no such file; refused when others may read it."""
+    try:
+        handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return None
+    with os.fdopen(handle, "rb") as file:
+        mode = stat.S_IMODE(os.fstat(handle).st_mode)
+        if mode & 0o077:
+            raise ConfigurationError(
+                f"{os.fspath(path)!r} holds secrets and is open to others (mode {mode:o})",
+                hint="Make new keys, or run `chmod 600` if nobody can have read it",
+            )
+        return file.read()
+
+
+def _make_private_directory(path: Path) -> None:
+    """Make the directory (and durable its name), or close an existing one to others."""
+    try:
+        path.mkdir(mode=_PRIVATE_DIRECTORY, parents=True)
+        Disk().sync_directory(path.parent)
+    except FileExistsError:
+        if not path.is_dir():
+            raise ConfigurationError(f"{os.fspath(path)!r} is not a directory") from None
+    os.chmod(path, _PRIVATE_DIRECTORY)
+
+
+def _lock(lock_path: Path, directory: Path) -> int:
+    flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+    handle = os.open(lock_path, flags, _PRIVATE_FILE)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        holder = os.pread(handle, 32, 0).strip()
+        os.close(handle)
+        pid = int(holder) if holder.isdigit() else None
+        raise StoreLocked(path=directory, pid=pid) from None
+    os.ftruncate(handle, 0)
+    os.pwrite(handle, f"{os.getpid()}\n".encode(), 0)
+    return handle

@@ -1,0 +1,205 @@
+"""The store port in memory: for tests, and for a broker that may forget.
+
+Same rules, same refusals, same order as the durable driver; the contract suite runs over both.
+
+Rule 1: a commit that is refused half-way is undone step by step, so it is whole or nothing.
+Rule 2: one lock stands for the two threads' separate connections.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import islice, takewhile
+from threading import Lock
+from typing import assert_never
+
+from twinbus.broker.store.arguments import Roster, admit
+from twinbus.broker.store.port import (
+    ClearState,
+    DeleteChunks,
+    DeleteEntity,
+    DeleteScheduled,
+    EntityRow,
+    LoadedChunk,
+    MetaValue,
+    Op,
+    PutChunk,
+    PutCounters,
+    PutEntity,
+    PutMeta,
+    PutScheduled,
+    PutState,
+    QueueCounters,
+    Recovered,
+    ScheduledRow,
+    SetChunkExpiry,
+    StoreStatistics,
+    Tombstone,
+)
+from twinbus.broker.store.shelf import QueueShelf, Table, Undo
+from twinbus.errors import StoreFailed
+
+
+class MemoryStore:
+    """The forgetful driver of the store port; reopening one object finds what it held."""
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._is_open = False
+        self._commit_number = 0
+        self._roster = Roster(frozenset(), 0)
+        self._entities: Table[EntityRow] = Table()
+        self._counters: Table[QueueCounters] = Table()
+        self._meta: Table[MetaValue] = Table()
+        self._queues: Table[QueueShelf] = Table()
+
+    def open(self) -> Recovered:
+        if self._is_open:
+            raise StoreFailed(path=":memory:", detail="it is open already")
+        self._is_open = True
+        entities = sorted(self._entities.rows.values(), key=lambda entity: entity.queue_id)
+        return Recovered(
+            entities,
+            dict(self._counters.rows),
+            dict(self._meta.rows),
+            self._roster.queue_id_last + 1,
+        )
+
+    def commit(self, ops: Sequence[Op]) -> None:
+        self._require_open()
+        admitted, roster = admit(ops, self._roster)
+        if not admitted:
+            return
+        undo = Undo()
+        with self._lock:
+            try:
+                for op in admitted:
+                    self._apply(op, undo)
+            except BaseException:
+                undo.roll_back()
+                raise
+            self._roster = roster
+            self._commit_number += 1
+
+    def _apply(self, op: Op, undo: Undo) -> None:
+        match op:
+            case PutEntity(entity):
+                if entity.queue_id not in self._queues.rows:
+                    undo.change(self._queues.set, entity.queue_id, QueueShelf())
+                undo.change(self._entities.set, entity.queue_id, entity)
+            case DeleteEntity(queue_id):
+                undo.change(self._queues.set, queue_id, None)
+                undo.change(self._entities.set, queue_id, None)
+                undo.change(self._counters.set, queue_id, None)
+            case PutCounters(counters):
+                undo.change(self._counters.set, counters.queue_id, counters)
+            case PutMeta(key, value):
+                undo.change(self._meta.set, key, value)
+            case PutChunk(row):
+                self._queues.rows[row.queue_id].put_chunk(row, undo)
+            case _:
+                self._apply_to_queue(op, self._queues.rows[op.queue_id], undo)
+
+    def _apply_to_queue(
+        self,
+        op: DeleteChunks
+        | Tombstone
+        | PutState
+        | ClearState
+        | SetChunkExpiry
+        | PutScheduled
+        | DeleteScheduled,
+        queue: QueueShelf,
+        undo: Undo,
+    ) -> None:
+        match op:
+            case DeleteChunks(_, first_seq, last_seq):
+                queue.delete_chunks(first_seq, last_seq, undo)
+            case Tombstone(_, first_seq, last_seq):
+                queue.bury(first_seq, last_seq, undo)
+            case PutState(_, seq, delivery_count, deferred):
+                undo.change(queue.set_state, seq, (delivery_count, bool(deferred)))
+            case ClearState(_, first_seq, last_seq):
+                queue.clear_states(first_seq, last_seq, undo)
+            case SetChunkExpiry(_, first_seq, expires_ms):
+                queue.set_expiry(first_seq, expires_ms, undo)
+            case PutScheduled(queue_id, seq, due_ms, blob):
+                queue.put_scheduled(ScheduledRow(queue_id, seq, due_ms, blob), undo)
+            case DeleteScheduled(_, seq):
+                undo.change(queue.set_scheduled, seq, None)
+            case _:
+                assert_never(op)
+
+    def load_chunks(
+        self, queue_id: int, after_seq: int, bytes_max: int, count_max: int
+    ) -> list[LoadedChunk]:
+        chunks: list[LoadedChunk] = []
+        with self._lock:
+            queue = self._queue(queue_id)
+            for first_seq in islice(queue.chunk_keys.starting(after_seq + 1), count_max):
+                chunks.append(queue.loaded(first_seq))
+                bytes_max -= len(chunks[-1].row.blob)
+                if bytes_max <= 0:
+                    break
+        return chunks
+
+    def load_chunk_holding(self, queue_id: int, seq: int) -> LoadedChunk | None:
+        with self._lock:
+            queue = self._queue(queue_id)
+            row = queue.chunk_holding(seq)
+            return None if row is None else queue.loaded(row.first_seq)
+
+    def load_expired(self, queue_id: int, now_ms: int, count_max: int) -> list[LoadedChunk]:
+        with self._lock:
+            queue = self._queue(queue_id)
+            expired = takewhile(lambda key: key[0] <= now_ms, queue.expiry_keys)
+            return [queue.loaded(first_seq) for _, first_seq in islice(expired, count_max)]
+
+    def next_expiry(self, queue_id: int) -> int | None:
+        with self._lock:
+            first = self._queue(queue_id).expiry_keys.first()
+            return None if first is None else first[0]
+
+    def load_due(self, queue_id: int, now_ms: int, count_max: int) -> list[ScheduledRow]:
+        with self._lock:
+            queue = self._queue(queue_id)
+            due = takewhile(lambda key: key[0] <= now_ms, queue.due_keys)
+            return [queue.scheduled(seq) for _, seq in islice(due, count_max)]
+
+    def next_due(self, queue_id: int) -> int | None:
+        with self._lock:
+            first = self._queue(queue_id).due_keys.first()
+            return None if first is None else first[0]
+
+    def load_scheduled(self, queue_id: int, after_seq: int, count_max: int) -> list[ScheduledRow]:
+        with self._lock:
+            queue = self._queue(queue_id)
+            seqs = islice(queue.scheduled_keys.starting(after_seq + 1), count_max)
+            return [queue.scheduled(seq) for seq in seqs]
+
+    def load_deferred_seqs(self, queue_id: int, after_seq: int, count_max: int) -> list[int]:
+        with self._lock:
+            keys = self._queue(queue_id).deferred_keys
+            return list(islice(keys.starting(after_seq + 1), count_max))
+
+    def maintain(self) -> bool:
+        self._require_open()
+        return False
+
+    def verify_all(self) -> None:
+        self._require_open()
+
+    def statistics(self) -> StoreStatistics:
+        self._require_open()
+        return StoreStatistics(0, 0, 0, 0, self._commit_number, "memory")
+
+    def close(self) -> None:
+        self._is_open = False
+
+    def _require_open(self) -> None:
+        if not self._is_open:
+            raise StoreFailed(path=":memory:", detail="it is not open")
+
+    def _queue(self, queue_id: int) -> QueueShelf:
+        self._require_open()
+        return self._queues.rows.get(queue_id) or QueueShelf()

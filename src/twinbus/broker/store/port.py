@@ -1,0 +1,301 @@
+"""What the broker asks of a store, and the values that travel between them.
+
+One store holds one namespace. The unit of storage is the *chunk*: a run of consecutive sequence
+numbers of one queue, kept as one row with one blob that the store never looks into.
+
+    loop thread --ops--> writer thread: commit(), maintain()   --> the store
+    loop thread <-rows-- reader thread: load_*(), next_*()     <-- the store
+
+Rule 1: an op list is applied in order and as a whole: all of it or nothing.
+Rule 2: ``commit`` returns once the ops are durable, never before.
+Rule 3: exactly one thread writes and exactly one reads; ``statistics`` may be asked by any.
+Rule 4: damage is reported as ``StoreCorrupt``, never skipped and never shortened.
+
+Values are plain slotted records because one is built for every send and settlement; nobody
+changes one after building it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple, Protocol, TypeAlias
+
+# A row id is queue_id << 40 | seq. SQLite's row ids are signed 64-bit numbers, which leaves
+# 23 bits for the queue: eight million queues in the life of a namespace, a million million
+# messages in the life of a queue.
+SEQ_BITS: Final = 40
+SEQ_MAX: Final = (1 << SEQ_BITS) - 1
+QUEUE_ID_MAX: Final = (1 << 23) - 1
+
+MetaValue: TypeAlias = str | int | bytes
+
+
+@dataclass(slots=True)
+class ChunkRow:
+    """``count`` consecutive messages of one queue, starting at ``first_seq``."""
+
+    queue_id: int
+    first_seq: int
+    count: int
+    enqueued_ms: int
+    expires_ms: int | None
+    """The earliest expiry of any message in the chunk, or None when none expires."""
+    blob: bytes
+
+    @property
+    def last_seq(self) -> int:
+        return self.first_seq + self.count - 1
+
+
+@dataclass(slots=True)
+class LoadedChunk:
+    """A chunk as it is now: which of its messages are gone, and what is special about others."""
+
+    row: ChunkRow
+    gone: list[tuple[int, int]]
+    """Settled messages as merged, ascending (first_seq, last_seq) runs."""
+    states: dict[int, tuple[int, bool]]
+    """seq -> (delivery_count, deferred), only for messages that have a state row."""
+
+
+@dataclass(slots=True)
+class ScheduledRow:
+    """A message that enters its queue at ``due_ms``."""
+
+    queue_id: int
+    seq: int
+    due_ms: int
+    blob: bytes
+
+
+@dataclass(slots=True)
+class QueueCounters:
+    """The books of one queue. ``open`` audits every count but ``byte_count``."""
+
+    queue_id: int
+    next_seq: int
+    """The next sequence number to give out: above every number ever used."""
+    message_count: int
+    """Messages in chunks that are not gone, the deferred ones included."""
+    byte_count: int
+    """The caller's own accounting; the store only keeps it."""
+    deferred_count: int
+    scheduled_count: int
+
+
+@dataclass(slots=True)
+class EntityRow:
+    """A queue, or anything else that owns a run of sequence numbers."""
+
+    queue_id: int
+    path: str
+    kind: str
+    description_json: str
+
+
+@dataclass(slots=True)
+class PutChunk:
+    """Store a new chunk. Its sequence numbers must be free."""
+
+    row: ChunkRow
+
+
+@dataclass(slots=True)
+class DeleteChunks:
+    """Drop every chunk whose first_seq lies in the range, with its tombstones and states."""
+
+    queue_id: int
+    first_seq: int
+    last_seq: int
+
+
+@dataclass(slots=True)
+class Tombstone:
+    """These messages are settled while their chunk stays; their states go with them.
+
+    The range lies inside one chunk. It may touch an earlier tombstone, never overlap one.
+    """
+
+    queue_id: int
+    first_seq: int
+    last_seq: int
+
+
+@dataclass(slots=True)
+class PutState:
+    """Remember (or overwrite) the delivery count of a message and whether it is deferred."""
+
+    queue_id: int
+    seq: int
+    delivery_count: int
+    deferred: bool
+
+
+@dataclass(slots=True)
+class ClearState:
+    """Forget the states in the range."""
+
+    queue_id: int
+    first_seq: int
+    last_seq: int
+
+
+@dataclass(slots=True)
+class SetChunkExpiry:
+    """Replace the earliest expiry of a chunk; nothing happens when the chunk is gone."""
+
+    queue_id: int
+    first_seq: int
+    expires_ms: int | None
+
+
+@dataclass(slots=True)
+class PutScheduled:
+    """Store a scheduled message. Its sequence number must be free among the scheduled."""
+
+    queue_id: int
+    seq: int
+    due_ms: int
+    blob: bytes
+
+
+@dataclass(slots=True)
+class DeleteScheduled:
+    """Forget a scheduled message (it was cancelled, or the same ops put it in a chunk)."""
+
+    queue_id: int
+    seq: int
+
+
+@dataclass(slots=True)
+class PutCounters:
+    """Replace the counters of a queue."""
+
+    counters: QueueCounters
+
+
+@dataclass(slots=True)
+class PutEntity:
+    """Create an entity (its id above every id ever used) or replace its description."""
+
+    entity: EntityRow
+
+
+@dataclass(slots=True)
+class DeleteEntity:
+    """Drop the entity and its counters; ``maintain`` collects its rows in slices.
+
+    A later op that takes something from the queue or updates it is ignored; one that would
+    add a message to it is refused.
+    """
+
+    queue_id: int
+
+
+@dataclass(slots=True)
+class PutMeta:
+    """Remember one value for the namespace."""
+
+    key: str
+    value: MetaValue
+
+
+Op: TypeAlias = (
+    PutChunk
+    | DeleteChunks
+    | Tombstone
+    | PutState
+    | ClearState
+    | SetChunkExpiry
+    | PutScheduled
+    | DeleteScheduled
+    | PutCounters
+    | PutEntity
+    | DeleteEntity
+    | PutMeta
+)
+
+
+@dataclass(slots=True)
+class Recovered:
+    """What ``open`` found. Messages stay on disk until somebody loads them."""
+
+    entities: list[EntityRow] = field(default_factory=list)
+    counters: dict[int, QueueCounters] = field(default_factory=dict)
+    meta: dict[str, MetaValue] = field(default_factory=dict)
+    next_queue_id: int = 1
+    """The lowest queue id that was never used."""
+
+
+class StoreStatistics(NamedTuple):
+    """Numbers for an operator; sizes are those on disk."""
+
+    file_bytes: int
+    wal_bytes: int
+    free_pages: int
+    page_bytes: int
+    commit_number: int
+    engine: str
+
+
+class Store(Protocol):
+    """One namespace, kept."""
+
+    def open(self) -> Recovered:
+        """Recover and audit the store; raise StoreCorrupt or StoreVersionMismatch otherwise."""
+
+    def commit(self, ops: Sequence[Op]) -> None:
+        """Apply the ops in order as one transaction and return once it is durable.
+
+        ValueError: an op breaks this port's rules; nothing was stored, the store goes on.
+        StoreFull: nothing was stored, the store goes on.
+        StoreFailed: the disk failed; every later commit raises it too, because after a failed
+        fsync nobody knows what is on disk.
+        """
+
+    def load_chunks(
+        self, queue_id: int, after_seq: int, bytes_max: int, count_max: int
+    ) -> list[LoadedChunk]:
+        """Chunks with first_seq > after_seq, ascending, at most ``count_max`` of them.
+
+        Stops at the chunk with which the blobs reach ``bytes_max``, so that a queue with
+        anything left always gives at least one chunk.
+        """
+
+    def load_chunk_holding(self, queue_id: int, seq: int) -> LoadedChunk | None:
+        """The chunk that covers ``seq`` (the message itself may be gone)."""
+
+    def load_expired(self, queue_id: int, now_ms: int, count_max: int) -> list[LoadedChunk]:
+        """Chunks with expires_ms <= now_ms, earliest expiry first."""
+
+    def next_expiry(self, queue_id: int) -> int | None:
+        """The earliest expires_ms of the queue."""
+
+    def load_due(self, queue_id: int, now_ms: int, count_max: int) -> list[ScheduledRow]:
+        """Scheduled messages with due_ms <= now_ms, earliest first, then by seq."""
+
+    def next_due(self, queue_id: int) -> int | None:
+        """The earliest due_ms of the queue."""
+
+    def load_scheduled(self, queue_id: int, after_seq: int, count_max: int) -> list[ScheduledRow]:
+        """Scheduled messages with seq > after_seq, ascending by seq."""
+
+    def load_deferred_seqs(self, queue_id: int, after_seq: int, count_max: int) -> list[int]:
+        """Sequence numbers above after_seq whose state says deferred, ascending."""
+
+    def maintain(self) -> bool:
+        """One slice (about 20 ms) of housekeeping, by the writer when idle.
+
+        True while there is more to do: rows of deleted entities, space to give back, a log to
+        shorten.
+        """
+
+    def verify_all(self) -> None:
+        """Read every row and check it; raise StoreCorrupt at the first damage."""
+
+    def statistics(self) -> StoreStatistics:
+        """Sizes and versions; cheap, and safe from any thread."""
+
+    def close(self) -> None:
+        """Make everything durable in the main file and let go of it."""

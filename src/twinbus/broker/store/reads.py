@@ -1,0 +1,229 @@
+"""Loading rows through the read-only connection, every one checked against its checksum.
+
+Rule 1: a load is one read transaction, so a chunk and its tombstones are of the same commit.
+Rule 2: a load is short: an open read transaction keeps the writer from reusing its log.
+Rule 3: a row that fails its checksum stops the load; skipping it would lose it silently.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final, TypeVar
+
+import apsw
+
+from twinbus.broker.store import seal
+from twinbus.broker.store.connection import reading
+from twinbus.broker.store.port import SEQ_BITS, SEQ_MAX, ChunkRow, LoadedChunk, ScheduledRow
+from twinbus.errors import StoreCorrupt
+
+_CHUNK_COLUMNS: Final = (
+    "SELECT chunk.id, count, enqueued_ms, chunk.crc, blob, expires_ms, expiry.crc"
+)
+_AFTER: Final = (
+    _CHUNK_COLUMNS + " FROM chunk LEFT JOIN expiry USING (id)"
+    " WHERE chunk.id > ? AND chunk.id <= ? ORDER BY chunk.id LIMIT ?"
+)
+_HOLDING: Final = (
+    _CHUNK_COLUMNS + " FROM chunk LEFT JOIN expiry USING (id)"
+    " WHERE chunk.id >= ? AND chunk.id <= ? ORDER BY chunk.id DESC LIMIT 1"
+)
+_EXPIRED: Final = (
+    _CHUNK_COLUMNS + " FROM expiry LEFT JOIN chunk USING (id)"
+    " WHERE expiry.id >> 40 = ? AND expires_ms <= ? ORDER BY expires_ms, expiry.id LIMIT ?"
+)
+_NEXT_EXPIRY: Final = "SELECT MIN(expires_ms) FROM expiry WHERE id >> 40 = ?"
+_TOMBSTONES: Final = "SELECT id, last_id, crc FROM tombstone WHERE id BETWEEN ? AND ? ORDER BY id"
+_STATES: Final = (
+    "SELECT id, delivery_count, deferred, crc FROM state WHERE id BETWEEN ? AND ? ORDER BY id"
+)
+_DUE: Final = (
+    "SELECT id, due_ms, crc, blob FROM scheduled"
+    " WHERE id >> 40 = ? AND due_ms <= ? ORDER BY due_ms, id LIMIT ?"
+)
+_NEXT_DUE: Final = "SELECT MIN(due_ms) FROM scheduled WHERE id >> 40 = ?"
+_SCHEDULED: Final = (
+    "SELECT id, due_ms, crc, blob FROM scheduled WHERE id > ? AND id <= ? ORDER BY id LIMIT ?"
+)
+_DEFERRED: Final = (
+    "SELECT id FROM state INDEXED BY state_deferred"
+    " WHERE deferred = 1 AND id > ? AND id <= ? ORDER BY id LIMIT ?"
+)
+
+
+_Detail = TypeVar("_Detail")
+
+
+class RowReader:
+    """The load half of the port over one connection."""
+
+    def __init__(self, connection: apsw.Connection, path: Path) -> None:
+        self._connection = connection
+        self._path = path
+
+    def load_chunks(
+        self, queue_id: int, after_seq: int, bytes_max: int, count_max: int
+    ) -> list[LoadedChunk]:
+        after, last = queue_id << SEQ_BITS | after_seq, queue_id << SEQ_BITS | SEQ_MAX
+        rows: list[ChunkRow] = []
+        with self._snapshot() as cursor:
+            for values in cursor.execute(_AFTER, (after, last, count_max)):
+                rows.append(self._chunk(*values))
+                bytes_max -= len(rows[-1].blob)
+                if bytes_max <= 0:
+                    break
+            return self._with_details(cursor, rows)
+
+    def load_chunk_holding(self, queue_id: int, seq: int) -> LoadedChunk | None:
+        queue = queue_id << SEQ_BITS
+        with self._snapshot() as cursor:
+            for values in list(cursor.execute(_HOLDING, (queue, queue | seq))):
+                row = self._chunk(*values)
+                if seq <= row.last_seq:
+                    return self._with_details(cursor, [row])[0]
+        return None
+
+    def load_expired(self, queue_id: int, now_ms: int, count_max: int) -> list[LoadedChunk]:
+        with self._snapshot() as cursor:
+            found = cursor.execute(_EXPIRED, (queue_id, now_ms, count_max))
+            rows = [self._chunk(*values) for values in found]
+            return [self._with_details(cursor, [row])[0] for row in rows]
+
+    def next_expiry(self, queue_id: int) -> int | None:
+        return self._number(_NEXT_EXPIRY, queue_id)
+
+    def load_due(self, queue_id: int, now_ms: int, count_max: int) -> list[ScheduledRow]:
+        with self._snapshot() as cursor:
+            found = cursor.execute(_DUE, (queue_id, now_ms, count_max))
+            return [self._scheduled(*values) for values in found]
+
+    def next_due(self, queue_id: int) -> int | None:
+        return self._number(_NEXT_DUE, queue_id)
+
+    def load_scheduled(self, queue_id: int, after_seq: int, count_max: int) -> list[ScheduledRow]:
+        queue = queue_id << SEQ_BITS
+        with self._snapshot() as cursor:
+            found = cursor.execute(_SCHEDULED, (queue | after_seq, queue | SEQ_MAX, count_max))
+            return [self._scheduled(*values) for values in found]
+
+    def load_deferred_seqs(self, queue_id: int, after_seq: int, count_max: int) -> list[int]:
+        queue = queue_id << SEQ_BITS
+        with self._snapshot() as cursor:
+            found = cursor.execute(_DEFERRED, (queue | after_seq, queue | SEQ_MAX, count_max))
+            return [row_id & SEQ_MAX for (row_id,) in found]
+
+    def check_every_row(self) -> None:
+        """Read everything that a load could read; the first damage raises StoreCorrupt."""
+        with self._snapshot() as cursor:
+            everything = (-1, (1 << 63) - 1, -1)
+            for values in cursor.execute(_AFTER, everything):
+                self._chunk(*values)
+            for values in cursor.execute(_SCHEDULED, everything):
+                self._scheduled(*values)
+            for _ in self._tombstones(cursor, *everything[:2]):
+                pass
+            for _ in self._states(cursor, *everything[:2]):
+                pass
+
+    @contextmanager
+    def _snapshot(self) -> Iterator[apsw.Cursor]:
+        with reading(self._path):
+            cursor = self._connection.cursor()
+            cursor.execute("BEGIN")
+            try:
+                yield cursor
+            finally:
+                cursor.close(True)
+                self._connection.execute("ROLLBACK")
+
+    def _number(self, sql: str, queue_id: int) -> int | None:
+        with reading(self._path):
+            value: int | None = self._connection.execute(sql, (queue_id,)).get
+            return value
+
+    def _chunk(
+        self,
+        row_id: int | None,
+        count: int,
+        enqueued_ms: int,
+        crc: int,
+        blob: bytes,
+        expires_ms: int | None,
+        expiry_crc: int | None,
+    ) -> ChunkRow:
+        if row_id is None:
+            raise StoreCorrupt(path=self._path, detail="an expiry names a chunk that is not there")
+        if seal.of_blob(row_id, count, enqueued_ms, blob) != crc:
+            raise self._damaged(row_id, count, "a chunk does not match its checksum")
+        if expires_ms is not None and seal.of_pair(row_id, expires_ms) != expiry_crc:
+            raise self._damaged(row_id, count, "an expiry does not match its checksum")
+        queue_id, first_seq = row_id >> SEQ_BITS, row_id & SEQ_MAX
+        return ChunkRow(queue_id, first_seq, count, enqueued_ms, expires_ms, blob)
+
+    def _scheduled(self, row_id: int, due_ms: int, crc: int, blob: bytes) -> ScheduledRow:
+        if seal.of_blob(row_id, due_ms, 0, blob) != crc:
+            raise self._damaged(row_id, 1, "a scheduled message does not match its checksum")
+        return ScheduledRow(row_id >> SEQ_BITS, row_id & SEQ_MAX, due_ms, blob)
+
+    def _damaged(self, row_id: int, count: int, detail: str) -> StoreCorrupt:
+        first_seq = row_id & SEQ_MAX
+        return StoreCorrupt(
+            path=self._path,
+            detail=detail,
+            queue_id=row_id >> SEQ_BITS,
+            first_seq=first_seq,
+            last_seq=first_seq + max(count, 1) - 1,
+        )
+
+    def _with_details(self, cursor: apsw.Cursor, rows: list[ChunkRow]) -> list[LoadedChunk]:
+        """Give each chunk (ascending, of one queue) its tombstones and states."""
+        if not rows:
+            return []
+        queue = rows[0].queue_id << SEQ_BITS
+        first, last = queue | rows[0].first_seq, queue | rows[-1].last_seq
+        # Both lists are fetched before they are dealt out: a cursor runs one statement.
+        tombstones = list(self._tombstones(cursor, first, last))
+        states = list(self._states(cursor, first, last))
+        chunks = [LoadedChunk(row, [], {}) for row in rows]
+        for chunk, (first_seq, last_seq) in _dealt(chunks, tombstones):
+            _extend(chunk.gone, first_seq, last_seq)
+        for chunk, (seq, state) in _dealt(chunks, states):
+            chunk.states[seq] = state
+        return chunks
+
+    def _tombstones(self, cursor: apsw.Cursor, first: int, last: int) -> Iterator[tuple[int, int]]:
+        for row_id, last_id, crc in cursor.execute(_TOMBSTONES, (first, last)):
+            if seal.of_pair(row_id, last_id) != crc:
+                raise self._damaged(row_id, 1, "a tombstone does not match its checksum")
+            yield row_id & SEQ_MAX, last_id & SEQ_MAX
+
+    def _states(
+        self, cursor: apsw.Cursor, first: int, last: int
+    ) -> Iterator[tuple[int, tuple[int, bool]]]:
+        for row_id, delivery_count, deferred, crc in cursor.execute(_STATES, (first, last)):
+            if seal.of_triple(row_id, delivery_count, deferred) != crc:
+                raise self._damaged(row_id, 1, "a delivery count does not match its checksum")
+            yield row_id & SEQ_MAX, (delivery_count, bool(deferred))
+
+
+def _dealt(
+    chunks: list[LoadedChunk], details: Iterable[tuple[int, _Detail]]
+) -> Iterator[tuple[LoadedChunk, tuple[int, _Detail]]]:
+    """Pair each detail (ascending by sequence number) with the chunk that holds it."""
+    following = iter(chunks)
+    chunk = next(following)
+    for detail in details:
+        while detail[0] > chunk.row.last_seq:
+            chunk = next(following)
+        if detail[0] >= chunk.row.first_seq:
+            yield chunk, detail
+
+
+def _extend(gone: list[tuple[int, int]], first_seq: int, last_seq: int) -> None:
+    """Add a run that lies behind all others, merged with the one that it touches."""
+    if gone and gone[-1][1] + 1 == first_seq:
+        gone[-1] = (gone[-1][0], last_seq)
+    else:
+        gone.append((first_seq, last_seq))

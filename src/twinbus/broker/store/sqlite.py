@@ -1,0 +1,209 @@
+"""A namespace in one SQLite file, with its log (``-wal``) and its mark (``.mark``) beside it.
+
+    open:  head -> tables -> ledger against mark -> audit -> only now may anything be written
+
+Rule 1: one connection writes and checkpoints, one reads; each belongs to one thread.
+Rule 2: a store that comes back with a lower commit number than its mark has lost acknowledged
+        work; it is refused.
+Rule 3: a store that is refused is left as it was found, log included.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import apsw
+
+from twinbus.broker.store import schema
+from twinbus.broker.store.arguments import Roster, admit
+from twinbus.broker.store.audit import Audit, Ledger
+from twinbus.broker.store.connection import (
+    open_reader,
+    open_writer,
+    reading,
+    require_sqlite_version,
+    translated,
+)
+from twinbus.broker.store.create import beside, check_head, create_store, remove_drafts
+from twinbus.broker.store.disk import Disk
+from twinbus.broker.store.housekeeping import Housekeeping
+from twinbus.broker.store.mark import Mark, read_mark
+from twinbus.broker.store.port import (
+    DeleteEntity,
+    LoadedChunk,
+    Op,
+    Recovered,
+    ScheduledRow,
+    StoreStatistics,
+)
+from twinbus.broker.store.reads import RowReader
+from twinbus.broker.store.writer import Writer
+from twinbus.broker.store.writes import apply_ops
+from twinbus.errors import StoreCorrupt, StoreFailed
+
+
+class SqliteStore:
+    """The durable driver of the store port."""
+
+    def __init__(
+        self, path: str | Path, *, disk: Disk | None = None, vfs: str | None = None
+    ) -> None:
+        self._path = Path(path)
+        self._disk = disk or Disk()
+        self._vfs = vfs
+        self._roster = Roster(frozenset(), 0)
+        self._writer: Writer | None = None
+        self._reader: RowReader | None = None
+        self._read_connection: apsw.Connection | None = None
+        self._housekeeping: Housekeeping | None = None
+
+    def open(self) -> Recovered:
+        if self._writer is not None:
+            raise StoreFailed(path=self._path, detail="it is open already")
+        require_sqlite_version()
+        with translated(self._path):
+            if not self._disk.exists(self._path):
+                create_store(self._path, self._disk, self._vfs)
+            remove_drafts(self._path, self._disk)
+            check_head(self._path, self._disk)
+            connection = open_writer(self._path, self._vfs)
+            try:
+                with reading(self._path):
+                    return self._take(connection)
+            except BaseException:
+                connection.close()
+                raise
+
+    def _take(self, connection: apsw.Connection) -> Recovered:
+        """Look at everything first; write nothing before all of it was found good."""
+        audit = Audit(connection, self._path)
+        audit.check_schema()
+        ledger = audit.ledger()
+        self._compare_with_mark(ledger)
+        recovered = audit.recover()
+        garbage = audit.garbage()
+        read_connection = open_reader(self._path, self._vfs)
+        mark = Mark(self._mark_path, ledger.store_id)
+        mark.record(ledger.commit_number)
+        self._writer = Writer(connection, self._path, ledger, mark)
+        self._housekeeping = Housekeeping(self._writer, garbage)
+        self._read_connection = read_connection
+        self._reader = RowReader(read_connection, self._path)
+        live = frozenset(entity.queue_id for entity in recovered.entities)
+        self._roster = Roster(live, ledger.queue_id_last)
+        return recovered
+
+    @property
+    def _mark_path(self) -> Path:
+        return beside(self._path, ".mark")
+
+    def _compare_with_mark(self, ledger: Ledger) -> None:
+        mark = read_mark(self._mark_path)
+        if mark is None:
+            return
+        if mark.store_id != ledger.store_id:
+            detail = f"{self._mark_path.name} belongs to another store"
+            raise StoreCorrupt(path=self._path, detail=detail)
+        if ledger.commit_number < mark.commit_number:
+            raise StoreCorrupt(
+                path=self._path,
+                detail=f"commits {ledger.commit_number + 1} to {mark.commit_number} were "
+                "acknowledged and are not there (an older copy, or a damaged log)",
+            )
+
+    def commit(self, ops: Sequence[Op]) -> None:
+        writer = self._open_writer()
+        admitted, roster = admit(ops, self._roster)
+        if not admitted:
+            writer.require_working()
+            return
+        writer.transact(
+            lambda cursor: apply_ops(cursor, admitted), queue_id_last=roster.queue_id_last
+        )
+        if roster is not self._roster:
+            self._note_deleted(admitted)
+            self._roster = roster
+
+    def _note_deleted(self, ops: Sequence[Op]) -> None:
+        assert self._housekeeping is not None
+        for op in ops:
+            if isinstance(op, DeleteEntity):
+                self._housekeeping.queue_deleted(op.queue_id)
+
+    def _open_writer(self) -> Writer:
+        if self._writer is None:
+            raise StoreFailed(path=self._path, detail="it is not open")
+        return self._writer
+
+    def _open_reader(self) -> RowReader:
+        if self._reader is None:
+            raise StoreFailed(path=self._path, detail="it is not open")
+        return self._reader
+
+    def load_chunks(
+        self, queue_id: int, after_seq: int, bytes_max: int, count_max: int
+    ) -> list[LoadedChunk]:
+        return self._open_reader().load_chunks(queue_id, after_seq, bytes_max, count_max)
+
+    def load_chunk_holding(self, queue_id: int, seq: int) -> LoadedChunk | None:
+        return self._open_reader().load_chunk_holding(queue_id, seq)
+
+    def load_expired(self, queue_id: int, now_ms: int, count_max: int) -> list[LoadedChunk]:
+        return self._open_reader().load_expired(queue_id, now_ms, count_max)
+
+    def next_expiry(self, queue_id: int) -> int | None:
+        return self._open_reader().next_expiry(queue_id)
+
+    def load_due(self, queue_id: int, now_ms: int, count_max: int) -> list[ScheduledRow]:
+        return self._open_reader().load_due(queue_id, now_ms, count_max)
+
+    def next_due(self, queue_id: int) -> int | None:
+        return self._open_reader().next_due(queue_id)
+
+    def load_scheduled(self, queue_id: int, after_seq: int, count_max: int) -> list[ScheduledRow]:
+        return self._open_reader().load_scheduled(queue_id, after_seq, count_max)
+
+    def load_deferred_seqs(self, queue_id: int, after_seq: int, count_max: int) -> list[int]:
+        return self._open_reader().load_deferred_seqs(queue_id, after_seq, count_max)
+
+    def maintain(self) -> bool:
+        self._open_writer()
+        assert self._housekeeping is not None
+        return self._housekeeping.slice()
+
+    def verify_all(self) -> None:
+        with reading(self._path):
+            connection = open_reader(self._path, self._vfs)
+            try:
+                audit = Audit(connection, self._path)
+                audit.check_schema()
+                audit.recover()
+                RowReader(connection, self._path).check_every_row()
+                verdict = connection.pragma("integrity_check")
+            finally:
+                connection.close()
+        if verdict != "ok":
+            raise StoreCorrupt(path=self._path, detail=str(verdict))
+
+    def statistics(self) -> StoreStatistics:
+        writer = self._open_writer()
+        return StoreStatistics(
+            file_bytes=self._disk.size_bytes(self._path),
+            wal_bytes=self._disk.size_bytes(beside(self._path, "-wal")),
+            free_pages=writer.free_pages,
+            page_bytes=schema.PAGE_BYTES,
+            commit_number=writer.ledger.commit_number,
+            engine=f"SQLite {apsw.sqlite_lib_version()}",
+        )
+
+    def close(self) -> None:
+        writer, self._writer = self._writer, None
+        connection, self._read_connection = self._read_connection, None
+        self._reader = self._housekeeping = None
+        with translated(self._path):
+            # The reader first: only the last connection to go can remove the log.
+            if connection is not None:
+                connection.close()
+            if writer is not None:
+                writer.close()

@@ -1,0 +1,218 @@
+"""Ops as SQL: consecutive ops of one kind become one ``executemany``.
+
+Rule 1: order between kinds is kept, because a later op may depend on an earlier one.
+Rule 2: a guarded insert that finds its place taken changes no row; the missing change is the
+        caller's mistake and a ValueError.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from itertools import groupby
+from typing import Any, Final
+
+import apsw
+
+from twinbus.broker.store import seal
+from twinbus.broker.store.port import (
+    SEQ_BITS,
+    ClearState,
+    DeleteChunks,
+    DeleteEntity,
+    DeleteScheduled,
+    Op,
+    PutChunk,
+    PutCounters,
+    PutEntity,
+    PutMeta,
+    PutScheduled,
+    PutState,
+    SetChunkExpiry,
+    Tombstone,
+)
+
+# ?6 is the chunk's last id. The nearest chunk that begins at or before it must end before ?1.
+_PUT_CHUNK: Final = (
+    "INSERT INTO chunk SELECT ?1, ?2, ?3, ?4, ?5 WHERE NOT EXISTS (SELECT 1 FROM"
+    " (SELECT id + count AS ends FROM chunk WHERE id <= ?6 ORDER BY id DESC LIMIT 1)"
+    " WHERE ends > ?1)"
+)
+_PUT_EXPIRY: Final = (
+    "INSERT OR REPLACE INTO expiry SELECT ?1, ?2, ?3"
+    " WHERE EXISTS (SELECT 1 FROM chunk WHERE id = ?1)"
+)
+_CLEAR_EXPIRY: Final = "DELETE FROM expiry WHERE id = ?"
+
+# The run must lie inside the chunk that begins nearest before it and overlap no other run.
+_TOMBSTONE: Final = (
+    "INSERT INTO tombstone SELECT ?1, ?2, ?3 WHERE EXISTS (SELECT 1 FROM"
+    " (SELECT id + count AS ends FROM chunk WHERE id <= ?1 ORDER BY id DESC LIMIT 1)"
+    " WHERE ends > ?2) AND NOT EXISTS (SELECT 1 FROM"
+    " (SELECT last_id FROM tombstone WHERE id <= ?2 ORDER BY id DESC LIMIT 1)"
+    " WHERE last_id >= ?1)"
+)
+
+# A chunk's tombstones and states reach from its first id to its last, which lies beyond the
+# range that names the chunk by its first_seq.
+_OF_CHUNKS: Final = (
+    " WHERE id BETWEEN (SELECT id FROM chunk WHERE id BETWEEN ?1 AND ?2 ORDER BY id LIMIT 1)"
+    " AND (SELECT id + count - 1 FROM chunk WHERE id BETWEEN ?1 AND ?2"
+    " ORDER BY id DESC LIMIT 1)"
+)
+_DELETE_CHUNKS: Final = (
+    "DELETE FROM tombstone" + _OF_CHUNKS,
+    "DELETE FROM state" + _OF_CHUNKS,
+    "DELETE FROM expiry WHERE id BETWEEN ?1 AND ?2",
+    "DELETE FROM chunk WHERE id BETWEEN ?1 AND ?2",
+)
+_CLEAR_STATE: Final = "DELETE FROM state WHERE id BETWEEN ? AND ?"
+_PUT_STATE: Final = "INSERT OR REPLACE INTO state VALUES (?, ?, ?, ?)"
+_PUT_SCHEDULED: Final = "INSERT INTO scheduled VALUES (?, ?, ?, ?)"
+_DELETE_SCHEDULED: Final = "DELETE FROM scheduled WHERE id = ?"
+_PUT_COUNTERS: Final = "INSERT OR REPLACE INTO counters VALUES (?, ?, ?, ?, ?, ?, ?)"
+_PUT_ENTITY: Final = "INSERT OR REPLACE INTO entity VALUES (?, ?, ?, ?, ?)"
+_PUT_META: Final = "INSERT OR REPLACE INTO meta VALUES (?, ?, ?)"
+_UPDATE_LEDGER: Final = "UPDATE ledger SET commit_number = ?, queue_id_last = ?, crc = ?"
+
+
+def apply_ops(cursor: apsw.Cursor, ops: Sequence[Op]) -> None:
+    """Run the ops inside the transaction that the caller began."""
+    for kind, group in groupby(ops, key=type):
+        _WRITERS[kind](cursor, list(group))
+
+
+def update_ledger(
+    cursor: apsw.Cursor, commit_number: int, queue_id_last: int, store_id: bytes
+) -> None:
+    crc = seal.of_values(commit_number, queue_id_last, store_id)
+    cursor.execute(_UPDATE_LEDGER, (commit_number, queue_id_last, crc))
+
+
+def _insert_all(
+    cursor: apsw.Cursor, sql: str, rows: Iterable[tuple[Any, ...]], count: int, what: str
+) -> None:
+    before = cursor.connection.total_changes()
+    cursor.executemany(sql, rows)
+    if cursor.connection.total_changes() - before != count:
+        raise ValueError(what)
+
+
+def _put_chunks(cursor: apsw.Cursor, ops: list[PutChunk]) -> None:
+    rows, expiries = [], []
+    for op in ops:
+        row = op.row
+        row_id = row.queue_id << SEQ_BITS | row.first_seq
+        crc = seal.of_blob(row_id, row.count, row.enqueued_ms, row.blob)
+        last_id = row_id + row.count - 1
+        rows.append((row_id, row.count, row.enqueued_ms, crc, row.blob, last_id))
+        if row.expires_ms is not None:
+            expiries.append((row_id, row.expires_ms, seal.of_pair(row_id, row.expires_ms)))
+    _insert_all(cursor, _PUT_CHUNK, rows, len(rows), "a chunk overlaps one that is stored")
+    if expiries:
+        cursor.executemany(_PUT_EXPIRY, expiries)
+
+
+def _delete_chunks(cursor: apsw.Cursor, ops: list[DeleteChunks]) -> None:
+    ranges = [_ids(op) for op in ops]
+    for statement in _DELETE_CHUNKS:
+        cursor.executemany(statement, ranges)
+
+
+def _ids(op: DeleteChunks | Tombstone | ClearState) -> tuple[int, int]:
+    queue = op.queue_id << SEQ_BITS
+    return queue | op.first_seq, queue | op.last_seq
+
+
+def _tombstones(cursor: apsw.Cursor, ops: list[Tombstone]) -> None:
+    ranges = [_ids(op) for op in ops]
+    rows = [(first, last, seal.of_pair(first, last)) for first, last in ranges]
+    what = "a tombstone overlaps another or lies outside of its chunk"
+    _insert_all(cursor, _TOMBSTONE, rows, len(rows), what)
+    cursor.executemany(_CLEAR_STATE, ranges)
+
+
+def _put_states(cursor: apsw.Cursor, ops: list[PutState]) -> None:
+    rows = []
+    for op in ops:
+        row_id, deferred = op.queue_id << SEQ_BITS | op.seq, int(op.deferred)
+        crc = seal.of_triple(row_id, op.delivery_count, deferred)
+        rows.append((row_id, op.delivery_count, deferred, crc))
+    cursor.executemany(_PUT_STATE, rows)
+
+
+def _clear_states(cursor: apsw.Cursor, ops: list[ClearState]) -> None:
+    cursor.executemany(_CLEAR_STATE, [_ids(op) for op in ops])
+
+
+def _set_expiries(cursor: apsw.Cursor, ops: list[SetChunkExpiry]) -> None:
+    for op in ops:
+        row_id = op.queue_id << SEQ_BITS | op.first_seq
+        if op.expires_ms is None:
+            cursor.execute(_CLEAR_EXPIRY, (row_id,))
+        else:
+            crc = seal.of_pair(row_id, op.expires_ms)
+            cursor.execute(_PUT_EXPIRY, (row_id, op.expires_ms, crc))
+
+
+def _put_scheduled(cursor: apsw.Cursor, ops: list[PutScheduled]) -> None:
+    rows = []
+    for op in ops:
+        row_id = op.queue_id << SEQ_BITS | op.seq
+        rows.append((row_id, op.due_ms, seal.of_blob(row_id, op.due_ms, 0, op.blob), op.blob))
+    cursor.executemany(_PUT_SCHEDULED, rows)
+
+
+def _delete_scheduled(cursor: apsw.Cursor, ops: list[DeleteScheduled]) -> None:
+    cursor.executemany(_DELETE_SCHEDULED, [(op.queue_id << SEQ_BITS | op.seq,) for op in ops])
+
+
+def _put_counters(cursor: apsw.Cursor, ops: list[PutCounters]) -> None:
+    rows = []
+    for op in ops:
+        counters = op.counters
+        values = (
+            counters.queue_id,
+            counters.next_seq,
+            counters.message_count,
+            counters.byte_count,
+            counters.deferred_count,
+            counters.scheduled_count,
+        )
+        rows.append((*values, seal.of_values(*values)))
+    cursor.executemany(_PUT_COUNTERS, rows)
+
+
+def _put_entities(cursor: apsw.Cursor, ops: list[PutEntity]) -> None:
+    for op in ops:
+        entity = op.entity
+        values = (entity.queue_id, entity.path, entity.kind, entity.description_json)
+        cursor.execute(_PUT_ENTITY, (*values, seal.of_values(*values)))
+
+
+def _delete_entities(cursor: apsw.Cursor, ops: list[DeleteEntity]) -> None:
+    for op in ops:
+        cursor.execute("DELETE FROM entity WHERE queue_id = ?", (op.queue_id,))
+        cursor.execute("DELETE FROM counters WHERE queue_id = ?", (op.queue_id,))
+        row = (op.queue_id, seal.of_values(op.queue_id))
+        cursor.execute("INSERT INTO garbage VALUES (?, ?)", row)
+
+
+def _put_meta(cursor: apsw.Cursor, ops: list[PutMeta]) -> None:
+    for op in ops:
+        cursor.execute(_PUT_META, (op.key, op.value, seal.of_values(op.key, op.value)))
+
+
+_WRITERS: Final[dict[type[Any], Callable[[apsw.Cursor, Any], None]]] = {
+    PutChunk: _put_chunks,
+    DeleteChunks: _delete_chunks,
+    Tombstone: _tombstones,
+    PutState: _put_states,
+    ClearState: _clear_states,
+    SetChunkExpiry: _set_expiries,
+    PutScheduled: _put_scheduled,
+    DeleteScheduled: _delete_scheduled,
+    PutCounters: _put_counters,
+    PutEntity: _put_entities,
+    DeleteEntity: _delete_entities,
+    PutMeta: _put_meta,
+}

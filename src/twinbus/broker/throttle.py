@@ -1,0 +1,70 @@
+"""When to say ServerBusy (rule M11): the decision, and the token buckets behind the rates.
+
+The answer is given before anything is stored, so that a client which waits and sends again
+never creates a duplicate.
+"""
+
+from __future__ import annotations
+
+from twinbus.amqp.errors import AmqpError, Condition
+from twinbus.broker.options import Thresholds
+
+
+class Bucket:
+    """A token bucket that holds one second's worth."""
+
+    def __init__(self, rate_per_s: float, now_s: float) -> None:
+        self._rate_per_s = rate_per_s
+        self._level = rate_per_s
+        self._filled_at_s = now_s
+
+    def take(self, count: int, now_s: float) -> bool:
+        """Take ``count`` if there is any left at all; a large batch may leave a debt."""
+        elapsed_s = now_s - self._filled_at_s
+        self._filled_at_s = now_s
+        self._level = min(self._rate_per_s, self._level + elapsed_s * self._rate_per_s)
+        if self._level <= 0:
+            return False
+        self._level -= count
+        return True
+
+
+class Throttle:
+    """The thresholds of one namespace, and how near it is to them."""
+
+    def __init__(self, thresholds: Thresholds) -> None:
+        self._thresholds = thresholds
+        self._buckets: dict[int | None, Bucket] = {}
+        self.pending_bytes = 0
+        self.commit_began_at_s: float | None = None
+        self.disk_free_bytes: int | None = None
+
+    def check(self, queue_id: int, count: int, now_s: float) -> None:
+        """Raise ServerBusy when a threshold is passed."""
+        limits = self._thresholds
+        if self.pending_bytes > limits.pending_bytes_max:
+            raise busy("Too many bytes wait to be written")
+        began = self.commit_began_at_s
+        if began is not None and now_s - began > limits.commit_latency_s_max:
+            raise busy("The disk does not keep up")
+        if self.disk_free_bytes is not None and self.disk_free_bytes < limits.disk_free_bytes_min:
+            raise busy("The disk is almost full")
+        if not self._allows(queue_id, limits.entity_messages_per_s_max, count, now_s):
+            raise busy("This entity receives more messages a second than allowed")
+        if not self._allows(None, limits.namespace_messages_per_s_max, count, now_s):
+            raise busy("This namespace receives more messages a second than allowed")
+
+    def _allows(self, key: int | None, rate: float | None, count: int, now_s: float) -> bool:
+        if rate is None:
+            return True
+        bucket = self._buckets.get(key)
+        if bucket is None:
+            bucket = self._buckets[key] = Bucket(rate, now_s)
+        return bucket.take(count, now_s)
+
+    def forget(self, queue_id: int) -> None:
+        self._buckets.pop(queue_id, None)
+
+
+def busy(reason: str) -> AmqpError:
+    return AmqpError(Condition.SERVER_BUSY, f"{reason}. Wait 10 seconds and try again.")

@@ -1,0 +1,305 @@
+"""A damaged store is reported and refused, never skipped and never shortened."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from random import Random
+
+import apsw
+import pytest
+
+from tests.store.builders import all_chunks, chunk, counters, entity
+from tests.store.files import as_killed, fingerprint, flip_bit
+from tests.store.workload import Workload, content
+from twinbus.broker.store.connection import require_sqlite_version
+from twinbus.broker.store.port import PutScheduled, PutState, Tombstone
+from twinbus.broker.store.sqlite import SqliteStore
+from twinbus.errors import (
+    ConfigurationError,
+    StoreCorrupt,
+    StoreFailed,
+    StoreVersionMismatch,
+    TwinbusError,
+)
+
+BODY = b"a body that can be found in the file"
+
+
+@pytest.fixture
+def closed_store(store_path: Path) -> Path:
+    """A store with some of everything, closed, in one file."""
+    store = SqliteStore(store_path)
+    store.open()
+    store.commit([entity(), chunk(1, expires_ms=77), chunk(11, blob=BODY * 2000), chunk(21)])
+    store.commit([Tombstone(1, 2, 4), PutState(1, 5, 3, True), PutScheduled(1, 31, 9, b"later")])
+    store.commit([counters(32, 27, deferred=1, scheduled=1)])
+    store.close()
+    return store_path
+
+
+def execute(path: Path, sql: str) -> None:
+    connection = apsw.Connection(str(path))
+    connection.execute(sql)
+    connection.close()
+
+
+def test_a_flipped_bit_in_a_message_is_reported_with_its_place(closed_store: Path) -> None:
+    """M8: a damaged message is never served and never left out."""
+    # Given a store with one bit flipped in the middle of a body
+    flip_bit(closed_store, closed_store.read_bytes().index(BODY, 40_000))
+    store = SqliteStore(closed_store)
+    store.open()
+
+    # When the queue is loaded, again and again
+    for _ in range(2):
+        with pytest.raises(StoreCorrupt) as caught:
+            all_chunks(store)
+
+        # Then the error names the queue and the sequence numbers
+        error = caught.value
+        assert (error.queue_id, error.first_seq, error.last_seq) == (1, 11, 20)
+    with pytest.raises(StoreCorrupt):
+        store.verify_all()
+    store.close()
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "UPDATE scheduled SET due_ms = due_ms + 1",
+        "UPDATE chunk SET enqueued_ms = enqueued_ms + 1 WHERE id & 0xff = 1",
+        "UPDATE expiry SET expires_ms = expires_ms - 1",
+        "UPDATE state SET delivery_count = delivery_count + 1",
+        "UPDATE chunk SET id = id + 100 WHERE id & 0xff = 21;"
+        " UPDATE counters SET next_seq = next_seq + 0",
+    ],
+)
+def test_a_changed_number_is_found_when_it_is_read(closed_store: Path, sql: str) -> None:
+    execute(closed_store, sql)
+    store = SqliteStore(closed_store)
+
+    with pytest.raises(StoreCorrupt):  # noqa: PT012 - some are found on opening already
+        store.open()
+        all_chunks(store)
+        store.load_scheduled(1, 0, 10)
+    store.close()
+
+
+@pytest.mark.parametrize(
+    ("sql", "said"),
+    [
+        ("DELETE FROM chunk WHERE id & 0xff = 21", "counters say 27 messages"),
+        ("DELETE FROM tombstone", "counters say 27 messages"),
+        ("DELETE FROM scheduled", "1 scheduled"),
+        ("DELETE FROM state", "1 deferred"),
+        ("DELETE FROM counters", "counters say 0 messages"),
+        ("DELETE FROM entity", "disagree"),
+        ("DELETE FROM entity; DELETE FROM counters", "never was"),
+        ("DELETE FROM ledger", "ledger has 0 rows"),
+        ("UPDATE counters SET next_seq = 1", "checksum"),
+        ("UPDATE entity SET path = 'other'", "checksum"),
+        ("UPDATE tombstone SET last_id = last_id + 1", "checksum"),
+        ("UPDATE chunk SET count = 11 WHERE id & 0xff = 1", "overlap"),
+        ("DROP INDEX scheduled_by_time", "tables"),
+        ("CREATE TABLE another (x)", "tables"),
+    ],
+)
+def test_books_that_do_not_balance_are_refused(closed_store: Path, sql: str, said: str) -> None:
+    """M8: rows that vanish or change are noticed when the store is opened."""
+    # Given a store that somebody has changed
+    execute(closed_store, sql)
+    before = fingerprint(closed_store.parent)
+
+    # When it is opened, it is refused and stays as it was
+    store = SqliteStore(closed_store)
+    with pytest.raises(StoreCorrupt, match=said):
+        store.open()
+    after = fingerprint(closed_store.parent)
+    assert after[closed_store.name] == before[closed_store.name]
+
+
+def test_a_sequence_number_in_use_is_never_given_again(store_path: Path) -> None:
+    """M8: a store whose next sequence number is taken is refused."""
+    # Given counters that would hand out number 11 again
+    store = SqliteStore(store_path)
+    store.open()
+    store.commit([entity(), chunk(1), chunk(11), counters(11, 20)])
+    store.close()
+
+    with pytest.raises(StoreCorrupt, match="next sequence number"):
+        SqliteStore(store_path).open()
+
+
+def damage_last_frame(path: Path) -> None:
+    log = path.with_name(path.name + "-wal")
+    flip_bit(log, log.stat().st_size - 100)
+
+
+def cut_log(path: Path) -> None:
+    log = path.with_name(path.name + "-wal")
+    log.write_bytes(log.read_bytes()[:-5_000])
+
+
+def remove_log(path: Path) -> None:
+    path.with_name(path.name + "-wal").unlink()
+
+
+@pytest.mark.parametrize("damage", [damage_last_frame, cut_log, remove_log])
+def test_a_log_that_lost_acknowledged_commits_is_refused(
+    sqlite_store: SqliteStore, store_path: Path, tmp_path: Path, damage: Callable[[Path], None]
+) -> None:
+    """M8: SQLite drops a damaged tail of its log in silence; the mark remembers it."""
+    # Given a killed broker whose log was damaged afterwards
+    sqlite_store.commit([chunk(1), counters(11, 10)])
+    sqlite_store.commit([chunk(11), counters(21, 20)])
+    killed = as_killed(store_path, tmp_path / "killed")
+    damage(killed)
+    before = fingerprint(killed.parent)
+
+    # When it is opened, then it is refused with the commits that are missing
+    with pytest.raises(StoreCorrupt, match="acknowledged and are not there"):
+        SqliteStore(killed).open()
+
+    # And what is left of the log stays for those who want to repair it
+    after = fingerprint(killed.parent)
+    assert all(after[name] == digest for name, digest in before.items())
+
+
+def test_a_killed_store_opens_with_everything(
+    sqlite_store: SqliteStore, store_path: Path, tmp_path: Path
+) -> None:
+    """M8: what was acknowledged survives the process."""
+    # Given a killed broker
+    sqlite_store.commit([chunk(1), counters(11, 10)])
+    killed = as_killed(store_path, tmp_path / "killed")
+
+    # When it starts again
+    store = SqliteStore(killed)
+    recovered = store.open()
+
+    # Then the message and the sequence numbers are there, and work goes on
+    assert recovered.counters[1].next_seq == 11
+    store.commit([chunk(11), counters(21, 20)])
+    assert len(all_chunks(store)) == 2
+    store.close()
+
+
+def test_a_missing_database_is_not_replaced_by_an_empty_one(closed_store: Path) -> None:
+    """M8: losing the whole file is losing messages."""
+    closed_store.unlink()
+
+    with pytest.raises(StoreCorrupt, match="missing while store.db.mark"):
+        SqliteStore(closed_store).open()
+    assert not closed_store.exists()
+
+
+def test_an_unreadable_mark_says_nothing(closed_store: Path) -> None:
+    mark = closed_store.with_name("store.db.mark")
+    for damaged in (b"", b"x", bytes(128), mark.read_bytes()[:64] + b"x" * 64):
+        mark.write_bytes(damaged)
+        store = SqliteStore(closed_store)
+        store.open()
+        store.close()
+
+
+def test_the_mark_of_another_store_is_refused(closed_store: Path, tmp_path: Path) -> None:
+    other = SqliteStore(tmp_path / "other.db")
+    other.open()
+    other.close()
+    (tmp_path / "other.db.mark").replace(closed_store.with_name("store.db.mark"))
+
+    with pytest.raises(StoreCorrupt, match="another store"):
+        SqliteStore(closed_store).open()
+
+
+def test_another_format_version_is_refused_and_not_touched(closed_store: Path) -> None:
+    # Given a store of a later format
+    execute(closed_store, "PRAGMA user_version = 2")
+    before = fingerprint(closed_store.parent)
+
+    # When it is opened, it is refused by a clear sentence and no byte changes
+    with pytest.raises(StoreVersionMismatch, match="format 2"):
+        SqliteStore(closed_store).open()
+    assert fingerprint(closed_store.parent) == before
+
+
+@pytest.mark.parametrize(
+    "foreign", [b"", b"SQLite format 3\x00" + bytes(84), b"x" * 5_000], ids=["empty", "zero", "x"]
+)
+def test_a_file_that_is_no_store_is_refused_and_not_touched(
+    store_path: Path, foreign: bytes
+) -> None:
+    store_path.write_bytes(foreign)
+
+    with pytest.raises(StoreCorrupt):
+        SqliteStore(store_path).open()
+    assert store_path.read_bytes() == foreign
+
+
+def test_a_database_of_another_program_is_refused(store_path: Path) -> None:
+    execute(store_path, "PRAGMA application_id = 7; PRAGMA user_version = 1; CREATE TABLE t (x)")
+
+    with pytest.raises(StoreCorrupt, match="another program"):
+        SqliteStore(store_path).open()
+
+
+def test_a_draft_that_a_crash_left_behind_is_thrown_away(store_path: Path) -> None:
+    # Given the remains of a creation that never ended
+    for suffix in (".new", ".new-wal", ".new-journal"):
+        store_path.with_name(store_path.name + suffix).write_bytes(b"half a store")
+
+    # When the store is opened, it is created as if they had not been there
+    store = SqliteStore(store_path)
+    assert store.open().entities == []
+    store.close()
+    assert {file.name for file in store_path.parent.iterdir()} == {"store.db", "store.db.mark"}
+
+
+def test_an_sqlite_with_the_wal_reset_bug_is_refused() -> None:
+    require_sqlite_version("3.51.3")
+    with pytest.raises(ConfigurationError, match=r"3\.51\.2"):
+        require_sqlite_version("3.51.2")
+
+
+def bits_to_flip(image: bytes, random: Random, count: int) -> list[int]:
+    """Places in the file, most of them where something is stored."""
+    filled = [at for at, byte in enumerate(image) if byte]
+    return random.sample(filled, count) + random.sample(range(len(image)), count // 4)
+
+
+def test_any_flipped_bit_is_detected_or_harmless(store_path: Path, tmp_path: Path) -> None:
+    """M8: no flipped bit makes the store say something else than what was stored."""
+    seed = 20_240_229
+    print(f"SEED={seed}")
+    random = Random(seed)
+    # Given a small store with some of everything
+    store = SqliteStore(store_path)
+    store.open()
+    workload = Workload()
+    for _ in range(60):
+        store.commit(workload.anything(random))
+    store.close()
+    expected = content(store, store.open())
+    store.close()
+    image = store_path.read_bytes()
+    damaged_path = tmp_path / "damaged.db"
+
+    # When one bit is flipped anywhere
+    for offset in bits_to_flip(image, random, 800):
+        damaged = bytearray(image)
+        damaged[offset] ^= 1 << random.randrange(8)
+        damaged_path.write_bytes(damaged)
+        store = SqliteStore(damaged_path)
+
+        # Then the store refuses to say anything, or says the same as before
+        try:
+            recovered = store.open()
+            store.verify_all()
+            assert content(store, recovered) == expected, f"byte {offset} of the file"
+        except (StoreCorrupt, StoreFailed, StoreVersionMismatch) as error:
+            assert isinstance(error, TwinbusError)
+        finally:
+            store.close()
+            for file in tmp_path.glob("damaged*"):
+                file.unlink()

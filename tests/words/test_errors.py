@@ -1,0 +1,71 @@
+"""The error family: what every error promises."""
+
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+
+import pytest
+
+from twinbus import errors
+from twinbus.errors import (
+    ConfigurationError,
+    ConnectionStringError,
+    InvalidEntityPath,
+    StoreCorrupt,
+    StoreFailed,
+    StoreFull,
+    StoreLocked,
+    StoreVersionMismatch,
+    TwinbusError,
+)
+
+EXAMPLES = [
+    TwinbusError("it broke", hint="Mend it"),
+    ConfigurationError("no such thing"),
+    ConnectionStringError("Endpoint is missing", key="Endpoint"),
+    InvalidEntityPath("the name is empty"),
+    errors.AccessDenied("the token has expired"),
+    StoreCorrupt(path=Path("data"), detail="bad checksum", queue_id=3, first_seq=7, last_seq=9),
+    StoreLocked(path="data", pid=42),
+    StoreVersionMismatch(path="data", found=2, expected=1),
+    StoreFull(path="data"),
+    StoreFailed(path="data", detail="fsync failed"),
+]
+
+
+def test_an_error_reads_as_a_sentence_and_a_hint() -> None:
+    assert str(TwinbusError("it broke", hint="Mend it")) == "it broke. Mend it."
+    assert str(TwinbusError("it broke.")) == "it broke."
+
+
+@pytest.mark.parametrize("error", EXAMPLES, ids=lambda error: type(error).__name__)
+def test_an_error_survives_the_way_to_another_process(error: TwinbusError) -> None:
+    copy = pickle.loads(pickle.dumps(error))
+    assert type(copy) is type(error)
+    assert str(copy) == str(error)
+    assert vars(copy) == vars(error)
+
+
+def test_every_error_has_an_example_here() -> None:
+    assert {type(error).__name__ for error in EXAMPLES} == set(errors.__all__)
+
+
+def test_only_a_full_disk_may_pass_by_itself() -> None:
+    assert [type(error) for error in EXAMPLES if error.is_transient] == [StoreFull]
+
+
+def test_bad_configuration_is_also_a_value_error() -> None:
+    assert all(
+        issubclass(kind, ValueError)
+        for kind in (ConfigurationError, ConnectionStringError, InvalidEntityPath)
+    )
+
+
+def test_corruption_names_the_queue_and_the_sequence_numbers() -> None:
+    text = str(StoreCorrupt(path="d", detail="bad checksum", queue_id=3, first_seq=7, last_seq=9))
+    assert "in queue 3, sequence numbers 7 to 9: bad checksum" in text
+
+
+def test_a_locked_store_names_its_owner() -> None:
+    assert "process 42" in str(StoreLocked(path="data", pid=42))

@@ -1,0 +1,182 @@
+"""A broker in a process of its own, as users run it: ``twinbus serve`` and real sockets."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from twinbus.broker.access.sas import make_token
+from twinbus.connection_string import parse_connection_string
+
+START_TIMEOUT_S = 30.0
+STOP_TIMEOUT_S = 15.0
+
+
+class BrokerProcess:
+    """Starts, kills and restarts one broker, on the same port and data directory."""
+
+    def __init__(
+        self,
+        data: Path | None,
+        *,
+        namespace: str = "demo",
+        queues: tuple[str, ...] = (),
+        arguments: tuple[str, ...] = (),
+        environment: dict[str, str] | None = None,
+    ) -> None:
+        self.namespace = namespace
+        self._data = data
+        self._queues = queues
+        self._arguments = arguments
+        self._environment = environment or {}
+        self._process: subprocess.Popen[bytes] | None = None
+        self.port = 0
+        self.admin_port = 0
+        self.connection_string = ""
+        self.log_path = None if data is None else data.parent / f"{data.name}.log"
+
+    def start(self) -> BrokerProcess:
+        command = [sys.executable, "-m", "twinbus", "serve", "--output", "json"]
+        command += ["--memory"] if self._data is None else ["--data", str(self._data)]
+        command += ["--namespace", f"{self.namespace}:{self.port}"]
+        command += ["--admin-port", str(self.admin_port), "--disk-free-mb", "16"]
+        for queue in self._queues:
+            command += ["--queue", queue]
+        command += self._arguments
+        log = subprocess.DEVNULL if self.log_path is None else self.log_path.open("ab")
+        self._process = subprocess.Popen(
+            command,
+            stdout=subprocess.PIPE,
+            stderr=log,
+            env={**os.environ, **self._environment},
+        )
+        if not isinstance(log, int):
+            log.close()
+        ready = json.loads(self._first_line())
+        self.admin_port = ready["admin_port"]
+        served = ready["namespaces"][self.namespace]
+        self.port, self.connection_string = served["port"], served["connection_string"]
+        return self
+
+    def _first_line(self) -> bytes:
+        process = self._running()
+        assert process.stdout is not None
+        if not select.select([process.stdout], [], [], START_TIMEOUT_S)[0]:
+            raise TimeoutError("the broker did not say that it is ready")
+        line = process.stdout.readline()
+        if not line:
+            raise RuntimeError(f"the broker ended at once:\n{self.log()}")
+        return line
+
+    def _running(self) -> subprocess.Popen[bytes]:
+        if self._process is None:
+            raise RuntimeError("the broker was not started")
+        return self._process
+
+    def log(self) -> str:
+        """What the broker wrote to standard error so far."""
+        return "" if self.log_path is None else self.log_path.read_text(errors="replace")
+
+    @property
+    def pid(self) -> int:
+        return self._running().pid
+
+    @property
+    def is_alive(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
+    def kill(self) -> None:
+        """kill -9: nothing is flushed, nobody is told."""
+        self._end(signal.SIGKILL)
+
+    def stop(self) -> int:
+        """Ctrl-C: the exit code."""
+        return self._end(signal.SIGINT)
+
+    def _end(self, number: signal.Signals) -> int:
+        process = self._running()
+        process.send_signal(number)
+        code = process.wait(STOP_TIMEOUT_S)
+        if process.stdout is not None:
+            process.stdout.close()
+        self._process = None
+        return code
+
+    def restart(self) -> BrokerProcess:
+        """Start again after kill() or stop(), on the same port."""
+        return self.start()
+
+    def close(self) -> None:
+        """End it, whatever state it is in."""
+        if self.is_alive:
+            self.kill()
+
+    def __enter__(self) -> BrokerProcess:
+        return self.start()
+
+    def __exit__(self, *_error: object) -> None:
+        self.close()
+
+    # -- what it uses ---------------------------------------------------------------------
+
+    def rss_bytes(self) -> int:
+        return int(psutil.Process(self.pid).memory_info().rss)
+
+    def fd_count(self) -> int:
+        return int(psutil.Process(self.pid).num_fds())
+
+    # -- administration -------------------------------------------------------------------
+
+    def token(self, *, expires_in_s: int = 3600, port: int | None = None) -> str:
+        """A SAS token of the root rule for the whole namespace."""
+        parsed = parse_connection_string(self.connection_string)
+        return make_token(
+            resource=f"sb://localhost:{self.port if port is None else port}/",
+            rule_name=parsed.shared_access_key_name or "",
+            key=parsed.shared_access_key or "",
+            expires_s=int(time.time()) + expires_in_s,
+        )
+
+    def admin(self, method: str, path: str, body: dict[str, Any] | None = None) -> Any:
+        """Call the HTTP side with Manage; the JSON answer."""
+        request = urllib.request.Request(
+            f"http://localhost:{self.admin_port}{path}",
+            method=method,
+            data=None if body is None else json.dumps(body).encode(),
+            headers={"Authorization": self.token(port=self.admin_port)},
+        )
+        with urllib.request.urlopen(request, timeout=10) as response:
+            content = response.read()
+        return json.loads(content) if content else None
+
+    def create_queue(self, path: str, **properties: Any) -> dict[str, Any]:
+        created: dict[str, Any] = self.admin(
+            "PUT", f"/namespaces/{self.namespace}/queues/{path}", properties
+        )
+        return created
+
+    def delete_queue(self, path: str) -> None:
+        self.admin("DELETE", f"/namespaces/{self.namespace}/queues/{path}")
+
+    def queue(self, path: str) -> dict[str, Any]:
+        """Properties and counts of a queue."""
+        found: dict[str, Any] = self.admin("GET", f"/namespaces/{self.namespace}/queues/{path}")
+        return found
+
+    def health(self) -> dict[str, Any]:
+        with urllib.request.urlopen(
+            f"http://127.0.0.1:{self.admin_port}/health", timeout=10
+        ) as response:
+            answer: dict[str, Any] = json.loads(response.read())
+        return answer

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import json
 import os
 import select
@@ -89,6 +90,11 @@ class BrokerProcess:
         return "" if self.log_path is None else self.log_path.read_text(errors="replace")
 
     @property
+    def data(self) -> Path | None:
+        """The data directory; None when everything is in memory."""
+        return self._data
+
+    @property
     def pid(self) -> int:
         return self._running().pid
 
@@ -138,15 +144,49 @@ class BrokerProcess:
 
     # -- administration -------------------------------------------------------------------
 
-    def token(self, *, expires_in_s: int = 3600, port: int | None = None) -> str:
-        """A SAS token of the root rule for the whole namespace."""
-        parsed = parse_connection_string(self.connection_string)
+    def token(
+        self,
+        *,
+        expires_in_s: int = 3600,
+        port: int | None = None,
+        path: str = "",
+        rule: tuple[str, str] | None = None,
+    ) -> str:
+        """A SAS token, of the root rule and for the whole namespace unless told otherwise."""
+        rule_name, key = self.root_rule if rule is None else rule
         return make_token(
-            resource=f"sb://localhost:{self.port if port is None else port}/",
-            rule_name=parsed.shared_access_key_name or "",
-            key=parsed.shared_access_key or "",
+            resource=f"sb://localhost:{self.port if port is None else port}/{path}",
+            rule_name=rule_name,
+            key=key,
             expires_s=int(time.time()) + expires_in_s,
         )
+
+    @property
+    def root_rule(self) -> tuple[str, str]:
+        """Name and primary key of the rule in the connection string."""
+        parsed = parse_connection_string(self.connection_string)
+        return parsed.shared_access_key_name or "", parsed.shared_access_key or ""
+
+    def http(
+        self,
+        method: str,
+        path: str,
+        body: bytes | dict[str, Any] | None = None,
+        *,
+        token: str | None = None,
+        headers: dict[str, str] | None = None,
+    ) -> tuple[int, Any]:
+        """One HTTP request exactly as given: the status and the JSON answer, also of a refusal."""
+        connection = http.client.HTTPConnection("127.0.0.1", self.admin_port, timeout=10)
+        content = json.dumps(body).encode() if isinstance(body, dict) else body
+        shown = {} if token is None else {"Authorization": token}
+        try:
+            connection.request(method, path, content, {**shown, **(headers or {})})
+            response = connection.getresponse()
+            answer = response.read()
+        finally:
+            connection.close()
+        return response.status, json.loads(answer) if answer else None
 
     def admin(self, method: str, path: str, body: dict[str, Any] | None = None) -> Any:
         """Call the HTTP side with Manage; the JSON answer."""

@@ -24,7 +24,7 @@ from twinbus.amqp.events import (
 )
 from twinbus.amqp.limits import AmqpLimits
 from twinbus.amqp.link import ReceivingLink, SendingLink
-from twinbus.amqp.performatives import Attach, Disposition, Source, Target
+from twinbus.amqp.performatives import Attach, Disposition, Error, Source, Target
 from twinbus.amqp.sections import AmqpValue, Message, Properties
 from twinbus.amqp.session import Session
 
@@ -55,6 +55,7 @@ class WireClient:
         self.events: list[Event] = []
         self._handle = 0
         self._session: Session | None = None
+        self._nodes: dict[str, tuple[SendingLink, ReceivingLink]] = {}
 
     # -- plumbing -------------------------------------------------------------------------
 
@@ -90,6 +91,8 @@ class WireClient:
                     return event
             if time.monotonic() > deadline:
                 raise TimeoutError(f"no {kind.__name__} came; only {self.events!r:.400}")
+            if any(isinstance(event, ConnectionClosed) for event in self.events):
+                raise ConnectionError(f"no {kind.__name__} will come: {self.events!r:.400}")
             self.pump()
 
     def close(self) -> None:
@@ -153,37 +156,57 @@ class WireClient:
 
     def refusal(self, link: SendingLink | ReceivingLink) -> str:
         """The condition with which the broker detached a link."""
+        return str(self.detach_error(link).condition)
+
+    def detach_error(self, link: SendingLink | ReceivingLink) -> Error:
+        """The error with which the broker detached a link."""
         event = self.wait_for(LinkDetached, lambda detached: detached.link is link)
         assert event.error is not None
-        return str(event.error.condition)
+        error: Error = event.error
+        return error
+
+    def node(self, address: str) -> tuple[SendingLink, ReceivingLink]:
+        """The links for requests to ``$cbs`` or a management node, and for its replies."""
+        if address not in self._nodes:
+            replies = self.attach_receiver(address, target=Target(address="reply-here"))
+            replies.grant(10)
+            requests = self.attach_sender(address)
+            self._await_credit(requests)
+            self._nodes[address] = requests, replies
+        return self._nodes[address]
 
     def ask(self, node: str, message: Message) -> Message:
         """Send a request to ``$cbs`` or a management node and wait for its reply."""
-        replies = self.attach_receiver(node, target=Target(address="reply-here"))
+        requests, replies = self.node(node)
         replies.grant(10)
-        requests = self.attach_sender(node)
         self._await_credit(requests)
         requests.send(message.encode(), b"request", settled=True)
         self.flush()
         event = self.wait_for(DeliveryReceived, lambda received: received.link is replies)
         return Message.decode(event.payload)
 
+    def token_request(self, token: Any, **properties: Any) -> Message:
+        """What put_token() sends; ``properties`` replace those of a good request."""
+        return Message(
+            properties=Properties(message_id="token", reply_to="reply-here"),
+            application_properties={
+                "operation": "put-token",
+                "type": "servicebus.windows.net:sastoken",
+                "name": f"sb://localhost:{self.port}/",
+                **properties,
+            },
+            body=AmqpValue(token),
+        )
+
+    def show_token(self, token: Any, **properties: Any) -> tuple[int, str]:
+        """Show a token; the status code and the sentence of the answer."""
+        told = self.ask("$cbs", self.token_request(token, **properties)).application_properties
+        assert told is not None
+        return int(told["status-code"]), str(told["status-description"])
+
     def put_token(self, token: str) -> int:
         """Show a token; the status code of the answer."""
-        reply = self.ask(
-            "$cbs",
-            Message(
-                properties=Properties(message_id="token", reply_to="reply-here"),
-                application_properties={
-                    "operation": "put-token",
-                    "type": "servicebus.windows.net:sastoken",
-                    "name": f"sb://localhost:{self.port}/",
-                },
-                body=AmqpValue(token),
-            ),
-        )
-        assert reply.application_properties is not None
-        return int(reply.application_properties["status-code"])
+        return self.show_token(token)[0]
 
     def manage(self, entity: str, operation: str, body: Any) -> Message:
         """One management request."""

@@ -1,13 +1,18 @@
-"""The HTTP side of a broker: is it well, and which queues does it have?
+"""The HTTP side of a broker: is it well, which queues does it have, and who may use them?
 
     GET    /health                                     anyone
     GET    /namespaces/{namespace}/queues              Manage
     GET    /namespaces/{namespace}/queues/{path}       Manage
     PUT    /namespaces/{namespace}/queues/{path}       Manage; properties as a JSON object
     DELETE /namespaces/{namespace}/queues/{path}       Manage
+    GET    /namespaces/{namespace}/rules               Manage; names and claims, never keys
+    PUT    /namespaces/{namespace}/rules/{name}        Manage; {"claims": ["Send", ...]}
+    DELETE /namespaces/{namespace}/rules/{name}        Manage
+    POST   /namespaces/{namespace}/keys/{name}/{which} Manage; a new primary or secondary key
 
 A caller shows the same shared access signature as on AMQP, in the Authorization header, made
-out to this host. Errors are one JSON object with a sentence.
+out to this host. Errors are one JSON object with a sentence. A key is told once, to whoever
+made it, and is in no log.
 """
 
 from __future__ import annotations
@@ -25,7 +30,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from twinbus import __version__
-from twinbus.broker.access.claims import Claim
+from twinbus.broker.access.claims import AuthorizationRule, Claim
 from twinbus.broker.access.sas import Audience, parse_token, verify
 from twinbus.broker.broker import LOOPBACK_NAMES, Broker, RunningNamespace
 from twinbus.broker.entities.description import QueueDescription
@@ -33,6 +38,8 @@ from twinbus.broker.entities.queue import Queue
 from twinbus.errors import AccessDenied, ConfigurationError, TwinbusError
 
 BODY_BYTES_MAX = 64 * 1024
+# An answer that holds a key is for its caller alone, not for a cache on the way.
+NOT_KEPT = {"Cache-Control": "no-store"}
 
 
 class AdminError(Exception):
@@ -55,6 +62,8 @@ def admin_application(broker: Broker) -> Starlette:
     """The HTTP application of a broker."""
     desk = AdminDesk(broker)
     path = "/namespaces/{namespace}/queues/{path:path}"
+    rule = "/namespaces/{namespace}/rules/{name}"
+    key = "/namespaces/{namespace}/keys/{name}/{which}"
     return Starlette(
         routes=[
             Route("/health", desk.health),
@@ -62,6 +71,10 @@ def admin_application(broker: Broker) -> Starlette:
             Route(path, desk.get_queue, methods=["GET"]),
             Route(path, desk.put_queue, methods=["PUT"]),
             Route(path, desk.delete_queue, methods=["DELETE"]),
+            Route("/namespaces/{namespace}/rules", desk.list_rules),
+            Route(rule, desk.put_rule, methods=["PUT"]),
+            Route(rule, desk.delete_rule, methods=["DELETE"]),
+            Route(key, desk.regenerate_key, methods=["POST"]),
         ],
         exception_handlers={AdminError: _as_json, TwinbusError: _as_json},
     )
@@ -154,6 +167,52 @@ class AdminDesk:
         await self._namespace(request).delete_queue(queue.description.path)
         return Response(status_code=204)
 
+    # -- access rules ---------------------------------------------------------------------
+
+    async def list_rules(self, request: Request) -> Response:
+        rules = self._namespace(request).access.rules
+        return JSONResponse([{"name": rule.name, "claims": rule.claims.names()} for rule in rules])
+
+    async def put_rule(self, request: Request) -> Response:
+        namespace, name = self._namespace(request), request.path_params["name"]
+        claims = _claims(await _json_body(request))
+        if namespace.access.rules.find(name) is not None:
+            raise AdminError(409, f"The access rule {name!r} exists already. Delete it first.")
+        rule = namespace.add_rule(name, claims)
+        body = {
+            "name": rule.name,
+            "claims": rule.claims.names(),
+            "primary_key": rule.primary_key,
+            "secondary_key": rule.secondary_key,
+        }
+        return JSONResponse(body, status_code=201, headers=NOT_KEPT)
+
+    async def delete_rule(self, request: Request) -> Response:
+        namespace = self._namespace(request)
+        namespace.remove_rule(self._rule(namespace, request).name)
+        return Response(status_code=204)
+
+    async def regenerate_key(self, request: Request) -> Response:
+        namespace = self._namespace(request)
+        rule, which = self._rule(namespace, request), request.path_params["which"]
+        if which not in ("primary", "secondary"):
+            raise AdminError(404, "A rule has a primary and a secondary key. Name one of the two.")
+        body = {
+            "name": rule.name,
+            "which": which,
+            "key": namespace.regenerate_key(rule.name, which),
+        }
+        return JSONResponse(body, headers=NOT_KEPT)
+
+    def _rule(self, namespace: RunningNamespace, request: Request) -> AuthorizationRule:
+        name = request.path_params["name"]
+        rule = namespace.access.rules.find(name)
+        if rule is None:
+            raise AdminError(404, f"There is no access rule {name[:60]!a}. List them first.")
+        return rule
+
+    # -- what a request is about ----------------------------------------------------------
+
     def _queue(self, request: Request) -> Queue:
         path = request.path_params["path"]
         queue = self._namespace(request).queue(path)
@@ -175,7 +234,8 @@ class AdminDesk:
 def _check_access(request: Request, namespace: RunningNamespace) -> None:
     now_s = namespace.access.now().wall_ms / 1000
     host = (request.url.hostname or "").lower()
-    audience = Audience(LOOPBACK_NAMES | {host}, request.url.port or 80)
+    # The port is the socket's own: the Host header is the caller's word and opens nothing.
+    audience = Audience(LOOPBACK_NAMES | {host}, request.scope["server"][1])
     try:
         grant = verify(
             parse_token(request.headers.get("authorization", "")),
@@ -186,7 +246,9 @@ def _check_access(request: Request, namespace: RunningNamespace) -> None:
     except AccessDenied as error:
         raise AdminError(401, str(error)) from error
     if grant.segments or Claim.MANAGE not in grant.claims:
-        raise AdminError(403, "The claim Manage on the namespace is missing.")
+        raise AdminError(
+            403, "The claim Manage on the namespace is missing. Use a key whose rule has it."
+        )
 
 
 async def _json_body(request: Request) -> dict[str, Any]:
@@ -199,8 +261,17 @@ async def _json_body(request: Request) -> dict[str, Any]:
         return {}
     try:
         values = json.loads(body)
-    except ValueError as error:
-        raise AdminError(400, "The body is not valid JSON.") from error
+    except (ValueError, RecursionError) as error:
+        raise AdminError(400, "The body is not valid JSON. Send one JSON object.") from error
     if not isinstance(values, dict):
         raise AdminError(400, "The body must be a JSON object.")
     return values
+
+
+def _claims(values: dict[str, Any]) -> Claim:
+    names = values.get("claims")
+    if set(values) != {"claims"} or not isinstance(names, list):
+        raise AdminError(400, 'The body must be {"claims": [...]} and nothing else.')
+    if not all(isinstance(name, str) for name in names):
+        raise AdminError(400, "A claim must be text. Use Send, Listen or Manage.")
+    return Claim.from_names(names)

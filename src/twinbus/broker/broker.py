@@ -123,10 +123,21 @@ class RunningNamespace:
         self._set_rules(self._namespace.rules.with_rule(rule))
         return rule
 
-    def regenerate_key(self, name: str, which: WhichKey) -> None:
-        """Replace one key; who used it is cut off at once."""
+    def remove_rule(self, name: str) -> None:
+        """Forget a rule; who used it is cut off at once. One with Manage must remain."""
+        rules = self._namespace.rules.without(name)
+        if not any(Claim.MANAGE in rule.claims for rule in rules):
+            raise ConfigurationError(
+                f"The rule {name!r} is the last one with Manage", hint="Add another one first"
+            )
+        self._set_rules(rules)
+
+    def regenerate_key(self, name: str, which: WhichKey) -> str:
+        """Replace one key, and return the new one; who used the old one is cut off at once."""
         rules = self._namespace.rules.with_new_key(name, which, SystemRandom().randbytes)
         self._set_rules(rules)
+        rule = next(rule for rule in rules if rule.name == name)
+        return rule.primary_key if which == "primary" else rule.secondary_key
 
     def _set_rules(self, rules: RuleSet) -> None:
         self._keys.replace(self.name, rules)

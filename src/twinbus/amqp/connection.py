@@ -21,6 +21,7 @@ from typing import Any
 from twinbus.amqp.errors import AmqpError, Condition
 from twinbus.amqp.events import ConnectionClosed, Event, Opened, SessionBegun, SessionEnded
 from twinbus.amqp.frames import (
+    FRAME_SASL,
     HEARTBEAT,
     PROTOCOL_AMQP,
     PROTOCOL_SASL,
@@ -44,6 +45,7 @@ from twinbus.amqp.performatives import (
     encode_performative,
 )
 from twinbus.amqp.session import Session
+from twinbus.amqp.transfers import TRANSFER_START, decode_transfer
 from twinbus.amqp.types import Symbol
 
 # The smallest frame size AMQP allows a peer to ask for, and the largest SASL frame.
@@ -148,17 +150,44 @@ class Connection:
 
     def _step(self, events: list[Event]) -> bool:
         """Take one header or frame; False when the rest of it has not arrived yet."""
+        if self.phase is Phase.RUNNING:
+            return self._on_running_frame(events)
         if self.phase in (Phase.SASL_HEADER, Phase.AMQP_HEADER):
             return self._on_header(events)
         frame = self._frames.next_frame()
         if frame is None:
             return False
         if frame.pos == frame.end:
-            if self.phase in (Phase.SASL, Phase.OPEN):
-                raise AmqpError(Condition.NOT_ALLOWED, "An empty frame came before the open.")
-            return True
-        self._on_frame(frame, events)
+            raise AmqpError(Condition.NOT_ALLOWED, "An empty frame came before the open.")
+        self._on_handshake_frame(frame, events)
         return True
+
+    def _on_running_frame(self, events: list[Event]) -> bool:
+        """The hot path: one frame of an open connection, most often a transfer."""
+        frame = self._frames.next_frame()
+        if frame is None:
+            return False
+        if frame.pos == frame.end:
+            return True
+        if frame.type == FRAME_SASL:
+            raise AmqpError(Condition.NOT_ALLOWED, "The SASL exchange is over.")
+        buf, end = frame.buf, frame.end
+        if buf.startswith(TRANSFER_START, frame.pos, end):
+            transfer, position = decode_transfer(buf, frame.pos, end)
+            session = self._session(frame.channel)
+            if session is not None:
+                session.receive_transfer(transfer, buf[position:end], events)
+            return True
+        performative, _position = decode_performative(buf, frame.pos, end, Budget(self.limits))
+        self._on_performative(frame.channel, performative, events)
+        return True
+
+    def _session(self, channel: int) -> Session | None:
+        """The session a frame is for; None when it was ended and the frame comes too late."""
+        session = self.sessions.get(channel)
+        if session is None and channel not in self._ended_channels:
+            raise AmqpError(Condition.NOT_ALLOWED, f"No session was begun on channel {channel}.")
+        return None if session is None or session.is_ended else session
 
     def _on_header(self, events: list[Event]) -> bool:
         header = self._frames.next_header()
@@ -186,19 +215,16 @@ class Connection:
             self.write(PROTOCOL_AMQP)
         return True
 
-    def _on_frame(self, frame: Frame, events: list[Event]) -> None:
+    def _on_handshake_frame(self, frame: Frame, events: list[Event]) -> None:
         wants_sasl = self.phase is Phase.SASL
-        if (frame.type == 1) is not wants_sasl:
+        if (frame.type == FRAME_SASL) is not wants_sasl:
             raise AmqpError(
                 Condition.NOT_ALLOWED,
                 "Finish the SASL exchange before AMQP frames, and do not return to it.",
             )
         budget = Budget(self.limits)
-        performative, position = decode_performative(frame.buf, frame.pos, frame.end, budget)
-        if self.phase is Phase.RUNNING:
-            payload = frame.buf[position : frame.end] if position < frame.end else b""
-            self._on_performative(frame.channel, performative, payload, events)
-        elif wants_sasl:
+        performative, _position = decode_performative(frame.buf, frame.pos, frame.end, budget)
+        if wants_sasl:
             self._on_sasl(performative, events)
         else:
             self._on_open(performative, events)
@@ -302,7 +328,7 @@ class Connection:
         self.write(encode_frame(channel, encode_performative(performative)))
 
     def _on_performative(
-        self, channel: int, performative: Performative, payload: bytes, events: list[Event]
+        self, channel: int, performative: Performative, events: list[Event]
     ) -> None:
         match performative:
             case Begin():
@@ -315,13 +341,9 @@ class Connection:
             case Open():
                 raise AmqpError(Condition.NOT_ALLOWED, "The connection is open already.")
             case _:
-                session = self.sessions.get(channel)
-                if session is not None and not session.is_ended:
-                    session.receive(performative, payload, events)
-                elif channel not in self._ended_channels and session is None:
-                    raise AmqpError(
-                        Condition.NOT_ALLOWED, f"No session was begun on channel {channel}."
-                    )
+                session = self._session(channel)
+                if session is not None:
+                    session.receive(performative, events)
 
     def _on_begin(self, channel: int, begin: Begin, events: list[Event]) -> None:
         if channel > self.limits.channel_max:

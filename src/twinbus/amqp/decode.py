@@ -17,7 +17,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable
 from typing import Any, Final, TypeAlias
-from uuid import UUID
+from uuid import UUID, SafeUUID
 
 from twinbus.amqp.errors import DecodeError
 from twinbus.amqp.limits import DEFAULT_LIMITS, AmqpLimits, Budget
@@ -116,8 +116,19 @@ def _raw(kind: Callable[[bytes], Any], width: int) -> Decoder:
     return decode
 
 
+_UUID: Any = UUID
+_set_int: Final = _UUID.int.__set__
+_set_is_safe: Final = _UUID.is_safe.__set__
+_SAFETY: Final = SafeUUID.unknown
+
+
 def _uuid(raw: bytes) -> UUID:
-    return UUID(int=int.from_bytes(raw, "big"))
+    """UUID(bytes=raw) without its checks, in less than half the time: 65,536 of them fit into one
+    frame, and a frame has to be read within 50 ms."""
+    value = object.__new__(UUID)
+    _set_int(value, int.from_bytes(raw, "big"))
+    _set_is_safe(value, _SAFETY)
+    return value
 
 
 def _boolean(buf: bytes, pos: int, end: int, budget: Budget) -> tuple[bool, int]:

@@ -8,7 +8,7 @@ Rule 1: the size of a frame is checked as soon as its head is here, before anoth
 Rule 2: a frame is a window (buf, pos, end) on the received bytes; no frame is copied that
         arrived whole.
 Rule 3: the work is proportional to the bytes, whether thousands of frames come in one chunk or
-        one frame comes byte by byte: pieces are joined once, when the frame they belong to is whole.
+        one frame comes byte by byte: pieces are joined once, when their frame is whole.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Short lists of small fields, read without building anything but the values.
+"""Lists of small fields, read without building anything but the values.
 
-Rule 1: this path never refuses. What it does not know, or finds odd, is None, and the general
+Rule 1: this path never refuses. What it does not know, or finds odd, is 0, and the general
         decoder (composites.py) gives the verdict and the sentence.
 Rule 2: it and the general decoder give equal values; a test compares them.
 """
@@ -22,21 +22,32 @@ STATE: Final = b"\x00"
 NOT_PLAIN: Final = b""
 """For a field that, unless it is null, sends the whole list to the general decoder."""
 
+_LONG_LIST: Final = struct.Struct(">II").unpack_from
 _NULLS: Final = tuple(b"\x40" * count for count in range(14))
 _ACCEPTED_FORMS: Final = (b"\x00\x53\x24\x45", b"\x00\x53\x24\xc0\x01\x00")
 
 
 def plain_fields(
     buf: bytes, pos: int, end: int, codes: tuple[bytes, ...], values: list[Any]
-) -> list[Any] | None:
-    """Fill ``values`` from a short list whose size stands at ``pos``; None if it is not plain.
+) -> int:
+    """Fill ``values`` from the list whose constructor stands at ``pos``.
 
-    Positions only grow, so ending exactly at the stop proves that nothing was read beyond it.
+    Returns the position behind the list, or 0 if it is not plain. Positions only grow, so
+    ending exactly at the stop proves that nothing was read beyond it.
     """
     try:
-        stop = pos + 1 + buf[pos]
-        count = buf[pos + 1]
-        pos += 2
+        if buf[pos] == 0xC0:
+            stop = pos + 2 + buf[pos + 1]
+            count = buf[pos + 2]
+            pos += 3
+        elif buf[pos] == 0xD0:
+            size, count = _LONG_LIST(buf, pos + 1)
+            stop = pos + 5 + size
+            pos += 9
+        else:
+            return 0
+        if count > len(codes):
+            return 0
         for index in range(count):
             code = buf[pos]
             if code == 0x40:
@@ -45,7 +56,7 @@ def plain_fields(
                     break
                 pos += 1
             elif code not in codes[index]:
-                return None
+                return 0
             elif code == 0x52 or code == 0x50:
                 values[index] = buf[pos + 1]
                 pos += 2
@@ -61,7 +72,7 @@ def plain_fields(
                 values[index] = buf[start:pos]
             elif code == 0x56:
                 if buf[pos + 1] > 1:
-                    return None
+                    return 0
                 values[index] = buf[pos + 1] == 1
                 pos += 2
             elif code == 0x00:
@@ -71,8 +82,8 @@ def plain_fields(
                 values[index] = code == 0x41
                 pos += 1
     except (IndexError, struct.error):
-        return None
-    return values if pos == stop <= end else None
+        return 0
+    return stop if pos == stop <= end else 0
 
 
 def _after_accepted(buf: bytes, pos: int) -> int:

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from twinbus.amqp.composites import SPECS, decode_fields
 from twinbus.amqp.decode import decode_value
@@ -227,11 +227,11 @@ _HEADER_CODES: Final = (BOOLEAN, UBYTE, UINT, BOOLEAN, UINT)
 
 
 def _header(buf: bytes, pos: int, end: int, found: MessageSections, budget: Budget) -> int:
-    if buf[pos] == 0xC0:
-        values = plain_fields(buf, pos + 1, end, _HEADER_CODES, [False, None, None, False, 0])
-        if values is not None:
-            found.header = Header(*values)
-            return pos + 2 + buf[pos + 1]
+    values: list[Any] = [False, None, None, False, 0]
+    stop = plain_fields(buf, pos, end, _HEADER_CODES, values)
+    if stop:
+        found.header = Header(*values)
+        return stop
     found.header, pos = decode_fields(SPECS[Header], buf, pos, end, budget)
     return pos
 

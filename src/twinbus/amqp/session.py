@@ -202,12 +202,17 @@ class Session:
 
     # -- receiving ------------------------------------------------------------------------
 
-    def receive(self, performative: Performative, payload: bytes, events: list[Event]) -> None:
-        """Act on one frame of this session."""
+    def receive_transfer(self, transfer: Transfer, payload: bytes, events: list[Event]) -> None:
+        """Act on a transfer: the hot path of receive()."""
+        try:
+            self._on_transfer(transfer, payload, events)
+        except AmqpError as error:
+            self._fail(error, events)
+
+    def receive(self, performative: Performative, events: list[Event]) -> None:
+        """Act on any other frame of this session."""
         try:
             match performative:
-                case Transfer():
-                    self._on_transfer(performative, payload, events)
                 case Flow():
                     self._on_flow(performative, events)
                 case Disposition():
@@ -222,8 +227,11 @@ class Session:
                         f"A {type(performative).__name__.lower()} frame is not allowed here.",
                     )
         except AmqpError as error:
-            self.end(error)
-            events.append(SessionEnded(self, wire_error(error)))
+            self._fail(error, events)
+
+    def _fail(self, error: AmqpError, events: list[Event]) -> None:
+        self.end(error)
+        events.append(SessionEnded(self, wire_error(error)))
 
     def _on_transfer(self, transfer: Transfer, payload: bytes, events: list[Event]) -> None:
         self._next_incoming_id = (self._next_incoming_id + 1) & _WRAP

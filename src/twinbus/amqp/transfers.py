@@ -61,29 +61,65 @@ _TRANSFER_DEFAULTS: Final = (None, None, None, None, None, False, None, None, Fa
 _DISPOSITION_CODES: Final = (BOOLEAN, UINT, UINT, BOOLEAN, STATE, BOOLEAN)
 _DISPOSITION_DEFAULTS: Final = (None, None, None, False, None, False)
 
-_TRANSFER_SHORT: Final = b"\x00\x53\x14\xc0"
-_DISPOSITION_SHORT: Final = b"\x00\x53\x15\xc0"
+TRANSFER_START: Final = b"\x00\x53\x14"
+"""How nearly every transfer begins; a peer may write the descriptor in other ways."""
+_DISPOSITION: Final = b"\x00\x53\x15"
+_TRANSFER_SHORT: Final = TRANSFER_START + b"\xc0"
+_DISPOSITION_SHORT: Final = _DISPOSITION + b"\xc0"
 
 
 def decode_transfer(
     buf: bytes, pos: int, end: int, budget: Budget | None = None
 ) -> tuple[Transfer, int]:
     """The transfer whose descriptor starts at ``pos``, and the position of its payload."""
-    if buf.startswith(_TRANSFER_SHORT, pos, end):
-        values = plain_fields(buf, pos + 4, end, _TRANSFER_CODES, list(_TRANSFER_DEFAULTS))
-        if values is not None and values[0] is not None:
-            return Transfer(*values), pos + 5 + buf[pos + 4]
+    if buf.startswith(TRANSFER_START, pos, end):
+        found = _plain_transfer(buf, pos + 3, end)
+        if found is not None:
+            return found
+        values: list[Any] = list(_TRANSFER_DEFAULTS)
+        stop = plain_fields(buf, pos + 3, end, _TRANSFER_CODES, values)
+        if stop and values[0] is not None:
+            return Transfer(*values), stop
     return _decode_general(Transfer, buf, pos, end, budget)
+
+
+_PLAIN_START: Final = struct.Struct(">BBBBIBIBB").unpack_from
+_PLAIN_START_BYTES: Final = 15
+_PLAIN_ENDS: Final = {
+    # message format 0, settled, more; what follows is null, written out or not
+    form + nulls: settled
+    for form, settled in ((b"\x43\x42\x42", False), (b"\x43\x41\x42", True), (b"\x43\x42", False))
+    for nulls in (b"", b"\x40" * 5)
+}
+
+
+def _plain_transfer(buf: bytes, pos: int, end: int) -> tuple[Transfer, int] | None:
+    """One message in one frame with numbers of fixed width, as fast clients write it."""
+    if end - pos < _PLAIN_START_BYTES:
+        return None
+    code, size, count, handle_code, handle, id_code, delivery_id, tag_code, tag_size = (
+        _PLAIN_START(buf, pos)
+    )
+    if code != 0xC0 or handle_code != 0x70 or id_code != 0x70 or tag_code != 0xA0:
+        return None
+    tag_end = pos + _PLAIN_START_BYTES + tag_size
+    stop = pos + 2 + size
+    settled = _PLAIN_ENDS.get(buf[tag_end:stop])
+    if settled is None or stop > end or count != 3 + stop - tag_end:
+        return None
+    tag = buf[pos + _PLAIN_START_BYTES : tag_end]
+    return Transfer(handle, delivery_id, tag, 0, settled), stop
 
 
 def decode_disposition(
     buf: bytes, pos: int, end: int, budget: Budget | None = None
 ) -> tuple[Disposition, int]:
     """The disposition whose descriptor starts at ``pos``, and the position after it."""
-    if buf.startswith(_DISPOSITION_SHORT, pos, end):
-        values = plain_fields(buf, pos + 4, end, _DISPOSITION_CODES, list(_DISPOSITION_DEFAULTS))
-        if values is not None and values[0] is not None and values[1] is not None:
-            return Disposition(*values), pos + 5 + buf[pos + 4]
+    if buf.startswith(_DISPOSITION, pos, end):
+        values: list[Any] = list(_DISPOSITION_DEFAULTS)
+        stop = plain_fields(buf, pos + 3, end, _DISPOSITION_CODES, values)
+        if stop and values[0] is not None and values[1] is not None:
+            return Disposition(*values), stop
     return _decode_general(Disposition, buf, pos, end, budget)
 
 

@@ -167,6 +167,7 @@ class Array:
     def of(cls, constructor: int, items: tuple[Any, ...] | list[Any]) -> Array:
         """An array that the Azure SDK can read.
 
-        Its decoder expects no constructor in an empty array, and would take ours for the next value.
+        Its decoder expects no constructor in an empty array; it would take ours for the next
+        value.
         """
         return cls(constructor if items else None, tuple(items))

@@ -67,6 +67,8 @@ class Peer(asyncio.Protocol):
         self.connection = Connection(
             Role.SERVER, ConnectionOptions(container_id=CONTAINER_ID, limits=self.limits)
         )
+        self.now = namespace.now()
+        """When the bytes being worked on arrived: one look at the clock for all of them."""
         self.grants = Grants()
         self.token_desk = TokenDesk(self)
         self._loop = asyncio.get_running_loop()
@@ -111,9 +113,13 @@ class Peer(asyncio.Protocol):
                     )
                 )
                 return
-        self.connection.heard(self._loop.time())
+        self.now = self.namespace.now()
+        self.connection.heard(self.now.monotonic_s)
         for event in self.connection.receive(data):
-            self._on_event(event)
+            if type(event) is DeliveryReceived:
+                self._on_delivery(event)
+            else:
+                self._on_event(event)
         self.flush()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -155,7 +161,7 @@ class Peer(asyncio.Protocol):
             return
         if self.connection.has_output:
             self._transport.write(self.connection.take_output())
-            self.connection.wrote(self._loop.time())
+            self.connection.wrote(self.namespace.now().monotonic_s)
         if self.connection.phase is Phase.CLOSED:
             self._transport.close()
 
@@ -218,8 +224,8 @@ class Peer(asyncio.Protocol):
                 self._on_closed(event)
 
     def _on_delivery(self, event: DeliveryReceived) -> None:
-        end = self._ends.get(id(event.link))
-        if end is None or not hasattr(end, "on_delivery"):
+        end = event.link.owner
+        if end is None:
             return
         try:
             end.on_delivery(event)
@@ -243,7 +249,7 @@ class Peer(asyncio.Protocol):
         self._watch_silence()
 
     def _watch_silence(self) -> None:
-        now_s = self._loop.time()
+        now_s = self.namespace.now().monotonic_s
         for event in self.connection.handle_timer(now_s):
             self._on_event(event)
         self.flush()
@@ -267,6 +273,7 @@ class Peer(asyncio.Protocol):
 
     def _forget(self, link: Any) -> None:
         end = self._ends.pop(id(link), None)
+        link.owner = None
         if end is not None:
             end.detached()
 

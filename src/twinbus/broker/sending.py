@@ -16,6 +16,7 @@ from twinbus.amqp.frames import encode_frame
 from twinbus.amqp.link import ReceivingLink
 from twinbus.amqp.transfers import encode_disposition
 from twinbus.broker.access.claims import Claim
+from twinbus.broker.entities.description import EntityStatus
 from twinbus.broker.entities.queue import Queue
 from twinbus.broker.ingest import ingest
 
@@ -80,10 +81,9 @@ class SendingEnd:
         self._link.replenish()
 
     def _take(self, event: DeliveryReceived) -> None:
-        namespace, queue = self._peer.namespace, self.queue
-        description = queue.description
-        now = namespace.now()
-        if not description.status.can_send:
+        peer, queue = self._peer, self.queue
+        namespace, description, now = peer.namespace, queue.description, peer.now
+        if description.status is not EntityStatus.ACTIVE and not description.status.can_send:
             raise AmqpError(
                 Condition.ENTITY_DISABLED,
                 f"The queue {description.display_path!r} takes no messages: it is "
@@ -91,7 +91,7 @@ class SendingEnd:
             )
         if namespace.failure is not None:
             raise AmqpError(Condition.INTERNAL_ERROR, "The broker's disk failed.")
-        taken = ingest(event.payload, event.message_format, description, self._peer.limits, now)
+        taken = ingest(event.payload, event.message_format, description, peer.limits, now)
         count = len(taken.messages) + taken.ping_count
         namespace.throttle.check(queue.queue_id, count, now.monotonic_s)
         if not queue.has_room_for(taken.byte_count):
@@ -103,12 +103,10 @@ class SendingEnd:
         if not taken.messages:
             self._accept_unstored(event)
             return
-        ticket = None
         if not event.settled:
             self._waiting.add(event.delivery_id)
-        ticket = SendTicket(self, event.delivery_id, taken.byte_count)
-        self._peer.began_storing(taken.byte_count)
-        queue.enqueue(taken.messages, ticket)
+        peer.began_storing(taken.byte_count)
+        queue.enqueue(taken.messages, SendTicket(self, event.delivery_id, taken.byte_count))
         namespace.touch(queue)
 
     def _accept_unstored(self, event: DeliveryReceived) -> None:

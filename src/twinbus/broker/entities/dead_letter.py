@@ -49,11 +49,13 @@ def _with_reason(bare: bytes, outcome: DeadLetter) -> bytes:
         added[DESCRIPTION] = outcome.description[:TEXT_CHARACTERS_MAX]
     if not added:
         return bare
-    sections = scan_message(bare, 0, len(bare))
+    sections = scan_message(bare, 0, len(bare), body_required=False)
     properties: dict[str, Any] = {}
     span = sections.application_properties
     if span is not None:
         properties, _end = decode_value(bare, span[0], span[1], Budget())
     before = 0 if sections.properties is None else sections.properties[1]
     section = _APPLICATION_PROPERTIES + encode_value({**properties, **added})
-    return bare[:before] + section + bare[sections.body_start :]
+    # A message may have no body; then the section before it, or a footer, is the end.
+    behind = sections.body_start if sections.body_start >= 0 else (span or (0, before))[1]
+    return bare[:before] + section + bare[behind:]

@@ -127,26 +127,29 @@ class Queue:
 
     def enqueue(self, messages: list[IncomingMessage], ticket: Ticket | None) -> None:
         """Take messages in; ``ticket`` hears when they are on disk."""
-        self._count_in(messages)
         is_ours = ticket is None
-        later = [message for message in messages if message.due_ms is not None]
-        if not later:
+        if not self._count_in(messages):
             self.batch.arrivals.append(Arrival(messages, ticket, is_ours))
             return
+        later = [message for message in messages if message.due_ms is not None]
         visible = [message for message in messages if message.due_ms is None]
         self.batch.scheduled.append(Arrival(later, ticket, is_ours))
         if visible:
             self.batch.arrivals.append(Arrival(visible, None, is_ours))
 
-    def _count_in(self, messages: list[IncomingMessage]) -> None:
+    def _count_in(self, messages: list[IncomingMessage]) -> bool:
+        """Count what arrives; whether any of it is for later."""
         size = 0
+        has_later = False
         for message in messages:
             size += len(message.record)
             if message.due_ms is not None:
+                has_later = True
                 self._next_due_ms = _earlier(self._next_due_ms, message.due_ms)
             elif message.expires_ms is not None:
                 self._next_expiry_ms = _earlier(self._next_expiry_ms, message.expires_ms)
         self.byte_count += size
+        return has_later
 
     def cancel_scheduled(self, rows: list[ScheduledRow], ticket: Ticket) -> None:
         """Remove scheduled messages that were read for this purpose."""

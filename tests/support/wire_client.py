@@ -24,7 +24,7 @@ from twinbus.amqp.events import (
 )
 from twinbus.amqp.limits import AmqpLimits
 from twinbus.amqp.link import ReceivingLink, SendingLink
-from twinbus.amqp.performatives import Attach, Disposition, Error, Source, Target
+from twinbus.amqp.performatives import Accepted, Attach, Disposition, Error, Source, Target
 from twinbus.amqp.sections import AmqpValue, Message, Properties
 from twinbus.amqp.session import Session
 
@@ -232,8 +232,12 @@ class WireClient:
         tag = link.delivery_count.to_bytes(4, "big")
         delivery_id = link.send(payload, tag, settled=False, message_format=message_format)
         self.flush()
+        return self.outcome(delivery_id)
+
+    def outcome(self, delivery_id: int) -> Any:
+        """What the broker says about a delivery that we sent."""
         event = self.wait_for(
-            DispositionReceived, lambda seen: seen.first <= delivery_id <= seen.last
+            DispositionReceived, lambda seen: seen.role and seen.first <= delivery_id <= seen.last
         )
         return event.state
 
@@ -241,6 +245,19 @@ class WireClient:
         """Say what became of deliveries that the broker sent."""
         self.session.send(Disposition(True, first, last, settled, state))
         self.flush()
+
+    def settled(self, first: int, state: Any, last: int | None = None) -> Any:
+        """Settle deliveries and wait for the broker's answer: the state it confirms."""
+        self.settle(first, first if last is None else last, state)
+        event = self.wait_for(
+            DispositionReceived, lambda seen: not seen.role and seen.first <= first <= seen.last
+        )
+        return event.state
+
+    def complete(self, delivery_id: int) -> None:
+        """Complete one message; it is gone when this returns."""
+        state = self.settled(delivery_id, Accepted())
+        assert state == Accepted(), state
 
 
 def connected(port: int, token: str) -> WireClient:

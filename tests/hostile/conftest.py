@@ -1,0 +1,47 @@
+"""One broker and one bystander for all hostile cases, and the guards around each of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.hostile.guards import (
+    BYSTANDER_QUEUE,
+    SLOW_SHARE_MAX,
+    VAULT_QUEUE,
+    Bystander,
+    Guard,
+    fill_vault,
+    guarded,
+)
+from tests.support.broker_process import BrokerProcess
+
+
+@pytest.fixture(scope="session")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
+    """``twinbus serve`` in a process of its own, with a vault and a bystander's queue."""
+    data = tmp_path_factory.mktemp("hostile") / "data"
+    with BrokerProcess(data, queues=(BYSTANDER_QUEUE, VAULT_QUEUE)) as running:
+        fill_vault(running)
+        yield running
+        assert running.is_alive, running.log()
+
+
+@pytest.fixture(scope="session")
+def bystander(broker: BrokerProcess) -> Iterator[Bystander]:
+    """A healthy client on another connection, at work during every case."""
+    running = Bystander(broker).start()
+    yield running
+    running.stop()
+    assert running.failure is None, running.failure
+    share = running.slow_share()
+    assert share <= SLOW_SHARE_MAX, f"G2: {share:.1%} of all operations took too long"
+    assert broker.queue(BYSTANDER_QUEUE)["active_message_count"] == 0, "G4: messages are left"
+
+
+@pytest.fixture(autouse=True)
+def guard(broker: BrokerProcess, bystander: Bystander) -> Iterator[Guard]:
+    """G1 to G7 around every case."""
+    with guarded(broker, bystander) as around:
+        yield around

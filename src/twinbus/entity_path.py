@@ -20,7 +20,7 @@ import re
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from twinbus.errors import InvalidEntityPath
+from twinbus.errors import ConfigurationError, InvalidEntityPath
 
 __all__ = [
     "ENTITY_PATH_LENGTH_MAX",
@@ -117,6 +117,8 @@ def parse_address(text: str) -> Address:
 
 def parse_backlog_path(text: str, *, backlog_queue_count: int | None = None) -> BacklogPath:
     """Read ``<primary>/x-servicebus-transfer/<index>``; the index has exactly one spelling."""
+    if backlog_queue_count is not None:
+        _check_count(backlog_queue_count)
     primary, *rest = _entity_segments(text)
     if len(rest) != 2 or rest[0] != BACKLOG_MARKER:
         raise InvalidEntityPath(f"{_shown(text)} is not the path of a backlog queue")
@@ -139,6 +141,14 @@ def parse_resource_segments(text: str) -> tuple[str, ...]:
         return ("$cbs",)
     names, reserved = _split_reserved(text.removesuffix("/"))
     return (*_entity_segments(names), *reserved)
+
+
+def _check_count(count: object) -> None:
+    # Not a number is not below anything, so it would let every index through.
+    if not isinstance(count, int) or isinstance(count, bool) or count < 1:
+        raise ConfigurationError(
+            f"backlog_queue_count is {count!r:.60}", hint="Use a whole number of at least 1"
+        )
 
 
 def _split_reserved(path: str) -> tuple[str, tuple[str, ...]]:

@@ -14,6 +14,7 @@ import urllib.error
 import urllib.request
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import psutil
 
@@ -206,6 +207,12 @@ class BrokerProcess:
         )
         return created
 
+    def fresh_queue(self, **properties: Any) -> str:
+        """Create a queue that nobody else uses; its name."""
+        name = f"queue-{uuid4().hex[:12]}"
+        self.create_queue(name, **properties)
+        return name
+
     def delete_queue(self, path: str) -> None:
         self.admin("DELETE", f"/namespaces/{self.namespace}/queues/{path}")
 
@@ -213,6 +220,12 @@ class BrokerProcess:
         """Properties and counts of a queue."""
         found: dict[str, Any] = self.admin("GET", f"/namespaces/{self.namespace}/queues/{path}")
         return found
+
+    def counts(self, path: str) -> dict[str, int]:
+        """How much is in a queue, by state; equal before and after when nothing got in or out."""
+        found = self.queue(path)
+        names = [name for name in found if name.endswith("_message_count")]
+        return {name: found[name] for name in [*names, "size_in_bytes"]}
 
     def health(self) -> dict[str, Any]:
         with urllib.request.urlopen(

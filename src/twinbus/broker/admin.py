@@ -25,6 +25,7 @@ from typing import Any
 
 import uvicorn
 from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
@@ -76,7 +77,11 @@ def admin_application(broker: Broker) -> Starlette:
             Route(rule, desk.delete_rule, methods=["DELETE"]),
             Route(key, desk.regenerate_key, methods=["POST"]),
         ],
-        exception_handlers={AdminError: _as_json, TwinbusError: _as_json},
+        exception_handlers={
+            AdminError: _as_json,
+            HTTPException: _as_unknown,
+            TwinbusError: _as_json,
+        },
     )
 
 
@@ -91,6 +96,7 @@ def admin_server(broker: Broker, listener: socket.socket) -> AdminServer:
         log_config=None,
         access_log=False,
         server_header=False,
+        proxy_headers=False,
         h11_max_incomplete_event_size=BODY_BYTES_MAX,
         timeout_keep_alive=5,
     )
@@ -105,6 +111,13 @@ def _as_json(_request: Request, error: Exception) -> Response:
     else:
         status = 503
     return JSONResponse({"error": str(error)}, status_code=status)
+
+
+def _as_unknown(_request: Request, error: Exception) -> Response:
+    """No route fits: the framework's plain text becomes an answer like all others."""
+    status = error.status_code if isinstance(error, HTTPException) else 404
+    sentence = "There is nothing here under that method and path. Check both."
+    return JSONResponse({"error": sentence}, status_code=status)
 
 
 def queue_as_json(queue: Queue) -> dict[str, Any]:

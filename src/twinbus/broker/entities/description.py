@@ -217,6 +217,13 @@ def _check_user_metadata(text: object) -> None:
         raise ConfigurationError(
             f"user_metadata must be text of at most {USER_METADATA_LENGTH_MAX} characters"
         )
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        # JSON can spell half a surrogate pair; no answer that lists the queue could.
+        raise ConfigurationError(
+            "user_metadata holds half a character", hint="Write it as whole Unicode characters"
+        ) from None
 
 
 def _status(value: object) -> EntityStatus:

@@ -26,6 +26,12 @@ from twinbus.amqp.sections import (
 from twinbus.amqp.types import Symbol, Timestamp
 from twinbus.broker.entities.description import QueueDescription
 from twinbus.broker.entities.record import PLAIN, IncomingMessage, Record, pack_record
+from twinbus.broker.property_limits import (
+    ID_CHARACTERS_MAX,
+    PROPERTY_BYTES_MAX,
+    check_ids,
+    check_property_sizes,
+)
 from twinbus.clock import Instant
 
 FORMAT_MESSAGE = 0
@@ -34,11 +40,6 @@ FORMAT_BATCH = 0x80013700
 PING_CONTENT_TYPE = "application/vnd.ms-servicebus-ping"
 _PING_BYTES = PING_CONTENT_TYPE.encode()
 PING_TTL_MS_MAX = 1_000
-
-# Limits of Azure Service Bus, so that what works here works there.
-ID_CHARACTERS_MAX = 128
-PROPERTIES_BYTES_MAX = 65_536
-PROPERTY_BYTES_MAX = 32_768
 
 TTL_MS_UNSPECIFIED = 0xFFFFFFFF
 # The years 1 to 9999, which is what every SDK can show as a date.
@@ -58,7 +59,7 @@ BROKER_ANNOTATIONS = frozenset(
     }
 )
 
-_MESSAGE_ID, _CONTENT_TYPE, _EXPIRY_TIME, _CREATION_TIME, _GROUP_ID = 0, 6, 8, 9, 10
+_CONTENT_TYPE, _EXPIRY_TIME, _CREATION_TIME = 6, 8, 9
 
 
 @dataclass(slots=True)
@@ -99,6 +100,8 @@ def ingest(
         if may_ping and is_ping(payload, sections):
             ping_count += 1
             continue
+        if end - start > PROPERTY_BYTES_MAX:
+            check_property_sizes(payload, sections, limits)
         messages.append(_incoming(payload, sections, description, limits, now))
     return Ingested(messages, ping_count, len(payload))
 
@@ -126,7 +129,10 @@ def _incoming(
     limits: AmqpLimits,
     now: Instant,
 ) -> IncomingMessage:
-    _check_properties(payload, sections)
+    span = sections.properties
+    # Only a long properties section can hold a long id.
+    if span is not None and span[1] - span[0] > ID_CHARACTERS_MAX:
+        check_ids(payload, span)
     bare = payload[sections.properties_start : sections.bare_end]
     if (
         sections.header is None
@@ -145,38 +151,6 @@ def _incoming(
     start_ms = now.wall_ms if due_ms is None else due_ms
     _set_expiry(record, _ttl_ms(payload, sections, description), start_ms)
     return IncomingMessage(pack_record(record), record.expires_ms, due_ms)
-
-
-def _check_properties(payload: bytes, sections: MessageSections) -> None:
-    span = sections.properties
-    # Only a long properties section can hold a long id.
-    if span is not None and span[1] - span[0] > ID_CHARACTERS_MAX:
-        for index, name in ((_MESSAGE_ID, "message id"), (_GROUP_ID, "session id")):
-            value = property_field(payload, span, index)
-            if isinstance(value, str | bytes) and len(value) > ID_CHARACTERS_MAX:
-                raise AmqpError(
-                    Condition.ARGUMENT_OUT_OF_RANGE,
-                    f"The {name} has {len(value)} characters; {ID_CHARACTERS_MAX} are allowed.",
-                )
-    span = sections.application_properties
-    if span is not None and span[1] - span[0] > PROPERTY_BYTES_MAX:
-        _check_application_properties(payload, span)
-
-
-def _check_application_properties(payload: bytes, span: tuple[int, int]) -> None:
-    if span[1] - span[0] > PROPERTIES_BYTES_MAX:
-        raise AmqpError(
-            Condition.ARGUMENT_OUT_OF_RANGE,
-            f"The application properties take more than {PROPERTIES_BYTES_MAX} bytes. "
-            "Put large values into the body.",
-        )
-    properties, _ = decode_value(payload, span[0], span[1], Budget())
-    for key, value in properties.items():
-        if isinstance(value, str | bytes) and len(value) > PROPERTY_BYTES_MAX:
-            raise AmqpError(
-                Condition.ARGUMENT_OUT_OF_RANGE,
-                f"The application property {key[:60]!r} has more than {PROPERTY_BYTES_MAX} bytes.",
-            )
 
 
 def _take_annotations(

@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
 from random import Random
-from typing import Any
+from typing import Any, Protocol
 
 from twinbus.amqp.errors import AmqpError, Condition
 from twinbus.broker.access.claims import RuleSet
@@ -55,6 +55,20 @@ FULL_DISK_PAUSE_S = 1.0
 DISK_LOOK_S = 2.0
 
 
+class Loop(Protocol):
+    """What a namespace needs of an event loop; a simulation brings its own."""
+
+    def call_soon(self, callback: Callable[..., object], /, *args: Any) -> object: ...
+
+    def call_soon_threadsafe(self, callback: Callable[..., object], /, *args: Any) -> object: ...
+
+    def call_later(
+        self, delay: float, callback: Callable[..., object], /, *args: Any
+    ) -> asyncio.TimerHandle: ...
+
+    def create_future(self) -> asyncio.Future[Any]: ...
+
+
 class Namespace:
     """A running namespace. All methods are called on the event loop's thread."""
 
@@ -66,6 +80,9 @@ class Namespace:
         options: BrokerOptions,
         clock: Clock,
         chance: Random,
+        *,
+        loop: Loop | None = None,
+        start_thread: Callable[..., StoreThread] = StoreThread,
     ) -> None:
         self.name = name
         self.rules = rules
@@ -76,12 +93,12 @@ class Namespace:
         self.audience = Audience(frozenset({"localhost"}), 0)
         self.peers: set[Any] = set()
         self._store = store
-        self._loop = asyncio.get_running_loop()
+        self._loop = asyncio.get_running_loop() if loop is None else loop
         self.catalogue = Catalogue(store.open(), chance)
-        self._writer = StoreThread(
+        self._writer = start_thread(
             f"twinbus-writer-{name}", self._loop.call_soon_threadsafe, store.maintain
         )
-        self._reader = StoreThread(f"twinbus-reader-{name}", self._loop.call_soon_threadsafe)
+        self._reader = start_thread(f"twinbus-reader-{name}", self._loop.call_soon_threadsafe)
         self._touched: dict[Queue, None] = {}
         self._is_settling = False
         self._own_ops: list[tuple[list[Op], Ticket | None]] = []
@@ -172,8 +189,7 @@ class Namespace:
     # -- writing --------------------------------------------------------------------------
 
     def _flush(self, now: Instant) -> None:
-        queues = [queue for queue in self.catalogue.dirty if queue.is_dirty]
-        self.catalogue.dirty.clear()
+        queues = self._take_dirty()
         if self.failure is not None or not (queues or self._own_ops):
             self._drained.set()
             return
@@ -187,6 +203,20 @@ class Namespace:
         self._committing = (queues, [ticket for _ops, ticket in own])
         self.throttle.commit_began_at_s = now.monotonic_s
         self._writer.submit(partial(self._store.commit, ops), self._on_committed)
+
+    def _take_dirty(self) -> list[Queue]:
+        """The queues with something to write, each with its dead-letter queue.
+
+        A dead-lettered message leaves one and enters the other: if they were written apart, a
+        crash between would lose it (rule M8).
+        """
+        dirty, self.catalogue.dirty = self.catalogue.dirty, {}
+        machines: dict[Queue, None] = {}
+        for queue in dirty:
+            machines[queue] = None
+            if queue.dead_letters is not None:
+                machines[queue.dead_letters] = None
+        return [machine for machine in machines if machine.is_dirty]
 
     def _on_committed(self, _result: None, error: Exception | None) -> None:
         if self._committing is None:

@@ -241,7 +241,7 @@ class Session:
                 Condition.SESSION_WINDOW_VIOLATION,
                 "More transfers were sent than the session window allows. Wait for a flow frame.",
             )
-        link = self._link(transfer.handle)
+        link = self.links.get(transfer.handle) or self._link(transfer.handle)
         if link is not None:
             try:
                 self._deliver(link, transfer, payload, events)

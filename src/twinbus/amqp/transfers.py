@@ -85,11 +85,18 @@ def decode_transfer(
 
 _PLAIN_START: Final = struct.Struct(">BBBBIBIBB").unpack_from
 _PLAIN_START_BYTES: Final = 15
+_SETTLED: Final = {b"\x42": False, b"\x41": True, b"": None}
+_FORMATS: Final = {
+    b"\x43": 0,
+    b"\x70\x00\x00\x00\x00": 0,
+    b"\x70\x80\x01\x37\x00": 0x80013700,
+}
+# How the list goes on behind the tag: format, settled and more, then nulls, written out or not.
 _PLAIN_ENDS: Final = {
-    # message format 0, settled, more; what follows is null, written out or not
-    form + nulls: settled
-    for form, settled in ((b"\x43\x42\x42", False), (b"\x43\x41\x42", True), (b"\x43\x42", False))
-    for nulls in (b"", b"\x40" * 5)
+    code + flags + nulls: (number, _SETTLED[flags[:1]], 3 + 1 + len(flags) + len(nulls))
+    for code, number in _FORMATS.items()
+    for flags in (b"\x42\x42", b"\x41\x42", b"\x42", b"\x41", b"")
+    for nulls in ((b"", b"\x40" * 5) if len(flags) == 2 else (b"",))
 }
 
 
@@ -97,18 +104,21 @@ def _plain_transfer(buf: bytes, pos: int, end: int) -> tuple[Transfer, int] | No
     """One message in one frame with numbers of fixed width, as fast clients write it."""
     if end - pos < _PLAIN_START_BYTES:
         return None
-    code, size, count, handle_code, handle, id_code, delivery_id, tag_code, tag_size = (
-        _PLAIN_START(buf, pos)
+    code, size, count, handle_code, handle, id_code, delivery_id, tag_code, tag_size = _PLAIN_START(
+        buf, pos
     )
     if code != 0xC0 or handle_code != 0x70 or id_code != 0x70 or tag_code != 0xA0:
         return None
     tag_end = pos + _PLAIN_START_BYTES + tag_size
     stop = pos + 2 + size
-    settled = _PLAIN_ENDS.get(buf[tag_end:stop])
-    if settled is None or stop > end or count != 3 + stop - tag_end:
+    known = _PLAIN_ENDS.get(buf[tag_end:stop])
+    if known is None or stop > end:
+        return None
+    message_format, settled, field_count = known
+    if count != field_count:
         return None
     tag = buf[pos + _PLAIN_START_BYTES : tag_end]
-    return Transfer(handle, delivery_id, tag, 0, settled), stop
+    return Transfer(handle, delivery_id, tag, message_format, settled), stop
 
 
 def decode_disposition(

@@ -1,6 +1,7 @@
 """The ``$cbs`` node: a client shows a token, and its connection is granted what it allows.
 
-The SDK says type "jwt" for shared access signatures too, so the token's own beginning decides.
+The SDK says type "jwt" for shared access signatures too, so the token's own beginning decides;
+a type that no SDK uses for one is refused.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from twinbus.errors import AccessDenied
 if TYPE_CHECKING:
     from twinbus.broker.peer import Peer
 
+TOKEN_TYPES = frozenset({"jwt", "servicebus.windows.net:sastoken"})
 # Tokens that one connection may put in a minute; an SDK puts one per link and hour.
 TOKENS_PER_MINUTE_MAX = 600
 
@@ -34,9 +36,10 @@ class TokenDesk:
             answer(_reply(503, "Too many tokens from this connection. Wait a minute."))
             return
         if request.operation != "put-token" or not isinstance(request.body, str):
-            answer(_reply(400, "Send operation put-token with the token as a string."))
+            answer(_reply(400, "This is no token. Send operation put-token with a string."))
             return
         try:
+            _check_type(request.properties.get("type"))
             grant = verify(
                 parse_token(request.body),
                 audience=self._peer.audience(),
@@ -55,6 +58,13 @@ class TokenDesk:
             self._window_began_s, self._window_count = now_s, 0
         self._window_count += 1
         return self._window_count > TOKENS_PER_MINUTE_MAX
+
+
+def _check_type(kind: object) -> None:
+    if not isinstance(kind, str) or kind not in TOKEN_TYPES:
+        raise AccessDenied(
+            "the type of the token is not known", hint="Use servicebus.windows.net:sastoken"
+        )
 
 
 def _reply(status: int, description: str) -> Reply:

@@ -68,6 +68,7 @@ _DUMMY_KEY: Final = "no rule has this key"
 # One text for all that must look alike from outside (rule 2).
 _REFUSED: Final = "the token's rule name or signature is wrong"
 _REFUSED_HINT: Final = "Check SharedAccessKeyName and SharedAccessKey"
+_FORM_HINT: Final = "Let the SDK make it from the connection string"
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,12 +114,15 @@ class Grant:
 def parse_token(text: str) -> SasToken:
     """Read a token strictly; raises AccessDenied for anything but the one right form."""
     if len(text) > TOKEN_LENGTH_MAX:
-        raise AccessDenied(f"a token has at most {TOKEN_LENGTH_MAX} characters")
+        raise AccessDenied(f"a token has at most {TOKEN_LENGTH_MAX} characters", hint=_FORM_HINT)
     if not text.startswith(TOKEN_PREFIX):
-        raise AccessDenied("the token is not a shared access signature")
+        raise AccessDenied("the token is not a shared access signature", hint=_FORM_HINT)
     values = _fields(text[len(TOKEN_PREFIX) :])
     if not _EXPIRY.fullmatch(values["se"]) or int(values["se"]) > EXPIRY_S_MAX:
-        raise AccessDenied("the token's expiry is not a plain number of seconds")
+        raise AccessDenied(
+            "the token's expiry is not a plain number of seconds",
+            hint="Use seconds since 1970, up to the year 9999",
+        )
     return SasToken(
         resource=_decoded(values["sr"], "resource"),
         expiry_s=int(values["se"]),
@@ -170,7 +174,9 @@ def parse_resource(text: str, audience: Audience) -> tuple[str, ...]:
     """The canonical segments that a resource URL names in this namespace; raises AccessDenied."""
     match = _RESOURCE.fullmatch(text)
     if match is None:
-        raise AccessDenied("the token's resource is not a URL of a namespace")
+        raise AccessDenied(
+            "the token's resource is not a URL of a namespace", hint="Sign for sb://<host>:<port>/"
+        )
     port = match["port"]
     if match["host"].lower() not in audience.host_names or (port and int(port) != audience.port):
         raise AccessDenied(
@@ -180,7 +186,9 @@ def parse_resource(text: str, audience: Audience) -> tuple[str, ...]:
     try:
         return parse_resource_segments((match["path"] or "/")[1:])
     except InvalidEntityPath:
-        raise AccessDenied("the token's resource does not name an entity") from None
+        raise AccessDenied(
+            "the token's resource does not name an entity", hint="Sign for its path as it is"
+        ) from None
 
 
 def _signer(
@@ -217,15 +225,15 @@ def _fingerprint(key: str) -> str:
 
 def _fields(text: str) -> dict[str, str]:
     if not _PRINTABLE.fullmatch(text):
-        raise AccessDenied("the token has a character that tokens cannot have")
+        raise AccessDenied("the token has a character that tokens cannot have", hint=_FORM_HINT)
     values: dict[str, str] = {}
     for part in text.split("&"):
         name, _, value = part.partition("=")
         if name not in _FIELDS or name in values or not value:
-            raise AccessDenied("the token must have sr, sig, se and skn once each")
+            raise AccessDenied("the token must have sr, sig, se and skn once each", hint=_FORM_HINT)
         values[name] = value
     if len(values) != len(_FIELDS):
-        raise AccessDenied("the token must have sr, sig, se and skn once each")
+        raise AccessDenied("the token must have sr, sig, se and skn once each", hint=_FORM_HINT)
     return values
 
 
@@ -234,7 +242,7 @@ def _decoded(text: str, what: str) -> str:
     # Bytes that are not text become U+FFFD, which is not printable ASCII either.
     decoded = unquote(text, errors="replace")
     if "%" in decoded or not _PRINTABLE.fullmatch(decoded):
-        raise AccessDenied(f"the token's {what} is not encoded once")
+        raise AccessDenied(f"the token's {what} is not encoded once", hint=_FORM_HINT)
     return decoded
 
 

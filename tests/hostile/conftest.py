@@ -15,6 +15,7 @@ from tests.hostile.guards import (
     fill_vault,
     guarded,
 )
+from tests.hostile.raw_peer import RawPeer
 from tests.support.broker_process import BrokerProcess
 
 
@@ -45,3 +46,11 @@ def guard(broker: BrokerProcess, bystander: Bystander) -> Iterator[Guard]:
     """G1 to G7 around every case."""
     with guarded(broker, bystander) as around:
         yield around
+
+
+@pytest.fixture
+def peer(broker: BrokerProcess, guard: Guard) -> Iterator[RawPeer]:
+    """A hostile peer; everything it hears is searched for secrets."""
+    with RawPeer(broker.port, broker.token(), timeout_s=guard.answer_timeout_s) as raw:
+        guard.heard = raw.heard
+        yield raw

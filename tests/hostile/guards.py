@@ -3,9 +3,8 @@
     G1 same process      G2 a bystander is served as fast as before
     G3 memory bounded    G4 the bystander loses nothing and gets nothing strange
     G5 a quiet log       G6 nobody let in: the vault is untouched
-    G7 no file descriptor left behind
-
-    G8, the documented error within a second, is measured by the cases themselves.
+    G7 no descriptor left
+    G8 the documented error within a second: measured by the cases, with answer_timeout_s
 
 Rule 1: one bystander runs for the whole session, on a connection and a queue of its own.
 Rule 2: a guard compares with what was true when its case began, so cases do not add up.
@@ -37,6 +36,7 @@ LATENCY_CALM_FACTOR = 5.0
 # Nobody is stopped for as long as this, however busy the machine is.
 STALL_MS_MAX = 5_000.0
 SLOW_SHARE_MAX = 0.01
+ANSWER_TIMEOUT_S = 1.0
 
 RSS_GROWTH_BYTES_MAX = 64 << 20
 RSS_KEPT_BYTES_MAX = 16 << 20
@@ -136,6 +136,11 @@ class Guard:
         self._log_size = len(self.broker.log())
         self._samples = len(self.bystander.latencies_ms)
         self._rss_bytes = self.bystander.rss_peak_bytes = self.broker.rss_bytes()
+
+    @property
+    def answer_timeout_s(self) -> float:
+        """G8: the documented error within a second, longer only where everything takes longer."""
+        return ANSWER_TIMEOUT_S * self.bystander.latency_ms_max / LATENCY_MS_MAX
 
     def check(self) -> None:
         """Everything that must hold once the case is over."""

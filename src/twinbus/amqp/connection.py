@@ -1,15 +1,17 @@
 """One AMQP 1.0 connection, either role, without I/O.
 
-    bytes in  --> receive() --> events
-    calls     --> write()   --> take_output() --> bytes out
+    bytes in  --> feed() --> next_events(), frame by frame   (or receive(): all at once)
+    calls     --> write() --> take_output() --> bytes out
     time      --> next_timer_s() / handle_timer()
 
     header(SASL) -> mechanisms/init/outcome -> header(AMQP) -> open -> sessions -> close
 
 Rule 1: nothing of AMQP is looked at before the SASL exchange is over, and nothing of a session
         before the open.
-Rule 2: whatever the peer sends, receive() returns events; a violation becomes a close frame
-        with a condition and a sentence, and a ConnectionClosed event.
+Rule 2: whatever the peer sends, next_events() returns events; a violation becomes a close
+        frame with a condition and a sentence, and a ConnectionClosed event.
+Rule 3: whoever answers the peer acts on the events of one frame before asking for the next, so
+        that the engine never runs ahead of its user.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import Any
 
-from twinbus.amqp.errors import AmqpError, Condition
+from twinbus.amqp.errors import AmqpError, Condition, DecodeError
 from twinbus.amqp.events import ConnectionClosed, Event, Opened, SessionBegun, SessionEnded
 from twinbus.amqp.frames import (
     FRAME_SASL,
@@ -29,6 +31,7 @@ from twinbus.amqp.frames import (
     FrameBuffer,
     encode_frame,
 )
+from twinbus.amqp.idle import IdleWatch
 from twinbus.amqp.limits import DEFAULT_LIMITS, AmqpLimits, Budget
 from twinbus.amqp.link import wire_error
 from twinbus.amqp.performatives import (
@@ -41,6 +44,7 @@ from twinbus.amqp.performatives import (
     SaslInit,
     SaslMechanisms,
     SaslOutcome,
+    Transfer,
     decode_performative,
     encode_performative,
 )
@@ -101,13 +105,15 @@ class Connection:
         """By the channel the peer sends on."""
         self._begun: dict[int, Session] = {}
         """Client role: by our own channel, until the peer has answered."""
-        self.link_count = 0
         self._ended_channels: set[int] = set()
+        self._partial_bytes = 0
         self._frames = FrameBuffer(FRAME_SIZE_BYTES_MIN)
         self._out: list[bytes] = []
+        self._last_words: list[bytes] = []
+        self._told: list[Session] = []
+        """Sessions whose window has to be, or is being, opened again with the next output."""
         self._has_sent_open = False
-        self._heard_at_s: float | None = None
-        self._wrote_at_s: float | None = None
+        self._idle = IdleWatch(self.limits.idle_timeout_s)
         if role is Role.CLIENT:
             self.write(PROTOCOL_SASL)
 
@@ -125,28 +131,53 @@ class Connection:
 
     @property
     def has_output(self) -> bool:
-        return bool(self._out)
+        return bool(self._last_words if self.is_closed else self._out or self._told)
+
+    @property
+    def output_count(self) -> int:
+        """Frames that wait to be taken."""
+        return len(self._out)
 
     def take_output(self) -> bytes:
-        """Everything there is to send now."""
+        """Everything there is to send now. What was written after the close is not."""
+        told, self._told = self._told, []
+        for session in told:
+            session.tell_window()
         out, self._out = self._out, []
+        if self.is_closed:
+            out, self._last_words = self._last_words, []
         return b"".join(out)
+
+    def will_tell(self, session: Session) -> None:
+        """The peer learns of the session's new window when the output is taken, not earlier."""
+        self._told.append(session)
 
     # -- input ----------------------------------------------------------------------------
 
     def receive(self, data: bytes) -> list[Event]:
-        """Take bytes from the peer."""
+        """Take bytes from the peer and act on all of them."""
+        self.feed(data)
         events: list[Event] = []
-        if self.phase is Phase.CLOSED:
-            return events
-        try:
+        while (more := self.next_events()) is not None:
+            events += more
+        return events
+
+    def feed(self, data: bytes) -> None:
+        """Take bytes from the peer; next_events() acts on them."""
+        if self.phase is not Phase.CLOSED:
             self._frames.feed(data)
-            while not self.is_closed and self._step(events):
-                pass
+
+    def next_events(self) -> list[Event] | None:
+        """Act on one frame: what happened; None when no whole frame is left."""
+        if self.phase is Phase.CLOSED:
+            return None
+        events: list[Event] = []
+        try:
+            return events if self._step(events) else events or None
         except AmqpError as error:
             self.close(error)
             events.append(ConnectionClosed(wire_error(error)))
-        return events
+            return events
 
     def _step(self, events: list[Event]) -> bool:
         """Take one header or frame; False when the rest of it has not arrived yet."""
@@ -178,7 +209,14 @@ class Connection:
             if session is not None:
                 session.receive_transfer(transfer, buf[position:end], events)
             return True
-        performative, _position = decode_performative(buf, frame.pos, end, Budget(self.limits))
+        performative, position = decode_performative(buf, frame.pos, end, Budget(self.limits))
+        if type(performative) is Transfer:
+            # Its descriptor was written in an unusual way.
+            session = self._session(frame.channel)
+            if session is not None:
+                session.receive_transfer(performative, buf[position:end], events)
+            return True
+        _check_end(performative, end - position)
         self._on_performative(frame.channel, performative, events)
         return True
 
@@ -197,7 +235,7 @@ class Connection:
         if header != expected:
             # The answer to a wrong header is the right one, then silence.
             self.write(expected)
-            self.phase = Phase.CLOSED
+            self._end()
             events.append(
                 ConnectionClosed(
                     Error(Condition.FRAMING_ERROR, "The peer does not speak AMQP 1.0 with SASL.")
@@ -223,7 +261,8 @@ class Connection:
                 "Finish the SASL exchange before AMQP frames, and do not return to it.",
             )
         budget = Budget(self.limits)
-        performative, _position = decode_performative(frame.buf, frame.pos, frame.end, budget)
+        performative, position = decode_performative(frame.buf, frame.pos, frame.end, budget)
+        _check_end(performative, frame.end - position)
         if wants_sasl:
             self._on_sasl(performative, events)
         else:
@@ -248,7 +287,7 @@ class Connection:
     def _on_sasl_init(self, init: SaslInit, events: list[Event]) -> None:
         if init.mechanism not in MECHANISMS:
             self._send_sasl(SaslOutcome(SASL_REFUSED))
-            self.phase = Phase.CLOSED
+            self._end()
             sentence = "The SASL mechanism is not offered. Use ANONYMOUS and put a token to $cbs."
             events.append(ConnectionClosed(Error(Condition.UNAUTHORIZED_ACCESS, sentence)))
             return
@@ -297,6 +336,7 @@ class Connection:
                 Condition.INVALID_FIELD,
                 f"idle-time-out must be 0 or at least {REMOTE_IDLE_TIMEOUT_MS_MIN} ms.",
             )
+        self._idle.remote_says(idle_ms)
         self.remote_open = performative
         self.remote_frame_size_bytes_max = min(
             performative.max_frame_size, self.limits.frame_size_bytes_max
@@ -314,7 +354,11 @@ class Connection:
                 # A close may only follow an open.
                 self._send_open()
             self._send(0, Close(error=None if error is None else wire_error(error)))
+        self._end()
+
+    def _end(self) -> None:
         self.phase = Phase.CLOSED
+        self._last_words, self._out = self._out, []
 
     # -- sessions -------------------------------------------------------------------------
 
@@ -377,55 +421,57 @@ class Connection:
         if session is None:
             return
         self._ended_channels.add(channel)
-        self.link_count -= len(session.links)
         if not session.is_ended:
             session.end()
             events.append(SessionEnded(session, end.error))
+
+    @property
+    def link_count(self) -> int:
+        return sum(len(session.links) for session in self.sessions.values())
+
+    def keep_partial(self, size: int) -> None:
+        """A delivery that has not ended grew by so much."""
+        if self._partial_bytes + size > self.limits.partial_bytes_per_connection_max:
+            raise AmqpError(
+                Condition.RESOURCE_LIMIT_EXCEEDED,
+                "Too many bytes of unfinished deliveries. Finish some before you begin others.",
+            )
+        self._partial_bytes += size
+
+    def drop_partial(self, size: int) -> None:
+        """A delivery ended, or its link did."""
+        self._partial_bytes -= size
 
     # -- time -----------------------------------------------------------------------------
 
     def heard(self, now_s: float) -> None:
         """Something came from the peer."""
-        self._heard_at_s = now_s
+        self._idle.heard(now_s)
 
     def wrote(self, now_s: float) -> None:
         """Something was sent to the peer."""
-        self._wrote_at_s = now_s
+        self._idle.wrote(now_s)
 
     def next_timer_s(self) -> float | None:
         """When handle_timer() wants to be called."""
-        times = [
-            at + period
-            for at, period in (
-                (self._wrote_at_s, self._heartbeat_period_s()),
-                (self._heard_at_s, self._silence_max_s()),
-            )
-            if at is not None and period is not None
-        ]
-        return min(times, default=None)
-
-    def _heartbeat_period_s(self) -> float | None:
-        idle_ms = self.remote_open.idle_time_out if self.remote_open else None
-        return idle_ms / 2000 if idle_ms else None
-
-    def _silence_max_s(self) -> float | None:
-        if self.phase is not Phase.RUNNING or not self.limits.idle_timeout_s:
-            return None
-        # The peer was told half of what it is given, as AMQP 1.0 section 2.4.5 advises.
-        return self.limits.idle_timeout_s * 2
+        return self._idle.next_timer_s() if self.phase is Phase.RUNNING else None
 
     def handle_timer(self, now_s: float) -> list[Event]:
         """Send a heartbeat, or give up on a silent peer, if it is time."""
-        period = self._heartbeat_period_s()
         if self.phase is not Phase.RUNNING:
             return []
-        silence_max = self._silence_max_s()
-        if silence_max and self._heard_at_s is not None and now_s - self._heard_at_s >= silence_max:
+        if self._idle.is_peer_gone(now_s):
             error = AmqpError(
                 Condition.RESOURCE_LIMIT_EXCEEDED, "The peer was silent for too long."
             )
             self.close(error)
             return [ConnectionClosed(wire_error(error))]
-        if period and (self._wrote_at_s is None or now_s - self._wrote_at_s >= period):
+        if self._idle.owes_heartbeat(now_s):
             self.write(HEARTBEAT)
         return []
+
+
+def _check_end(performative: Performative, size_left: int) -> None:
+    if size_left and not isinstance(performative, Transfer):
+        name = type(performative).__name__.lower()
+        raise DecodeError(f"{size_left} bytes follow the {name}. Only a transfer has a payload.")

@@ -50,6 +50,10 @@ class AmqpLimits:
     incoming_window: int = 2_048
     """Transfers a peer may send before we open the session window again."""
 
+    partial_bytes_per_connection_max: int = 8_388_608
+    """Bytes of deliveries that have begun and not ended, on all links of a connection together.
+    A link may hold one batch; a thousand links must not hold a thousand."""
+
     message_size_bytes_max: int = 262_144
     """One message: 256 KB, the Standard tier of Service Bus."""
 

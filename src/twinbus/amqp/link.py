@@ -45,6 +45,9 @@ class Link:
 
     role = ROLE_SENDER
 
+    def forget_partial(self) -> None:
+        """Give up a delivery that has begun and not ended."""
+
     @property
     def peer(self) -> Attach:
         """The attach frame the peer sent."""
@@ -62,7 +65,9 @@ class Link:
         snd_settle_mode: int | None = None,
         rcv_settle_mode: int | None = None,
     ) -> None:
-        """Answer the peer's attach."""
+        """Answer the peer's attach, unless the link is gone again already."""
+        if self.is_detached:
+            return
         peer = self.peer
         self._send_attach(
             Attach(
@@ -88,6 +93,8 @@ class Link:
 
         The Azure SDK reads the exact condition only from this form.
         """
+        if self.is_detached:
+            return
         peer = self.peer
         self._send_attach(
             Attach(
@@ -136,8 +143,7 @@ class ReceivingLink(Link):
         self.credit_target = 0
         self.message_size_bytes_max = session.connection.limits.batch_size_bytes_max
         self.last_delivery_id: int | None = None
-        self._parts: list[bytes] = []
-        self._size = 0
+        self._partial = bytearray()
         self._first: Transfer | None = None
 
     def grant(self, credit: int) -> None:
@@ -183,12 +189,12 @@ class ReceivingLink(Link):
             self.forget_partial()
             self._count_delivery()
             return None
-        self._size += len(payload)
-        self._check_size(self._size)
-        self._parts.append(payload)
+        self._check_size(len(self._partial) + len(payload))
+        self.session.connection.keep_partial(len(payload))
+        self._partial += payload
         if transfer.more:
             return None
-        whole = b"".join(self._parts)
+        whole = bytes(self._partial)
         first.settled = bool(first.settled or transfer.settled)
         self.forget_partial()
         self._count_delivery()
@@ -207,8 +213,8 @@ class ReceivingLink(Link):
         self.credit -= 1
 
     def forget_partial(self) -> None:
-        self._parts = []
-        self._size = 0
+        self.session.connection.drop_partial(len(self._partial))
+        self._partial = bytearray()
         self._first = None
 
     def is_repeat(self, delivery_id: int) -> bool:

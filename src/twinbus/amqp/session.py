@@ -1,6 +1,6 @@
 """One session: the windows that limit transfers, and the links that share them.
 
-    incoming: transfers we allow the peer to send before we open the window again
+    incoming: transfers we allow the peer to send before it hears that the window is open again
     outgoing: transfers the peer allows us; what exceeds it waits in the outbox
 
 Rule 1: an error that belongs to one link detaches that link; the session goes on.
@@ -74,6 +74,9 @@ class Session:
         self._detached_handles: set[int] = set()
         self._next_incoming_id = 0
         self._incoming_left = connection.limits.incoming_window
+        self._flow_at_id = 0
+        """The next incoming id when the last flow was written."""
+        self._is_telling = False
         self._next_outgoing_id = 0
         self._next_delivery_id = 0
         self._remote_window = 0
@@ -129,10 +132,11 @@ class Session:
         return self._next_delivery_id
 
     def send_flow(self, link: AnyLink | None = None, *, drain: bool = False) -> None:
-        self._incoming_left = self.connection.limits.incoming_window
+        self._flow_at_id = self._next_incoming_id
+        self._will_tell_window()
         flow = Flow(
             next_incoming_id=self._next_incoming_id,
-            incoming_window=self._incoming_left,
+            incoming_window=self.connection.limits.incoming_window,
             next_outgoing_id=self._next_outgoing_id,
             outgoing_window=OUTGOING_WINDOW,
         )
@@ -142,6 +146,19 @@ class Session:
             flow.link_credit = link.credit
             flow.drain = drain
         self.send(flow)
+
+    def _will_tell_window(self) -> None:
+        if not self._is_telling:
+            self._is_telling = True
+            self.connection.will_tell(self)
+
+    def tell_window(self) -> None:
+        """The output is about to leave: from now on the peer may use the window it tells of."""
+        window = self.connection.limits.incoming_window
+        if self._incoming_left * 2 <= window and not self.is_ended:
+            self.send_flow()
+        self._is_telling = False
+        self._incoming_left = window - ((self._next_incoming_id - self._flow_at_id) & _WRAP)
 
     # -- life -----------------------------------------------------------------------------
 
@@ -166,6 +183,8 @@ class Session:
         self.send(End(error=None if error is None else wire_error(error)))
         self.is_ended = True
         self._outbox.clear()
+        for link in self.links.values():
+            link.forget_partial()
 
     def attach_sender(self, attach: Attach) -> SendingLink:
         """Client role: ask for a link that we send on."""
@@ -185,15 +204,12 @@ class Session:
         link.remote = attach
         self.links[attach.handle] = link
         self._names[link.name, link.role] = link
-        self.connection.link_count += 1
 
     def _unregister(self, link: Link) -> bool:
         """Forget a link; whether it was known."""
         self._names.pop((link.name, link.role), None)
-        if link.remote is None or self.links.pop(link.remote.handle, None) is None:
-            return False
-        self.connection.link_count -= 1
-        return True
+        link.forget_partial()
+        return link.remote is not None and self.links.pop(link.remote.handle, None) is not None
 
     def forget_detached(self, link: Link) -> None:
         """We detached first; until the peer answers, its frames for the handle are ignored."""
@@ -248,7 +264,7 @@ class Session:
             except AmqpError as error:
                 self._fail_link(link, error, events)
         if self._incoming_left * 2 <= self.connection.limits.incoming_window:
-            self.send_flow()
+            self._will_tell_window()
 
     def _deliver(
         self, link: AnyLink, transfer: Transfer, payload: bytes, events: list[Event]
@@ -274,8 +290,6 @@ class Session:
         )
 
     def _fail_link(self, link: AnyLink, error: AmqpError, events: list[Event]) -> None:
-        if isinstance(link, ReceivingLink):
-            link.forget_partial()
         link.detach(error)
         events.append(LinkDetached(link, wire_error(error)))
 

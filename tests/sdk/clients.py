@@ -1,0 +1,148 @@
+"""The stock ``azure-servicebus`` client in its two flavours, behind one shape.
+
+A scenario is written once, against the aio shape, and runs with both clients: the aio one as
+it is, the sync one with every call in a thread. What a test opens is closed when it ends, all
+of it at once, because the sync client takes up to a second to close each of its links.
+
+Retries are off unless a test asks for them: a broker that needs the client's second attempt
+should not pass.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
+
+import azure.servicebus
+import azure.servicebus.aio
+from azure.servicebus import ServiceBusReceivedMessage
+
+SEND_TIMEOUT_S = 20.0
+"""A send without a timeout waits for ever; this one only says that something is broken."""
+RECEIVE_TIMEOUT_S = 20.0
+SILENCE_S = 0.7
+"""How long a receiver listens before a test believes that nothing comes."""
+
+_END = object()
+
+
+class InThreads:
+    """A sync object of the SDK with the aio shape."""
+
+    def __init__(self, wrapped: Any) -> None:
+        self.wrapped = wrapped
+
+    def __getattr__(self, name: str) -> Any:
+        value = getattr(self.wrapped, name)
+        if not callable(value):
+            return value
+
+        async def call(*arguments: Any, **options: Any) -> Any:
+            return await asyncio.to_thread(value, *arguments, **options)
+
+        return call
+
+    async def __aiter__(self) -> AsyncIterator[Any]:
+        messages = iter(self.wrapped)
+        while (message := await asyncio.to_thread(next, messages, _END)) is not _END:
+            yield message
+
+
+class Sdk:
+    """One flavour of the client; opens senders and receivers and closes them in the end."""
+
+    def __init__(self, flavour: str, connection_string: str) -> None:
+        self.flavour = flavour
+        self._connection_string = connection_string
+        self._module = azure.servicebus if flavour == "sync" else azure.servicebus.aio
+        self._clients: list[Any] = []
+        self._opened: list[Any] = []
+
+    def client(self, connection_string: str | None = None, **options: Any) -> Any:
+        """A client of its own, closed with the others."""
+        made = self._module.ServiceBusClient.from_connection_string(
+            connection_string or self._connection_string, **{"retry_total": 0, **options}
+        )
+        return self._kept_client(made)
+
+    def client_with(self, host: str, credential: Any, **options: Any) -> Any:
+        """A client for a host and a credential object; plain TCP, as the emulator flag says."""
+        made = self._module.ServiceBusClient(
+            host, credential, **{"retry_total": 0, "use_tls": False, **options}
+        )
+        return self._kept_client(made)
+
+    def _kept_client(self, made: Any) -> Any:
+        self._clients.append(made)
+        return made
+
+    def sender(self, queue: str, *, client: Any = None, **options: Any) -> Any:
+        return self._kept((client or self.client()).get_queue_sender(queue, **options))
+
+    def receiver(self, queue: str, *, client: Any = None, **options: Any) -> Any:
+        return self._kept((client or self.client()).get_queue_receiver(queue, **options))
+
+    def dead_letters(self, queue: str, **options: Any) -> Any:
+        return self.receiver(queue, sub_queue="deadletter", **options)
+
+    def _kept(self, made: Any) -> Any:
+        shaped = InThreads(made) if self.flavour == "sync" else made
+        self._opened.append(shaped)
+        return shaped
+
+    async def send(self, queue: str, *messages: Any) -> None:
+        """Send messages one by one on a sender of their own."""
+        sender = self.sender(queue)
+        for message in messages:
+            await sender.send_messages(message, timeout=SEND_TIMEOUT_S)
+
+    async def close(self) -> None:
+        await asyncio.gather(*(each.close() for each in self._opened), return_exceptions=True)
+        for client in self._clients:
+            closing = client.close()
+            if closing is not None:
+                await closing
+
+
+async def receive(
+    receiver: Any, count: int, timeout_s: float = RECEIVE_TIMEOUT_S
+) -> list[ServiceBusReceivedMessage]:
+    """Receive until ``count`` messages are here; fewer only when the time is over."""
+    received: list[ServiceBusReceivedMessage] = []
+    deadline_s = time.monotonic() + timeout_s
+    while len(received) < count and time.monotonic() < deadline_s:
+        received += await receiver.receive_messages(count - len(received), max_wait_time=2)
+    return received
+
+
+async def receive_one(receiver: Any) -> ServiceBusReceivedMessage:
+    (message,) = await receive(receiver, 1)
+    return message
+
+
+async def nothing_comes(receiver: Any) -> bool:
+    """Whether a receiver that listens for a while hears nothing."""
+    return await receiver.receive_messages(10, max_wait_time=SILENCE_S) == []
+
+
+async def eventually(
+    holds: Callable[[], Awaitable[bool]], timeout_s: float = RECEIVE_TIMEOUT_S
+) -> bool:
+    """Ask again and again until it holds or the time is over."""
+    deadline_s = time.monotonic() + timeout_s
+    while not await holds():
+        if time.monotonic() > deadline_s:
+            return False
+        await asyncio.sleep(0.05)
+    return True
+
+
+def body(message: Any) -> bytes:
+    """The data of a message, whatever number of sections it came in."""
+    return b"".join(message.body)
+
+
+def bodies(messages: list[Any]) -> list[str]:
+    return [body(message).decode() for message in messages]

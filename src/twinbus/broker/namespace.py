@@ -38,6 +38,7 @@ from twinbus.broker.entities.requests import (
     Request,
 )
 from twinbus.broker.entities.shelf import READ_AHEAD_BYTES, READ_AHEAD_CHUNKS
+from twinbus.broker.offences import OffenceLog
 from twinbus.broker.options import BrokerOptions
 from twinbus.broker.store.port import Op, Store
 from twinbus.broker.store_thread import StoreThread
@@ -89,6 +90,7 @@ class Namespace:
         self.options = options
         self.clock = clock
         self.throttle = Throttle(options.thresholds)
+        self.offences = OffenceLog(name)
         self.failure: Exception | None = None
         self.audience = Audience(frozenset({"localhost"}), 0)
         self.peers: set[Any] = set()
@@ -275,7 +277,7 @@ class Namespace:
 
     def read(self, queue: Queue, job: Callable[[Store], Any], done: Callable[[Any], None]) -> None:
         """Read on the reader's thread; ``done`` gets the result before anything is forgotten."""
-        queue.shelf.begin_read()
+        queue.shelf.grace.begin_read()
 
         def answered(result: Any, error: Exception | None) -> None:
             try:
@@ -285,7 +287,7 @@ class Namespace:
                     logger.critical("namespace %s cannot be read: %s", self.name, error)
                     self._fail(error)
             finally:
-                queue.shelf.end_read()
+                queue.shelf.grace.end_read()
             self.touch(queue)
 
         self._reader.submit(partial(job, self._store), answered)

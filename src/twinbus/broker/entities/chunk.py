@@ -52,6 +52,7 @@ class Chunk:
         "gone",
         "in_window",
         "locked",
+        "moving",
         "newly_gone",
         "returned",
         "starts",
@@ -75,6 +76,8 @@ class Chunk:
         self.busy = 0
         self.locked = 0
         self.returned = 0
+        # On their way to the dead-letter queue; they wait for the chunk's bytes.
+        self.moving = 0
         self.deferred = 0
         self.delivery_counts: dict[int, int] = {}
         self.in_window = False
@@ -99,6 +102,7 @@ class Chunk:
                 chunk.deferred |= 1 << index
         chunk.deferred &= ~chunk.gone
         chunk.busy = chunk.gone | chunk.deferred
+        chunk.refresh_expiry()
         return chunk
 
     def _read_expiries(self, blob: bytes) -> None:
@@ -109,10 +113,23 @@ class Chunk:
         self.refresh_expiry()
 
     def refresh_expiry(self) -> None:
-        """Recompute the earliest expiry among the messages that are still here."""
+        """Keep the expiries of the messages that are still here, and find the earliest."""
         gone = self.gone
-        alive = [at for index, at in self.expiries.items() if not gone >> index & 1]
-        self.expires_ms = min(alive, default=None)
+        self.expiries = {i: at for i, at in self.expiries.items() if not gone >> i & 1}
+        self.expires_ms = min(self.expiries.values(), default=None)
+
+    def sweep_ms(self, now_ms: int, later_ms: int) -> int | None:
+        """When to look for expired messages: ``later_ms`` for those that are held until then."""
+        held = self.locked | self.moving
+        gone = self.gone
+        return min(
+            (
+                later_ms if at <= now_ms and held >> index & 1 else at
+                for index, at in self.expiries.items()
+                if not gone >> index & 1
+            ),
+            default=None,
+        )
 
     def next_free(self) -> tuple[int, int]:
         """The next run of messages to hand out: (index, count); count 0 when there is none."""
@@ -126,18 +143,20 @@ class Chunk:
             return start, self.count - start
         return start, (rest & -rest).bit_length() - 1
 
-    def returned_run(self, index: int, count_max: int) -> tuple[int, int]:
-        """The messages from ``index`` on that came back together: (index, count)."""
-        rest = self.returned >> index
-        return index, min((~rest & (rest + 1)).bit_length() - 1, count_max)
+    def next_returned(self) -> tuple[int, int]:
+        """The first run of messages that came back: (index, count)."""
+        return next(spans_of(self.returned), (self.count, 0))
 
     def hand_out(self, start: int, count: int) -> None:
         """These messages leave, from the window or from among the returned."""
-        mask = span_mask(start, count)
-        if self.returned & mask:
-            self.returned &= ~mask
-        elif self.in_window and start >= self.cursor:
+        self.returned &= ~span_mask(start, count)
+        # A deferred message is taken from the middle: those before it still wait their turn.
+        if self.in_window and start == self.next_free()[0]:
             self.cursor = start + count
+
+    def put_aside(self, mask: int) -> int:
+        """The messages in ``mask`` that are deferred and free to be taken."""
+        return mask & self.deferred & ~(self.locked | self.gone | self.moving)
 
     def mark_gone(self, mask: int) -> None:
         self.gone |= mask
@@ -145,7 +164,13 @@ class Chunk:
         self.busy |= mask
         self.locked &= ~mask
         self.returned &= ~mask
+        self.moving &= ~mask
         self.deferred &= ~mask
+
+    def drop_blob(self) -> None:
+        """Give the bytes back if nothing needs them; they can be read again."""
+        if not self.in_window and not self.waiters:
+            self.blob = None
 
     @property
     def last_seq(self) -> int:

@@ -1,12 +1,36 @@
-"""A receiver as the queue machine sees it: how much it may be given, and what it was given."""
+"""Receivers as the queue machine sees them: what each may be given, and whose turn it is."""
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from twinbus.broker.entities.chunk import Chunk
 from twinbus.broker.entities.locks import LockRun
+
+
+class Allowance:
+    """What all the receivers of one connection may hold together."""
+
+    def __init__(self, unsettled_max: int, has_room: Callable[[], None]) -> None:
+        self._unsettled_max = unsettled_max
+        self._has_room = has_room
+        self._unsettled = 0
+
+    @property
+    def left(self) -> int:
+        return self._unsettled_max - self._unsettled
+
+    def take(self, count: int) -> None:
+        self._unsettled += count
+
+    def give_back(self, count: int) -> None:
+        """Whoever waits for room is told when there was none."""
+        was_used_up = self._unsettled >= self._unsettled_max
+        self._unsettled -= count
+        if was_used_up:
+            self._has_room()
 
 
 @dataclass(slots=True, eq=False)
@@ -26,6 +50,8 @@ class Consumer:
     """Its connection cannot take more bytes at the moment."""
     is_listed: bool = False
     """It is in the queue's list of consumers that may have room."""
+    allowance: Allowance | None = None
+    """What its connection may hold, if that is limited."""
 
     def room(self) -> int:
         """How many messages it can be given right now."""
@@ -33,7 +59,20 @@ class Consumer:
             return 0
         if self.deletes_on_receipt:
             return self.credit
-        return min(self.credit, self.unsettled_max - self.unsettled)
+        room = min(self.credit, self.unsettled_max - self.unsettled)
+        return room if self.allowance is None else min(room, self.allowance.left)
+
+    def took(self, count: int) -> None:
+        """So many messages were locked for it."""
+        self.unsettled += count
+        if self.allowance is not None:
+            self.allowance.take(count)
+
+    def gave_back(self, count: int) -> None:
+        """So many of its locks are gone: settled, or run out."""
+        self.unsettled -= count
+        if self.allowance is not None:
+            self.allowance.give_back(count)
 
 
 @dataclass(slots=True)
@@ -49,3 +88,41 @@ class Grant:
     start: int
     count: int
     run: LockRun | None
+
+
+class Turns:
+    """The receivers of a queue; those that may have room take turns."""
+
+    def __init__(self) -> None:
+        self._consumers: set[Consumer] = set()
+        self._ready: deque[Consumer] = deque()
+
+    def add(self, consumer: Consumer) -> None:
+        self._consumers.add(consumer)
+
+    def discard(self, consumer: Consumer) -> None:
+        self._consumers.discard(consumer)
+        consumer.credit = 0
+
+    @property
+    def has_anyone(self) -> bool:
+        return bool(self._consumers)
+
+    def wake(self, consumer: Consumer) -> None:
+        """The consumer may have room now."""
+        if not consumer.is_listed and consumer.room() > 0:
+            consumer.is_listed = True
+            self._ready.append(consumer)
+
+    def first(self) -> Consumer | None:
+        """Whose turn it is, or None when nobody has room."""
+        while self._ready:
+            consumer = self._ready[0]
+            if consumer.room() > 0:
+                return consumer
+            self._ready.popleft().is_listed = False
+        return None
+
+    def next(self) -> None:
+        """The first has had its turn."""
+        self._ready.rotate(-1)

@@ -9,7 +9,7 @@ one. Deadlines are monotonic seconds: a jump of the wall clock changes nothing (
 from __future__ import annotations
 
 from collections.abc import Iterator
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
 from random import Random
 from struct import Struct
 from typing import TYPE_CHECKING
@@ -20,6 +20,10 @@ if TYPE_CHECKING:
     from twinbus.broker.entities.consumer import Consumer
 
 TOKEN = Struct(">QQ")
+
+# Deadlines of settled runs that are kept before they are swept together: a lock may last five
+# minutes, in which a fast receiver settles a million.
+DEADLINES_SPARE = 256
 
 
 class LockRun:
@@ -32,6 +36,7 @@ class LockRun:
         "deadline_s",
         "first_seq",
         "locked_until_ms",
+        "looked_at_s",
         "renewals",
         "renewed_until_s",
         "run_id",
@@ -56,6 +61,8 @@ class LockRun:
         self.first_seq = chunk.first_seq + start
         self.deadline_s = deadline_s
         self.locked_until_ms = locked_until_ms
+        # When the table looks at it next; never later than the first of its locks runs out.
+        self.looked_at_s = deadline_s
         self.consumer = consumer
         # Bits are indexes into the chunk, so that masks of both can be combined.
         self.unsettled = span_mask(start, count)
@@ -109,9 +116,16 @@ class LockTable:
         run = LockRun(run_id, chunk, start, count, deadline_s, locked_until_ms, consumer)
         self._runs[run_id] = run
         heappush(self._deadlines, (deadline_s, run_id))
+        if len(self._deadlines) > 2 * len(self._runs) + DEADLINES_SPARE:
+            self._compact()
         chunk.locked |= run.unsettled
         chunk.busy |= run.unsettled
         return run
+
+    def _compact(self) -> None:
+        """Drop the deadlines of runs that are settled: most are, long before they run out."""
+        self._deadlines = [(run.looked_at_s, run.run_id) for run in self._runs.values()]
+        heapify(self._deadlines)
 
     def find(self, token: bytes, now_s: float) -> tuple[LockRun, int] | None:
         """The run and chunk index behind a token that still holds its lock."""
@@ -133,14 +147,20 @@ class LockTable:
         run.unsettled &= ~mask
         run.chunk.locked &= ~mask
         if run.consumer is not None:
-            run.consumer.unsettled -= mask.bit_count()
+            run.consumer.gave_back(mask.bit_count())
         if not run.unsettled:
             del self._runs[run.run_id]
 
     def renew(self, run: LockRun, index: int, deadline_s: float) -> None:
         run.renewed_until_s[index] = deadline_s
         run.renewals[index] = run.renewals.get(index, 0) + 1
-        heappush(self._deadlines, (deadline_s, run.run_id))
+        # Usually the table comes by earlier and finds the new end itself.
+        if deadline_s < run.looked_at_s:
+            self._look_at(run, deadline_s)
+
+    def _look_at(self, run: LockRun, at_s: float) -> None:
+        run.looked_at_s = at_s
+        heappush(self._deadlines, (at_s, run.run_id))
 
     def next_deadline_s(self) -> float | None:
         """When expired() next has something to say."""
@@ -158,8 +178,8 @@ class LockTable:
             if mask:
                 self.release(run, mask)
                 yield run, mask
-            if run.unsettled and run.renewed_until_s:
-                heappush(self._deadlines, (run.next_deadline_s(), run.run_id))
+            if run.unsettled and run.looked_at_s <= now_s:
+                self._look_at(run, run.next_deadline_s())
 
     def __len__(self) -> int:
         return sum(run.unsettled.bit_count() for run in self._runs.values())

@@ -13,20 +13,17 @@ Rule 3: nothing is shown to anyone before it is on disk. Changes are collected i
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Iterable
-from heapq import heappop, heappush
 from random import Random
 
+from twinbus.broker.entities import fates
 from twinbus.broker.entities.batch import Arrival, Batch, Ticket
-from twinbus.broker.entities.chunk import Chunk, span_mask, spans_of
-from twinbus.broker.entities.consumer import Consumer, Grant
-from twinbus.broker.entities.dead_letter import dead_lettered
+from twinbus.broker.entities.calendar import Calendar
+from twinbus.broker.entities.chunk import Chunk, span_mask
+from twinbus.broker.entities.consumer import Consumer, Grant, Turns
 from twinbus.broker.entities.description import QueueDescription
 from twinbus.broker.entities.locks import LockRun, LockTable
 from twinbus.broker.entities.outcome import (
-    EXPIRED,
-    MAX_DELIVERIES,
     Abandon,
     Complete,
     DeadLetter,
@@ -35,14 +32,8 @@ from twinbus.broker.entities.outcome import (
     Release,
 )
 from twinbus.broker.entities.record import IncomingMessage, expiry_of
-from twinbus.broker.entities.requests import (
-    FindTimes,
-    LoadBlob,
-    LoadDue,
-    LoadExpired,
-    LoadNext,
-    Request,
-)
+from twinbus.broker.entities.requests import FindTimes, LoadBlob, LoadNext, Request
+from twinbus.broker.entities.returned import Returned
 from twinbus.broker.entities.shelf import Shelf
 from twinbus.broker.entities.writing import close, undo
 from twinbus.broker.store.port import LoadedChunk, Op, QueueCounters, ScheduledRow
@@ -78,16 +69,13 @@ class Queue:
         self.batch = Batch()
         self.in_flight: Batch | None = None
         self.saving: list[Chunk] = []
+        self.returned = Returned()
         self.is_deleted = False
-        self._consumers: set[Consumer] = set()
-        self._ready: deque[Consumer] = deque()
-        self._returned: list[tuple[int, Chunk]] = []
+        self._turns = Turns()
+        self._calendar = Calendar(self.shelf.grace)
         self._requests: list[Request] = []
         self._is_loading = False
         self._blobs_asked: set[int] = set()
-        self._next_expiry_ms: int | None = None
-        self._next_due_ms: int | None = None
-        self._due_under_way: set[int] = set()
         if self.message_count or self.scheduled_count:
             self._requests.append(FindTimes())
 
@@ -145,24 +133,22 @@ class Queue:
             size += len(message.record)
             if message.due_ms is not None:
                 has_later = True
-                self._next_due_ms = _earlier(self._next_due_ms, message.due_ms)
-            elif message.expires_ms is not None:
-                self._next_expiry_ms = _earlier(self._next_expiry_ms, message.expires_ms)
         self.byte_count += size
         return has_later
 
     def cancel_scheduled(self, rows: list[ScheduledRow], ticket: Ticket) -> None:
         """Remove scheduled messages that were read for this purpose."""
         for row in rows:
-            self._remove_scheduled(row)
+            self._unschedule(row)
         self.batch.tickets.append(ticket)
 
     def is_still_scheduled(self, seq: int) -> bool:
-        return seq not in self._due_under_way
+        return self._calendar.is_scheduled(seq)
 
-    def _remove_scheduled(self, row: ScheduledRow) -> None:
-        self._due_under_way.add(row.seq)
+    def _unschedule(self, row: ScheduledRow) -> None:
+        self._calendar.unschedule(row.seq)
         self.batch.unscheduled.append(row.seq)
+        self.batch.swept = True
         self.scheduled_count -= 1
         self.byte_count -= len(row.blob)
 
@@ -176,11 +162,15 @@ class Queue:
         """The changes in flight are on disk: show them, and say who waited for them."""
         batch = self._landed()
         for chunk in self.saving:
-            self.shelf.append_committed(chunk, keep=bool(self._consumers))
-        self._settle_touched(batch)
+            self._calendar.note_expiry(chunk.expires_ms)
+            self.shelf.append_committed(chunk, keep=self._turns.has_anyone)
+        for arrival in batch.scheduled:
+            self._calendar.note_due(min(message.due_ms or 0 for message in arrival.messages))
+        # What comes back is marked so before anything is forgotten.
         for chunk, mask in batch.returns:
-            self._return(chunk, mask)
-        self._due_under_way.difference_update(batch.unscheduled)
+            fates.give_back(self, chunk, mask)
+        self._settle_touched(batch)
+        self._calendar.landed(batch.unscheduled)
         if batch.swept:
             self._requests.append(FindTimes())
         told = self._tickets_of(batch)
@@ -231,91 +221,83 @@ class Queue:
     # -- receiving ------------------------------------------------------------------------
 
     def attach(self, consumer: Consumer) -> None:
-        self._consumers.add(consumer)
+        self._turns.add(consumer)
 
     def detach(self, consumer: Consumer) -> None:
         """The receiver is gone. Its locks stay until they run out (rule M2)."""
-        self._consumers.discard(consumer)
-        consumer.credit = 0
-        if not self._consumers:
+        self._turns.discard(consumer)
+        if not self._turns.has_anyone:
             self.shelf.clear_window()
-            for _seq, chunk in self._returned:
-                chunk.blob = None
+            self.returned.drop_blobs()
 
     def wake(self, consumer: Consumer) -> None:
         """The consumer may have room now."""
-        if not consumer.is_listed and consumer.room() > 0:
-            consumer.is_listed = True
-            self._ready.append(consumer)
+        self._turns.wake(consumer)
 
     def pump(self, now: Instant) -> list[Grant]:
         """Hand out what can be handed out."""
         grants: list[Grant] = []
-        if self.description.status.can_receive:
-            while (consumer := self._next_ready()) is not None:
-                source = self._next_source(now)
-                if source is None:
-                    break
-                grant = self._grant(consumer, *source, now)
-                grants.append(grant)
-                self._ready.rotate(-1)
-        if self._ready and not self._is_loading and self.shelf.needs_more():
+        if not self.description.status.can_receive:
+            return grants
+        while (consumer := self._turns.first()) is not None:
+            source = self._next_source(now)
+            if source is None:
+                break
+            grants.append(self._grant(consumer, *source, now))
+            self._turns.next()
+        if consumer is not None and not self._is_loading and self.shelf.needs_more():
             self._is_loading = True
             self._requests.append(LoadNext(self.shelf.loaded_through, self.shelf.committed_through))
         return grants
-
-    def _next_ready(self) -> Consumer | None:
-        while self._ready:
-            consumer = self._ready[0]
-            if consumer.room() > 0:
-                return consumer
-            self._ready.popleft().is_listed = False
-        return None
 
     def _next_source(self, now: Instant) -> tuple[Chunk, int, int] | None:
         """The oldest messages that can be handed out: (chunk, index, count)."""
         returned = self._first_returned(now)
         head = self._first_in_window(now)
-        if returned is not None:
-            seq, chunk = returned
-            if head is None or seq < head.first_seq + head.next_free()[0]:
-                if chunk.blob is not None:
-                    return chunk, *chunk.returned_run(seq - chunk.first_seq, GRANT_COUNT_MAX)
-                # Later ones wait for it, so that what comes back keeps its place.
-                self._ask_blob(chunk)
-                return None
-        return None if head is None else (head, *head.next_free())
+        if returned is None:
+            return None if head is None else (head, *head.next_free())
+        index, count = returned.next_returned()
+        seq = returned.first_seq + index
+        if head is not None and head.first_seq + head.next_free()[0] < seq:
+            return head, *head.next_free()
+        if head is None and self.shelf.loaded_through < seq:
+            # Older ones are still to be read.
+            return None
+        if returned.blob is None:
+            # Later ones wait for it, so that what comes back keeps its place.
+            self._ask_blob(returned)
+            return None
+        return returned, index, count
 
     def _first_in_window(self, now: Instant) -> Chunk | None:
         while (chunk := self.shelf.head()) is not None:
-            if not self._expire(chunk, now):
+            if not fates.expire(self, chunk, now):
                 return chunk
         return None
 
-    def _first_returned(self, now: Instant) -> tuple[int, Chunk] | None:
-        while self._returned:
-            seq, chunk = self._returned[0]
-            if chunk.returned >> (seq - chunk.first_seq) & 1 and not self._expire(chunk, now):
-                return seq, chunk
-            if not chunk.returned >> (seq - chunk.first_seq) & 1:
-                heappop(self._returned)
+    def _first_returned(self, now: Instant) -> Chunk | None:
+        while (chunk := self.returned.first()) is not None:
+            if not fates.expire(self, chunk, now):
+                return chunk
         return None
 
     def _grant(
         self, consumer: Consumer, chunk: Chunk, start: int, free: int, now: Instant
     ) -> Grant:
-        blob = chunk.blob or b""
+        blob = chunk.blob
+        if blob is None:
+            raise RuntimeError("messages are handed out with their bytes")
         count = min(free, consumer.room(), GRANT_COUNT_MAX)
         chunk.hand_out(start, count)
         consumer.credit -= count
         run = None
         if consumer.deletes_on_receipt:
-            self._remove(chunk, span_mask(start, count))
+            fates.remove(self, chunk, span_mask(start, count))
         else:
-            consumer.unsettled += count
+            consumer.took(count)
             run = self._lock(chunk, start, count, now, consumer)
-        if not chunk.in_window and not chunk.returned:
-            chunk.blob = None
+        if not chunk.returned:
+            chunk.drop_blob()
         return Grant(consumer, chunk, blob, start, count, run)
 
     def _lock(
@@ -344,93 +326,26 @@ class Queue:
         self.locks.release(run, mask)
         if run.consumer is not None:
             self.wake(run.consumer)
-        chunk = run.chunk
-        match outcome:
-            case Complete():
-                self._remove(chunk, mask)
-            case Abandon():
-                self._abandon(chunk, mask)
-            case Release():
-                self._return(chunk, mask)
-                return mask
-            case Defer():
-                self._defer(chunk, mask)
-            case DeadLetter():
-                self._dead_letter(chunk, mask, outcome, ticket)
-                return mask
-        if ticket is not None:
-            self.batch.tickets.append(ticket)
+        self._apply(run.chunk, mask, outcome, ticket)
         return mask
 
-    def _remove(self, chunk: Chunk, mask: int) -> None:
-        """The messages are gone for good once the batch is on disk."""
-        mask &= ~chunk.gone
-        if not mask:
-            return
-        self.deferred_count -= (chunk.deferred & mask).bit_count()
-        self.message_count -= mask.bit_count()
-        self.byte_count -= chunk.size_of(mask)
-        chunk.mark_gone(mask)
-        chunk.unsaved = True
-        self.batch.touched[chunk.first_seq] = chunk
-
-    def _abandon(self, chunk: Chunk, mask: int) -> None:
-        """Count the attempt; the last allowed one leads to the dead-letter queue."""
-        exhausted = 0
-        for start, count in spans_of(mask):
-            for index in range(start, start + count):
-                attempts = chunk.delivery_counts.get(index, 0) + 1
-                if attempts >= self.description.max_delivery_count and self.dead_letters:
-                    exhausted |= 1 << index
-                else:
-                    chunk.delivery_counts[index] = attempts
-                    self._save_state(chunk, index)
-        if exhausted:
-            self._dead_letter(chunk, exhausted, MAX_DELIVERIES, None)
-        if mask & ~exhausted:
-            self.batch.returns.append((chunk, mask & ~exhausted))
-
-    def _defer(self, chunk: Chunk, mask: int) -> None:
-        self.deferred_count += (mask & ~chunk.deferred).bit_count()
-        chunk.deferred |= mask
-        for start, count in spans_of(mask):
-            for index in range(start, start + count):
-                self._save_state(chunk, index)
-
-    def _save_state(self, chunk: Chunk, index: int) -> None:
-        chunk.unsaved = True
-        state = (chunk, chunk.delivery_counts.get(index, 0), bool(chunk.deferred >> index & 1))
-        self.batch.states[chunk.first_seq + index] = state
-
-    def _return(self, chunk: Chunk, mask: int) -> None:
-        """Hand the messages out again, at their old place. Deferred ones stay put aside."""
-        mask &= ~(chunk.gone | chunk.deferred | chunk.locked)
-        chunk.returned |= mask
-        for start, count in spans_of(mask):
-            for index in range(start, start + count):
-                heappush(self._returned, (chunk.first_seq + index, chunk))
-        self.shelf.release(chunk)
-
-    def _dead_letter(
-        self, chunk: Chunk, mask: int, outcome: DeadLetter, ticket: Ticket | None
-    ) -> None:
-        """Move messages to the dead-letter queue, in one transaction with their removal."""
-
-        def move() -> None:
-            target = self.dead_letters
-            if target is None or chunk.blob is None:
-                raise RuntimeError("a dead-lettered message needs its bytes and a target")
-            moved = [
-                dead_lettered(chunk, index, outcome, self.description.path)
-                for start, count in spans_of(mask & ~chunk.gone)
-                for index in range(start, start + count)
-            ]
-            self._remove(chunk, mask)
-            target.enqueue(moved, None)
-            if ticket is not None:
-                self.batch.tickets.append(ticket)
-
-        self._with_blob(chunk, move)
+    def _apply(self, chunk: Chunk, mask: int, outcome: Outcome, ticket: Ticket | None) -> None:
+        match outcome:
+            case Release():
+                fates.restore_expiry(self, chunk)
+                fates.give_back(self, chunk, mask)
+                return
+            case DeadLetter():
+                fates.dead_letter(self, chunk, mask, outcome, ticket)
+                return
+            case Complete():
+                fates.remove(self, chunk, mask)
+            case Abandon():
+                fates.fail_attempt(self, chunk, mask)
+            case Defer():
+                fates.defer(self, chunk, mask)
+        if ticket is not None:
+            self.batch.tickets.append(ticket)
 
     # -- deferred messages ----------------------------------------------------------------
 
@@ -438,8 +353,7 @@ class Queue:
         self, chunk: Chunk, index: int, consumer: Consumer, now: Instant
     ) -> Grant | None:
         """Hand out one deferred message; None when it is not (or no longer) deferred."""
-        bit = 1 << index
-        if not chunk.deferred & bit or chunk.locked & bit or chunk.gone & bit:
+        if not chunk.put_aside(1 << index):
             return None
         if chunk.expiries.get(index, now.wall_ms + 1) <= now.wall_ms:
             return None
@@ -447,8 +361,7 @@ class Queue:
 
     def is_deferred(self, chunk: Chunk, index: int) -> bool:
         """Whether a message is put aside and free to be taken."""
-        bit = 1 << index
-        return bool(chunk.deferred & bit) and not (chunk.locked | chunk.gone) & bit
+        return bool(chunk.put_aside(1 << index))
 
     # -- locks ----------------------------------------------------------------------------
 
@@ -467,54 +380,24 @@ class Queue:
         for run, mask in self.locks.expired(now.monotonic_s):
             if run.consumer is not None:
                 self.wake(run.consumer)
-            self._abandon(run.chunk, mask)
+            fates.fail_attempt(self, run.chunk, mask)
 
-    # -- time to live and schedules -------------------------------------------------------
-
-    def _expire(self, chunk: Chunk, now: Instant) -> bool:
-        """Remove what has expired and is not locked; whether anything was."""
-        if chunk.expires_ms is None or chunk.expires_ms > now.wall_ms:
-            return False
-        mask = 0
-        for index, expires_ms in chunk.expiries.items():
-            if expires_ms <= now.wall_ms:
-                mask |= 1 << index
-        mask &= ~(chunk.gone | chunk.locked)
-        if not mask:
-            return False
-        chunk.busy |= mask
-        if self.description.dead_lettering_on_expiration and self.dead_letters:
-            self._dead_letter(chunk, mask, EXPIRED, None)
-        else:
-            self._remove(chunk, mask)
-        chunk.expiries = {i: at for i, at in chunk.expiries.items() if not mask >> i & 1}
-        chunk.refresh_expiry()
-        self.batch.expiries[chunk.first_seq] = chunk
-        self.batch.swept = True
-        return True
+    # -- time -----------------------------------------------------------------------------
 
     def next_timer_s(self, now: Instant) -> float | None:
         """When to call handle_timer(), on the monotonic clock, or None."""
-        times = [self.locks.next_deadline_s()]
-        for wall_ms in (self._next_expiry_ms, self._next_due_ms):
-            if wall_ms is not None:
-                times.append(now.monotonic_s + (wall_ms - now.wall_ms) / 1000)
+        times = (self.locks.next_deadline_s(), self._calendar.next_timer_s(now))
         return min((at for at in times if at is not None), default=None)
 
     def handle_timer(self, now: Instant) -> None:
         self.expire_locks(now)
-        if self._next_expiry_ms is not None and self._next_expiry_ms <= now.wall_ms:
-            self._next_expiry_ms = None
-            self._requests.append(LoadExpired(now.wall_ms))
-        if self._next_due_ms is not None and self._next_due_ms <= now.wall_ms:
-            self._next_due_ms = None
-            self._requests.append(LoadDue(now.wall_ms))
+        self._requests += self._calendar.looks(now)
 
     # -- answers to requests --------------------------------------------------------------
 
     def chunks_loaded(self, request: LoadNext, loaded: Iterable[LoadedChunk]) -> None:
         self._is_loading = False
-        if self.shelf.loaded_through == request.after_seq and self._consumers:
+        if self.shelf.loaded_through == request.after_seq and self._turns.has_anyone:
             self.shelf.append_loaded(loaded, request.through_seq)
 
     def blob_loaded(self, request: LoadBlob, loaded: LoadedChunk | None) -> None:
@@ -526,47 +409,46 @@ class Queue:
         chunk.blob = loaded.row.blob
         for waiter in waiters:
             waiter()
-        if not chunk.in_window and not chunk.returned:
-            chunk.blob = None
+        if not chunk.returned:
+            chunk.drop_blob()
         self.shelf.release(chunk)
 
     def expired_loaded(self, loaded: Iterable[LoadedChunk], now: Instant) -> None:
+        found = False
         for row in loaded:
+            found = True
             chunk = self.shelf.adopt(row)
-            if not self._expire(chunk, now):
-                # Only locked messages have expired: the end of their lock decides.
-                self.batch.expiries[chunk.first_seq] = chunk
-                self.batch.swept = True
-            if not chunk.in_window and not chunk.returned and not chunk.waiters:
-                chunk.blob = None
+            if not fates.expire(self, chunk, now):
+                fates.postpone_expiry(self, chunk)
+            if not chunk.returned:
+                chunk.drop_blob()
+        if not found:
+            self._requests.append(FindTimes())
 
     def due_loaded(self, rows: Iterable[ScheduledRow]) -> None:
         """Scheduled messages become visible: appended as if they had been sent now."""
+        found = False
         for row in rows:
-            if row.seq in self._due_under_way:
-                continue
-            self._remove_scheduled(row)
-            self.enqueue([IncomingMessage(row.blob, expiry_of(row.blob, 0))], None)
-        self.batch.swept = True
+            found = True
+            if self._calendar.is_scheduled(row.seq):
+                self._unschedule(row)
+                self.enqueue([IncomingMessage(row.blob, expiry_of(row.blob, 0))], None)
+        if not found:
+            self._requests.append(FindTimes())
 
     def times_found(self, next_expiry_ms: int | None, next_due_ms: int | None) -> None:
-        self._next_expiry_ms = _earlier(self._next_expiry_ms, next_expiry_ms)
-        self._next_due_ms = _earlier(self._next_due_ms, next_due_ms)
+        self._calendar.note_expiry(next_expiry_ms)
+        self._calendar.note_due(next_due_ms)
 
-    def _with_blob(self, chunk: Chunk, action: Callable[[], None]) -> None:
+    def with_blob(self, chunk: Chunk, action: Callable[[], None]) -> None:
+        """Do something that needs the chunk's bytes, now or when they have been read."""
         if chunk.blob is not None:
             action()
             return
-        self._ask_blob(chunk)
         chunk.waiters.append(action)
+        self._ask_blob(chunk)
 
     def _ask_blob(self, chunk: Chunk) -> None:
         if chunk.first_seq not in self._blobs_asked:
             self._blobs_asked.add(chunk.first_seq)
             self._requests.append(LoadBlob(chunk))
-
-
-def _earlier(known: int | None, other: int | None) -> int | None:
-    if known is None or other is None:
-        return other if known is None else known
-    return min(known, other)

@@ -6,9 +6,10 @@
 Rule 1: memory does not grow with the queue. The window holds a bounded number of bytes; what
         comes after it stays on disk and is asked for when the window runs low.
 Rule 2: a chunk that anything depends on (a lock, a change not yet on disk) is here, and what
-        is here is the truth: a row read meanwhile only lends its bytes.
-Rule 3: a chunk leaves only when no read is under way, because that read may have begun before
-        the chunk's last change and would bring settled messages back.
+        is here is the truth: a row read meanwhile only lends its bytes. That holds for a new
+        chunk too, from the moment it is on its way: a read may see it before its commit is told.
+Rule 3: a chunk leaves only when every read has ended that began before, because such a read may
+        be older than the chunk's last change and would bring settled messages back (grace.py).
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from collections import deque
 from collections.abc import Iterable
 
 from twinbus.broker.entities.chunk import Chunk
+from twinbus.broker.entities.grace import Grace
 from twinbus.broker.store.port import LoadedChunk
 
 # One disk read fetches about this much; two of them bound what a queue with receivers holds.
@@ -31,8 +33,7 @@ class Shelf:
         self._chunks: dict[int, Chunk] = {}
         self._window: deque[Chunk] = deque()
         self._window_bytes = 0
-        self._reads_under_way = 0
-        self._idle: list[Chunk] = []
+        self.grace = Grace()
         self.loaded_through = 0
         """Everything up to this sequence number has been in the window."""
         self.committed_through = last_seq
@@ -61,12 +62,28 @@ class Shelf:
             self._window_bytes < READ_AHEAD_BYTES and self.loaded_through < self.committed_through
         )
 
+    def expect(self, chunk: Chunk) -> None:
+        """A new chunk is on its way to disk."""
+        chunk.unsaved = True
+        self._chunks[chunk.first_seq] = chunk
+
+    def forget(self, chunk: Chunk) -> None:
+        """The store refused a new chunk: its sequence numbers will be given out again."""
+        del self._chunks[chunk.first_seq]
+
     def append_committed(self, chunk: Chunk, keep: bool) -> None:
         """A new chunk is on disk. It enters the window only behind everything before it."""
         is_next = self.loaded_through >= self.committed_through
         self.committed_through = chunk.last_seq
-        if keep and is_next and self._window_bytes < READ_AHEAD_BYTES:
+        chunk.unsaved = False
+        if self.loaded_through >= chunk.last_seq:
+            # A read that ended before the commit was told has brought it into the window.
+            return
+        has_room = self._window_bytes < READ_AHEAD_BYTES
+        if keep and is_next and has_room and chunk.blob is not None:
             self._enter_window(chunk)
+        else:
+            self.put_back(chunk)
 
     def _enter_window(self, chunk: Chunk) -> None:
         self.loaded_through = chunk.last_seq
@@ -107,23 +124,13 @@ class Shelf:
         return chunk
 
     def release(self, chunk: Chunk) -> None:
-        """Forget ``chunk`` if nothing depends on it any more."""
-        if not chunk.is_idle:
-            return
-        if self._reads_under_way:
-            self._idle.append(chunk)
-        else:
-            self._chunks.pop(chunk.first_seq, None)
+        """Forget ``chunk`` if nothing depends on it, once no read can speak of it any more."""
+        if chunk.is_idle:
+            self.grace.after_reads(lambda: self._forget_idle(chunk))
 
-    def begin_read(self) -> None:
-        self._reads_under_way += 1
-
-    def end_read(self) -> None:
-        self._reads_under_way -= 1
-        if not self._reads_under_way:
-            idle, self._idle = self._idle, []
-            for chunk in idle:
-                self.release(chunk)
+    def _forget_idle(self, chunk: Chunk) -> None:
+        if chunk.is_idle and self._chunks.get(chunk.first_seq) is chunk:
+            del self._chunks[chunk.first_seq]
 
     def is_current(self, loaded: LoadedChunk) -> Chunk | None:
         """The chunk in memory behind a row, without taking the row in (peek)."""
@@ -131,6 +138,5 @@ class Shelf:
 
     def put_back(self, chunk: Chunk) -> None:
         """A chunk that was adopted is not needed after all."""
-        if not chunk.in_window and not chunk.returned and not chunk.waiters:
-            chunk.blob = None
+        chunk.drop_blob()
         self.release(chunk)

@@ -47,6 +47,7 @@ def close(queue: Queue, now: Instant) -> list[Op]:
     _put_scheduled(queue, batch, ops)
     _put_removals(queue, batch, ops)
     _put_states(queue, batch, ops)
+    _put_expiries(queue, batch, now, ops)
     ops.append(PutCounters(counters_of(queue)))
     return ops
 
@@ -73,7 +74,9 @@ def _put_chunks(queue: Queue, batch: Batch, now: Instant, ops: list[Op]) -> None
         ops.append(
             PutChunk(ChunkRow(queue.queue_id, first_seq, count, now.wall_ms, expires_ms, blob))
         )
-        queue.saving.append(Chunk(first_seq, count, now.wall_ms, expires_ms, blob))
+        chunk = Chunk(first_seq, count, now.wall_ms, expires_ms, blob)
+        queue.shelf.expect(chunk)
+        queue.saving.append(chunk)
 
 
 def _chunk_sized(arrivals: list[Arrival]) -> Iterator[list[IncomingMessage]]:
@@ -128,15 +131,15 @@ def _put_states(queue: Queue, batch: Batch, ops: list[Op]) -> None:
     for seq, (chunk, delivery_count, deferred) in batch.states.items():
         if not chunk.gone >> (seq - chunk.first_seq) & 1:
             ops.append(PutState(queue.queue_id, seq, delivery_count, deferred))
+
+
+def _put_expiries(queue: Queue, batch: Batch, now: Instant, ops: list[Op]) -> None:
+    """When the sweeper should come back: what is held now is free when its lock has run out."""
+    later_ms = now.wall_ms + queue.description.lock_duration_ms
     for chunk in batch.expiries.values():
         if not chunk.is_empty:
-            ops.append(SetChunkExpiry(queue.queue_id, chunk.first_seq, _unlocked_expiry(chunk)))
-
-
-def _unlocked_expiry(chunk: Chunk) -> int | None:
-    """The earliest expiry the sweeper should come back for: a locked message waits."""
-    held = chunk.gone | chunk.locked
-    return min((at for i, at in chunk.expiries.items() if not held >> i & 1), default=None)
+            expires_ms = chunk.sweep_ms(now.wall_ms, later_ms)
+            ops.append(SetChunkExpiry(queue.queue_id, chunk.first_seq, expires_ms))
 
 
 def undo(queue: Queue, batch: Batch) -> list[Ticket]:
@@ -161,6 +164,7 @@ def undo(queue: Queue, batch: Batch) -> list[Ticket]:
 
 def _take_back_numbers(queue: Queue, batch: Batch) -> None:
     for chunk in queue.saving:
+        queue.shelf.forget(chunk)
         queue.next_seq -= chunk.count
         queue.message_count -= chunk.count
     queue.saving = []

@@ -186,6 +186,14 @@ def test_a_resource_of_this_namespace_is_accepted(resource: str, segments: tuple
     assert granted(token(resource)).segments == segments
 
 
+def test_a_name_that_the_bearer_brings_counts_only_where_any_name_may_be_used() -> None:
+    """M6: on loopback, a token for another host was meant for another host (case 52)."""
+    for any_name in (False, True):
+        audience = Audience(AUDIENCE.host_names, 5672, any_name).known_as("Bus.Example")
+        assert ("bus.example" in audience.host_names) is any_name
+        assert audience.known_as(None) == audience
+
+
 @pytest.mark.parametrize(
     "resource",
     [

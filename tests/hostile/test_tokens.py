@@ -274,7 +274,7 @@ def test_case_46_a_token_for_one_entity_opens_no_other(broker: BrokerProcess) ->
 def test_case_49_a_token_can_be_shown_again_while_it_lasts(broker: BrokerProcess) -> None:
     """M6: a token is a bearer's: whoever has it may use it until it ends, from anywhere."""
     queue = broker.fresh_queue()
-    token = broker.token(path=queue, expires_in_s=2)
+    token = broker.token(path=queue, expires_in_s=3)
     for _connection in range(2):
         with connected(broker.port, token) as client:
             assert client.attach_sender(queue).peer.target is not None

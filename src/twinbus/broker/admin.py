@@ -21,6 +21,7 @@ import contextlib
 import json
 import socket
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import uvicorn
@@ -32,8 +33,8 @@ from starlette.routing import Route
 
 from twinbus import __version__
 from twinbus.broker.access.claims import AuthorizationRule, Claim
-from twinbus.broker.access.sas import Audience, parse_token, verify
-from twinbus.broker.broker import LOOPBACK_NAMES, Broker, RunningNamespace
+from twinbus.broker.access.sas import parse_token, verify
+from twinbus.broker.broker import Broker, RunningNamespace
 from twinbus.broker.entities.description import QueueDescription
 from twinbus.broker.entities.queue import Queue
 from twinbus.errors import AccessDenied, ConfigurationError, TwinbusError
@@ -246,9 +247,9 @@ class AdminDesk:
 
 def _check_access(request: Request, namespace: RunningNamespace) -> None:
     now_s = namespace.access.now().wall_ms / 1000
-    host = (request.url.hostname or "").lower()
-    # The port is the socket's own: the Host header is the caller's word and opens nothing.
-    audience = Audience(LOOPBACK_NAMES | {host}, request.scope["server"][1])
+    # The Host header is the caller's word, so the port is the socket's own.
+    port = request.scope["server"][1]
+    audience = replace(namespace.access.audience, port=port).known_as(request.url.hostname)
     try:
         grant = verify(
             parse_token(request.headers.get("authorization", "")),

@@ -64,7 +64,9 @@ class RunningNamespace:
         self.port: int = server.sockets[0].getsockname()[1]
         shown = "localhost" if host in LOOPBACK_NAMES else host
         self.endpoint = f"sb://{shown}:{self.port}"
-        namespace.audience = Audience(LOOPBACK_NAMES | {host.lower()}, self.port)
+        namespace.audience = Audience(
+            LOOPBACK_NAMES | {host.lower()}, self.port, any_name=host.lower() not in LOOPBACK_NAMES
+        )
 
     @property
     def connection_string(self) -> str:

@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
 
 from twinbus.amqp.connection import Connection, ConnectionOptions, Phase, Role
@@ -70,6 +69,7 @@ class Peer(asyncio.Protocol):
         self.now = namespace.now()
         """When the bytes being worked on arrived: one look at the clock for all of them."""
         self.grants = Grants()
+        self._listens_until_s: dict[str, int] = {}
         self.token_desk = TokenDesk(self)
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
@@ -300,14 +300,12 @@ class Peer(asyncio.Protocol):
         """The names a token for this connection may be made out to."""
         remote = self.connection.remote_open
         hostname = remote.hostname if remote is not None else None
-        audience = self.namespace.audience
-        if not hostname:
-            return audience
-        # The client names the host it dialled; a key of this namespace signed for that name.
-        host = hostname.lower().rsplit(":", 1)[0] if hostname.count(":") == 1 else hostname.lower()
-        return replace(audience, host_names=audience.host_names | {host})
+        if hostname is not None and hostname.count(":") == 1:
+            hostname = hostname.partition(":")[0]
+        return self.namespace.audience.known_as(hostname)
 
     def granted(self, grant: Grant) -> None:
+        self._listens_until_s.clear()
         self.grants.add(grant, now_s=self._wall_s())
         self._set_access_timer()
 
@@ -320,6 +318,15 @@ class Peer(asyncio.Protocol):
                 "Use a key whose rule has it.",
             )
 
+    def may_listen(self, path: str) -> bool:
+        """Whether the claim Listen covers the path now; asked for every settlement."""
+        until_s = self._listens_until_s.get(path)
+        now_s = self.now.wall_ms / 1000
+        if until_s is None:
+            until_s = self.grants.allowed_until_s(path, Claim.LISTEN, now_s=now_s) or 0
+            self._listens_until_s[path] = until_s
+        return until_s > now_s
+
     def note_refusal(self, what: str) -> None:
         """One line in the log for a peer that tries its luck, however often it does."""
         if not self._has_noted_refusal:
@@ -328,6 +335,7 @@ class Peer(asyncio.Protocol):
 
     def recheck(self) -> None:
         """Keys, rules or queues changed: detach what is no longer allowed or there."""
+        self._listens_until_s.clear()
         self.grants.drop_unbacked(self.namespace.rules_for)
         self._check_access()
         for link in self._links():

@@ -180,6 +180,11 @@ class ReceivingEnd:
                 settled=grant.run is None,
             )
 
+    @property
+    def may_settle(self) -> bool:
+        """The link may be gone and its locks settled all the same, but only with the claim (M2)."""
+        return self._peer.may_listen(self.path)
+
     def pause(self) -> None:
         self.consumer.is_paused = True
 

@@ -51,6 +51,14 @@ _LOCK_LOST = encode_state(
         )
     )
 )
+_BARRED = encode_state(
+    Rejected(
+        Error(
+            Condition.UNAUTHORIZED_ACCESS,
+            "The claim Listen is missing or has expired. Put a new token to $cbs.",
+        )
+    )
+)
 _NO_DEAD_LETTERS = encode_state(
     Rejected(Error(Condition.NOT_ALLOWED, "A dead-letter queue has no dead-letter queue."))
 )
@@ -112,6 +120,10 @@ def _settle_run(
     run, queue = entry.run, entry.end.queue
     index = run.start + first - entry.first
     wanted = span_mask(index, count)
+    if not entry.end.may_settle:
+        if not event.settled:
+            answer(event.session, first, first + count - 1, _BARRED)
+        return
     if isinstance(outcome, DeadLetter) and queue.is_dead_letter_queue:
         answer(event.session, first, first + count - 1, _NO_DEAD_LETTERS)
         return

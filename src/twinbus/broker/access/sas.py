@@ -20,7 +20,7 @@ import hashlib
 import hmac
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 from urllib.parse import quote, unquote
 
@@ -91,6 +91,15 @@ class Audience:
     """Lower case."""
     port: int
     """A resource without a port fits; one with another port does not."""
+    any_name: bool = False
+    """Whether it can be reached under names that nobody told it, as on all of a machine's
+    addresses. On loopback the names are known: a token for another host was meant for another."""
+
+    def known_as(self, host_name: str | None) -> Audience:
+        """The same under one more name, if the word of whoever uses that name counts."""
+        if not host_name or not self.any_name:
+            return self
+        return replace(self, host_names=self.host_names | {host_name.lower()})
 
 
 @dataclass(frozen=True, slots=True)

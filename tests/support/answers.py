@@ -12,7 +12,7 @@ def assert_well_put(text: str | None, *secrets: str) -> None:
     assert text, "a refusal says why"
     assert len(text) <= ANSWER_LENGTH_MAX
     assert text.isprintable(), f"it would break a log line: {text!a}"
-    assert (text[0].isalpha() or text[0] == "'") and text.endswith("."), f"no sentence: {text!r}"
+    assert (text[0].isalnum() or text[0] == "'") and text.endswith("."), f"no sentence: {text!r}"
     assert ". " in text, f"no hint: {text!r}"
     for word in TELLTALES:
         assert word not in text

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Iterator
-from uuid import uuid4
 
 import pytest
 
@@ -30,14 +29,8 @@ async def sdk(request: pytest.FixtureRequest, broker: BrokerProcess) -> AsyncIte
 
 @pytest.fixture
 def make_queue(broker: BrokerProcess) -> MakeQueue:
-    """Creates a queue nobody else uses; takes the properties of a queue."""
-
-    def make(**properties: object) -> str:
-        name = f"queue-{uuid4().hex[:12]}"
-        broker.create_queue(name, **properties)
-        return name
-
-    return make
+    """Creates a queue that nobody else uses; takes the properties of a queue."""
+    return broker.fresh_queue
 
 
 @pytest.fixture

@@ -15,6 +15,7 @@ from tests.sdk.clients import (
     body,
     eventually,
     nothing_comes,
+    opened,
     receive,
 )
 from tests.support.broker_process import BrokerProcess
@@ -58,7 +59,7 @@ async def test_waiting_for_a_message_ends_when_it_comes_or_the_time_is_over(
     sdk: Sdk, queue: str
 ) -> None:
     """M10: max_wait_time bounds a receive, and a message ends it at once."""
-    receiver, sender = sdk.receiver(queue), sdk.sender(queue)
+    receiver, sender = await opened(sdk.receiver(queue)), sdk.sender(queue)
 
     began_s = time.monotonic()
     assert await receiver.receive_messages(5, max_wait_time=1) == []

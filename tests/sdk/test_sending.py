@@ -69,18 +69,17 @@ async def test_a_batch_takes_what_a_message_may_weigh_and_not_more(sdk: Sdk, que
     batch = await sender.create_message_batch()
     assert batch.max_size_in_bytes == MESSAGE_SIZE_BYTES_MAX
 
-    # When it is filled until the client says that it is full
-    filled = 0
+    # When it holds as many messages of 20 KB as fit
+    filled = 13
+    for number in range(filled):
+        batch.add_message(ServiceBusMessage(b"x" * 20_000, message_id=str(number)))
     with pytest.raises(MessageSizeExceededError):
-        while filled < 1_000:
-            batch.add_message(ServiceBusMessage(b"x" * 20_000, message_id=str(filled)))
-            filled += 1
+        batch.add_message(ServiceBusMessage(b"x" * 20_000))
     await sender.send_messages(batch, timeout=SEND_TIMEOUT_S)
 
     # Then all that was added arrives
     received = await receive(sdk.receiver(queue), filled)
     assert [message.message_id for message in received] == [str(n) for n in range(filled)]
-    assert filled == 13
 
 
 async def test_a_batch_may_be_made_smaller(sdk: Sdk, queue: str) -> None:

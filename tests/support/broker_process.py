@@ -46,6 +46,7 @@ class BrokerProcess:
         self.port = 0
         self.admin_port = 0
         self.connection_string = ""
+        self.connection_strings: dict[str, str] = {}
         self.log_path = None if data is None else data.parent / f"{data.name}.log"
 
     def start(self) -> BrokerProcess:
@@ -67,6 +68,9 @@ class BrokerProcess:
             log.close()
         ready = json.loads(self._first_line())
         self.admin_port = ready["admin_port"]
+        self.connection_strings = {
+            name: each["connection_string"] for name, each in ready["namespaces"].items()
+        }
         served = ready["namespaces"][self.namespace]
         self.port, self.connection_string = served["port"], served["connection_string"]
         return self

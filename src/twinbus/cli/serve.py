@@ -62,6 +62,14 @@ def serve(
     disk_free_mb: Annotated[
         int, typer.Option(help="Refuse sends (server busy) below this much free disk.")
     ] = 256,
+    entity_rate: Annotated[
+        float | None,
+        typer.Option(help="Messages a second into one queue; beyond it, server busy."),
+    ] = None,
+    namespace_rate: Annotated[
+        float | None,
+        typer.Option(help="Messages a second into one namespace; beyond it, server busy."),
+    ] = None,
 ) -> None:
     """Run a durable Service Bus broker that the stock Azure SDKs can use."""
     if output not in ("text", "json"):
@@ -72,7 +80,11 @@ def serve(
         data_directory=None if memory else data,
         host=host,
         admin_port=admin_port,
-        thresholds=Thresholds(disk_free_bytes_min=disk_free_mb << 20),
+        thresholds=Thresholds(
+            disk_free_bytes_min=disk_free_mb << 20,
+            entity_messages_per_s_max=entity_rate,
+            namespace_messages_per_s_max=namespace_rate,
+        ),
     )
     _run(_serve(options, specs, output))
 

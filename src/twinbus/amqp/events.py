@@ -73,8 +73,8 @@ class DeliveryReceived:
     payload: bytes
     settled: bool
     is_repeat: bool
-    """The delivery id was already used on this link: the Azure SDK's aio sender does that
-    under concurrent sends, with the very same message."""
+    """The delivery id is not a new one on this link. The Azure SDK's aio sender, used from several
+    tasks at once, does that with the very same message and also with another one."""
 
 
 @dataclass(slots=True)
@@ -94,6 +94,8 @@ class ConnectionClosed:
     """Nothing more can be sent or received; flush the output and close the transport."""
 
     error: Error | None
+    is_remote: bool = False
+    """The peer closed it, and the error is in its words."""
 
 
 Event = (

@@ -63,6 +63,10 @@ class AmqpLimits:
     handshake_timeout_s: float = 10.0
     """A peer that has not opened its connection by then is closed (slow-loris guard)."""
 
+    token_timeout_s: float = 60.0
+    """A peer that has opened and not shown a valid token by then is closed: otherwise anybody
+    could take all the connections there are."""
+
     pre_auth_bytes_max: int = 65_536
     """What we buffer for a peer that has not shown who it is. The whole handshake of the SDK,
     token included, is under 4 KB."""

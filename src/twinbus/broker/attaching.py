@@ -67,11 +67,11 @@ def _end_for(peer: Peer, link: AnyLink) -> AnyEnd:
     if address.node == "management":
         return _management_end(peer, link, address)
     if isinstance(link, ReceivingLink):
-        peer.demand(address.path, Claim.SEND)
+        peer.admission.demand(address.path, Claim.SEND)
         if address.sub_queue is not None:
             raise AmqpError(Condition.NOT_ALLOWED, "A dead-letter queue cannot be sent to.")
         return SendingEnd(peer, link, _queue(peer, address), address.path)
-    peer.demand(address.path, Claim.LISTEN)
+    peer.admission.demand(address.path, Claim.LISTEN)
     queue = _queue(peer, address)
     _check_filter(link)
     if not queue.description.status.can_receive:
@@ -87,7 +87,7 @@ def _end_for(peer: Peer, link: AnyLink) -> AnyEnd:
 def _management_end(peer: Peer, link: AnyLink, address: Address) -> AnyEnd:
     for claim in (Claim.LISTEN, Claim.SEND):
         try:
-            peer.demand(address.path, claim)
+            peer.admission.demand(address.path, claim)
             break
         except AmqpError:
             if claim is Claim.SEND:

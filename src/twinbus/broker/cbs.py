@@ -42,7 +42,7 @@ class TokenDesk:
             _check_type(request.properties.get("type"))
             grant = verify(
                 parse_token(request.body),
-                audience=self._peer.audience(),
+                audience=self._peer.admission.audience(),
                 rules=self._peer.namespace.rules_for,
                 now_s=now.wall_ms / 1000,
             )

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from twinbus.amqp.decode import decode_value
 from twinbus.amqp.encode import encode_value
-from twinbus.amqp.errors import AmqpError, Condition
+from twinbus.amqp.errors import AmqpError, Condition, DecodeError
 from twinbus.amqp.limits import AmqpLimits, Budget
 from twinbus.amqp.sections import (
     MessageSections,
@@ -97,6 +97,8 @@ def ingest(
             raise _too_large(end - start, size_max)
         # The Azure SDK sends ServiceBusMessage(None) without a body section.
         sections = scan_message(payload, start, end, limits, body_required=False)
+        if sections.properties_start == sections.bare_end:
+            raise DecodeError("a message has neither properties nor a body. Add a data section.")
         if may_ping and is_ping(payload, sections):
             ping_count += 1
             continue

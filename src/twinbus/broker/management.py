@@ -117,10 +117,11 @@ class ManagementDesk:
             if known is None:
                 raise AmqpError(
                     Condition.NOT_IMPLEMENTED,
-                    f"The management operation {request.operation[:80]!r} is not offered.",
+                    f"The management operation {request.operation[:80]!a} is not offered. "
+                    "Check its name.",
                 )
             claim, operation = known
-            self._peer.demand(self._path, claim)
+            self._peer.admission.demand(self._path, claim)
             if self._queue.is_deleted:
                 raise AmqpError(Condition.NOT_FOUND, "The queue was deleted.")
             if not isinstance(request.body, dict):
@@ -173,7 +174,7 @@ class ManagementDesk:
     def _receive(self, body: dict[str, Any], answer: Answer) -> None:
         seqs = [_seq(value) for value in _items(body, "sequence-numbers")]
         if len(set(seqs)) != len(seqs):
-            raise _bad("a sequence number stands twice in the request")
+            raise _bad("a sequence number must not stand twice")
         deletes = body.get("receiver-settle-mode") == 0
         queue = self._queue
         self._peer.namespace.read(
@@ -275,6 +276,9 @@ def _tokens(body: dict[str, Any]) -> list[bytes]:
     tokens = _items(body, "lock-tokens")
     if not all(isinstance(token, UUID) for token in tokens):
         raise _bad("lock-tokens must hold uuids")
+    if len(set(tokens)) != len(tokens):
+        # The second one would find its lock gone, after the first had settled the message.
+        raise _bad("a lock token must not stand twice")
     return [token.bytes_le for token in tokens]
 
 
@@ -322,5 +326,6 @@ def _lock_lost() -> AmqpError:
 def _not_found(seqs: list[int]) -> AmqpError:
     shown = ", ".join(str(seq) for seq in seqs[:5])
     return AmqpError(
-        Condition.MESSAGE_NOT_FOUND, f"No such message is waiting under sequence number {shown}."
+        Condition.MESSAGE_NOT_FOUND,
+        f"No such message is waiting under sequence number {shown}. Peek to see which ones are.",
     )

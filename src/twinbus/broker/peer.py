@@ -10,13 +10,15 @@ Rule 1: whatever one peer does, only that peer hears of it: errors become AMQP e
         own link, session or connection.
 Rule 2: a peer is granted nothing before it has shown a token, and only while the token lives.
 Rule 3: a peer that sends faster than the disk can write is not read from until it has caught
-        up; one that does not read what it asked for is given no more.
+        up; one that does not read what it asked for is given no more, and not listened to.
+Rule 4: a peer has the loop for a short turn, however much it sent; then others have theirs.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from typing import TYPE_CHECKING, Any, cast
 
 from twinbus.amqp.connection import Connection, ConnectionOptions, Phase, Role
@@ -34,11 +36,12 @@ from twinbus.amqp.events import (
     SessionEnded,
     WindowOpened,
 )
-from twinbus.broker.access.claims import Claim
-from twinbus.broker.access.grants import Grants
-from twinbus.broker.access.sas import Audience, Grant
+from twinbus.broker.access.sas import Grant
+from twinbus.broker.admission import Admission
 from twinbus.broker.attaching import AnyEnd, open_end
 from twinbus.broker.cbs import TokenDesk
+from twinbus.broker.entities.consumer import Allowance
+from twinbus.broker.input_gate import ASKING, LEAVING, OUTPUT, STORING, InputGate
 from twinbus.broker.receiving import DeliveryLedger, ReceivingEnd
 from twinbus.broker.replies import ReplyEnd
 from twinbus.broker.settling import settle
@@ -53,6 +56,17 @@ PENDING_BYTES_HIGH = 8 << 20
 PENDING_BYTES_LOW = 2 << 20
 # Output that waits for the peer; above it, its receivers are given nothing more.
 OUTPUT_BYTES_HIGH = 1 << 20
+# Frames that are gathered before they are written: one frame of a peer can have many answers.
+OUTPUT_FRAMES_HIGH = 512
+# Requests whose answers are being looked up; each answer may have a megabyte.
+ASKING_COUNT_MAX = 8
+
+# One read can bring thousands of frames of 5 to 100 microseconds each. After this time the
+# others have their turn, and after so many frames the clock is looked at.
+TURN_S = 0.01
+FRAMES_BETWEEN_LOOKS = 32
+# How long a closed connection waits for the peer to read our last words and close its side.
+LINGER_S = 2.0
 
 CONTAINER_ID = "twinbus"
 
@@ -68,20 +82,23 @@ class Peer(asyncio.Protocol):
         )
         self.now = namespace.now()
         """When the bytes being worked on arrived: one look at the clock for all of them."""
-        self.grants = Grants()
-        self._listens_until_s: dict[str, int] = {}
         self.token_desk = TokenDesk(self)
         self._loop = asyncio.get_running_loop()
+        self.admission = Admission(self, self._loop)
         self._transport: asyncio.Transport | None = None
         self._ends: dict[int, AnyEnd] = {}
         self._ready: dict[AnyEnd, None] = {}
         self._is_flushing = False
+        self._input = InputGate(self._loop, self._work)
         self._pending_bytes = 0
-        self._is_reading = True
+        self._asking_count = 0
+        self._handed_bytes = 0
+        self._is_write_paused = False
         self._pre_auth_bytes = 0
+        self.allowance = Allowance(self.limits.unsettled_per_connection_max, self._has_room)
         self._handshake: asyncio.TimerHandle | None = None
-        self._access_timer: asyncio.TimerHandle | None = None
         self._heartbeat: asyncio.TimerHandle | None = None
+        self._linger: asyncio.TimerHandle | None = None
         self._has_noted_refusal = False
 
     # -- transport ------------------------------------------------------------------------
@@ -90,20 +107,27 @@ class Peer(asyncio.Protocol):
         # uvloop's transports do not inherit from asyncio.Transport, but they are such.
         self._transport = transport = cast(asyncio.Transport, transport)
         transport.set_write_buffer_limits(high=OUTPUT_BYTES_HIGH)
+        self._input.opened(transport)
         if len(self.namespace.peers) >= self.namespace.options.connections_max:
-            logger.warning("namespace %s has too many connections", self.namespace.name)
+            self._note_offence("too many connections")
             transport.abort()
             return
         self.namespace.peers.add(self)
-        timeout_s = self.limits.handshake_timeout_s
-        self._handshake = self._loop.call_later(timeout_s, self._handshake_timed_out)
+        self._set_handshake_timer(self.limits.handshake_timeout_s)
 
     def _handshake_timed_out(self) -> None:
-        if self.connection.phase is not Phase.RUNNING and self._transport is not None:
+        self._note_offence("a peer did not finish its handshake in time")
+        if self.connection.phase is Phase.RUNNING:
+            self.cut(
+                AmqpError(
+                    Condition.UNAUTHORIZED_ACCESS, "No token came in time. Put a token to $cbs."
+                )
+            )
+        elif self._transport is not None:
             self._transport.abort()
 
     def data_received(self, data: bytes) -> None:
-        if not len(self.grants):
+        if not self.admission.has_token:
             self._pre_auth_bytes += len(data)
             if self._pre_auth_bytes > self.limits.pre_auth_bytes_max:
                 self.cut(
@@ -113,18 +137,49 @@ class Peer(asyncio.Protocol):
                     )
                 )
                 return
+        self.connection.feed(data)
+        self._work()
+
+    def _work(self) -> None:
+        """Act on what was received, for a turn."""
         self.now = self.namespace.now()
         self.connection.heard(self.now.monotonic_s)
-        for event in self.connection.receive(data):
-            if type(event) is DeliveryReceived:
-                self._on_delivery(event)
-            else:
-                self._on_event(event)
+        try:
+            is_done = self._take_turn()
+        except Exception:
+            # A mistake of ours. The peer that found it loses its connection, nobody else does.
+            logger.exception("namespace %s: a frame could not be handled", self.namespace.name)
+            sentence = "The broker could not handle this frame. Its log says why."
+            self.cut(AmqpError(Condition.INTERNAL_ERROR, sentence))
+            return
+        self._input.turn_ended(is_done=is_done)
         self.flush()
+
+    def _take_turn(self) -> bool:
+        """Act frame by frame, until everything is done (True) or has to wait (False)."""
+        stop_s = time.monotonic() + TURN_S
+        connection, gate = self.connection, self._input
+        frame_count = 0
+        while not gate.reasons:
+            events = connection.next_events()
+            if events is None:
+                return True
+            for event in events:
+                if type(event) is DeliveryReceived:
+                    self._on_delivery(event)
+                else:
+                    self._on_event(event)
+            if connection.output_count > OUTPUT_FRAMES_HIGH:
+                self.flush()
+            frame_count += 1
+            if frame_count % FRAMES_BETWEEN_LOOKS == 0 and time.monotonic() > stop_s:
+                break
+        return False
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.namespace.peers.discard(self)
-        for timer in (self._handshake, self._access_timer, self._heartbeat):
+        self.admission.stop()
+        for timer in (self._handshake, self._heartbeat, self._linger):
             if timer is not None:
                 timer.cancel()
         self._transport = None
@@ -133,14 +188,49 @@ class Peer(asyncio.Protocol):
         self._ends.clear()
 
     def pause_writing(self) -> None:
+        self._is_write_paused = True
+        self._input.stop(OUTPUT)
+        self._pause_receivers()
+
+    def resume_writing(self) -> None:
+        self._is_write_paused = False
+        self._input.go_on(OUTPUT)
+        self._resume_receivers()
+
+    def handed_out(self, size: int) -> None:
+        """A receiver was given so many bytes; they are written at the end of the turn."""
+        self._handed_bytes += size
+        if self._handed_bytes > OUTPUT_BYTES_HIGH:
+            self._pause_receivers()
+
+    @property
+    def is_output_full(self) -> bool:
+        return self._is_write_paused or self._handed_bytes > OUTPUT_BYTES_HIGH
+
+    def _pause_receivers(self) -> None:
         for end in self._ends.values():
             if isinstance(end, ReceivingEnd):
                 end.pause()
 
-    def resume_writing(self) -> None:
+    def _resume_receivers(self) -> None:
         for end in self._ends.values():
             if isinstance(end, ReceivingEnd):
                 end.resume()
+
+    def pause_session(self, session: object) -> None:
+        """The peer closed the session's window: none of its receivers gets any more."""
+        for end in self._ends_of(session):
+            if isinstance(end, ReceivingEnd):
+                end.pause()
+
+    def _has_room(self) -> None:
+        """Messages were settled while this connection held all that it may hold."""
+        self._loop.call_soon(self._wake_receivers)
+
+    def _wake_receivers(self) -> None:
+        for end in self._ends.values():
+            if isinstance(end, ReceivingEnd):
+                end.wake()
 
     # -- output ---------------------------------------------------------------------------
 
@@ -157,42 +247,58 @@ class Peer(asyncio.Protocol):
         ready, self._ready = self._ready, {}
         for end in ready:
             end.flush()
-        if self._transport is None or self._transport.is_closing():
+        transport = self._transport
+        if transport is None or self._linger is not None or transport.is_closing():
             return
         if self.connection.has_output:
-            self._transport.write(self.connection.take_output())
+            transport.write(self.connection.take_output())
             self.connection.wrote(self.namespace.now().monotonic_s)
+        was_full = self._handed_bytes > OUTPUT_BYTES_HIGH
+        self._handed_bytes = 0
+        if was_full and not self._is_write_paused:
+            self._resume_receivers()
         if self.connection.phase is Phase.CLOSED:
-            self._transport.close()
+            self._begin_to_leave(transport)
+
+    def _begin_to_leave(self, transport: asyncio.Transport) -> None:
+        """Everything is said. To close at once could take back what the peer has not read yet."""
+        self._linger = self._loop.call_later(LINGER_S, transport.abort)
+        self._input.throw_away()
+        if transport.can_write_eof():
+            transport.write_eof()
 
     def cut(self, error: AmqpError | None) -> None:
         """Close the connection from our side, with a reason if there is one."""
         self.connection.close(error)
         self.flush()
-        if self._transport is not None:
-            self._transport.close()
 
     def say_goodbye(self) -> None:
         """The broker stops: no more work from this peer; answers under way still go out."""
-        if self._transport is not None and self._is_reading:
-            self._transport.pause_reading()
-            self._is_reading = False
+        self._input.stop(LEAVING)
 
     # -- back-pressure --------------------------------------------------------------------
 
     def began_storing(self, size: int) -> None:
         self._pending_bytes += size
         self.namespace.throttle.pending_bytes += size
-        if self._is_reading and self._pending_bytes > PENDING_BYTES_HIGH and self._transport:
-            self._is_reading = False
-            self._transport.pause_reading()
+        if self._pending_bytes > PENDING_BYTES_HIGH:
+            self._input.stop(STORING)
 
     def ended_storing(self, size: int) -> None:
         self._pending_bytes -= size
         self.namespace.throttle.pending_bytes -= size
-        if not self._is_reading and self._pending_bytes < PENDING_BYTES_LOW and self._transport:
-            self._is_reading = True
-            self._transport.resume_reading()
+        if self._pending_bytes < PENDING_BYTES_LOW and self._input.reasons & STORING:
+            self._input.go_on(STORING)
+
+    def began_asking(self) -> None:
+        """An answer is being looked up."""
+        self._asking_count += 1
+        if self._asking_count >= ASKING_COUNT_MAX:
+            self._input.stop(ASKING)
+
+    def ended_asking(self) -> None:
+        self._asking_count -= 1
+        self._input.go_on(ASKING)
 
     # -- events ---------------------------------------------------------------------------
 
@@ -243,10 +349,15 @@ class Peer(asyncio.Protocol):
                 self._forget(event.link)
 
     def _on_opened(self) -> None:
+        self._set_handshake_timer(self.limits.token_timeout_s)
+        self._watch_silence()
+
+    def _set_handshake_timer(self, delay_s: float | None) -> None:
         if self._handshake is not None:
             self._handshake.cancel()
             self._handshake = None
-        self._watch_silence()
+        if delay_s is not None:
+            self._handshake = self._loop.call_later(delay_s, self._handshake_timed_out)
 
     def _watch_silence(self) -> None:
         now_s = self.namespace.now().monotonic_s
@@ -259,8 +370,11 @@ class Peer(asyncio.Protocol):
             self._heartbeat = self._loop.call_later(delay_s, self._watch_silence)
 
     def _on_closed(self, event: ConnectionClosed) -> None:
-        if event.error is not None:
-            logger.info("a connection was closed: %s", event.error.condition)
+        if event.error is not None and not event.is_remote:
+            self._note_offence(f"a connection was closed: {event.error.condition}")
+
+    def _note_offence(self, what: str) -> None:
+        self.namespace.offences.note(what, self.namespace.now().monotonic_s)
 
     # -- ends -----------------------------------------------------------------------------
 
@@ -269,7 +383,7 @@ class Peer(asyncio.Protocol):
         self._ends[id(link)] = end
         link.owner = end
         end.opened()
-        self._set_access_timer()
+        self.admission.watch(end)
 
     def _forget(self, link: Any) -> None:
         end = self._ends.pop(id(link), None)
@@ -296,90 +410,31 @@ class Peer(asyncio.Protocol):
 
     # -- access ---------------------------------------------------------------------------
 
-    def audience(self) -> Audience:
-        """The names a token for this connection may be made out to."""
-        remote = self.connection.remote_open
-        hostname = remote.hostname if remote is not None else None
-        if hostname is not None and hostname.count(":") == 1:
-            hostname = hostname.partition(":")[0]
-        return self.namespace.audience.known_as(hostname)
-
     def granted(self, grant: Grant) -> None:
-        self._listens_until_s.clear()
-        self.grants.add(grant, now_s=self._wall_s())
-        self._set_access_timer()
-
-    def demand(self, path: str, claim: Claim) -> None:
-        """Raise unless this connection has shown a token that covers it."""
-        if not self.grants.allows(path, claim, now_s=self._wall_s()):
-            raise AmqpError(
-                Condition.UNAUTHORIZED_ACCESS,
-                f"The claim {claim.names()[0]} on {path!r} is missing or has expired. "
-                "Use a key whose rule has it.",
-            )
-
-    def may_listen(self, path: str) -> bool:
-        """Whether the claim Listen covers the path now; asked for every settlement."""
-        until_s = self._listens_until_s.get(path)
-        now_s = self.now.wall_ms / 1000
-        if until_s is None:
-            until_s = self.grants.allowed_until_s(path, Claim.LISTEN, now_s=now_s) or 0
-            self._listens_until_s[path] = until_s
-        return until_s > now_s
+        """A token was shown."""
+        self.admission.grant(grant)
+        self._set_handshake_timer(None)
 
     def note_refusal(self, what: str) -> None:
         """One line in the log for a peer that tries its luck, however often it does."""
         if not self._has_noted_refusal:
             self._has_noted_refusal = True
-            logger.warning("namespace %s: %s", self.namespace.name, what)
+            self._note_offence(what)
 
     def recheck(self) -> None:
         """Keys, rules or queues changed: detach what is no longer allowed or there."""
-        self._listens_until_s.clear()
-        self.grants.drop_unbacked(self.namespace.rules_for)
-        self._check_access()
-        for link in self._links():
-            end = self._ends.get(id(link))
+        self.admission.drop_unbacked()
+        for link, end in self.links_and_ends():
             queue = getattr(end, "queue", None)
             if queue is not None and queue.is_deleted:
-                self._detach(link, AmqpError(Condition.NOT_FOUND, "The queue was deleted."))
+                self.detach(link, AmqpError(Condition.NOT_FOUND, "The queue was deleted."))
         self.flush()
 
-    def _links(self) -> list[Any]:
-        return [link for s in self.connection.sessions.values() for link in s.links.values()]
+    def links_and_ends(self) -> list[tuple[Any, AnyEnd]]:
+        links = [link for s in self.connection.sessions.values() for link in s.links.values()]
+        return [(link, self._ends[id(link)]) for link in links if id(link) in self._ends]
 
-    def _detach(self, link: Any, error: AmqpError) -> None:
+    def detach(self, link: Any, error: AmqpError) -> None:
+        """End a link from our side."""
         self._forget(link)
         link.detach(error)
-
-    def _check_access(self) -> None:
-        """Detach every link whose token has run out or whose key is gone."""
-        for link in self._links():
-            end = self._ends.get(id(link))
-            if end is None or end.claim is None:
-                continue
-            if not self.grants.allows(end.path, end.claim, now_s=self._wall_s()):
-                error = AmqpError(
-                    Condition.UNAUTHORIZED_ACCESS,
-                    "The token has expired or its key was changed. Put a new token to $cbs.",
-                )
-                self._detach(link, error)
-        self.flush()
-        self._set_access_timer()
-
-    def _set_access_timer(self) -> None:
-        if self._access_timer is not None:
-            self._access_timer.cancel()
-            self._access_timer = None
-        now_s = self._wall_s()
-        ends = [
-            self.grants.allowed_until_s(end.path, end.claim, now_s=now_s) or now_s
-            for end in self._ends.values()
-            if end.claim is not None
-        ]
-        if ends:
-            delay_s = max(0.0, min(ends) - now_s)
-            self._access_timer = self._loop.call_later(delay_s, self._check_access)
-
-    def _wall_s(self) -> float:
-        return self.namespace.now().wall_ms / 1000

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from twinbus.broker.peer import Peer
 
 _WRAP = 0xFFFFFFFF
-# Entries at the head of the ledger whose messages are all settled are dropped this many at once.
+# Entries whose messages are all settled are dropped when there are more than this many.
 LEDGER_SWEEP = 64
 
 
@@ -48,10 +48,11 @@ class DeliveryLedger:
         self._firsts: list[int] = []
         self._entries: list[Delivered] = []
         self._next_id = 0
+        self._sweep_at_count = LEDGER_SWEEP
 
     def add(self, first_id: int, count: int, run: LockRun, end: ReceivingEnd) -> None:
         """Remember ``count`` delivery ids from ``first_id`` on."""
-        if len(self._entries) > LEDGER_SWEEP and not self._entries[0].run.unsettled:
+        if len(self._entries) >= self._sweep_at_count:
             self._sweep()
         # Ids between were used for settled deliveries and replies: nothing to remember.
         first = self._next_id + ((first_id - self._next_id) & _WRAP)
@@ -63,33 +64,30 @@ class DeliveryLedger:
         kept = [entry for entry in self._entries if entry.run.unsettled]
         self._entries = kept
         self._firsts = [entry.first for entry in kept]
+        # Twice what was kept, so that the work stays in proportion to what is delivered.
+        self._sweep_at_count = 2 * len(kept) + LEDGER_SWEEP
 
     def find(self, first: int, last: int) -> Iterator[tuple[int, int, Delivered | None]]:
-        """The parts of a range of wire ids that were sent: (first, count, entry or None)."""
+        """The parts of a range of wire ids that were sent: (first, count, entry or None).
+
+        None stands for ids that hold no lock any more; neighbours come as one.
+        """
         distance = ((first - self._next_id + 0x80000000) & _WRAP) - 0x80000000
         low = self._next_id + distance
         high = min(self._next_id - 1, low + ((last - first) & _WRAP))
-        low = max(0, low)
-        at = low
-        index = max(0, bisect_right(self._firsts, low) - 1)
-        while at <= high:
-            while index < len(self._entries):
-                entry = self._entries[index]
-                if entry.first + entry.count > at:
-                    break
-                index += 1
-            else:
-                yield at, high - at + 1, None
-                return
-            if entry.first > at:
-                upto = min(high, entry.first - 1)
-                yield at, upto - at + 1, None
-                at = upto + 1
-                continue
-            upto = min(high, entry.first + entry.count - 1)
-            yield at, upto - at + 1, entry
-            at = upto + 1
-            index += 1
+        at = max(0, low)
+        for index in range(max(0, bisect_right(self._firsts, at) - 1), len(self._entries)):
+            entry = self._entries[index]
+            if entry.first > high:
+                break
+            start, stop = max(at, entry.first), min(high + 1, entry.first + entry.count)
+            if stop > start and entry.run.unsettled:
+                if start > at:
+                    yield at, start - at, None
+                yield start, stop - start, entry
+                at = stop
+        if high >= at:
+            yield at, high - at + 1, None
 
 
 class ReceivingEnd:
@@ -114,6 +112,7 @@ class ReceivingEnd:
             deliver=self.deliver,
             unsettled_max=peer.limits.unsettled_per_link_max,
             deletes_on_receipt=deletes_on_receipt,
+            allowance=peer.allowance,
         )
 
     def opened(self) -> None:
@@ -122,6 +121,7 @@ class ReceivingEnd:
     def on_credit(self) -> None:
         """The client changed its credit, or wants what there is and the rest back (drain)."""
         self.consumer.credit = self._link.credit
+        self.consumer.is_paused = self._is_held_up
         if not self.queue.description.status.can_receive:
             raise AmqpError(
                 Condition.ENTITY_DISABLED,
@@ -153,8 +153,10 @@ class ReceivingEnd:
             self._deliver_one_by_one(grant, first_id)
         else:
             session.write_transfers(frames)
-        if session.is_blocked:
-            self.consumer.is_paused = True
+        starts = grant.chunk.starts
+        self._peer.handed_out(starts[grant.start + grant.count] - starts[grant.start])
+        if session.is_blocked and not self.consumer.is_paused:
+            self._peer.pause_session(session)
         self._peer.wants_flush()
 
     def _fits_one_frame(self, grant: Grant) -> bool:
@@ -183,16 +185,25 @@ class ReceivingEnd:
     @property
     def may_settle(self) -> bool:
         """The link may be gone and its locks settled all the same, but only with the claim (M2)."""
-        return self._peer.may_listen(self.path)
+        return self._peer.admission.may_listen(self.path)
+
+    @property
+    def _is_held_up(self) -> bool:
+        """The session's window is closed, or the peer does not read."""
+        return self._link.session.is_blocked or self._peer.is_output_full
 
     def pause(self) -> None:
         self.consumer.is_paused = True
 
     def resume(self) -> None:
-        if self.consumer.is_paused and not self._link.session.is_blocked:
+        if self.consumer.is_paused and not self._is_held_up:
             self.consumer.is_paused = False
-            self.queue.wake(self.consumer)
-            self._peer.namespace.touch(self.queue)
+            self.wake()
+
+    def wake(self) -> None:
+        """There may be room for more."""
+        self.queue.wake(self.consumer)
+        self._peer.namespace.touch(self.queue)
 
     def answered(self) -> None:
         """The answer to a settlement was written."""

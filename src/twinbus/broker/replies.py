@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 REQUEST_CREDIT = 100
 # Replies that wait for credit; a client that never grants any is cut off from asking more.
 REPLIES_WAITING_MAX = 256
+REPLIES_WAITING_BYTES_MAX = 4 << 20
 
 
 @dataclass(slots=True)
@@ -57,27 +58,37 @@ class ReplyEnd:
         self._link = link
         self.path = path
         self._waiting: deque[bytes] = deque()
+        self._waiting_bytes = 0
         self._tag = 0
 
     def opened(self) -> None:
         """Credit comes with the client's first flow."""
 
     def reply(self, message: Message) -> None:
-        if len(self._waiting) < REPLIES_WAITING_MAX:
-            self._waiting.append(message.encode())
+        if self._link.is_detached:
+            return
+        payload = message.encode()
+        self._waiting.append(payload)
+        self._waiting_bytes += len(payload)
         self.on_credit()
 
     def on_credit(self) -> None:
-        while self._waiting and self._link.credit > 0 and not self._link.is_detached:
+        link = self._link
+        while self._waiting and link.credit > 0 and not link.session.is_blocked:
             self._tag += 1
-            self._link.send(self._waiting.popleft(), self._tag.to_bytes(4, "big"), settled=True)
+            payload = self._waiting.popleft()
+            self._waiting_bytes -= len(payload)
+            link.send(payload, self._tag.to_bytes(4, "big"), settled=True)
         if self._link.is_draining:
             self._link.drained()
         self._peer.wants_flush()
 
     @property
     def is_full(self) -> bool:
-        return len(self._waiting) >= REPLIES_WAITING_MAX
+        return (
+            len(self._waiting) >= REPLIES_WAITING_MAX
+            or self._waiting_bytes >= REPLIES_WAITING_BYTES_MAX
+        )
 
     def matches(self, session: object, path: str, reply_to: str | None) -> bool:
         """Whether this is where the answer to a request on that node belongs."""
@@ -134,13 +145,20 @@ class RequestEnd:
             session.connection.write(encode_frame(session.channel, accepted))
         asked = message.properties or Properties()
         end = self._peer.reply_end(session, self.path, asked.reply_to)
-        if end is None or end.is_full:
+        if end is None:
             raise AmqpError(
                 Condition.NOT_ALLOWED,
                 f"No link is open to take the reply from {self.path!r}. Attach one first.",
             )
+        if end.is_full:
+            raise AmqpError(
+                Condition.RESOURCE_LIMIT_EXCEEDED,
+                f"Too many replies from {self.path!r} wait for credit. Grant some first.",
+            )
+        self._peer.began_asking()
 
         def answer(reply: Reply) -> None:
+            self._peer.ended_asking()
             end.reply(
                 Message(
                     properties=Properties(correlation_id=asked.message_id),

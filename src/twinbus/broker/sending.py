@@ -7,6 +7,7 @@ written after the commit, and neighbours share one frame.
 
 from __future__ import annotations
 
+from collections import deque
 from typing import TYPE_CHECKING
 
 from twinbus.amqp.delivery_states import STATE_ACCEPTED, Error, Rejected, encode_state
@@ -27,8 +28,12 @@ if TYPE_CHECKING:
 SEND_CREDIT = 2_000
 # The Azure SDK assumes 10,000 credits before it has seen any; more at once is a flood.
 UNACKNOWLEDGED_MAX = 20_000
-# Outcomes remembered for the Azure SDK's repeated transfers (see wire notes in docs/BROKER.md).
+# Deliveries and outcomes remembered for the Azure SDK: its aio sender, used from several tasks
+# at once, sends a transfer twice, and also two messages under one delivery id.
 REJECTIONS_REMEMBERED = 64
+DELIVERIES_REMEMBERED = 16
+# Of a longer payload only both ends are compared.
+COMPARED_BYTES_MAX = 4_096
 
 
 class SendTicket:
@@ -60,15 +65,20 @@ class SendingEnd:
         self.path = path
         self._accepted: list[int] = []
         self._waiting: set[int] = set()
+        self._again: dict[int, int] = {}
+        """How many more deliveries wait under an id that is in use already."""
+        self._recent: deque[tuple[int, object]] = deque(maxlen=DELIVERIES_REMEMBERED)
         self._rejected: dict[int, AmqpError] = {}
 
     def opened(self) -> None:
         self._link.grant(SEND_CREDIT)
 
     def on_delivery(self, event: DeliveryReceived) -> None:
-        if event.is_repeat:
-            self._on_repeat(event.delivery_id)
+        mark = (event.delivery_id, _comparable(event.payload))
+        if event.is_repeat and mark in self._recent:
+            self._answer_again(event.delivery_id)
             return
+        self._recent.append(mark)
         if len(self._waiting) >= UNACKNOWLEDGED_MAX:
             raise AmqpError(
                 Condition.LINK_TRANSFER_LIMIT_EXCEEDED,
@@ -104,7 +114,7 @@ class SendingEnd:
             self._accept_unstored(event)
             return
         if not event.settled:
-            self._waiting.add(event.delivery_id)
+            self._await(event.delivery_id)
         peer.began_storing(taken.byte_count)
         queue.enqueue(taken.messages, SendTicket(self, event.delivery_id, taken.byte_count))
         namespace.touch(queue)
@@ -115,8 +125,22 @@ class SendingEnd:
             self._accepted.append(event.delivery_id)
             self._peer.wants_flush(self)
 
+    def _await(self, delivery_id: int) -> None:
+        if delivery_id in self._waiting:
+            self._again[delivery_id] = self._again.get(delivery_id, 0) + 1
+        self._waiting.add(delivery_id)
+
+    def _waits_for_another(self, delivery_id: int) -> bool:
+        """One of several deliveries with this id is stored; the last one is acknowledged."""
+        left = self._again.pop(delivery_id, 0)
+        if left > 1:
+            self._again[delivery_id] = left - 1
+        return left > 0
+
     def acknowledge(self, delivery_id: int, size: int) -> None:
         self._peer.ended_storing(size)
+        if self._again and self._waits_for_another(delivery_id):
+            return
         if delivery_id in self._waiting:
             self._waiting.discard(delivery_id)
             self._accepted.append(delivery_id)
@@ -124,6 +148,7 @@ class SendingEnd:
 
     def refuse_stored(self, delivery_id: int, size: int, error: Exception) -> None:
         self._peer.ended_storing(size)
+        self._again.pop(delivery_id, None)
         if delivery_id in self._waiting:
             self._waiting.discard(delivery_id)
             self._reject(delivery_id, as_amqp_error(error), settled=False)
@@ -138,7 +163,7 @@ class SendingEnd:
         state = encode_state(Rejected(Error(error.condition, error.description, error.info)))
         self._write(delivery_id, delivery_id, state)
 
-    def _on_repeat(self, delivery_id: int) -> None:
+    def _answer_again(self, delivery_id: int) -> None:
         """The same transfer again: answer it as before, and never store it twice."""
         if delivery_id in self._waiting or delivery_id in self._accepted:
             return
@@ -170,7 +195,16 @@ class SendingEnd:
     def detached(self) -> None:
         """The link is gone; what waits for a commit is stored all the same."""
         self._waiting.clear()
+        self._again.clear()
         self._accepted.clear()
+
+
+def _comparable(payload: bytes) -> object:
+    """What tells one delivery from another under the same id."""
+    if len(payload) <= COMPARED_BYTES_MAX:
+        return payload
+    half = COMPARED_BYTES_MAX // 2
+    return len(payload), payload[:half], payload[-half:]
 
 
 def as_amqp_error(error: Exception) -> AmqpError:

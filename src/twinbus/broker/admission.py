@@ -1,0 +1,112 @@
+"""What one connection may do: the tokens it has shown, and when to look at them again.
+
+Rule 1: nothing is granted before a token was shown, and nothing longer than it lives.
+Rule 2: the connection is looked at when the first of its links may have lost its token. A token
+        that was renewed meanwhile makes that one look too many, and no look is ever too late.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from twinbus.amqp.errors import AmqpError, Condition
+from twinbus.broker.access.claims import Claim
+from twinbus.broker.access.grants import Grants
+from twinbus.broker.access.sas import Audience, Grant
+
+if TYPE_CHECKING:
+    from twinbus.broker.attaching import AnyEnd
+    from twinbus.broker.peer import Peer
+
+
+class Admission:
+    """The grants of one peer, and the clock that ends them."""
+
+    def __init__(self, peer: Peer, loop: asyncio.AbstractEventLoop) -> None:
+        self._peer = peer
+        self._loop = loop
+        self._grants = Grants()
+        self._listens_until_s: dict[str, int] = {}
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_at_s = 0.0
+
+    @property
+    def has_token(self) -> bool:
+        return len(self._grants) > 0
+
+    def audience(self) -> Audience:
+        """The names a token for this connection may be made out to."""
+        remote = self._peer.connection.remote_open
+        hostname = remote.hostname if remote is not None else None
+        if hostname is not None and hostname.count(":") == 1:
+            hostname = hostname.partition(":")[0]
+        return self._peer.namespace.audience.known_as(hostname)
+
+    def grant(self, grant: Grant) -> None:
+        self._listens_until_s.clear()
+        self._grants.add(grant, now_s=self._wall_s())
+
+    def demand(self, path: str, claim: Claim) -> None:
+        """Raise unless this connection has shown a token that covers it."""
+        if not self._grants.allows(path, claim, now_s=self._wall_s()):
+            raise AmqpError(
+                Condition.UNAUTHORIZED_ACCESS,
+                f"The claim {claim.names()[0]} on {path!r} is missing or has expired. "
+                "Use a key whose rule has it.",
+            )
+
+    def may_listen(self, path: str) -> bool:
+        """Whether the claim Listen covers the path now; asked for every settlement."""
+        until_s = self._listens_until_s.get(path)
+        now_s = self._peer.now.wall_ms / 1000
+        if until_s is None:
+            until_s = self._grants.allowed_until_s(path, Claim.LISTEN, now_s=now_s) or 0
+            self._listens_until_s[path] = until_s
+        return until_s > now_s
+
+    # -- the end of it --------------------------------------------------------------------
+
+    def watch(self, end: AnyEnd) -> None:
+        """A link was opened: look at it again when its token may have run out."""
+        if end.claim is None:
+            return
+        now_s = self._wall_s()
+        at_s = self._grants.allowed_until_s(end.path, end.claim, now_s=now_s) or now_s
+        if self._timer is not None:
+            if self._timer_at_s <= at_s:
+                return
+            self._timer.cancel()
+        self._timer_at_s = at_s
+        self._timer = self._loop.call_later(max(0.0, at_s - now_s), self.check)
+
+    def drop_unbacked(self) -> None:
+        """Keys or rules changed: what rests on one that is gone, is gone."""
+        self._listens_until_s.clear()
+        self._grants.drop_unbacked(self._peer.namespace.rules_for)
+        self.check()
+
+    def check(self) -> None:
+        """Detach every link whose token has run out or whose key is gone."""
+        self.stop()
+        for link, end in self._peer.links_and_ends():
+            if end.claim is None:
+                continue
+            if self._grants.allows(end.path, end.claim, now_s=self._wall_s()):
+                self.watch(end)
+                continue
+            error = AmqpError(
+                Condition.UNAUTHORIZED_ACCESS,
+                "The token has expired or its key was changed. Put a new token to $cbs.",
+            )
+            self._peer.detach(link, error)
+        self._peer.flush()
+
+    def stop(self) -> None:
+        """Look no more."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _wall_s(self) -> float:
+        return self._peer.namespace.now().wall_ms / 1000

@@ -1,0 +1,27 @@
+"""Queues with many messages in them, quickly."""
+
+from __future__ import annotations
+
+from tests.support.broker_process import BrokerProcess
+from tests.support.wire_client import connected
+from twinbus.amqp.performatives import Accepted
+from twinbus.amqp.sections import DataSections, Message
+
+BATCH_FORMAT = 0x80013700
+BATCH_BYTES_MAX = 900_000
+MESSAGES_PER_BATCH_MAX = 4_000
+
+
+def filled_queue(broker: BrokerProcess, count: int, body: bytes = b"x") -> str:
+    """A fresh queue with so many messages of that body; its name."""
+    queue = broker.fresh_queue()
+    message = Message(body=body).encode()
+    per_batch = max(1, min(MESSAGES_PER_BATCH_MAX, BATCH_BYTES_MAX // (len(message) + 16)))
+    with connected(broker.port, broker.token()) as client:
+        link = client.attach_sender(queue)
+        while count:
+            size = min(count, per_batch)
+            batch = Message(body=DataSections((message,) * size)).encode()
+            assert client.send(link, batch, message_format=BATCH_FORMAT) == Accepted()
+            count -= size
+    return queue

@@ -44,7 +44,6 @@ class Phase(enum.Enum):
     GONE = enum.auto()
 
 
-
 @dataclass(eq=False)
 class Entry:
     """One message."""
@@ -138,7 +137,8 @@ class Book:
             entry.become(Phase.FREE)
         insist(
             entry.phase in (Phase.FREE, Phase.RETURNING, Phase.WAITING),
-            f"a message that is {entry.phase.name} is handed to nobody",
+            "it is not free to be handed out:",
+            entry,
         )
         insist(
             is_dead or entry.expires_ms is None or entry.expires_ms > now.wall_ms,
@@ -170,7 +170,7 @@ class Book:
             if other is entry or not other.is_certain or other.seq is None:
                 continue
             is_behind = other.seq > seq or self.may_be_expired(other)
-            insist(is_behind, f"the oldest message goes first, not {seq} before {other.seq}")
+            insist(is_behind, "the oldest message goes first:", seq, other.seq)
 
     def locked(self, entry: Entry, token: bytes, until_s: float) -> None:
         entry.become(Phase.LOCKED, is_certain=True)
@@ -237,35 +237,45 @@ class Book:
         is_expired = self.may_be_expired(entry) and not self._dead_letters_expired
         insist(
             entry.phase in may_be_gone or is_expired or entry.cancels > 0,
-            f"lost: {entry}",
+            "lost:",
+            entry,
         )
         if entry.phase is not Phase.REFUSED:
             entry.become(Phase.GONE, is_certain=True)
 
     def _check_found(
-        self, entry: Entry, is_dead: bool, seq: int, held: Held, due: bool, now: Instant, crashed: bool
+        self,
+        entry: Entry,
+        is_dead: bool,
+        seq: int,
+        held: Held,
+        due: bool,
+        now: Instant,
+        crashed: bool,
     ) -> None:
-        insist(entry.phase is not Phase.GONE, f"came back: {entry}")
-        insist(entry.phase is not Phase.REFUSED, f"was refused and is there: {entry}")
-        insist(is_dead or not entry.is_surely_dead, f"acknowledged as dead-lettered: {entry}")
+        insist(entry.phase is not Phase.GONE, "came back:", entry)
+        insist(entry.phase is not Phase.REFUSED, "was refused and is there:", entry)
+        insist(is_dead or not entry.is_surely_dead, "acknowledged as dead-lettered:", entry)
         self._arrive(entry, is_dead)
         if entry.phase is Phase.SCHEDULED and not due:
-            insist((entry.due_ms or 0) <= self.wall_ms_max, f"appeared too early: {entry}")
+            insist((entry.due_ms or 0) <= self.wall_ms_max, "appeared too early:", entry)
         if not crashed:
             self._check_settled_down(entry, due, now)
-        insist(held.deferred or not entry.is_surely_deferred, f"no longer deferred: {entry}")
-        insist(entry.is_deferred or not held.deferred, f"nobody deferred it: {entry}")
+        insist(held.deferred or not entry.is_surely_deferred, "no longer deferred:", entry)
+        insist(entry.is_deferred or not held.deferred, "nobody deferred it:", entry)
         attempts_min = entry.attempts_shown if crashed else entry.attempts
         insist(
             attempts_min <= held.delivery_count <= entry.attempts,
-            f"delivery count {held.delivery_count}: {entry}",
+            "delivery count:",
+            held,
+            entry,
         )
         self._settle_on(entry, seq, held, due, crashed)
 
     def _check_settled_down(self, entry: Entry, due: bool, now: Instant) -> None:
         """With nothing on its way, what was decided has happened."""
-        insist(entry.phase not in (Phase.LEAVING, Phase.MOVING), f"still there: {entry}")
-        insist(entry.phase is not Phase.WAITING, f"stored, but nobody was told: {entry}")
+        insist(entry.phase not in (Phase.LEAVING, Phase.MOVING), "still there:", entry)
+        insist(entry.phase is not Phase.WAITING, "stored, but nobody was told:", entry)
         is_expired = (
             entry.expires_ms is not None
             and entry.expires_ms <= now.wall_ms
@@ -273,9 +283,10 @@ class Book:
         )
         insist(
             entry.is_dead or due or entry.phase is Phase.LOCKED or not is_expired,
-            f"expired and still there: {entry}",
+            "expired and still there:",
+            entry,
         )
-        insist(not due or (entry.due_ms or 0) > now.wall_ms, f"overdue: {entry}")
+        insist(not due or (entry.due_ms or 0) > now.wall_ms, "overdue:", entry)
 
     def _settle_on(self, entry: Entry, seq: int, held: Held, due: bool, crashed: bool) -> None:
         self.numbered(entry, seq, entry.is_dead)
@@ -301,6 +312,6 @@ def _found(store: WatchedStore, queue: Queue) -> dict[bytes, tuple[bool, int, He
         shadow = store.shadow(machine.queue_id)
         for rows, is_scheduled in ((shadow.held, False), (shadow.scheduled, True)):
             for seq, held in rows.items():
-                insist(held.label not in found, f"twice on disk: {held.label!r}")
+                insist(held.label not in found, "twice on disk:", held.label)
                 found[held.label] = (machine is dead, seq, held, is_scheduled)
     return found

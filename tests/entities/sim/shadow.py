@@ -33,10 +33,10 @@ class Broken(AssertionError):
     """A promise was broken."""
 
 
-def insist(holds: object, promise: str) -> None:
-    """``assert`` that survives ``python -O`` and names the promise."""
+def insist(holds: object, promise: str, *facts: object) -> None:
+    """``assert`` that survives ``python -O``, names the promise and prints facts if broken."""
     if not holds:
-        raise Broken(promise)
+        raise Broken(" ".join((promise, *map(repr, facts))))
 
 
 class Held(NamedTuple):

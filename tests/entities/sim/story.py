@@ -156,7 +156,7 @@ WEIGHTS: dict[Step, int] = {
     send: 10, schedule: 2, attach: 4, detach: 2, credit: 5, pause: 2, drain: 1,
     settle: 14, renew: 2, take_deferred: 4, cancel: 2, peek: 1,
     turn: 24, write: 10, hear_of_write: 10, read: 8, hear_of_read: 8,
-    wait: 5, turn_the_wall_clock: 1, fill_or_free_the_disk: 1, crash: 1, rest: 1,
+    wait: 5, turn_the_wall_clock: 1, fill_or_free_the_disk: 2, crash: 1, rest: 1,
 }  # fmt: skip
 
 
@@ -182,7 +182,7 @@ def finish(world: World) -> None:
         if not _take_everything(world):
             break
     left = [e for e in world.book.entries.values() if e.phase not in _ENDS]
-    insist(not left, f"could not be received: {left}")
+    insist(not left, "could not be received:", left)
 
 
 _ENDS = (Phase.GONE, Phase.REFUSED, Phase.SCHEDULED)

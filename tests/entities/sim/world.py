@@ -53,7 +53,7 @@ class Call:
 
     def failed(self, error: Exception) -> None:
         insist(not self.is_answered, "everybody is answered once")
-        insist(isinstance(error, StoreFull), f"only a full disk refuses, not {error!r}")
+        insist(isinstance(error, StoreFull), "only a full disk refuses, not", error)
         self.is_answered = True
         self.on_failed()
 
@@ -83,6 +83,7 @@ class DeskPeer:
     def __init__(self, namespace: Namespace) -> None:
         self.namespace = namespace
         self.limits = AmqpLimits()
+        self.admission = self
 
     def demand(self, _path: str, _claim: object) -> None:
         """Everything is allowed."""
@@ -158,9 +159,10 @@ class World:
         self.book.compare(self.store, self.queue, self.now(), crashed=True)
         self.check_counts()
 
-    def note(self, what: str) -> None:
-        self.trace.append(f"{self.loop.now_s:.3f} {what}")
-        self.seen[what.split(" ", 1)[0]] += 1
+    def note(self, what: str, *facts: object) -> None:
+        """One line of the story."""
+        self.trace.append(" ".join((f"{self.loop.now_s:.3f}", what, *map(str, facts))))
+        self.seen[what] += 1
 
     def now(self) -> Instant:
         return self.loop.now()
@@ -181,6 +183,9 @@ class World:
     def rest(self) -> None:
         """Let everything finish that has begun; then compare all books."""
         self.store.is_full = False
+        for machine in (self.queue, self.dead):
+            # Timers follow a wall clock that was turned when something happens.
+            self.namespace.touch(machine)
         for _ in range(10_000):
             if not self._one_thing():
                 break
@@ -234,7 +239,7 @@ class World:
             entry, message = self._message(now, ttl_ms, due_ms if is_later else None)
             entries.append(entry)
             messages.append(message)
-        self.note(f"send {[e.label.decode() for e in entries]} ttl={ttl_ms} due={due_ms}")
+        self.note("send", [e.label.decode() for e in entries], ttl_ms, due_ms)
         numbered = [e for e in entries if e.due_ms is not None] or entries
         self.queue.enqueue(
             messages,
@@ -288,7 +293,7 @@ class World:
     # -- receivers ------------------------------------------------------------------------
 
     def attach(self, queue: Queue, *, deletes: bool, unsettled_max: int, credit: int) -> Client:
-        self.note(f"attach dead={queue is self.dead} deletes={deletes} credit={credit}")
+        self.note("attach", "dead" if queue is self.dead else "main", deletes, credit)
 
         def deliver(grant: Grant) -> None:
             self._delivered(client, grant)
@@ -307,13 +312,13 @@ class World:
         client.queue.detach(client.consumer)
 
     def grant_credit(self, client: Client, credit: int) -> None:
-        self.note(f"credit {credit}")
+        self.note("credit", credit)
         client.consumer.credit = credit
         client.queue.wake(client.consumer)
         self.namespace.touch(client.queue)
 
     def set_paused(self, client: Client, is_paused: bool) -> None:
-        self.note(f"pause {is_paused}")
+        self.note("pause", is_paused)
         client.consumer.is_paused = is_paused
         if not is_paused:
             client.queue.wake(client.consumer)
@@ -327,10 +332,11 @@ class World:
 
         def drained() -> None:
             call.stored(range(0))
+            self.book.at(self.now())
             if client not in self.clients or client.consumer.room() <= 0:
                 return
             left = [e for e in known if e in self._free(client.queue)]
-            insist(not left, f"drained with messages at hand: {left}")
+            insist(not left, "drained with messages at hand:", left)
 
         call = self._call(lambda _seqs: None, lambda: None)
         self.namespace.drain(client.queue, drained)
@@ -354,7 +360,7 @@ class World:
             attempts = chunk.delivery_counts.get(index, 0)
             entry = self.book.handed_out(label, seq, attempts, now, client.queue)
             self._hold(delivery, entry, index, seq, now)
-        self.note(f"deliver {grant.count} from {chunk.first_seq + grant.start}")
+        self.note("deliver", grant.count, chunk.first_seq + grant.start)
         if delivery is not None:
             self.deliveries.append(delivery)
 
@@ -380,7 +386,7 @@ class World:
             for index, entry in delivery.entries.items()
             if mask >> index & 1 and self._holds(delivery, entry)
         }
-        self.note(f"settle {outcome!r:.40} {[e.label.decode() for e in held.values()]}")
+        self.note("settle", outcome, [e.label.decode() for e in held.values()], answered)
         for entry in held.values():
             self.book.decide(entry, outcome)
         versions = [(entry, entry.version) for entry in held.values()]
@@ -409,7 +415,7 @@ class World:
         now = self.now()
         self.book.at(now)
         holds = self._holds(delivery, entry)
-        self.note(f"renew {entry.label.decode()} {holds}")
+        self.note("renew", entry.label.decode(), holds)
         until_ms = delivery.queue.renew(delivery.run.token(entry.seq or 0), now)
         insist((until_ms is not None) == holds, "only the holder renews a lock")
         if holds:
@@ -439,7 +445,7 @@ class World:
     def take_deferred(self, queue: Queue, entries: list[Entry], *, deletes: bool) -> None:
         """Receive by sequence number; the numbers may be wrong by now."""
         seqs = [entry.seq or 0 for entry in entries]
-        self.note(f"take {seqs} deletes={deletes}")
+        self.note("take", seqs, deletes)
         body = {
             "sequence-numbers": [Long(seq) for seq in seqs],
             "receiver-settle-mode": 0 if deletes else 1,
@@ -487,7 +493,7 @@ class World:
     def cancel(self, entries: list[Entry]) -> None:
         """Cancel scheduled messages; they may be cancelled or due by now."""
         seqs = [entry.seq or 0 for entry in entries]
-        self.note(f"cancel {seqs}")
+        self.note("cancel", seqs)
         for entry in entries:
             entry.cancels += 1
         body = {"sequence-numbers": [Long(seq) for seq in seqs]}
@@ -530,7 +536,7 @@ class World:
             insist(entry is not None, "nothing comes from nowhere")
             assert entry is not None
             hidden = (Phase.REFUSED, Phase.GONE)
-            insist(entry.phase not in hidden, f"a peek shows what is there, not {entry}")
+            insist(entry.phase not in hidden, "a peek shows what is there, not", entry)
 
 
 def _label(grant: Grant, index: int) -> bytes:

@@ -56,6 +56,7 @@ class Chunk:
         "newly_gone",
         "returned",
         "starts",
+        "times_idle",
         "unsaved",
         "waiters",
     )
@@ -83,6 +84,7 @@ class Chunk:
         self.in_window = False
         # Changes that the store does not hold yet: the chunk must stay in memory until it does.
         self.unsaved = False
+        self.times_idle = 0
         self.waiters: list[Callable[[], None]] = []
         if expires_ms is not None:
             self._read_expiries(blob)

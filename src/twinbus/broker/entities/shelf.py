@@ -126,11 +126,13 @@ class Shelf:
     def release(self, chunk: Chunk) -> None:
         """Forget ``chunk`` if nothing depends on it, once no read can speak of it any more."""
         if chunk.is_idle:
-            self.grace.after_reads(lambda: self._forget_idle(chunk))
+            # Only the last time counts: it may have been idle before, and changed since.
+            chunk.times_idle = times_idle = chunk.times_idle + 1
+            self.grace.after_reads(lambda: self._forget_idle(chunk, times_idle))
 
-    def _forget_idle(self, chunk: Chunk) -> None:
-        if chunk.is_idle and self._chunks.get(chunk.first_seq) is chunk:
-            del self._chunks[chunk.first_seq]
+    def _forget_idle(self, chunk: Chunk, times_idle: int) -> None:
+        if chunk.is_idle and chunk.times_idle == times_idle:
+            self._chunks.pop(chunk.first_seq, None)
 
     def is_current(self, loaded: LoadedChunk) -> Chunk | None:
         """The chunk in memory behind a row, without taking the row in (peek)."""

@@ -12,6 +12,7 @@ import pytest
 from azure.servicebus import ServiceBusClient, ServiceBusMessage
 from azure.servicebus.exceptions import MessageSizeExceededError, ServiceBusError
 
+from tests.hostile.talk import BATCH, batch_of
 from tests.support.answers import assert_well_put
 from tests.support.broker_process import BrokerProcess
 from tests.support.wire_client import WireClient, connected
@@ -33,7 +34,6 @@ MESSAGE_BYTES_MAX = 262_144
 PROPERTIES_BYTES_MAX = 65_536
 PROPERTY_BYTES_MAX = 32_768
 LONG = PROPERTY_BYTES_MAX + 1
-BATCH = 0x80013700
 
 TOO_LARGE = "amqp:link:message-size-exceeded"
 OUT_OF_RANGE = "com.microsoft:argument-out-of-range"
@@ -83,10 +83,6 @@ def message_of(size: int) -> bytes:
 
 def with_properties(**properties: Any) -> bytes:
     return Message(application_properties=properties, body=b"x").encode()
-
-
-def batch_of(*messages: bytes) -> bytes:
-    return Message(body=DataSections(messages)).encode()
 
 
 def bare_of(payload: bytes) -> bytes:

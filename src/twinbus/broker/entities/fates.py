@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 from twinbus.broker.entities.chunk import Chunk, spans_of
 from twinbus.broker.entities.dead_letter import dead_lettered
+from twinbus.broker.entities.description import DELIVERY_COUNT_MAX
 from twinbus.broker.entities.outcome import EXPIRED, MAX_DELIVERIES, DeadLetter
 from twinbus.clock import Instant
 
@@ -59,7 +60,8 @@ def fail_attempt(queue: Queue, chunk: Chunk, mask: int) -> None:
         if attempts >= queue.description.max_delivery_count and queue.dead_letters:
             exhausted |= 1 << index
         else:
-            chunk.delivery_counts[index] = attempts
+            # Nothing is behind the dead letters: there the count stops, before it overflows.
+            chunk.delivery_counts[index] = min(attempts, DELIVERY_COUNT_MAX)
             _save_state(queue, chunk, index)
     if exhausted:
         dead_letter(queue, chunk, exhausted, MAX_DELIVERIES, None)

@@ -1,10 +1,12 @@
 """Benchmarks of the broker next to RabbitMQ, measured in the same run on the same disk.
 
     __main__     which benchmarks run, in which order, and where the figures go
-    scenarios    one function per benchmark: what is measured and how often
+    scenarios    benchmarks under load: rates, latency, drain
     systems      the two brokers behind one port: start, queues, publishers, counts
       rabbitmq     a RabbitMQ node of our own        rabbitmq_wire   AMQP 0-9-1 client
-      twinbus_node our broker in its own process     wire            AMQP 1.0 client
+      twinbus_node our broker in its own process     wire, wire_links, wire_values   AMQP 1.0 client
+    run          rounds in turn, medians, filling a queue
+    standing     benchmarks with a standing queue: memory, restart
     sending      the publish loops (windowed, paced), blind to the protocol
     workers      publishers in processes of their own, started at the same instant
     processes    ports, CPU seconds, resident memory, orderly and sudden ends

@@ -45,14 +45,11 @@ SCENARIOS: Final[Mapping[str, Scenario]] = {
 def parse(arguments: list[str], environment: Mapping[str, str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
     only = environment.get("ONLY") or None
-    parser.add_argument("only", nargs="?", default=only, choices=[*SCENARIOS, None], metavar="name")
+    parser.add_argument("only", nargs="?", default=only, choices=list(SCENARIOS), metavar="name")
     parser.add_argument("--rounds", type=int, default=3, help="measured rounds per system")
     parser.add_argument("--seconds", type=float, default=5.0, help="length of one round")
     parser.add_argument("--peer-only", action="store_true", help="measure RabbitMQ alone")
-    options = parser.parse_args(arguments)
-    if options.only is not None and options.only not in SCENARIOS:
-        parser.error(f"ONLY={options.only} is not one of {', '.join(SCENARIOS)}")
-    return options
+    return parser.parse_args(arguments)
 
 
 @contextmanager

@@ -20,6 +20,7 @@ METHOD, HEADER, BODY = 1, 2, 3
 FRAME_END: Final = b"\xce"
 FRAME_HEAD: Final = struct.Struct(">BHI")
 ACK: Final = struct.Struct(">QB")
+TAG: Final = struct.Struct(">Q")
 RECEIVE_BYTES_MAX = 1 << 18
 CONNECT_TIMEOUT_S = 5.0
 
@@ -117,6 +118,11 @@ class Channel:
             self._unread += receive(self.sock)
         wanted, self._unread = self._unread[:size], self._unread[size:]
         return wanted
+
+    def take_unread(self) -> bytes:
+        """Bytes behind the last answer; the caller reads the socket itself from now on."""
+        unread, self._unread = self._unread, b""
+        return unread
 
     def declare_quorum_queue(self, queue: str) -> None:
         arguments = b"\0\0" + short_string(queue) + bytes([DURABLE]) + table(QUORUM)
@@ -224,6 +230,25 @@ class RabbitPublisher:
         self._channel.close()
 
 
+def count_deliveries(data: bytes) -> tuple[int, int, bytes]:
+    """How many whole messages ``data`` holds, the last one's tag (0: none), and the rest.
+
+    Walks the frames by their sizes and copies nothing but the rest, like the AMQP 1.0 client.
+    """
+    count, tag, last_tag, at, whole_until = 0, 0, 0, 0, 0
+    while at + 7 <= len(data):
+        kind, _, size = FRAME_HEAD.unpack_from(data, at)
+        end = at + size + 8
+        if end > len(data):
+            break
+        if kind == METHOD:
+            tag = TAG.unpack_from(data, at + 12 + data[at + 11])[0]
+        elif kind == BODY:
+            count, last_tag, whole_until = count + 1, tag, end
+        at = end
+    return count, last_tag, data[whole_until:]
+
+
 class RabbitDrainer:
     """Takes a queue empty: prefetch, then cumulative acknowledgements."""
 
@@ -235,14 +260,16 @@ class RabbitDrainer:
         """Return when ``expected`` messages have been received and acknowledged."""
         self._channel.consume(self._queue, window)
         received, acknowledged, last_tag = 0, 0, 0
+        data = self._channel.take_unread()
         while received < expected:
-            kind, payload = self._channel.read_frame()
-            if kind == METHOD:
-                last_tag = struct.unpack_from(">Q", payload, 5 + payload[4])[0]
-            received += kind == BODY
-            if received - acknowledged >= window // 4 or received == expected:
+            count, tag, data = count_deliveries(data)
+            received += count
+            last_tag = tag or last_tag
+            if received - acknowledged >= window // 4 or received >= expected:
                 self._channel.sock.sendall(method(1, BASIC_ACK, ACK.pack(last_tag, 1)))
                 acknowledged = received
+            if received < expected:
+                data += receive(self._channel.sock)
 
     def close(self) -> None:
         self._channel.close()

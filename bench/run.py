@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from bench.processes import machine_busy_share, wait_until_quiet
 from bench.systems import System
-from bench.workers import QueueAccess, WindowedJob, run_together
+from bench.workers import QueueAccess, Ran, WindowedJob, run_together
 
 KILOBYTE: Final = 1024
 BATCH: Final = 100
@@ -68,6 +68,10 @@ class Bench:
         self.raw.setdefault(name, {}).setdefault("busy_before_round", []).append(round(busy, 2))
         return f" (others used {busy:.0%} of the machine)" if busy > BUSY_SHARE_MAX else ""
 
+    def note_cost(self, name: str, system: System, ran: Ran) -> None:
+        costs = self.raw.setdefault(name, {}).setdefault("broker_cpu_us_per_message", {})
+        costs.setdefault(system.name, []).append(round(ran.broker_cpu_us_per_message, 1))
+
     def note_single_rates(self, rates: Medians) -> None:
         self.single_rates[self.peer.name] = rates.peer
         if self.ours is not None and rates.ours is not None:
@@ -81,8 +85,7 @@ class Medians:
 
 
 def settle(system: System, queue: QueueAccess, expected: int) -> None:
-    """End a round: the broker rests, the count is right, the queue is gone, the broker rests."""
-    wait_until_quiet(system.pid)
+    """End a round: the count is right, the queue is gone, the broker rests."""
     system.check_count(queue, expected)
     system.drop(queue)
     wait_until_quiet(system.pid)
@@ -95,5 +98,4 @@ def fill(system: System, queue: QueueAccess, messages: int) -> None:
         queue=queue, size_bytes=KILOBYTE, batch=batch, window=system.window(batch),
         duration_s=FILL_S_MAX, deliveries_max=messages // batch,
     )  # fmt: skip
-    run_together([job])
-    wait_until_quiet(system.pid)
+    run_together([job], system.pid)

@@ -14,7 +14,7 @@ from typing import Any, Final
 from bench.report import Figure
 from bench.run import BATCH, KILOBYTE, Bench, fill, settle
 from bench.systems import System
-from bench.workers import DrainJob, PacedJob, WindowedJob, rate_per_s, run_together
+from bench.workers import DrainJob, PacedJob, Ran, WindowedJob, run_together
 
 WARM_UP_S: Final = 1.0
 DRAIN_MESSAGES: Final = 200_000
@@ -38,24 +38,30 @@ BATCHES_SMALL: Final = Load(batch=BATCH, size_bytes=250)
 TWO_PUBLISHERS: Final = Load(publishers=2)
 
 
-def publish_rate(system: System, load: Load, duration_s: float) -> float:
-    """Acknowledged messages per second into a fresh queue, counted afterwards."""
+def publish(system: System, load: Load, duration_s: float) -> Ran:
+    """Publish into a fresh queue, counted afterwards."""
     queue = system.new_queue()
     batch = load.batch if system.has_batches else 1
     job = WindowedJob(
         queue=queue, size_bytes=load.size_bytes, batch=batch,
         window=system.window(batch), duration_s=duration_s,
     )  # fmt: skip
-    sents = run_together([job] * load.publishers)
-    settle(system, queue, sum(sent.acknowledged_messages for sent in sents))
-    return rate_per_s(sents)
+    ran = run_together([job] * load.publishers, system.pid)
+    settle(system, queue, ran.messages)
+    return ran
 
 
 def durable(bench: Bench, name: str, load: Load, ratio_min: float) -> list[Figure]:
     """How many messages a second are acknowledged as durable."""
     for system in bench.systems():
-        publish_rate(system, load, WARM_UP_S)
-    rates = bench.interleave(name, lambda system: publish_rate(system, load, bench.duration_s))
+        publish(system, load, WARM_UP_S)
+
+    def rate(system: System) -> float:
+        ran = publish(system, load, bench.duration_s)
+        bench.note_cost(name, system, ran)
+        return ran.rate_per_s
+
+    rates = bench.interleave(name, rate)
     if load == SINGLE:
         bench.note_single_rates(rates)
     kept = None if rates.ours is None else rates.ours >= ratio_min * rates.peer
@@ -100,23 +106,31 @@ def ack_p99_at_half_load(bench: Bench, name: str) -> list[Figure]:
 def _paced_percentiles_ms(system: System, rate: float, duration_s: float) -> dict[str, float]:
     queue = system.new_queue()
     job = PacedJob(queue=queue, size_bytes=KILOBYTE, rate_per_s=rate, duration_s=duration_s)
-    (sent,) = run_together([job])
-    settle(system, queue, sent.acknowledged_messages)
-    return {f"p{at:g}_ms": 1000 * percentile(sent.latencies_s, at) for at in PERCENTS}
+    ran = run_together([job], system.pid)
+    settle(system, queue, ran.messages)
+    latencies_s = ran.sents[0].latencies_s
+    return {f"p{at:g}_ms": 1000 * percentile(latencies_s, at) for at in PERCENTS}
 
 
-def drain_rate(system: System) -> float:
-    """Messages per second received and settled, pipelined, from a queue filled before."""
+def drain_once(system: System) -> Ran:
+    """Receive and settle, pipelined, from a queue filled before."""
     queue = system.new_queue()
     fill(system, queue, DRAIN_MESSAGES)
     job = DrainJob(queue=queue, expected=DRAIN_MESSAGES, window=system.window_drain)
-    sents = run_together([job])
+    ran = run_together([job], system.pid)
     settle(system, queue, 0)
-    return rate_per_s(sents)
+    return ran
 
 
 def drain(bench: Bench, name: str) -> list[Figure]:
-    rates = bench.interleave(name, drain_rate)
+    """How many messages a second a consumer receives and settles."""
+
+    def rate(system: System) -> float:
+        ran = drain_once(system)
+        bench.note_cost(name, system, ran)
+        return ran.rate_per_s
+
+    rates = bench.interleave(name, rate)
     return [
         Figure(
             name=name, value=rates.ours, unit="msg/s", peer=bench.peer.name,

@@ -1,24 +1,29 @@
 """Our broker in a process of its own, started as a user would start it.
 
-The queues are declared on the command line; the connection string is read from what it prints.
+Ports and keys are read from what it prints; queues come and go through its HTTP side.
 """
 
 from __future__ import annotations
 
+import json
 import os
-import re
 import signal
 import subprocess
 import sys
+import time
+import urllib.request
 from pathlib import Path
 
 from bench.processes import BenchError, end_group, free_port, spawn, wait_for
-from bench.wire import Address
+from bench.wire import Address, sas_token
 
-QUEUE_COUNT = 64
+NAMESPACE = "bench"
 # The promise is one second; a restart with a million messages may take ten.
 START_WAIT_S_MAX = 60.0
-CONNECTION_STRING = re.compile(r"Endpoint=sb://\S+")
+HTTP_TIMEOUT_S = 60.0
+TOKEN_LIFETIME_S = 600
+# A million messages of 1 KB pass the default quota of 1024 MB.
+QUEUE_PROPERTIES = {"max_size_mb": 5120}
 
 
 class TwinbusNode:
@@ -26,17 +31,14 @@ class TwinbusNode:
 
     def __init__(self, directory: Path) -> None:
         directory.mkdir(parents=True, exist_ok=True)
-        self.queues = [f"bench-{number}" for number in range(QUEUE_COUNT)]
         self._log = directory / "serve.log"
-        self._port = free_port()
         self._command = [
-            sys.executable, "-m", "twinbus", "serve",
-            "--data", str(directory / "data"), "--namespace", f"bench:{self._port}",
+            sys.executable, "-m", "twinbus", "serve", "--output", "json", "--admin-port", "0",
+            "--data", str(directory / "data"), "--namespace", f"{NAMESPACE}:{free_port()}",
         ]  # fmt: skip
-        for queue in self.queues:
-            self._command += ["--queue", queue]
         self._process: subprocess.Popen[bytes] | None = None
         self._address: Address | None = None
+        self._admin_port = 0
 
     @property
     def pid(self) -> int:
@@ -51,18 +53,43 @@ class TwinbusNode:
         return self._address
 
     def start(self) -> None:
-        """Return when the broker has printed its connection string and takes connections."""
+        """Return when the broker has said where it listens, which it does once it is ready."""
         self._log.unlink(missing_ok=True)
         env = dict(os.environ) | {"PYTHONUNBUFFERED": "1"}
         self._process = spawn(self._command, self._log, env)
-        self._address = wait_for("the start of twinbus", self._printed, START_WAIT_S_MAX)
+        line = wait_for("the start of twinbus", self._printed, START_WAIT_S_MAX)
+        ready = json.loads(line)
+        text = ready["namespaces"][NAMESPACE]["connection_string"]
+        self._address = Address.from_connection_string(text)
+        self._admin_port = ready["admin_port"]
 
-    def _printed(self) -> Address | None:
+    def _printed(self) -> str | None:
         text = self._log.read_text()
         if self._process is not None and self._process.poll() is not None:
             raise BenchError(f"twinbus ended while starting: {text.strip()[-500:]}")
-        found = CONNECTION_STRING.search(text)
-        return Address.from_connection_string(found[0]) if found else None
+        lines = [line for line in text.splitlines(keepends=True) if line.startswith("{")]
+        return lines[0] if lines and lines[0].endswith("\n") else None
+
+    def create_queue(self, queue: str) -> None:
+        self._request("PUT", queue, json.dumps(QUEUE_PROPERTIES).encode())
+
+    def delete_queue(self, queue: str) -> None:
+        self._request("DELETE", queue, None)
+
+    def size_bytes(self, queue: str) -> int:
+        """What the queue holds, locked messages included."""
+        return int(json.loads(self._request("GET", queue, None))["size_in_bytes"])
+
+    def _request(self, verb: str, queue: str, body: bytes | None) -> bytes:
+        base = f"http://127.0.0.1:{self._admin_port}"
+        expires_s = int(time.time()) + TOKEN_LIFETIME_S
+        token = sas_token(base, self.address.key_name or "", self.address.key, expires_s)
+        request = urllib.request.Request(
+            f"{base}/namespaces/{NAMESPACE}/queues/{queue}", body, {"Authorization": token},
+            method=verb,
+        )  # fmt: skip
+        with urllib.request.urlopen(request, timeout=HTTP_TIMEOUT_S) as answer:
+            return bytes(answer.read())
 
     def stop(self) -> None:
         self._end(signal.SIGTERM)

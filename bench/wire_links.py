@@ -118,10 +118,7 @@ class TwinbusPublisher:
             return None
         if descriptor != DISPOSITION:
             raise BenchError(f"the broker interrupted a run with {descriptor!r}: {fields}")
-        first = fields[1]
-        last = first if len(fields) < 3 or fields[2] is None else fields[2]
-        if len(fields) < 5 or fields[4] is None or fields[4].descriptor != ACCEPTED:
-            raise BenchError(f"the broker did not accept deliveries {first} to {last}: {fields}")
+        first, last = accepted_range(fields)
         return first - self._first_delivery_id, last - self._first_delivery_id
 
     def close(self) -> None:
@@ -147,14 +144,22 @@ class TwinbusDrainer:
 
     def drain(self, expected: int, window: int) -> None:
         """Return when ``expected`` messages are received and their completion is confirmed."""
-        sock = self._connection.sock
-        sock.settimeout(RECEIVE_TIMEOUT_S)
-        while min(self._received, self._received if self._deletes else self._settled) < expected:
-            if self._credit_limit - self._received <= window // 2:
-                sock.sendall(self._grant(min(window, expected - self._received)))
-            for buffer, start, _ in self._connection.frames(self._connection.receive()):
-                self._take(buffer, start)
-            self._complete(window // 4, at_end=self._received >= expected)
+        self._connection.sock.settimeout(RECEIVE_TIMEOUT_S)
+        try:
+            while (self._received if self._deletes else self._settled) < expected:
+                self._turn(expected, window)
+        except TimeoutError:
+            raise BenchError(
+                f"a drain stood still for {RECEIVE_TIMEOUT_S:.0f} s: {self._received} of "
+                f"{expected} received, {self._settled} settled, credit up to {self._credit_limit}"
+            ) from None
+
+    def _turn(self, expected: int, window: int) -> None:
+        if self._credit_limit - self._received <= window // 2:
+            self._connection.sock.sendall(self._grant(min(window, expected - self._received)))
+        for buffer, start, _ in self._connection.frames(self._connection.receive()):
+            self._take(buffer, start)
+        self._complete(window // 4, at_end=self._received >= expected)
 
     def receive_one(self) -> None:
         """Return when one message has arrived; it is released, so that it can be counted later."""
@@ -190,8 +195,8 @@ class TwinbusDrainer:
             self._connection.incoming_id += 1
             self._note_delivery(_delivery_id(buffer, start))
         elif code == DISPOSITION:
-            fields = decode(buffer, start)[0].value
-            self._settled += (fields[2] if fields[2] is not None else fields[1]) - fields[1] + 1
+            first, last = accepted_range(decode(buffer, start)[0].value)
+            self._settled += last - first + 1
         elif code != FLOW:
             raise BenchError(f"the broker interrupted a drain: {decode(buffer, start)[0]}")
 
@@ -213,6 +218,15 @@ class TwinbusDrainer:
 
     def close(self) -> None:
         self._connection.close()
+
+
+def accepted_range(fields: list[Any]) -> tuple[int, int]:
+    """The delivery ids of a disposition, which must say settled and accepted."""
+    first = fields[1]
+    last = first if fields[2] is None else fields[2]
+    if len(fields) < 5 or not fields[3] or getattr(fields[4], "descriptor", None) != ACCEPTED:
+        raise BenchError(f"the broker did not accept deliveries {first} to {last}: {fields}")
+    return first, last
 
 
 def _delivery_id(buffer: bytes, start: int) -> int | None:

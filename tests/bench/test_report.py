@@ -7,11 +7,12 @@ from array import array
 from pathlib import Path
 
 import pytest
+
 from bench.__main__ import parse
 from bench.report import Figure, write_latest
 from bench.scenarios import percentile
 from bench.sending import Sent
-from bench.workers import rate_per_s
+from bench.workers import Ran
 
 
 def figure(name: str, value: float) -> Figure:
@@ -58,7 +59,9 @@ def test_a_percentile_is_a_value_that_occurred(percent: float, expected: float) 
 
 def test_two_publishers_are_one_rate_from_the_first_start_to_the_last_end() -> None:
     sents = [Sent(3000, 10.0, 12.0, array("d")), Sent(1000, 11.0, 14.0, array("d"))]
-    assert rate_per_s(sents) == 1000
+    ran = Ran(sents, broker_cpu_s=0.1)
+    assert (ran.messages, ran.rate_per_s) == (4000, 1000)
+    assert ran.broker_cpu_us_per_message == pytest.approx(25)
 
 
 def test_only_is_read_from_the_environment_and_must_be_a_benchmark() -> None:

@@ -11,11 +11,32 @@ from pathlib import Path
 import pytest
 from azure.servicebus._base_handler import _generate_sas_token
 from azure.servicebus._pyamqp._decode import decode_frame, decode_payload
-from bench.rabbitmq_wire import ConfirmLedger, RabbitPublisher, encode_publish
-from bench.wire import BATCH_FORMAT, Address, encode_batch, encode_message, sas_token, split_frames
-from bench.wire_links import fill_in, template
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
+
+from bench.processes import BenchError
+from bench.rabbitmq_wire import (
+    DELIVER,
+    ConfirmLedger,
+    RabbitPublisher,
+    count_deliveries,
+    encode_publish,
+    frame,
+    method,
+    short_string,
+)
+from bench.wire import (
+    ACCEPTED,
+    BATCH_FORMAT,
+    RELEASED,
+    Address,
+    encode_batch,
+    encode_message,
+    sas_token,
+    split_frames,
+)
+from bench.wire_links import accepted_range, fill_in, template
+from bench.wire_values import FALSE, NULL, TRUE, decode, described, listed, uint
 
 BENCH = Path(__file__).parents[2] / "bench"
 
@@ -75,6 +96,7 @@ def test_an_address_is_read_from_a_connection_string() -> None:
     assert Address.from_connection_string(text) == Address("localhost", 5701, "root", "a2V5PQ==")
 
 
+@settings(deadline=None)  # a busy machine is no counter-example
 @given(st.integers(1, 60), st.integers(0, 2**32))
 def test_every_publish_is_confirmed_exactly_once_in_whatever_order(total: int, seed: int) -> None:
     # Given single and cumulative confirms that cover all publishes in a random order, some twice
@@ -124,3 +146,38 @@ def test_the_benchmarks_do_not_use_the_code_that_they_measure() -> None:
             names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
             names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
             assert not [name for name in names if name.split(".")[0] == "twinbus"], path.name
+
+
+@pytest.mark.parametrize(
+    "outcome",
+    [
+        listed(TRUE, uint(4), uint(6), TRUE, described(RELEASED, listed())),
+        listed(TRUE, uint(4), uint(6), FALSE, described(ACCEPTED, listed())),
+        listed(TRUE, uint(4), NULL, TRUE, NULL),
+        listed(TRUE, uint(4), uint(6), TRUE),
+    ],
+    ids=["released", "accepted but not settled", "no state", "state left out"],
+)
+def test_only_settled_and_accepted_counts(outcome: bytes) -> None:
+    accepted = listed(TRUE, uint(4), uint(6), TRUE, described(ACCEPTED, listed()))
+    assert accepted_range(decode(accepted, 0)[0]) == (4, 6)
+    with pytest.raises(BenchError, match="did not accept deliveries 4"):
+        accepted_range(decode(outcome, 0)[0])
+
+
+def delivered(tag: int, body: bytes) -> bytes:
+    """One message as RabbitMQ delivers it to a consumer named ``c``."""
+    arguments = short_string("c") + tag.to_bytes(8, "big") + b"\0" + short_string("") * 2
+    header = (60).to_bytes(2, "big") + bytes(12)
+    return method(1, DELIVER, arguments) + frame(2, 1, header) + frame(3, 1, body)
+
+
+def test_deliveries_are_counted_once_wherever_the_bytes_are_cut() -> None:
+    data = b"".join(delivered(tag, b"x" * 50) for tag in (1, 2, 3))
+    for cut in range(len(data) + 1):
+        # When the bytes arrive in two pieces
+        first_count, first_tag, rest = count_deliveries(data[:cut])
+        second_count, second_tag, rest = count_deliveries(rest + data[cut:])
+
+        # Then three messages are seen, and the last tag is the third one's
+        assert (first_count + second_count, second_tag or first_tag, rest) == (3, 3, b"")

@@ -20,7 +20,6 @@ from twinbus.errors import (
     StoreCorrupt,
     StoreFailed,
     StoreVersionMismatch,
-    TwinbusError,
 )
 
 BODY = b"a body that can be found in the file"
@@ -71,8 +70,7 @@ def test_a_flipped_bit_in_a_message_is_reported_with_its_place(closed_store: Pat
         "UPDATE chunk SET enqueued_ms = enqueued_ms + 1 WHERE id & 0xff = 1",
         "UPDATE expiry SET expires_ms = expires_ms - 1",
         "UPDATE state SET delivery_count = delivery_count + 1",
-        "UPDATE chunk SET id = id + 100 WHERE id & 0xff = 21;"
-        " UPDATE counters SET next_seq = next_seq + 0",
+        "UPDATE chunk SET id = id + 5 WHERE id & 0xff = 21",
     ],
 )
 def test_a_changed_number_is_found_when_it_is_read(closed_store: Path, sql: str) -> None:
@@ -189,7 +187,7 @@ def test_a_missing_database_is_not_replaced_by_an_empty_one(closed_store: Path) 
     """M8: losing the whole file is losing messages."""
     closed_store.unlink()
 
-    with pytest.raises(StoreCorrupt, match="missing while store.db.mark"):
+    with pytest.raises(StoreCorrupt, match=r"missing while store\.db\.mark"):
         SqliteStore(closed_store).open()
     assert not closed_store.exists()
 
@@ -297,8 +295,8 @@ def test_any_flipped_bit_is_detected_or_harmless(store_path: Path, tmp_path: Pat
             recovered = store.open()
             store.verify_all()
             assert content(store, recovered) == expected, f"byte {offset} of the file"
-        except (StoreCorrupt, StoreFailed, StoreVersionMismatch) as error:
-            assert isinstance(error, TwinbusError)
+        except (StoreCorrupt, StoreFailed, StoreVersionMismatch):
+            pass
         finally:
             store.close()
             for file in tmp_path.glob("damaged*"):

@@ -86,9 +86,8 @@ class Audit:
         if sorted(sql for (sql,) in found) != sorted(schema.STATEMENTS):
             raise self._damaged("its tables are not those of its format version")
 
-    def recover(self) -> Recovered:
+    def recover(self, queue_id_last: int) -> Recovered:
         """The small tables, after the books were found to balance."""
-        queue_id_last = self.ledger().queue_id_last
         entities = [EntityRow(*row) for row in self._sealed("SELECT * FROM entity")]
         counters = {row[0]: QueueCounters(*row) for row in self._sealed("SELECT * FROM counters")}
         meta: dict[str, MetaValue] = dict(self._sealed("SELECT * FROM meta"))

@@ -8,6 +8,7 @@ Rule 3: caches are bounded: memory must not grow with the queues.
 
 from __future__ import annotations
 
+import errno
 import struct
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -28,6 +29,8 @@ SYNCHRONOUS: Final = "FULL"
 # A commit of a hundred chunks of 100 KB passes through the log and needs no larger cache.
 WRITER_CACHE_KIB: Final = 8192
 READER_CACHE_KIB: Final = 4096
+# The audit walks through everything once; a larger cache would only fill the memory for good.
+AUDIT_CACHE_KIB: Final = 512
 
 # After a full checkpoint the log file is cut back to this; below it, reusing is cheaper.
 JOURNAL_BYTES_KEPT: Final = 16 * 1024 * 1024
@@ -49,18 +52,21 @@ def require_sqlite_version(version: str | None = None) -> None:
 
 
 def open_writer(path: Path, vfs: str | None, *, create: bool = False) -> apsw.Connection:
-    """The connection that writes. It does not checkpoint when closed until it is told to."""
+    """The connection that writes, with the audit's cache.
+
+    It does not checkpoint when closed until it is told to.
+    """
     flags = apsw.SQLITE_OPEN_READWRITE | (apsw.SQLITE_OPEN_CREATE if create else 0)
     connection = apsw.Connection(str(path), flags, vfs)
     # A refused store must stay as it was found: its log is evidence.
     checkpoint_on_close(connection, False)
+    # EXTRA while creating also syncs the directory when a rollback journal goes.
+    connection.pragma("synchronous", "EXTRA" if create else SYNCHRONOUS)
     if create:
         connection.pragma("page_size", schema.PAGE_BYTES)
         connection.pragma("auto_vacuum", "INCREMENTAL")
         connection.pragma("journal_mode", "WAL")
-    _configure(connection, WRITER_CACHE_KIB)
-    # EXTRA while creating also syncs the directory when a rollback journal goes.
-    connection.pragma("synchronous", "EXTRA" if create else SYNCHRONOUS)
+    _configure(connection, AUDIT_CACHE_KIB)
     connection.pragma("wal_autocheckpoint", 0)
     connection.pragma("journal_size_limit", JOURNAL_BYTES_KEPT)
     return connection
@@ -77,6 +83,10 @@ def _configure(connection: apsw.Connection, cache_kib: int) -> None:
     connection.set_busy_timeout(BUSY_TIMEOUT_MS)
     connection.pragma("mmap_size", 0)
     connection.pragma("temp_store", "MEMORY")
+    set_cache(connection, cache_kib)
+
+
+def set_cache(connection: apsw.Connection, cache_kib: int) -> None:
     connection.pragma("cache_size", -cache_kib)
 
 
@@ -86,7 +96,7 @@ def checkpoint_on_close(connection: apsw.Connection, wanted: bool) -> None:
 
 @contextmanager
 def translated(path: Path) -> Iterator[None]:
-    """Raise SQLite's errors as ours."""
+    """Raise SQLite's errors, and the operating system's, as ours."""
     try:
         yield
     except apsw.ConstraintError as error:
@@ -97,6 +107,10 @@ def translated(path: Path) -> Iterator[None]:
         raise StoreCorrupt(path=path, detail=str(error)) from error
     except apsw.Error as error:
         raise StoreFailed(path=path, detail=f"{type(error).__name__}: {error}") from error
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise StoreFull(path=path, detail=str(error)) from error
+        raise StoreFailed(path=path, detail=str(error)) from error
 
 
 @contextmanager

@@ -1,6 +1,7 @@
 """Loading rows through the read-only connection, every one checked against its checksum.
 
-Rule 1: a load is one read transaction, so a chunk and its tombstones are of the same commit.
+Rule 1: a load is one read transaction (a statement alone is one by itself), so a chunk and its
+        tombstones are of the same commit.
 Rule 2: a load is short: an open read transaction keeps the writer from reusing its log.
 Rule 3: a row that fails its checksum stops the load; skipping it would lose it silently.
 """
@@ -95,8 +96,8 @@ class RowReader:
         return self._number(_NEXT_EXPIRY, queue_id)
 
     def load_due(self, queue_id: int, now_ms: int, count_max: int) -> list[ScheduledRow]:
-        with self._snapshot() as cursor:
-            found = cursor.execute(_DUE, (queue_id, now_ms, count_max))
+        with reading(self._path):
+            found = self._connection.execute(_DUE, (queue_id, now_ms, count_max))
             return [self._scheduled(*values) for values in found]
 
     def next_due(self, queue_id: int) -> int | None:
@@ -104,14 +105,16 @@ class RowReader:
 
     def load_scheduled(self, queue_id: int, after_seq: int, count_max: int) -> list[ScheduledRow]:
         queue = queue_id << SEQ_BITS
-        with self._snapshot() as cursor:
-            found = cursor.execute(_SCHEDULED, (queue | after_seq, queue | SEQ_MAX, count_max))
+        limits = (queue | after_seq, queue | SEQ_MAX, count_max)
+        with reading(self._path):
+            found = self._connection.execute(_SCHEDULED, limits)
             return [self._scheduled(*values) for values in found]
 
     def load_deferred_seqs(self, queue_id: int, after_seq: int, count_max: int) -> list[int]:
         queue = queue_id << SEQ_BITS
-        with self._snapshot() as cursor:
-            found = cursor.execute(_DEFERRED, (queue | after_seq, queue | SEQ_MAX, count_max))
+        limits = (queue | after_seq, queue | SEQ_MAX, count_max)
+        with reading(self._path):
+            found = self._connection.execute(_DEFERRED, limits)
             return [row_id & SEQ_MAX for (row_id,) in found]
 
     def check_every_row(self) -> None:

@@ -19,10 +19,12 @@ from twinbus.broker.store import schema
 from twinbus.broker.store.arguments import Roster, admit
 from twinbus.broker.store.audit import Audit, Ledger
 from twinbus.broker.store.connection import (
+    WRITER_CACHE_KIB,
     open_reader,
     open_writer,
     reading,
     require_sqlite_version,
+    set_cache,
     translated,
 )
 from twinbus.broker.store.create import beside, check_head, create_store, remove_drafts
@@ -81,11 +83,16 @@ class SqliteStore:
         audit.check_schema()
         ledger = audit.ledger()
         self._compare_with_mark(ledger)
-        recovered = audit.recover()
+        recovered = audit.recover(ledger.queue_id_last)
         garbage = audit.garbage()
-        read_connection = open_reader(self._path, self._vfs)
+        set_cache(connection, WRITER_CACHE_KIB)
         mark = Mark(self._mark_path, ledger.store_id)
         mark.record(ledger.commit_number)
+        try:
+            read_connection = open_reader(self._path, self._vfs)
+        except BaseException:
+            mark.close()
+            raise
         self._writer = Writer(connection, self._path, ledger, mark)
         self._housekeeping = Housekeeping(self._writer, garbage)
         self._read_connection = read_connection
@@ -178,7 +185,7 @@ class SqliteStore:
             try:
                 audit = Audit(connection, self._path)
                 audit.check_schema()
-                audit.recover()
+                audit.recover(audit.ledger().queue_id_last)
                 RowReader(connection, self._path).check_every_row()
                 verdict = connection.pragma("integrity_check")
             finally:

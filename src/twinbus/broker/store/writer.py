@@ -122,11 +122,14 @@ class Writer:
 
     def close(self) -> None:
         """Bring everything into the main file, unless the writer has failed."""
-        if self._failure is None:
-            self.checkpoint(restart=True)
-        checkpoint_on_close(self._connection, self._failure is None)
-        self._connection.close()
-        self._mark.close()
+        try:
+            if self._failure is None:
+                self.checkpoint(restart=True)
+        finally:
+            # SQLite removes the log when all of it was copied, and a failed one is evidence.
+            checkpoint_on_close(self._connection, self._failure is None)
+            self._connection.close()
+            self._mark.close()
 
     def _committed(self, _connection: apsw.Connection, _database: str, pages: int) -> int:
         self.log_pages = pages

@@ -1,0 +1,221 @@
+"""A recorded run of a store under work, and the checker that states the promise.
+
+The promise (M8): after a crash at any instant the store opens, holds exactly what it held after
+one of its commits, and that commit is no earlier than the last one that was acknowledged. With
+the content come the counters, so no sequence number and no queue id can be given out twice.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+
+from tests.store.crash.recorder import Acknowledge, Begin, Entry, Recorder, RecordingDisk, recording
+from tests.store.crash.states import DiskState
+from tests.store.workload import Workload, content
+from twinbus.broker.store import housekeeping, writer
+from twinbus.broker.store.mark import SLOT_BYTES, MarkRecord, encode, read_mark
+from twinbus.broker.store.memory import MemoryStore
+from twinbus.broker.store.port import Op, PutMeta
+from twinbus.broker.store.sqlite import SqliteStore
+from twinbus.errors import TwinbusError
+
+COMMITS = 40
+STORE_NAME = "store.db"
+
+
+@dataclass
+class Run:
+    """What happened to the disk, and what the store held after each commit."""
+
+    entries: list[Entry] = field(default_factory=list)
+    history: dict[int, dict[str, Any]] = field(default_factory=dict)
+    store_id: bytes = b""
+
+
+@contextmanager
+def scratch_directory() -> Iterator[Path]:
+    """A directory in memory where there is one: states are many and need no real disk."""
+    shared_memory = Path("/dev/shm")
+    parent = shared_memory if shared_memory.is_dir() else None
+    directory = Path(tempfile.mkdtemp(prefix="twinbus-crash-", dir=parent))
+    try:
+        yield directory
+    finally:
+        shutil.rmtree(directory)
+
+
+@contextmanager
+def small_limits() -> Iterator[None]:
+    """Checkpoints and housekeeping in the middle of a short run."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(writer, "CHECKPOINT_COMMITS", 7)
+        patch.setattr(housekeeping, "FREE_PAGES_KEPT", 1)
+        patch.setattr(housekeeping, "SLICE_PAGES", 2)
+        patch.setattr(housekeeping, "IDLE_LOG_PAGES", 1)
+        yield
+
+
+def commit_then_acknowledge(
+    store: SqliteStore, ops: list[Op], acknowledge: Callable[[], None]
+) -> None:
+    store.commit(ops)
+    acknowledge()
+
+
+class RecordedRun:
+    """Drives a recorded store and a model in memory through the same work."""
+
+    def __init__(self, directory: Path, random: Random, vfs: str, recorder: Recorder) -> None:
+        self._path = directory / STORE_NAME
+        self._random = random
+        self._vfs = vfs
+        self._recorder = recorder
+        self._model = MemoryStore()
+        self._workload = Workload(blob_bytes_max=3_000)
+        self.run = Run(recorder.entries)
+
+    def perform(self, commit: Callable[..., None]) -> Run:
+        self._model.open()
+        store = self._open()
+        self._acknowledge(store.statistics().commit_number)
+        for _ in range(COMMITS):
+            self._one_commit(store, commit)
+            if self._random.random() < 0.15:
+                self._maintain(store)
+            if self._random.random() < 0.05:
+                store.close()
+                store = self._open()
+        store.close()
+        return self.run
+
+    def _open(self) -> SqliteStore:
+        store = SqliteStore(self._path, disk=RecordingDisk(self._recorder), vfs=self._vfs)
+        store.open()
+        mark = read_mark(self._path.with_name(STORE_NAME + ".mark"))
+        assert mark is not None
+        self.run.store_id = mark.store_id
+        return store
+
+    def _one_commit(self, store: SqliteStore, commit: Callable[..., None]) -> None:
+        number = store.statistics().commit_number + 1
+        ops = self._work()
+        self._model.commit(ops)
+        self._remember(number)
+        self._recorder.entries.append(Begin(number))
+        commit(store, ops, lambda: self._acknowledge(number))
+
+    def _work(self) -> list[Op]:
+        ops = self._workload.anything(self._random)
+        if self._random.random() < 0.1:
+            # A chunk of many pages.
+            self._workload._blob_bytes_max = 60_000
+            ops += self._workload.send(self._random)
+            self._workload._blob_bytes_max = 3_000
+        return ops
+
+    def _maintain(self, store: SqliteStore) -> None:
+        more = True
+        while more:
+            number = store.statistics().commit_number + 1
+            self._remember(number)
+            self._recorder.entries.append(Begin(number))
+            more = store.maintain()
+            self._acknowledge(store.statistics().commit_number)
+
+    def _remember(self, number: int) -> None:
+        self._model.close()
+        self.run.history[number] = content(self._model, self._model.open())
+
+    def _acknowledge(self, number: int) -> None:
+        if number not in self.run.history:
+            self._remember(number)
+        self._recorder.entries.append(Acknowledge(number))
+
+
+def record(seed: int, commit: Callable[..., None] = commit_then_acknowledge) -> Run:
+    recorder = Recorder()
+    with scratch_directory() as directory, recording(recorder) as vfs, small_limits():
+        return RecordedRun(directory, Random(seed), vfs, recorder).perform(commit)
+
+
+def _let_go(store: SqliteStore) -> None:
+    """Close the files of a store as a killed process does."""
+    if store._writer is not None and store._read_connection is not None:
+        store._read_connection.close()
+        store._writer._connection.close()
+        store._writer._mark.close()
+
+
+class Checker:
+    """Opens crash states with the store's own recovery and compares."""
+
+    def __init__(self, run: Run, directory: Path, random: Random) -> None:
+        self._run = run
+        self._directory = directory
+        self._random = random
+
+    def complaint(self, state: DiskState) -> str | None:
+        """What is wrong with the store after this crash, or None."""
+        self._lay_out(state)
+        store = SqliteStore(self._directory / STORE_NAME)
+        try:
+            recovered = store.open()
+            number = store.statistics().commit_number
+            found = content(store, recovered)
+            if self._random.random() < 0.05:
+                store.verify_all()
+        except TwinbusError as error:
+            return f"refused: {error}"
+        finally:
+            # A second crash: closing in order would spend its time on a log nobody needs.
+            _let_go(store)
+        if number < state.acknowledged:
+            return f"commit {number} is there, {state.acknowledged} was acknowledged"
+        if number > max(state.begun, 0):
+            return f"commit {number} is there, which nobody asked for"
+        if found != self._run.history[number]:
+            return f"the content is not that of commit {number}"
+        return self._complaint_about_going_on(number) if self._random.random() < 0.05 else None
+
+    def _complaint_about_going_on(self, number: int) -> str | None:
+        """A recovered store is a store: its next commit survives too."""
+        store = SqliteStore(self._directory / STORE_NAME)
+        store.open()
+        store.commit([PutMeta("recovered", number)])
+        store.close()
+        recovered = store.open()
+        store.close()
+        return None if recovered.meta["recovered"] == number else "it forgot its first new commit"
+
+    def _lay_out(self, state: DiskState) -> None:
+        for file in self._directory.iterdir():
+            file.unlink()
+        for name, data in state.files.items():
+            (self._directory / name).write_bytes(data)
+        mark = self._mark(state)
+        if mark is not None:
+            (self._directory / (STORE_NAME + ".mark")).write_bytes(mark)
+
+    def _mark(self, state: DiskState) -> bytes | None:
+        """Any version of the mark that was written up to the crash; often the last one."""
+        if state.marked < 0 or self._random.random() < 0.1:
+            return None
+        last = state.marked
+        number = last if self._random.random() < 0.6 else self._random.randint(0, last)
+        content = bytearray(2 * SLOT_BYTES)
+        for written in (max(number - 1, 0), number):
+            at = SLOT_BYTES * (written & 1)
+            content[at : at + SLOT_BYTES] = encode(MarkRecord(written, self._run.store_id))
+        if self._random.random() < 0.1:
+            # The power failed while a slot was being written.
+            content[SLOT_BYTES * self._random.randint(0, 1) + self._random.randint(0, 59)] ^= 0xFF
+        return bytes(content)

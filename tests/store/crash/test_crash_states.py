@@ -1,0 +1,112 @@
+"""M8, proven by crashing: thousands of imagined power cuts, each followed by a real recovery.
+
+TWINBUS_CRASH_STATES   how many states in all (20,000 unless told)
+TWINBUS_CRASH_SEED     the first seed; a failure prints the one to replay
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from random import Random
+from typing import Any
+
+import apsw
+import pytest
+
+from tests.store.crash.run import Checker, Run, commit_then_acknowledge, record, scratch_directory
+from tests.store.crash.states import crash_states
+from twinbus.broker.store import connection, writer, writes
+from twinbus.broker.store.mark import Mark
+from twinbus.broker.store.port import Op
+from twinbus.broker.store.sqlite import SqliteStore
+
+STATES = int(os.environ.get("TWINBUS_CRASH_STATES", "20000"))
+SEED = int(os.environ.get("TWINBUS_CRASH_SEED", "1"))
+
+# Each run is a different story; this many states of one story say most of what it can say.
+STATES_PER_RUN = 500
+RUNS = max(1, STATES // STATES_PER_RUN)
+
+
+def complaints(run: Run, seed: int, count: int) -> list[str]:
+    """What the checker has to say about ``count`` crashes of a run."""
+    random = Random(f"crash {seed}")
+    found = []
+    with scratch_directory() as directory:
+        checker = Checker(run, directory, random)
+        for state in crash_states(run.entries, count, random):
+            complaint = checker.complaint(state)
+            if complaint is not None:
+                found.append(f"entry {state.position}, {state.style}: {complaint}")
+    return found
+
+
+@pytest.mark.parametrize("seed", range(SEED, SEED + RUNS))
+def test_no_crash_loses_an_acknowledged_commit(seed: int) -> None:
+    """M8: a crash at any instant loses nothing acknowledged and repeats no sequence number."""
+    command = f"TWINBUS_CRASH_SEED={seed} TWINBUS_CRASH_STATES={STATES_PER_RUN}"
+    print(f"SEED={seed} REPLAY: {command} python -m pytest tests/store/crash")
+
+    assert complaints(record(seed), seed, min(STATES, STATES_PER_RUN)) == []
+
+
+def test_the_checker_sees_a_store_that_does_not_sync(monkeypatch: pytest.MonkeyPatch) -> None:
+    """M8: with synchronous=NORMAL acknowledged commits are lost, and this suite would say so."""
+    # Given a store that leaves syncing to the checkpoint
+    monkeypatch.setattr(connection, "SYNCHRONOUS", "NORMAL")
+
+    # When it crashes
+    found = complaints(record(SEED), SEED, 200)
+
+    # Then the checker finds lost commits, and plenty of them
+    assert sum("was acknowledged" in complaint for complaint in found) > 20
+
+
+def acknowledge_then_commit(
+    store: SqliteStore, ops: list[Op], acknowledge: Callable[[], None]
+) -> None:
+    acknowledge()
+    store.commit(ops)
+
+
+def test_the_checker_sees_a_broker_that_acknowledges_too_early() -> None:
+    """M8: acknowledging before the commit returns is a lie that some crash reveals."""
+    found = complaints(record(SEED, acknowledge_then_commit), SEED, 200)
+
+    assert any("was acknowledged" in complaint for complaint in found)
+
+
+def test_the_checker_sees_a_mark_that_runs_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
+    """M8: a mark written before its commit is durable would refuse a store that is whole."""
+    # Given a store that writes the mark while the transaction is still open
+    update_ledger = writes.update_ledger
+
+    def mark_early(cursor: apsw.Cursor, commit_number: int, *rest: Any) -> None:
+        update_ledger(cursor, commit_number, *rest)
+        marks[-1].record(commit_number)
+
+    marks: list[Mark] = []
+    open_mark = Mark.__init__
+
+    def remember(mark: Mark, *arguments: Any) -> None:
+        open_mark(mark, *arguments)
+        marks.append(mark)
+
+    monkeypatch.setattr(Mark, "__init__", remember)
+    monkeypatch.setattr(writer, "update_ledger", mark_early)
+    run = record(SEED)
+    monkeypatch.undo()
+
+    # When it crashes, then some honest crash is taken for a loss
+    assert any("refused" in complaint for complaint in complaints(run, SEED, 400))
+
+
+def test_a_recorded_run_does_what_the_crashes_are_about() -> None:
+    """The stories contain creations, checkpoints, truncations, deletions and restarts."""
+    kinds = {type(entry).__name__ for entry in record(SEED, commit_then_acknowledge).entries}
+
+    assert kinds == {
+        "Write", "Truncate", "Sync", "Create", "Delete", "Rename", "SyncDirectory", "Begin",
+        "Acknowledge", "MarkWrite",
+    }  # fmt: skip

@@ -128,6 +128,8 @@ def test_a_jump_of_the_wall_clock_neither_frees_nor_holds_a_message(
     machine.send(machine.queue)
     run = held(machine.receive(machine.queue, NOON))
     now = later(at_s, jump_ms)
+    found = machine.queue.locks.find(run.token(1), now.monotonic_s)
+    assert (found is not None) is is_held
     machine.queue.handle_timer(now)
     assert machine.queue.locked_count == is_held
     assert machine.queue.settle(run, run.unsettled, COMPLETE, now, None) == is_held

@@ -2,14 +2,43 @@
 
 from __future__ import annotations
 
+import asyncio
+import time
 from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
 
 import pytest
+from azure.servicebus import _servicebus_receiver, _servicebus_sender
+from azure.servicebus.aio import _servicebus_receiver_async, _servicebus_sender_async
 
-from tests.sdk.clients import Sdk
+from tests.sdk.clients import Brisk, Sdk
 from tests.support.broker_process import BrokerProcess
 
 MakeQueue = Callable[..., str]
+
+HERE = Path(__file__).parent
+CLIENT_LEAKS = pytest.mark.filterwarnings("ignore::ResourceWarning")
+"""The stock client leaves sockets open when the broker ends a connection. That is its own."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if item.path.is_relative_to(HERE):
+            item.add_marker(CLIENT_LEAKS)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def brisk_clients() -> Iterator[None]:
+    """The client looks every 50 ms whether its link is open, nine times; here every 5 ms.
+
+    Nothing else of it is changed. With some 500 links that is minutes.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        for module in (_servicebus_sender, _servicebus_receiver):
+            patch.setattr(module, "time", Brisk(time))
+        for module in (_servicebus_sender_async, _servicebus_receiver_async):
+            patch.setattr(module, "asyncio", Brisk(asyncio))
+        yield
 
 
 @pytest.fixture(scope="session")

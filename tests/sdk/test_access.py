@@ -15,7 +15,15 @@ from azure.servicebus.exceptions import (
     ServiceBusError,
 )
 
-from tests.sdk.clients import SEND_TIMEOUT_S, Sdk, bodies, receive, receive_one
+from tests.sdk.clients import (
+    RECEIVE_TIMEOUT_S,
+    SEND_TIMEOUT_S,
+    Sdk,
+    bodies,
+    receive,
+    receive_one,
+    unwrapped,
+)
 from tests.sdk.conftest import MakeQueue
 from tests.support.broker_process import BrokerProcess
 
@@ -46,7 +54,9 @@ async def send_with(sdk: Sdk, client: Any, queue: str) -> None:
 
 
 async def receive_with(sdk: Sdk, client: Any, queue: str) -> list[str]:
-    return bodies(await sdk.receiver(queue, client=client).receive_messages(max_wait_time=5))
+    return bodies(
+        await sdk.receiver(queue, client=client).receive_messages(max_wait_time=RECEIVE_TIMEOUT_S)
+    )
 
 
 @pytest.mark.parametrize("wrong", ["key", "name"])
@@ -174,21 +184,29 @@ async def test_a_token_that_has_expired_is_refused(
         await send_with(sdk, sdk.client_with(f"localhost:{broker.port}", stale), queue)
 
 
+def believe_in_the_token(opened: Any) -> None:
+    """Keep the client from looking at the time itself, so that the broker has to act."""
+    authenticator = unwrapped(opened)._handler._cbs_authenticator
+    authenticator._expires_on = int(time.time()) + 3_600
+
+
 async def test_a_link_ends_with_its_token(sdk: Sdk, queue: str, broker: BrokerProcess) -> None:
-    """M6: five seconds after the token's end neither sending nor receiving goes on."""
+    """M6: soon after the token's end neither sending nor receiving goes on."""
     token = broker.token(path=queue, expires_in_s=TOKEN_LIFE_S)
     expires_s = time.monotonic() + TOKEN_LIFE_S
     client = sdk.client_with(f"localhost:{broker.port}", AzureSasCredential(token))
     sender, receiver = sdk.sender(queue, client=client), sdk.receiver(queue, client=client)
     await sender.send_messages(ServiceBusMessage("in time"), timeout=SEND_TIMEOUT_S)
     held = await receive_one(receiver)
+    for opened in (sender, receiver):
+        believe_in_the_token(opened)
 
-    await asyncio.sleep(max(0.0, expires_s - time.monotonic()) + 2)
+    await asyncio.sleep(max(0.0, expires_s - time.monotonic()) + 1)
 
     for attempt in (
         sender.send_messages(ServiceBusMessage("late"), timeout=SEND_TIMEOUT_S),
         receiver.complete_message(held),
-        receiver.receive_messages(max_wait_time=5),
+        receiver.receive_messages(max_wait_time=RECEIVE_TIMEOUT_S),
     ):
         with pytest.raises(ServiceBusError):
             await attempt
@@ -209,13 +227,13 @@ async def test_a_renewed_token_keeps_the_link_open(
 
     # When the client believes that the end is near, it asks for a token and shows it
     credential.update(broker.token(path=queue))
-    authenticator = getattr(sender, "wrapped", sender)._handler._cbs_authenticator
+    authenticator = unwrapped(sender)._handler._cbs_authenticator
     authenticator._refresh_window = TOKEN_LIFE_S
     await sender.send_messages(ServiceBusMessage("renews"), timeout=SEND_TIMEOUT_S)
 
     # Then the link outlives the first token
     await asyncio.sleep(max(0.0, expires_s - time.monotonic()) + 1)
-    handler = getattr(sender, "wrapped", sender)._handler
+    handler = unwrapped(sender)._handler
     await sender.send_messages(ServiceBusMessage("last"), timeout=SEND_TIMEOUT_S)
-    assert getattr(sender, "wrapped", sender)._handler is handler
+    assert unwrapped(sender)._handler is handler
     assert bodies(await receive(sdk.receiver(queue), 3)) == ["first", "renews", "last"]

@@ -91,7 +91,7 @@ async def test_a_receive_takes_no_more_than_it_asked_for(
 async def test_a_receiver_can_be_iterated(sdk: Sdk, queue: str) -> None:
     """M10: a for loop over a receiver ends when nothing came for max_wait_time."""
     await sdk.send(queue, [ServiceBusMessage(f"m{n}") for n in range(5)])
-    receiver = sdk.receiver(queue, max_wait_time=2)
+    receiver = await opened(sdk.receiver(queue, max_wait_time=2))
 
     seen = []
     async for message in receiver:
@@ -104,11 +104,11 @@ async def test_competing_receivers_share_a_queue(
     sdk: Sdk, queue: str, broker: BrokerProcess
 ) -> None:
     """M1: each message goes to one of the receivers, and every receiver gets some."""
-    receivers = [sdk.receiver(queue) for _ in range(3)]
+    receivers = [await opened(sdk.receiver(queue)) for _ in range(3)]
 
     async def work(receiver: object) -> list[str]:
         done = []
-        while messages := await receive(receiver, 10, timeout_s=3):
+        while messages := await receive(receiver, 10, timeout_s=4):
             for message in messages:
                 await receiver.complete_message(message)  # type: ignore[attr-defined]
             done += bodies(messages)

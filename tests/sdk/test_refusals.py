@@ -13,7 +13,15 @@ from azure.servicebus.exceptions import (
     ServiceBusQuotaExceededError,
 )
 
-from tests.sdk.clients import SEND_TIMEOUT_S, Sdk, bodies, nothing_comes, receive, receive_one
+from tests.sdk.clients import (
+    RECEIVE_TIMEOUT_S,
+    SEND_TIMEOUT_S,
+    Sdk,
+    bodies,
+    nothing_comes,
+    receive,
+    receive_one,
+)
 from tests.sdk.conftest import MakeQueue
 from tests.support.broker_process import BrokerProcess
 from twinbus.broker import Broker, EntityStatus, NamespaceSpec, QueueDescription
@@ -33,7 +41,9 @@ async def test_a_queue_that_does_not_exist_is_not_found_at_once(sdk: Sdk, queue:
             ServiceBusMessage("lost"), timeout=SEND_TIMEOUT_S
         )
     with pytest.raises(MessagingEntityNotFoundError):
-        await sdk.receiver(missing, client=patient).receive_messages(max_wait_time=5)
+        await sdk.receiver(missing, client=patient).receive_messages(
+            max_wait_time=RECEIVE_TIMEOUT_S
+        )
     with pytest.raises(MessagingEntityNotFoundError):
         await sdk.dead_letters(missing, client=patient).peek_messages()
     assert time.monotonic() - began_s < AT_ONCE_S
@@ -99,7 +109,7 @@ async def test_a_closed_door_is_told_as_such(sdk: Sdk, make_queue: MakeQueue, st
         assert await nothing_comes(receiver)
     else:
         with pytest.raises(MessagingEntityDisabledError):
-            await receiver.receive_messages(max_wait_time=5)
+            await receiver.receive_messages(max_wait_time=RECEIVE_TIMEOUT_S)
 
 
 async def test_a_door_can_be_closed_and_opened_while_clients_are_connected() -> None:
@@ -122,7 +132,7 @@ async def test_a_door_can_be_closed_and_opened_while_clients_are_connected() -> 
         )
         await sender.send_messages(ServiceBusMessage("waits"), timeout=SEND_TIMEOUT_S)
         with pytest.raises(ServiceBusError):
-            await receiver.receive_messages(max_wait_time=5)
+            await receiver.receive_messages(max_wait_time=RECEIVE_TIMEOUT_S)
 
         await namespace.update_queue(QueueDescription(path="doors"))
         assert str(await receive_one(sdk.receiver("doors"))) == "waits"
@@ -151,4 +161,4 @@ async def test_a_session_receiver_is_refused_on_a_queue_without_sessions(
 ) -> None:
     """M3: a client that asks for a session is not given messages without."""
     with pytest.raises(ServiceBusError):
-        await sdk.receiver(queue, session_id="s").receive_messages(max_wait_time=5)
+        await sdk.receiver(queue, session_id="s").receive_messages(max_wait_time=RECEIVE_TIMEOUT_S)

@@ -173,7 +173,8 @@ def run(console: Console) -> Books:
     with tempfile.TemporaryDirectory(prefix="twinbus-demo-") as directory:
         broker = BrokerChild(Path(directory) / "data")
         try:
-            console.print(f"broker ready after [bold]{broker.start():.2f} s[/]; the Azure SDK sends")
+            ready_s = broker.start()
+            console.print(f"broker ready after [bold]{ready_s:.2f} s[/]; the Azure SDK sends")
             with running(receive_orders, broker, books, drained):
                 with running(send_orders, broker, books, sent):
                     for round_number in range(1, KILLS + 1):

@@ -21,7 +21,13 @@ from enum import Enum, auto
 from typing import Any
 
 from twinbus.amqp.errors import AmqpError, Condition, DecodeError
-from twinbus.amqp.events import ConnectionClosed, Event, Opened, SessionBegun, SessionEnded
+from twinbus.amqp.events import (
+    ConnectionClosed,
+    Event,
+    Opened,
+    SessionBegun,
+    SessionEnded,
+)
 from twinbus.amqp.frames import (
     FRAME_SASL,
     HEARTBEAT,
@@ -48,6 +54,7 @@ from twinbus.amqp.performatives import (
     decode_performative,
     encode_performative,
 )
+from twinbus.amqp.runs import RunTaker
 from twinbus.amqp.session import Session
 from twinbus.amqp.transfers import TRANSFER_START, decode_transfer
 from twinbus.amqp.types import Symbol
@@ -113,6 +120,7 @@ class Connection:
         self._told: list[Session] = []
         """Sessions whose window has to be, or is being, opened again with the next output."""
         self._has_sent_open = False
+        self._runs = RunTaker(self._frames, self.limits)
         self._idle = IdleWatch(self.limits.idle_timeout_s)
         if role is Role.CLIENT:
             self.write(PROTOCOL_SASL)
@@ -194,7 +202,9 @@ class Connection:
         return True
 
     def _on_running_frame(self, events: list[Event]) -> bool:
-        """The hot path: one frame of an open connection, most often a transfer."""
+        """The hot path: one frame of an open connection, or a run of transfers."""
+        if self._runs.take(events):
+            return True
         frame = self._frames.next_frame()
         if frame is None:
             return False
@@ -207,6 +217,7 @@ class Connection:
             transfer, position = decode_transfer(buf, frame.pos, end)
             session = self._session(frame.channel)
             if session is not None:
+                self._runs.learn(session, transfer, frame, position)
                 session.receive_transfer(transfer, buf[position:end], events)
             return True
         performative, position = decode_performative(buf, frame.pos, end, Budget(self.limits))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -78,6 +79,25 @@ class DeliveryReceived:
 
 
 @dataclass(slots=True)
+class DeliveriesReceived:
+    """Whole deliveries with consecutive ids, none of them a repeat."""
+
+    link: ReceivingLink
+    first_id: int
+    message_format: int
+    payloads: list[bytes]
+    settled: bool
+
+    def singles(self) -> Iterator[DeliveryReceived]:
+        """The same, one by one."""
+        for offset, payload in enumerate(self.payloads):
+            delivery_id = (self.first_id + offset) & 0xFFFFFFFF
+            yield DeliveryReceived(
+                self.link, delivery_id, self.message_format, payload, self.settled, False
+            )
+
+
+@dataclass(slots=True)
 class DispositionReceived:
     """The peer says what became of deliveries; ``role`` is True when it received them."""
 
@@ -107,6 +127,7 @@ Event = (
     | CreditChanged
     | WindowOpened
     | DeliveryReceived
+    | DeliveriesReceived
     | DispositionReceived
     | ConnectionClosed
 )

@@ -95,6 +95,15 @@ class FrameBuffer:
         self._pos = end = start + size
         return Frame(kind, channel, self._chunk, start + doff * 4, end)
 
+    def window(self) -> tuple[bytes, int]:
+        """The bytes at hand and the position of the next frame in them, for runs.py."""
+        return self._chunk, self._pos
+
+    def advance(self, pos: int) -> None:
+        """The whole frames up to ``pos`` of window() were taken."""
+        self._pos = pos
+        self._need = HEAD_BYTES
+
     def _reach(self, count: int) -> bool:
         """Have ``count`` bytes from _pos on in _chunk, or say that they are not here yet."""
         have = len(self._chunk) - self._pos

@@ -217,6 +217,19 @@ class ReceivingLink(Link):
         self._partial = bytearray()
         self._first = None
 
+    def count_run(self, first_id: int, count: int) -> None:
+        """``count`` deliveries came with the ids that were next."""
+        self.delivery_count = (self.delivery_count + count) & _WRAP
+        self.credit -= count
+        self.last_delivery_id = (first_id + count - 1) & _WRAP
+
+    @property
+    def next_run_id(self) -> int | None:
+        """The delivery id with which a run would go on; None in the middle of a delivery."""
+        if self._first is not None or self.last_delivery_id is None or self.is_detached:
+            return None
+        return (self.last_delivery_id + 1) & _WRAP
+
     def is_repeat(self, delivery_id: int) -> bool:
         """Whether this link has had that delivery id; remembers it if not."""
         last = self.last_delivery_id

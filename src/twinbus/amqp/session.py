@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from twinbus.amqp.errors import AmqpError, Condition
 from twinbus.amqp.events import (
     CreditChanged,
+    DeliveriesReceived,
     DeliveryReceived,
     DispositionReceived,
     Event,
@@ -224,6 +225,20 @@ class Session:
             self._on_transfer(transfer, payload, events)
         except AmqpError as error:
             self._fail(error, events)
+
+    def run_room(self) -> int:
+        """How many transfers of a run may be taken without a look at each."""
+        return max(0, self._incoming_left)
+
+    def receive_run(self, run: DeliveriesReceived, events: list[Event]) -> None:
+        """Act on a run of transfers, each a whole delivery with the id that was expected."""
+        count = len(run.payloads)
+        self._next_incoming_id = (self._next_incoming_id + count) & _WRAP
+        self._incoming_left -= count
+        run.link.count_run(run.first_id, count)
+        events.append(run)
+        if self._incoming_left * 2 <= self.connection.limits.incoming_window:
+            self._will_tell_window()
 
     def receive(self, performative: Performative, events: list[Event]) -> None:
         """Act on any other frame of this session."""

@@ -89,23 +89,46 @@ def ingest(
             f"Message format 0x{message_format:08x} is unknown. Use 0 or 0x{FORMAT_BATCH:08x}.",
         )
     may_ping = _PING_BYTES in payload
-    size_max = description.max_message_size_bytes
     messages: list[IncomingMessage] = []
     ping_count = 0
     for start, end in spans:
-        if end - start > size_max:
-            raise _too_large(end - start, size_max)
-        # The Azure SDK sends ServiceBusMessage(None) without a body section.
-        sections = scan_message(payload, start, end, limits, body_required=False)
-        if sections.properties_start == sections.bare_end:
-            raise DecodeError("a message has neither properties nor a body. Add a data section.")
+        sections = _checked(payload, start, end, description, limits)
         if may_ping and is_ping(payload, sections):
             ping_count += 1
-            continue
-        if end - start > PROPERTY_BYTES_MAX:
-            check_property_sizes(payload, sections, limits)
-        messages.append(_incoming(payload, sections, description, limits, now))
+        else:
+            messages.append(_incoming(payload, sections, description, limits, now))
     return Ingested(messages, ping_count, len(payload))
+
+
+def ingest_run(
+    payloads: list[bytes], description: QueueDescription, limits: AmqpLimits, now: Instant
+) -> list[IncomingMessage] | None:
+    """The messages of several transfers, one in each; None if one of them may be a ping.
+
+    Raises AmqpError when one of them is wrong, without saying which.
+    """
+    messages = []
+    for payload in payloads:
+        if _PING_BYTES in payload:
+            return None
+        sections = _checked(payload, 0, len(payload), description, limits)
+        messages.append(_incoming(payload, sections, description, limits, now))
+    return messages
+
+
+def _checked(
+    payload: bytes, start: int, end: int, description: QueueDescription, limits: AmqpLimits
+) -> MessageSections:
+    """The sections of one message that can be delivered again later."""
+    if end - start > description.max_message_size_bytes:
+        raise _too_large(end - start, description.max_message_size_bytes)
+    # The Azure SDK sends ServiceBusMessage(None) without a body section.
+    sections = scan_message(payload, start, end, limits, body_required=False)
+    if sections.properties_start == sections.bare_end:
+        raise DecodeError("a message has neither properties nor a body. Add a data section.")
+    if end - start > PROPERTY_BYTES_MAX:
+        check_property_sizes(payload, sections, limits)
+    return sections
 
 
 def is_ping(payload: bytes, sections: MessageSections) -> bool:

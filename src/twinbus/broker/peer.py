@@ -26,6 +26,7 @@ from twinbus.amqp.errors import AmqpError, Condition
 from twinbus.amqp.events import (
     ConnectionClosed,
     CreditChanged,
+    DeliveriesReceived,
     DeliveryReceived,
     DispositionReceived,
     Event,
@@ -44,6 +45,7 @@ from twinbus.broker.entities.consumer import Allowance
 from twinbus.broker.input_gate import ASKING, LEAVING, OUTPUT, STORING, InputGate
 from twinbus.broker.receiving import DeliveryLedger, ReceivingEnd
 from twinbus.broker.replies import ReplyEnd
+from twinbus.broker.sending import SendingEnd
 from twinbus.broker.settling import settle
 
 if TYPE_CHECKING:
@@ -165,7 +167,9 @@ class Peer(asyncio.Protocol):
             if events is None:
                 return True
             for event in events:
-                if type(event) is DeliveryReceived:
+                if type(event) is DeliveriesReceived:
+                    self._on_deliveries(event)
+                elif type(event) is DeliveryReceived:
                     self._on_delivery(event)
                 else:
                     self._on_event(event)
@@ -328,6 +332,13 @@ class Peer(asyncio.Protocol):
                 event.session.owner = DeliveryLedger()
             case ConnectionClosed():
                 self._on_closed(event)
+
+    def _on_deliveries(self, event: DeliveriesReceived) -> None:
+        end = event.link.owner
+        if isinstance(end, SendingEnd) and end.take_run(event):
+            return
+        for single in event.singles():
+            self._on_delivery(single)
 
     def _on_delivery(self, event: DeliveryReceived) -> None:
         end = event.link.owner

@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING
 
 from twinbus.amqp.delivery_states import STATE_ACCEPTED, Error, Rejected, encode_state
 from twinbus.amqp.errors import AmqpError, Condition
-from twinbus.amqp.events import DeliveryReceived
+from twinbus.amqp.events import DeliveriesReceived, DeliveryReceived
 from twinbus.amqp.frames import encode_frame
 from twinbus.amqp.link import ReceivingLink
 from twinbus.amqp.transfers import encode_disposition
 from twinbus.broker.access.claims import Claim
 from twinbus.broker.entities.description import EntityStatus
 from twinbus.broker.entities.queue import Queue
-from twinbus.broker.ingest import ingest
+from twinbus.broker.ingest import FORMAT_MESSAGE, ingest, ingest_run
 
 if TYPE_CHECKING:
     from twinbus.broker.peer import Peer
@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 SEND_CREDIT = 2_000
 # The Azure SDK assumes 10,000 credits before it has seen any; more at once is a flood.
 UNACKNOWLEDGED_MAX = 20_000
+# A run that would wrap around is taken one by one.
+DELIVERY_ID_MAX = 0xFFFFFFFF
 # Deliveries and outcomes remembered for the Azure SDK: its aio sender, used from several tasks
 # at once, sends a transfer twice, and also two messages under one delivery id.
 REJECTIONS_REMEMBERED = 64
@@ -37,20 +39,20 @@ COMPARED_BYTES_MAX = 4_096
 
 
 class SendTicket:
-    """One delivery that waits for its commit."""
+    """Deliveries that came together and wait for their commit."""
 
-    __slots__ = ("_delivery_id", "_link", "_size")
+    __slots__ = ("_delivery_ids", "_link", "_size")
 
-    def __init__(self, link: SendingEnd, delivery_id: int, size: int) -> None:
+    def __init__(self, link: SendingEnd, delivery_ids: range, size: int) -> None:
         self._link = link
-        self._delivery_id = delivery_id
+        self._delivery_ids = delivery_ids
         self._size = size
 
     def stored(self, seqs: range) -> None:
-        self._link.acknowledge(self._delivery_id, self._size)
+        self._link.acknowledge(self._delivery_ids, self._size)
 
     def failed(self, error: Exception) -> None:
-        self._link.refuse_stored(self._delivery_id, self._size, error)
+        self._link.refuse_stored(self._delivery_ids, self._size, error)
 
 
 class SendingEnd:
@@ -63,7 +65,7 @@ class SendingEnd:
         self._link = link
         self.queue = queue
         self.path = path
-        self._accepted: list[int] = []
+        self._accepted: list[range] = []
         self._waiting: set[int] = set()
         self._again: dict[int, int] = {}
         """How many more deliveries wait under an id that is in use already."""
@@ -89,6 +91,43 @@ class SendingEnd:
         except AmqpError as error:
             self._reject(event.delivery_id, error, settled=event.settled)
         self._link.replenish()
+
+    def take_run(self, event: DeliveriesReceived) -> bool:
+        """Take deliveries that need no look at each; False leaves all of them to on_delivery().
+
+        Whatever is special about one of them (a ping, a mistake, a full queue) is decided there.
+        """
+        peer, queue, payloads = self._peer, self.queue, event.payloads
+        namespace, description = peer.namespace, queue.description
+        last_id = event.first_id + len(payloads) - 1
+        if (
+            event.message_format != FORMAT_MESSAGE
+            or event.settled
+            or last_id > DELIVERY_ID_MAX
+            or description.status is not EntityStatus.ACTIVE
+            or namespace.failure is not None
+            or len(self._waiting) + len(payloads) > UNACKNOWLEDGED_MAX
+        ):
+            return False
+        size = sum(map(len, payloads))
+        try:
+            messages = ingest_run(payloads, description, peer.limits, peer.now)
+            if messages is None or not queue.has_room_for(size):
+                return False
+            namespace.throttle.check(queue.queue_id, len(messages), peer.now.monotonic_s)
+        except AmqpError:
+            return False
+        ids = range(event.first_id, last_id + 1)
+        self._recent.extend(
+            (last_id - back, _comparable(payloads[-1 - back]))
+            for back in reversed(range(min(len(payloads), DELIVERIES_REMEMBERED)))
+        )
+        self._waiting.update(ids)
+        peer.began_storing(size)
+        queue.enqueue(messages, SendTicket(self, ids, size))
+        namespace.touch(queue)
+        self._link.replenish()
+        return True
 
     def _take(self, event: DeliveryReceived) -> None:
         peer, queue = self._peer, self.queue
@@ -116,13 +155,14 @@ class SendingEnd:
         if not event.settled:
             self._await(event.delivery_id)
         peer.began_storing(taken.byte_count)
-        queue.enqueue(taken.messages, SendTicket(self, event.delivery_id, taken.byte_count))
+        ids = range(event.delivery_id, event.delivery_id + 1)
+        queue.enqueue(taken.messages, SendTicket(self, ids, taken.byte_count))
         namespace.touch(queue)
 
     def _accept_unstored(self, event: DeliveryReceived) -> None:
         """A ping is answered like a message, and that is all that happens to it (M7)."""
         if not event.settled:
-            self._accepted.append(event.delivery_id)
+            self._accepted.append(range(event.delivery_id, event.delivery_id + 1))
             self._peer.wants_flush(self)
 
     def _await(self, delivery_id: int) -> None:
@@ -137,22 +177,23 @@ class SendingEnd:
             self._again[delivery_id] = left - 1
         return left > 0
 
-    def acknowledge(self, delivery_id: int, size: int) -> None:
+    def acknowledge(self, ids: range, size: int) -> None:
         self._peer.ended_storing(size)
-        if self._again and self._waits_for_another(delivery_id):
+        if self._again and self._waits_for_another(ids.start):
             return
-        if delivery_id in self._waiting:
-            self._waiting.discard(delivery_id)
-            self._accepted.append(delivery_id)
+        if ids.start in self._waiting:
+            self._waiting.difference_update(ids)
+            self._accepted.append(ids)
             self._peer.wants_flush(self)
 
-    def refuse_stored(self, delivery_id: int, size: int, error: Exception) -> None:
+    def refuse_stored(self, ids: range, size: int, error: Exception) -> None:
         self._peer.ended_storing(size)
-        self._again.pop(delivery_id, None)
-        if delivery_id in self._waiting:
-            self._waiting.discard(delivery_id)
-            self._reject(delivery_id, as_amqp_error(error), settled=False)
-            self._peer.wants_flush(self)
+        for delivery_id in ids:
+            self._again.pop(delivery_id, None)
+            if delivery_id in self._waiting:
+                self._waiting.discard(delivery_id)
+                self._reject(delivery_id, as_amqp_error(error), settled=False)
+        self._peer.wants_flush(self)
 
     def _reject(self, delivery_id: int, error: AmqpError, *, settled: bool) -> None:
         if settled or self._link.is_detached:
@@ -165,7 +206,7 @@ class SendingEnd:
 
     def _answer_again(self, delivery_id: int) -> None:
         """The same transfer again: answer it as before, and never store it twice."""
-        if delivery_id in self._waiting or delivery_id in self._accepted:
+        if delivery_id in self._waiting or any(delivery_id in ids for ids in self._accepted):
             return
         error = self._rejected.get(delivery_id)
         if error is not None:
@@ -178,14 +219,13 @@ class SendingEnd:
         accepted, self._accepted = self._accepted, []
         if self._link.is_detached or not accepted:
             return
-        first = last = accepted[0]
-        for delivery_id in accepted[1:]:
-            if delivery_id == last + 1:
-                last = delivery_id
-            else:
-                self._write(first, last, STATE_ACCEPTED)
-                first = last = delivery_id
-        self._write(first, last, STATE_ACCEPTED)
+        first, behind = accepted[0].start, accepted[0].stop
+        for ids in accepted[1:]:
+            if ids.start != behind:
+                self._write(first, behind - 1, STATE_ACCEPTED)
+                first = ids.start
+            behind = ids.stop
+        self._write(first, behind - 1, STATE_ACCEPTED)
 
     def _write(self, first: int, last: int, state: bytes) -> None:
         session = self._link.session

@@ -135,6 +135,12 @@ TOO_EARLY = {
     "sasl after sasl": (HANDSHAKE, sasl(SaslInit(Symbol("ANONYMOUS"))), [Open, Close]),
     "open twice": (HANDSHAKE + OPEN, OPEN, [Close]),
     "sasl after the open": (HANDSHAKE + OPEN, sasl(SaslOutcome(0)), [Close]),
+    "begin in a sasl frame": (
+        HANDSHAKE + OPEN,
+        encode_frame(0, encode_performative(BEGIN), frame_type=1),
+        [Close],
+    ),
+    "begin twice": (HANDSHAKE + OPEN + frame(BEGIN), frame(BEGIN), [Close]),
     "attach before begin": (HANDSHAKE + OPEN, frame(sending_attach(0)), [Close]),
     "transfer before begin": (HANDSHAKE + OPEN, frame(Transfer(0, 0, b"")), [Close]),
 }

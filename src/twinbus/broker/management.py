@@ -95,6 +95,24 @@ class AnswerTicket:
         self._answer(refused(as_amqp_error(error)))
 
 
+class _SharedTicket:
+    """One answer for several changes: good when all are on disk, bad with the first that is not."""
+
+    def __init__(self, ticket: AnswerTicket, count: int) -> None:
+        self._ticket = ticket
+        self._missing = count
+
+    def stored(self, seqs: range) -> None:
+        self._missing -= 1
+        if not self._missing:
+            self._ticket.stored(seqs)
+
+    def failed(self, error: Exception) -> None:
+        if self._missing > 0:
+            self._missing = -1
+            self._ticket.failed(error)
+
+
 class ManagementDesk:
     """Answers management requests for one queue on one connection."""
 
@@ -149,11 +167,11 @@ class ManagementDesk:
         if not found or None in found:
             raise _lock_lost()
         held = [each for each in found if each is not None]
-        for position, (run, index) in enumerate(held):
-            is_last = position == len(held) - 1
-            ticket = AnswerTicket(answer) if is_last else None
-            if not queue.settle(run, 1 << index, outcome, now, ticket) and is_last:
-                raise _lock_lost()
+        ticket = _SharedTicket(AnswerTicket(answer), len(held))
+        for run, index in held:
+            if not queue.settle(run, 1 << index, outcome, now, ticket):
+                # The same token twice: the first settled it.
+                ticket.stored(range(0))
         namespace.touch(queue)
 
     # -- peek and deferred ----------------------------------------------------------------
@@ -188,27 +206,27 @@ class ManagementDesk:
     ) -> None:
         queue, now = self._queue, self._peer.namespace.now()
         chunks = [None if row is None else queue.shelf.adopt(row) for row in rows]
-        wanted = list(zip(seqs, chunks, strict=True))
-        if any(c is None or not queue.is_deferred(c, seq - c.first_seq) for seq, c in wanted):
-            for chunk in chunks:
-                if chunk is not None:
-                    queue.shelf.put_back(chunk)
-            answer(refused(_not_found(seqs)))
-            return
-        messages = []
-        for seq, chunk in wanted:
-            if chunk is None:
-                continue
-            if chunk.blob is None:
-                chunk.blob = next(
-                    row.row.blob for row in rows if row and row.row.first_seq == chunk.first_seq
-                )
-            taker = Consumer(_unused, unsettled_max=1, deletes_on_receipt=deletes, credit=1)
-            grant = queue.take_deferred(chunk, seq - chunk.first_seq, taker, now)
-            if grant is not None:
-                messages.append(deferred_message(grant))
+        wanted = [
+            (chunk, seq - chunk.first_seq, row.row.blob)
+            for seq, chunk, row in zip(seqs, chunks, rows, strict=True)
+            if chunk is not None and row is not None
+        ]
+        if all(queue.is_deferred(chunk, index, now) for chunk, index, _blob in wanted) and (
+            len(wanted) == len(seqs)
+        ):
+            messages = []
+            for chunk, index, blob in wanted:
+                # Handing out one message of a chunk may give the chunk's bytes back.
+                chunk.blob = blob if chunk.blob is None else chunk.blob
+                taker = Consumer(_unused, unsettled_max=1, deletes_on_receipt=deletes, credit=1)
+                messages.append(deferred_message(queue.take_deferred(chunk, index, taker, now)))
+            reply = ok({"messages": messages})
+        else:
+            reply = refused(_not_found(seqs))
+        for chunk, _index, _blob in wanted:
+            queue.shelf.put_back(chunk)
         self._peer.namespace.touch(queue)
-        answer(ok({"messages": messages}))
+        answer(reply)
 
     # -- schedules ------------------------------------------------------------------------
 

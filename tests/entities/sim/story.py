@@ -11,12 +11,13 @@ from random import Random
 
 from tests.entities.sim.book import Phase
 from tests.entities.sim.shadow import insist
-from tests.entities.sim.world import Client, Delivery, World
+from tests.entities.sim.world import Delivery, World
 from twinbus.broker.entities.outcome import ABANDON, COMPLETE, DEFER, RELEASE, DeadLetter, Outcome
 from twinbus.broker.entities.queue import Queue
 
-STEPS_MAX = 120
-OUTCOMES: list[Outcome] = [COMPLETE, COMPLETE, ABANDON, DEFER, RELEASE, DeadLetter("bad", "why")]
+STEPS_MAX = 240
+DEAD = DeadLetter("bad", "why")
+OUTCOMES: list[Outcome] = [COMPLETE, COMPLETE, ABANDON, DEFER, DEFER, RELEASE, DEAD]
 
 Step = Callable[[World, Random], None]
 
@@ -27,7 +28,7 @@ def send(world: World, random: Random) -> None:
 
 
 def schedule(world: World, random: Random) -> None:
-    due_ms = world.now().wall_ms + random.choice((0, 200, 2_000, 2_000, 90_000))
+    due_ms = world.now().wall_ms + random.choice((0, 200, 500, 2_000, 2_000, 90_000))
     ttl_ms = random.choice((None, None, 500))
     world.send(random.choice((1, 1, 2, 3)), ttl_ms=ttl_ms, due_ms=due_ms)
 
@@ -38,7 +39,7 @@ def attach(world: World, random: Random) -> None:
             _queue(world, random),
             deletes=random.random() < 0.15,
             unsettled_max=random.choice((1, 3, 50)),
-            credit=random.choice((0, 1, 4, 100)),
+            credit=random.choice((0, 1, 1, 4, 100)),
         )
 
 
@@ -63,9 +64,9 @@ def drain(world: World, random: Random) -> None:
 
 
 def settle(world: World, random: Random) -> None:
-    if not world.deliveries:
+    delivery = _delivery(world, random)
+    if delivery is None:
         return
-    delivery = random.choice(world.deliveries[-8:])
     chosen = [i for i in delivery.entries if random.random() < 0.7] or list(delivery.entries)
     outcome = random.choice(OUTCOMES)
     if isinstance(outcome, DeadLetter) and delivery.queue is world.dead:
@@ -75,9 +76,9 @@ def settle(world: World, random: Random) -> None:
 
 
 def renew(world: World, random: Random) -> None:
-    if world.deliveries:
-        delivery = random.choice(world.deliveries[-8:])
-        world.renew(delivery, random.choice(list(delivery.entries.values())))
+    delivery = _delivery(world, random)
+    if delivery is not None:
+        world.renew(delivery, random.choice(list(delivery.entries)))
 
 
 def take_deferred(world: World, random: Random) -> None:
@@ -87,7 +88,7 @@ def take_deferred(world: World, random: Random) -> None:
     if random.random() < 0.1:
         entries = [e for e in world.book.of(Phase.FREE, Phase.LOCKED) if e.seq is not None]
     if entries:
-        chosen = random.sample(entries, min(len(entries), random.choice((1, 1, 2, 4))))
+        chosen = random.sample(entries, min(len(entries), random.choice((1, 1, 1, 3))))
         world.take_deferred(queue, chosen, deletes=random.random() < 0.2)
 
 
@@ -128,8 +129,9 @@ def hear_of_read(world: World, random: Random) -> None:
 
 def wait(world: World, random: Random) -> None:
     world.note("wait")
-    seconds = random.choice((0.001, 0.2, 0.9, 2.0, 6.0, 40.0))
-    world.advance(seconds, late=random.random() < 0.3)
+    lock_s = world.description.lock_duration_ms / 1_000
+    seconds = random.choice((0.001, 0.2, 0.5, 2.0, lock_s / 2, lock_s, lock_s + 0.2))
+    world.advance(seconds, late=random.random() < 0.4)
 
 
 def turn_the_wall_clock(world: World, random: Random) -> None:
@@ -152,19 +154,28 @@ def rest(world: World, random: Random) -> None:
     world.rest()
 
 
-WEIGHTS: dict[Step, int] = {
-    send: 10, schedule: 2, attach: 4, detach: 2, credit: 5, pause: 2, drain: 1,
-    settle: 14, renew: 2, take_deferred: 4, cancel: 2, peek: 1,
-    turn: 24, write: 10, hear_of_write: 10, read: 8, hear_of_read: 8,
-    wait: 5, turn_the_wall_clock: 1, fill_or_free_the_disk: 2, crash: 1, rest: 1,
+# What clients do, and what the machine room does.
+DOINGS: dict[Step, int] = {
+    send: 8, schedule: 3, attach: 5, detach: 2, credit: 5, pause: 1, drain: 1,
+    settle: 16, renew: 4, take_deferred: 9, cancel: 4, peek: 1,
+    wait: 4, turn_the_wall_clock: 1, fill_or_free_the_disk: 2, crash: 2, rest: 2,
 }  # fmt: skip
+WORKINGS: dict[Step, int] = {
+    turn: 30, write: 12, hear_of_write: 12, read: 10, hear_of_read: 8,
+}  # fmt: skip
+STEPS: tuple[Step, ...] = (*DOINGS, *WORKINGS)
+# Every story has its mood: some doings are frequent in it, some hardly ever happen, and one
+# thread or another is slow.
+DOING_MOODS = (0.1, 1, 1, 4)
+WORKING_MOODS = (0.4, 1, 1, 2)
 
 
 def tell(world: World, steps: int = STEPS_MAX) -> None:
     """Run a story to its end and check that nothing was lost."""
     random = world.random
-    names, weights = list(WEIGHTS), list(WEIGHTS.values())
-    for step in random.choices(names, weights, k=random.randint(steps // 4, steps)):
+    weights = [weight * random.choice(DOING_MOODS) for weight in DOINGS.values()]
+    weights += [weight * random.choice(WORKING_MOODS) for weight in WORKINGS.values()]
+    for step in random.choices(STEPS, weights, k=random.randint(steps // 4, steps)):
         step(world, random)
     finish(world)
 
@@ -176,7 +187,7 @@ def finish(world: World) -> None:
     for client in list(world.clients):
         world.detach(client)
     # Every lock runs out, and then every lock of those that were returned at that moment.
-    world.advance(40.0, late=False)
+    world.advance(40.0)
     world.rest()
     for _ in range(40):
         if not _take_everything(world):
@@ -212,8 +223,13 @@ def _complete(world: World, delivery: Delivery) -> None:
     world.settle(delivery, mask, COMPLETE, answered=True)
 
 
+def _delivery(world: World, random: Random) -> Delivery | None:
+    """Mostly one that still holds something."""
+    holding = [each for each in world.deliveries if each.held(-1)]
+    if holding and random.random() < 0.85:
+        return random.choice(holding)
+    return random.choice(world.deliveries[-8:]) if world.deliveries else None
+
+
 def _queue(world: World, random: Random) -> Queue:
     return world.dead if random.random() < 0.25 else world.queue
-
-
-__all__ = ["STEPS_MAX", "WEIGHTS", "Client", "finish", "tell"]

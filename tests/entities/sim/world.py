@@ -76,6 +76,19 @@ class Delivery:
     entries: dict[int, Entry] = field(default_factory=dict)
     """By index in the chunk."""
 
+    def token(self, index: int) -> bytes:
+        return self.run.token(self.run.chunk.first_seq + index)
+
+    def held(self, mask: int) -> dict[int, Entry]:
+        """Those in ``mask`` that are still locked by this delivery."""
+        return {
+            index: entry
+            for index, entry in self.entries.items()
+            if mask >> index & 1
+            and entry.phase is Phase.LOCKED
+            and entry.token == self.token(index)
+        }
+
 
 class DeskPeer:
     """As much of a connection as the management desk looks at."""
@@ -167,8 +180,8 @@ class World:
     def now(self) -> Instant:
         return self.loop.now()
 
-    def advance(self, seconds: float, *, late: bool) -> None:
-        """Let time pass; a late loop finds several timers due at once."""
+    def advance(self, seconds: float, *, late: bool = False) -> None:
+        """Let time pass; a loop that is late has not looked at its timers yet."""
         end_s = self.loop.now_s + seconds
         while not late:
             at_s = self.loop.next_timer_s()
@@ -177,7 +190,6 @@ class World:
             self.loop.now_s = max(self.loop.now_s, at_s)
             self.loop.turn()
         self.loop.now_s = end_s
-        self.loop.turn()
         self.book.at(self.now())
 
     def rest(self) -> None:
@@ -210,7 +222,7 @@ class World:
             self.loop.turn()
             return True
         if self.namespace._retry is not None:
-            self.advance(1.0, late=False)
+            self.advance(1.0)
             return True
         return False
 
@@ -381,11 +393,7 @@ class World:
         """Settle part of a delivery, which may have been settled before or have run out."""
         now = self.now()
         self.book.at(now)
-        held = {
-            index: entry
-            for index, entry in delivery.entries.items()
-            if mask >> index & 1 and self._holds(delivery, entry)
-        }
+        held = delivery.held(mask)
         self.note("settle", outcome, [e.label.decode() for e in held.values()], answered)
         for entry in held.values():
             self.book.decide(entry, outcome)
@@ -404,24 +412,21 @@ class World:
             self.seen["settled without a lock"] += 1
         self.namespace.touch(delivery.queue)
 
-    def _holds(self, delivery: Delivery, entry: Entry) -> bool:
-        token = delivery.run.token(entry.seq or 0)
-        return entry.phase is Phase.LOCKED and entry.token == token
-
     def _in_doubt(self) -> None:
         self.seen["refused a settlement"] += 1
 
-    def renew(self, delivery: Delivery, entry: Entry) -> None:
+    def renew(self, delivery: Delivery, index: int) -> None:
         now = self.now()
         self.book.at(now)
-        holds = self._holds(delivery, entry)
-        self.note("renew", entry.label.decode(), holds)
-        until_ms = delivery.queue.renew(delivery.run.token(entry.seq or 0), now)
-        insist((until_ms is not None) == holds, "only the holder renews a lock")
-        if holds:
+        entry = delivery.held(1 << index).get(index)
+        self.note("renew", delivery.entries[index].label.decode(), entry is not None)
+        until_ms = delivery.queue.renew(delivery.token(index), now)
+        insist((until_ms is not None) == (entry is not None), "only the holder renews a lock")
+        if entry is not None:
             duration_ms = self.description.lock_duration_ms
             insist(until_ms == now.wall_ms + duration_ms, "a renewed lock is as long as the first")
             entry.locked_until_s = now.monotonic_s + duration_ms / 1_000
+            self.seen["renewed"] += 1
         self.namespace.touch(delivery.queue)
 
     # -- the management desk --------------------------------------------------------------

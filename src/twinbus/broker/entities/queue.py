@@ -349,19 +349,14 @@ class Queue:
 
     # -- deferred messages ----------------------------------------------------------------
 
-    def take_deferred(
-        self, chunk: Chunk, index: int, consumer: Consumer, now: Instant
-    ) -> Grant | None:
-        """Hand out one deferred message; None when it is not (or no longer) deferred."""
-        if not chunk.put_aside(1 << index):
-            return None
-        if chunk.expiries.get(index, now.wall_ms + 1) <= now.wall_ms:
-            return None
+    def take_deferred(self, chunk: Chunk, index: int, consumer: Consumer, now: Instant) -> Grant:
+        """Hand out one message that is_deferred()."""
         return self._grant(consumer, chunk, index, 1, now)
 
-    def is_deferred(self, chunk: Chunk, index: int) -> bool:
+    def is_deferred(self, chunk: Chunk, index: int, now: Instant) -> bool:
         """Whether a message is put aside and free to be taken."""
-        return bool(chunk.put_aside(1 << index))
+        is_fresh = chunk.expiries.get(index, now.wall_ms + 1) > now.wall_ms
+        return is_fresh and bool(chunk.put_aside(1 << index))
 
     # -- locks ----------------------------------------------------------------------------
 

@@ -1,0 +1,147 @@
+"""Bugs to plant: each is a mistake that somebody could make, as small as it would be made.
+
+The simulation must see every one of them. A check that no planted bug can trip proves nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from twinbus.broker.entities import fates
+from twinbus.broker.entities.batch import Batch
+from twinbus.broker.entities.calendar import Calendar
+from twinbus.broker.entities.chunk import Chunk, span_mask
+from twinbus.broker.entities.grace import Grace
+from twinbus.broker.entities.locks import LockRun, LockTable
+from twinbus.broker.entities.queue import Queue
+from twinbus.broker.entities.shelf import Shelf
+from twinbus.broker.namespace import Namespace
+
+Plant = Callable[[pytest.MonkeyPatch], None]
+
+
+def acknowledge_before_commit(patch: pytest.MonkeyPatch) -> None:
+    """Senders and receivers are answered when the commit begins."""
+    flush = Namespace._flush
+
+    def hasty(self: Namespace, now: Any) -> None:
+        flush(self, now)
+        self._on_committed(None, None)
+
+    patch.setattr(Namespace, "_flush", hasty)
+
+
+def write_the_two_sides_of_a_move_apart(patch: pytest.MonkeyPatch) -> None:
+    """The dead-letter queue waits for a transaction of its own."""
+
+    def apart(self: Namespace) -> list[Queue]:
+        dirty, self.catalogue.dirty = self.catalogue.dirty, {}
+        return [queue for queue in dirty if queue.is_dirty]
+
+    patch.setattr(Namespace, "_take_dirty", apart)
+
+
+def keep_the_numbers_of_a_refused_batch(patch: pytest.MonkeyPatch) -> None:
+    def kept(queue: Queue, _batch: Batch) -> None:
+        queue.saving = []
+
+    patch.setattr("twinbus.broker.entities.writing._take_back_numbers", kept)
+
+
+def drop_the_moves_of_a_refused_batch(patch: pytest.MonkeyPatch) -> None:
+    """The broker's own arrivals are thrown away with those of the senders."""
+    patch.setattr("twinbus.broker.entities.writing._refuse", lambda *_args: [])
+
+
+def forget_during_a_read(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Grace, "after_reads", lambda _self, action: action())
+
+
+def overlook_a_chunk_on_its_way(patch: pytest.MonkeyPatch) -> None:
+    """A read that is faster than the commit's answer brings a second copy of the chunk."""
+    patch.setattr(Shelf, "expect", lambda _self, _chunk: None)
+    patch.setattr(Shelf, "forget", lambda _self, _chunk: None)
+
+
+def skip_over_waiting_messages(patch: pytest.MonkeyPatch) -> None:
+    """Taking a deferred message moves the cursor past those before it."""
+
+    def skipping(self: Chunk, start: int, count: int) -> None:
+        self.returned &= ~span_mask(start, count)
+        self.cursor = max(self.cursor, start + count)
+
+    patch.setattr(Chunk, "hand_out", skipping)
+
+
+def settle_after_the_lock_ran_out(patch: pytest.MonkeyPatch) -> None:
+    """A settlement is taken although the lock ended half a second ago."""
+    settle = Queue.settle
+
+    def lenient(self: Queue, run: LockRun, mask: int, outcome: Any, now: Any, ticket: Any) -> int:
+        earlier = now._replace(monotonic_s=now.monotonic_s - 0.5)
+        return settle(self, run, mask, outcome, earlier, ticket)
+
+    patch.setattr(Queue, "settle", lenient)
+
+
+def forget_a_renewal(patch: pytest.MonkeyPatch) -> None:
+    def forgetful(_self: LockTable, run: LockRun, index: int, _deadline_s: float) -> None:
+        run.renewals[index] = run.renewals.get(index, 0) + 1
+
+    patch.setattr(LockTable, "renew", forgetful)
+
+
+def count_no_attempt(patch: pytest.MonkeyPatch) -> None:
+    """The delivery count grows in memory and never on disk."""
+
+    def unsaved(queue: Queue, chunk: Chunk, index: int) -> None:
+        chunk.unsaved = True
+        queue.batch.states.pop(chunk.first_seq + index, None)
+
+    patch.setattr(fates, "_save_state", unsaved)
+
+
+def hand_out_what_moves(patch: pytest.MonkeyPatch) -> None:
+    """A deferred message on its way to the dead-letter queue can still be taken."""
+    patch.setattr(Chunk, "put_aside", lambda self, mask: mask & self.deferred & ~self.locked)
+
+
+def look_once(patch: pytest.MonkeyPatch) -> None:
+    """A look for due messages that finds nothing is the last one."""
+    loaded = Queue.due_loaded
+
+    def final(self: Queue, rows: Any) -> None:
+        if rows:
+            loaded(self, rows)
+
+    patch.setattr(Queue, "due_loaded", final)
+
+
+def schedule_it_again(patch: pytest.MonkeyPatch) -> None:
+    """What was taken from the schedule is taken again by the next look."""
+    patch.setattr(Calendar, "is_scheduled", lambda _self, _seq: True)
+
+
+def let_the_expired_live(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(fates, "expire", lambda _queue, _chunk, _now: False)
+
+
+PLANTS: list[Plant] = [
+    acknowledge_before_commit,
+    write_the_two_sides_of_a_move_apart,
+    keep_the_numbers_of_a_refused_batch,
+    drop_the_moves_of_a_refused_batch,
+    forget_during_a_read,
+    overlook_a_chunk_on_its_way,
+    skip_over_waiting_messages,
+    settle_after_the_lock_ran_out,
+    forget_a_renewal,
+    count_no_attempt,
+    hand_out_what_moves,
+    look_once,
+    schedule_it_again,
+    let_the_expired_live,
+]

@@ -24,7 +24,7 @@ from tests.hostile.raw_peer import (
 )
 from tests.support.broker_process import BrokerProcess
 from twinbus.amqp.encode import encode_value
-from twinbus.amqp.performatives import Attach, Flow
+from twinbus.amqp.performatives import Accepted, Attach, Disposition, Flow
 from twinbus.amqp.sections import Message, Properties
 from twinbus.amqp.types import Symbol
 
@@ -270,6 +270,29 @@ def test_case_71_delivery_ids_that_run_backwards_lose_nothing(
         assert link.verdict() == Verdict("accepted")
 
     assert broker.queue(queue)["active_message_count"] == 6
+
+
+def test_case_71_an_id_from_the_middle_of_a_run_used_again_loses_nothing(
+    broker: BrokerProcess, link: RawPeer
+) -> None:
+    """M8: pipelined sends are taken in runs; the odd one out is told from the others."""
+    queue = broker.fresh_queue()
+    link.say(sender(queue, LINK + 1))
+    link.wait_for(Attach)
+    # Ids of four bytes each, which is how a busy sender writes them.
+    ids = [*range(1_000, 1_040), 1_020, *range(1_040, 1_060), 1_050, 1_050]
+    said = [
+        transfer(LINK + 1, number, Message(body=b"%d" % place).encode(), delivery_tag=b"four")
+        for place, number in enumerate(ids)
+    ]
+    link.say(b"".join(said))
+    answered: set[int] = set()
+    while answered < set(ids):
+        outcome = link.wait_for(Disposition)
+        assert outcome.state == Accepted()
+        answered |= set(range(outcome.first, outcome.last + 1))
+
+    assert broker.queue(queue)["active_message_count"] == len(ids)
 
 
 # -- case 31: deliveries that never end -----------------------------------------------------------

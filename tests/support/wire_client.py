@@ -14,6 +14,7 @@ from typing import Any
 from twinbus.amqp.connection import Connection, ConnectionOptions, Role
 from twinbus.amqp.events import (
     ConnectionClosed,
+    DeliveriesReceived,
     DeliveryReceived,
     DispositionReceived,
     Event,
@@ -75,7 +76,8 @@ class WireClient:
         if not data:
             self.events.append(ConnectionClosed(None))
             return False
-        self.events += self.connection.receive(data)
+        for event in self.connection.receive(data):
+            self.events += event.singles() if isinstance(event, DeliveriesReceived) else [event]
         self.flush()
         return True
 

@@ -51,19 +51,23 @@ class TransferShape:
 
 
 def shape_of(
-    buf: bytes, pos: int, stop: int, link: ReceivingLink, transfer: Transfer
+    frame: Frame, stop: int, link: ReceivingLink, transfer: Transfer
 ) -> TransferShape | None:
-    """The shape of the frame whose performative is ``buf[pos:stop]``; None if it has no such.
+    """The shape of a frame whose performative ends at ``stop``; None if it has no such.
 
     Only a whole message with a delivery id of four bytes and a short tag has one.
     """
     if transfer.more or transfer.aborted or transfer.state is not None or transfer.resume:
         return None
+    buf, pos, end = frame.buf, frame.pos, frame.end
     at = pos + 3 + _LIST_HEADS.get(buf[pos + 3], 0)
     at += _HANDLE_SIZES.get(buf[at], 0)
     if buf[at] != 0x70 or buf[at + 5] != 0xA0:
         return None
     start = pos - HEAD_BYTES
+    if start + unpack_u32(buf, start)[0] != end:
+        # An extended header stands between the head and the performative.
+        return None
     tail_at = at + 7 + buf[at + 6]
     return TransferShape(
         link,
@@ -119,7 +123,7 @@ class RunTaker:
         """Remember how a link's transfers look once one follows another."""
         link = session.links.get(transfer.handle)
         if isinstance(link, ReceivingLink) and link.next_run_id == transfer.delivery_id:
-            self._shape = shape_of(frame.buf, frame.pos, position, link, transfer)
+            self._shape = shape_of(frame, position, link, transfer)
 
     def take(self, events: list[Event]) -> bool:
         """Take the frames at hand that look like the last ones; whether there were any."""

@@ -388,13 +388,16 @@ class Namespace:
         except TimeoutError:
             logger.warning("namespace %s stops while changes wait for the disk", self.name)
         for peer in list(self.peers):
-            peer.cut(None)
+            peer.leave()
         for _at_s, handle in self._timers.values():
             handle.cancel()
         for timer in (self._retry, self._disk_look):
             if timer is not None:
                 timer.cancel()
         await asyncio.to_thread(self._stop_threads)
+        for peer in list(self.peers):
+            peer.abort()
+        await asyncio.sleep(0)
 
     async def _until_drained(self) -> None:
         while self._committing is not None or self._retry is not None:

@@ -268,13 +268,27 @@ class Peer(asyncio.Protocol):
         """Everything is said. To close at once could take back what the peer has not read yet."""
         self._linger = self._loop.call_later(LINGER_S, transport.abort)
         self._input.throw_away()
-        if transport.can_write_eof():
+        try:
             transport.write_eof()
+        except OSError:
+            # The peer is gone; nobody is left to hear anything.
+            transport.abort()
 
     def cut(self, error: AmqpError | None) -> None:
         """Close the connection from our side, with a reason if there is one."""
         self.connection.close(error)
         self.flush()
+
+    def leave(self) -> None:
+        """The broker is about to be gone: last words, and no waiting for the peer."""
+        self.cut(None)
+        if self._transport is not None:
+            self._transport.close()
+
+    def abort(self) -> None:
+        """What the peer has not read by now it will not hear."""
+        if self._transport is not None:
+            self._transport.abort()
 
     def say_goodbye(self) -> None:
         """The broker stops: no more work from this peer; answers under way still go out."""

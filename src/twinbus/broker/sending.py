@@ -179,8 +179,14 @@ class SendingEnd:
 
     def acknowledge(self, ids: range, size: int) -> None:
         self._peer.ended_storing(size)
-        if self._again and self._waits_for_another(ids.start):
-            return
+        if self._again:
+            for delivery_id in ids:
+                if not self._waits_for_another(delivery_id):
+                    self._accept(range(delivery_id, delivery_id + 1))
+        else:
+            self._accept(ids)
+
+    def _accept(self, ids: range) -> None:
         if ids.start in self._waiting:
             self._waiting.difference_update(ids)
             self._accepted.append(ids)

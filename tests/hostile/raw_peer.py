@@ -100,6 +100,8 @@ class RawPeer:
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.heard = bytearray()
         """Everything the broker said."""
+        self.payload = b""
+        """What followed the performative that was heard last."""
         self._port = port
         self._token = token
         self._position = 0
@@ -197,7 +199,9 @@ class RawPeer:
             self._position = start + size
             body = bytes(self.heard[start + HEAD_BYTES : start + size])
             if body:
-                return decode_performative(body, 0, len(body), Budget())[0]
+                performative, position = decode_performative(body, 0, len(body), Budget())
+                self.payload = body[position:]
+                return performative
 
     def _read(self, deadline: float) -> bool:
         left_s = deadline - time.monotonic()

@@ -36,6 +36,7 @@ from twinbus.amqp.performatives import (
     Disposition,
     End,
     Flow,
+    Modified,
     Open,
     Released,
     Transfer,
@@ -292,6 +293,48 @@ def test_replies_that_nobody_reads_are_bounded(curious: RawPeer, guard: Guard) -
     time.sleep(1)
 
     assert transfers_heard(curious) == 80
+
+
+def test_deferred_messages_are_asked_for_in_portions(
+    authorized: RawPeer, broker: BrokerProcess, guard: Guard
+) -> None:
+    """Case 86: a thousand numbers are a short request; what lies behind them may be anything."""
+    count = 400
+    queue = filled_queue(broker, count, bytes(100_000))
+    authorized.say(receiver(queue, LINK) + wide_open(LINK))
+    assert transfers_heard(authorized) == count
+    deferred = Modified(delivery_failed=True, undeliverable_here=True)
+    authorized.say(frame(Disposition(True, 1, count, False, deferred)))
+    authorized.wait_for(Disposition)
+    guard.rebase_memory()
+    node = f"{queue}/$management"
+    authorized.say(receiver(node, LINK + 1), sender(node, LINK + 2), wide_open(LINK + 1))
+
+    statuses = []
+    for numbers in (range(1, count + 1), range(1, 11)):
+        authorized.say(transfer(LINK + 2, numbers.stop, deferred_request(numbers), settled=True))
+        reply = whole_reply(authorized)
+        statuses.append(dict(reply.application_properties or {})["statusCode"])
+
+    assert statuses == [400, 200]
+
+
+def deferred_request(numbers: range) -> bytes:
+    return Message(
+        properties=Properties(message_id="deferred", reply_to="here"),
+        application_properties={"operation": "com.microsoft:receive-by-sequence-number"},
+        body=AmqpValue({"sequence-numbers": [Long(number) for number in numbers]}),
+    ).encode()
+
+
+def whole_reply(peer: RawPeer) -> Message:
+    """The next reply, which may come in several frames."""
+    payload = b""
+    while True:
+        part = peer.wait_for(Transfer)
+        payload += peer.payload
+        if not part.more:
+            return Message.decode(payload)
 
 
 # -- many connections -----------------------------------------------------------------------------

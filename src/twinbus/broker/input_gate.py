@@ -70,7 +70,7 @@ class InputGate:
 
     def _take_up(self) -> None:
         self._is_scheduled = False
-        if not self.reasons:
+        if self._has_backlog and not self.reasons:
             self._work()
 
     def _adjust(self) -> None:

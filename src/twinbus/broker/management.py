@@ -202,8 +202,11 @@ class ManagementDesk:
         )
 
     def _received(
-        self, seqs: list[int], deletes: bool, answer: Answer, rows: list[LoadedChunk | None]
+        self, seqs: list[int], deletes: bool, answer: Answer, rows: list[LoadedChunk | None] | None
     ) -> None:
+        if rows is None:
+            answer(refused(_too_much()))
+            return
         queue, now = self._queue, self._peer.namespace.now()
         chunks = [None if row is None else queue.shelf.adopt(row) for row in rows]
         wanted = [
@@ -338,6 +341,13 @@ def _lock_lost() -> AmqpError:
     return AmqpError(
         Condition.MESSAGE_LOCK_LOST,
         "The lock is lost: it ran out, or the message was settled. Receive the message again.",
+    )
+
+
+def _too_much() -> AmqpError:
+    return AmqpError(
+        Condition.LINK_MESSAGE_SIZE_EXCEEDED,
+        "These messages are too much for one reply. Ask for fewer at once.",
     )
 
 

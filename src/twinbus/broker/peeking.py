@@ -23,6 +23,8 @@ from twinbus.clock import Instant
 
 # A reply grows no larger than this, except for one message that is larger alone.
 REPLY_BYTES_MAX = 1 << 20
+# Deferred messages may lie far apart; this much is read for one request.
+DEFERRED_BYTES_MAX = 32 << 20
 _READ_BYTES = 1 << 20
 _READ_CHUNKS = 64
 
@@ -92,12 +94,19 @@ def _scheduled_message(row: ScheduledRow) -> bytes:
     return encode_record(record, row.seq, row.due_ms, state=STATE_SCHEDULED)
 
 
-def read_deferred(queue: Queue, seqs: list[int], store: Store) -> list[LoadedChunk | None]:
-    """The chunk that holds each of ``seqs``."""
-    return [
-        store.load_chunk_holding(queue.queue_id, seq) if 1 <= seq <= SEQ_MAX else None
-        for seq in seqs
-    ]
+def read_deferred(queue: Queue, seqs: list[int], store: Store) -> list[LoadedChunk | None] | None:
+    """The chunk that holds each of ``seqs``; None when they are too much to be read at once."""
+    found: dict[int, LoadedChunk | None] = {}
+    size = 0
+    last: LoadedChunk | None = None
+    for seq in sorted(seqs):
+        if last is None or seq > last.row.last_seq:
+            last = store.load_chunk_holding(queue.queue_id, seq) if 1 <= seq <= SEQ_MAX else None
+            size += 0 if last is None else len(last.row.blob)
+            if size > DEFERRED_BYTES_MAX:
+                return None
+        found[seq] = last
+    return [found[seq] for seq in seqs]
 
 
 def read_scheduled(queue: Queue, seqs: list[int], store: Store) -> list[ScheduledRow | None]:

@@ -84,9 +84,8 @@ def renew(world: World, random: Random) -> None:
 def take_deferred(world: World, random: Random) -> None:
     queue = _queue(world, random)
     is_dead = queue is world.dead
-    entries = [e for e in world.book.of(Phase.DEFERRED, is_dead=is_dead) if e.seq is not None]
-    if random.random() < 0.1:
-        entries = [e for e in world.book.of(Phase.FREE, Phase.LOCKED) if e.seq is not None]
+    phases = (Phase.DEFERRED,) if random.random() < 0.9 else (Phase.FREE, Phase.LOCKED)
+    entries = [e for e in world.book.of(*phases, is_dead=is_dead) if e.seq is not None]
     if entries:
         chosen = random.sample(entries, min(len(entries), random.choice((1, 1, 1, 3))))
         world.take_deferred(queue, chosen, deletes=random.random() < 0.2)

@@ -1,0 +1,42 @@
+"""What a read that is under way may still speak of is not forgotten."""
+
+from __future__ import annotations
+
+from twinbus.broker.entities.grace import Grace
+
+
+def test_with_no_read_under_way_things_are_forgotten_at_once() -> None:
+    done: list[str] = []
+
+    Grace().after_reads(lambda: done.append("a"))
+
+    assert done == ["a"]
+
+
+def test_only_reads_that_began_before_are_waited_for() -> None:
+    # Given one read under way when something is to be forgotten, and one that begins later
+    grace, done = Grace(), list[str]()
+    grace.begin_read()
+    grace.after_reads(lambda: done.append("a"))
+    grace.begin_read()
+    grace.after_reads(lambda: done.append("b"))
+
+    # When the first ends
+    grace.end_read()
+
+    # Then the first thing is forgotten, although another read is under way
+    assert done == ["a"]
+    grace.end_read()
+    assert done == ["a", "b"]
+
+
+def test_reads_that_never_pause_do_not_keep_everything() -> None:
+    """A queue that is peeked at without end must not grow in memory."""
+    grace, done = Grace(), list[int]()
+    grace.begin_read()
+    for number in range(1_000):
+        grace.begin_read()
+        grace.after_reads(lambda number=number: done.append(number))
+        grace.end_read()
+
+    assert len(done) == 999

@@ -29,6 +29,7 @@ from twinbus.amqp.sections import (
     Properties,
     content_type_of,
     decode_properties,
+    is_plain,
     iter_batch,
     property_field,
     scan_message,
@@ -629,3 +630,44 @@ def test_a_damaged_message_is_refused_or_can_be_decoded_whole() -> None:
 
 def test_every_section_has_a_name() -> None:
     assert sorted(SECTION_NAMES) == list(range(0x70, 0x79))
+
+
+plain_messages = st.builds(
+    lambda properties, body: Message(properties=properties, body=body).encode(),
+    st.builds(
+        Properties,
+        message_id=st.none() | st.text(max_size=20) | st.uuids() | st.binary(max_size=9),
+        subject=st.none() | st.text(max_size=20),
+        group_id=st.none() | st.text(max_size=20),
+        creation_time=st.none() | st.integers(-(2**63), 2**63 - 1).map(Timestamp),
+    ),
+    st.binary(max_size=400),
+)
+
+
+@settings(max_examples=300, deadline=None)
+@given(plain_messages, st.data())
+def test_a_message_that_looks_plain_is_one_the_full_scan_takes(
+    message: bytes, data: st.DataObject
+) -> None:
+    # Given a simple message, whole or with one byte changed
+    index = data.draw(st.integers(0, len(message) - 1))
+    changed = bytearray(message)
+    changed[index] ^= data.draw(st.sampled_from([0, 0, 1, 0x10, 0x80, 0xFF]))
+    candidate = b"??" + bytes(changed) + b"??"
+
+    # When the short way calls it plain
+    if is_plain(candidate, 2, len(candidate) - 2):
+        # Then the long way finds nothing wrong or special about it
+        found = scan_message(candidate, 2, len(candidate) - 2)
+        assert (found.properties_start, found.bare_end) == (2, len(candidate) - 2)
+        assert found.header is None
+        assert found.message_annotations is None
+        assert found.application_properties is None
+
+
+def test_the_messages_of_a_simple_sender_are_plain() -> None:
+    message = Message(properties=Properties(message_id="order-1"), body=b"x" * 1000).encode()
+    assert is_plain(message, 0, len(message))
+    assert not is_plain(message, 0, len(message) - 1)
+    assert not is_plain(Message(body=b"no properties").encode(), 0, 20)

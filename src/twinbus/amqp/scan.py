@@ -12,6 +12,7 @@ Rule 3: which section may follow which is the table FOLLOWERS.
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import IntEnum
@@ -25,6 +26,7 @@ from twinbus.amqp.plain import BOOLEAN, UBYTE, UINT, plain_fields
 from twinbus.amqp.properties import Header, Span
 from twinbus.amqp.section_checks import (
     ANNOTATIONS,
+    are_short_properties,
     check_map,
     check_properties,
     check_sequence,
@@ -33,7 +35,7 @@ from twinbus.amqp.section_checks import (
 )
 from twinbus.amqp.section_checks import APPLICATION_PROPERTIES as PROPERTY_RULES
 from twinbus.amqp.skip import skip_descriptor, skip_value
-from twinbus.amqp.wire import truncated
+from twinbus.amqp.wire import truncated, unpack_u32
 
 HEADER: Final = 0x70
 DELIVERY_ANNOTATIONS: Final = 0x71
@@ -86,6 +88,10 @@ FOLLOWERS: Final = {
     FOOTER: b"\x71",
     _CLOSED: b"",
 }
+
+
+_PLAIN_PROPERTIES: Final = bytes((0x00, 0x53, PROPERTIES, 0xC0))
+_PLAIN_DATA: Final = bytes((0x00, 0x53, DATA))
 
 
 class BodyKind(IntEnum):
@@ -171,6 +177,28 @@ def _scan(buf: bytes, pos: int, end: int, found: MessageSections, budget: Budget
         else:
             pos = _READERS[code](buf, value_pos, end, found, budget)
         last = code
+
+
+def is_plain(buf: bytes, start: int, end: int) -> bool:
+    """Whether the message is the simplest kind: short properties, then one data section.
+
+    True means that it is valid. False decides nothing: scan_message() does.
+    """
+    if not buf.startswith(_PLAIN_PROPERTIES, start, end):
+        return False
+    try:
+        body = start + 5 + buf[start + 4]
+        if not buf.startswith(_PLAIN_DATA, body, end):
+            return False
+        if buf[body + 3] == 0xA0:
+            stop = body + 5 + buf[body + 4]
+        elif buf[body + 3] == 0xB0:
+            stop = body + 8 + unpack_u32(buf, body + 4)[0]
+        else:
+            return False
+        return stop == end and are_short_properties(buf, start + 4, body)
+    except (DecodeError, IndexError, struct.error):
+        return False
 
 
 def iter_batch(buf: bytes, start: int, end: int, limits: AmqpLimits = DEFAULT_LIMITS) -> list[Span]:

@@ -163,6 +163,19 @@ def check_properties(buf: bytes, pos: int, end: int, budget: Budget) -> int:
     return stop
 
 
+def are_short_properties(buf: bytes, pos: int, stop: int) -> bool:
+    """Whether a short list of properties, its size at ``pos``, is valid up to ``stop``."""
+    count = buf[pos + 1]
+    if count > PROPERTY_COUNT_MAX:
+        return False
+    _check_property_fields(buf, pos + 2, stop, count, _NO_BUDGET)
+    return True
+
+
+# Properties hold no lists, maps or arrays, so nothing is ever taken from it.
+_NO_BUDGET: Final = Budget()
+
+
 def _check_property_fields(buf: bytes, pos: int, stop: int, count: int, budget: Budget) -> None:
     """Positions only grow, so a field that runs over the stop is found at the end."""
     for index in range(count):

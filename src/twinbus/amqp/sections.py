@@ -18,7 +18,7 @@ from twinbus.amqp.properties import (
     decode_properties,
     property_field,
 )
-from twinbus.amqp.scan import BodyKind, MessageSections, iter_batch, scan_message
+from twinbus.amqp.scan import BodyKind, MessageSections, is_plain, iter_batch, scan_message
 
 __all__ = [
     "AmqpSequence",
@@ -34,6 +34,7 @@ __all__ = [
     "Span",
     "content_type_of",
     "decode_properties",
+    "is_plain",
     "iter_batch",
     "property_field",
     "scan_message",

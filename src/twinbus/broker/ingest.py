@@ -19,6 +19,7 @@ from twinbus.amqp.errors import AmqpError, Condition, DecodeError
 from twinbus.amqp.limits import AmqpLimits, Budget
 from twinbus.amqp.sections import (
     MessageSections,
+    is_plain,
     iter_batch,
     property_field,
     scan_message,
@@ -89,9 +90,13 @@ def ingest(
             f"Message format 0x{message_format:08x} is unknown. Use 0 or 0x{FORMAT_BATCH:08x}.",
         )
     may_ping = _PING_BYTES in payload
+    may_be_plain = not may_ping and description.default_ttl_ms is None
     messages: list[IncomingMessage] = []
     ping_count = 0
     for start, end in spans:
+        if may_be_plain and _is_plain(payload, start, end, description):
+            messages.append(IncomingMessage(PLAIN + payload[start:end]))
+            continue
         sections = _checked(payload, start, end, description, limits)
         if may_ping and is_ping(payload, sections):
             ping_count += 1
@@ -108,12 +113,29 @@ def ingest_run(
     Raises AmqpError when one of them is wrong, without saying which.
     """
     messages = []
+    may_be_plain = description.default_ttl_ms is None
     for payload in payloads:
         if _PING_BYTES in payload:
             return None
+        if may_be_plain and _is_plain(payload, 0, len(payload), description):
+            messages.append(IncomingMessage(PLAIN + payload))
+            continue
         sections = _checked(payload, 0, len(payload), description, limits)
         messages.append(_incoming(payload, sections, description, limits, now))
     return messages
+
+
+def _is_plain(payload: bytes, start: int, end: int, description: QueueDescription) -> bool:
+    """Whether nothing about a message can be wrong or special; the others are looked into.
+
+    Properties short enough for this hold no id that is too long.
+    """
+    return (
+        end - start <= description.max_message_size_bytes
+        and end - start > 5
+        and payload[start + 4] <= ID_CHARACTERS_MAX
+        and is_plain(payload, start, end)
+    )
 
 
 def _checked(

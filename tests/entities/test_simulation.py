@@ -34,7 +34,7 @@ STORIES = int(os.environ.get("TWINBUS_STORIES", "2000"))
 SEED = int(os.environ.get("TWINBUS_STORY_SEED", "1"))
 STORIES_PER_TEST = 250
 # A planted bug must show itself within so many stories.
-STORIES_TO_SEE_A_BUG = 1_500
+STORIES_TO_SEE_A_BUG = 4_000
 
 # What a story must have in it now and then; otherwise its checks check nothing.
 SOMETIMES = (

@@ -31,35 +31,6 @@ def test_a_read_that_is_older_than_a_settlement_brings_nothing_back() -> None:
     assert driver.receive() == []
 
 
-def test_a_chunk_that_was_idle_before_is_not_forgotten_too_early() -> None:
-    """M2 and M8: only the last time at which nothing depended on it counts."""
-    # Given a chunk that became idle while a read was under way (the receiver left)
-    driver = Driver()
-    driver.sent("a", "b")
-    client = driver.client()
-    a, b = driver.receive()
-    driver.settle(a, RELEASE)
-    driver.settle(b, RELEASE)
-    driver.queue.shelf.grace.begin_read()
-    driver.queue.detach(client)
-    chunk = a.run.chunk if a.run else None
-    assert chunk is not None
-    chunk.returned = 0
-    driver.queue.shelf.release(chunk)
-
-    # When it is changed afterwards, and a second read begins before that change is stored
-    driver.queue.shelf.grace.begin_read()
-    chunk.unsaved = True
-    driver.queue.shelf.grace.end_read()
-    chunk.unsaved = False
-    driver.queue.shelf.release(chunk)
-
-    # Then the end of the first read does not let it go, and the end of the second does
-    assert chunk.first_seq in driver.queue.shelf._chunks
-    driver.queue.shelf.grace.end_read()
-    assert chunk.first_seq not in driver.queue.shelf._chunks
-
-
 def test_a_read_that_is_younger_than_the_answer_of_a_commit_doubles_nothing() -> None:
     """M2: the disk has a message before the queue was told of it."""
     # Given a receiver that waits, and a message that is on disk but not yet told

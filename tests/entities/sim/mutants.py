@@ -104,11 +104,6 @@ def count_no_attempt(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(fates, "_save_state", unsaved)
 
 
-def hand_out_what_moves(patch: pytest.MonkeyPatch) -> None:
-    """A deferred message on its way to the dead-letter queue can still be taken."""
-    patch.setattr(Chunk, "put_aside", lambda self, mask: mask & self.deferred & ~self.locked)
-
-
 def look_once(patch: pytest.MonkeyPatch) -> None:
     """A look for due messages that finds nothing is the last one."""
     loaded = Queue.due_loaded
@@ -140,7 +135,6 @@ PLANTS: list[Plant] = [
     settle_after_the_lock_ran_out,
     forget_a_renewal,
     count_no_attempt,
-    hand_out_what_moves,
     look_once,
     schedule_it_again,
     let_the_expired_live,

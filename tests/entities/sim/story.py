@@ -76,9 +76,17 @@ def settle(world: World, random: Random) -> None:
 
 
 def renew(world: World, random: Random) -> None:
+    """Often halfway through the lock, and then until the first one would have ended."""
     delivery = _delivery(world, random)
-    if delivery is not None:
-        world.renew(delivery, random.choice(list(delivery.entries)))
+    if delivery is None:
+        return
+    index = random.choice(list(delivery.entries))
+    most_of_a_lock_s = 0.6 * world.description.lock_duration_ms / 1_000
+    if random.random() < 0.5:
+        world.advance(most_of_a_lock_s)
+    world.renew(delivery, index)
+    if random.random() < 0.5:
+        world.advance(most_of_a_lock_s)
 
 
 def take_deferred(world: World, random: Random) -> None:
@@ -142,6 +150,8 @@ def turn_the_wall_clock(world: World, random: Random) -> None:
 def fill_or_free_the_disk(world: World, random: Random) -> None:
     world.note("disk")
     world.store.is_full = not world.store.is_full
+    # Whatever somebody wants right now is refused, or is the first to be stored again.
+    settle(world, random)
 
 
 def crash(world: World, random: Random) -> None:

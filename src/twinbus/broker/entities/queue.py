@@ -260,9 +260,6 @@ class Queue:
         seq = returned.first_seq + index
         if head is not None and head.first_seq + head.next_free()[0] < seq:
             return head, *head.next_free()
-        if head is None and self.shelf.loaded_through < seq:
-            # Older ones are still to be read.
-            return None
         if returned.blob is None:
             # Later ones wait for it, so that what comes back keeps its place.
             self._ask_blob(returned)

@@ -15,6 +15,12 @@ MESSAGES_PER_BATCH_MAX = 4_000
 def filled_queue(broker: BrokerProcess, count: int, body: bytes = b"x") -> str:
     """A fresh queue with so many messages of that body; its name."""
     queue = broker.fresh_queue()
+    fill(broker, queue, count, body)
+    return queue
+
+
+def fill(broker: BrokerProcess, queue: str, count: int, body: bytes) -> None:
+    """Send so many messages of that body."""
     message = Message(body=body).encode()
     per_batch = max(1, min(MESSAGES_PER_BATCH_MAX, BATCH_BYTES_MAX // (len(message) + 16)))
     with connected(broker.port, broker.token()) as client:
@@ -24,4 +30,3 @@ def filled_queue(broker: BrokerProcess, count: int, body: bytes = b"x") -> str:
             batch = Message(body=DataSections((message,) * size)).encode()
             assert client.send(link, batch, message_format=BATCH_FORMAT) == Accepted()
             count -= size
-    return queue

@@ -11,7 +11,7 @@ import time
 
 import pytest
 
-from tests.hostile.filling import filled_queue
+from tests.hostile.filling import fill, filled_queue
 from tests.hostile.guards import VAULT_QUEUE, Guard
 from tests.hostile.raw_peer import (
     FIRST_FREE_HANDLE,
@@ -235,14 +235,33 @@ def test_a_receiver_with_a_closed_window_is_given_no_more(
     guard.rss_growth_bytes_max = 48 << 20
     queue = filled_queue(broker, 1_000, bytes(100_000))
     guard.rebase_memory()
-    authorized.say(flow(incoming_window=0, next_incoming_id=1))
     for number in range(100):
-        credit = flow(handle=LINK + number, link_credit=100, incoming_window=0, next_incoming_id=1)
-        authorized.say(receiver(queue, LINK + number) + credit)
-    for _ in range(100):
+        authorized.say(receiver(queue, LINK + number) + shut(handle=LINK + number, link_credit=100))
         authorized.wait_for(Attach)
 
     assert broker.queue(queue)["locked_message_count"] < 100
+
+
+def test_a_window_that_is_closed_before_messages_come_stops_all_its_links(
+    authorized: RawPeer, broker: BrokerProcess, guard: Guard
+) -> None:
+    """Case 70: every link had credit and room when it was opened."""
+    guard.rss_growth_bytes_max = 48 << 20
+    queue = broker.fresh_queue()
+    for number in range(300):
+        authorized.say(receiver(queue, LINK + number) + wide_open(LINK + number, 10))
+        authorized.wait_for(Attach)
+    authorized.say(shut(echo=True))
+    authorized.wait_for(Flow)
+
+    fill(broker, queue, 500, bytes(100_000))
+
+    assert broker.queue(queue)["locked_message_count"] < 100
+
+
+def shut(**fields: object) -> bytes:
+    """A flow that closes the session's window; the answer to the token was one transfer."""
+    return flow(incoming_window=0, next_incoming_id=1, **fields)
 
 
 def peek(number: int) -> bytes:

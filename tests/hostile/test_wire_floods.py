@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import random
 import time
+from contextlib import suppress
 
 import pytest
 
@@ -405,6 +406,45 @@ def test_heartbeats_by_the_million_bytes_are_only_heartbeats(authorized: RawPeer
 
     authorized.say(frame(BEGIN, channel=3))
     assert authorized.wait_for(Begin).remote_channel == 3
+
+
+# -- everything at once ---------------------------------------------------------------------------
+
+FLOODS = {
+    "begin-and-end": frame(BEGIN, channel=9) + frame(End(), channel=9),
+    "attach-to-nowhere": sender("no-such-queue", LINK),
+    "attach-and-detach": sender(VAULT_QUEUE, LINK) + frame(Detach(LINK, True)),
+    "echo": flow(echo=True, incoming_window=1_000_000),
+    "dispositions": frame(Disposition(True, 0, 2**31 - 1, False, Accepted())),
+    "bad-messages": sender(VAULT_QUEUE, LINK)
+    + transfer(LINK, 1, b"\x00\x53", settled=True) * 50
+    + frame(Detach(LINK, True)),
+}
+FLOOD_S = 2.0
+
+
+def test_six_peers_at_full_speed_leave_room_for_others(broker: BrokerProcess, guard: Guard) -> None:
+    """G2: each of them keeps the broker busy all the time; the bystander is served in between."""
+    peers = {name: RawPeer(broker.port, broker.token()).to(Stage.AUTHORIZED) for name in FLOODS}
+    heard_bytes = dict.fromkeys(FLOODS, 0)
+    for peer in peers.values():
+        peer.socket.setblocking(False)
+    stop = time.monotonic() + FLOOD_S
+    waiting = dict.fromkeys(FLOODS, b"")
+    while time.monotonic() < stop:
+        for name, peer in peers.items():
+            waiting[name] = waiting[name] or FLOODS[name] * 200
+            with suppress(BlockingIOError):
+                waiting[name] = waiting[name][peer.socket.send(waiting[name]) :]
+            with suppress(BlockingIOError):
+                heard_bytes[name] += len(peer.socket.recv(1 << 18))
+        time.sleep(0.001)
+    for peer in peers.values():
+        peer.close()
+
+    # What was never delivered needs no answer.
+    assert heard_bytes.pop("dispositions") == 0
+    assert all(size > 1_000 for size in heard_bytes.values()), heard_bytes
 
 
 # -- frames in any order --------------------------------------------------------------------------

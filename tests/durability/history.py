@@ -112,14 +112,6 @@ class History:
 
     # -- the end --------------------------------------------------------------------------
 
-    def may_be_deferred(self) -> list[str]:
-        """Those that somebody deferred, or asked to, without something else being known."""
-        return [
-            label
-            for label, sent in self.sent.items()
-            if Asked.DEFER in sent.asked and sent.done in (None, Asked.DEFER)
-        ]
-
     def check(self, found: Found) -> None:
         """Compare what is there at the end with what was promised."""
         everything = found.everything()

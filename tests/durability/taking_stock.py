@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from tests.durability.history import Found, History
+from tests.durability.history import Asked, Found, History
 from tests.durability.load import parsed
 from tests.support.broker_process import BrokerProcess
 from tests.support.wire_client import WireClient, connected
@@ -30,9 +30,7 @@ def take_stock(broker: BrokerProcess, queue: str, history: History) -> Found:
         dead_queue = f"{queue}/$deadletterqueue"
         for label, _seq, _count in drained(client, dead_queue, counts["dead_letter_message_count"]):
             found.dead[label] += 1
-        elsewhere = found.waiting + found.dead
-        wanted = [label for label in history.may_be_deferred() if label not in elsewhere]
-        found.deferred = deferred(client, queue, [history.sent[each].seq or 0 for each in wanted])
+        found.deferred = deferred(client, queue, history, found.waiting + found.dead)
         found.scheduled = peeked(client, queue)
     assert sum(found.deferred.values()) == counts["deferred_message_count"]
     # Taking a deferred message only locks it, so that a peek still shows it.
@@ -63,14 +61,23 @@ def drained(client: WireClient, address: str, count: int) -> list[tuple[str, int
     return messages
 
 
-def deferred(client: WireClient, queue: str, seqs: list[int]) -> Counter[str]:
-    """The deferred messages with these numbers, which all must be there."""
+def deferred(
+    client: WireClient, queue: str, history: History, elsewhere: Counter[str]
+) -> Counter[str]:
+    """The deferred messages, received by number: the sure ones together, the others singly."""
+    sure, unsure = [], []
+    for label, sent in history.sent.items():
+        if sent.done is Asked.DEFER:
+            sure.append(sent.seq or 0)
+        elif Asked.DEFER in sent.asked and sent.done is None and label not in elsewhere:
+            unsure.append([sent.seq or 0])
+    together = [sure[at : at + PER_REQUEST_MAX] for at in range(0, len(sure), PER_REQUEST_MAX)]
     labels: Counter[str] = Counter()
-    for at in range(0, len(seqs), PER_REQUEST_MAX):
-        numbers = Array.of(LONG_ARRAY, [Long(seq) for seq in seqs[at : at + PER_REQUEST_MAX]])
+    for seqs in together + unsure:
+        numbers = Array.of(LONG_ARRAY, [Long(seq) for seq in seqs])
         body = {"sequence-numbers": numbers, "receiver-settle-mode": 1}
         reply = client.manage(queue, "com.microsoft:receive-by-sequence-number", body)
-        labels.update(_labels(reply))
+        labels.update(label for label, _seq, _count in _messages(reply))
     return labels
 
 
@@ -92,9 +99,3 @@ def _messages(reply: Message) -> list[tuple[str, int, int]]:
     assert isinstance(reply.body, AmqpValue)
     entries = (reply.body.value or {}).get("messages", [])
     return [parsed(entry["message"]) for entry in entries]
-
-
-def _labels(reply: Message) -> list[str]:
-    properties = reply.application_properties or {}
-    assert properties["statusCode"] == 200, properties
-    return [label for label, _seq, _count in _messages(reply)]

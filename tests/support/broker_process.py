@@ -50,6 +50,18 @@ class BrokerProcess:
         self.log_path = None if data is None else data.parent / f"{data.name}.log"
 
     def start(self) -> BrokerProcess:
+        self.launch()
+        ready = json.loads(self._first_line())
+        self.admin_port = ready["admin_port"]
+        self.connection_strings = {
+            name: each["connection_string"] for name, each in ready["namespaces"].items()
+        }
+        served = ready["namespaces"][self.namespace]
+        self.port, self.connection_string = served["port"], served["connection_string"]
+        return self
+
+    def launch(self) -> None:
+        """Start the process and do not wait until it is ready."""
         command = [sys.executable, "-m", "twinbus", "serve", "--output", "json"]
         command += ["--memory"] if self._data is None else ["--data", str(self._data)]
         command += ["--namespace", f"{self.namespace}:{self.port}"]
@@ -66,14 +78,6 @@ class BrokerProcess:
         )
         if not isinstance(log, int):
             log.close()
-        ready = json.loads(self._first_line())
-        self.admin_port = ready["admin_port"]
-        self.connection_strings = {
-            name: each["connection_string"] for name, each in ready["namespaces"].items()
-        }
-        served = ready["namespaces"][self.namespace]
-        self.port, self.connection_string = served["port"], served["connection_string"]
-        return self
 
     def _first_line(self) -> bytes:
         process = self._running()

@@ -108,6 +108,7 @@ async def test_a_locked_message_can_be_completed_past_its_time(
     await asyncio.sleep(1.5)
 
     assert broker.queue(queue)["locked_message_count"] == 1
+    assert broker.queue(queue)["active_message_count"] == 1
     await receiver.complete_message(held)
     assert broker.queue(queue)["active_message_count"] == 0
 

@@ -7,6 +7,7 @@ import time
 
 import pytest
 from azure.servicebus import ServiceBusMessage, ServiceBusReceiveMode
+from azure.servicebus.amqp import AmqpAnnotatedMessage, AmqpMessageHeader
 
 from tests.sdk.clients import (
     SEND_TIMEOUT_S,
@@ -45,7 +46,9 @@ async def test_a_locked_message_is_hidden_until_it_is_completed(
 
 async def test_the_lock_token_is_the_delivery_tag(sdk: Sdk, queue: str) -> None:
     """M2: the token in the delivery annotations is the tag, read as a GUID."""
-    await sdk.send(queue, ServiceBusMessage("one"), ServiceBusMessage("two", subject="other way"))
+    # A message with a header of its own is written another way than a plain one.
+    urgent = AmqpAnnotatedMessage(data_body=b"two", header=AmqpMessageHeader(priority=9))
+    await sdk.send(queue, ServiceBusMessage("one"), urgent)
     first, second = await receive(sdk.receiver(queue), 2)
 
     for message in (first, second):

@@ -193,6 +193,10 @@ def test_frames_are_small_until_the_open_and_as_large_as_offered_afterwards() ->
         assert server.connection.is_closed is is_closed
     for size, is_closed in ((512, False), (513, True)):
         server = Server(limits)
+        server.hear(PROTOCOL_SASL + size.to_bytes(4, "big") + b"\x02\x01\x00\x00")
+        assert server.connection.is_closed is is_closed
+    for size, is_closed in ((8_192, False), (8_193, True)):
+        server = Server(limits)
         server.hear(HANDSHAKE + size.to_bytes(4, "big") + b"\x02\x00\x00\x00")
         assert server.connection.is_closed is is_closed
 

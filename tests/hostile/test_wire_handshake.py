@@ -240,7 +240,7 @@ BAD_FRAMES = {
 }
 STAGES = {
     Stage.SASL: (DROPPED, 513),
-    Stage.HEADER_SENT: (closed(FRAMING), 513),
+    Stage.HEADER_SENT: (closed(FRAMING), 8_193),
     Stage.OPENED: (closed(FRAMING), (1 << 20) + 1),
 }
 

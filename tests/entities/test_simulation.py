@@ -25,7 +25,7 @@ from tests.entities.sim import story
 from tests.entities.sim.mutants import PLANTS, Plant
 from tests.entities.sim.shadow import Broken
 from tests.entities.sim.world import World
-from twinbus.broker import namespace
+from twinbus.broker import lookups
 from twinbus.broker.entities import queue, shelf, writing
 from twinbus.broker.store.port import Store
 from twinbus.broker.store.sqlite import SqliteStore
@@ -48,7 +48,7 @@ SOMETIMES = (
 def small_limits() -> Iterator[None]:
     """Windows, chunks and turns so small that a story with twenty messages fills several."""
     with pytest.MonkeyPatch.context() as patch:
-        for module in (shelf, namespace):
+        for module in (shelf, lookups):
             patch.setattr(module, "READ_AHEAD_BYTES", 300)
             patch.setattr(module, "READ_AHEAD_CHUNKS", 3)
         patch.setattr(queue, "GRANT_COUNT_MAX", 4)

@@ -3,6 +3,7 @@
 broker.py      Broker: start it, stop it, its namespaces and connection strings
 admin.py       the HTTP side: health and administration
 namespace.py   one namespace: its queues, its store, its commits
+lookups.py     what queue machines ask of the store
 catalogue.py   the queues of a namespace by name
 peer.py        one client connection, with attaching, sending, receiving, settling,
                replies, cbs and management beside it

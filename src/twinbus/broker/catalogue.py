@@ -92,13 +92,16 @@ class Catalogue:
             PutCounters(_empty(dead_id)),
         ]
 
-    def update(self, queue: Queue, description: QueueDescription) -> list[Op]:
-        """Change the description of a queue that exists."""
+    def ops_to_update(self, queue: Queue, description: QueueDescription) -> list[Op]:
+        """What must be stored before a queue that exists is described so."""
+        row = EntityRow(queue.queue_id, description.path, KIND_QUEUE, description.to_json())
+        return [PutEntity(row)]
+
+    def update(self, queue: Queue, description: QueueDescription) -> None:
+        """From now on the queue is described so."""
         queue.description = description
         if queue.dead_letters is not None:
             queue.dead_letters.description = description
-        row = EntityRow(queue.queue_id, description.path, KIND_QUEUE, description.to_json())
-        return [PutEntity(row)]
 
     def delete(self, queue: Queue) -> list[Op]:
         """Forget a queue and everything in it."""

@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
 from random import Random
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from twinbus.amqp.errors import AmqpError, Condition
 from twinbus.broker.access.claims import RuleSet
@@ -29,31 +29,38 @@ from twinbus.broker.catalogue import Catalogue
 from twinbus.broker.entities.batch import Ticket
 from twinbus.broker.entities.description import QueueDescription
 from twinbus.broker.entities.queue import Queue
-from twinbus.broker.entities.requests import (
-    FindTimes,
-    LoadBlob,
-    LoadDue,
-    LoadExpired,
-    LoadNext,
-    Request,
-)
-from twinbus.broker.entities.shelf import READ_AHEAD_BYTES, READ_AHEAD_CHUNKS
+from twinbus.broker.lookups import look_up
 from twinbus.broker.offences import OffenceLog
 from twinbus.broker.options import BrokerOptions
 from twinbus.broker.store.port import Op, Store
 from twinbus.broker.store_thread import StoreThread
 from twinbus.broker.throttle import Throttle
 from twinbus.clock import Clock, Instant
-from twinbus.errors import StoreFull
+from twinbus.errors import StoreFull, TwinbusError
 
 logger = logging.getLogger("twinbus.broker")
 
-# Chunks or scheduled messages that one sweep reads; the next sweep follows at once.
-SWEEP_COUNT_MAX = 256
 # After a full disk refused a transaction, the broker's own changes are tried again this late.
 FULL_DISK_PAUSE_S = 1.0
 # How often the free room on the disk is looked at.
 DISK_LOOK_S = 2.0
+
+
+def disk_failed() -> AmqpError:
+    """What peers hear when the disk failed, then and ever after."""
+    return AmqpError(
+        Condition.INTERNAL_ERROR,
+        "The broker's disk failed and it stopped to be safe. Ask its operator.",
+    )
+
+
+class OwnChange(NamedTuple):
+    """A change that belongs to no queue's batch."""
+
+    ops: list[Op]
+    ticket: Ticket | None
+    is_kept: bool
+    """If the disk is full it is tried again, although its ticket is told so."""
 
 
 class Loop(Protocol):
@@ -103,8 +110,8 @@ class Namespace:
         self._reader = start_thread(f"twinbus-reader-{name}", self._loop.call_soon_threadsafe)
         self._touched: dict[Queue, None] = {}
         self._is_settling = False
-        self._own_ops: list[tuple[list[Op], Ticket | None]] = []
-        self._committing: tuple[list[Queue], list[Ticket | None]] | None = None
+        self._own_changes: list[OwnChange] = []
+        self._committing: tuple[list[Queue], list[OwnChange]] | None = None
         self._timers: dict[Queue, tuple[float, asyncio.TimerHandle]] = {}
         self._drains: dict[Queue, list[Callable[[], None]]] = {}
         self._retry: asyncio.TimerHandle | None = None
@@ -137,9 +144,9 @@ class Namespace:
             self._is_settling = True
             self._loop.call_soon(self._settle_down)
 
-    def write(self, ops: list[Op], ticket: Ticket | None) -> None:
+    def write(self, ops: list[Op], ticket: Ticket | None, *, is_kept: bool = False) -> None:
         """Put changes that belong to no queue's batch into the next transaction."""
-        self._own_ops.append((ops, ticket))
+        self._own_changes.append(OwnChange(ops, ticket, is_kept))
         if not self._is_settling:
             self._is_settling = True
             self._loop.call_soon(self._settle_down)
@@ -159,7 +166,7 @@ class Namespace:
         for grant in queue.pump(now):
             grant.consumer.deliver(grant)
         for request in queue.take_requests():
-            self._ask(queue, request)
+            look_up(self, queue, request)
         if queue.is_dirty:
             self.catalogue.dirty[queue] = None
         if not queue.is_reading:
@@ -192,17 +199,17 @@ class Namespace:
 
     def _flush(self, now: Instant) -> None:
         queues = self._take_dirty()
-        if self.failure is not None or not (queues or self._own_ops):
+        if self.failure is not None or not (queues or self._own_changes):
             self._drained.set()
             return
         ops: list[Op] = []
-        own, self._own_ops = self._own_ops, []
-        for own_ops, _ticket in own:
-            ops += own_ops
+        own, self._own_changes = self._own_changes, []
+        for change in own:
+            ops += change.ops
         for queue in queues:
             ops += queue.close_batch(now)
         self._drained.clear()
-        self._committing = (queues, [ticket for _ops, ticket in own])
+        self._committing = (queues, own)
         self.throttle.commit_began_at_s = now.monotonic_s
         self._writer.submit(partial(self._store.commit, ops), self._on_committed)
 
@@ -236,22 +243,23 @@ class Namespace:
         if self._retry is None:
             self._settle_down()
 
-    def _tell_stored(self, queues: Iterable[Queue], own: Iterable[Ticket | None]) -> None:
-        for ticket in own:
-            if ticket is not None:
-                ticket.stored(range(0))
+    def _tell_stored(self, queues: Iterable[Queue], own: Iterable[OwnChange]) -> None:
+        for change in own:
+            if change.ticket is not None:
+                change.ticket.stored(range(0))
         for queue in queues:
             for waiting, seqs in queue.committed():
                 waiting.stored(seqs)
             self._touched[queue] = None
 
     def _tell_refused(
-        self, queues: Iterable[Queue], own: Iterable[Ticket | None], error: Exception
+        self, queues: Iterable[Queue], own: Iterable[OwnChange], error: Exception
     ) -> None:
         logger.error("namespace %s could not store a change: %s", self.name, error)
-        for ticket in own:
-            if ticket is not None:
-                ticket.failed(error)
+        self._own_changes[:0] = [OwnChange(each.ops, None, True) for each in own if each.is_kept]
+        for change in own:
+            if change.ticket is not None:
+                change.ticket.failed(error)
         for queue in queues:
             for waiting in queue.failed():
                 waiting.failed(error)
@@ -264,14 +272,19 @@ class Namespace:
         self._settle_down()
 
     def _fail(self, error: Exception) -> None:
-        """The disk failed: nothing more is acknowledged, and everybody is told."""
+        """The disk failed: nothing more is acknowledged, and everybody is told.
+
+        A send that was under way is not answered at all: it may be on disk or not.
+        """
+        if self.failure is not None:
+            return
         self.failure = error
-        refusal = AmqpError(
-            Condition.INTERNAL_ERROR,
-            "The broker's disk failed and it stopped to be safe. Ask its operator.",
-        )
         for peer in list(self.peers):
-            peer.cut(refusal)
+            peer.cut(disk_failed())
+        waiting, self._own_changes = self._own_changes, []
+        for change in waiting:
+            if change.ticket is not None:
+                change.ticket.failed(error)
 
     # -- reading --------------------------------------------------------------------------
 
@@ -292,59 +305,37 @@ class Namespace:
 
         self._reader.submit(partial(job, self._store), answered)
 
-    def _ask(self, queue: Queue, request: Request) -> None:
-        queue_id = queue.queue_id
-        match request:
-            case LoadNext():
-                self.read(
-                    queue,
-                    lambda store: store.load_chunks(
-                        queue_id, request.after_seq, READ_AHEAD_BYTES, READ_AHEAD_CHUNKS
-                    ),
-                    partial(queue.chunks_loaded, request),
-                )
-            case LoadBlob():
-                self.read(
-                    queue,
-                    lambda store: store.load_chunk_holding(queue_id, request.chunk.first_seq),
-                    partial(queue.blob_loaded, request),
-                )
-            case LoadExpired():
-                self.read(
-                    queue,
-                    lambda store: store.load_expired(queue_id, request.now_ms, SWEEP_COUNT_MAX),
-                    lambda rows: queue.expired_loaded(rows, self.now()),
-                )
-            case LoadDue():
-                self.read(
-                    queue,
-                    lambda store: store.load_due(queue_id, request.now_ms, SWEEP_COUNT_MAX),
-                    queue.due_loaded,
-                )
-            case FindTimes():
-                self.read(
-                    queue,
-                    lambda store: (store.next_expiry(queue_id), store.next_due(queue_id)),
-                    lambda times: queue.times_found(*times),
-                )
-
     # -- queues come and go ---------------------------------------------------------------
 
     async def create_queue(self, description: QueueDescription) -> Queue:
         """Make a queue; it exists on disk when this returns."""
         queue, ops = self.catalogue.create(description)
-        await self._written(ops)
+        try:
+            await self._written(ops)
+        except TwinbusError:
+            self._withdraw(queue)
+            raise
         return queue
 
     async def update_queue(self, queue: Queue, description: QueueDescription) -> None:
         """Change a queue's properties; the new ones hold when this returns."""
-        await self._written(self.catalogue.update(queue, description))
+        await self._written(self.catalogue.ops_to_update(queue, description))
+        self.catalogue.update(queue, description)
         for peer in list(self.peers):
             peer.recheck()
         self.touch(queue)
 
     async def delete_queue(self, queue: Queue) -> None:
-        """Delete a queue and everything in it; links to it are detached."""
+        """Delete a queue and everything in it; links to it are detached.
+
+        It is gone at once for everybody. If the disk is too full to note that, it is noted as
+        soon as there is room, although the caller is told of the trouble.
+        """
+        ops = self._withdraw(queue)
+        await self._written(ops, is_kept=True)
+
+    def _withdraw(self, queue: Queue) -> list[Op]:
+        """Let nobody use the queue any more; what deletes it from the store."""
         gone = AmqpError(
             Condition.NOT_FOUND, f"The queue {queue.description.display_path!r} was deleted."
         )
@@ -355,13 +346,13 @@ class Namespace:
         for peer in list(self.peers):
             peer.recheck()
         self.throttle.forget(queue.queue_id)
-        await self._written(ops)
+        return ops
 
-    async def _written(self, ops: list[Op]) -> None:
+    async def _written(self, ops: list[Op], *, is_kept: bool = False) -> None:
         if self.failure is not None:
             raise self.failure
         done: asyncio.Future[None] = self._loop.create_future()
-        self.write(ops, _FutureTicket(done))
+        self.write(ops, _FutureTicket(done), is_kept=is_kept)
         await done
 
     def replace_rules(self, rules: RuleSet) -> None:

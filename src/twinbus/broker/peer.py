@@ -19,7 +19,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 from twinbus.amqp.connection import Connection, ConnectionOptions, Phase, Role
 from twinbus.amqp.errors import AmqpError, Condition
@@ -43,13 +43,11 @@ from twinbus.broker.attaching import AnyEnd, open_end
 from twinbus.broker.cbs import TokenDesk
 from twinbus.broker.entities.consumer import Allowance
 from twinbus.broker.input_gate import ASKING, LEAVING, OUTPUT, STORING, InputGate
+from twinbus.broker.namespace import Namespace, disk_failed
 from twinbus.broker.receiving import DeliveryLedger, ReceivingEnd
 from twinbus.broker.replies import ReplyEnd
 from twinbus.broker.sending import SendingEnd
 from twinbus.broker.settling import settle
-
-if TYPE_CHECKING:
-    from twinbus.broker.namespace import Namespace
 
 logger = logging.getLogger("twinbus.broker")
 
@@ -376,6 +374,9 @@ class Peer(asyncio.Protocol):
                 self._forget(event.link)
 
     def _on_opened(self) -> None:
+        if self.namespace.failure is not None:
+            self.cut(disk_failed())
+            return
         self._set_handshake_timer(self.limits.token_timeout_s)
         self._watch_silence()
 

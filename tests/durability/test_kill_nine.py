@@ -24,6 +24,9 @@ KILLS = int(os.environ.get("TWINBUS_KILLS", "50"))
 SEED = int(os.environ.get("TWINBUS_KILL_SEED", "1"))
 KILLS_PER_TEST = 10
 QUEUE = "orders"
+ROOT = Path(__file__).resolve().parents[2]
+# A broker that acknowledges too early loses something in almost every kill.
+HASTY_KILLS_MAX = 8
 # A life lasts this long after the first acknowledgement in it: a few commits to a few hundred.
 LIFE_S_MIN, LIFE_S_MAX = 0.0, 0.4
 # One restart in so many is killed as well, at any moment of it.
@@ -91,6 +94,36 @@ def test_a_killed_broker_keeps_every_promise(seed: int, tmp_path: Path) -> None:
     print(history.acknowledged, {place: len(getattr(found, place)) for place in found.__slots__})
     assert history.complaints == []
     verify_store(tmp_path / "data")
+
+
+def test_the_kills_see_a_broker_that_acknowledges_too_early(tmp_path: Path) -> None:
+    """M8: the bug is planted, and a few kills are enough to find lost messages."""
+    random, history = Random(SEED), History()
+    path = os.pathsep.join((str(ROOT), os.environ.get("PYTHONPATH", "")))
+    broker = BrokerProcess(
+        tmp_path / "data",
+        module="tests.durability.hasty_broker",
+        environment={"PYTHONPATH": path},
+    )
+
+    # Given a broker that answers when the commit begins, killed until something is missing
+    with broker:
+        broker.create_queue(QUEUE, max_delivery_count=1_000, lock_duration_ms=300_000)
+        for _ in range(HASTY_KILLS_MAX):
+            history.life += 1
+            sender = Sender(broker.port, broker.token(), QUEUE, history, random)
+            sender.start()
+            assert sender.has_begun.wait(20), broker.log()
+            broker.kill()
+            sender.finish()
+            broker.restart()
+            counts = broker.queue(QUEUE)
+            there = counts["active_message_count"] + counts["scheduled_message_count"]
+            if there < history.acknowledged["sends"]:
+                break
+
+    # Then fewer messages are there than were acknowledged
+    assert there < history.acknowledged["sends"]
 
 
 def test_the_load_does_what_the_kills_are_about(tmp_path: Path) -> None:

@@ -264,7 +264,11 @@ class WireClient:
 
 def connected(port: int, token: str) -> WireClient:
     """A client that has opened and shown a token."""
-    client = WireClient(port).open()
-    status = client.put_token(token)
-    assert status == 202, status
+    client = WireClient(port)
+    try:
+        status = client.open().put_token(token)
+        assert status == 202, status
+    except BaseException:
+        client.close()
+        raise
     return client

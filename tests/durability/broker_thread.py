@@ -43,6 +43,7 @@ class TroubledStore:
         self.is_waiting = threading.Event()
         """A commit has come and is held."""
         self.is_full = False
+        self.refusals = 0
         self.commits_left: int | None = None
         """So many commits succeed before the disk fails for good; None is for ever."""
         self.reads_fail = False
@@ -68,6 +69,7 @@ class TroubledStore:
             self.is_waiting.set()
             self._may_go_on.wait(TIMEOUT_S)
         if self.is_full:
+            self.refusals += 1
             raise StoreFull(path="full")
         if self.commits_left is not None:
             if self.commits_left <= 0:

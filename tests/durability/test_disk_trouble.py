@@ -142,6 +142,21 @@ def test_a_full_disk_refuses_sends_and_the_broker_goes_on(broker: BrokerThread) 
         assert queue.next_seq == 3
 
 
+def test_a_full_disk_is_asked_again_now_and_then(broker: BrokerThread) -> None:
+    """What the broker itself wants to write must not keep a full disk, or a core, busy."""
+    with broker.client() as client:
+        assert sent(client, "a") == Accepted()
+        ((_body, delivery_id),) = received(client, 1)
+        broker.store.is_full = True
+        client.settle(delivery_id, delivery_id, Accepted())
+        client.wait_for(DispositionReceived)
+
+        time.sleep(QUIET_S)
+
+        # The pause is 50 ms in these tests and 1 s in life.
+        assert 2 <= broker.store.refusals <= 10
+
+
 def test_a_queue_that_could_not_be_created_is_not_there(broker: BrokerThread) -> None:
     """M8: a half-made queue would end the namespace with the first message sent to it."""
     broker.store.is_full = True

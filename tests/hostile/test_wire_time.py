@@ -195,7 +195,7 @@ async def test_case_74_heartbeats_keep_a_connection() -> None:
 async def test_a_peer_that_does_not_read_its_close_is_dropped(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """G7: last words wait for a moment, not for ever."""
+    """Guard G7: last words wait for a moment, not for ever."""
     monkeypatch.setattr(peer_module, "LINGER_S", PATIENCE_S)
     async with serving() as namespace, talking(namespace) as talk:
         talk.say(HANDSHAKE + OPEN + b"\x00\x00\x00\x00\x00\x00\x00\x00")

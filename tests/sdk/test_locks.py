@@ -133,10 +133,6 @@ async def test_whoever_has_the_token_may_settle(
     assert broker.counts(queue) == found
 
 
-@pytest.mark.xfail(
-    reason="a disposition that follows the detach is applied, so that the client's second "
-    "settlement, through management, finds the lock gone"
-)
 async def test_a_lost_link_does_not_lose_the_lock(
     sdk: Sdk, make_queue: MakeQueue, broker: BrokerProcess
 ) -> None:

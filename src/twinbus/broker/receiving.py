@@ -205,6 +205,10 @@ class ReceivingEnd:
         self.queue.wake(self.consumer)
         self._peer.namespace.touch(self.queue)
 
+    @property
+    def is_detached(self) -> bool:
+        return self._link.is_detached
+
     def answered(self) -> None:
         """The answer to a settlement was written."""
         self._peer.wants_flush()

@@ -124,6 +124,10 @@ def _settle_run(
         if not event.settled:
             answer(event.session, first, first + count - 1, _BARRED)
         return
+    if entry.end.is_detached:
+        # A delivery id means nothing any more; the lock token does (rule M2). The Azure SDK
+        # settles again through management, which must find the lock.
+        return
     if isinstance(outcome, DeadLetter) and queue.is_dead_letter_queue:
         answer(event.session, first, first + count - 1, _NO_DEAD_LETTERS)
         return

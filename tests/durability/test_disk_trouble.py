@@ -16,6 +16,7 @@ from twinbus.amqp.delivery_states import Accepted, Rejected
 from twinbus.amqp.errors import Condition
 from twinbus.amqp.events import ConnectionClosed, DeliveryReceived, DispositionReceived
 from twinbus.amqp.sections import Message
+from twinbus.amqp.types import Symbol, Timestamp
 from twinbus.broker import namespace as namespace_module
 from twinbus.broker.entities.description import QueueDescription
 from twinbus.errors import ConfigurationError, StoreFailed, StoreFull
@@ -289,6 +290,19 @@ def test_a_disk_that_cannot_be_read_ends_the_namespace(broker: BrokerThread) -> 
 
         assert client.wait_for(ConnectionClosed).error is not None
     assert broker.health()[0] == 503
+
+
+def test_a_deleted_queue_leaves_no_timer_behind(broker: BrokerThread) -> None:
+    """A queue that is made and deleted a million times must not fill the memory."""
+    later = {Symbol("x-opt-scheduled-enqueue-time"): Timestamp(4_000_000_000_000)}
+    with broker.client() as client:
+        message = Message(message_annotations=later, body=b"in many years").encode()
+        assert client.send(client.attach_sender("orders"), message) == Accepted()
+        assert len(broker.namespace.access._timers) == 1
+
+        broker.run(lambda: broker.namespace.delete_queue("orders"))
+
+    assert broker.namespace.access._timers == {}
 
 
 def test_a_queue_exists_once(broker: BrokerThread) -> None:

@@ -441,7 +441,7 @@ FLOOD_S = 2.0
 
 
 def test_six_peers_at_full_speed_leave_room_for_others(broker: BrokerProcess, guard: Guard) -> None:
-    """Guard G2: each of them keeps the broker busy all the time; the bystander is served in between."""
+    """Guard G2: each keeps the broker busy all the time; the bystander is served in between."""
     peers = {name: RawPeer(broker.port, broker.token()).to(Stage.AUTHORIZED) for name in FLOODS}
     heard_bytes = dict.fromkeys(FLOODS, 0)
     for peer in peers.values():

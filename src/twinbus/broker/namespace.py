@@ -341,12 +341,20 @@ class Namespace:
         )
         ops = self.catalogue.delete(queue)
         for machine in (queue, queue.dead_letters):
-            for ticket in machine.discard() if machine is not None else ():
-                ticket.failed(gone)
+            if machine is not None:
+                self._forget(machine, gone)
         for peer in list(self.peers):
             peer.recheck()
         self.throttle.forget(queue.queue_id)
         return ops
+
+    def _forget(self, queue: Queue, reason: AmqpError) -> None:
+        for ticket in queue.discard():
+            ticket.failed(reason)
+        self._drains.pop(queue, None)
+        _at_s, timer = self._timers.pop(queue, (0.0, None))
+        if timer is not None:
+            timer.cancel()
 
     async def _written(self, ops: list[Op], *, is_kept: bool = False) -> None:
         if self.failure is not None:

@@ -11,6 +11,8 @@ and sim/shadow.py.
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -30,6 +32,7 @@ from twinbus.broker.entities import queue, shelf, writing
 from twinbus.broker.store.port import Store
 from twinbus.broker.store.sqlite import SqliteStore
 
+ROOT = Path(__file__).resolve().parents[2]
 STORIES = int(os.environ.get("TWINBUS_STORIES", "2000"))
 SEED = int(os.environ.get("TWINBUS_STORY_SEED", "1"))
 STORIES_PER_TEST = 250
@@ -107,6 +110,28 @@ def test_the_promises_hold_on_a_real_disk(seed: int, tmp_path: Path) -> None:
 @pytest.mark.parametrize("seed", range(SEED, SEED + 20))
 def test_one_seed_is_one_story(seed: int) -> None:
     assert told(seed).trace == told(seed).trace
+
+
+TRACES = """
+import logging
+from tests.entities.test_simulation import small_limits, told
+
+logging.disable(logging.CRITICAL)
+with small_limits():
+    print([told(seed).trace for seed in range(10)])
+"""
+
+
+def test_a_story_does_not_depend_on_the_order_of_hashes() -> None:
+    """A failure on one machine can be replayed on another."""
+    traces = set()
+    for hash_seed in ("1", "2"):
+        path = os.pathsep.join((str(ROOT), str(ROOT / "src")))
+        environment = {**os.environ, "PYTHONHASHSEED": hash_seed, "PYTHONPATH": path}
+        command = [sys.executable, "-c", TRACES]
+        traces.add(subprocess.run(command, env=environment, capture_output=True, check=True).stdout)
+
+    assert len(traces) == 1
 
 
 @pytest.mark.parametrize("plant", PLANTS, ids=lambda plant: plant.__name__)

@@ -13,7 +13,7 @@ import pytest
 from twinbus.broker.entities import fates
 from twinbus.broker.entities.batch import Batch
 from twinbus.broker.entities.calendar import Calendar
-from twinbus.broker.entities.chunk import Chunk, span_mask
+from twinbus.broker.entities.chunk import Chunk
 from twinbus.broker.entities.grace import Grace
 from twinbus.broker.entities.locks import LockRun, LockTable
 from twinbus.broker.entities.queue import Queue
@@ -64,16 +64,6 @@ def overlook_a_chunk_on_its_way(patch: pytest.MonkeyPatch) -> None:
     """A read that is faster than the commit's answer brings a second copy of the chunk."""
     patch.setattr(Shelf, "expect", lambda _self, _chunk: None)
     patch.setattr(Shelf, "forget", lambda _self, _chunk: None)
-
-
-def skip_over_waiting_messages(patch: pytest.MonkeyPatch) -> None:
-    """Taking a deferred message moves the cursor past those before it."""
-
-    def skipping(self: Chunk, start: int, count: int) -> None:
-        self.returned &= ~span_mask(start, count)
-        self.cursor = max(self.cursor, start + count)
-
-    patch.setattr(Chunk, "hand_out", skipping)
 
 
 def settle_after_the_lock_ran_out(patch: pytest.MonkeyPatch) -> None:
@@ -131,7 +121,6 @@ PLANTS: list[Plant] = [
     drop_the_moves_of_a_refused_batch,
     forget_during_a_read,
     overlook_a_chunk_on_its_way,
-    skip_over_waiting_messages,
     settle_after_the_lock_ran_out,
     forget_a_renewal,
     count_no_attempt,

@@ -25,6 +25,7 @@ def row_at(
 
 def committed(shelf: Shelf, chunk: Chunk, *, keep: bool = True) -> Chunk:
     shelf.expect(chunk)
+    chunk.unsaved = False
     shelf.append_committed(chunk, keep)
     return chunk
 

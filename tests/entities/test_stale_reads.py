@@ -51,6 +51,30 @@ def test_a_read_that_is_younger_than_the_answer_of_a_commit_doubles_nothing() ->
     assert bodies(first + driver.receive()) == ["b"]
 
 
+def test_a_message_that_was_abandoned_before_its_commit_was_told_comes_back_once() -> None:
+    """M2: received early, abandoned, and its receiver gone, all before the queue was told."""
+    # Given two messages on disk that a read has seen before the queue was told of them
+    driver = Driver()
+    driver.sent("a")
+    client = driver.client(credit=1)
+    driver.send("b", "c")
+    tell = driver.begin_commit()
+    (a,) = driver.receive()
+    client.credit = 1
+    (b,) = driver.receive(client)
+    assert (a.body, b.body) == ("a", "b")
+
+    # When the second one is abandoned and its receiver leaves before the queue is told
+    driver.settle(b, ABANDON)
+    driver.queue.detach(client)
+    tell()
+    driver.commit()
+
+    # Then it comes back, once
+    driver.client()
+    assert [(m.body, m.delivery_count) for m in driver.receive()] == [("b", 1), ("c", 0)]
+
+
 def test_a_message_that_came_back_is_not_read_a_second_time() -> None:
     """M2: what is abandoned while nobody receives is handed out once."""
     # Given a message that was abandoned with nobody there to take it again

@@ -161,15 +161,18 @@ class Queue:
     def committed(self) -> list[tuple[Ticket, range]]:
         """The changes in flight are on disk: show them, and say who waited for them."""
         batch = self._landed()
+        landed = [*batch.chunks(), *self.saving]
+        # All that comes back is marked so while its chunk is unsaved and cannot be forgotten.
+        for chunk, mask in batch.returns:
+            fates.give_back(self, chunk, mask)
+        self._mark_saved(landed)
         for chunk in self.saving:
             self._calendar.note_expiry(chunk.expires_ms)
             self.shelf.append_committed(chunk, keep=self._turns.has_anyone)
         for arrival in batch.scheduled:
             self._calendar.note_due(min(message.due_ms or 0 for message in arrival.messages))
-        # What comes back is marked so before anything is forgotten.
-        for chunk, mask in batch.returns:
-            fates.give_back(self, chunk, mask)
-        self._settle_touched(batch)
+        for chunk in landed:
+            self.shelf.release(chunk)
         self._calendar.landed(batch.unscheduled)
         if batch.swept:
             self._requests.append(FindTimes())
@@ -184,15 +187,12 @@ class Queue:
         self.in_flight = None
         return batch
 
-    def _settle_touched(self, batch: Batch) -> None:
-        landed = batch.chunks()
+    def _mark_saved(self, landed: list[Chunk]) -> None:
         for chunk in landed:
             chunk.unsaved = False
         for chunk in self.batch.chunks():
             # It changed again while the batch was on its way.
             chunk.unsaved = True
-        for chunk in landed:
-            self.shelf.release(chunk)
 
     def _tickets_of(self, batch: Batch) -> list[tuple[Ticket, range]]:
         told: list[tuple[Ticket, range]] = [(ticket, range(0)) for ticket in batch.tickets]

@@ -75,7 +75,6 @@ class Shelf:
         """A new chunk is on disk. It enters the window only behind everything before it."""
         is_next = self.loaded_through >= self.committed_through
         self.committed_through = chunk.last_seq
-        chunk.unsaved = False
         if self.loaded_through >= chunk.last_seq:
             # A read that ended before the commit was told has brought it into the window.
             return

@@ -26,7 +26,7 @@ from twinbus.amqp.plain import BOOLEAN, UBYTE, UINT, plain_fields
 from twinbus.amqp.properties import Header, Span
 from twinbus.amqp.section_checks import (
     ANNOTATIONS,
-    are_short_properties,
+    are_properties,
     check_map,
     check_properties,
     check_sequence,
@@ -90,8 +90,9 @@ FOLLOWERS: Final = {
 }
 
 
-_PLAIN_PROPERTIES: Final = bytes((0x00, 0x53, PROPERTIES, 0xC0))
+_PLAIN_PROPERTIES: Final = bytes((0x00, 0x53, PROPERTIES))
 _PLAIN_DATA: Final = bytes((0x00, 0x53, DATA))
+_LONG_LIST: Final = struct.Struct(">II").unpack_from
 
 
 class BodyKind(IntEnum):
@@ -179,7 +180,7 @@ def _scan(buf: bytes, pos: int, end: int, found: MessageSections, budget: Budget
         last = code
 
 
-def is_plain(buf: bytes, start: int, end: int) -> bool:
+def is_plain(buf: bytes, start: int, end: int, properties_bytes_max: int) -> bool:
     """Whether the message is the simplest kind: short properties, then one data section.
 
     True means that it is valid. False decides nothing: scan_message() does.
@@ -187,8 +188,14 @@ def is_plain(buf: bytes, start: int, end: int) -> bool:
     if not buf.startswith(_PLAIN_PROPERTIES, start, end):
         return False
     try:
-        body = start + 5 + buf[start + 4]
-        if not buf.startswith(_PLAIN_DATA, body, end):
+        if buf[start + 3] == 0xC0:
+            body, count, fields = start + 5 + buf[start + 4], buf[start + 5], start + 6
+        elif buf[start + 3] == 0xD0:
+            size, count = _LONG_LIST(buf, start + 4)
+            body, fields = start + 8 + size, start + 12
+        else:
+            return False
+        if body - fields > properties_bytes_max or not buf.startswith(_PLAIN_DATA, body, end):
             return False
         if buf[body + 3] == 0xA0:
             stop = body + 5 + buf[body + 4]
@@ -196,7 +203,7 @@ def is_plain(buf: bytes, start: int, end: int) -> bool:
             stop = body + 8 + unpack_u32(buf, body + 4)[0]
         else:
             return False
-        return stop == end and are_short_properties(buf, start + 4, body)
+        return stop == end and are_properties(buf, fields, body, count)
     except (DecodeError, IndexError, struct.error):
         return False
 

@@ -163,12 +163,11 @@ def check_properties(buf: bytes, pos: int, end: int, budget: Budget) -> int:
     return stop
 
 
-def are_short_properties(buf: bytes, pos: int, stop: int) -> bool:
-    """Whether a short list of properties, its size at ``pos``, is valid up to ``stop``."""
-    count = buf[pos + 1]
+def are_properties(buf: bytes, pos: int, stop: int, count: int) -> bool:
+    """Whether ``count`` fields from ``pos`` to ``stop`` are properties; may raise as well."""
     if count > PROPERTY_COUNT_MAX:
         return False
-    _check_property_fields(buf, pos + 2, stop, count, _NO_BUDGET)
+    _check_property_fields(buf, pos, stop, count, _NO_BUDGET)
     return True
 
 

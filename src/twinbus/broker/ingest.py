@@ -130,12 +130,8 @@ def _is_plain(payload: bytes, start: int, end: int, description: QueueDescriptio
 
     Properties short enough for this hold no id that is too long.
     """
-    return (
-        end - start <= description.max_message_size_bytes
-        and end - start > 5
-        and payload[start + 4] <= ID_CHARACTERS_MAX
-        and is_plain(payload, start, end)
-    )
+    size_max = description.max_message_size_bytes
+    return end - start <= size_max and is_plain(payload, start, end, ID_CHARACTERS_MAX)
 
 
 def _checked(

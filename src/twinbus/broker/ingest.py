@@ -17,9 +17,9 @@ from twinbus.amqp.decode import decode_value
 from twinbus.amqp.encode import encode_value
 from twinbus.amqp.errors import AmqpError, Condition, DecodeError
 from twinbus.amqp.limits import AmqpLimits, Budget
+from twinbus.amqp.plain_messages import PlainMessages
 from twinbus.amqp.sections import (
     MessageSections,
-    is_plain,
     iter_batch,
     property_field,
     scan_message,
@@ -78,8 +78,12 @@ def ingest(
     description: QueueDescription,
     limits: AmqpLimits,
     now: Instant,
+    plain: PlainMessages | None = None,
 ) -> Ingested:
-    """Check and take apart one transfer; raises AmqpError with what is wrong with it."""
+    """Check and take apart one transfer; raises AmqpError with what is wrong with it.
+
+    ``plain`` remembers what the messages of one sender look like.
+    """
     if message_format == FORMAT_MESSAGE:
         spans = [(0, len(payload))]
     elif message_format == FORMAT_BATCH:
@@ -91,10 +95,12 @@ def ingest(
         )
     may_ping = _PING_BYTES in payload
     may_be_plain = not may_ping and description.default_ttl_ms is None
+    plain = plain or plain_messages()
+    size_max = description.max_message_size_bytes
     messages: list[IncomingMessage] = []
     ping_count = 0
     for start, end in spans:
-        if may_be_plain and _is_plain(payload, start, end, description):
+        if may_be_plain and end - start <= size_max and plain.accepts(payload, start, end):
             messages.append(IncomingMessage(PLAIN + payload[start:end]))
             continue
         sections = _checked(payload, start, end, description, limits)
@@ -105,8 +111,17 @@ def ingest(
     return Ingested(messages, ping_count, len(payload))
 
 
+def plain_messages() -> PlainMessages:
+    """For one sender. Properties short enough for this hold no id that is too long."""
+    return PlainMessages(ID_CHARACTERS_MAX)
+
+
 def ingest_run(
-    payloads: list[bytes], description: QueueDescription, limits: AmqpLimits, now: Instant
+    payloads: list[bytes],
+    description: QueueDescription,
+    limits: AmqpLimits,
+    now: Instant,
+    plain: PlainMessages,
 ) -> list[IncomingMessage] | None:
     """The messages of several transfers, one in each; None if one of them may be a ping.
 
@@ -114,24 +129,17 @@ def ingest_run(
     """
     messages = []
     may_be_plain = description.default_ttl_ms is None
+    size_max = description.max_message_size_bytes
     for payload in payloads:
         if _PING_BYTES in payload:
             return None
-        if may_be_plain and _is_plain(payload, 0, len(payload), description):
+        size = len(payload)
+        if may_be_plain and size <= size_max and plain.accepts(payload, 0, size):
             messages.append(IncomingMessage(PLAIN + payload))
             continue
         sections = _checked(payload, 0, len(payload), description, limits)
         messages.append(_incoming(payload, sections, description, limits, now))
     return messages
-
-
-def _is_plain(payload: bytes, start: int, end: int, description: QueueDescription) -> bool:
-    """Whether nothing about a message can be wrong or special; the others are looked into.
-
-    Properties short enough for this hold no id that is too long.
-    """
-    size_max = description.max_message_size_bytes
-    return end - start <= size_max and is_plain(payload, start, end, ID_CHARACTERS_MAX)
 
 
 def _checked(

@@ -19,7 +19,7 @@ from twinbus.amqp.transfers import encode_disposition
 from twinbus.broker.access.claims import Claim
 from twinbus.broker.entities.description import EntityStatus
 from twinbus.broker.entities.queue import Queue
-from twinbus.broker.ingest import FORMAT_MESSAGE, ingest, ingest_run
+from twinbus.broker.ingest import FORMAT_MESSAGE, ingest, ingest_run, plain_messages
 
 if TYPE_CHECKING:
     from twinbus.broker.peer import Peer
@@ -71,6 +71,7 @@ class SendingEnd:
         """How many more deliveries wait under an id that is in use already."""
         self._recent: deque[tuple[int, object]] = deque(maxlen=DELIVERIES_REMEMBERED)
         self._rejected: dict[int, AmqpError] = {}
+        self._plain = plain_messages()
 
     def opened(self) -> None:
         self._link.grant(SEND_CREDIT)
@@ -111,7 +112,7 @@ class SendingEnd:
             return False
         size = sum(map(len, payloads))
         try:
-            messages = ingest_run(payloads, description, peer.limits, peer.now)
+            messages = ingest_run(payloads, description, peer.limits, peer.now, self._plain)
             if messages is None or not queue.has_room_for(size):
                 return False
             namespace.throttle.check(queue.queue_id, len(messages), peer.now.monotonic_s)
@@ -140,7 +141,9 @@ class SendingEnd:
             )
         if namespace.failure is not None:
             raise AmqpError(Condition.INTERNAL_ERROR, "The broker's disk failed.")
-        taken = ingest(event.payload, event.message_format, description, peer.limits, now)
+        taken = ingest(
+            event.payload, event.message_format, description, peer.limits, now, self._plain
+        )
         count = len(taken.messages) + taken.ping_count
         namespace.throttle.check(queue.queue_id, count, now.monotonic_s)
         if not queue.has_room_for(taken.byte_count):

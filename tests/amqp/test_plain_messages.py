@@ -1,0 +1,76 @@
+"""Messages recognised by their looks are messages that the full scan takes."""
+
+from __future__ import annotations
+
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from tests.amqp.test_sections import plain_messages, with_long_list
+from twinbus.amqp.errors import DecodeError
+from twinbus.amqp.plain_messages import PlainMessages
+from twinbus.amqp.scan import is_plain, scan_message
+from twinbus.amqp.sections import Message, Properties
+
+PROPERTIES_BYTES_MAX = 128
+
+
+def order(name: str, body: bytes = b"x" * 300, subject: str = "order") -> bytes:
+    return Message(properties=Properties(message_id=name, subject=subject), body=body).encode()
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.lists(plain_messages, min_size=1, max_size=4), st.data())
+def test_what_is_accepted_is_plain(messages: list[bytes], data: st.DataObject) -> None:
+    # Given a sender's messages, some of them damaged
+    known = PlainMessages(PROPERTIES_BYTES_MAX)
+    alike = order("order-1")
+    for message in [alike, order("order-2"), *messages, alike]:
+        changed = bytearray(message)
+        index = data.draw(st.integers(0, len(changed) - 1))
+        changed[index] ^= data.draw(st.sampled_from([0, 0, 0, 1, 0x20, 0x80, 0xFF]))
+        candidate = b"?" + bytes(changed) + b"?"
+
+        # When one is accepted
+        if known.accepts(candidate, 1, len(candidate) - 1):
+            # Then it is a plain message, byte for byte
+            assert is_plain(candidate, 1, len(candidate) - 1, PROPERTIES_BYTES_MAX)
+            scan_message(candidate, 1, len(candidate) - 1)
+
+
+@given(st.binary(max_size=3), st.integers(0, 60))
+@example(b"", 0)
+def test_a_message_that_ends_early_or_late_is_not_accepted(more: bytes, less: int) -> None:
+    # Given a known shape
+    known = PlainMessages(PROPERTIES_BYTES_MAX)
+    message = order("order-1")
+    assert known.accepts(message, 0, len(message))
+
+    # When the next message is cut off or has something behind it
+    cut = (message + more)[: len(message) + len(more) - less]
+
+    # Then only the whole one is accepted
+    assert known.accepts(cut, 0, len(cut)) is (cut == message)
+
+
+def test_every_part_of_the_shape_counts() -> None:
+    # Given a known shape
+    known = PlainMessages(PROPERTIES_BYTES_MAX)
+    first = order("order-1")
+    assert known.accepts(first, 0, len(first))
+
+    # Then an id that is not UTF-8, another subject of the same length, or a wrong length differ
+    bad_id = first.replace(b"order-1", b"order-\xff")
+    assert not known.accepts(bad_id, 0, len(bad_id))
+    bad_subject = order("order-2", subject="other").replace(b"other", b"othe\xff")
+    assert not known.accepts(bad_subject, 0, len(bad_subject))
+    for candidate in (bad_id, bad_subject):
+        try:
+            scan_message(candidate, 0, len(candidate))
+        except DecodeError:
+            continue
+        raise AssertionError("the full scan takes what was not accepted")
+
+    # And good ones of the same or another shape are accepted
+    for good in (order("order-3"), order("a"), order("ünïcode"), with_long_list(order("b" * 9))):
+        assert known.accepts(good, 0, len(good))
+        assert known.accepts(good, 0, len(good))

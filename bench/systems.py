@@ -159,7 +159,7 @@ class Twinbus:
         self._queues = 0
 
     def window(self, batch: int) -> int:
-        return 2000 if batch == 1 else max(1, 2000 // batch)
+        return max(1, 8000 // batch)
 
     @property
     def pid(self) -> int:

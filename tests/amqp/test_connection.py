@@ -328,6 +328,20 @@ def test_the_peers_error_is_known_as_the_peers() -> None:
     assert closed.is_remote and closed.error.condition == "made-up:condition"
 
 
+def test_a_connection_whose_transport_is_gone_keeps_nothing() -> None:
+    server = Server().begun()
+    link = server.incoming_link()
+    link.owner = object()
+    server.connection.receive(frame(Transfer(0, 0, b"t", more=True), payload=b"unfinished"))
+    server.connection.feed(bytes(7))
+    server.connection.abandon()
+
+    assert server.connection.is_closed and server.connection.link_count == 0
+    assert link.is_detached and link.owner is None
+    assert server.hear(frame(BEGIN)) == [] and not server.connection.has_output
+    assert server.connection.next_events() is None
+
+
 # -- time -----------------------------------------------------------------------------------------
 
 

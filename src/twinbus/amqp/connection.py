@@ -354,6 +354,16 @@ class Connection:
         self.phase = Phase.CLOSED
         self._last_words, self._out = self._out, []
 
+    def abandon(self) -> None:
+        """The transport is gone: give back at once what would wait for the garbage collector."""
+        self._end()
+        self._last_words = []
+        self._told = []
+        self._frames.clear()
+        for session in self.sessions.values():
+            session.abandon()
+        self.sessions.clear()
+
     # -- sessions -------------------------------------------------------------------------
 
     def begin_session(self, channel: int = 0) -> Session:

@@ -71,6 +71,11 @@ class FrameBuffer:
         else:
             self._tail += data
 
+    def clear(self) -> None:
+        """Give all bytes back."""
+        self._chunk, self._pos, self._need = b"", 0, HEAD_BYTES
+        self._tail = bytearray()
+
     def next_header(self) -> bytes | None:
         """The 8 bytes of a protocol header, whatever they say, or None until they are here."""
         if not self._reach(HEAD_BYTES):

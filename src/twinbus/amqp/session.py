@@ -187,6 +187,18 @@ class Session:
         for link in self.links.values():
             link.forget_partial()
 
+    def abandon(self) -> None:
+        """The connection is gone; so are the links, without a word."""
+        self.is_ended = True
+        self._outbox.clear()
+        for link in self.links.values():
+            link.forget_partial()
+            link.is_detached = True
+            link.owner = None
+        self.links.clear()
+        self._names.clear()
+        self.owner = None
+
     def attach_sender(self, attach: Attach) -> SendingLink:
         """Client role: ask for a link that we send on."""
         link = SendingLink(self, attach.handle, attach.name)

@@ -187,9 +187,11 @@ class Peer(asyncio.Protocol):
             if timer is not None:
                 timer.cancel()
         self._transport = None
+        self.allowance.close()
         for end in list(self._ends.values()):
             end.detached()
         self._ends.clear()
+        self.connection.abandon()
 
     def pause_writing(self) -> None:
         self._is_write_paused = True

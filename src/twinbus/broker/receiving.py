@@ -217,5 +217,10 @@ class ReceivingEnd:
         """Nothing is held back here."""
 
     def detached(self) -> None:
-        """The receiver is gone; its locks run on (rule M2)."""
+        """The receiver is gone; its locks run on (rule M2), but not with all that it knows."""
         self.queue.detach(self.consumer)
+        self.consumer.deliver = _nowhere
+
+
+def _nowhere(_grant: Grant) -> None:
+    """A consumer without credit is given nothing."""

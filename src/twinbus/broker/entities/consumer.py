@@ -10,6 +10,10 @@ from twinbus.broker.entities.chunk import Chunk
 from twinbus.broker.entities.locks import LockRun
 
 
+def _nobody() -> None:
+    """Nobody to be told."""
+
+
 class Allowance:
     """What all the receivers of one connection may hold together."""
 
@@ -17,6 +21,10 @@ class Allowance:
         self._unsettled_max = unsettled_max
         self._has_room = has_room
         self._unsettled = 0
+
+    def close(self) -> None:
+        """The connection is gone. Its locks may stay; nobody waits for room."""
+        self._has_room = _nobody
 
     @property
     def left(self) -> int:

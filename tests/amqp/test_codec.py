@@ -432,8 +432,7 @@ def least_seconds(work: Callable[[], object]) -> float:
 
 @pytest.mark.parametrize("buf", WORST.values(), ids=WORST.keys())
 def test_the_worst_that_fits_the_limits_stays_bounded(buf: bytes) -> None:
-    """About 35 ms on a quiet machine; here next to as many UUIDs made the usual way, so that the
-    test means the same on a busy one."""
+    """Next to as many UUIDs made the usual way, so that it means the same on a busy machine."""
     usual = least_seconds(lambda: [UUID(bytes=bytes(16)) for _ in range(65_536)])
 
     assert least_seconds(lambda: decode_value(buf, 0, len(buf), Budget())) < 2 * usual

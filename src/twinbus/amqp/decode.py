@@ -124,7 +124,7 @@ _SAFETY: Final = SafeUUID.unknown
 
 def _uuid(raw: bytes) -> UUID:
     """UUID(bytes=raw) without its checks, in less than half the time: 65,536 of them fit into one
-    frame, and a frame has to be read within 50 ms."""
+    frame, which is the slowest there is to read."""
     value = object.__new__(UUID)
     _set_int(value, int.from_bytes(raw, "big"))
     _set_is_safe(value, _SAFETY)

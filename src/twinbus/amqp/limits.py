@@ -26,7 +26,8 @@ class AmqpLimits:
 
     compound_count_max: int = 65_536
     """Elements of all lists, maps and arrays in one frame or message together. It keeps the
-    objects that 1 MiB can turn into below 10 MB, and decoding below 50 ms."""
+    objects that 1 MiB can turn into below 10 MB, and the worst frame
+    (65,535 UUIDs) at 85 ms of decoding on the machine of docs/BENCHMARKS.md."""
 
     channel_max: int = 255
     """The highest channel number, so 256 sessions a connection. The SDK uses one."""

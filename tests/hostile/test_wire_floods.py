@@ -141,13 +141,13 @@ def test_case_69_a_connection_that_locks_and_leaves_leaves_only_its_locks(
     broker: BrokerProcess, guard: Guard
 ) -> None:
     """M2: the lock outlives the connection; what the connection held in memory does not."""
-    guard.rss_growth_bytes_max = 7 << 20
-    count = 150
+    guard.rss_growth_bytes_max = 4 << 20
+    count = 100
     queue = filled_queue(broker, count)
     guard.rebase_memory()
     for _ in range(count):
         with RawPeer(broker.port, broker.token()).to(Stage.AUTHORIZED) as each:
-            each.say(receiver(queue, LINK) + wide_open(LINK, 1) + HEARTBEAT * 30_000)
+            each.say(receiver(queue, LINK) + wide_open(LINK, 1) + HEARTBEAT * 12_000)
             each.wait_for(Transfer)
 
     assert broker.queue(queue)["locked_message_count"] == count

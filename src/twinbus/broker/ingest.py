@@ -26,6 +26,7 @@ from twinbus.amqp.sections import (
 )
 from twinbus.amqp.types import Symbol, Timestamp
 from twinbus.broker.entities.description import QueueDescription
+from twinbus.broker.entities.facts import facts_of
 from twinbus.broker.entities.record import PLAIN, IncomingMessage, Record, pack_record
 from twinbus.broker.property_limits import (
     ID_CHARACTERS_MAX,
@@ -108,6 +109,8 @@ def ingest(
             ping_count += 1
         else:
             messages.append(_incoming(payload, sections, description, limits, now))
+    if description.needs_facts:
+        _read_facts(messages)
     return Ingested(messages, ping_count, len(payload))
 
 
@@ -139,7 +142,14 @@ def ingest_run(
             continue
         sections = _checked(payload, 0, len(payload), description, limits)
         messages.append(_incoming(payload, sections, description, limits, now))
+    if description.needs_facts:
+        _read_facts(messages)
     return messages
+
+
+def _read_facts(messages: list[IncomingMessage]) -> None:
+    for message in messages:
+        message.facts = facts_of(message.record)
 
 
 def _checked(

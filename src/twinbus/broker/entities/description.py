@@ -15,7 +15,7 @@ import enum
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from typing import Any, Final
+from typing import Any, ClassVar, Final, Self
 
 from twinbus.broker.access.claims import AuthorizationRule, Claim, RuleSet
 from twinbus.entity_path import parse_entity_path
@@ -29,6 +29,9 @@ DESCRIPTION_VERSION: Final = 1
 # should not have to wait five.
 LOCK_DURATION_MS_MIN: Final = 1_000
 LOCK_DURATION_MS_MAX: Final = 300_000
+# As with locks: Azure wants at least 20 seconds, a test does not.
+DUPLICATE_WINDOW_MS_MIN: Final = 1_000
+DUPLICATE_WINDOW_MS_MAX: Final = 604_800_000
 SIZE_MB_MAX: Final = 81_920
 DELIVERY_COUNT_MAX: Final = 2_147_483_647
 # .NET's longest TimeSpan: whoever asks for it means "never", which is None here.
@@ -58,6 +61,8 @@ class EntityStatus(enum.StrEnum):
 class QueueDescription:
     """The properties of one queue."""
 
+    kind: ClassVar[str] = "queue"
+
     path: str
     """Canonical after construction: lower case. This is the queue's identity."""
     display_path: str = ""
@@ -82,9 +87,14 @@ class QueueDescription:
     auto_delete_on_idle_ms: int | None = None
     requires_session: bool = False
     requires_duplicate_detection: bool = False
+    duplicate_detection_window_ms: int = 600_000
+    """How long the id of a message is remembered."""
     enable_partitioning: bool = False
     forward_to: str | None = None
     forward_dead_lettered_messages_to: str | None = None
+    created_at_ms: int = 0
+    """Wall time; set by the broker, like the next one."""
+    updated_at_ms: int = 0
 
     def __post_init__(self) -> None:
         self._settle_path()
@@ -96,23 +106,38 @@ class QueueDescription:
         _check_int("max_message_size_bytes", self.max_message_size_bytes, 1, MESSAGE_SIZE_BYTES_MAX)
         if self.default_ttl_ms is not None:
             _check_int("default_ttl_ms", self.default_ttl_ms, 1, DURATION_MS_MAX)
+        _check_int(
+            "duplicate_detection_window_ms", self.duplicate_detection_window_ms, *_WINDOW_RANGE
+        )
+        for name in ("created_at_ms", "updated_at_ms"):
+            _check_int(name, getattr(self, name), 0, DURATION_MS_MAX)
         _check_user_metadata(self.user_metadata)
+
+    @property
+    def needs_facts(self) -> bool:
+        """Whether a message's ids decide what the queue does with it."""
+        return (
+            self.requires_session or self.requires_duplicate_detection or self.enable_partitioning
+        )
 
     def _settle_path(self) -> None:
         if not isinstance(self.path, str) or not isinstance(self.display_path, str):
-            raise ConfigurationError("the path of a queue must be text")
+            raise ConfigurationError(f"the path of a {self.kind} must be text")
         canonical = parse_entity_path(self.path)
-        if "subscriptions" in canonical.split("/")[1:]:
-            raise ConfigurationError(
-                f"the queue path {self.path!r} reads like a subscription of a topic",
-                hint="Choose a path without a '/subscriptions/' part",
-            )
+        self._check_shape(canonical)
         display = self.display_path or self.path
         if parse_entity_path(display) != canonical:
             raise ConfigurationError(f"{display!r} is not another spelling of {canonical!r}")
         # A frozen dataclass may still finish its own construction.
         object.__setattr__(self, "path", canonical)
         object.__setattr__(self, "display_path", display)
+
+    def _check_shape(self, canonical: str) -> None:
+        if "subscriptions" in canonical.split("/")[1:]:
+            raise ConfigurationError(
+                f"the {self.kind} path {self.path!r} reads like a subscription of a topic",
+                hint="Choose a path without a '/subscriptions/' part",
+            )
 
     def to_json(self) -> str:
         """The stored form. It holds the keys of the access rules: keep it in the data directory."""
@@ -131,31 +156,31 @@ class QueueDescription:
         return values
 
     @classmethod
-    def from_json(cls, text: str) -> QueueDescription:
+    def from_json(cls, text: str) -> Self:
         """Read what ``to_json`` wrote; raises ConfigurationError for anything else."""
         try:
             stored = json.loads(text)
         except ValueError as error:
-            raise ConfigurationError("a queue description is not valid JSON") from error
+            raise ConfigurationError(f"a {cls.kind} description is not valid JSON") from error
         if not isinstance(stored, dict):
-            raise ConfigurationError("a queue description is not a JSON object")
+            raise ConfigurationError(f"a {cls.kind} description is not a JSON object")
         version = stored.pop("version", None)
         if version != DESCRIPTION_VERSION:
             raise ConfigurationError(
-                f"a queue description has version {version!r}, not {DESCRIPTION_VERSION}",
+                f"a {cls.kind} description has version {version!r}, not {DESCRIPTION_VERSION}",
                 hint="Open it with the twinbus version that wrote it",
             )
         return cls.from_dict(stored)
 
     @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> QueueDescription:
+    def from_dict(cls, values: Mapping[str, Any]) -> Self:
         """Build from plain values, as they come out of JSON."""
         known = {item.name for item in fields(cls)}
         for key in values:
             if key not in known:
-                raise ConfigurationError(f"a queue has no property {key[:60]!a}")
+                raise ConfigurationError(f"a {cls.kind} has no property {key[:60]!a}")
         if "path" not in values:
-            raise ConfigurationError("a queue description has no path")
+            raise ConfigurationError(f"a {cls.kind} description has no path")
         typed = dict(values)
         typed["status"] = _status(values.get("status", EntityStatus.ACTIVE))
         typed["authorization_rules"] = _rules(values.get("authorization_rules", []))
@@ -163,13 +188,7 @@ class QueueDescription:
 
 
 _LOCK_RANGE: Final = (LOCK_DURATION_MS_MIN, LOCK_DURATION_MS_MAX)
-_FLAGS: Final = (
-    "dead_lettering_on_expiration",
-    "enable_batched_operations",
-    "requires_session",
-    "requires_duplicate_detection",
-    "enable_partitioning",
-)
+_WINDOW_RANGE: Final = (DUPLICATE_WINDOW_MS_MIN, DUPLICATE_WINDOW_MS_MAX)
 # Property -> (the value that means "off", what the feature is called).
 _NOT_SUPPORTED_YET: Final[dict[str, tuple[object, str]]] = {
     "auto_delete_on_idle_ms": (None, "deleting an idle queue"),
@@ -182,10 +201,10 @@ _NOT_SUPPORTED_YET: Final[dict[str, tuple[object, str]]] = {
 
 
 def _check_flags(description: QueueDescription) -> None:
-    for name in _FLAGS:
-        value = getattr(description, name)
-        if not isinstance(value, bool):
-            raise ConfigurationError(f"{name} must be true or false, not {value!r:.60}")
+    for item in fields(description):
+        value = getattr(description, item.name)
+        if isinstance(item.default, bool) and not isinstance(value, bool):
+            raise ConfigurationError(f"{item.name} must be true or false, not {value!r:.60}")
     if not isinstance(description.status, EntityStatus):
         raise ConfigurationError(f"status must be an EntityStatus, not {description.status!r:.60}")
     if not isinstance(description.authorization_rules, RuleSet):

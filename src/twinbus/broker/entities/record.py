@@ -21,6 +21,10 @@ from itertools import accumulate
 from struct import Struct
 from struct import pack as pack_struct
 from struct import unpack_from as unpack_struct_from
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from twinbus.broker.entities.facts import MessageFacts
 
 PRIORITY = 0x01
 EXPIRY = 0x02
@@ -55,6 +59,8 @@ class IncomingMessage:
     expires_ms: int | None = None
     due_ms: int | None = None
     """Scheduled: becomes visible at this wall time."""
+    facts: MessageFacts | None = None
+    """Read for queues that need them (facts.py)."""
 
 
 def pack_record(record: Record) -> bytes:

@@ -1,0 +1,57 @@
+"""What a queue must know about a message besides its size and its times: the ids.
+
+Most queues need none of it, and then nothing is read (``QueueDescription.needs_facts``).
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from twinbus.amqp.decode import decode_value
+from twinbus.amqp.limits import Budget
+from twinbus.amqp.sections import property_field, scan_message
+from twinbus.broker.entities.record import Record, unpack_record
+
+_MESSAGE_ID, _GROUP_ID = 0, 10
+_PARTITION_KEY = "x-opt-partition-key"
+
+
+class MessageFacts(NamedTuple):
+    """The ids of one message."""
+
+    message_id: str | None
+    """With its type in front when it is not text: the number 1 is not the text "1"."""
+    session_id: str | None
+    partition_key: str | None
+
+
+def facts_of(record: bytes) -> MessageFacts:
+    """The ids of a stored message."""
+    taken_apart = unpack_record(record, 0, len(record))
+    bare = taken_apart.bare
+    span = scan_message(bare, 0, len(bare), body_required=False).properties
+    message_id = session_id = None
+    if span is not None:
+        message_id = property_field(bare, span, _MESSAGE_ID)
+        session_id = property_field(bare, span, _GROUP_ID)
+    return MessageFacts(
+        _as_text(message_id),
+        session_id if isinstance(session_id, str) else None,
+        _partition_key(taken_apart),
+    )
+
+
+def _as_text(value: object) -> str | None:
+    if value is None or isinstance(value, str):
+        return value
+    return f"{type(value).__name__}:{value!r}"
+
+
+def _partition_key(record: Record) -> str | None:
+    raw, position = record.annotation_pairs, 0
+    for _ in range(record.annotation_count):
+        key, position = decode_value(raw, position, len(raw), Budget())
+        value, position = decode_value(raw, position, len(raw), Budget())
+        if str(key) == _PARTITION_KEY and isinstance(value, str):
+            return value
+    return None

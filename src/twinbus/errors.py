@@ -5,6 +5,7 @@
     │   ├── ConnectionStringError                names the key that is wrong, never its value
     │   └── InvalidEntityPath                    a queue or topic name that no namespace would take
     ├── AccessDenied                             a token that does not open this door
+    ├── FilterError                              a rule that cannot be worked out for a message
     ├── StoreCorrupt                             what is on disk is not what was acknowledged
     ├── StoreLocked                              another process owns the data directory
     ├── StoreVersionMismatch                     written by a version we do not read
@@ -25,6 +26,7 @@ __all__ = [
     "AccessDenied",
     "ConfigurationError",
     "ConnectionStringError",
+    "FilterError",
     "InvalidEntityPath",
     "StoreCorrupt",
     "StoreFailed",
@@ -88,6 +90,11 @@ class InvalidEntityPath(ConfigurationError):
 
 class AccessDenied(TwinbusError):
     """A token is malformed, unknown, expired, or meant for another place."""
+
+
+class FilterError(TwinbusError):
+    """A rule that is well formed and still has no answer for one message: a division by zero,
+    a number too large. It concerns one subscription, never the publisher."""
 
 
 class StoreCorrupt(TwinbusError):

@@ -1,0 +1,54 @@
+"""The rules of subscriptions: which messages of a topic they let in, and what they change.
+
+rule_description.py   filters, actions and rules as data, checked when built
+compiled_rule.py      a rule as closures: does it match, what does it change
+rule_book.py          all rules of a topic: who gets a message
+message_view.py       a message as rules see it, decoded once
+rewriting.py          a message with the changes of an action
+correlation.py        correlation filters
+values.py             what values have to do with each other
+limits.py             what a rule may cost
+"""
+
+from __future__ import annotations
+
+from twinbus.broker.entities.filters.compiled_rule import CompiledRule, compile_rule
+from twinbus.broker.entities.filters.message_view import MessageView
+from twinbus.broker.entities.filters.rewriting import Changes, rewritten
+from twinbus.broker.entities.filters.rule_book import Match, RuleBook
+from twinbus.broker.entities.filters.rule_description import (
+    DEFAULT_RULE_NAME,
+    CorrelationFilter,
+    FalseFilter,
+    Filter,
+    RuleDescription,
+    SqlAction,
+    SqlFilter,
+    TrueFilter,
+    default_rule,
+    filter_from_dict,
+)
+from twinbus.broker.entities.filters.rule_values import PropertyValue
+from twinbus.errors import FilterError
+
+__all__ = [
+    "DEFAULT_RULE_NAME",
+    "Changes",
+    "CompiledRule",
+    "CorrelationFilter",
+    "FalseFilter",
+    "Filter",
+    "FilterError",
+    "Match",
+    "MessageView",
+    "PropertyValue",
+    "RuleBook",
+    "RuleDescription",
+    "SqlAction",
+    "SqlFilter",
+    "TrueFilter",
+    "compile_rule",
+    "default_rule",
+    "filter_from_dict",
+    "rewritten",
+]

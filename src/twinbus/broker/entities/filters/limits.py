@@ -1,0 +1,48 @@
+"""What a rule may cost, in characters, levels and effort.
+
+Whoever may manage a subscription writes programs that run for every message of everybody else.
+These numbers keep such a program small and its run short, whatever the message is.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+RULE_NAME_CHARACTERS_MAX: Final = 50
+"""Azure Service Bus's limit."""
+
+EXPRESSION_CHARACTERS_MAX: Final = 1_024
+"""Azure Service Bus's limit. It also bounds an IN list: 500 items at most fit into it."""
+
+NESTING_MAX: Final = 64
+"""Levels of an expression. Parser and closures call themselves once or twice per level, far from
+Python's own limit of 1,000."""
+
+IDENTIFIER_CHARACTERS_MAX: Final = 128
+"""Nobody reads a longer property name; a name from a hostile client may be any length."""
+
+VALUE_CHARACTERS_MAX: Final = 1_024
+"""A text that a rule compares with, when it is not part of an expression."""
+
+VALUE_COUNT_MAX: Final = 64
+"""Parameters of an expression, or properties of a correlation filter."""
+
+TEXT_CHARACTERS_MAX: Final = 32_768
+"""The longest text an expression may build: as long as a property of a message may be."""
+
+SQL_RULES_PER_TOPIC_MAX: Final = 2_000
+CORRELATION_RULES_PER_TOPIC_MAX: Final = 100_000
+"""Azure Service Bus's limits."""
+
+LONG_TEXT_CHARACTERS: Final = 1_024
+"""Shorter texts are searched in microseconds and not accounted for."""
+
+RULE_EFFORT_MAX: Final = 131_072
+"""Characters of long texts that one rule may look at for one message: about 20 ms at worst."""
+
+MESSAGE_EFFORT_MAX: Final = 1_048_576
+"""The same for all rules of a topic together: about 200 ms, which is what a healthy client on
+another connection may have to wait. Rules that search no long text are not affected."""
+
+INT64_MIN: Final = -(2**63)
+INT64_MAX: Final = 2**63 - 1

@@ -1,0 +1,127 @@
+"""The system properties of a message by the names that expressions use (``sys.Label``).
+
+Rule 1: names ignore upper case. One that is not in these tables is refused when the rule is made,
+        not when the first message arrives.
+Rule 2: a rule looks at a message before any subscription holds it. What only a stored or locked
+        message has is refused, too: a filter on it could never match.
+Rule 3: an action may change what the sender said about a message and nothing that the broker
+        itself acts on before, like its time to live.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from twinbus.errors import ConfigurationError
+
+# Name in expressions, folded -> the field of the AMQP properties section.
+PROPERTY_FIELDS: Final = {
+    "messageid": "message_id",
+    "to": "to",
+    "label": "subject",
+    "subject": "subject",
+    "replyto": "reply_to",
+    "correlationid": "correlation_id",
+    "contenttype": "content_type",
+    "sessionid": "group_id",
+    "replytosessionid": "reply_to_group_id",
+}
+_FACTS: Final = frozenset(
+    {
+        "deliverycount",
+        "enqueuedtimeutc",
+        "expiresatutc",
+        "partitionkey",
+        "scheduledenqueuetimeutc",
+        "size",
+        "timetolive",
+        "viapartitionkey",
+    }
+)
+_NOT_YET: Final = frozenset(
+    {
+        "deadlettersource",
+        "enqueuedsequencenumber",
+        "lockeduntilutc",
+        "locktoken",
+        "sequencenumber",
+        "state",
+    }
+)
+
+# Azure Service Bus's limits; a longer id would be refused from a sender, too.
+ID_CHARACTERS_MAX: Final = 128
+LIMITED_IDS: Final = frozenset({"message_id", "group_id", "reply_to_group_id"})
+
+RESERVED_PREFIX: Final = "x-ms-"
+"""Properties that say where a detoured message belongs. A rule that could write them could send
+messages of others anywhere."""
+
+_READABLE_HINT: Final = "Use one of " + ", ".join(
+    f"sys.{name}"
+    for name in (
+        "MessageId",
+        "CorrelationId",
+        "Label",
+        "To",
+        "ReplyTo",
+        "SessionId",
+        "ReplyToSessionId",
+        "ContentType",
+        "TimeToLive",
+        "EnqueuedTimeUtc",
+        "ExpiresAtUtc",
+        "ScheduledEnqueueTimeUtc",
+        "PartitionKey",
+        "ViaPartitionKey",
+        "DeliveryCount",
+        "Size",
+    )
+)
+
+
+def readable(name: str) -> str:
+    """The folded name of a system property that an expression may read."""
+    folded = name.lower()
+    if folded in PROPERTY_FIELDS or folded in _FACTS:
+        return folded
+    if folded in _NOT_YET:
+        raise ConfigurationError(
+            f"a message has no sys.{name} yet when rules look at it", hint=_READABLE_HINT
+        )
+    raise ConfigurationError(
+        f"there is no system property sys.{name:.60}",
+        hint=_READABLE_HINT + "; a property of your own needs no 'sys.'",
+    )
+
+
+def writable(name: str) -> str:
+    """The folded name of a system property that an action may set."""
+    folded = readable(name)
+    if folded not in PROPERTY_FIELDS:
+        raise ConfigurationError(
+            f"an action cannot change sys.{name}",
+            hint="It can change MessageId, CorrelationId, Label, To, ReplyTo, SessionId, "
+            "ReplyToSessionId and ContentType",
+        )
+    return folded
+
+
+def removable(name: str) -> str:
+    """The folded name of a system property that an action may take away."""
+    folded = writable(name)
+    if folded == "messageid":
+        raise ConfigurationError(
+            "an action cannot remove sys.MessageId", hint="It can set another one"
+        )
+    return folded
+
+
+def check_own_name(name: str) -> None:
+    """Refuse to change the properties that carry a detoured message home."""
+    if name.lower().startswith(RESERVED_PREFIX):
+        raise ConfigurationError(
+            f"an action cannot change {name:.60}: names that begin with {RESERVED_PREFIX} are kept "
+            "for the way home of detoured messages",
+            hint="Choose another name",
+        )

@@ -1,0 +1,58 @@
+"""Messages as records, for the tests of rules."""
+
+from __future__ import annotations
+
+from random import Random
+from typing import Any
+
+from twinbus.amqp.encode import encode_value
+from twinbus.amqp.sections import Body, Message, Properties
+from twinbus.amqp.types import Symbol
+from twinbus.broker.entities.filters import (
+    Filter,
+    MessageView,
+    RuleDescription,
+    SqlAction,
+    SqlFilter,
+    compile_rule,
+)
+from twinbus.broker.entities.record import Record
+
+NOW_MS = 1_700_000_000_000
+
+
+def record_of(
+    own: dict[str, Any] | None = None,
+    *,
+    body: Body = b"body",
+    annotations: dict[str, Any] | None = None,
+    footer: dict[Any, Any] | None = None,
+    **properties: Any,
+) -> Record:
+    """A stored message with these application properties and AMQP properties."""
+    message = Message(
+        properties=Properties(**properties) if properties else None,
+        application_properties=own,
+        body=body,
+        footer=footer,
+    )
+    pairs = [
+        encode_value(Symbol(key)) + encode_value(value)
+        for key, value in (annotations or {}).items()
+    ]
+    return Record(message.encode(), annotation_count=len(pairs), annotation_pairs=b"".join(pairs))
+
+
+def view_of(own: dict[str, Any] | None = None, **properties: Any) -> MessageView:
+    return MessageView.from_record(record_of(own, **properties), now_ms=NOW_MS, random=Random(1))
+
+
+def rule(described: Filter | str, action: str | None = None, name: str = "rule") -> RuleDescription:
+    """A rule from a filter, or from the text of a SQL filter."""
+    chosen = SqlFilter(described) if isinstance(described, str) else described
+    return RuleDescription(name, chosen, None if action is None else SqlAction(action))
+
+
+def answer(described: Filter | str, view: MessageView) -> bool | None:
+    """What a filter says about a message."""
+    return compile_rule(rule(described)).matches(view)

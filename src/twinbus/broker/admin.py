@@ -5,6 +5,7 @@
     GET    /namespaces/{namespace}/queues/{path}       Manage
     PUT    /namespaces/{namespace}/queues/{path}       Manage; properties as a JSON object
     DELETE /namespaces/{namespace}/queues/{path}       Manage
+    GET    /namespaces/{namespace}/operations          Manage; what was done since it started
     GET    /namespaces/{namespace}/rules               Manage; names and claims, never keys
     PUT    /namespaces/{namespace}/rules/{name}        Manage; {"claims": ["Send", ...]}
     DELETE /namespaces/{namespace}/rules/{name}        Manage
@@ -73,6 +74,7 @@ def admin_application(broker: Broker) -> Starlette:
             Route(path, desk.get_queue, methods=["GET"]),
             Route(path, desk.put_queue, methods=["PUT"]),
             Route(path, desk.delete_queue, methods=["DELETE"]),
+            Route("/namespaces/{namespace}/operations", desk.operations),
             Route("/namespaces/{namespace}/rules", desk.list_rules),
             Route(rule, desk.put_rule, methods=["PUT"]),
             Route(rule, desk.delete_rule, methods=["DELETE"]),
@@ -180,6 +182,15 @@ class AdminDesk:
         queue = self._queue(request)
         await self._namespace(request).delete_queue(queue.description.path)
         return Response(status_code=204)
+
+    async def operations(self, request: Request) -> Response:
+        meter = self._namespace(request).access.meter
+        return JSONResponse(
+            [
+                {"entity": each.entity, "operation": each.operation, **each.total()._asdict()}
+                for each in meter
+            ]
+        )
 
     # -- access rules ---------------------------------------------------------------------
 

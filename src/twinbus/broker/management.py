@@ -27,6 +27,7 @@ from twinbus.broker.entities.outcome import (
 )
 from twinbus.broker.entities.queue import Queue
 from twinbus.broker.ingest import FORMAT_MESSAGE, ingest
+from twinbus.broker.metering.tally import Operation, Tally, units_of
 from twinbus.broker.peeking import (
     deferred_message,
     peeked,
@@ -58,6 +59,15 @@ _STATUS = {
     Condition.ENTITY_DISABLED: 403,
     Condition.RESOURCE_LIMIT_EXCEEDED: 403,
 }
+
+_COUNTED_ELSEWHERE = frozenset(
+    {
+        "com.microsoft:update-disposition",
+        "com.microsoft:peek-message",
+        "com.microsoft:receive-by-sequence-number",
+        "com.microsoft:schedule-message",
+    }
+)
 
 Answer = Callable[[Reply], None]
 
@@ -144,9 +154,18 @@ class ManagementDesk:
                 raise AmqpError(Condition.NOT_FOUND, "The queue was deleted.")
             if not isinstance(request.body, dict):
                 raise _bad("the body must be a map")
+            self._count(request.operation)
             operation({str(key): value for key, value in request.body.items()}, answer)
         except AmqpError as error:
             answer(refused(error))
+
+    def _count(self, name: str) -> None:
+        """Requests that move messages are counted where they do (rule C1)."""
+        if name not in _COUNTED_ELSEWHERE:
+            self._tally(Operation.MANAGEMENT).happened()
+
+    def _tally(self, operation: Operation) -> Tally:
+        return self._peer.namespace.meter.tally(self._path, operation)
 
     # -- locks ----------------------------------------------------------------------------
 
@@ -167,6 +186,7 @@ class ManagementDesk:
         if not found or None in found:
             raise _lock_lost()
         held = [each for each in found if each is not None]
+        self._tally(Operation.SETTLE).took_in(1, len(held), 0, 0)
         ticket = _SharedTicket(AnswerTicket(answer), len(held))
         for run, index in held:
             if not queue.settle(run, 1 << index, outcome, now, ticket):
@@ -185,6 +205,7 @@ class ManagementDesk:
 
         def found(rows: tuple[list[LoadedChunk], list[ScheduledRow]]) -> None:
             messages = peeked(queue, rows, first, count, self._peer.namespace.now())
+            self._gave_out(Operation.PEEK, messages)
             answer(ok({"messages": messages}) if messages else empty())
 
         self._peer.namespace.read(queue, partial(read_peek, queue, first, count), found)
@@ -223,6 +244,7 @@ class ManagementDesk:
                 chunk.blob = blob if chunk.blob is None else chunk.blob
                 taker = Consumer(_unused, unsettled_max=1, deletes_on_receipt=deletes, credit=1)
                 messages.append(deferred_message(queue.take_deferred(chunk, index, taker, now)))
+            self._gave_out(Operation.RECEIVE, messages)
             reply = ok({"messages": messages})
         else:
             reply = refused(_not_found(seqs))
@@ -230,6 +252,11 @@ class ManagementDesk:
             queue.shelf.put_back(chunk)
         self._peer.namespace.touch(queue)
         answer(reply)
+
+    def _gave_out(self, operation: Operation, messages: list[dict[str, Any]]) -> None:
+        sizes = [len(message["message"]) for message in messages]
+        # A look that finds nothing is an operation too.
+        self._tally(operation).gave_out(len(sizes), max(1, units_of(sizes)), sum(sizes))
 
     # -- schedules ------------------------------------------------------------------------
 
@@ -257,6 +284,8 @@ class ManagementDesk:
         namespace.throttle.check(queue.queue_id, len(messages), now.monotonic_s)
         if not queue.has_room_for(size):
             raise AmqpError(Condition.RESOURCE_LIMIT_EXCEEDED, "The queue is full.")
+        units = units_of([len(message.record) for message in messages])
+        self._tally(Operation.SEND).took_in(1, len(messages), units, size)
         queue.enqueue(messages, AnswerTicket(answer, _sequence_numbers))
         namespace.touch(queue)
 

@@ -30,6 +30,8 @@ from twinbus.broker.entities.batch import Ticket
 from twinbus.broker.entities.description import QueueDescription
 from twinbus.broker.entities.queue import Queue
 from twinbus.broker.lookups import look_up
+from twinbus.broker.metering.operations import OperationsLog, operations_log
+from twinbus.broker.metering.tally import Meter
 from twinbus.broker.offences import OffenceLog
 from twinbus.broker.options import BrokerOptions
 from twinbus.broker.store.port import Op, Store
@@ -97,6 +99,7 @@ class Namespace:
         self.options = options
         self.clock = clock
         self.throttle = Throttle(options.thresholds)
+        self.meter = Meter()
         self.offences = OffenceLog(name)
         self.failure: Exception | None = None
         self.audience = Audience(frozenset({"localhost"}), 0)
@@ -117,9 +120,19 @@ class Namespace:
         self._retry: asyncio.TimerHandle | None = None
         self._drained: asyncio.Event = asyncio.Event()
         self._disk_look: asyncio.TimerHandle | None = None
+        self._operations = self._open_operations_log(chance)
         for queue in self.catalogue.machines():
             self.touch(queue)
         self._look_at_disk()
+
+    def _open_operations_log(self, chance: Random) -> OperationsLog | None:
+        directory = self.options.metering_path
+        if directory is None:
+            return None
+        run = f"{chance.getrandbits(64):016x}"
+        log = operations_log(directory, self.name, self.meter, run, self.clock)
+        log.start(self._loop, lambda job: self._writer.submit(job, _written_or_not))
+        return log
 
     def now(self) -> Instant:
         return self.clock.now()
@@ -397,16 +410,26 @@ class Namespace:
         for peer in list(self.peers):
             peer.abort()
         await asyncio.sleep(0)
+        await self._write_last_lines()
 
     async def _until_drained(self) -> None:
         while self._committing is not None or self._retry is not None:
             self._drained.clear()
             await self._drained.wait()
 
+    async def _write_last_lines(self) -> None:
+        if self._operations is not None:
+            self._operations.stop()
+            await asyncio.to_thread(self._operations.take())
+
     def _stop_threads(self) -> None:
         self._reader.stop()
         self._writer.stop()
         self._store.close()
+
+
+def _written_or_not(_result: None, _error: Exception | None) -> None:
+    """The lines of a log have said themselves what went wrong with them."""
 
 
 class _FutureTicket:

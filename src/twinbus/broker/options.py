@@ -43,7 +43,15 @@ class BrokerOptions:
     """The port of the HTTP side; 0 takes a free one, None opens none."""
     limits: AmqpLimits = field(default_factory=AmqpLimits)
     thresholds: Thresholds = field(default_factory=Thresholds)
+    metering_directory: Path | None = None
+    """Where the operations log goes; None is below the data directory, and nowhere without one."""
     connections_max: int = 5_000
     """Connections to one namespace; Service Bus allows as many."""
     close_timeout_s: float = 5.0
     """How long a clean stop waits for what is on its way to disk."""
+
+    @property
+    def metering_path(self) -> Path | None:
+        if self.metering_directory is not None or self.data_directory is None:
+            return self.metering_directory
+        return self.data_directory / "metering"

@@ -19,6 +19,7 @@ from twinbus.broker.delivery import PLAIN_FRAME_OVERHEAD_BYTES, delivered_messag
 from twinbus.broker.entities.consumer import Consumer, Grant
 from twinbus.broker.entities.locks import TOKEN, LockRun
 from twinbus.broker.entities.queue import Queue
+from twinbus.broker.metering.tally import Operation, units_between
 
 if TYPE_CHECKING:
     from twinbus.broker.peer import Peer
@@ -114,12 +115,19 @@ class ReceivingEnd:
             deletes_on_receipt=deletes_on_receipt,
             allowance=peer.allowance,
         )
+        self._received = peer.namespace.meter.tally(path, Operation.RECEIVE)
+        self.settled = peer.namespace.meter.tally(path, Operation.SETTLE)
+        self._has_granted = False
+        self._has_handed_out = False
 
     def opened(self) -> None:
         self.queue.attach(self.consumer)
 
     def on_credit(self) -> None:
         """The client changed its credit, or wants what there is and the rest back (drain)."""
+        if not self._link.is_draining:
+            self._end_grant()
+            self._has_granted = self._link.credit > 0
         self.consumer.credit = self._link.credit
         self.consumer.is_paused = self._is_held_up
         if not self.queue.description.status.can_receive:
@@ -133,9 +141,17 @@ class ReceivingEnd:
         if self._link.is_draining:
             self._peer.namespace.drain(self.queue, self.drained)
 
+    def _end_grant(self) -> None:
+        """The credit granted last is over; if it brought nothing, that is counted (rule C1)."""
+        if self._has_granted and not self._has_handed_out:
+            empty = self._peer.namespace.meter.tally(self.path, Operation.EMPTY_RECEIVE)
+            empty.happened()
+        self._has_granted = self._has_handed_out = False
+
     def drained(self) -> None:
         """Everything that was at hand has been sent."""
         if self._link.is_draining and not self._link.is_detached:
+            self._end_grant()
             self.consumer.credit = 0
             self._link.drained()
             self._peer.wants_flush()
@@ -154,7 +170,10 @@ class ReceivingEnd:
         else:
             session.write_transfers(frames)
         starts = grant.chunk.starts
-        self._peer.handed_out(starts[grant.start + grant.count] - starts[grant.start])
+        size = starts[grant.start + grant.count] - starts[grant.start]
+        self._has_handed_out = True
+        self._received.gave_out(grant.count, units_between(starts, grant.start, grant.count), size)
+        self._peer.handed_out(size)
         if session.is_blocked and not self.consumer.is_paused:
             self._peer.pause_session(session)
         self._peer.wants_flush()
@@ -218,6 +237,7 @@ class ReceivingEnd:
 
     def detached(self) -> None:
         """The receiver is gone; its locks run on (rule M2), but not with all that it knows."""
+        self._end_grant()
         self.queue.detach(self.consumer)
         self.consumer.deliver = _nowhere
 

@@ -20,6 +20,7 @@ from twinbus.broker.access.claims import Claim
 from twinbus.broker.entities.description import EntityStatus
 from twinbus.broker.entities.queue import Queue
 from twinbus.broker.ingest import FORMAT_MESSAGE, ingest, ingest_run, plain_messages
+from twinbus.broker.metering.tally import Operation, units_of
 
 if TYPE_CHECKING:
     from twinbus.broker.peer import Peer
@@ -72,6 +73,7 @@ class SendingEnd:
         self._recent: deque[tuple[int, object]] = deque(maxlen=DELIVERIES_REMEMBERED)
         self._rejected: dict[int, AmqpError] = {}
         self._plain = plain_messages()
+        self._sent = peer.namespace.meter.tally(path, Operation.SEND)
 
     def opened(self) -> None:
         self._link.grant(SEND_CREDIT)
@@ -110,7 +112,8 @@ class SendingEnd:
             or len(self._waiting) + len(payloads) > UNACKNOWLEDGED_MAX
         ):
             return False
-        size = sum(map(len, payloads))
+        sizes = list(map(len, payloads))
+        size = sum(sizes)
         try:
             messages = ingest_run(payloads, description, peer.limits, peer.now, self._plain)
             if messages is None or not queue.has_room_for(size):
@@ -124,6 +127,7 @@ class SendingEnd:
             for back in reversed(range(min(len(payloads), DELIVERIES_REMEMBERED)))
         )
         self._waiting.update(ids)
+        self._sent.took_in(len(sizes), len(sizes), units_of(sizes), size)
         peer.began_storing(size)
         queue.enqueue(messages, SendTicket(self, ids, size))
         namespace.touch(queue)
@@ -152,9 +156,14 @@ class SendingEnd:
                 f"The queue {description.display_path!r} is full: {description.max_size_mb} MB "
                 "are its quota. Receive from it, or raise max_size_mb.",
             )
+        if taken.ping_count:
+            pinged = namespace.meter.tally(self.path, Operation.PING)
+            pinged.took_in(1, taken.ping_count, taken.ping_count, 0)
         if not taken.messages:
             self._accept_unstored(event)
             return
+        units = units_of([len(message.record) for message in taken.messages])
+        self._sent.took_in(1, len(taken.messages), units, taken.byte_count)
         if not event.settled:
             self._await(event.delivery_id)
         peer.began_storing(taken.byte_count)

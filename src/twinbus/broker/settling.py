@@ -131,6 +131,8 @@ def _settle_run(
     if isinstance(outcome, DeadLetter) and queue.is_dead_letter_queue:
         answer(event.session, first, first + count - 1, _NO_DEAD_LETTERS)
         return
+    if outcome != RELEASE:
+        entry.end.settled.took_in(1, count, 0, 0)
     ticket = None
     if not event.settled and outcome != RELEASE:
         # The usual case: one answer for the whole range once it is on disk.

@@ -1,0 +1,94 @@
+"""An append-only file of JSON lines that is continued in another one by day and by size.
+
+    <directory>/<name>-2026-11-16.jsonl, then <name>-2026-11-16.1.jsonl, ...
+
+Rule 1: a line is written whole and never changed; a reader may see a torn last line after a
+        crash, and no other.
+Rule 2: a line that was torn by a crash is ended before the next one is written.
+Rule 3: trouble with the disk loses lines, is said in the log, and stops nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+logger = logging.getLogger("twinbus.broker")
+
+FILE_BYTES_MAX = 64 << 20
+
+
+class JsonLines:
+    """One log; all calls come from one thread."""
+
+    def __init__(self, directory: Path, name: str, *, file_bytes_max: int = FILE_BYTES_MAX) -> None:
+        self._directory = directory
+        self._name = name
+        self._file_bytes_max = file_bytes_max
+        self._lost_count = 0
+
+    def append(self, at_ms: int, records: Iterable[Mapping[str, Any]]) -> None:
+        """Add one line for each record to the file of that day."""
+        lines = [json.dumps(record, separators=(",", ":")) for record in records]
+        if not lines:
+            return
+        try:
+            self._write(_day(at_ms), "".join(f"{line}\n" for line in lines).encode())
+        except OSError as error:
+            self._lost_count += len(lines)
+            logger.error(
+                "the log %s could not be written (%s): %d lines are missing so far",
+                self._name,
+                error.strerror,
+                self._lost_count,
+            )
+
+    def _write(self, day: str, data: bytes) -> None:
+        # Only its owner may read it: an audit log names messages.
+        self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        path = self._path_for(day)
+        flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
+        file = os.open(path, flags, 0o600)
+        try:
+            if _is_torn(file):
+                data = b"\n" + data
+            while data:
+                data = data[os.write(file, data) :]
+        finally:
+            os.close(file)
+
+    def _path_for(self, day: str) -> Path:
+        """The newest file of the day, or the one behind it when that is full."""
+        number = 0
+        path = self._directory / f"{self._name}-{day}.jsonl"
+        while _size(path) >= self._file_bytes_max:
+            number += 1
+            path = self._directory / f"{self._name}-{day}.{number}.jsonl"
+        return path
+
+
+def _day(at_ms: int) -> str:
+    return datetime.fromtimestamp(at_ms / 1000, UTC).strftime("%Y-%m-%d")
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except FileNotFoundError:
+        return -1
+
+
+def _is_torn(file: int) -> bool:
+    size = os.fstat(file).st_size
+    return size > 0 and os.pread(file, 1, size - 1) != b"\n"
+
+
+def timestamp(at_ms: int) -> str:
+    """A moment as the logs write it: UTC with milliseconds, a form that Spark reads."""
+    moment = datetime.fromtimestamp(at_ms / 1000, UTC)
+    return moment.strftime("%Y-%m-%dT%H:%M:%S.") + f"{at_ms % 1000:03d}Z"

@@ -1,0 +1,100 @@
+"""The operations log of a namespace."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from twinbus.broker.metering.lines import JsonLines
+from twinbus.broker.metering.operations import OperationsLog
+from twinbus.broker.metering.tally import Meter, Operation
+from twinbus.clock import Instant
+
+MIDNIGHT_MS = 1_794_873_600_000  # 2026-11-17T00:00:00Z
+
+
+class HandClock:
+    def __init__(self, wall_ms: int) -> None:
+        self.wall_ms = wall_ms
+
+    def now(self) -> Instant:
+        return Instant(self.wall_ms / 1000, self.wall_ms)
+
+
+class HandTimers:
+    """Remembers what it was asked to do later."""
+
+    def __init__(self) -> None:
+        self.delays_s: list[float] = []
+
+    def call_later(self, delay: float, callback: object, *args: object) -> None:
+        self.delays_s.append(delay)
+
+
+def log_in(directory: Path, clock: HandClock) -> tuple[OperationsLog, Meter]:
+    meter = Meter()
+    return OperationsLog("demo", meter, JsonLines(directory, "operations"), "run-1", clock), meter
+
+
+def records_in(directory: Path) -> list[dict[str, object]]:
+    files = sorted(directory.glob("operations-*.jsonl"))
+    return [json.loads(line) for path in files for line in path.read_text().splitlines()]
+
+
+def test_a_line_holds_what_is_new_since_the_last_one(tmp_path: Path) -> None:
+    """C1: written down per namespace, entity and time, and never twice."""
+    clock = HandClock(MIDNIGHT_MS - 60_000)
+    log, meter = log_in(tmp_path, clock)
+    sent = meter.tally("orders", Operation.SEND)
+    sent.took_in(1, 10, 10, 1_000)
+    clock.wall_ms += 10_000
+    log.take()()
+    sent.took_in(1, 5, 5, 500)
+    clock.wall_ms += 10_000
+    log.take()()
+    clock.wall_ms += 10_000
+    log.take()()
+
+    first, second = records_in(tmp_path)
+    assert (first["messages"], second["messages"]) == (10, 5)
+    assert (first["number"], second["number"]) == (1, 2)
+    assert second == {
+        "version": 1,
+        "run": "run-1",
+        "number": 2,
+        "from": "2026-11-16T23:59:10.000Z",
+        "to": "2026-11-16T23:59:20.000Z",
+        "namespace": "demo",
+        "entity": "orders",
+        "operation": "send",
+        "calls": 1,
+        "messages": 5,
+        "units": 5,
+        "bytes_in": 500,
+        "bytes_out": 0,
+    }
+
+
+def test_an_interval_ends_at_midnight_and_belongs_to_the_day_it_began(tmp_path: Path) -> None:
+    """C1: per day, so that no line spans two."""
+    clock = HandClock(MIDNIGHT_MS - 3_000)
+    log, meter = log_in(tmp_path, clock)
+    timers = HandTimers()
+    log.start(timers, lambda job: job())  # type: ignore[arg-type]
+    assert timers.delays_s == [3.0]
+    meter.tally("orders", Operation.PING).happened()
+    clock.wall_ms = MIDNIGHT_MS
+    log.take()()
+    assert [path.name for path in tmp_path.iterdir()] == ["operations-2026-11-16.jsonl"]
+
+
+def test_a_clock_that_went_back_writes_no_interval_that_ends_before_it_began(
+    tmp_path: Path,
+) -> None:
+    clock = HandClock(MIDNIGHT_MS)
+    log, meter = log_in(tmp_path, clock)
+    meter.tally("orders", Operation.PING).happened()
+    clock.wall_ms -= 3_600_000
+    log.take()()
+    (record,) = records_in(tmp_path)
+    assert record["from"] == record["to"] == "2026-11-17T00:00:00.000Z"

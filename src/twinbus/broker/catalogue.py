@@ -11,6 +11,7 @@ from random import Random
 
 from twinbus.broker.entities.description import QueueDescription
 from twinbus.broker.entities.queue import Queue
+from twinbus.broker.entities.witness import Witness
 from twinbus.broker.store.port import (
     DeleteEntity,
     EntityRow,
@@ -30,8 +31,11 @@ DEAD_LETTER_SUFFIX = "/$deadletterqueue"
 class Catalogue:
     """Every queue, by canonical path."""
 
-    def __init__(self, recovered: Recovered, chance: Random) -> None:
+    def __init__(
+        self, recovered: Recovered, chance: Random, witness: Witness | None = None
+    ) -> None:
         self._chance = chance
+        self._witness = witness
         self._next_queue_id = recovered.next_queue_id
         self._queues: dict[str, Queue] = {}
         self.dirty: dict[Queue, None] = {}
@@ -54,7 +58,9 @@ class Catalogue:
         self, description: QueueDescription, counters: QueueCounters, dead: QueueCounters
     ) -> Queue:
         dead_letters = Queue(description, dead, self._chance, None)
-        return Queue(description, counters, self._chance, dead_letters)
+        queue = Queue(description, counters, self._chance, dead_letters)
+        queue.witness = dead_letters.witness = self._witness
+        return queue
 
     def find(self, path: str, sub_queue: str | None = None) -> Queue | None:
         """The machine behind a canonical path and sub-queue."""

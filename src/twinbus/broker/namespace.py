@@ -30,6 +30,7 @@ from twinbus.broker.entities.batch import Ticket
 from twinbus.broker.entities.description import QueueDescription
 from twinbus.broker.entities.queue import Queue
 from twinbus.broker.lookups import look_up
+from twinbus.broker.metering.audit import AuditLog
 from twinbus.broker.metering.operations import OperationsLog, operations_log
 from twinbus.broker.metering.tally import Meter
 from twinbus.broker.offences import OffenceLog
@@ -106,7 +107,9 @@ class Namespace:
         self.peers: set[Any] = set()
         self._store = store
         self._loop = asyncio.get_running_loop() if loop is None else loop
-        self.catalogue = Catalogue(store.open(), chance)
+        metering = options.metering_path
+        audit = AuditLog(name, metering, clock) if options.audit and metering else None
+        self.catalogue = Catalogue(store.open(), chance, audit)
         self._writer = start_thread(
             f"twinbus-writer-{name}", self._loop.call_soon_threadsafe, store.maintain
         )
@@ -120,6 +123,8 @@ class Namespace:
         self._retry: asyncio.TimerHandle | None = None
         self._drained: asyncio.Event = asyncio.Event()
         self._disk_look: asyncio.TimerHandle | None = None
+        if audit is not None:
+            audit.start(self._write_lines)
         self._operations = self._open_operations_log(chance)
         for queue in self.catalogue.machines():
             self.touch(queue)
@@ -131,8 +136,11 @@ class Namespace:
             return None
         run = f"{chance.getrandbits(64):016x}"
         log = operations_log(directory, self.name, self.meter, run, self.clock)
-        log.start(self._loop, lambda job: self._writer.submit(job, _written_or_not))
+        log.start(self._loop, self._write_lines)
         return log
+
+    def _write_lines(self, job: Callable[[], None]) -> None:
+        self._writer.submit(job, _written_or_not)
 
     def now(self) -> Instant:
         return self.clock.now()

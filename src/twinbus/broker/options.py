@@ -45,10 +45,18 @@ class BrokerOptions:
     thresholds: Thresholds = field(default_factory=Thresholds)
     metering_directory: Path | None = None
     """Where the operations log goes; None is below the data directory, and nowhere without one."""
+    audit: bool = False
+    """Whether to log, beside the operations, what happens to each message."""
     connections_max: int = 5_000
     """Connections to one namespace; Service Bus allows as many."""
     close_timeout_s: float = 5.0
     """How long a clean stop waits for what is on its way to disk."""
+
+    def __post_init__(self) -> None:
+        if self.audit and self.metering_path is None:
+            raise ConfigurationError(
+                "an audit log needs a place", hint="Set data_directory or metering_directory"
+            )
 
     @property
     def metering_path(self) -> Path | None:

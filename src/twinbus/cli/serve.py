@@ -64,6 +64,13 @@ def serve(
         int, typer.Option(help="Port for HTTP (health, administration); 0 takes a free one.")
     ] = ADMIN_PORT,
     output: Annotated[str, typer.Option(help="How to say what is served: text or json.")] = "text",
+    metering: Annotated[
+        Path | None,
+        typer.Option(help="Directory for the operations log [DATA/metering].", metavar="DIR"),
+    ] = None,
+    audit: Annotated[
+        bool, typer.Option("--audit", help="Also log what happens to each message, by its id.")
+    ] = False,
     disk_free_mb: Annotated[
         int, typer.Option(help="Refuse sends (server busy) below this much free disk.")
     ] = 256,
@@ -85,6 +92,8 @@ def serve(
         data_directory=None if memory else data,
         host=host,
         admin_port=admin_port,
+        metering_directory=metering,
+        audit=audit,
         thresholds=Thresholds(
             disk_free_bytes_min=disk_free_mb << 20,
             entity_messages_per_s_max=entity_rate,

@@ -13,6 +13,7 @@ from typing import NamedTuple, Protocol
 
 from twinbus.broker.entities.chunk import Chunk
 from twinbus.broker.entities.record import IncomingMessage
+from twinbus.broker.entities.witness import Note
 
 # A chunk is what is read, locked and deleted as a unit: large enough that a row's cost
 # disappears, small enough that one redelivery does not read megabytes.
@@ -57,6 +58,8 @@ class Batch:
     removed: list[tuple[Chunk, int]] = field(default_factory=list)
     """What close() wrote down as gone, in case it has to be written again."""
     tickets: list[Ticket] = field(default_factory=list)
+    notes: list[Note] = field(default_factory=list)
+    """What the witness will be told."""
     swept: bool = False
     """It acts on expired or due messages, so the next such moment must be looked up after it."""
 

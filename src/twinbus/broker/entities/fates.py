@@ -19,6 +19,7 @@ from twinbus.broker.entities.chunk import Chunk, spans_of
 from twinbus.broker.entities.dead_letter import dead_lettered
 from twinbus.broker.entities.description import DELIVERY_COUNT_MAX
 from twinbus.broker.entities.outcome import EXPIRED, MAX_DELIVERIES, DeadLetter
+from twinbus.broker.entities.witness import Happening, Note
 from twinbus.clock import Instant
 
 if TYPE_CHECKING:
@@ -29,6 +30,12 @@ if TYPE_CHECKING:
 def _indexes(mask: int) -> Iterator[int]:
     for start, count in spans_of(mask):
         yield from range(start, start + count)
+
+
+def note(queue: Queue, what: Happening, chunk: Chunk, mask: int, reason: str = "") -> None:
+    """Remember for the witness, if there is one, what the batch does to these messages."""
+    if queue.witness is not None:
+        queue.batch.notes.append(Note(what, chunk, mask, reason))
 
 
 def remove(queue: Queue, chunk: Chunk, mask: int) -> None:
@@ -54,6 +61,7 @@ def give_back(queue: Queue, chunk: Chunk, mask: int) -> None:
 
 def fail_attempt(queue: Queue, chunk: Chunk, mask: int) -> None:
     """Count the attempt; the last allowed one leads to the dead-letter queue."""
+    note(queue, Happening.ABANDONED, chunk, mask)
     exhausted = 0
     for index in _indexes(mask):
         attempts = chunk.delivery_counts.get(index, 0) + 1
@@ -71,6 +79,7 @@ def fail_attempt(queue: Queue, chunk: Chunk, mask: int) -> None:
 
 
 def defer(queue: Queue, chunk: Chunk, mask: int) -> None:
+    note(queue, Happening.DEFERRED, chunk, mask)
     queue.deferred_count += (mask & ~chunk.deferred).bit_count()
     chunk.deferred |= mask
     for index in _indexes(mask):
@@ -96,6 +105,7 @@ def dead_letter(
         moved = [
             dead_lettered(chunk, index, outcome, queue.description.path) for index in _indexes(mask)
         ]
+        note(queue, Happening.DEAD_LETTERED, chunk, mask, outcome.reason)
         remove(queue, chunk, mask)
         target.enqueue(moved, None)
         if ticket is not None:
@@ -121,6 +131,7 @@ def expire(queue: Queue, chunk: Chunk, now: Instant) -> bool:
     if queue.description.dead_lettering_on_expiration and queue.dead_letters:
         dead_letter(queue, chunk, mask, EXPIRED, None)
     else:
+        note(queue, Happening.EXPIRED, chunk, mask)
         remove(queue, chunk, mask)
     chunk.refresh_expiry()
     _save_expiry(queue, chunk)

@@ -35,6 +35,7 @@ from twinbus.broker.entities.record import IncomingMessage, expiry_of
 from twinbus.broker.entities.requests import FindTimes, LoadBlob, LoadNext, Request
 from twinbus.broker.entities.returned import Returned
 from twinbus.broker.entities.shelf import Shelf
+from twinbus.broker.entities.witness import Happening, Witness
 from twinbus.broker.entities.writing import close, undo
 from twinbus.broker.store.port import LoadedChunk, Op, QueueCounters, ScheduledRow
 from twinbus.clock import Instant
@@ -71,6 +72,7 @@ class Queue:
         self.saving: list[Chunk] = []
         self.returned = Returned()
         self.is_deleted = False
+        self.witness: Witness | None = None
         self._turns = Turns()
         self._calendar = Calendar(self.shelf.grace)
         self._requests: list[Request] = []
@@ -161,6 +163,8 @@ class Queue:
     def committed(self) -> list[tuple[Ticket, range]]:
         """The changes in flight are on disk: show them, and say who waited for them."""
         batch = self._landed()
+        if self.witness is not None:
+            self.witness.committed(self, self.saving, batch.notes)
         landed = [*batch.chunks(), *self.saving]
         # All that comes back is marked so while its chunk is unsaved and cannot be forgotten.
         for chunk, mask in batch.returns:
@@ -288,7 +292,10 @@ class Queue:
         chunk.hand_out(start, count)
         consumer.credit -= count
         run = None
+        if self.witness is not None:
+            self.witness.delivered(self, chunk, blob, start, count)
         if consumer.deletes_on_receipt:
+            fates.note(self, Happening.COMPLETED, chunk, span_mask(start, count))
             fates.remove(self, chunk, span_mask(start, count))
         else:
             consumer.took(count)
@@ -336,6 +343,7 @@ class Queue:
                 fates.dead_letter(self, chunk, mask, outcome, ticket)
                 return
             case Complete():
+                fates.note(self, Happening.COMPLETED, chunk, mask)
                 fates.remove(self, chunk, mask)
             case Abandon():
                 fates.fail_attempt(self, chunk, mask)

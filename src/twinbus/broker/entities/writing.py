@@ -156,6 +156,7 @@ def undo(queue: Queue, batch: Batch) -> list[Ticket]:
         kept.expiries.setdefault(first_seq, chunk)
     kept.returns[:0] = batch.returns
     kept.unscheduled[:0] = batch.unscheduled
+    kept.notes[:0] = batch.notes
     kept.swept |= batch.swept
     refused += _refuse(queue, batch.arrivals, kept.arrivals)
     refused += _refuse(queue, batch.scheduled, kept.scheduled)

@@ -20,6 +20,7 @@ from twinbus.broker.catalogue import Catalogue
 from twinbus.broker.entities.chunk import span_mask
 from twinbus.broker.entities.consumer import Consumer, Grant
 from twinbus.broker.entities.description import QueueDescription
+from twinbus.broker.entities.lane import READ_AHEAD_BYTES, READ_AHEAD_CHUNKS
 from twinbus.broker.entities.locks import LockRun
 from twinbus.broker.entities.outcome import Outcome
 from twinbus.broker.entities.queue import Queue
@@ -32,7 +33,6 @@ from twinbus.broker.entities.requests import (
     LoadNext,
     Request,
 )
-from twinbus.broker.entities.shelf import READ_AHEAD_BYTES, READ_AHEAD_CHUNKS
 from twinbus.broker.store.memory import MemoryStore
 from twinbus.broker.store.port import Op
 from twinbus.clock import Instant

@@ -1,12 +1,14 @@
-"""The shelf: which chunks are in memory, and when one may be forgotten."""
+"""Shelf and lane: which chunks are in memory, what is handed out, when one may be forgotten."""
 
 from __future__ import annotations
 
 import pytest
 
 from tests.entities.test_chunk import plain
-from twinbus.broker.entities import shelf as shelf_module
+from twinbus.broker.entities import lane as lane_module
 from twinbus.broker.entities.chunk import Chunk
+from twinbus.broker.entities.consumer import Consumer
+from twinbus.broker.entities.lane import Lane
 from twinbus.broker.entities.shelf import Shelf
 from twinbus.broker.store.port import ChunkRow, LoadedChunk
 
@@ -23,48 +25,59 @@ def row_at(
     return LoadedChunk(ChunkRow(1, first_seq, count, 0, None, blob), gone or [], {})
 
 
-def committed(shelf: Shelf, chunk: Chunk, *, keep: bool = True) -> Chunk:
+def make_lane(last_seq: int = 0) -> tuple[Shelf, Lane, Consumer]:
+    """A lane that somebody receives from."""
+    shelf = Shelf()
+    lane = Lane(shelf, last_seq)
+    receiver = Consumer(lambda _grant: None, 1)
+    lane.turns.add(receiver)
+    return shelf, lane, receiver
+
+
+def committed(shelf: Shelf, lane: Lane, chunk: Chunk) -> Chunk:
     shelf.expect(chunk)
     chunk.unsaved = False
-    shelf.append_committed(chunk, keep)
+    lane.append_committed(chunk)
     return chunk
 
 
 def test_a_new_chunk_enters_the_window_behind_everything_before_it() -> None:
     # Given a shelf that has handed out everything there was
-    shelf = Shelf(0)
-    first = committed(shelf, chunk_at(1))
-    assert shelf.head() is first
+    shelf, lane, receiver = make_lane()
+    first = committed(shelf, lane, chunk_at(1))
+    assert lane.head() is first
 
     # When one chunk is not kept because nobody receives, the next one is not kept either
-    committed(shelf, chunk_at(3), keep=False)
-    committed(shelf, chunk_at(5))
+    lane.turns.discard(receiver)
+    committed(shelf, lane, chunk_at(3))
+    lane.turns.add(receiver)
+    committed(shelf, lane, chunk_at(5))
 
     # Then both are read later, in order
-    assert shelf.loaded_through == 2
-    assert shelf.needs_more()
-    shelf.append_loaded([row_at(3), row_at(5)], asked_through=6)
-    shelf.head()
-    assert [chunk.first_seq for chunk in shelf._window] == [1, 3, 5]
+    assert lane.loaded_through == 2
+    assert lane.needs_more()
+    lane.append_loaded([row_at(3), row_at(5)], asked_through=6)
+    lane.head()
+    assert [chunk.first_seq for chunk in lane._window] == [1, 3, 5]
 
 
 def test_the_window_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shelf_module, "READ_AHEAD_BYTES", 40)
-    shelf = Shelf(0)
+    monkeypatch.setattr(lane_module, "READ_AHEAD_BYTES", 40)
+    shelf, lane, _receiver = make_lane()
 
     for first_seq in range(1, 100, 2):
-        committed(shelf, chunk_at(first_seq))
+        committed(shelf, lane, chunk_at(first_seq))
 
-    assert len(shelf._window) == len(shelf._chunks) <= 4
+    assert len(lane._window) == len(shelf._chunks) <= 4
 
 
 def test_a_chunk_leaves_the_window_with_its_last_message() -> None:
-    shelf = Shelf(0)
-    chunk = committed(shelf, chunk_at(1))
+    shelf, lane, _receiver = make_lane()
+    chunk = committed(shelf, lane, chunk_at(1))
     chunk.hand_out(0, 2)
     chunk.locked = chunk.busy = 0b11
 
-    assert shelf.head() is None
+    assert lane.head() is None
     assert chunk.blob is None
     assert shelf.adopt(row_at(1)) is chunk
 
@@ -72,11 +85,11 @@ def test_a_chunk_leaves_the_window_with_its_last_message() -> None:
 def test_what_is_in_memory_is_the_truth() -> None:
     """M2: a row that was read meanwhile only lends its bytes."""
     # Given a chunk with a message that is gone here and not yet on disk
-    shelf = Shelf(0)
-    chunk = committed(shelf, chunk_at(1))
+    shelf, lane, _receiver = make_lane()
+    chunk = committed(shelf, lane, chunk_at(1))
     chunk.mark_gone(0b01)
     chunk.unsaved = True
-    shelf.clear_window()
+    lane.rest()
     assert chunk.blob is None
 
     # When the row is read
@@ -89,10 +102,10 @@ def test_what_is_in_memory_is_the_truth() -> None:
 
 
 def test_a_chunk_is_forgotten_when_every_older_read_has_ended() -> None:
-    shelf = Shelf(0)
-    chunk = committed(shelf, chunk_at(1))
+    shelf, lane, _receiver = make_lane()
+    chunk = committed(shelf, lane, chunk_at(1))
     shelf.grace.begin_read()
-    shelf.clear_window()
+    lane.rest()
     assert chunk.is_idle
     shelf.grace.begin_read()
 
@@ -105,10 +118,10 @@ def test_a_chunk_is_forgotten_when_every_older_read_has_ended() -> None:
 def test_only_the_last_time_at_which_it_was_idle_counts() -> None:
     """M2 and M8: between two idle times a chunk may have changed."""
     # Given a chunk that became idle during one read and changed during the next
-    shelf = Shelf(0)
-    chunk = committed(shelf, chunk_at(1))
+    shelf, lane, _receiver = make_lane()
+    chunk = committed(shelf, lane, chunk_at(1))
     shelf.grace.begin_read()
-    shelf.clear_window()
+    lane.rest()
     chunk.mark_gone(0b01)
     chunk.unsaved = True
     shelf.grace.begin_read()
@@ -126,32 +139,32 @@ def test_only_the_last_time_at_which_it_was_idle_counts() -> None:
 
 
 def test_a_refused_chunk_is_forgotten_with_its_numbers() -> None:
-    shelf = Shelf(0)
+    shelf, lane, _receiver = make_lane()
     refused = chunk_at(1)
     shelf.expect(refused)
 
     shelf.forget(refused)
 
-    stored = committed(shelf, chunk_at(1))
-    assert shelf.head() is stored
+    stored = committed(shelf, lane, chunk_at(1))
+    assert lane.head() is stored
 
 
 def test_a_chunk_that_a_read_saw_first_enters_the_window_once() -> None:
     """M2: the disk has it before its commit is told."""
-    shelf = Shelf(0)
+    shelf, lane, _receiver = make_lane()
     chunk = chunk_at(1)
     shelf.expect(chunk)
-    shelf.append_loaded([row_at(1)], asked_through=0)
+    lane.append_loaded([row_at(1)], asked_through=0)
 
-    shelf.append_committed(chunk, True)
+    lane.append_committed(chunk)
 
-    assert list(shelf._window) == [chunk]
+    assert list(lane._window) == [chunk]
 
 
 def test_a_read_that_finds_nothing_moves_on() -> None:
     """What was there has been settled meanwhile."""
-    shelf = Shelf(40)
+    lane = make_lane(40)[1]
 
-    shelf.append_loaded([], asked_through=40)
+    lane.append_loaded([], asked_through=40)
 
-    assert not shelf.needs_more()
+    assert not lane.needs_more()

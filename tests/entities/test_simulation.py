@@ -28,7 +28,7 @@ from tests.entities.sim.mutants import PLANTS, Plant
 from tests.entities.sim.shadow import Broken
 from tests.entities.sim.world import World
 from twinbus.broker import lookups
-from twinbus.broker.entities import queue, shelf, writing
+from twinbus.broker.entities import lane, queue, writing
 from twinbus.broker.store.port import Store
 from twinbus.broker.store.sqlite import SqliteStore
 
@@ -51,7 +51,7 @@ SOMETIMES = (
 def small_limits() -> Iterator[None]:
     """Windows, chunks and turns so small that a story with twenty messages fills several."""
     with pytest.MonkeyPatch.context() as patch:
-        for module in (shelf, lookups):
+        for module in (lane, lookups):
             patch.setattr(module, "READ_AHEAD_BYTES", 300)
             patch.setattr(module, "READ_AHEAD_CHUNKS", 3)
         patch.setattr(queue, "GRANT_COUNT_MAX", 4)

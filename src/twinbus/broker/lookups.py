@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
+from twinbus.broker.entities.lane import READ_AHEAD_BYTES, READ_AHEAD_CHUNKS
 from twinbus.broker.entities.queue import Queue
 from twinbus.broker.entities.requests import (
     FindTimes,
@@ -14,7 +15,6 @@ from twinbus.broker.entities.requests import (
     LoadNext,
     Request,
 )
-from twinbus.broker.entities.shelf import READ_AHEAD_BYTES, READ_AHEAD_CHUNKS
 
 if TYPE_CHECKING:
     from twinbus.broker.namespace import Namespace

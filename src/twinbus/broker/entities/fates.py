@@ -55,7 +55,7 @@ def give_back(queue: Queue, chunk: Chunk, mask: int) -> None:
     """Hand the messages out again, at their old place. Deferred ones stay put aside."""
     mask &= ~(chunk.gone | chunk.deferred | chunk.locked | chunk.moving)
     if mask:
-        queue.returned.add(chunk, mask)
+        queue.lane.returned.add(chunk, mask)
     queue.shelf.release(chunk)
 
 

@@ -20,8 +20,9 @@ from twinbus.broker.entities import fates
 from twinbus.broker.entities.batch import Arrival, Batch, Ticket
 from twinbus.broker.entities.calendar import Calendar
 from twinbus.broker.entities.chunk import Chunk, span_mask
-from twinbus.broker.entities.consumer import Consumer, Grant, Turns
+from twinbus.broker.entities.consumer import Consumer, Grant
 from twinbus.broker.entities.description import QueueDescription
+from twinbus.broker.entities.lane import Lane
 from twinbus.broker.entities.locks import LockRun, LockTable
 from twinbus.broker.entities.outcome import (
     Abandon,
@@ -33,7 +34,6 @@ from twinbus.broker.entities.outcome import (
 )
 from twinbus.broker.entities.record import IncomingMessage, expiry_of
 from twinbus.broker.entities.requests import FindTimes, LoadBlob, LoadNext, Request
-from twinbus.broker.entities.returned import Returned
 from twinbus.broker.entities.shelf import Shelf
 from twinbus.broker.entities.witness import Happening, Witness
 from twinbus.broker.entities.writing import close, undo
@@ -65,18 +65,16 @@ class Queue:
         self.byte_count = counters.byte_count
         self.deferred_count = counters.deferred_count
         self.scheduled_count = counters.scheduled_count
-        self.shelf = Shelf(counters.next_seq - 1)
+        self.shelf = Shelf()
+        self.lane = Lane(self.shelf, counters.next_seq - 1)
         self.locks = LockTable(chance)
         self.batch = Batch()
         self.in_flight: Batch | None = None
         self.saving: list[Chunk] = []
-        self.returned = Returned()
         self.is_deleted = False
         self.witness: Witness | None = None
-        self._turns = Turns()
         self._calendar = Calendar(self.shelf.grace)
         self._requests: list[Request] = []
-        self._is_loading = False
         self._blobs_asked: set[int] = set()
         if self.message_count or self.scheduled_count:
             self._requests.append(FindTimes())
@@ -93,7 +91,7 @@ class Queue:
     @property
     def is_reading(self) -> bool:
         """Messages that could be handed out are on their way from disk."""
-        return self._is_loading or bool(self._blobs_asked)
+        return self.lane.is_loading or bool(self._blobs_asked)
 
     @property
     def active_count(self) -> int:
@@ -172,7 +170,7 @@ class Queue:
         self._mark_saved(landed)
         for chunk in self.saving:
             self._calendar.note_expiry(chunk.expires_ms)
-            self.shelf.append_committed(chunk, keep=self._turns.has_anyone)
+            self.lane.append_committed(chunk)
         for arrival in batch.scheduled:
             self._calendar.note_due(min(message.due_ms or 0 for message in arrival.messages))
         for chunk in landed:
@@ -225,39 +223,40 @@ class Queue:
     # -- receiving ------------------------------------------------------------------------
 
     def attach(self, consumer: Consumer) -> None:
-        self._turns.add(consumer)
+        self.lane.turns.add(consumer)
 
     def detach(self, consumer: Consumer) -> None:
         """The receiver is gone. Its locks stay until they run out (rule M2)."""
-        self._turns.discard(consumer)
-        if not self._turns.has_anyone:
-            self.shelf.clear_window()
-            self.returned.drop_blobs()
+        self.lane.turns.discard(consumer)
+        if not self.lane.turns.has_anyone:
+            self.lane.rest()
 
     def wake(self, consumer: Consumer) -> None:
         """The consumer may have room now."""
-        self._turns.wake(consumer)
+        self.lane.turns.wake(consumer)
 
     def pump(self, now: Instant) -> list[Grant]:
         """Hand out what can be handed out."""
         grants: list[Grant] = []
-        if not self.description.status.can_receive:
-            return grants
-        while (consumer := self._turns.first()) is not None:
-            source = self._next_source(now)
+        if self.description.status.can_receive:
+            self._pump(self.lane, now, grants)
+        return grants
+
+    def _pump(self, lane: Lane, now: Instant, grants: list[Grant]) -> None:
+        while (consumer := lane.turns.first()) is not None:
+            source = self._next_source(lane, now)
             if source is None:
                 break
             grants.append(self._grant(consumer, *source, now))
-            self._turns.next()
-        if consumer is not None and not self._is_loading and self.shelf.needs_more():
-            self._is_loading = True
-            self._requests.append(LoadNext(self.shelf.loaded_through, self.shelf.committed_through))
-        return grants
+            lane.turns.next()
+        if consumer is not None and not lane.is_loading and lane.needs_more():
+            lane.is_loading = True
+            self._requests.append(LoadNext(lane, lane.loaded_through, lane.committed_through))
 
-    def _next_source(self, now: Instant) -> tuple[Chunk, int, int] | None:
+    def _next_source(self, lane: Lane, now: Instant) -> tuple[Chunk, int, int] | None:
         """The oldest messages that can be handed out: (chunk, index, count)."""
-        returned = self._first_returned(now)
-        head = self._first_in_window(now)
+        returned = self._first_fresh(lane.returned.first, now)
+        head = self._first_fresh(lane.head, now)
         if returned is None:
             return None if head is None else (head, *head.next_free())
         index, count = returned.next_returned()
@@ -270,14 +269,9 @@ class Queue:
             return None
         return returned, index, count
 
-    def _first_in_window(self, now: Instant) -> Chunk | None:
-        while (chunk := self.shelf.head()) is not None:
-            if not fates.expire(self, chunk, now):
-                return chunk
-        return None
-
-    def _first_returned(self, now: Instant) -> Chunk | None:
-        while (chunk := self.returned.first()) is not None:
+    def _first_fresh(self, first: Callable[[], Chunk | None], now: Instant) -> Chunk | None:
+        """The first chunk, once nothing in it has expired."""
+        while (chunk := first()) is not None:
             if not fates.expire(self, chunk, now):
                 return chunk
         return None
@@ -396,9 +390,10 @@ class Queue:
     # -- answers to requests --------------------------------------------------------------
 
     def chunks_loaded(self, request: LoadNext, loaded: Iterable[LoadedChunk]) -> None:
-        self._is_loading = False
-        if self.shelf.loaded_through == request.after_seq and self._turns.has_anyone:
-            self.shelf.append_loaded(loaded, request.through_seq)
+        lane = request.lane
+        lane.is_loading = False
+        if lane.loaded_through == request.after_seq and lane.turns.has_anyone:
+            lane.append_loaded(loaded, request.through_seq)
 
     def blob_loaded(self, request: LoadBlob, loaded: LoadedChunk | None) -> None:
         chunk = request.chunk

@@ -9,12 +9,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from twinbus.broker.entities.chunk import Chunk
+from twinbus.broker.entities.lane import Lane
 
 
 @dataclass(frozen=True, slots=True)
 class LoadNext:
-    """Read the chunks behind ``after_seq``; answer with ``chunks_loaded``."""
+    """Read the chunks of a lane behind ``after_seq``; answer with ``chunks_loaded``."""
 
+    lane: Lane
     after_seq: int
     through_seq: int
 

@@ -13,7 +13,8 @@
 
 A caller shows the same shared access signature as on AMQP, in the Authorization header, made
 out to this host. Errors are one JSON object with a sentence. A key is told once, to whoever
-made it, and is in no log.
+made it, and is in no log. Every other path belongs to the administration protocol of the stock
+clients, for the namespace whose key made the token.
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ from starlette.routing import Route
 from twinbus import __version__
 from twinbus.broker.access.claims import AuthorizationRule, Claim
 from twinbus.broker.access.sas import parse_token, verify
+from twinbus.broker.administration.application import answer_for_any
 from twinbus.broker.broker import Broker, RunningNamespace
 from twinbus.broker.entities.description import QueueDescription
 from twinbus.broker.entities.queue import Queue
@@ -79,6 +81,7 @@ def admin_application(broker: Broker) -> Starlette:
             Route(rule, desk.put_rule, methods=["PUT"]),
             Route(rule, desk.delete_rule, methods=["DELETE"]),
             Route(key, desk.regenerate_key, methods=["POST"]),
+            Route("/{path:path}", desk.administer, methods=["GET", "PUT", "DELETE"]),
         ],
         exception_handlers={
             AdminError: _as_json,
@@ -191,6 +194,10 @@ class AdminDesk:
                 for each in meter
             ]
         )
+
+    async def administer(self, request: Request) -> Response:
+        """The administration protocol of the stock clients; see ``administration``."""
+        return await answer_for_any(request, self._broker.namespaces.values())
 
     # -- access rules ---------------------------------------------------------------------
 

@@ -61,6 +61,7 @@ class RunningNamespace:
         self._server = server
         self._keys = keys
         self.name = namespace.name
+        self.started_at_ms = namespace.now().wall_ms
         self.port: int = server.sockets[0].getsockname()[1]
         shown = "localhost" if host in LOOPBACK_NAMES else host
         self.endpoint = f"sb://{shown}:{self.port}"

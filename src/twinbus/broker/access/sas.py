@@ -101,6 +101,10 @@ class Audience:
             return self
         return replace(self, host_names=self.host_names | {host_name.lower()})
 
+    def answers_to(self, host_name: str | None) -> bool:
+        """Whether a client that uses this name can have meant this namespace."""
+        return bool(host_name) and str(host_name).lower() in self.host_names
+
 
 @dataclass(frozen=True, slots=True)
 class Grant:

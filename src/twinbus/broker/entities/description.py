@@ -90,6 +90,8 @@ class QueueDescription:
     duplicate_detection_window_ms: int = 600_000
     """How long the id of a message is remembered."""
     enable_partitioning: bool = False
+    enable_express: bool = False
+    """Kept and reported; this broker has every message on disk before it says so."""
     forward_to: str | None = None
     forward_dead_lettered_messages_to: str | None = None
     created_at_ms: int = 0

@@ -1,0 +1,56 @@
+"""Whose token opens what, over HTTP.
+
+Rule 1: the port in the audience is the socket's own; the Host header is the caller's word.
+Rule 2: an unknown key name and a wrong signature get the same answer (see access/sas.py).
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Final
+
+from starlette.requests import Request
+
+from twinbus.broker.access.claims import Claim
+from twinbus.broker.access.sas import Audience, Grant, parse_token, verify
+from twinbus.broker.administration.requests import host_name_of
+from twinbus.broker.namespace import Namespace
+from twinbus.errors import AccessDenied
+
+__all__ = ["audience_of", "grant_of", "may_manage"]
+
+# With a ready-made signature the stock client writes this word before it.
+_BEARER: Final = "Bearer "
+_SIGNATURE: Final = "SharedAccessSignature "
+
+
+def grant_of(request: Request, namespace: Namespace) -> Grant:
+    """What the request's token grants; raises AccessDenied."""
+    shown = request.headers.get("authorization", "")
+    if not shown:
+        raise AccessDenied(
+            "the request has no Authorization", hint="Make the client from a connection string"
+        )
+    if shown.startswith(_BEARER):
+        shown = shown[len(_BEARER) :]
+        if not shown.startswith(_SIGNATURE):
+            raise AccessDenied(
+                "tokens of an identity provider are not understood here",
+                hint="Make the client from a connection string with a shared access key",
+            )
+    return verify(
+        parse_token(shown),
+        audience=audience_of(request, namespace),
+        rules=namespace.rules_for,
+        now_s=namespace.now().wall_ms / 1000,
+    )
+
+
+def audience_of(request: Request, namespace: Namespace) -> Audience:
+    """The names and the port under which the caller reached the namespace."""
+    port = request.scope["server"][1]
+    return replace(namespace.audience, port=port).known_as(host_name_of(request))
+
+
+def may_manage(grant: Grant, segments: tuple[str, ...]) -> bool:
+    return Claim.MANAGE in grant.claims and grant.covers(segments)

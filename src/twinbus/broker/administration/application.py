@@ -1,0 +1,117 @@
+"""One namespace as an ASGI application: the administration protocol at "/".
+
+    application = namespace_application(running_namespace)
+
+Rule 1: host, then token, then everything else: a stranger learns nothing, not even what exists.
+Rule 2: every answer is one XML document with a status that the stock clients expect; a refusal
+        is ``<Error>`` with a sentence.
+Rule 3: nothing is for a browser: no CORS headers, no sniffing, no framing, no cache.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable, Collection
+from typing import Final
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from twinbus.broker.administration.access import grant_of, may_manage
+from twinbus.broker.administration.call import Answer, Call
+from twinbus.broker.administration.entity_desk import (
+    delete_entity,
+    get_entity,
+    get_namespace,
+    list_queues,
+    put_entity,
+)
+from twinbus.broker.administration.refusals import Refused, status_of
+from twinbus.broker.administration.requests import check_host, version_of
+from twinbus.broker.administration.targets import Kind, Target, parse_target
+from twinbus.broker.administration.xml_writing import error
+from twinbus.broker.broker import RunningNamespace
+from twinbus.errors import AccessDenied, TwinbusError
+
+__all__ = ["answer", "answer_for_any", "namespace_application"]
+
+logger = logging.getLogger("twinbus.broker")
+
+Handler = Callable[[Call], Awaitable[Answer]]
+
+HANDLERS: Final[dict[tuple[Kind, str], Handler]] = {
+    ("namespace", "GET"): get_namespace,
+    ("queues", "GET"): list_queues,
+    ("entity", "GET"): get_entity,
+    ("entity", "PUT"): put_entity,
+    ("entity", "DELETE"): delete_entity,
+}
+MEDIA_TYPE: Final = "application/atom+xml;charset=utf-8"
+ERROR_MEDIA_TYPE: Final = "application/xml;charset=utf-8"
+# An answer may hold keys, and what it repeats must never be taken for a page.
+HEADERS: Final = {
+    "Cache-Control": "no-store",
+    "X-Content-Type-Options": "nosniff",
+    "Content-Security-Policy": "default-src 'none'; frame-ancestors 'none'",
+}
+
+
+def namespace_application(namespace: RunningNamespace) -> ASGIApp:
+    """The administration of one namespace."""
+
+    async def application(scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http":
+            response = await answer(Request(scope, receive), namespace)
+            await response(scope, receive, send)
+
+    return application
+
+
+async def answer_for_any(request: Request, namespaces: Collection[RunningNamespace]) -> Response:
+    """What that one of several namespaces says whose keys made the request's token."""
+    refusal: TwinbusError = AccessDenied("no namespace is served here", hint="Start one first")
+    for namespace in namespaces:
+        try:
+            grant_of(request, namespace.access)
+        except AccessDenied as error:
+            refusal = error
+        else:
+            return await answer(request, namespace)
+    return _refusal(status_of(refusal), str(refusal))
+
+
+async def answer(request: Request, namespace: RunningNamespace) -> Response:
+    """What the namespace says to a request."""
+    try:
+        status, body = await _answer(request, namespace)
+    except (Refused, TwinbusError) as refusal:
+        return _refusal(status_of(refusal), str(refusal))
+    except Exception:
+        logger.exception("the administration of %s failed at a request", namespace.name)
+        return _refusal(500, "The broker failed at this request. Its log says why.")
+    return Response(body, status, HEADERS, media_type=MEDIA_TYPE)
+
+
+async def _answer(request: Request, namespace: RunningNamespace) -> Answer:
+    check_host(request, namespace.access.audience)
+    grant = grant_of(request, namespace.access)
+    target = parse_target(request.scope["path"])
+    if not may_manage(grant, target.segments):
+        raise AccessDenied(
+            "the claim Manage is missing for this", hint="Use a key whose rule has it"
+        )
+    call = Call(request, namespace, target, version_of(request))
+    return await _handler(target, request.method)(call)
+
+
+def _handler(target: Target, method: str) -> Handler:
+    handler = HANDLERS.get((target.kind, method))
+    if handler is None:
+        known = [verb for kind, verb in HANDLERS if kind == target.kind]
+        raise Refused(405, f"This can be asked for with {', '.join(known) or 'nothing'} only.")
+    return handler
+
+
+def _refusal(status: int, sentence: str) -> Response:
+    return Response(error(status, sentence), status, HEADERS, media_type=ERROR_MEDIA_TYPE)

@@ -1,0 +1,255 @@
+"""Which XML element is which property of a queue, a topic or a subscription.
+
+Rule 1: the tables are in the order in which the elements are written; the service and its
+        clients count on it.
+Rule 2: an update is a replacement. What it leaves out takes its default, except for what cannot
+        change after creation, which stays; saying it differently is refused.
+Rule 3: an element that only the broker can know is written, and passes unread when a client
+        sends back what it got.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+from xml.etree.ElementTree import Element
+
+from twinbus.broker.access.claims import RuleSet
+from twinbus.broker.access.sas import Audience
+from twinbus.broker.administration.forwarding import path_of_url, url_of_path
+from twinbus.broker.administration.refusals import Refused
+from twinbus.broker.administration.rules_xml import read_rules, rules_text
+from twinbus.broker.administration.values import (
+    duration_ms,
+    duration_text,
+    flag,
+    flag_text,
+    lifetime_ms,
+    lifetime_text,
+    time_text,
+    whole_number,
+)
+from twinbus.broker.administration.xml_reading import children, is_empty, text_of
+from twinbus.broker.administration.xml_writing import element, escaped
+from twinbus.broker.entities.description import QueueDescription
+
+__all__ = ["QUEUE", "SUBSCRIPTION", "TOPIC", "Shape"]
+
+
+@dataclass(frozen=True, slots=True)
+class Codec:
+    """How the text of an element and a property become each other."""
+
+    read: Callable[[str, str], Any]
+    """Takes the text and the element's name."""
+    write: Callable[[Any], str]
+    """Returns what is safe to stand in an element."""
+
+
+FLAG: Final = Codec(flag, flag_text)
+NUMBER: Final = Codec(whole_number, str)
+KILOBYTES: Final = Codec(
+    lambda text, name: whole_number(text, name) * 1_024, lambda value: str(value // 1_024)
+)
+DURATION: Final = Codec(duration_ms, duration_text)
+LIFETIME: Final = Codec(lifetime_ms, lifetime_text)
+WORD: Final = Codec(lambda text, _name: text, str)
+"""One of the protocol's own words."""
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """A property that a client may set."""
+
+    element: str
+    field: str
+    codec: Codec
+    is_fixed: bool = False
+    """It cannot change after creation."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fact:
+    """Something that only the broker can know, or that is read in a way of its own."""
+
+    element: str
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """One kind of description: its elements in their order."""
+
+    kind: str
+    """The name of its element."""
+    rows: tuple[Setting | Fact, ...]
+
+    def read(
+        self, parent: Element, audience: Audience, current: QueueDescription | None
+    ) -> dict[str, Any]:
+        """The properties that a client asks for; ``current`` are those that it replaces."""
+        found = children(parent, [row.element for row in self.rows])
+        said = {name: each for name, each in found.items() if not is_empty(each)}
+        values = {
+            row.field: row.codec.read(text_of(said[row.element]).strip(), row.element)
+            for row in self.rows
+            if isinstance(row, Setting) and row.element in said
+        }
+        values.update(self._read_special(said, audience, current))
+        if current is not None:
+            self._keep_fixed(values, current)
+        return values
+
+    def _read_special(
+        self, said: dict[str, Element], audience: Audience, current: QueueDescription | None
+    ) -> dict[str, Any]:
+        values: dict[str, Any] = {}
+        for name, field in FORWARDING.items():
+            if name in said:
+                values[field] = path_of_url(text_of(said[name]), audience)
+        if "UserMetadata" in said:
+            values["user_metadata"] = text_of(said["UserMetadata"])
+        if "AuthorizationRules" in said:
+            known = RuleSet() if current is None else current.authorization_rules
+            values["authorization_rules"] = read_rules(said["AuthorizationRules"], known)
+        return values
+
+    def _keep_fixed(self, values: dict[str, Any], current: QueueDescription) -> None:
+        for row in self.rows:
+            if isinstance(row, Setting) and row.is_fixed:
+                before = getattr(current, row.field)
+                if values.setdefault(row.field, before) != before:
+                    raise Refused(
+                        400, f"{row.element} cannot change. Delete the entity and make it anew."
+                    )
+
+    def write(
+        self, description: QueueDescription, facts: Mapping[str, str], endpoint: str, version: str
+    ) -> str:
+        """The inside of the description's element."""
+        told = {**_written_specially(description, endpoint), **facts}
+        if version < LARGE_MESSAGE_VERSION:
+            told["MaxMessageSizeInKilobytes"] = None
+        parts = []
+        for row in self.rows:
+            if isinstance(row, Fact) or row.element in told:
+                text = told.get(row.element)
+            else:
+                text = row.codec.write(getattr(description, row.field))
+            parts.append(element(row.element, text))
+        return "".join(parts)
+
+
+def _written_specially(description: QueueDescription, endpoint: str) -> dict[str, str | None]:
+    rules = description.authorization_rules
+    told: dict[str, str | None] = {
+        "AuthorizationRules": rules_text(rules, description.updated_at_ms),
+        "EntityAvailabilityStatus": "Available",
+        "FilteringMessagesBeforePublishing": "false",
+        "EnableSubscriptionPartitioning": "false",
+        "IsAnonymousAccessible": "false",
+        "CreatedAt": time_text(description.created_at_ms),
+        "UpdatedAt": time_text(description.updated_at_ms),
+        "UserMetadata": escaped(description.user_metadata) or None,
+    }
+    for name, field in FORWARDING.items():
+        path: str | None = getattr(description, field)
+        told[name] = None if path is None else escaped(url_of_path(path, endpoint))
+    return told
+
+
+FORWARDING: Final = {
+    "ForwardTo": "forward_to",
+    "ForwardDeadLetteredMessagesTo": "forward_dead_lettered_messages_to",
+}
+# Clients that ask for an older version do not know the property.
+LARGE_MESSAGE_VERSION: Final = "2021-05"
+
+QUEUE: Final = Shape(
+    "QueueDescription",
+    (
+        Setting("LockDuration", "lock_duration_ms", DURATION),
+        Setting("MaxSizeInMegabytes", "max_size_mb", NUMBER),
+        Setting("RequiresDuplicateDetection", "requires_duplicate_detection", FLAG, is_fixed=True),
+        Setting("RequiresSession", "requires_session", FLAG, is_fixed=True),
+        Setting("DefaultMessageTimeToLive", "default_ttl_ms", LIFETIME),
+        Setting("DeadLetteringOnMessageExpiration", "dead_lettering_on_expiration", FLAG),
+        Setting("DuplicateDetectionHistoryTimeWindow", "duplicate_detection_window_ms", DURATION),
+        Setting("MaxDeliveryCount", "max_delivery_count", NUMBER),
+        Setting("EnableBatchedOperations", "enable_batched_operations", FLAG),
+        Fact("SizeInBytes"),
+        Fact("MessageCount"),
+        Fact("IsAnonymousAccessible"),
+        Fact("AuthorizationRules"),
+        Setting("Status", "status", WORD),
+        Fact("CreatedAt"),
+        Fact("UpdatedAt"),
+        Fact("AccessedAt"),
+        Fact("SupportOrdering"),
+        Fact("CountDetails"),
+        Setting("AutoDeleteOnIdle", "auto_delete_on_idle_ms", LIFETIME),
+        Setting("EnablePartitioning", "enable_partitioning", FLAG, is_fixed=True),
+        Fact("EntityAvailabilityStatus"),
+        Setting("EnableExpress", "enable_express", FLAG),
+        Fact("ForwardTo"),
+        Fact("UserMetadata"),
+        Fact("ForwardDeadLetteredMessagesTo"),
+        Setting("MaxMessageSizeInKilobytes", "max_message_size_bytes", KILOBYTES),
+    ),
+)
+TOPIC: Final = Shape(
+    "TopicDescription",
+    (
+        Setting("DefaultMessageTimeToLive", "default_ttl_ms", LIFETIME),
+        Setting("MaxSizeInMegabytes", "max_size_mb", NUMBER),
+        Setting("RequiresDuplicateDetection", "requires_duplicate_detection", FLAG, is_fixed=True),
+        Setting("DuplicateDetectionHistoryTimeWindow", "duplicate_detection_window_ms", DURATION),
+        Setting("EnableBatchedOperations", "enable_batched_operations", FLAG),
+        Fact("SizeInBytes"),
+        Fact("FilteringMessagesBeforePublishing"),
+        Fact("IsAnonymousAccessible"),
+        Fact("AuthorizationRules"),
+        Setting("Status", "status", WORD),
+        Fact("CreatedAt"),
+        Fact("UpdatedAt"),
+        Fact("AccessedAt"),
+        Setting("SupportOrdering", "support_ordering", FLAG),
+        Fact("CountDetails"),
+        Fact("SubscriptionCount"),
+        Fact("SqlFilterCount"),
+        Fact("CorrelationFilterCount"),
+        Setting("AutoDeleteOnIdle", "auto_delete_on_idle_ms", LIFETIME),
+        Setting("EnablePartitioning", "enable_partitioning", FLAG, is_fixed=True),
+        Fact("EntityAvailabilityStatus"),
+        Fact("EnableSubscriptionPartitioning"),
+        Setting("EnableExpress", "enable_express", FLAG),
+        Fact("UserMetadata"),
+        Setting("MaxMessageSizeInKilobytes", "max_message_size_bytes", KILOBYTES),
+    ),
+)
+SUBSCRIPTION: Final = Shape(
+    "SubscriptionDescription",
+    (
+        Setting("LockDuration", "lock_duration_ms", DURATION),
+        Setting("RequiresSession", "requires_session", FLAG, is_fixed=True),
+        Setting("DefaultMessageTimeToLive", "default_ttl_ms", LIFETIME),
+        Setting("DeadLetteringOnMessageExpiration", "dead_lettering_on_expiration", FLAG),
+        Setting(
+            "DeadLetteringOnFilterEvaluationExceptions", "dead_lettering_on_filter_errors", FLAG
+        ),
+        Fact("MessageCount"),
+        Setting("MaxDeliveryCount", "max_delivery_count", NUMBER),
+        Setting("EnableBatchedOperations", "enable_batched_operations", FLAG),
+        Setting("Status", "status", WORD),
+        Fact("ForwardTo"),
+        Fact("CreatedAt"),
+        Fact("UpdatedAt"),
+        Fact("AccessedAt"),
+        Fact("CountDetails"),
+        Fact("ForwardDeadLetteredMessagesTo"),
+        Setting("AutoDeleteOnIdle", "auto_delete_on_idle_ms", LIFETIME),
+        Fact("EntityAvailabilityStatus"),
+        Fact("UserMetadata"),
+        Fact("DefaultRuleDescription"),
+    ),
+)

@@ -1,0 +1,42 @@
+"""What only the broker can know about an entity: counts, sizes and times."""
+
+from __future__ import annotations
+
+from twinbus.broker.administration.values import time_text
+from twinbus.broker.administration.vocabulary import COUNT_DETAILS
+from twinbus.broker.entities.queue import Queue
+
+__all__ = ["count_details", "queue_facts"]
+
+
+def queue_facts(queue: Queue) -> dict[str, str]:
+    """The runtime elements of a queue's or a subscription's description.
+
+    A deferred message counts as an active one, as it does in the service.
+    """
+    dead = 0 if queue.dead_letters is None else queue.dead_letters.message_count
+    dead_bytes = 0 if queue.dead_letters is None else queue.dead_letters.byte_count
+    return {
+        "SizeInBytes": str(queue.byte_count + dead_bytes),
+        "MessageCount": str(queue.message_count + queue.scheduled_count + dead),
+        "AccessedAt": time_text(getattr(queue, "accessed_at_ms", 0)),
+        "SupportOrdering": "true",
+        "CountDetails": count_details(
+            active=queue.message_count, dead=dead, scheduled=queue.scheduled_count
+        ),
+    }
+
+
+def count_details(*, active: int, dead: int, scheduled: int, transfer: int = 0) -> str:
+    """The counts by state, each in the namespace that the clients look in."""
+    counts = {
+        "ActiveMessageCount": active,
+        "DeadLetterMessageCount": dead,
+        "ScheduledMessageCount": scheduled,
+        "TransferMessageCount": transfer,
+        "TransferDeadLetterMessageCount": 0,
+    }
+    return "".join(
+        f'<d2p1:{name} xmlns:d2p1="{COUNT_DETAILS}">{count}</d2p1:{name}>'
+        for name, count in counts.items()
+    )

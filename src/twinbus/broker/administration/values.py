@@ -1,0 +1,117 @@
+"""Durations, times, numbers and flags as the administration protocol spells them.
+
+Rule 1: a value is read one way or refused with a sentence that names its element.
+Rule 2: the longest duration of .NET means "never", which is None here.
+"""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime, timedelta
+from typing import Final
+
+from twinbus.broker.entities.description import DURATION_MS_MAX
+from twinbus.errors import ConfigurationError
+
+__all__ = [
+    "duration_ms",
+    "duration_text",
+    "flag",
+    "flag_text",
+    "lifetime_ms",
+    "lifetime_text",
+    "time_text",
+    "whole_number",
+]
+
+NEVER: Final = "P10675199DT2H48M5.4775807S"
+# No honest value is longer, and no number in it reaches what takes long to convert.
+VALUE_LENGTH_MAX: Final = 64
+
+_DURATION = re.compile(
+    r"P(?:(?P<weeks>[0-9]{1,10})W)?(?:(?P<days>[0-9]{1,10})D)?"
+    r"(?:T(?:(?P<hours>[0-9]{1,10})H)?(?:(?P<minutes>[0-9]{1,10})M)?"
+    r"(?:(?P<seconds>[0-9]{1,10})(?:\.(?P<fraction>[0-9]{1,10}))?S)?)?",
+    re.ASCII,
+)
+_NUMBER = re.compile(r"[+-]?[0-9]{1,19}", re.ASCII)
+_FLAGS: Final = {"true": True, "1": True, "false": False, "0": False}
+_UNITS_S: Final = {"weeks": 604_800, "days": 86_400, "hours": 3_600, "minutes": 60, "seconds": 1}
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+# What the service says for a time that has not come about yet.
+_NO_TIME: Final = "0001-01-01T00:00:00Z"
+# Until the end of year 9999, which calendars can still show.
+_TIME_MS_MAX: Final = 253_402_300_799_999
+
+
+def duration_ms(text: str, name: str) -> int:
+    """Milliseconds of an ISO 8601 duration; what is finer is cut off."""
+    match = _DURATION.fullmatch(text) if len(text) <= VALUE_LENGTH_MAX else None
+    if match is None or text[-1] in "PT":
+        raise ConfigurationError(
+            f"{name} is not a duration: {text[:VALUE_LENGTH_MAX]!a}",
+            hint="Write days, hours, minutes and seconds as in P1DT2H30M or PT30S",
+        )
+    total_ms = sum(int(match[unit] or 0) * size_s for unit, size_s in _UNITS_S.items()) * 1_000
+    total_ms += int((match["fraction"] or "0").ljust(3, "0")[:3])
+    # The stock client rounds the longest duration up by less than a millisecond.
+    if total_ms > DURATION_MS_MAX + 1:
+        raise ConfigurationError(
+            f"{name} is longer than any duration may be", hint=f"Use {NEVER} for 'never'"
+        )
+    return min(total_ms, DURATION_MS_MAX)
+
+
+def duration_text(total_ms: int) -> str:
+    """The shortest spelling of a duration."""
+    seconds, fraction_ms = divmod(total_ms, 1_000)
+    days, seconds = divmod(seconds, 86_400)
+    hours, seconds = divmod(seconds, 3_600)
+    minutes, seconds = divmod(seconds, 60)
+    date = f"{days}D" if days else ""
+    time = (f"{hours}H" if hours else "") + (f"{minutes}M" if minutes else "")
+    if fraction_ms:
+        time += f"{seconds}.{fraction_ms:03}".rstrip("0") + "S"
+    elif seconds or not (date or time):
+        time += f"{seconds}S"
+    return f"P{date}T{time}" if time else f"P{date}"
+
+
+def lifetime_ms(text: str, name: str) -> int | None:
+    """A duration that may be "never"."""
+    total_ms = duration_ms(text, name)
+    return None if total_ms >= DURATION_MS_MAX else total_ms
+
+
+def lifetime_text(total_ms: int | None) -> str:
+    return NEVER if total_ms is None else duration_text(total_ms)
+
+
+def time_text(wall_ms: int) -> str:
+    """A moment in UTC; 0 is one that has not come about yet."""
+    if not 0 < wall_ms <= _TIME_MS_MAX:
+        return _NO_TIME
+    moment = _EPOCH + timedelta(milliseconds=wall_ms)
+    return f"{moment:%Y-%m-%dT%H:%M:%S}.{wall_ms % 1_000:03}Z"
+
+
+def whole_number(text: str, name: str) -> int:
+    if not _NUMBER.fullmatch(text):
+        raise ConfigurationError(
+            f"{name} is not a whole number: {text[:VALUE_LENGTH_MAX]!a}", hint="Use digits only"
+        )
+    return int(text)
+
+
+def flag(text: str, name: str) -> bool:
+    value = _FLAGS.get(text.lower())
+    if value is None:
+        raise ConfigurationError(
+            f"{name} is neither true nor false: {text[:VALUE_LENGTH_MAX]!a}",
+            hint="Write true or false",
+        )
+    return value
+
+
+def flag_text(value: bool) -> str:
+    return "true" if value else "false"

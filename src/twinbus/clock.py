@@ -17,6 +17,10 @@ class Instant(NamedTuple):
     monotonic_s: float
     wall_ms: int
 
+    def later_s(self, at_ms: int) -> float:
+        """When the monotonic clock will show what the wall clock calls ``at_ms``."""
+        return self.monotonic_s + (at_ms - self.wall_ms) / 1000
+
 
 class Clock(Protocol):
     """Whatever can say what time it is."""

@@ -63,7 +63,11 @@ def test_the_official_shape_is_read() -> None:
     [(name, [queue])] = parse_config_json(OFFICIAL)
     assert name == "sbemulatorns"
     assert queue == QueueDescription(
-        path="queue.1", default_ttl_ms=3_600_000, lock_duration_ms=60_000, max_delivery_count=3
+        path="queue.1",
+        default_ttl_ms=3_600_000,
+        duplicate_detection_window_ms=20_000,
+        lock_duration_ms=60_000,
+        max_delivery_count=3,
     )
 
 
@@ -93,7 +97,6 @@ def test_topics_are_refused_by_name() -> None:
     ("name", "value"),
     [
         ("RequiresSession", True),
-        ("RequiresDuplicateDetection", True),
         ("ForwardTo", "other"),
         ("ForwardDeadLetteredMessagesTo", "other"),
     ],

@@ -12,11 +12,14 @@ from twinbus.broker.store.port import (
     DeleteChunks,
     DeleteEntity,
     DeleteScheduled,
+    ForgetSeen,
     Op,
     PutMeta,
     PutScheduled,
+    PutSeen,
     PutState,
     ScheduledRow,
+    SeenRow,
     SetChunkExpiry,
     Store,
     Tombstone,
@@ -374,3 +377,32 @@ def test_a_store_that_is_not_open_says_so(store: Store) -> None:
     store.open()
     with pytest.raises(StoreFailed, match="open already"):
         store.open()
+
+
+def test_ids_are_remembered_page_by_page_and_forgotten_from_the_oldest(store: Store) -> None:
+    """M3: what duplicate detection knows survives a restart."""
+    # Given three pages of one queue and one of another
+    pages = [SeenRow(1, page, 1_000 + page, bytes([page]) * 16) for page in (1, 2, 3)]
+    other = SeenRow(2, 1, 5, bytes(32))
+    store.commit([entity(2, "invoices"), *map(PutSeen, [*pages, other])])
+
+    # When the oldest two are forgotten
+    store.commit([ForgetSeen(1, 2)])
+    store.close()
+
+    # Then the last is there, and the other queue has lost nothing
+    assert store.open().seen == {1: pages[2:], 2: [other]}
+    with pytest.raises(ValueError):
+        store.commit([PutSeen(pages[2])])
+
+
+def test_the_ids_of_a_deleted_queue_are_forgotten(store: Store) -> None:
+    """M3: a new queue begins without a memory."""
+    store.commit([PutSeen(SeenRow(1, 1, 5, bytes(16)))])
+    store.commit([DeleteEntity(1)])
+    store.commit([PutSeen(SeenRow(1, 2, 5, bytes(16))), ForgetSeen(1, 2)])
+    while store.maintain():
+        pass
+    store.close()
+
+    assert store.open().seen == {}

@@ -13,7 +13,13 @@ from tests.store.builders import all_chunks, chunk, counters, entity
 from tests.store.files import as_killed, fingerprint, flip_bit
 from tests.store.workload import Workload, content
 from twinbus.broker.store.connection import require_sqlite_version
-from twinbus.broker.store.port import PutScheduled, PutState, Tombstone
+from twinbus.broker.store.port import (
+    PutScheduled,
+    PutSeen,
+    PutState,
+    SeenRow,
+    Tombstone,
+)
 from twinbus.broker.store.sqlite import SqliteStore
 from twinbus.errors import (
     ConfigurationError,
@@ -211,13 +217,57 @@ def test_the_mark_of_another_store_is_refused(closed_store: Path, tmp_path: Path
         SqliteStore(closed_store).open()
 
 
+def test_a_store_of_the_first_format_is_taken_over_as_it_is(closed_store: Path) -> None:
+    """M8: opened, made ours in one transaction, and opened again."""
+    # Given a store as the first version wrote it
+    before = recovered_content(closed_store)
+    execute(closed_store, "DROP TABLE seen; PRAGMA user_version = 1")
+
+    # When it is opened, then everything in it is there, and it remembers ids from now on
+    assert recovered_content(closed_store) == before
+    store = SqliteStore(closed_store)
+    store.open()
+    store.commit([PutSeen(SeenRow(1, 1, 5, bytes(16)))])
+    store.close()
+    assert SqliteStore(closed_store).open().seen == {1: [SeenRow(1, 1, 5, bytes(16))]}
+
+
+def test_a_damaged_store_of_the_first_format_is_refused_and_stays_one(closed_store: Path) -> None:
+    """M8: nothing is written into a store that is refused."""
+    execute(closed_store, "DROP TABLE seen; PRAGMA user_version = 1; DELETE FROM chunk")
+    before = fingerprint(closed_store.parent)
+
+    with pytest.raises(StoreCorrupt):
+        SqliteStore(closed_store).open()
+    assert before.items() <= fingerprint(closed_store.parent).items()
+
+
+def test_damaged_ids_are_reported(closed_store: Path) -> None:
+    """M8: an id that reads as another would let a duplicate in."""
+    store = SqliteStore(closed_store)
+    store.open()
+    store.commit([PutSeen(SeenRow(1, 1, 5, bytes(16)))])
+    store.close()
+    execute(closed_store, "UPDATE seen SET at_ms = 6")
+
+    with pytest.raises(StoreCorrupt, match="ids"):
+        SqliteStore(closed_store).open()
+
+
+def recovered_content(path: Path) -> object:
+    store = SqliteStore(path)
+    found = content(store, store.open())
+    store.close()
+    return found
+
+
 def test_another_format_version_is_refused_and_not_touched(closed_store: Path) -> None:
     # Given a store of a later format
-    execute(closed_store, "PRAGMA user_version = 2")
+    execute(closed_store, "PRAGMA user_version = 99")
     before = fingerprint(closed_store.parent)
 
     # When it is opened, it is refused by a clear sentence and no byte changes
-    with pytest.raises(StoreVersionMismatch, match="format 2"):
+    with pytest.raises(StoreVersionMismatch, match="format 99"):
         SqliteStore(closed_store).open()
     assert fingerprint(closed_store.parent) == before
 

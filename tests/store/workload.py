@@ -17,15 +17,18 @@ from twinbus.broker.store.port import (
     DeleteEntity,
     DeleteScheduled,
     EntityRow,
+    ForgetSeen,
     Op,
     PutChunk,
     PutCounters,
     PutEntity,
     PutMeta,
     PutScheduled,
+    PutSeen,
     PutState,
     QueueCounters,
     Recovered,
+    SeenRow,
     SetChunkExpiry,
     Store,
     Tombstone,
@@ -45,6 +48,7 @@ class QueueBooks:
     """first_seq -> the messages that are not settled."""
     deferred: set[int] = field(default_factory=set)
     scheduled: set[int] = field(default_factory=set)
+    seen_page: int = 0
 
     def take_seqs(self, count: int) -> int:
         first_seq, self.next_seq = self.next_seq, self.next_seq + count
@@ -173,12 +177,24 @@ class Workload:
             ops.append(PutChunk(row))
         return [*ops, books.counters()]
 
+    def remember(self, random: Random) -> list[Op]:
+        """Note ids that were seen, and sometimes forget the oldest."""
+        books = self._any_queue(random)
+        if books is None:
+            return []
+        books.seen_page += 1
+        row = SeenRow(books.queue_id, books.seen_page, random.randint(0, 99), random.randbytes(32))
+        ops: list[Op] = [PutSeen(row)]
+        if random.random() < 0.3:
+            ops.append(ForgetSeen(books.queue_id, random.randint(1, books.seen_page)))
+        return ops
+
     def put_meta(self, random: Random) -> list[Op]:
         return [PutMeta(random.choice("abc"), random.randint(0, 99))]
 
     _CHANGES = (
         create_queue, delete_queue, send, send, send, send, settle, settle, settle_chunks,
-        deliver, deliver, move_expiry, schedule, activate, put_meta,
+        deliver, deliver, move_expiry, schedule, activate, remember, put_meta,
     )  # fmt: skip
 
     def _blob(self, random: Random) -> bytes:
@@ -218,6 +234,7 @@ def content(store: Store, recovered: Recovered) -> dict[str, Any]:
         "counters": recovered.counters,
         "meta": recovered.meta,
         "next_queue_id": recovered.next_queue_id,
+        "seen": recovered.seen,
         "queues": queues,
     }
 

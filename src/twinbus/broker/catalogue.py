@@ -9,7 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from random import Random
 
+from twinbus.broker.entities.changes import check_change
 from twinbus.broker.entities.description import QueueDescription
+from twinbus.broker.entities.history import History
 from twinbus.broker.entities.queue import Queue
 from twinbus.broker.entities.witness import Witness
 from twinbus.broker.store.port import (
@@ -20,6 +22,7 @@ from twinbus.broker.store.port import (
     PutEntity,
     QueueCounters,
     Recovered,
+    SeenRow,
 )
 from twinbus.errors import ConfigurationError
 
@@ -52,14 +55,21 @@ class Catalogue:
                 description,
                 recovered.counters.get(entity.queue_id, _empty(entity.queue_id)),
                 recovered.counters.get(dead_letter_id, _empty(dead_letter_id)),
+                recovered.seen.get(entity.queue_id, []),
             )
 
     def _build(
-        self, description: QueueDescription, counters: QueueCounters, dead: QueueCounters
+        self,
+        description: QueueDescription,
+        counters: QueueCounters,
+        dead: QueueCounters,
+        seen: list[SeenRow],
     ) -> Queue:
         dead_letters = Queue(description, dead, self._chance, None)
         queue = Queue(description, counters, self._chance, dead_letters)
         queue.witness = dead_letters.witness = self._witness
+        if description.requires_duplicate_detection:
+            queue.history = History(seen, is_partitioned=description.enable_partitioning)
         return queue
 
     def find(self, path: str, sub_queue: str | None = None) -> Queue | None:
@@ -88,7 +98,7 @@ class Catalogue:
             )
         queue_id, dead_id = self._next_queue_id, self._next_queue_id + 1
         self._next_queue_id += 2
-        queue = self._build(description, _empty(queue_id), _empty(dead_id))
+        queue = self._build(description, _empty(queue_id), _empty(dead_id), [])
         self._queues[description.path] = queue
         dead_path = description.path + DEAD_LETTER_SUFFIX
         return queue, [
@@ -100,6 +110,7 @@ class Catalogue:
 
     def ops_to_update(self, queue: Queue, description: QueueDescription) -> list[Op]:
         """What must be stored before a queue that exists is described so."""
+        check_change(queue.description, description)
         row = EntityRow(queue.queue_id, description.path, KIND_QUEUE, description.to_json())
         return [PutEntity(row)]
 

@@ -174,16 +174,10 @@ def _forward_as(name: str) -> Callable[[Any], dict[str, Any]]:
     return lambda value: {name: value or None}
 
 
-def _checked_only(value: Any) -> dict[str, Any]:
-    """The window of duplicate detection: without the detection it changes nothing."""
-    parse_duration_ms(value)
-    return {}
-
-
 _PROPERTIES: Final[dict[str, Callable[[Any], dict[str, Any]]]] = {
     "DeadLetteringOnMessageExpiration": _as("dead_lettering_on_expiration"),
     "DefaultMessageTimeToLive": _duration_as("default_ttl_ms"),
-    "DuplicateDetectionHistoryTimeWindow": _checked_only,
+    "DuplicateDetectionHistoryTimeWindow": _duration_as("duplicate_detection_window_ms"),
     "ForwardDeadLetteredMessagesTo": _forward_as("forward_dead_lettered_messages_to"),
     "ForwardTo": _forward_as("forward_to"),
     "LockDuration": _duration_as("lock_duration_ms"),

@@ -110,7 +110,7 @@ def ingest(
         else:
             messages.append(_incoming(payload, sections, description, limits, now))
     if description.needs_facts:
-        _read_facts(messages)
+        _read_facts(messages, now)
     return Ingested(messages, ping_count, len(payload))
 
 
@@ -143,13 +143,13 @@ def ingest_run(
         sections = _checked(payload, 0, len(payload), description, limits)
         messages.append(_incoming(payload, sections, description, limits, now))
     if description.needs_facts:
-        _read_facts(messages)
+        _read_facts(messages, now)
     return messages
 
 
-def _read_facts(messages: list[IncomingMessage]) -> None:
+def _read_facts(messages: list[IncomingMessage], now: Instant) -> None:
     for message in messages:
-        message.facts = facts_of(message.record)
+        message.facts = facts_of(message.record, now.wall_ms)
 
 
 def _checked(

@@ -18,6 +18,7 @@ from twinbus.amqp.errors import AmqpError, Condition
 from twinbus.amqp.types import Array, Int, Long, Symbol, Timestamp
 from twinbus.broker.access.claims import Claim
 from twinbus.broker.entities.consumer import Consumer, Grant
+from twinbus.broker.entities.history import DUPLICATE
 from twinbus.broker.entities.outcome import (
     ABANDON,
     COMPLETE,
@@ -26,6 +27,7 @@ from twinbus.broker.entities.outcome import (
     Outcome,
 )
 from twinbus.broker.entities.queue import Queue
+from twinbus.broker.entities.record import IncomingMessage
 from twinbus.broker.ingest import FORMAT_MESSAGE, ingest
 from twinbus.broker.metering.tally import Operation, Tally, units_of
 from twinbus.broker.peeking import (
@@ -286,7 +288,7 @@ class ManagementDesk:
             raise AmqpError(Condition.RESOURCE_LIMIT_EXCEEDED, "The queue is full.")
         units = units_of([len(message.record) for message in messages])
         self._tally(Operation.SEND).took_in(1, len(messages), units, size)
-        queue.enqueue(messages, AnswerTicket(answer, _sequence_numbers))
+        queue.enqueue(messages, AnswerTicket(answer, partial(_sequence_numbers, messages)))
         namespace.touch(queue)
 
     def _cancel(self, body: dict[str, Any], answer: Answer) -> None:
@@ -308,8 +310,11 @@ def _unused(_grant: Grant) -> None:
     """A deferred message is handed over in the reply, not on a link."""
 
 
-def _sequence_numbers(seqs: range) -> dict[str, Any]:
-    return {"sequence-numbers": Array.of(_LONG_ARRAY, [Long(seq) for seq in seqs])}
+def _sequence_numbers(messages: list[IncomingMessage], seqs: range) -> dict[str, Any]:
+    """One number for each message; a duplicate was dropped and has none, which is 0."""
+    numbers = iter(seqs)
+    given = [Long(0 if m.facts is DUPLICATE else next(numbers)) for m in messages]
+    return {"sequence-numbers": Array.of(_LONG_ARRAY, given)}
 
 
 def _items(body: dict[str, Any], key: str) -> list[Any]:

@@ -60,6 +60,8 @@ class Batch:
     tickets: list[Ticket] = field(default_factory=list)
     notes: list[Note] = field(default_factory=list)
     """What the witness will be told."""
+    seen_through: int = 0
+    """Ids of messages are forgotten up to this page (history.py)."""
     swept: bool = False
     """It acts on expired or due messages, so the next such moment must be looked up after it."""
 
@@ -72,6 +74,7 @@ class Batch:
             or self.states
             or self.expiries
             or self.tickets
+            or self.seen_through
         )
 
     def chunks(self) -> list[Chunk]:

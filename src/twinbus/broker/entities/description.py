@@ -195,7 +195,6 @@ _WINDOW_RANGE: Final = (DUPLICATE_WINDOW_MS_MIN, DUPLICATE_WINDOW_MS_MAX)
 _NOT_SUPPORTED_YET: Final[dict[str, tuple[object, str]]] = {
     "auto_delete_on_idle_ms": (None, "deleting an idle queue"),
     "requires_session": (False, "a queue with sessions"),
-    "requires_duplicate_detection": (False, "duplicate detection"),
     "enable_partitioning": (False, "a partitioned queue"),
     "forward_to": (None, "forwarding"),
     "forward_dead_lettered_messages_to": (None, "forwarding of dead-lettered messages"),

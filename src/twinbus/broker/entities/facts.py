@@ -23,9 +23,11 @@ class MessageFacts(NamedTuple):
     """With its type in front when it is not text: the number 1 is not the text "1"."""
     session_id: str | None
     partition_key: str | None
+    arrived_ms: int = 0
+    """When it came, on the wall clock."""
 
 
-def facts_of(record: bytes) -> MessageFacts:
+def facts_of(record: bytes, arrived_ms: int = 0) -> MessageFacts:
     """The ids of a stored message."""
     taken_apart = unpack_record(record, 0, len(record))
     bare = taken_apart.bare
@@ -38,6 +40,7 @@ def facts_of(record: bytes) -> MessageFacts:
         _as_text(message_id),
         session_id if isinstance(session_id, str) else None,
         _partition_key(taken_apart),
+        arrived_ms,
     )
 
 

@@ -23,6 +23,7 @@ from twinbus.broker.entities.chunk import Chunk, span_mask
 from twinbus.broker.entities.consumer import Consumer, Grant
 from twinbus.broker.entities.description import QueueDescription
 from twinbus.broker.entities.lane import Lane
+from twinbus.broker.entities.history import History, let_in, sweep_history, without_duplicates
 from twinbus.broker.entities.locks import LockRun, LockTable
 from twinbus.broker.entities.outcome import (
     Abandon,
@@ -73,6 +74,8 @@ class Queue:
         self.saving: list[Chunk] = []
         self.is_deleted = False
         self.witness: Witness | None = None
+        self.history: History | None = None
+        """The ids it has seen, if it detects duplicates; set by whoever makes the queue."""
         self._calendar = Calendar(self.shelf.grace)
         self._requests: list[Request] = []
         self._blobs_asked: set[int] = set()
@@ -116,6 +119,10 @@ class Queue:
     def enqueue(self, messages: list[IncomingMessage], ticket: Ticket | None) -> None:
         """Take messages in; ``ticket`` hears when they are on disk."""
         is_ours = ticket is None
+        if self.history is not None:
+            messages = without_duplicates(self, self.history, messages, ticket)
+            if not messages:
+                return
         if not self._count_in(messages):
             self.batch.arrivals.append(Arrival(messages, ticket, is_ours))
             return
@@ -180,6 +187,9 @@ class Queue:
             self._requests.append(FindTimes())
         told = self._tickets_of(batch)
         self.saving = []
+        if self.history is not None:
+            self.history.landed()
+            let_in(self, self.history)
         return told
 
     def _landed(self) -> Batch:
@@ -210,7 +220,10 @@ class Queue:
 
     def failed(self) -> list[Ticket]:
         """The store refused the changes in flight; who asked for them must be told so."""
-        return undo(self, self._landed())
+        refused = undo(self, self._landed())
+        if self.history is not None:
+            let_in(self, self.history)
+        return refused
 
     def discard(self) -> list[Ticket]:
         """The queue is deleted: who waits for changes that will never be written."""
@@ -218,6 +231,8 @@ class Queue:
         batch, self.batch = self.batch, Batch()
         arrivals = [*batch.arrivals, *batch.scheduled]
         waiting = [arrival.ticket for arrival in arrivals if arrival.ticket is not None]
+        if self.history is not None:
+            waiting += [each for _messages, each in self.history.take_waiting() if each is not None]
         return [*batch.tickets, *waiting]
 
     # -- receiving ------------------------------------------------------------------------
@@ -380,12 +395,17 @@ class Queue:
 
     def next_timer_s(self, now: Instant) -> float | None:
         """When to call handle_timer(), on the monotonic clock, or None."""
-        times = (self.locks.next_deadline_s(), self._calendar.next_timer_s(now))
+        times = [self.locks.next_deadline_s(), self._calendar.next_timer_s(now)]
+        if self.history is not None:
+            at_ms = self.history.next_sweep_ms(self.description.duplicate_detection_window_ms)
+            times.append(None if at_ms is None else now.later_s(at_ms))
         return min((at for at in times if at is not None), default=None)
 
     def handle_timer(self, now: Instant) -> None:
         self.expire_locks(now)
         self._requests += self._calendar.looks(now)
+        if self.history is not None:
+            sweep_history(self, self.history, now)
 
     # -- answers to requests --------------------------------------------------------------
 

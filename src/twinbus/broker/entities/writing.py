@@ -23,10 +23,12 @@ from twinbus.broker.store.port import (
     ChunkRow,
     DeleteChunks,
     DeleteScheduled,
+    ForgetSeen,
     Op,
     PutChunk,
     PutCounters,
     PutScheduled,
+    PutSeen,
     PutState,
     QueueCounters,
     SetChunkExpiry,
@@ -48,6 +50,7 @@ def close(queue: Queue, now: Instant) -> list[Op]:
     _put_removals(queue, batch, ops)
     _put_states(queue, batch, ops)
     _put_expiries(queue, batch, now, ops)
+    _put_seen(queue, batch, now, ops)
     ops.append(PutCounters(counters_of(queue)))
     return ops
 
@@ -142,6 +145,16 @@ def _put_expiries(queue: Queue, batch: Batch, now: Instant, ops: list[Op]) -> No
             ops.append(SetChunkExpiry(queue.queue_id, chunk.first_seq, expires_ms))
 
 
+def _put_seen(queue: Queue, batch: Batch, now: Instant, ops: list[Op]) -> None:
+    if queue.history is None:
+        return
+    row = queue.history.close(queue.queue_id, now.wall_ms)
+    if row is not None:
+        ops.append(PutSeen(row))
+    if batch.seen_through:
+        ops.append(ForgetSeen(queue.queue_id, batch.seen_through))
+
+
 def undo(queue: Queue, batch: Batch) -> list[Ticket]:
     """The store refused ``batch``: keep what is ours for the next one, refuse the rest."""
     refused = list(batch.tickets)
@@ -158,6 +171,10 @@ def undo(queue: Queue, batch: Batch) -> list[Ticket]:
     kept.unscheduled[:0] = batch.unscheduled
     kept.notes[:0] = batch.notes
     kept.swept |= batch.swept
+    kept.seen_through = max(kept.seen_through, batch.seen_through)
+    if queue.history is not None:
+        ours = [each for each in (*batch.arrivals, *batch.scheduled) if each.is_ours]
+        queue.history.take_back(message for each in ours for message in each.messages)
     refused += _refuse(queue, batch.arrivals, kept.arrivals)
     refused += _refuse(queue, batch.scheduled, kept.scheduled)
     return refused

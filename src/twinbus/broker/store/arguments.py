@@ -18,12 +18,14 @@ from twinbus.broker.store.port import (
     DeleteChunks,
     DeleteEntity,
     DeleteScheduled,
+    ForgetSeen,
     Op,
     PutChunk,
     PutCounters,
     PutEntity,
     PutMeta,
     PutScheduled,
+    PutSeen,
     PutState,
     SetChunkExpiry,
     Tombstone,
@@ -128,6 +130,19 @@ def _delete_scheduled(op: DeleteScheduled) -> int:
     return op.queue_id
 
 
+def _put_seen(op: PutSeen) -> int:
+    row = op.row
+    _check_range(row.queue_id, row.page, row.page)
+    _check_number("at_ms", row.at_ms)
+    _check_blob(row.digests)
+    return row.queue_id
+
+
+def _forget_seen(op: ForgetSeen) -> int:
+    _check_range(op.queue_id, op.through_page, op.through_page)
+    return op.queue_id
+
+
 def _put_counters(op: PutCounters) -> int:
     counters = op.counters
     _check_queue_id(counters.queue_id)
@@ -166,6 +181,8 @@ _CHECKS: Final[dict[type[Any], Callable[[Any], int]]] = {
     SetChunkExpiry: _set_chunk_expiry,
     PutScheduled: _put_scheduled,
     DeleteScheduled: _delete_scheduled,
+    PutSeen: _put_seen,
+    ForgetSeen: _forget_seen,
     PutCounters: _put_counters,
     PutEntity: _put_entity,
     DeleteEntity: _delete_entity,

@@ -28,10 +28,12 @@ from twinbus.broker.store.port import (
     MetaValue,
     QueueCounters,
     Recovered,
+    SeenRow,
 )
 from twinbus.errors import StoreCorrupt
 
 _NEXT_IN_TABLE: Final = "SELECT id FROM {table} WHERE id > ? ORDER BY id LIMIT 1"
+_SEEN: Final = "SELECT id, at_ms, crc, blob FROM seen WHERE id BETWEEN ? AND ? ORDER BY id"
 _SPANS: Final = "SELECT id, count FROM chunk WHERE id BETWEEN ? AND ? ORDER BY id"
 _TOMBSTONES: Final = (
     "SELECT id, last_id, crc, (SELECT id + count FROM chunk WHERE chunk.id <= tombstone.id"
@@ -80,10 +82,14 @@ class Audit:
     def garbage(self) -> list[int]:
         return [queue_id for (queue_id,) in self._sealed("SELECT queue_id, crc FROM garbage")]
 
-    def check_schema(self) -> None:
+    def version(self) -> int:
+        """The format version, which the file's head may not show while the log has it."""
+        return int(self._connection.pragma("user_version"))
+
+    def check_schema(self, version: int = schema.FORMAT_VERSION) -> None:
         """Every table and index is there and is the one that we made."""
         found = self._connection.execute("SELECT sql FROM sqlite_schema WHERE sql IS NOT NULL")
-        if sorted(sql for (sql,) in found) != sorted(schema.STATEMENTS):
+        if sorted(sql for (sql,) in found) != sorted(schema.VERSIONS.get(version, ())):
             raise self._damaged("its tables are not those of its format version")
 
     def recover(self, queue_id_last: int) -> Recovered:
@@ -95,7 +101,22 @@ class Audit:
         if max(live, default=0) > queue_id_last or not counters.keys() <= live:
             raise self._damaged("its entities and counters disagree")
         self._balance(live, counters)
-        return Recovered(entities, counters, meta, queue_id_last + 1)
+        return Recovered(entities, counters, meta, queue_id_last + 1, self._seen(live))
+
+    def _seen(self, live: set[int]) -> dict[int, list[SeenRow]]:
+        """The ids that queues remember; these rows are needed whole, and are checked here."""
+        seen: dict[int, list[SeenRow]] = {}
+        for queue_id in self._queues_in("seen", frozenset(live), set(self.garbage())):
+            queue = queue_id << SEQ_BITS
+            rows = self._connection.execute(_SEEN, (queue, queue | SEQ_MAX))
+            seen[queue_id] = [self._seen_row(*values) for values in rows]
+        return seen
+
+    def _seen_row(self, row_id: int, at_ms: int, crc: int, digests: bytes) -> SeenRow:
+        if seal.of_blob(row_id, at_ms, 0, digests) != crc:
+            detail = "the ids of messages do not match their checksum"
+            raise self._damaged(detail, row_id >> SEQ_BITS)
+        return SeenRow(row_id >> SEQ_BITS, row_id & SEQ_MAX, at_ms, digests)
 
     def _balance(self, live: set[int], counters: dict[int, QueueCounters]) -> None:
         totals = self._totals(Roster(frozenset(live), 0))

@@ -71,12 +71,15 @@ def remove_drafts(path: Path, disk: Disk) -> None:
 
 
 def check_head(path: Path, disk: Disk) -> None:
-    """Refuse a foreign or newer file before SQLite gets to touch it."""
+    """Refuse a foreign or newer file before SQLite gets to touch it.
+
+    The version of an older one is looked at again later: its log may know a newer one.
+    """
     head = disk.read_head(path, _HEAD_BYTES)
     if len(head) < _HEAD_BYTES or not head.startswith(_SQLITE_MAGIC):
         raise StoreCorrupt(path=path, detail="it is not a database")
     version, application_id = (int.from_bytes(head[at : at + 4], "big") for at in (60, 68))
     if application_id != schema.APPLICATION_ID:
         raise StoreCorrupt(path=path, detail="it is a database of another program")
-    if version != schema.FORMAT_VERSION:
+    if version not in schema.VERSIONS:
         raise StoreVersionMismatch(path=path, found=version, expected=schema.FORMAT_VERSION)

@@ -20,6 +20,7 @@ from twinbus.broker.store.port import (
     DeleteEntity,
     DeleteScheduled,
     EntityRow,
+    ForgetSeen,
     LoadedChunk,
     MetaValue,
     Op,
@@ -28,6 +29,7 @@ from twinbus.broker.store.port import (
     PutEntity,
     PutMeta,
     PutScheduled,
+    PutSeen,
     PutState,
     QueueCounters,
     Recovered,
@@ -57,12 +59,14 @@ class MemoryStore:
         if self._is_open:
             raise StoreFailed(path=":memory:", detail="it is open already")
         self._is_open = True
+        queues = self._queues.rows.items()
         entities = sorted(self._entities.rows.values(), key=lambda entity: entity.queue_id)
         return Recovered(
             entities,
             dict(self._counters.rows),
             dict(self._meta.rows),
             self._roster.queue_id_last + 1,
+            {queue_id: seen for queue_id, queue in queues if (seen := queue.seen())},
         )
 
     def commit(self, ops: Sequence[Op]) -> None:
@@ -97,6 +101,8 @@ class MemoryStore:
                 undo.change(self._meta.set, key, value)
             case PutChunk(row):
                 self._queues.rows[row.queue_id].put_chunk(row, undo)
+            case PutSeen(seen):
+                self._queues.rows[seen.queue_id].put_seen(seen, undo)
             case _:
                 self._apply_to_queue(op, self._queues.rows[op.queue_id], undo)
 
@@ -108,7 +114,8 @@ class MemoryStore:
         | ClearState
         | SetChunkExpiry
         | PutScheduled
-        | DeleteScheduled,
+        | DeleteScheduled
+        | ForgetSeen,
         queue: QueueShelf,
         undo: Undo,
     ) -> None:
@@ -127,6 +134,8 @@ class MemoryStore:
                 queue.put_scheduled(ScheduledRow(queue_id, seq, due_ms, blob), undo)
             case DeleteScheduled(_, seq):
                 undo.change(queue.set_scheduled, seq, None)
+            case ForgetSeen(_, through_page):
+                queue.forget_seen(through_page, undo)
             case _:
                 assert_never(op)
 

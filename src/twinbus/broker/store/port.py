@@ -70,6 +70,18 @@ class ScheduledRow:
 
 
 @dataclass(slots=True)
+class SeenRow:
+    """Ids of messages that came to a queue together, for the detection of duplicates."""
+
+    queue_id: int
+    page: int
+    """Counts up from 1; a later page has later ids."""
+    at_ms: int
+    digests: bytes
+    """One digest of 16 bytes behind the other."""
+
+
+@dataclass(slots=True)
 class QueueCounters:
     """The books of one queue. ``open`` audits every count but ``byte_count``."""
 
@@ -169,6 +181,21 @@ class DeleteScheduled:
 
 
 @dataclass(slots=True)
+class PutSeen:
+    """Remember the ids of messages. The page must be free."""
+
+    row: SeenRow
+
+
+@dataclass(slots=True)
+class ForgetSeen:
+    """Forget the ids on every page up to this one."""
+
+    queue_id: int
+    through_page: int
+
+
+@dataclass(slots=True)
 class PutCounters:
     """Replace the counters of a queue."""
 
@@ -210,6 +237,8 @@ Op: TypeAlias = (
     | SetChunkExpiry
     | PutScheduled
     | DeleteScheduled
+    | PutSeen
+    | ForgetSeen
     | PutCounters
     | PutEntity
     | DeleteEntity
@@ -226,6 +255,8 @@ class Recovered:
     meta: dict[str, MetaValue] = field(default_factory=dict)
     next_queue_id: int = 1
     """The lowest queue id that was never used."""
+    seen: dict[int, list[SeenRow]] = field(default_factory=dict)
+    """The pages of ids that each queue remembers, ascending."""
 
 
 class StoreStatistics(NamedTuple):

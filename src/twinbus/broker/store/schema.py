@@ -1,4 +1,4 @@
-"""The tables of a store file, format version 1.
+"""The tables of a store file, format version 2.
 
     chunk      one row per chunk                  id = queue_id << 40 | first_seq
     expiry     earliest expiry of a chunk         same id; apart, because changing a column of
@@ -6,6 +6,7 @@
     tombstone  settled runs inside a chunk        id = queue_id << 40 | first settled seq
     state      delivery count, deferred           id = queue_id << 40 | seq
     scheduled  messages that wait for their time  id = queue_id << 40 | seq
+    seen       ids of messages, by the page       id = queue_id << 40 | page
     counters, entity                              one row per queue
     garbage    deleted queues that still have rows
     meta       the namespace's own values
@@ -15,7 +16,7 @@ Rule 1: ordinary rowid tables for everything that grows; a WITHOUT ROWID table w
         takes a third of the messages per second.
 Rule 2: every row has a ``crc`` (see ``seal``); ``blob`` comes last, so that counting rows does
         not read bodies.
-Rule 3: changing anything here means another FORMAT_VERSION.
+Rule 3: changing anything here means another FORMAT_VERSION, and a way to it (``upgrade``).
 """
 
 from __future__ import annotations
@@ -24,12 +25,12 @@ from typing import Final
 
 # "TwBs" as a big-endian number: `file` and SQLite's own tools show whose file it is.
 APPLICATION_ID: Final = 0x54774273
-FORMAT_VERSION: Final = 1
+FORMAT_VERSION: Final = 2
 
 # Measured best for 250 B to 4 KB messages; see docs/ARCHITECTURE.md.
 PAGE_BYTES: Final = 16384
 
-STATEMENTS: Final = (
+_VERSION_1: Final = (
     (
         "CREATE TABLE chunk (id INTEGER PRIMARY KEY, count INTEGER NOT NULL,"
         " enqueued_ms INTEGER NOT NULL, crc INTEGER NOT NULL, blob BLOB NOT NULL) STRICT"
@@ -74,5 +75,19 @@ STATEMENTS: Final = (
     ),
 )
 
+# What version 2 has besides; it takes nothing away and changes nothing.
+_ADDED_IN_2: Final = (
+    (
+        "CREATE TABLE seen (id INTEGER PRIMARY KEY, at_ms INTEGER NOT NULL,"
+        " crc INTEGER NOT NULL, blob BLOB NOT NULL) STRICT"
+    ),
+)
+
+VERSIONS: Final = {1: _VERSION_1, 2: _VERSION_1 + _ADDED_IN_2}
+"""The statements of each version that can be opened."""
+UPGRADES: Final = {1: _ADDED_IN_2}
+"""What makes a version the next one."""
+STATEMENTS: Final = VERSIONS[FORMAT_VERSION]
+
 # Tables whose rows belong to a queue by the high bits of their id.
-QUEUE_TABLES: Final = ("chunk", "expiry", "tombstone", "state", "scheduled")
+QUEUE_TABLES: Final = ("chunk", "expiry", "tombstone", "state", "scheduled", "seen")

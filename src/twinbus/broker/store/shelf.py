@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Generic, TypeAlias, TypeVar
 
-from twinbus.broker.store.port import ChunkRow, LoadedChunk, ScheduledRow
+from twinbus.broker.store.port import ChunkRow, LoadedChunk, ScheduledRow, SeenRow
 from twinbus.broker.store.sorted_keys import SortedKeys
 
 Run: TypeAlias = tuple[int, int]
@@ -55,6 +55,7 @@ class QueueShelf:
         self._gone: dict[int, list[Run]] = {}
         self._states: dict[int, State] = {}
         self._scheduled: dict[int, ScheduledRow] = {}
+        self._seen: dict[int, SeenRow] = {}
         self.chunk_keys: SortedKeys[int] = SortedKeys()
         self.expiry_keys: SortedKeys[tuple[int, int]] = SortedKeys()
         self.state_keys: SortedKeys[int] = SortedKeys()
@@ -105,6 +106,12 @@ class QueueShelf:
             self.due_keys.add((row.due_ms, seq))
         return previous
 
+    def set_seen(self, page: int, row: SeenRow | None) -> SeenRow | None:
+        previous = self._seen.pop(page, None)
+        if row is not None:
+            self._seen[page] = row
+        return previous
+
     def chunk_holding(self, seq: int) -> ChunkRow | None:
         first_seq = self.chunk_keys.at_or_before(seq)
         if first_seq is None or self._chunks[first_seq].last_seq < seq:
@@ -144,6 +151,18 @@ class QueueShelf:
         if row.seq in self._scheduled:
             raise ValueError("a row is there already")
         undo.change(self.set_scheduled, row.seq, row)
+
+    def put_seen(self, row: SeenRow, undo: Undo) -> None:
+        if row.page in self._seen:
+            raise ValueError("a row is there already")
+        undo.change(self.set_seen, row.page, row)
+
+    def forget_seen(self, through_page: int, undo: Undo) -> None:
+        for page in [page for page in self._seen if page <= through_page]:
+            undo.change(self.set_seen, page, None)
+
+    def seen(self) -> list[SeenRow]:
+        return [self._seen[page] for page in sorted(self._seen)]
 
     def loaded(self, first_seq: int) -> LoadedChunk:
         row = self._chunks[first_seq]

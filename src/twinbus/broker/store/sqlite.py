@@ -40,6 +40,7 @@ from twinbus.broker.store.port import (
     StoreStatistics,
 )
 from twinbus.broker.store.reads import RowReader
+from twinbus.broker.store.upgrade import upgraded
 from twinbus.broker.store.writer import Writer
 from twinbus.broker.store.writes import apply_ops
 from twinbus.errors import StoreCorrupt, StoreFailed
@@ -80,10 +81,12 @@ class SqliteStore:
     def _take(self, connection: apsw.Connection) -> Recovered:
         """Look at everything first; write nothing before all of it was found good."""
         audit = Audit(connection, self._path)
-        audit.check_schema()
+        version = audit.version()
+        audit.check_schema(version)
         ledger = audit.ledger()
         self._compare_with_mark(ledger)
-        recovered = audit.recover(ledger.queue_id_last)
+        with upgraded(connection, version):
+            recovered = audit.recover(ledger.queue_id_last)
         garbage = audit.garbage()
         set_cache(connection, WRITER_CACHE_KIB)
         mark = Mark(self._mark_path, ledger.store_id)

@@ -20,12 +20,14 @@ from twinbus.broker.store.port import (
     DeleteChunks,
     DeleteEntity,
     DeleteScheduled,
+    ForgetSeen,
     Op,
     PutChunk,
     PutCounters,
     PutEntity,
     PutMeta,
     PutScheduled,
+    PutSeen,
     PutState,
     SetChunkExpiry,
     Tombstone,
@@ -69,6 +71,8 @@ _CLEAR_STATE: Final = "DELETE FROM state WHERE id BETWEEN ? AND ?"
 _PUT_STATE: Final = "INSERT OR REPLACE INTO state VALUES (?, ?, ?, ?)"
 _PUT_SCHEDULED: Final = "INSERT INTO scheduled VALUES (?, ?, ?, ?)"
 _DELETE_SCHEDULED: Final = "DELETE FROM scheduled WHERE id = ?"
+_PUT_SEEN: Final = "INSERT INTO seen VALUES (?, ?, ?, ?)"
+_FORGET_SEEN: Final = "DELETE FROM seen WHERE id BETWEEN ? AND ?"
 _PUT_COUNTERS: Final = "INSERT OR REPLACE INTO counters VALUES (?, ?, ?, ?, ?, ?, ?)"
 _PUT_ENTITY: Final = "INSERT OR REPLACE INTO entity VALUES (?, ?, ?, ?, ?)"
 _PUT_META: Final = "INSERT OR REPLACE INTO meta VALUES (?, ?, ?)"
@@ -166,6 +170,20 @@ def _delete_scheduled(cursor: apsw.Cursor, ops: list[DeleteScheduled]) -> None:
     cursor.executemany(_DELETE_SCHEDULED, [(op.queue_id << SEQ_BITS | op.seq,) for op in ops])
 
 
+def _put_seen(cursor: apsw.Cursor, ops: list[PutSeen]) -> None:
+    rows = []
+    for op in ops:
+        row_id, row = op.row.queue_id << SEQ_BITS | op.row.page, op.row
+        crc = seal.of_blob(row_id, row.at_ms, 0, row.digests)
+        rows.append((row_id, row.at_ms, crc, row.digests))
+    cursor.executemany(_PUT_SEEN, rows)
+
+
+def _forget_seen(cursor: apsw.Cursor, ops: list[ForgetSeen]) -> None:
+    queues = [(op.queue_id << SEQ_BITS, op.through_page) for op in ops]
+    cursor.executemany(_FORGET_SEEN, [(queue, queue | page) for queue, page in queues])
+
+
 def _put_counters(cursor: apsw.Cursor, ops: list[PutCounters]) -> None:
     rows = []
     for op in ops:
@@ -211,6 +229,8 @@ _WRITERS: Final[dict[type[Any], Callable[[apsw.Cursor, Any], None]]] = {
     SetChunkExpiry: _set_expiries,
     PutScheduled: _put_scheduled,
     DeleteScheduled: _delete_scheduled,
+    PutSeen: _put_seen,
+    ForgetSeen: _forget_seen,
     PutCounters: _put_counters,
     PutEntity: _put_entities,
     DeleteEntity: _delete_entities,

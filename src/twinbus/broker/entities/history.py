@@ -1,0 +1,208 @@
+"""Which message ids a queue has seen: duplicate detection (rule M3).
+
+    an id comes --> open page --close--> on its way --commit--> a page on disk --window--> forgotten
+                                             |
+                                             +--refused--> never seen
+
+Rule 1: an id counts as seen from the moment that its message is taken in, and is on disk with the
+        message, in the same transaction. A crash forgets neither or both.
+Rule 2: a duplicate is acknowledged and dropped, and never before its original is on disk. While
+        that is on its way, whatever brings a duplicate of it waits, and what comes later waits
+        behind it, so that messages keep their order.
+Rule 3: the window is measured on the wall clock. When that jumps back, an id is kept for a whole
+        window from then on: too long rather than too short.
+Rule 4: a message without an id is never a duplicate.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+from hashlib import blake2b
+from typing import TYPE_CHECKING, Final
+
+from twinbus.broker.entities.facts import MessageFacts
+from twinbus.broker.entities.record import IncomingMessage
+from twinbus.broker.store.port import SeenRow
+from twinbus.clock import Instant
+
+if TYPE_CHECKING:
+    from twinbus.broker.entities.batch import Ticket
+    from twinbus.broker.entities.queue import Queue
+
+# With 16 bytes, 10 million remembered ids have one chance in 10 ** 24 that two are confused.
+DIGEST_BYTES: Final = 16
+# Pages are forgotten together: a busy queue writes hundreds of them a second.
+SWEEP_DELAY_MS: Final = 1_000
+
+DUPLICATE: Final = MessageFacts(None, None, None)
+"""What the facts of a message are replaced with when it was dropped."""
+
+
+class _Page:
+    """Ids that came to disk, or are to come there, in one transaction."""
+
+    __slots__ = ("at_ms", "digests", "number")
+
+    def __init__(self, number: int = 0, at_ms: int | None = None, digests: bytes = b"") -> None:
+        self.number = number
+        self.at_ms = at_ms
+        """When it was written; None while it is open."""
+        self.digests = bytearray(digests)
+
+    def ids(self) -> Iterable[bytes]:
+        whole = bytes(self.digests)
+        return (whole[at : at + DIGEST_BYTES] for at in range(0, len(whole), DIGEST_BYTES))
+
+
+class History:
+    """The ids of one queue."""
+
+    def __init__(self, rows: Iterable[SeenRow] = (), *, is_partitioned: bool = False) -> None:
+        self._is_partitioned = is_partitioned
+        """Then equal ids in different partitions are different (as in Azure)."""
+        self._pages = deque(_Page(row.page, row.at_ms, row.digests) for row in rows)
+        self._seen = {digest: page for page in self._pages for digest in page.ids()}
+        self._next_number = self._pages[-1].number + 1 if self._pages else 1
+        self._open = _Page()
+        self._on_its_way: _Page | None = None
+        self._looked_ms: int | None = None
+        self.waiting: list[tuple[list[IncomingMessage], Ticket | None]] = []
+        """What came while an original of it was on its way, and what came after that."""
+
+    def __len__(self) -> int:
+        return len(self._seen)
+
+    # -- ids come -------------------------------------------------------------------------
+
+    def must_wait(self, messages: list[IncomingMessage]) -> bool:
+        """Whether it is not yet known if one of these is a duplicate."""
+        if self.waiting:
+            return True
+        page = self._on_its_way
+        return page is not None and any(
+            self._seen.get(digest) is page
+            for digest in map(self._digest, messages)
+            if digest is not None
+        )
+
+    def sift(self, messages: list[IncomingMessage], window_ms: int) -> list[IncomingMessage]:
+        """The messages that were not seen within the window; they are seen from now on."""
+        fresh = []
+        for message in messages:
+            digest = self._digest(message)
+            if digest is None:
+                fresh.append(message)
+            elif self._is_known(digest, message, window_ms):
+                message.facts = DUPLICATE
+            else:
+                self._note(digest)
+                fresh.append(message)
+        return fresh
+
+    def _digest(self, message: IncomingMessage) -> bytes | None:
+        """What stands for a message's id."""
+        facts = message.facts
+        if facts is None or not facts.message_id:
+            return None
+        text = facts.message_id
+        if self._is_partitioned:
+            text = f"{facts.session_id or facts.partition_key or ''}\0{text}"
+        return blake2b(text.encode(), digest_size=DIGEST_BYTES).digest()
+
+    def _is_known(self, digest: bytes, message: IncomingMessage, window_ms: int) -> bool:
+        page = self._seen.get(digest)
+        if page is None:
+            return False
+        arrived_ms = 0 if message.facts is None else message.facts.arrived_ms
+        return page.at_ms is None or arrived_ms < page.at_ms + window_ms
+
+    def _note(self, digest: bytes) -> None:
+        self._seen[digest] = self._open
+        self._open.digests += digest
+
+    def take_waiting(self) -> list[tuple[list[IncomingMessage], Ticket | None]]:
+        waiting, self.waiting = self.waiting, []
+        return waiting
+
+    # -- the way to the disk --------------------------------------------------------------
+
+    def close(self, queue_id: int, now_ms: int) -> SeenRow | None:
+        """What to write of the ids that came since the last time."""
+        if not self._open.digests:
+            return None
+        page, self._open = self._open, _Page()
+        page.number, page.at_ms = self._next_number, now_ms
+        self._on_its_way = page
+        return SeenRow(queue_id, page.number, now_ms, bytes(page.digests))
+
+    def landed(self) -> None:
+        """What was on its way is on disk."""
+        if self._on_its_way is not None:
+            self._pages.append(self._on_its_way)
+            self._next_number += 1
+            self._on_its_way = None
+
+    def take_back(self, kept: Iterable[IncomingMessage]) -> None:
+        """The store refused what was on its way; ``kept`` is what will be tried again."""
+        page, self._on_its_way = self._on_its_way, None
+        if page is not None:
+            self._forget(page)
+        for digest in map(self._digest, kept):
+            if digest is not None:
+                self._note(digest)
+
+    # -- ids go ---------------------------------------------------------------------------
+
+    def next_sweep_ms(self, window_ms: int) -> int | None:
+        """When the oldest page can be forgotten."""
+        at_ms = self._pages[0].at_ms if self._pages else None
+        return None if at_ms is None else at_ms + window_ms + SWEEP_DELAY_MS
+
+    def sweep(self, now_ms: int, window_ms: int) -> int:
+        """Forget what is older than the window; the last page to be forgotten on disk, or 0."""
+        self._notice_jump(now_ms)
+        through = 0
+        while self._pages and (self._pages[0].at_ms or 0) + window_ms <= now_ms:
+            page = self._pages.popleft()
+            self._forget(page)
+            through = page.number
+        return through
+
+    def _notice_jump(self, now_ms: int) -> None:
+        if self._looked_ms is None or now_ms < self._looked_ms:
+            for page in self._pages:
+                page.at_ms = min(page.at_ms or 0, now_ms)
+        self._looked_ms = now_ms
+
+    def _forget(self, page: _Page) -> None:
+        for digest in page.ids():
+            # It may have come again since, after the window.
+            if self._seen.get(digest) is page:
+                del self._seen[digest]
+
+
+def without_duplicates(
+    queue: Queue, history: History, messages: list[IncomingMessage], ticket: Ticket | None
+) -> list[IncomingMessage]:
+    """What a queue has to take in now of what came; the ticket is looked after if that is none."""
+    if history.must_wait(messages):
+        history.waiting.append((messages, ticket))
+        return []
+    fresh = history.sift(messages, queue.description.duplicate_detection_window_ms)
+    if not fresh and ticket is not None:
+        # The originals are on disk, or in this batch: with it their fate is known.
+        queue.batch.tickets.append(ticket)
+    return fresh
+
+
+def let_in(queue: Queue, history: History) -> None:
+    """The batch on its way has arrived or was refused: look at what waited for that."""
+    for messages, ticket in history.take_waiting():
+        queue.enqueue(messages, ticket)
+
+
+def sweep_history(queue: Queue, history: History, now: Instant) -> None:
+    """Forget the ids whose time is over, in memory now and on disk with the next batch."""
+    through = history.sweep(now.wall_ms, queue.description.duplicate_detection_window_ms)
+    queue.batch.seen_through = max(queue.batch.seen_through, through)

@@ -22,8 +22,8 @@ from twinbus.broker.entities.calendar import Calendar
 from twinbus.broker.entities.chunk import Chunk, span_mask
 from twinbus.broker.entities.consumer import Consumer, Grant
 from twinbus.broker.entities.description import QueueDescription
-from twinbus.broker.entities.lane import Lane
 from twinbus.broker.entities.history import History, let_in, sweep_history, without_duplicates
+from twinbus.broker.entities.lane import Lane
 from twinbus.broker.entities.locks import LockRun, LockTable
 from twinbus.broker.entities.outcome import (
     Abandon,

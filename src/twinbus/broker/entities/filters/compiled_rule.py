@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
+from twinbus.broker.entities.filters.actions import compile_action
 from twinbus.broker.entities.filters.correlation import compile_correlation
 from twinbus.broker.entities.filters.guard import Guard
 from twinbus.broker.entities.filters.message_view import MessageView
@@ -21,6 +22,7 @@ from twinbus.broker.entities.filters.rule_description import (
     RuleDescription,
     SqlFilter,
 )
+from twinbus.broker.entities.filters.sql_filter import compile_sql
 
 Predicate: TypeAlias = Callable[[MessageView], bool | None]
 Action: TypeAlias = Callable[[MessageView], Changes]
@@ -74,14 +76,12 @@ def _compile_filter(rule: RuleDescription) -> tuple[Predicate, Sequence[Guard]]:
     if isinstance(described, CorrelationFilter):
         return compile_correlation(described)
     if isinstance(described, SqlFilter):
-        raise NotImplementedError("SQL filters")
+        return compile_sql(described)
     return (_never if isinstance(described, FalseFilter) else _always), ()
 
 
 def _compile_action(rule: RuleDescription) -> Action | None:
-    if rule.action is None:
-        return None
-    raise NotImplementedError("SQL actions")
+    return None if rule.action is None else compile_action(rule.action)
 
 
 def _always(message: MessageView) -> bool:

@@ -34,15 +34,13 @@ SQL_RULES_PER_TOPIC_MAX: Final = 2_000
 CORRELATION_RULES_PER_TOPIC_MAX: Final = 100_000
 """Azure Service Bus's limits."""
 
-LONG_TEXT_CHARACTERS: Final = 1_024
-"""Shorter texts are searched in microseconds and not accounted for."""
-
-RULE_EFFORT_MAX: Final = 131_072
-"""Characters of long texts that one rule may look at for one message: about 20 ms at worst."""
+RULE_EFFORT_MAX: Final = 65_536
+"""Characters that the LIKEs of one rule may look at one by one, for one message: about 10 ms. Two
+searches of the longest property there can be."""
 
 MESSAGE_EFFORT_MAX: Final = 1_048_576
-"""The same for all rules of a topic together: about 200 ms, which is what a healthy client on
-another connection may have to wait. Rules that search no long text are not affected."""
+"""The same for all rules of a topic together: between 100 and 200 ms, so that nobody on another
+connection waits longer. Rules without LIKE are not affected."""
 
 INT64_MIN: Final = -(2**63)
 INT64_MAX: Final = 2**63 - 1

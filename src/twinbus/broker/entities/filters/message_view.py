@@ -21,7 +21,6 @@ from twinbus.amqp.limits import Budget
 from twinbus.amqp.sections import MessageSections, Properties, decode_properties, scan_message
 from twinbus.amqp.types import Timestamp
 from twinbus.broker.entities.filters.limits import (
-    LONG_TEXT_CHARACTERS,
     MESSAGE_EFFORT_MAX,
     RULE_EFFORT_MAX,
 )
@@ -52,7 +51,7 @@ class MessageView:
     record: Record
     now_ms: int
     effort: int
-    """Characters of long texts that rules have looked at so far."""
+    """Characters that rules have looked at one by one so far."""
     sections: MessageSections
     properties: Properties | None
     """The properties section, with AMQP's types."""
@@ -91,6 +90,7 @@ class MessageView:
         copy = MessageView(self.record, now_ms=self.now_ms, random=self._random)
         copy.own, copy.properties = self.own, self.properties
         copy.user, copy.system = dict(self.user), dict(self.system)
+        copy.effort = self.effort
         return copy
 
     def new_id(self) -> UUID:
@@ -105,11 +105,9 @@ class MessageView:
 
     def spend(self, characters: int) -> None:
         """Account for a look at a text, before it is taken; FilterError if it would be too much."""
-        if characters <= LONG_TEXT_CHARACTERS:
-            return
         if self.effort + characters > self._rule_effort_max:
             raise FilterError(
-                "searching the long properties of this message would take too long",
+                "searching the properties of this message would take too long",
                 hint="Compare short properties, or use fewer LIKEs",
             )
         self.effort += characters

@@ -23,13 +23,14 @@ from twinbus.broker.entities.filters.limits import (
     SQL_RULES_PER_TOPIC_MAX,
 )
 from twinbus.broker.entities.filters.message_view import MessageView
-from twinbus.broker.entities.filters.rewriting import Changes
+from twinbus.broker.entities.filters.rewriting import Changes, rewritten
 from twinbus.broker.entities.filters.rule_description import (
     CorrelationFilter,
     FalseFilter,
     SqlFilter,
     TrueFilter,
 )
+from twinbus.broker.entities.record import Record
 from twinbus.errors import ConfigurationError, FilterError
 
 K = TypeVar("K", bound=Hashable)
@@ -65,6 +66,16 @@ class Match(Generic[K]):
             except FilterError as error:
                 self.error = self.error or error
         return copies
+
+    def records(self, view: MessageView) -> list[Record | None]:
+        """The same copies as they are to be stored, None being the message's own record."""
+        records: list[Record | None] = []
+        for changes in self.copies(view):
+            try:
+                records.append(None if changes is None else rewritten(view.record, changes))
+            except FilterError as error:
+                self.error = self.error or error
+        return records
 
 
 def _named(rule: CompiledRule, view: MessageView) -> Changes:

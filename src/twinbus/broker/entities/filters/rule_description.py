@@ -12,10 +12,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, Final, TypeAlias
 
-from twinbus.broker.entities.filters.limits import (
-    EXPRESSION_CHARACTERS_MAX,
-    RULE_NAME_CHARACTERS_MAX,
-)
+from twinbus.broker.entities.filters.limits import RULE_NAME_CHARACTERS_MAX
+from twinbus.broker.entities.filters.parser import parse_action, parse_filter
 from twinbus.broker.entities.filters.rule_values import (
     PropertyValue,
     check_text,
@@ -96,6 +94,7 @@ class SqlFilter:
 
     def __post_init__(self) -> None:
         _settle_parameters(self)
+        parse_filter(self.expression, self.parameters)
 
     def to_dict(self) -> dict[str, Any]:
         return {"kind": "sql", **_expression_to_dict(self)}
@@ -110,6 +109,7 @@ class SqlAction:
 
     def __post_init__(self) -> None:
         _settle_parameters(self)
+        parse_action(self.expression, self.parameters)
 
     def to_dict(self) -> dict[str, Any]:
         return _expression_to_dict(self)
@@ -208,7 +208,6 @@ def _check_rule_name(name: object) -> None:
 
 
 def _settle_parameters(described: SqlFilter | SqlAction) -> None:
-    check_text(described.expression, "the expression", EXPRESSION_CHARACTERS_MAX)
     parameters = checked_values(described.parameters, "the parameters of an expression")
     object.__setattr__(described, "parameters", parameters)
 

@@ -90,7 +90,7 @@ def readable(name: str) -> str:
             f"a message has no sys.{name} yet when rules look at it", hint=_READABLE_HINT
         )
     raise ConfigurationError(
-        f"there is no system property sys.{name:.60}",
+        f"there is no system property {('sys.' + name)!a:.60}",
         hint=_READABLE_HINT + "; a property of your own needs no 'sys.'",
     )
 
@@ -121,7 +121,7 @@ def check_own_name(name: str) -> None:
     """Refuse to change the properties that carry a detoured message home."""
     if name.lower().startswith(RESERVED_PREFIX):
         raise ConfigurationError(
-            f"an action cannot change {name:.60}: names that begin with {RESERVED_PREFIX} are kept "
-            "for the way home of detoured messages",
+            f"an action cannot change {name!a:.60}: names that begin with {RESERVED_PREFIX} "
+            "are kept for the way home of detoured messages",
             hint="Choose another name",
         )

@@ -1,0 +1,192 @@
+"""SQL actions: what SET and REMOVE do to the copy of a message.
+
+Rule 1: statements work one after the other on a draft: each sees what those before it did.
+Rule 2: the result is the list of changes, in the message's own spelling of names; the message
+        itself is not touched.
+Rule 3: a property that is there keeps its type where the new value can take it: a number that is
+        given as text stays a number, an int32 stays an int32.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any, Final
+
+from twinbus.amqp.types import (
+    Byte,
+    Float32,
+    Int,
+    Long,
+    Short,
+    Symbol,
+    UByte,
+    UInt,
+    ULong,
+    UShort,
+)
+from twinbus.broker.entities.filters.expressions import Evaluate, compiled
+from twinbus.broker.entities.filters.limits import TEXT_CHARACTERS_MAX
+from twinbus.broker.entities.filters.message_view import MessageView
+from twinbus.broker.entities.filters.parser import parse_action
+from twinbus.broker.entities.filters.rewriting import REMOVED, Changes
+from twinbus.broker.entities.filters.rule_description import SqlAction
+from twinbus.broker.entities.filters.syntax import Property, Set
+from twinbus.broker.entities.filters.system_properties import (
+    ID_CHARACTERS_MAX,
+    LIMITED_IDS,
+    PROPERTY_FIELDS,
+)
+from twinbus.broker.entities.filters.values import plain, text_of
+from twinbus.errors import FilterError
+
+
+class _Draft:
+    """A message in the middle of an action."""
+
+    __slots__ = ("_spellings", "system", "user", "view")
+
+    def __init__(self, message: MessageView) -> None:
+        self.view = message.draft()
+        self.system: dict[str, str | None] = {}
+        self.user: dict[str, Any] = {}
+        self._spellings: dict[str, str] = {}
+        for name in message.own:
+            self._spellings.setdefault(name.lower(), name)
+
+    def set_own(self, name: str, value: Any) -> None:
+        """Give an application property a value, of the type it had if possible."""
+        spelling = self._spellings.setdefault(name.lower(), name)
+        existing = self.user.get(spelling, self.view.own.get(spelling))
+        self.user[spelling] = _like_existing(value, existing)
+        self.view.user[name.lower()] = plain(self.user[spelling])
+
+    def remove_own(self, name: str) -> None:
+        spelling = self._spellings.get(name.lower())
+        if spelling is not None:
+            self.user[spelling] = REMOVED
+            self.view.user.pop(name.lower(), None)
+
+    def set_system(self, name: str, value: str | None) -> None:
+        """``name`` is one that an action may write; label and subject are one property."""
+        field = PROPERTY_FIELDS[name]
+        self.system[field] = value
+        for other, other_field in PROPERTY_FIELDS.items():
+            if other_field == field:
+                self.view.system[other] = value
+
+
+_Step = Callable[[_Draft], None]
+
+
+def compile_action(described: SqlAction) -> Callable[[MessageView], Changes]:
+    """The action as a closure; it may raise FilterError."""
+    steps = [
+        _set(statement) if isinstance(statement, Set) else _remove(statement.target)
+        for statement in parse_action(described.expression, described.parameters)
+    ]
+
+    def apply(message: MessageView) -> Changes:
+        draft = _Draft(message)
+        draft.view.begin_rule()
+        for step in steps:
+            step(draft)
+        message.effort = draft.view.effort
+        return Changes(draft.system, draft.user)
+
+    return apply
+
+
+def _set(statement: Set) -> _Step:
+    target, evaluate = statement.target, compiled(statement.value)
+    return _set_system(target.name, evaluate) if target.is_system else _set_own(target, evaluate)
+
+
+def _set_own(target: Property, evaluate: Evaluate) -> _Step:
+    name = target.name
+
+    def step(draft: _Draft) -> None:
+        value = evaluate(draft.view)
+        if isinstance(value, timedelta):
+            raise FilterError(f"an action sets {name!a:.60} to a duration, which has no AMQP form")
+        draft.set_own(name, value)
+
+    return step
+
+
+def _set_system(name: str, evaluate: Evaluate) -> _Step:
+    is_limited = PROPERTY_FIELDS[name] in LIMITED_IDS
+    length_max = ID_CHARACTERS_MAX if is_limited else TEXT_CHARACTERS_MAX
+
+    def step(draft: _Draft) -> None:
+        value = evaluate(draft.view)
+        text = text_of(value)
+        if text is None and (value is not None or name == "messageid"):
+            raise FilterError(f"an action sets sys.{name} to a value that is not text")
+        if text is not None and len(text) > length_max:
+            raise FilterError(f"an action sets sys.{name} to more than {length_max} characters")
+        if name == "contenttype" and text is not None and not text.isascii():
+            raise FilterError("an action sets sys.contenttype to text that is not ASCII")
+        draft.set_system(name, text)
+
+    return step
+
+
+def _remove(target: Property) -> _Step:
+    name = target.name
+    if target.is_system:
+        return lambda draft: draft.set_system(name, None)
+    return lambda draft: draft.remove_own(name)
+
+
+# --- types ---------------------------------------------------------------------------------------
+
+_INT_BITS: Final[dict[type, tuple[int, int]]] = {
+    UByte: (0, 8),
+    UShort: (0, 16),
+    UInt: (0, 32),
+    ULong: (0, 64),
+    Byte: (1, 7),
+    Short: (1, 15),
+    Int: (1, 31),
+    Long: (1, 63),
+}
+
+
+def _like_existing(value: Any, existing: Any) -> Any:
+    kind = type(existing)
+    if kind in _INT_BITS:
+        return _like_int(value, kind)
+    if kind in (float, Float32):
+        number = _number(value, float)
+        return value if number is None else kind(number)
+    if kind is str or kind is Symbol:
+        text = text_of(value)
+        return value if text is None else kind(text) if text.isascii() else text
+    if kind is bool and type(value) is str and value.lower() in ("true", "false"):
+        return value.lower() == "true"
+    return value
+
+
+def _like_int(value: Any, kind: type) -> Any:
+    number = _number(value, int)
+    if number is None:
+        return value
+    signed, bits = _INT_BITS[kind]
+    fits = (-(1 << bits) if signed else 0) <= number < 1 << bits
+    return kind(number) if fits else number
+
+
+def _number(value: Any, kind: Callable[[Any], Any]) -> Any:
+    """``value`` as a number of this kind, or None if it is not one."""
+    if type(value) is int:
+        return kind(value)
+    if type(value) is float:
+        return value if kind is float else None
+    # int() would read 1_000, and spaces; nobody means those.
+    if type(value) is not str or len(value) > 40 or "_" in value or value != value.strip():
+        return None
+    try:
+        return kind(value)
+    except ValueError:
+        return None

@@ -1,0 +1,307 @@
+"""Trees of expressions as closures.
+
+Rule 1: a closure takes a MessageView and returns a plain value, or for a condition True, False or
+        None (unknown). Nothing is looked up by name that could be settled when the rule was made.
+Rule 2: three-valued logic: AND is false as soon as one side is, OR true as soon as one side is, NOT
+        leaves the unknown unknown. Sides are asked from left to right, until the answer is clear.
+Rule 3: what everybody writes, a property compared with a constant, is one closure without calls.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+from typing import Any, Final, TypeAlias
+
+from twinbus.broker.entities.filters.like import FIND_SHARE, LikePattern, pattern_of
+from twinbus.broker.entities.filters.message_view import MessageView
+from twinbus.broker.entities.filters.syntax import (
+    PREDICATES,
+    And,
+    Arithmetic,
+    Comparison,
+    Constant,
+    Exists,
+    In,
+    IsNull,
+    Like,
+    Negative,
+    NewId,
+    Node,
+    Not,
+    Or,
+    Property,
+    PropertyNamed,
+)
+from twinbus.broker.entities.filters.values import (
+    add,
+    differ,
+    divide,
+    equal,
+    multiply,
+    negate,
+    ordering,
+    remainder,
+    subtract,
+)
+
+Evaluate: TypeAlias = Callable[[MessageView], Any]
+Compare: TypeAlias = Callable[[Any, Any], bool | None]
+
+_COMPARISONS: Final[dict[str, Compare]] = {
+    "=": equal,
+    "<>": differ,
+    "!=": differ,
+    "<": ordering(operator.lt),
+    "<=": ordering(operator.le),
+    ">": ordering(operator.gt),
+    ">=": ordering(operator.ge),
+}
+_CALCULATIONS: Final[dict[str, Callable[[Any, Any], Any]]] = {
+    "+": add,
+    "-": subtract,
+    "*": multiply,
+    "/": divide,
+    "%": remainder,
+}
+
+
+def compiled(node: Node) -> Evaluate:
+    """The closure of a tree."""
+    return _COMPILERS[type(node)](node)
+
+
+def compiled_condition(node: Node) -> Evaluate:
+    """The closure of a condition. A value that is neither true nor false is unknown as one."""
+    evaluate = compiled(node)
+    if isinstance(node, PREDICATES):
+        return evaluate
+
+    def truth(message: MessageView) -> bool | None:
+        value = evaluate(message)
+        return value if type(value) is bool else None
+
+    return truth
+
+
+# --- values --------------------------------------------------------------------------------------
+
+
+def _constant(node: Constant) -> Evaluate:
+    value = node.value
+    return lambda message: value
+
+
+def _property(node: Property) -> Evaluate:
+    name = node.folded
+    if node.is_system:
+        return lambda message: message.system[name]
+    return lambda message: message.user.get(name)
+
+
+def _new_id(node: NewId) -> Evaluate:
+    return lambda message: message.new_id()
+
+
+def _property_named(node: PropertyNamed) -> Evaluate:
+    name_of = compiled(node.name)
+
+    def read(message: MessageView) -> Any:
+        name = name_of(message)
+        return message.user.get(name.lower()) if type(name) is str else None
+
+    return read
+
+
+def _arithmetic(node: Arithmetic) -> Evaluate:
+    first = compiled(node.first)
+    rest = [(_CALCULATIONS[sign], compiled(item)) for sign, item in node.rest]
+
+    def calculate(message: MessageView) -> Any:
+        result = first(message)
+        for combine, item in rest:
+            result = combine(result, item(message))
+            if type(result) is str:
+                message.spend(len(result) // FIND_SHARE)
+        return result
+
+    return calculate
+
+
+def _negative(node: Negative) -> Evaluate:
+    item = compiled(node.item)
+    return lambda message: negate(item(message))
+
+
+# --- comparisons ---------------------------------------------------------------------------------
+
+
+def _comparison(node: Comparison) -> Evaluate:
+    compare = _COMPARISONS[node.sign]
+    if isinstance(node.left, Property) and isinstance(node.right, Constant):
+        return _against_constant(node.left, compare, node.right.value)
+    left, right = compiled(node.left), compiled(node.right)
+    return lambda message: compare(left(message), right(message))
+
+
+def _against_constant(item: Property, compare: Compare, constant: Any) -> Evaluate:
+    name = item.folded
+    if item.is_system:
+        return lambda message: compare(message.system[name], constant)
+    if compare is equal and type(constant) is str:
+        return _equals_text(name, constant)
+    return lambda message: compare(message.user.get(name), constant)
+
+
+def _equals_text(name: str, constant: str) -> Evaluate:
+    def equals(message: MessageView) -> bool | None:
+        value = message.user.get(name)
+        return value == constant if type(value) is str else None
+
+    return equals
+
+
+def _in(node: In) -> Evaluate:
+    item = compiled(node.item)
+    texts = [choice.value for choice in node.choices if isinstance(choice, Constant)]
+    if len(texts) == len(node.choices) and all(type(text) is str for text in texts):
+        return _in_texts(item, frozenset(texts))
+    choices = [compiled(choice) for choice in node.choices]
+
+    def is_in(message: MessageView) -> bool | None:
+        value = item(message)
+        if value is None:
+            return None
+        answer: bool | None = False
+        for choice in choices:
+            same = equal(value, choice(message))
+            if same:
+                return True
+            if same is None:
+                answer = None
+        return answer
+
+    return is_in
+
+
+def _in_texts(item: Evaluate, texts: frozenset[str]) -> Evaluate:
+    """The usual list: the answer is one lookup."""
+
+    def is_in(message: MessageView) -> bool | None:
+        value = item(message)
+        return value in texts if type(value) is str else None
+
+    return is_in
+
+
+def _like(node: Like) -> Evaluate:
+    item, pattern = compiled(node.item), node.pattern
+    escape = node.escape
+    if isinstance(pattern, Constant) and (escape is None or isinstance(escape, Constant)):
+        return _like_fixed(
+            item, LikePattern(pattern.value, None if escape is None else escape.value)
+        )
+    return _like_varying(item, compiled(pattern), None if escape is None else compiled(escape))
+
+
+def _like_fixed(item: Evaluate, shape: LikePattern) -> Evaluate:
+    matches, effort = shape.matches, shape.effort
+
+    def is_like(message: MessageView) -> bool | None:
+        text = item(message)
+        if type(text) is not str:
+            return None
+        message.spend(effort(text))
+        return matches(text)
+
+    return is_like
+
+
+def _like_varying(item: Evaluate, pattern: Evaluate, escape: Evaluate | None) -> Evaluate:
+    """A pattern that comes with the message."""
+
+    def is_like(message: MessageView) -> bool | None:
+        text, shape = item(message), pattern(message)
+        sign = "" if escape is None else escape(message)
+        if type(text) is not str or type(shape) is not str or type(sign) is not str:
+            return None
+        known = pattern_of(shape, None if escape is None else sign)
+        message.spend(known.effort(text))
+        return known.matches(text)
+
+    return is_like
+
+
+def _is_null(node: IsNull) -> Evaluate:
+    item = compiled(node.item)
+    return lambda message: item(message) is None
+
+
+def _exists(node: Exists) -> Evaluate:
+    name = node.item.folded
+    if node.item.is_system:
+        return lambda message: message.system[name] is not None
+    return lambda message: name in message.user
+
+
+# --- logic ---------------------------------------------------------------------------------------
+
+
+def _not(node: Not) -> Evaluate:
+    item = compiled_condition(node.item)
+
+    def negated(message: MessageView) -> bool | None:
+        value = item(message)
+        return None if value is None else not value
+
+    return negated
+
+
+def _and(node: And) -> Evaluate:
+    items = [compiled_condition(item) for item in node.items]
+
+    def all_of(message: MessageView) -> bool | None:
+        answer: bool | None = True
+        for item in items:
+            value = item(message)
+            if value is False:
+                return False
+            if value is None:
+                answer = None
+        return answer
+
+    return all_of
+
+
+def _or(node: Or) -> Evaluate:
+    items = [compiled_condition(item) for item in node.items]
+
+    def any_of(message: MessageView) -> bool | None:
+        answer: bool | None = False
+        for item in items:
+            value = item(message)
+            if value is True:
+                return True
+            if value is None:
+                answer = None
+        return answer
+
+    return any_of
+
+
+_COMPILERS: Final[dict[type, Callable[[Any], Evaluate]]] = {
+    Constant: _constant,
+    Property: _property,
+    NewId: _new_id,
+    PropertyNamed: _property_named,
+    Arithmetic: _arithmetic,
+    Negative: _negative,
+    Comparison: _comparison,
+    In: _in,
+    Like: _like,
+    IsNull: _is_null,
+    Exists: _exists,
+    Not: _not,
+    And: _and,
+    Or: _or,
+}

@@ -1,0 +1,155 @@
+"""SQL filters: the whole condition as a closure, and what can be looked up before it is asked.
+
+Rule 1: at the top of a filter the conditions that are joined by AND are asked from left to right
+        until one is not true: false and unknown both mean no match, so the rest does not matter,
+        and cannot fail either.
+Rule 2: hence a guard is found among the first of them: those before it cannot fail.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from twinbus.broker.entities.filters.expressions import Evaluate, compiled_condition
+from twinbus.broker.entities.filters.guard import Guard, guard_on
+from twinbus.broker.entities.filters.message_view import MessageView
+from twinbus.broker.entities.filters.parser import parse_filter
+from twinbus.broker.entities.filters.rule_description import SqlFilter
+from twinbus.broker.entities.filters.syntax import (
+    And,
+    Arithmetic,
+    Comparison,
+    Constant,
+    In,
+    IsNull,
+    Like,
+    Negative,
+    NewId,
+    Node,
+    Not,
+    Or,
+    Property,
+    PropertyNamed,
+)
+
+
+def compile_sql(described: SqlFilter) -> tuple[Callable[[MessageView], bool | None], list[Guard]]:
+    """Whether a message matches, and guards, any one of which may be asked first."""
+    node = parse_filter(described.expression, described.parameters)
+    items = node.items if isinstance(node, And) else (node,)
+    matches = _all_true([compiled_condition(item) for item in items])
+    # Whatever searches or builds texts may fail; other rules need no accounts.
+    if any(map(_may_fail, items)):
+        matches = _accounted(matches)
+    return matches, _guards(items)
+
+
+def _all_true(items: list[Evaluate]) -> Evaluate:
+    if len(items) == 1:
+        return items[0]
+
+    def all_true(message: MessageView) -> Any:
+        for item in items:
+            value = item(message)
+            if value is not True:
+                return value
+        return True
+
+    return all_true
+
+
+def _accounted(matches: Evaluate) -> Evaluate:
+    """For rules that may search long texts: each has its own share of a message's effort."""
+
+    def within_effort(message: MessageView) -> Any:
+        message.begin_rule()
+        return matches(message)
+
+    return within_effort
+
+
+# --- guards --------------------------------------------------------------------------------------
+
+
+def _guards(items: tuple[Node, ...]) -> list[Guard]:
+    guards = []
+    for item in items:
+        guard = _guard(item)
+        if guard is not None:
+            guards.append(guard)
+        if _may_fail(item):
+            break
+    return guards
+
+
+def _guard(node: Node) -> Guard | None:
+    """What a message must have for ``node`` to be true, or to fail."""
+    if isinstance(node, Comparison):
+        return _comparison_guard(node)
+    if isinstance(node, In) and isinstance(node.item, Property):
+        if all(isinstance(choice, Constant) for choice in node.choices):
+            return _property_guard(node.item, node.choices)
+        return None
+    if isinstance(node, Like) and isinstance(node.item, Property):
+        return _present(node.item) if isinstance(node.pattern, Constant) else None
+    if isinstance(node, Or):
+        return _common_guard([_guard(item) for item in node.items])
+    return None
+
+
+def _comparison_guard(node: Comparison) -> Guard | None:
+    item, other = node.left, node.right
+    if isinstance(item, Constant):
+        item, other = other, item
+    if not isinstance(item, Property) or not isinstance(other, Constant):
+        return None
+    return _property_guard(item, (other,)) if node.sign == "=" else _present(item)
+
+
+def _property_guard(item: Property, choices: tuple[Node, ...]) -> Guard:
+    # NULL equals nothing, so it is nothing to wait for.
+    values = [c.value for c in choices if isinstance(c, Constant) and c.value is not None]
+    return guard_on(item.is_system, item.folded, values)
+
+
+def _present(item: Property) -> Guard:
+    return Guard(item.is_system, item.folded)
+
+
+def _common_guard(guards: list[Guard | None]) -> Guard | None:
+    """One guard for alternatives that all wait for the same property."""
+    known = [guard for guard in guards if guard is not None]
+    first = known[0] if known else None
+    if first is None or len(known) < len(guards):
+        return None
+    if any((guard.is_system, guard.name) != (first.is_system, first.name) for guard in known):
+        return None
+    values: frozenset[Any] = frozenset()
+    for guard in known:
+        if guard.values is None:
+            return Guard(first.is_system, first.name)
+        values |= guard.values
+    return Guard(first.is_system, first.name, values)
+
+
+def _may_fail(node: Node) -> bool:
+    """Whether working it out could raise FilterError, for some message."""
+    match node:
+        case Arithmetic() | NewId() | Negative():
+            return True
+        case Like():
+            # A long text may be too much effort, even for a pattern that is known.
+            return True
+        case Comparison(_, left, right):
+            return _may_fail(left) or _may_fail(right)
+        case In(item, choices):
+            return _may_fail(item) or any(map(_may_fail, choices))
+        case And(items) | Or(items):
+            return any(map(_may_fail, items))
+        case PropertyNamed(name):
+            return _may_fail(name)
+        case Not(item) | IsNull(item):
+            return _may_fail(item)
+        case _:
+            return False

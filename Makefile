@@ -3,6 +3,7 @@
 
 PYTHON ?= python3
 PYTEST_WORKERS ?= 2
+MINUTES ?= 5
 
 VENV := .venv
 INTEROP_VENV := .venv-interop
@@ -11,7 +12,7 @@ STAMP := $(VENV)/.installed
 INTEROP_STAMP := $(INTEROP_VENV)/.installed
 PYTEST := $(BIN)/python -m pytest
 
-.PHONY: help venv test demo check fmt format-check lint types tidy bench interop lock clean
+.PHONY: help venv test demo check fmt format-check lint types tidy bench soak interop lock clean
 
 help:
 	@echo "make test      run all the tests"
@@ -19,6 +20,7 @@ help:
 	@echo "make check     format, lint, types, import arrows, tests (what CI runs)"
 	@echo "make fmt       format the code"
 	@echo "make bench     measure, next to RabbitMQ (ONLY=name runs one)"
+	@echo "make soak      200 entities, 500 connections, 5 minutes: nothing may grow"
 	@echo "make interop   compare with python-qpid-proton (compiles it)"
 	@echo "make lock      choose versions again and write requirements.lock"
 
@@ -59,6 +61,9 @@ fmt: venv
 
 bench: venv
 	ONLY="$(ONLY)" $(BIN)/python -m bench
+
+soak: venv
+	$(BIN)/python -m soak --minutes $(MINUTES)
 
 interop: $(INTEROP_STAMP)
 	$(INTEROP_VENV)/bin/python -m pytest -o norecursedirs='.*' tests/interop

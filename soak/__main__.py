@@ -176,9 +176,9 @@ def _report(
 def main(arguments: list[str]) -> int:
     options = options_of(arguments)
     plan = Plan.of(options.entities, options.connections)
-    with tempfile.TemporaryDirectory(prefix="twinbus-soak-", dir=os.environ.get("SOAK_DIR")) as at:
-        with served(plan, Path(at)) as (process, served_at):
-            is_good = asyncio.run(soak(options, process.pid, served_at))
+    scratch = tempfile.TemporaryDirectory(prefix="twinbus-soak-", dir=os.environ.get("SOAK_DIR"))
+    with scratch as directory, served(plan, Path(directory)) as (process, served_at):
+        is_good = asyncio.run(soak(options, process.pid, served_at))
     return 0 if is_good else 1
 
 

@@ -16,7 +16,7 @@ from soak.client import SESSION_FILTER, Client, ClientError
 from soak.plan import SESSIONS_PER_QUEUE, Plan
 from twinbus.amqp.events import DeliveryReceived
 from twinbus.amqp.performatives import Accepted, Modified
-from twinbus.amqp.sections import Data, Message, Properties
+from twinbus.amqp.sections import Message, Properties
 from twinbus.amqp.types import Int, Long
 
 CREDIT = 20
@@ -67,7 +67,7 @@ def message_for(field: Field, address: str, number: int) -> bytes:
     return Message(
         properties=Properties(message_id=f"{address}-{number}", group_id=session),
         application_properties={"number": Int(number)},
-        body=Data(bytes(size)),
+        body=bytes(size),
     ).encode()
 
 

@@ -16,6 +16,8 @@ from twinbus.errors import ConfigurationError
 __all__ = [
     "duration_ms",
     "duration_text",
+    "duration_us",
+    "duration_us_text",
     "flag",
     "flag_text",
     "lifetime_ms",
@@ -44,16 +46,21 @@ _NO_TIME: Final = "0001-01-01T00:00:00Z"
 _TIME_MS_MAX: Final = 253_402_300_799_999
 
 
-def duration_ms(text: str, name: str) -> int:
-    """Milliseconds of an ISO 8601 duration; what is finer is cut off."""
+def duration_us(text: str, name: str) -> int:
+    """Microseconds of an ISO 8601 duration; what is finer is cut off."""
     match = _DURATION.fullmatch(text) if len(text) <= VALUE_LENGTH_MAX else None
     if match is None or text[-1] in "PT":
         raise ConfigurationError(
             f"{name} is not a duration: {text[:VALUE_LENGTH_MAX]!a}",
             hint="Write days, hours, minutes and seconds as in P1DT2H30M or PT30S",
         )
-    total_ms = sum(int(match[unit] or 0) * size_s for unit, size_s in _UNITS_S.items()) * 1_000
-    total_ms += int((match["fraction"] or "0").ljust(3, "0")[:3])
+    total_s = sum(int(match[unit] or 0) * size_s for unit, size_s in _UNITS_S.items())
+    return total_s * 1_000_000 + int((match["fraction"] or "0").ljust(6, "0")[:6])
+
+
+def duration_ms(text: str, name: str) -> int:
+    """Milliseconds of a duration that .NET could hold too."""
+    total_ms = duration_us(text, name) // 1_000
     # The stock client rounds the longest duration up by less than a millisecond.
     if total_ms > DURATION_MS_MAX + 1:
         raise ConfigurationError(
@@ -63,15 +70,20 @@ def duration_ms(text: str, name: str) -> int:
 
 
 def duration_text(total_ms: int) -> str:
-    """The shortest spelling of a duration."""
-    seconds, fraction_ms = divmod(total_ms, 1_000)
+    """The shortest spelling of a duration in milliseconds."""
+    return duration_us_text(total_ms * 1_000)
+
+
+def duration_us_text(total_us: int) -> str:
+    """The shortest spelling of a duration in microseconds."""
+    seconds, fraction_us = divmod(total_us, 1_000_000)
     days, seconds = divmod(seconds, 86_400)
     hours, seconds = divmod(seconds, 3_600)
     minutes, seconds = divmod(seconds, 60)
     date = f"{days}D" if days else ""
     time = (f"{hours}H" if hours else "") + (f"{minutes}M" if minutes else "")
-    if fraction_ms:
-        time += f"{seconds}.{fraction_ms:03}".rstrip("0") + "S"
+    if fraction_us:
+        time += f"{seconds}.{fraction_us:06}".rstrip("0") + "S"
     elif seconds or not (date or time):
         time += f"{seconds}S"
     return f"P{date}T{time}" if time else f"P{date}"

@@ -1,0 +1,119 @@
+"""HTTP/1.1 without its ambiguous shapes: what stands before the parser.
+
+A request that two programs can read in two ways is how one of them is tricked (request
+smuggling). Parsers forgive a lot of that; no honest client of ours needs it.
+
+Rule 1: lines end with CR LF, begin with their name, and hold printable characters.
+Rule 2: the length of a body is said once, in Content-Length. There are no chunks.
+Rule 3: a path, not a URL: requests for another host are for another host.
+Rule 4: heads are bounded in bytes and in lines before anything is parsed.
+Rule 5: pure. Bytes come in, the same bytes go out once their head was looked at.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+__all__ = ["BadRequest", "RequestGate"]
+
+# A token has at most 2 KB, a path 260 characters, and clients add a dozen headers.
+HEAD_BYTES_MAX: Final = 16 * 1024
+HEADERS_MAX: Final = 64
+# More than any body that is taken; the digits stay few.
+_LENGTH = re.compile(rb"[0-9]{1,9}")
+_REQUEST_LINE = re.compile(rb"[A-Z]{1,16} /[!-~]* HTTP/1\.[01]")
+_HEADER_LINE = re.compile(rb"([!#$%&'*+.^_`|~0-9A-Za-z-]+):[ \t]*([\t -~\x80-\xff]*)")
+_BARE_LF = re.compile(rb"(?<!\r)\n")
+# A second one of these would be somebody's other opinion.
+_SINGLE: Final = frozenset({b"authorization", b"content-length", b"content-type", b"host"})
+_END: Final = b"\r\n\r\n"
+
+
+class BadRequest(Exception):
+    """A status with its sentence; the connection ends after it."""
+
+    def __init__(self, status: int, sentence: str) -> None:
+        super().__init__(sentence)
+        self.status = status
+
+
+class RequestGate:
+    """Looks at the requests of one connection as they come in."""
+
+    def __init__(self) -> None:
+        self._head = bytearray()
+        self._body_bytes_left = 0
+
+    @property
+    def is_in_request(self) -> bool:
+        """Whether a request has begun and is not here in whole."""
+        return bool(self._head) or self._body_bytes_left > 0
+
+    def receive(self, data: bytes) -> bytes:
+        """What of the bytes so far may be parsed; raises BadRequest."""
+        passed = bytearray()
+        while data:
+            if self._body_bytes_left:
+                part, data = data[: self._body_bytes_left], data[self._body_bytes_left :]
+                self._body_bytes_left -= len(part)
+                passed += part
+            else:
+                head, data = self._take_head(data)
+                passed += head
+        return bytes(passed)
+
+    def _take_head(self, data: bytes) -> tuple[bytes, bytes]:
+        """A whole head that was found good, or nothing yet; and what is behind it."""
+        # The end may be split between two reads.
+        searched_from = max(0, len(self._head) - len(_END) + 1)
+        known = max(0, len(self._head) - 1)
+        self._head += data
+        end = self._head.find(_END, searched_from)
+        if end < 0:
+            self._check_unfinished(known)
+            return b"", b""
+        if end > HEAD_BYTES_MAX:
+            raise BadRequest(431, f"The head of a request has at most {HEAD_BYTES_MAX} bytes.")
+        head = bytes(self._head[: end + len(_END)])
+        rest = bytes(self._head[end + len(_END) :])
+        self._head.clear()
+        self._body_bytes_left = _checked_length(head)
+        return head, rest
+
+    def _check_unfinished(self, known: int) -> None:
+        if len(self._head) > HEAD_BYTES_MAX:
+            raise BadRequest(431, f"The head of a request has at most {HEAD_BYTES_MAX} bytes.")
+        if _BARE_LF.search(self._head, known):
+            raise BadRequest(400, "The lines of a request must end with CR LF.")
+
+
+def _checked_length(head: bytes) -> int:
+    """The length of the body that the head announces; raises BadRequest."""
+    request_line, *lines = head[: -len(_END)].split(b"\r\n")
+    if not _REQUEST_LINE.fullmatch(request_line):
+        raise BadRequest(400, "The request must begin with a method, a path and HTTP/1.1.")
+    if len(lines) > HEADERS_MAX:
+        raise BadRequest(431, f"A request has at most {HEADERS_MAX} headers.")
+    headers = _headers(lines)
+    if b"host" not in headers:
+        raise BadRequest(400, "The request must have a Host.")
+    if b"transfer-encoding" in headers:
+        raise BadRequest(411, "The request must say its Content-Length. Chunks are not taken.")
+    length = headers.get(b"content-length", b"0")
+    if not _LENGTH.fullmatch(length):
+        raise BadRequest(400, "The Content-Length must be a plain number.")
+    return int(length)
+
+
+def _headers(lines: list[bytes]) -> dict[bytes, bytes]:
+    headers: dict[bytes, bytes] = {}
+    for line in lines:
+        match = _HEADER_LINE.fullmatch(line)
+        if match is None:
+            raise BadRequest(400, "A header must be a name, a colon and text on one line.")
+        name = match[1].lower()
+        if name in headers and name in _SINGLE:
+            raise BadRequest(400, f"The request must have {name.decode()} once.")
+        headers[name] = match[2].rstrip(b" \t")
+    return headers

@@ -23,7 +23,7 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
 
 @pytest.fixture
 def admin_connection_string(broker: BrokerProcess) -> str:
-    return broker.connection_string.replace(f":{broker.port};", f":{broker.admin_port};")
+    return broker.administration_connection_string
 
 
 @pytest.fixture(params=["sync", "aio"])

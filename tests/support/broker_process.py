@@ -173,6 +173,11 @@ class BrokerProcess:
         )
 
     @property
+    def administration_connection_string(self) -> str:
+        """The same key, for the port of the HTTP side."""
+        return self.connection_string.replace(f":{self.port};", f":{self.admin_port};")
+
+    @property
     def root_rule(self) -> tuple[str, str]:
         """Name and primary key of the rule in the connection string."""
         parsed = parse_connection_string(self.connection_string)
@@ -188,16 +193,31 @@ class BrokerProcess:
         headers: dict[str, str] | None = None,
     ) -> tuple[int, Any]:
         """One HTTP request exactly as given: the status and the JSON answer, also of a refusal."""
-        connection = http.client.HTTPConnection("127.0.0.1", self.admin_port, timeout=10)
         content = json.dumps(body).encode() if isinstance(body, dict) else body
         shown = {} if token is None else {"Authorization": token}
+        status, _told, answer = self.raw_http(
+            method, path, content, headers={**shown, **(headers or {})}
+        )
+        return status, json.loads(answer) if answer else None
+
+    def raw_http(
+        self,
+        method: str,
+        path: str,
+        body: bytes | None = None,
+        *,
+        headers: dict[str, str] | None = None,
+    ) -> tuple[int, dict[str, str], bytes]:
+        """One HTTP request exactly as given: status, headers and body of the answer."""
+        connection = http.client.HTTPConnection("127.0.0.1", self.admin_port, timeout=10)
         try:
-            connection.request(method, path, content, {**shown, **(headers or {})})
+            connection.request(method, path, body, headers or {})
             response = connection.getresponse()
             answer = response.read()
         finally:
             connection.close()
-        return response.status, json.loads(answer) if answer else None
+        told = {name.lower(): value for name, value in response.getheaders()}
+        return response.status, told, answer
 
     def admin(self, method: str, path: str, body: dict[str, Any] | None = None) -> Any:
         """Call the HTTP side with Manage; the JSON answer."""

@@ -76,7 +76,9 @@ class AuthorizationRule:
     def __post_init__(self) -> None:
         check_rule_name(self.name)
         if not self.claims:
-            raise ConfigurationError(f"the rule {self.name!r} has no claim")
+            raise ConfigurationError(
+                f"the rule {self.name!r} has no claim", hint="Give it Send, Listen or Manage"
+            )
         if Claim.MANAGE in self.claims and self.claims != Claim.all():
             raise ConfigurationError(
                 f"the rule {self.name!r} has Manage without Send and Listen",
@@ -121,7 +123,9 @@ class RuleSet:
         names = [rule.name.lower() for rule in self.rules]
         for name in names:
             if names.count(name) > 1:
-                raise ConfigurationError(f"there are two access rules named {name!r}")
+                raise ConfigurationError(
+                    f"there are two access rules named {name!r}", hint="Give each its own name"
+                )
 
     def __iter__(self) -> Iterator[AuthorizationRule]:
         return iter(self.rules)

@@ -59,8 +59,10 @@ def test_durations_in_their_spellings(text: str, total_ms: int) -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["", "P", "PT", "P1DT", "1D", "-PT1S", "PT1,5S", "P1Y", "P1M", "PT1S ", "PT1H1D", "pt1s"]
-    + ["PT" + "9" * 5000 + "S", "PT١S", "P99999999999D", "PT1e5S", "P10675200D"],
+    [
+        *("", "P", "PT", "P1DT", "1D", "-PT1S", "PT1,5S", "P1Y", "P1M", "PT1S ", "PT1H1D", "pt1s"),
+        *("PT" + "9" * 5000 + "S", "PT\u0661S", "P99999999999D", "PT1e5S", "P10675200D"),
+    ],
 )
 def test_what_is_no_duration_is_refused(text: str) -> None:
     """M5: quickly, and in a sentence."""
@@ -92,7 +94,7 @@ def test_flags_and_numbers() -> None:
     ]
     assert whole_number("+7", "x") == 7
     for read in (flag, whole_number):
-        for text in ("", "yes", "1.0", "9" * 5000, "١"):
+        for text in ("", "yes", "1.0", "9" * 5000, "\u0661"):
             with pytest.raises(ConfigurationError) as refused:
                 read(text, "The value")
             assert_well_put(str(refused.value))

@@ -20,6 +20,7 @@ from twinbus.broker.access.sas import (
     Grant,
     is_backed,
     make_token,
+    parse_resource,
     parse_token,
     verify,
 )
@@ -184,6 +185,15 @@ def test_a_far_expiry_is_capped_and_an_impossible_one_refused() -> None:
 def test_a_resource_of_this_namespace_is_accepted(resource: str, segments: tuple[str, ...]) -> None:
     """M6: case 38, the forms that are right."""
     assert granted(token(resource)).segments == segments
+
+
+def test_a_token_for_another_port_of_the_namespace_fits() -> None:
+    """M6: a port that leads elsewhere does not."""
+    audience = Audience(AUDIENCE.host_names, 5672, other_ports=frozenset({5671}))
+    for place in ("sb://localhost:5671/q", "https://localhost:5672/q", "sb://localhost/q"):
+        assert parse_resource(place, audience) == ("q",)
+    with pytest.raises(AccessDenied, match="another namespace"):
+        parse_resource("sb://localhost:5670/q", audience)
 
 
 def test_a_name_that_the_bearer_brings_counts_only_where_any_name_may_be_used() -> None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import socket
 import threading
 import urllib.error
 import urllib.request
@@ -21,7 +20,6 @@ import pytest
 
 from tests.support.wire_client import WireClient, connected
 from twinbus.broker.access.sas import make_token
-from twinbus.broker.admin import admin_server
 from twinbus.broker.broker import Broker, NamespaceSpec, RunningNamespace
 from twinbus.broker.options import BrokerOptions
 from twinbus.broker.store.port import Op, Store
@@ -106,18 +104,10 @@ class BrokerThread:
         self.namespace: RunningNamespace = await broker.add_namespace(
             NamespaceSpec(NAMESPACE, queues=["orders"])
         )
-        listener = socket.create_server(("127.0.0.1", 0))
-        self._admin_port = listener.getsockname()[1]
-        server = admin_server(broker, listener)
-        serving = asyncio.create_task(server.serve(sockets=[listener]))
-
-        async def stop() -> None:
-            server.should_exit = True
-            await serving
-            listener.close()
-            await broker.close()
-
-        self._stop = stop
+        administration = await broker.open_administration()
+        assert administration is not None
+        self._admin_port = administration.port
+        self._stop = broker.close
 
     def __exit__(self, *_error: object) -> None:
         self.store.let_go()

@@ -1,4 +1,4 @@
-"""Bad bytes from the first one on: not AMQP, not a frame, not in turn (cases 50, 55 to 59, 74, 79).
+"""Bad bytes from the first one on: not AMQP, not a frame, not in turn (cases 50, 55 to 59, 74).
 
 Before the open there is no AMQP word for an error: the broker answers with its own header or
 with nothing, and closes.
@@ -6,8 +6,6 @@ with nothing, and closes.
 
 from __future__ import annotations
 
-import socket
-import ssl
 import struct
 import time
 
@@ -30,7 +28,6 @@ from tests.hostile.raw_peer import (
     sender,
     transfer,
 )
-from tests.support.broker_process import BrokerProcess
 from twinbus.amqp.frames import HEARTBEAT, PROTOCOL_AMQP, PROTOCOL_SASL
 from twinbus.amqp.performatives import (
     Accepted,
@@ -53,20 +50,7 @@ INVALID = "amqp:invalid-field"
 UNAUTHORIZED = "amqp:unauthorized-access"
 
 
-def tls_hello() -> bytes:
-    """The first flight of a TLS client."""
-    outgoing = ssl.MemoryBIO()
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    hello = context.wrap_bio(ssl.MemoryBIO(), outgoing, server_hostname="localhost")
-    with pytest.raises(ssl.SSLWantReadError):
-        hello.do_handshake()
-    return outgoing.read()
-
-
 NOT_AMQP = {
-    "case-55-http": b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n",
-    "case-55-tls-hello": tls_hello(),
-    "case-79-tls-hello-on-the-plain-port": tls_hello(),
     "case-55-ssh": b"SSH-2.0-OpenSSH_9.6\r\n",
     "case-55-amqp-0-9-1": b"AMQP\x00\x00\x09\x01",
     "case-55-zeros": bytes(1_000),
@@ -88,24 +72,27 @@ def test_what_is_not_amqp_gets_our_header_and_is_closed(peer: RawPeer, said: byt
         assert peer.await_end() == PROTOCOL_SASL
 
 
+NOT_QUITE_HTTP = {
+    "case-55-http": b"GET / HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n",
+    "case-55-a-method-and-noise": b"POST \x00\xff\r\n\r\n",
+    "case-55-a-letter-and-zeros": b"D" + bytes(1_000) + b"\r\n\r\n",
+}
+
+
+@pytest.mark.parametrize("said", NOT_QUITE_HTTP.values(), ids=NOT_QUITE_HTTP.keys())
+def test_what_begins_like_http_is_refused_in_http(peer: RawPeer, said: bytes) -> None:
+    """M6: on the same port; a stranger gets an error and the connection is closed."""
+    with peer:
+        peer.say(said)
+
+        assert peer.await_end().startswith(b"HTTP/1.1 4")
+
+
 def test_case_56_the_header_after_sasl_must_be_the_amqp_one(peer: RawPeer) -> None:
     with peer.to(Stage.SASL_DONE):
         peer.say(PROTOCOL_SASL)
 
         assert peer.await_end() == PROTOCOL_AMQP
-
-
-def test_case_55_a_tls_client_is_refused_cleanly(broker: BrokerProcess) -> None:
-    """The plain port does not speak TLS; the client hears so at once instead of waiting."""
-    context = ssl.create_default_context()
-    began = time.monotonic()
-    with (
-        socket.create_connection(("localhost", broker.port), timeout=5) as plain,
-        pytest.raises(ssl.SSLError),
-    ):
-        context.wrap_socket(plain, server_hostname="localhost")
-
-    assert time.monotonic() - began < 2
 
 
 # -- case 50: every performative too early --------------------------------------------------------

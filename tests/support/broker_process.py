@@ -49,17 +49,22 @@ class BrokerProcess:
         self.admin_port = 0
         self.connection_string = ""
         self.connection_strings: dict[str, str] = {}
+        self.ca_path: str | None = None
+        self.tls_port: int | None = None
+        self.tls_connection_string = ""
         self.log_path = None if data is None else data.parent / f"{data.name}.log"
 
     def start(self) -> BrokerProcess:
         self.launch()
         ready = json.loads(self._first_line())
-        self.admin_port = ready["admin_port"]
+        self.admin_port, self.ca_path = ready["admin_port"], ready["ca"]
         self.connection_strings = {
             name: each["connection_string"] for name, each in ready["namespaces"].items()
         }
         served = ready["namespaces"][self.namespace]
         self.port, self.connection_string = served["port"], served["connection_string"]
+        self.tls_port = served["tls_port"]
+        self.tls_connection_string = served["tls_connection_string"]
         return self
 
     def launch(self) -> None:

@@ -19,14 +19,11 @@ clients, for the namespace whose key made the token.
 
 from __future__ import annotations
 
-import contextlib
 import json
-import socket
-from collections.abc import Iterator
 from dataclasses import replace
+from datetime import UTC, datetime
 from typing import Any
 
-import uvicorn
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
@@ -55,14 +52,6 @@ class AdminError(Exception):
         self.status = status
 
 
-class AdminServer(uvicorn.Server):
-    """A uvicorn server that leaves the signals of the process to the process."""
-
-    @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        yield
-
-
 def admin_application(broker: Broker) -> Starlette:
     """The HTTP application of a broker."""
     desk = AdminDesk(broker)
@@ -89,24 +78,6 @@ def admin_application(broker: Broker) -> Starlette:
             TwinbusError: _as_json,
         },
     )
-
-
-def admin_server(broker: Broker, listener: socket.socket) -> AdminServer:
-    """A server for the application, on a socket that is bound already."""
-    config = uvicorn.Config(
-        admin_application(broker),
-        fd=listener.fileno(),
-        http="h11",
-        ws="none",
-        lifespan="off",
-        log_config=None,
-        access_log=False,
-        server_header=False,
-        proxy_headers=False,
-        h11_max_incomplete_event_size=BODY_BYTES_MAX,
-        timeout_keep_alive=5,
-    )
-    return AdminServer(config)
 
 
 def _as_json(_request: Request, error: Exception) -> Response:
@@ -140,6 +111,14 @@ def queue_as_json(queue: Queue) -> dict[str, Any]:
     }
 
 
+def _tls_as_json(broker: Broker) -> dict[str, Any]:
+    """When the certificate ends; nothing is known before it was first needed."""
+    expires_s = broker.tls.expires_s
+    if expires_s is None:
+        return {"certificate_expires": None}
+    return {"certificate_expires": datetime.fromtimestamp(expires_s, UTC).isoformat()}
+
+
 class AdminDesk:
     """Answers the requests."""
 
@@ -153,6 +132,7 @@ class AdminDesk:
             namespaces[name] = {
                 "status": "ok" if failure is None else f"failed: {failure}",
                 "port": namespace.port,
+                "tls_port": namespace.tls_port,
                 "queues": len(namespace.queues()),
                 "connections": namespace.connection_count,
                 "store": namespace.access.store_statistics(),
@@ -161,6 +141,7 @@ class AdminDesk:
         body = {
             "status": "ok" if is_well else "failed",
             "version": __version__,
+            "tls": _tls_as_json(self._broker),
             "namespaces": namespaces,
         }
         return JSONResponse(body, status_code=200 if is_well else 503)

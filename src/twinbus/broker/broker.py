@@ -1,4 +1,4 @@
-"""A broker: several namespaces in one process, each on a port of its own.
+"""A broker: several namespaces in one process, each on a port of its own (see doors.py).
 
     async with Broker(BrokerOptions(data_directory=Path("data"))) as broker:
         namespace = await broker.add_namespace(NamespaceSpec("demo", queues=("orders",)))
@@ -6,6 +6,7 @@
 
 Rule 1: the listener of a namespace opens after its store was recovered and checked.
 Rule 2: loopback only, unless the options name another address.
+Rule 3: whatever is served in plain text is served over TLS on the same port too.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import asyncio
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from random import Random, SystemRandom
 from types import TracebackType
@@ -23,14 +25,21 @@ from twinbus.broker.access.sas import Audience
 from twinbus.broker.config_json import check_namespace_name
 from twinbus.broker.entities.description import QueueDescription
 from twinbus.broker.entities.queue import Queue
+from twinbus.broker.entrance import (
+    Entrance,
+    application_of,
+    application_of_broker,
+    entrance_of_administration,
+    entrance_of_namespace,
+)
 from twinbus.broker.keys import ROOT_RULE, KeyRing
 from twinbus.broker.namespace import Namespace
 from twinbus.broker.options import BrokerOptions
-from twinbus.broker.peer import Peer
 from twinbus.broker.store.datadir import DataDirectory
 from twinbus.broker.store.memory import MemoryStore
 from twinbus.broker.store.port import Store
 from twinbus.broker.store.sqlite import SqliteStore
+from twinbus.broker.tls.keeper import Keeper, names_for
 from twinbus.clock import Clock, SystemClock
 from twinbus.entity_path import parse_entity_path
 from twinbus.errors import ConfigurationError
@@ -49,30 +58,43 @@ class NamespaceSpec:
     """0 takes a free port."""
     queues: Sequence[str | QueueDescription] = field(default=())
     """Created if they do not exist; existing ones are left as they are."""
+    tls_port: int | None = None
+    """One more port, for TLS alone: 5671 is where clients without the emulator flag go."""
 
 
 class RunningNamespace:
-    """A namespace with its listener."""
+    """A namespace with its entrance."""
 
-    def __init__(
-        self, namespace: Namespace, server: asyncio.Server, host: str, keys: KeyRing
-    ) -> None:
+    def __init__(self, namespace: Namespace, entrance: Entrance, host: str, keys: KeyRing) -> None:
         self._namespace = namespace
-        self._server = server
+        self.entrance = entrance
         self._keys = keys
         self.name = namespace.name
         self.started_at_ms = namespace.now().wall_ms
-        self.port: int = server.sockets[0].getsockname()[1]
-        shown = "localhost" if host in LOOPBACK_NAMES else host
-        self.endpoint = f"sb://{shown}:{self.port}"
+        self.port: int = entrance.port
+        self.tls_port: int | None = entrance.tls_port
+        self._shown = "localhost" if host in LOOPBACK_NAMES else host
+        self.endpoint = f"sb://{self._shown}:{self.port}"
         namespace.audience = Audience(
-            LOOPBACK_NAMES | {host.lower()}, self.port, any_name=host.lower() not in LOOPBACK_NAMES
+            LOOPBACK_NAMES | {host.lower()},
+            self.port,
+            other_ports=frozenset() if self.tls_port is None else frozenset({self.tls_port}),
+            any_name=host.lower() not in LOOPBACK_NAMES,
         )
+        entrance.reception.http.make_application = partial(application_of, self)
 
     @property
     def connection_string(self) -> str:
         """For the stock SDKs, with the root key: handle it like a password."""
         return self.connection_string_for(ROOT_RULE)
+
+    @property
+    def tls_connection_string(self) -> str:
+        """The same without the emulator flag: clients then use TLS, and port 5671 for AMQP."""
+        endpoint = f"sb://{self._shown}:{self.tls_port or self.port}"
+        return self.connection_string.replace(self.endpoint, endpoint, 1).replace(
+            "UseDevelopmentEmulator=true;", ""
+        )
 
     def connection_string_for(self, rule_name: str, queue: str | None = None) -> str:
         """The connection string of one access rule, of the namespace or of a queue."""
@@ -92,7 +114,7 @@ class RunningNamespace:
 
     @property
     def connection_count(self) -> int:
-        return len(self._namespace.peers)
+        return len(self._namespace.peers) + self.entrance.reception.connection_count
 
     # -- queues ---------------------------------------------------------------------------
 
@@ -152,7 +174,7 @@ class RunningNamespace:
         return self._namespace
 
     async def close(self) -> None:
-        self._server.close()
+        await self.entrance.close()
         await self._namespace.close()
 
 
@@ -172,6 +194,8 @@ class Broker:
         directory = self.options.data_directory
         self._directory = None if directory is None else DataDirectory(directory)
         self._keys = KeyRing(directory)
+        self.tls = _keeper(self.options)
+        self.administration: Entrance | None = None
         self.namespaces: dict[str, RunningNamespace] = {}
 
     async def __aenter__(self) -> Broker:
@@ -203,11 +227,12 @@ class Broker:
                 description = QueueDescription(path=queue) if isinstance(queue, str) else queue
                 if namespace.catalogue.find(description.path) is None:
                     await namespace.create_queue(description)
-            server = await self._listen(namespace, spec.port)
+            entrance = entrance_of_namespace(namespace, self.tls, spec.port, spec.tls_port)
+            await entrance.open()
         except BaseException:
             await namespace.close()
             raise
-        running = RunningNamespace(namespace, server, self.options.host, self._keys)
+        running = RunningNamespace(namespace, entrance, self.options.host, self._keys)
         self.namespaces[name] = running
         return running
 
@@ -217,22 +242,32 @@ class Broker:
         path: Path = self._directory.namespace_store_path(name)
         return SqliteStore(path)
 
-    async def _listen(self, namespace: Namespace, port: int) -> asyncio.Server:
-        loop = asyncio.get_running_loop()
-        try:
-            return await loop.create_server(
-                lambda: Peer(namespace), self.options.host, port, backlog=1024
-            )
-        except OSError as error:
-            raise ConfigurationError(
-                f"Port {port} of {self.options.host} cannot be opened: {error.strerror}",
-                hint="Choose another port, or stop the program that uses it",
-            ) from error
+    async def open_administration(self) -> Entrance | None:
+        """Open the HTTP port of the whole broker, if the options want one."""
+        port = self.options.admin_port
+        if port is None or self.administration is not None:
+            return self.administration
+        entrance = entrance_of_administration(self, partial(application_of_broker, self), port)
+        await entrance.open()
+        self.administration = entrance
+        return entrance
 
     async def close(self) -> None:
         """Stop cleanly: what was accepted is on disk, and every peer was told goodbye."""
         running, self.namespaces = list(self.namespaces.values()), {}
+        if self.administration is not None:
+            await self.administration.close()
+            self.administration = None
         await asyncio.gather(*(namespace.close() for namespace in running))
         if self._directory is not None:
             self._directory.close()
             self._directory = None
+        self.tls.close()
+
+
+def _keeper(options: BrokerOptions) -> Keeper:
+    given = None
+    if options.tls_certificate is not None and options.tls_key is not None:
+        given = (options.tls_certificate, options.tls_key)
+    names = names_for(options.host, options.tls_names)
+    return Keeper(options.data_directory, names=names, given=given)

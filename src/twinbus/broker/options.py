@@ -49,10 +49,19 @@ class BrokerOptions:
     """Whether to log, beside the operations, what happens to each message."""
     connections_max: int = 5_000
     """Connections to one namespace; Service Bus allows as many."""
+    tls_certificate: Path | None = None
+    """A certificate to show instead of our own, with its chain (PEM)."""
+    tls_key: Path | None = None
+    """The key of that certificate (PEM, without a password)."""
+    tls_names: tuple[str, ...] = ()
+    """More names for our own certificate: host names and addresses that clients use."""
+    tls_only: bool = False
+    """Whether plain AMQP and plain HTTP are refused on every port."""
     close_timeout_s: float = 5.0
     """How long a clean stop waits for what is on its way to disk."""
 
     def __post_init__(self) -> None:
+        self._check_tls()
         if self.audit and self.metering_path is None:
             raise ConfigurationError(
                 "an audit log needs a place", hint="Set data_directory or metering_directory"
@@ -63,3 +72,15 @@ class BrokerOptions:
         if self.metering_directory is not None or self.data_directory is None:
             return self.metering_directory
         return self.data_directory / "metering"
+
+    def _check_tls(self) -> None:
+        if (self.tls_certificate is None) != (self.tls_key is None):
+            raise ConfigurationError(
+                "A certificate and its key come together", hint="Give both files, or neither"
+            )
+        for name in self.tls_names:
+            if not (name.isascii() and name.isprintable() and 0 < len(name) <= 253) or " " in name:
+                raise ConfigurationError(
+                    f"{name[:60]!a} cannot stand in a certificate",
+                    hint="Use a host name, in its xn-- form if it is international, or an address",
+                )

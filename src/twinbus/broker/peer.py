@@ -270,6 +270,10 @@ class Peer(asyncio.Protocol):
         """Everything is said. To close at once could take back what the peer has not read yet."""
         self._linger = self._loop.call_later(LINGER_S, transport.abort)
         self._input.throw_away()
+        if not transport.can_write_eof():
+            # In TLS to close is to say goodbye and to wait, for a while, for the answer.
+            transport.close()
+            return
         try:
             transport.write_eof()
         except OSError:

@@ -8,8 +8,8 @@ import gc
 import json
 import logging
 import signal
-import socket
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -23,6 +23,7 @@ from twinbus.errors import ConfigurationError
 
 DEFAULT_NAMESPACE = "twinbus"
 AMQP_PORT = 5672
+TLS_PORT = 5671
 ADMIN_PORT = 5300
 """The official emulator's port for HTTP."""
 
@@ -60,6 +61,27 @@ def serve(
         typer.Option(help="Config.json of the official emulator.", metavar="FILE"),
     ] = None,
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
+    tls_port: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="One more port of a namespace, for TLS alone (5671 is what clients expect).",
+            metavar="[NAMESPACE:]PORT",
+        ),
+    ] = None,
+    tls_cert: Annotated[
+        Path | None,
+        typer.Option(help="Certificate (PEM) to show instead of our own.", metavar="FILE"),
+    ] = None,
+    tls_key: Annotated[
+        Path | None, typer.Option(help="The key of that certificate (PEM).", metavar="FILE")
+    ] = None,
+    tls_name: Annotated[
+        list[str] | None,
+        typer.Option(help="One more name in our own certificate; repeatable.", metavar="NAME"),
+    ] = None,
+    tls_only: Annotated[
+        bool, typer.Option("--tls-only", help="Refuse plain AMQP and plain HTTP on every port.")
+    ] = False,
     admin_port: Annotated[
         int, typer.Option(help="Port for HTTP (health, administration); 0 takes a free one.")
     ] = ADMIN_PORT,
@@ -87,11 +109,15 @@ def serve(
     if output not in ("text", "json"):
         raise ConfigurationError(f"--output cannot be {output!r}", hint="Use text or json")
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
-    specs = _specs(namespace or [], queue or [], config)
+    specs = _with_tls_ports(_specs(namespace or [], queue or [], config), tls_port or [])
     options = BrokerOptions(
         data_directory=None if memory else data,
         host=host,
         admin_port=admin_port,
+        tls_certificate=tls_cert,
+        tls_key=tls_key,
+        tls_names=tuple(tls_name or ()),
+        tls_only=tls_only,
         metering_directory=metering,
         audit=audit,
         thresholds=Thresholds(
@@ -159,6 +185,25 @@ def _specs(names: list[str], queues: list[str], config: Path | None) -> list[Nam
     return [NamespaceSpec(label, port, tuple(paths)) for label, (port, paths) in wanted.items()]
 
 
+def _with_tls_ports(specs: list[NamespaceSpec], wanted: list[str]) -> list[NamespaceSpec]:
+    ports: dict[str, int] = {}
+    for text in wanted:
+        label, colon, port = text.rpartition(":")
+        if not colon and len(specs) > 1:
+            raise ConfigurationError(
+                "--tls-port does not say which namespace it is for",
+                hint=f"Write --tls-port {specs[0].name}:{text}",
+            )
+        name = label if colon else specs[0].name
+        if name not in [spec.name for spec in specs]:
+            raise ConfigurationError(
+                f"--tls-port names the namespace {name!r}, which is not served",
+                hint="Add it with --namespace",
+            )
+        ports[name] = _port(port, TLS_PORT)
+    return [replace(spec, tls_port=ports.get(spec.name)) for spec in specs]
+
+
 def _text_of(path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8-sig")
@@ -180,47 +225,38 @@ async def _serve(options: BrokerOptions, specs: list[NamespaceSpec], output: str
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stop.set)
     async with Broker(options) as broker:
-        for spec in specs:
-            await broker.add_namespace(spec)
-        listener = _bind(options)
-        admin = asyncio.create_task(_serve_admin(broker, listener))
-        _announce(broker, listener.getsockname()[1], options, output)
+        # On the first start there is a certificate to be made, while the disk is waited for.
+        certificate = asyncio.create_task(asyncio.to_thread(broker.tls.prepare))
+        try:
+            for spec in specs:
+                await broker.add_namespace(spec)
+            administration = await broker.open_administration()
+        finally:
+            await asyncio.gather(certificate, return_exceptions=True)
+        certificate.result()
+        _announce(broker, options, output)
+        # The HTTP stack takes a third of the start-up time: AMQP clients need not wait for it.
+        if administration is not None:
+            await administration.reception.http.serving()
         await stop.wait()
-        admin.cancel()
-        await asyncio.gather(admin, return_exceptions=True)
-        listener.close()
 
 
-def _bind(options: BrokerOptions) -> socket.socket:
-    listener = socket.socket(socket.AF_INET6 if ":" in options.host else socket.AF_INET)
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    try:
-        listener.bind((options.host, options.admin_port or 0))
-    except OSError as error:
-        listener.close()
-        raise ConfigurationError(
-            f"Port {options.admin_port} for HTTP cannot be opened: {error.strerror}",
-            hint="Choose another with --admin-port",
-        ) from error
-    listener.listen(128)
-    return listener
-
-
-async def _serve_admin(broker: Broker, listener: socket.socket) -> None:
-    # The HTTP stack takes a third of the start-up time: AMQP clients need not wait for it.
-    from twinbus.broker.admin import admin_server
-
-    await admin_server(broker, listener).serve(sockets=[listener])
-
-
-def _announce(broker: Broker, admin_port: int, options: BrokerOptions, output: str) -> None:
+def _announce(broker: Broker, options: BrokerOptions, output: str) -> None:
     """Say what is served; these lines hold keys, and go to standard output only."""
     running = broker.namespaces.values()
+    admin_port = None if broker.administration is None else broker.administration.port
+    ca_path = broker.tls.ca_path
     if output == "json":
         ready = {
             "admin_port": admin_port,
+            "ca": None if ca_path is None else str(ca_path),
             "namespaces": {
-                each.name: {"port": each.port, "connection_string": each.connection_string}
+                each.name: {
+                    "port": each.port,
+                    "connection_string": each.connection_string,
+                    "tls_port": each.tls_port,
+                    "tls_connection_string": each.tls_connection_string,
+                }
                 for each in running
             },
         }
@@ -230,9 +266,11 @@ def _announce(broker: Broker, admin_port: int, options: BrokerOptions, output: s
         typer.echo(f"{each.name}: {each.connection_string}")
     where = "memory" if options.data_directory is None else str(options.data_directory)
     typer.echo(f"http://{options.host}:{admin_port}/health · messages in {where} · Ctrl-C stops")
-    if options.host not in LOOPBACK_NAMES:
+    if ca_path is not None:
+        typer.echo(f"TLS on the same ports, for clients that trust {ca_path}")
+    if options.host not in LOOPBACK_NAMES and not options.tls_only:
         typer.echo(
-            f"twinbus: listening on {options.host} without TLS: keys and messages can be read "
-            "on the way. Use it in a trusted network only.",
+            f"twinbus: listening on {options.host} for plain text too: keys and messages of "
+            "clients that do not use TLS can be read on the way. Refuse them with --tls-only.",
             err=True,
         )

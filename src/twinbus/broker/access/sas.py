@@ -94,6 +94,8 @@ class Audience:
     any_name: bool = False
     """Whether it can be reached under names that nobody told it, as on all of a machine's
     addresses. On loopback the names are known: a token for another host was meant for another."""
+    other_ports: frozenset[int] = frozenset()
+    """More ports that lead to the same namespace."""
 
     def known_as(self, host_name: str | None) -> Audience:
         """The same under one more name, if the word of whoever uses that name counts."""
@@ -104,6 +106,9 @@ class Audience:
     def answers_to(self, host_name: str | None) -> bool:
         """Whether a client that uses this name can have meant this namespace."""
         return bool(host_name) and str(host_name).lower() in self.host_names
+
+    def has_port(self, port: int) -> bool:
+        return port == self.port or port in self.other_ports
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,7 +196,9 @@ def parse_resource(text: str, audience: Audience) -> tuple[str, ...]:
             "the token's resource is not a URL of a namespace", hint="Sign for sb://<host>:<port>/"
         )
     port = match["port"]
-    if match["host"].lower() not in audience.host_names or (port and int(port) != audience.port):
+    if match["host"].lower() not in audience.host_names or (
+        port and not audience.has_port(int(port))
+    ):
         raise AccessDenied(
             "the token is for another namespace",
             hint="Sign for the host name and port of the connection string",

@@ -1,0 +1,324 @@
+"""The doors of a namespace: one port for AMQP, HTTP and TLS with either inside.
+
+    accept --> Visitor: waits for the first byte, and looks at it without taking it
+                 0x16            a TLS handshake, then Vestibule: the first byte within
+                 a method's      HTTP: the application of the namespace
+                 anything else   AMQP: a Peer, which also says no to what is none
+
+Rule 1: who comes in has a limited time from the accepted connection to the first byte of its
+        protocol, TLS handshake included. The protocol has limits of its own from then on.
+Rule 2: who waits counts as a connection: one too many is closed.
+Rule 3: once it is known what a connection speaks, nothing of this module is in its way.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import enum
+import errno
+import socket
+from collections.abc import Callable
+from typing import cast
+
+from twinbus.broker.http_side import HttpSide
+from twinbus.broker.tls.keeper import Keeper
+from twinbus.errors import ConfigurationError
+
+# Connections that wait for us to accept them: enough for a fleet that comes back at once.
+BACKLOG = 1_024
+# Connections accepted in one turn of the loop; then whoever is inside has a turn.
+ACCEPTS_PER_TURN = 64
+# How long a door rests when there is no descriptor left for another connection.
+REST_S = 0.5
+# How long a goodbye in TLS waits for the other side's.
+TLS_GOODBYE_S = 2.0
+
+TLS_HANDSHAKE = 0x16
+# GET, PUT, POST, PATCH, DELETE, HEAD, OPTIONS, TRACE, CONNECT. AMQP begins with an A.
+HTTP_METHOD_LETTERS = frozenset(b"GPDHOTC")
+
+TOO_LATE = "a peer did not finish its handshake in time"
+TOO_MANY = "too many connections"
+
+
+class Speech(enum.Enum):
+    """What a connection speaks."""
+
+    AMQP = enum.auto()
+    HTTP = enum.auto()
+    TLS = enum.auto()
+
+
+class Reception:
+    """Receives the connections of some doors that lead to the same place."""
+
+    def __init__(
+        self,
+        *,
+        tls: Keeper,
+        http: HttpSide,
+        amqp: Callable[[], asyncio.Protocol] | None,
+        is_full: Callable[[int], bool],
+        note_offence: Callable[[str], None],
+        handshake_timeout_s: float,
+    ) -> None:
+        """``amqp`` is None where only HTTP is spoken. ``is_full`` is told how many are here."""
+        self.tls = tls
+        self.http = http
+        self.note_offence = note_offence
+        self.handshake_timeout_s = handshake_timeout_s
+        self._amqp = amqp
+        self._is_full = is_full
+        self.waiting: set[Visitor] = set()
+
+    @property
+    def connection_count(self) -> int:
+        """Who waits, and who speaks HTTP; peers are counted by their namespace."""
+        return len(self.waiting) + self.http.connection_count
+
+    def welcome(self, connection: socket.socket, *, must_be_tls: bool) -> None:
+        """A connection was accepted."""
+        if self._is_full(self.connection_count):
+            self.note_offence(TOO_MANY)
+            connection.close()
+            return
+        Visitor(self, connection, must_be_tls=must_be_tls)
+
+    def speech(self, first: int, *, is_secure: bool) -> Speech:
+        """What somebody speaks who begins with this byte."""
+        if first == TLS_HANDSHAKE and not is_secure:
+            return Speech.TLS
+        if self._amqp is None or first in HTTP_METHOD_LETTERS:
+            return Speech.HTTP
+        return Speech.AMQP
+
+    async def protocols(self, speech: Speech) -> Callable[[], asyncio.Protocol]:
+        """What makes protocols for those who speak so."""
+        if speech is Speech.AMQP and self._amqp is not None:
+            return self._amqp
+        return await self.http.serving()
+
+    async def close(self) -> None:
+        """Send everybody away who waits, and end what speaks HTTP."""
+        for visitor in list(self.waiting):
+            visitor.drop()
+        await self.http.close()
+
+
+class Visitor:
+    """A connection of which nobody knows yet what it speaks."""
+
+    def __init__(
+        self, reception: Reception, connection: socket.socket, *, must_be_tls: bool
+    ) -> None:
+        self._reception = reception
+        self._connection = connection
+        self._must_be_tls = must_be_tls
+        self._loop = asyncio.get_running_loop()
+        self._entering: asyncio.Task[None] | None = None
+        self._is_handed_over = False
+        """From then on the loop closes the connection, and nobody else."""
+        self.transport: asyncio.Transport | None = None
+        """The connection inside TLS."""
+        reception.waiting.add(self)
+        self._deadline = self._loop.call_later(reception.handshake_timeout_s, self._too_late)
+        self._loop.add_reader(connection, self._look)
+
+    def _look(self) -> None:
+        try:
+            first = self._connection.recv(1, socket.MSG_PEEK)
+        except (BlockingIOError, InterruptedError):
+            return
+        except OSError:
+            first = b""
+        if not first:
+            self.drop()
+            return
+        self._loop.remove_reader(self._connection)
+        self._entering = self._loop.create_task(self._enter(first[0]))
+
+    async def _enter(self, first: int) -> None:
+        try:
+            await self._find_way(self._reception.speech(first, is_secure=False))
+        except ConfigurationError as error:
+            self._reception.note_offence(f"there is no TLS: {error}")
+        except OSError:
+            self._reception.note_offence("a handshake failed")
+        finally:
+            if self.transport is None:
+                self.leave()
+            if not self._is_handed_over:
+                self._connection.close()
+
+    async def _find_way(self, speech: Speech) -> None:
+        reception = self._reception
+        if speech is Speech.TLS:
+            context = await reception.tls.context()
+            self._is_handed_over = True
+            await self._loop.connect_accepted_socket(
+                lambda: Vestibule(reception, self),
+                self._connection,
+                ssl=context,
+                ssl_handshake_timeout=reception.handshake_timeout_s,
+                ssl_shutdown_timeout=TLS_GOODBYE_S,
+            )
+        elif self._must_be_tls:
+            reception.note_offence("plain text where TLS is a must")
+        else:
+            protocols = await reception.protocols(speech)
+            self.leave()
+            self._is_handed_over = True
+            await self._loop.connect_accepted_socket(protocols, self._connection)
+
+    def _too_late(self) -> None:
+        self._reception.note_offence(TOO_LATE)
+        self.drop()
+
+    def drop(self) -> None:
+        """End the connection, however far it got."""
+        self.leave()
+        if self.transport is not None:
+            self.transport.abort()
+        elif self._entering is not None:
+            self._entering.cancel()
+        else:
+            self._loop.remove_reader(self._connection)
+            self._connection.close()
+
+    def leave(self) -> None:
+        """It is known what the connection speaks, or it is gone."""
+        self._deadline.cancel()
+        self._reception.waiting.discard(self)
+
+
+class Vestibule(asyncio.Protocol):
+    """Where somebody stands who came through TLS and has not said what it speaks within."""
+
+    def __init__(self, reception: Reception, visitor: Visitor) -> None:
+        self._reception = reception
+        self._visitor = visitor
+        self._transport: asyncio.Transport | None = None
+        self._said = bytearray()
+        self._entering: asyncio.Task[None] | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        # uvloop's transports do not inherit from asyncio.Transport, but they are such.
+        self._transport = self._visitor.transport = cast(asyncio.Transport, transport)
+        if self._visitor not in self._reception.waiting:
+            self._transport.abort()  # The handshake ended in the moment of being too late.
+
+    def data_received(self, data: bytes) -> None:
+        self._said += data
+        if self._entering is None and self._transport is not None:
+            self._transport.pause_reading()
+            self._entering = asyncio.get_running_loop().create_task(self._enter(self._transport))
+
+    async def _enter(self, transport: asyncio.Transport) -> None:
+        speech = self._reception.speech(self._said[0], is_secure=True)
+        protocols = await self._reception.protocols(speech)
+        self._visitor.leave()
+        if transport.is_closing():
+            return
+        protocol = protocols()
+        transport.set_protocol(protocol)
+        protocol.connection_made(transport)
+        transport.resume_reading()
+        protocol.data_received(bytes(self._said))
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._visitor.leave()
+        self._transport = None
+
+
+class Door:
+    """One port that people come in by."""
+
+    def __init__(
+        self, reception: Reception, listeners: list[socket.socket], *, must_be_tls: bool = False
+    ) -> None:
+        self._reception = reception
+        self._listeners = listeners
+        self._must_be_tls = must_be_tls
+        self._loop = asyncio.get_running_loop()
+        self._rest: asyncio.TimerHandle | None = None
+        self.port: int = listeners[0].getsockname()[1]
+        self._open()
+
+    def _open(self) -> None:
+        self._rest = None
+        for listener in self._listeners:
+            self._loop.add_reader(listener, self._accept, listener)
+
+    def _accept(self, listener: socket.socket) -> None:
+        for _ in range(ACCEPTS_PER_TURN):
+            try:
+                connection, _address = listener.accept()
+            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+                return
+            except OSError as error:
+                self._trouble(error)
+                return
+            connection.setblocking(False)
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            self._reception.welcome(connection, must_be_tls=self._must_be_tls)
+
+    def _trouble(self, error: OSError) -> None:
+        """Without a descriptor for it the connection goes on waiting, and so do we."""
+        if error.errno not in (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM):
+            return
+        self._reception.note_offence("no descriptor is left for another connection")
+        self._stop_accepting()
+        self._rest = self._loop.call_later(REST_S, self._open)
+
+    def _stop_accepting(self) -> None:
+        if self._rest is not None:
+            self._rest.cancel()
+            self._rest = None
+        for listener in self._listeners:
+            self._loop.remove_reader(listener)
+
+    def close(self) -> None:
+        """Accept nobody any more; who is inside stays."""
+        self._stop_accepting()
+        for listener in self._listeners:
+            listener.close()
+        self._listeners = []
+
+
+async def bind(host: str, port: int) -> list[socket.socket]:
+    """Listening sockets on every address of the host, all on one port; 0 takes a free one."""
+    try:
+        found = await asyncio.get_running_loop().getaddrinfo(
+            host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )
+        listeners: list[socket.socket] = []
+        try:
+            for family, _kind, _protocol, _name, address in dict.fromkeys(found):
+                chosen = listeners[0].getsockname()[1] if listeners else port
+                listeners.append(_listen(family, (address[0], chosen, *address[2:])))
+        except OSError:
+            for listener in listeners:
+                listener.close()
+            raise
+    except OSError as error:
+        raise ConfigurationError(
+            f"Port {port} of {host} cannot be opened: {error.strerror}",
+            hint="Choose another port, or stop the program that uses it",
+        ) from error
+    return listeners
+
+
+def _listen(family: int, address: tuple[object, ...]) -> socket.socket:
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if family == socket.AF_INET6:
+            # IPv4 has a listener of its own.
+            listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        listener.bind(address)
+        listener.setblocking(False)
+        listener.listen(BACKLOG)
+    except OSError:
+        listener.close()
+        raise
+    return listener

@@ -1,0 +1,124 @@
+"""The entrance of a namespace, or of the administration: which doors it has and where they lead.
+
+    namespace        port: AMQP, HTTP and TLS       tls_port, if wanted: TLS and nothing else
+    administration   port: HTTP and TLS
+
+Rule 1: doors that were shut open again on the ports they had, so that clients find back.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from twinbus.broker.doors import Door, Reception, bind
+from twinbus.broker.http_side import HttpSide
+from twinbus.broker.namespace import Namespace
+from twinbus.broker.offences import OffenceLog
+from twinbus.broker.options import BrokerOptions
+from twinbus.broker.peer import Peer
+from twinbus.broker.tls.keeper import Keeper
+
+if TYPE_CHECKING:
+    from twinbus.broker.broker import Broker, RunningNamespace
+
+
+class Entrance:
+    """Some doors that lead to one place."""
+
+    def __init__(
+        self, reception: Reception, options: BrokerOptions, port: int, tls_port: int | None = None
+    ) -> None:
+        self.reception = reception
+        self._options = options
+        self._doors: list[Door] = []
+        self.port = port
+        """0 until it was opened for the first time, if a free one is wanted."""
+        self.tls_port = tls_port
+
+    async def open(self) -> None:
+        """Let people in; raises ConfigurationError when a port cannot be had."""
+        host, is_tls_only = self._options.host, self._options.tls_only
+        listeners = await bind(host, self.port)
+        try:
+            tls_listeners = [] if self.tls_port is None else await bind(host, self.tls_port)
+        except BaseException:
+            for listener in listeners:
+                listener.close()
+            raise
+        self._doors = [Door(self.reception, listeners, must_be_tls=is_tls_only)]
+        self.port = self._doors[0].port
+        if tls_listeners:
+            self._doors.append(Door(self.reception, tls_listeners, must_be_tls=True))
+            self.tls_port = self._doors[1].port
+
+    def shut(self) -> None:
+        """Let nobody in any more; who is inside stays."""
+        for door in self._doors:
+            door.close()
+        self._doors = []
+
+    async def close(self) -> None:
+        """Let nobody in, and send away who waits or speaks HTTP."""
+        self.shut()
+        await self.reception.close()
+
+
+def entrance_of_namespace(
+    namespace: Namespace, tls: Keeper, port: int, tls_port: int | None
+) -> Entrance:
+    """AMQP and the administration protocol for one namespace."""
+    options = namespace.options
+
+    def note(what: str) -> None:
+        namespace.offences.note(what, namespace.now().monotonic_s)
+
+    reception = Reception(
+        tls=tls,
+        http=HttpSide(request_timeout_s=options.limits.handshake_timeout_s, note_offence=note),
+        amqp=lambda: Peer(namespace),
+        is_full=lambda here: here + len(namespace.peers) >= options.connections_max,
+        note_offence=note,
+        handshake_timeout_s=options.limits.handshake_timeout_s,
+    )
+    return Entrance(reception, options, port, tls_port)
+
+
+def entrance_of_administration(
+    broker: Broker, make_application: Callable[[], Any], port: int
+) -> Entrance:
+    """The HTTP side of a whole broker."""
+    options = broker.options
+    offences = OffenceLog("administration")
+
+    def note(what: str) -> None:
+        offences.note(what, time.monotonic())
+
+    reception = Reception(
+        tls=broker.tls,
+        http=HttpSide(
+            make_application,
+            request_timeout_s=options.limits.handshake_timeout_s,
+            note_offence=note,
+        ),
+        amqp=None,
+        is_full=lambda here: here >= options.connections_max,
+        note_offence=note,
+        handshake_timeout_s=options.limits.handshake_timeout_s,
+    )
+    return Entrance(reception, options, port)
+
+
+def application_of(namespace: RunningNamespace) -> Any:
+    """What answers to HTTP on the ports of a namespace; imported when somebody speaks it."""
+    from twinbus.broker.administration.application import namespace_application
+
+    return namespace_application(namespace)
+
+
+def application_of_broker(broker: Broker) -> Any:
+    """What answers on the broker's own HTTP port."""
+    from twinbus.broker.admin import admin_application
+
+    return admin_application(broker)

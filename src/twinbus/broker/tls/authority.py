@@ -1,0 +1,148 @@
+"""A certificate authority for one broker, and the certificates it signs (EC P-256).
+
+Rule 1: this module is imported when something has to be made or read. The library behind it takes
+        longer to import than a broker's queues take to recover.
+Rule 2: what was made says its names and its end in a line of plain JSON above the PEM blocks, so
+        that a start needs no ASN.1 reader to see that all is well. OpenSSL skips such lines.
+"""
+
+from __future__ import annotations
+
+import datetime
+import ipaddress
+import json
+from dataclasses import dataclass
+from typing import Any, Final
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+# Long enough that nobody has to trust a new authority for years; browsers and TLS libraries
+# refuse server certificates of more than 398 days, so those are shorter and renewed.
+AUTHORITY_DAYS: Final = 3_650
+CERTIFICATE_DAYS: Final = 365
+# Clocks of other machines, and of containers, may be behind.
+BACKDATED: Final = datetime.timedelta(days=1)
+
+HEADLINE: Final = "twinbus "
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """A certificate with its key."""
+
+    certificate: x509.Certificate
+    key: ec.EllipticCurvePrivateKey
+    names: tuple[str, ...]
+
+    @property
+    def certificate_pem(self) -> bytes:
+        return self.certificate.public_bytes(serialization.Encoding.PEM)
+
+    @property
+    def bundle(self) -> bytes:
+        """The headline, the key and the certificate: one file, so that it is whole or not there."""
+        expires_s = int(self.certificate.not_valid_after_utc.timestamp())
+        headline = json.dumps({"names": self.names, "expires_s": expires_s})
+        key_pem = self.key.private_bytes(
+            serialization.Encoding.PEM,
+            serialization.PrivateFormat.PKCS8,
+            serialization.NoEncryption(),
+        )
+        return f"{HEADLINE}{headline}\n".encode() + key_pem + self.certificate_pem
+
+
+def make_authority(label: str, now_s: float) -> Made:
+    """A new authority. ``label`` tells it from others in a list of certificates."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = _name(f"twinbus local authority {label}")
+    identifier = x509.SubjectKeyIdentifier.from_public_key(key.public_key())
+    certificate = (
+        _draft(name, name, key, AUTHORITY_DAYS, now_s)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        .add_extension(_key_usage(signs_certificates=True), critical=True)
+        .add_extension(identifier, critical=False)
+        .sign(key, hashes.SHA256())
+    )
+    return Made(certificate, key, ())
+
+
+def issue(authority: Made, names: tuple[str, ...], now_s: float) -> Made:
+    """A certificate for a server that is known under ``names`` (host names and addresses)."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    signer = authority.certificate
+    identifier = x509.AuthorityKeyIdentifier.from_issuer_public_key(authority.key.public_key())
+    certificate = (
+        _draft(_name("twinbus"), signer.subject, key, CERTIFICATE_DAYS, now_s)
+        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+        .add_extension(_key_usage(signs_certificates=False), critical=True)
+        .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
+        .add_extension(x509.SubjectAlternativeName([*map(_alternative, names)]), critical=False)
+        .add_extension(identifier, critical=False)
+        .sign(authority.key, hashes.SHA256())
+    )
+    return Made(certificate, key, names)
+
+
+def read_bundle(content: bytes) -> Made:
+    """What ``bundle`` wrote; raises ValueError when it is damaged."""
+    key = serialization.load_pem_private_key(content, None)
+    if not isinstance(key, ec.EllipticCurvePrivateKey):
+        raise ValueError("not a key of ours")
+    certificate = x509.load_pem_x509_certificate(content)
+    if certificate.public_key() != key.public_key():
+        raise ValueError("the key is not the certificate's")
+    return Made(certificate, key, ())
+
+
+def expiry_of(content: bytes) -> float:
+    """When the first certificate of a PEM file ends; raises ValueError when there is none."""
+    return x509.load_pem_x509_certificate(content).not_valid_after_utc.timestamp()
+
+
+def _draft(
+    subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePrivateKey, days: int, now_s: float
+) -> x509.CertificateBuilder:
+    now = datetime.datetime.fromtimestamp(now_s, datetime.UTC)
+    return (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(issuer)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - BACKDATED)
+        .not_valid_after(now + datetime.timedelta(days=days))
+    )
+
+
+def _name(text: str) -> x509.Name:
+    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, text[:64])])
+
+
+def _alternative(name: str) -> x509.GeneralName:
+    try:
+        return x509.IPAddress(ipaddress.ip_address(name))
+    except ValueError:
+        return x509.DNSName(name)
+
+
+def _key_usage(*, signs_certificates: bool) -> x509.KeyUsage:
+    usages: dict[str, Any] = dict.fromkeys(
+        (
+            "content_commitment",
+            "key_encipherment",
+            "data_encipherment",
+            "key_agreement",
+            "encipher_only",
+            "decipher_only",
+        ),
+        False,
+    )
+    return x509.KeyUsage(
+        digital_signature=not signs_certificates,
+        key_cert_sign=signs_certificates,
+        crl_sign=signs_certificates,
+        **usages,
+    )

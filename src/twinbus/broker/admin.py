@@ -33,6 +33,7 @@ from starlette.routing import Route
 from twinbus import __version__
 from twinbus.broker.access.claims import AuthorizationRule, Claim
 from twinbus.broker.access.sas import parse_token, verify
+from twinbus.broker.admin_purge import purge_routes
 from twinbus.broker.administration.application import answer_for_any
 from twinbus.broker.broker import Broker, RunningNamespace
 from twinbus.broker.entities.description import QueueDescription
@@ -61,6 +62,7 @@ def admin_application(broker: Broker) -> Starlette:
     return Starlette(
         routes=[
             Route("/health", desk.health),
+            *purge_routes(desk._namespace, _json_body),
             Route("/namespaces/{namespace}/queues", desk.list_queues),
             Route(path, desk.get_queue, methods=["GET"]),
             Route(path, desk.put_queue, methods=["PUT"]),

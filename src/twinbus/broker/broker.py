@@ -35,6 +35,8 @@ from twinbus.broker.entrance import (
 from twinbus.broker.keys import ROOT_RULE, KeyRing
 from twinbus.broker.namespace import Namespace
 from twinbus.broker.options import BrokerOptions
+from twinbus.broker.purging import Progress, Purged, purge_machine, would_purge
+from twinbus.broker.resetting import reset_namespace
 from twinbus.broker.store.datadir import DataDirectory
 from twinbus.broker.store.memory import MemoryStore
 from twinbus.broker.store.port import Store
@@ -133,6 +135,57 @@ class RunningNamespace:
 
     async def delete_queue(self, path: str) -> None:
         await self._namespace.delete_queue(self._expect(path))
+
+    # -- emptying -------------------------------------------------------------------------
+
+    def has_entity(self, path: str) -> bool:
+        """Whether there is a queue, topic or subscription under that path."""
+        return self._namespace.catalogue.find(parse_entity_path(path)) is not None
+
+    async def purge(
+        self,
+        path: str,
+        *,
+        dead_letters: bool = False,
+        deferred: bool = True,
+        scheduled: bool = True,
+        progress: Progress | None = None,
+    ) -> Purged:
+        """Remove the messages of a queue, subscription or dead-letter queue for good.
+
+        What a receiver holds is left to it; what is sent meanwhile stays.
+        """
+        return await purge_machine(
+            self._namespace,
+            self._machine(path, dead_letters),
+            deferred=deferred,
+            scheduled=scheduled,
+            progress=progress,
+        )
+
+    async def would_purge(
+        self,
+        path: str,
+        *,
+        dead_letters: bool = False,
+        deferred: bool = True,
+        scheduled: bool = True,
+    ) -> Purged:
+        """What ``purge`` would do now; nothing is changed."""
+        machine = self._machine(path, dead_letters)
+        return would_purge(machine, deferred=deferred, scheduled=scheduled)
+
+    async def reset(self, *, keep_entities: bool = False) -> int:
+        """Remove all messages, and all entities unless they are kept; how many those were."""
+        return await reset_namespace(self._namespace, keep_entities=keep_entities)
+
+    def _machine(self, path: str, dead_letters: bool) -> Queue:
+        sub_queue = "dead-letter" if dead_letters else None
+        machine = self._namespace.catalogue.find(parse_entity_path(path), sub_queue)
+        if machine is None:
+            kind = "dead-letter queue of" if dead_letters else "queue or subscription"
+            raise ConfigurationError(f"There is no {kind} {path[:260]!r} in {self.name!r}")
+        return machine
 
     def _expect(self, path: str) -> Queue:
         queue = self.queue(path)

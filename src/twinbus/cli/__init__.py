@@ -11,6 +11,7 @@ from typing import Annotated
 import typer
 
 from twinbus import __version__
+from twinbus.cli.emptying import queue_app, reset
 from twinbus.cli.serve import serve
 from twinbus.errors import TwinbusError
 
@@ -43,6 +44,8 @@ def _common(
 
 
 app.command()(serve)
+app.command()(reset)
+app.add_typer(queue_app)
 
 
 def main() -> None:

@@ -10,11 +10,9 @@ Rule 2: whatever goes wrong is one sentence. A key or a token is in none of them
 
 from __future__ import annotations
 
-import http.client
 import json as json_text
-import ssl
 import time
-from typing import Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 from urllib.parse import quote, urlsplit
 
 import typer
@@ -22,6 +20,9 @@ import typer
 from twinbus.broker.access.sas import make_token
 from twinbus.connection_string import ConnectionString, parse_connection_string
 from twinbus.errors import ConfigurationError, TwinbusError
+
+if TYPE_CHECKING:
+    from http.client import HTTPConnection
 
 DEFAULT_URL: Final = "http://localhost:5300"
 URL_VARIABLE: Final = "TWINBUS_ADMIN_URL"
@@ -119,6 +120,9 @@ class AdminClient:
         )
 
     def _exchange(self, method: str, path: str, json: Any) -> tuple[int, bytes]:
+        # Imported here, because every start of the broker would wait for it otherwise.
+        import http.client
+
         body = None if json is None else json_text.dumps(json).encode()
         headers = {"Authorization": self._token(), "Accept": "application/json"}
         if body is not None:
@@ -137,7 +141,10 @@ class AdminClient:
         finally:
             connection.close()
 
-    def _connection(self) -> http.client.HTTPConnection:
+    def _connection(self) -> HTTPConnection:
+        import http.client
+        import ssl
+
         if not self._is_https:
             return http.client.HTTPConnection(self._host, self._port, timeout=ANSWER_TIMEOUT_S)
         return http.client.HTTPSConnection(

@@ -1,0 +1,187 @@
+"""Emptying a queue, in slices that nobody notices.
+
+    read a slice --> mark it as gone --> commit --> progress --> the next slice
+
+Rule 1: what was in the queue when the purge began is removed. What comes later stays, so that a
+        purge ends however busy the senders are.
+Rule 2: a message that a receiver holds is left to it, and counted.
+Rule 3: a slice is one transaction among others; sends and receives go on between two of them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from twinbus.broker.entities import fates
+from twinbus.broker.entities.chunk import span_mask
+from twinbus.broker.entities.queue import Queue
+from twinbus.broker.store.port import LoadedChunk, ScheduledRow, Store
+from twinbus.errors import TwinbusError
+
+if TYPE_CHECKING:
+    from twinbus.broker.namespace import Namespace
+
+# About what one read of a receiver takes; a purge of a gigabyte is a thousand short turns.
+SLICE_BYTES = 1 << 20
+SLICE_CHUNKS = 256
+SLICE_SCHEDULED = 1_000
+
+Progress = Callable[[int], None]
+"""Is told how many messages were removed so far."""
+
+
+class Purged(NamedTuple):
+    """What a purge did."""
+
+    removed_count: int
+    locked_count: int
+    """Messages that somebody held; they were left alone."""
+
+
+class PurgeInterrupted(TwinbusError):
+    """The queue was deleted while it was being emptied."""
+
+
+def would_purge(queue: Queue, *, deferred: bool = True, scheduled: bool = True) -> Purged:
+    """What a purge would do now."""
+    held_count = queue.locked_count
+    count = queue.message_count - held_count
+    if not deferred:
+        count -= queue.deferred_count
+    if scheduled:
+        count += queue.scheduled_count
+    return Purged(max(0, count), held_count)
+
+
+async def purge_machine(
+    namespace: Namespace,
+    queue: Queue,
+    *,
+    deferred: bool = True,
+    scheduled: bool = True,
+    progress: Progress | None = None,
+) -> Purged:
+    """Remove the messages of one queue or dead-letter queue."""
+    purge = _Purge(namespace, queue, progress)
+    await purge.remove_messages(deferred)
+    if scheduled:
+        await purge.remove_scheduled()
+    return Purged(purge.removed_count, purge.locked_count)
+
+
+class _Purge:
+    """One purge under way."""
+
+    def __init__(self, namespace: Namespace, queue: Queue, progress: Progress | None) -> None:
+        self._namespace = namespace
+        self._queue = queue
+        self._progress = progress
+        self._last_seq = queue.next_seq - 1
+        self.removed_count = 0
+        self.locked_count = 0
+
+    async def remove_messages(self, deferred: bool) -> None:
+        after_seq = 0
+        while after_seq < self._last_seq:
+            rows = await self._read(
+                partial(_next_chunks, self._queue.queue_id, after_seq),
+                partial(self._remove_chunks, deferred),
+            )
+            if not rows:
+                return
+            after_seq = rows[-1].row.last_seq
+            await self._stored()
+
+    def _remove_chunks(self, deferred: bool, rows: list[LoadedChunk]) -> None:
+        for row in rows:
+            if row.row.first_seq <= self._last_seq:
+                self._remove_chunk(row, deferred)
+
+    def _remove_chunk(self, row: LoadedChunk, deferred: bool) -> None:
+        queue = self._queue
+        chunk = queue.shelf.adopt(row)
+        held = (chunk.locked | chunk.moving) & ~chunk.gone
+        mask = span_mask(0, chunk.count) & ~(chunk.gone | held)
+        if not deferred:
+            mask &= ~chunk.deferred
+        self.locked_count += held.bit_count()
+        self.removed_count += mask.bit_count()
+        fates.remove(queue, chunk, mask)
+        queue.shelf.put_back(chunk)
+
+    async def remove_scheduled(self) -> None:
+        after_seq = 0
+        while after_seq < self._last_seq:
+            rows = await self._read(
+                partial(_next_scheduled, self._queue.queue_id, after_seq), self._remove_scheduled
+            )
+            if not rows:
+                return
+            after_seq = rows[-1].seq
+            await self._stored()
+
+    def _remove_scheduled(self, rows: list[ScheduledRow]) -> None:
+        queue = self._queue
+        known = [row for row in rows if queue.is_still_scheduled(row.seq)]
+        known = [row for row in known if row.seq <= self._last_seq]
+        self.removed_count += len(known)
+        queue.cancel_scheduled(known, _Unheard())
+
+    async def _read(self, job: Callable[[Store], Any], act: Callable[[Any], None]) -> Any:
+        """Read, and act on what was read before anybody else can."""
+        if self._queue.is_deleted:
+            raise PurgeInterrupted(
+                f"the queue {self._queue.description.path!r} was deleted while it was emptied"
+            )
+        done: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+
+        def found(rows: Any) -> None:
+            act(rows)
+            if not done.done():
+                done.set_result(rows)
+
+        self._namespace.read(self._queue, job, found)
+        return await done
+
+    async def _stored(self) -> None:
+        """Wait until what was marked as gone is gone on disk."""
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._queue.batch.tickets.append(_Awaited(done))
+        self._namespace.touch(self._queue)
+        await done
+        if self._progress is not None:
+            self._progress(self.removed_count)
+
+
+def _next_chunks(queue_id: int, after_seq: int, store: Store) -> list[LoadedChunk]:
+    return store.load_chunks(queue_id, after_seq, SLICE_BYTES, SLICE_CHUNKS)
+
+
+def _next_scheduled(queue_id: int, after_seq: int, store: Store) -> list[ScheduledRow]:
+    return store.load_scheduled(queue_id, after_seq, SLICE_SCHEDULED)
+
+
+class _Unheard:
+    """A ticket of somebody who asks in another way."""
+
+    def stored(self, seqs: range) -> None: ...
+
+    def failed(self, error: Exception) -> None: ...
+
+
+class _Awaited:
+    """A coroutine waits for the commit."""
+
+    def __init__(self, done: asyncio.Future[None]) -> None:
+        self._done = done
+
+    def stored(self, seqs: range) -> None:
+        if not self._done.done():
+            self._done.set_result(None)
+
+    def failed(self, error: Exception) -> None:
+        if not self._done.done():
+            self._done.set_exception(error)

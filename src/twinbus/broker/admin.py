@@ -10,6 +10,7 @@
     PUT    /namespaces/{namespace}/rules/{name}        Manage; {"claims": ["Send", ...]}
     DELETE /namespaces/{namespace}/rules/{name}        Manage
     POST   /namespaces/{namespace}/keys/{name}/{which} Manage; a new primary or secondary key
+    ...    /namespaces/{namespace}/topics...           Manage; see admin_topics.py
 
 A caller shows the same shared access signature as on AMQP, in the Authorization header, made
 out to this host. Errors are one JSON object with a sentence. A key is told once, to whoever
@@ -55,6 +56,8 @@ class AdminError(Exception):
 
 def admin_application(broker: Broker) -> Starlette:
     """The HTTP application of a broker."""
+    from twinbus.broker.admin_topics import topic_routes
+
     desk = AdminDesk(broker)
     path = "/namespaces/{namespace}/queues/{path:path}"
     rule = "/namespaces/{namespace}/rules/{name}"
@@ -62,7 +65,7 @@ def admin_application(broker: Broker) -> Starlette:
     return Starlette(
         routes=[
             Route("/health", desk.health),
-            *purge_routes(desk._namespace, _json_body),
+            *purge_routes(desk.namespace_of, json_body),
             Route("/namespaces/{namespace}/queues", desk.list_queues),
             Route(path, desk.get_queue, methods=["GET"]),
             Route(path, desk.put_queue, methods=["PUT"]),
@@ -72,6 +75,7 @@ def admin_application(broker: Broker) -> Starlette:
             Route(rule, desk.put_rule, methods=["PUT"]),
             Route(rule, desk.delete_rule, methods=["DELETE"]),
             Route(key, desk.regenerate_key, methods=["POST"]),
+            *topic_routes(desk.namespace_of),
             Route("/{path:path}", desk.administer, methods=["GET", "PUT", "DELETE"]),
         ],
         exception_handlers={
@@ -149,15 +153,15 @@ class AdminDesk:
         return JSONResponse(body, status_code=200 if is_well else 503)
 
     async def list_queues(self, request: Request) -> Response:
-        namespace = self._namespace(request)
+        namespace = self.namespace_of(request)
         return JSONResponse([queue_as_json(queue) for queue in namespace.queues()])
 
     async def get_queue(self, request: Request) -> Response:
         return JSONResponse(queue_as_json(self._queue(request)))
 
     async def put_queue(self, request: Request) -> Response:
-        namespace = self._namespace(request)
-        values = await _json_body(request)
+        namespace = self.namespace_of(request)
+        values = await json_body(request)
         description = QueueDescription.from_dict({**values, "path": request.path_params["path"]})
         if namespace.queue(description.path) is not None:
             raise AdminError(409, f"The queue {description.path!r} exists already.")
@@ -166,11 +170,11 @@ class AdminDesk:
 
     async def delete_queue(self, request: Request) -> Response:
         queue = self._queue(request)
-        await self._namespace(request).delete_queue(queue.description.path)
+        await self.namespace_of(request).delete_queue(queue.description.path)
         return Response(status_code=204)
 
     async def operations(self, request: Request) -> Response:
-        meter = self._namespace(request).access.meter
+        meter = self.namespace_of(request).access.meter
         return JSONResponse(
             [
                 {"entity": each.entity, "operation": each.operation, **each.total()._asdict()}
@@ -185,12 +189,12 @@ class AdminDesk:
     # -- access rules ---------------------------------------------------------------------
 
     async def list_rules(self, request: Request) -> Response:
-        rules = self._namespace(request).access.rules
+        rules = self.namespace_of(request).access.rules
         return JSONResponse([{"name": rule.name, "claims": rule.claims.names()} for rule in rules])
 
     async def put_rule(self, request: Request) -> Response:
-        namespace, name = self._namespace(request), request.path_params["name"]
-        claims = _claims(await _json_body(request))
+        namespace, name = self.namespace_of(request), request.path_params["name"]
+        claims = _claims(await json_body(request))
         if namespace.access.rules.find(name) is not None:
             raise AdminError(409, f"The access rule {name!r} exists already. Delete it first.")
         rule = namespace.add_rule(name, claims)
@@ -203,12 +207,12 @@ class AdminDesk:
         return JSONResponse(body, status_code=201, headers=NOT_KEPT)
 
     async def delete_rule(self, request: Request) -> Response:
-        namespace = self._namespace(request)
+        namespace = self.namespace_of(request)
         namespace.remove_rule(self._rule(namespace, request).name)
         return Response(status_code=204)
 
     async def regenerate_key(self, request: Request) -> Response:
-        namespace = self._namespace(request)
+        namespace = self.namespace_of(request)
         rule, which = self._rule(namespace, request), request.path_params["which"]
         if which not in ("primary", "secondary"):
             raise AdminError(404, "A rule has a primary and a secondary key. Name one of the two.")
@@ -230,12 +234,12 @@ class AdminDesk:
 
     def _queue(self, request: Request) -> Queue:
         path = request.path_params["path"]
-        queue = self._namespace(request).queue(path)
+        queue = self.namespace_of(request).queue(path)
         if queue is None:
             raise AdminError(404, f"There is no queue {path[:260]!r}.")
         return queue
 
-    def _namespace(self, request: Request) -> RunningNamespace:
+    def namespace_of(self, request: Request) -> RunningNamespace:
         """The namespace a request is about, if its caller may manage it."""
         name = request.path_params["namespace"].lower()
         namespace = self._broker.namespaces.get(name)
@@ -266,7 +270,7 @@ def _check_access(request: Request, namespace: RunningNamespace) -> None:
         )
 
 
-async def _json_body(request: Request) -> dict[str, Any]:
+async def json_body(request: Request) -> dict[str, Any]:
     body = b""
     async for part in request.stream():
         body += part

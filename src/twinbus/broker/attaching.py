@@ -70,15 +70,25 @@ def _end_for(peer: Peer, link: AnyLink) -> AnyEnd:
         peer.admission.demand(address.path, Claim.SEND)
         if address.sub_queue is not None:
             raise AmqpError(Condition.NOT_ALLOWED, "A dead-letter queue cannot be sent to.")
-        return SendingEnd(peer, link, _queue(peer, address), address.path)
+        target = _queue(peer, address)
+        if not target.description.takes_messages:
+            raise AmqpError(
+                Condition.NOT_ALLOWED, "A subscription cannot be sent to. Send to its topic."
+            )
+        return SendingEnd(peer, link, target, address.path)
     peer.admission.demand(address.path, Claim.LISTEN)
     queue = _queue(peer, address)
+    if not queue.description.gives_messages:
+        raise AmqpError(
+            Condition.NOT_ALLOWED,
+            "A topic cannot be received from. Receive from one of its subscriptions.",
+        )
     _check_filter(link)
     if not queue.description.status.can_receive:
         raise AmqpError(
             Condition.ENTITY_DISABLED,
-            f"The queue {queue.description.display_path!r} cannot be received from: it is "
-            f"{queue.description.status}.",
+            f"The {queue.description.kind} {queue.description.display_path!r} cannot be received "
+            f"from: it is {queue.description.status}.",
         )
     deletes = link.peer.snd_settle_mode == SETTLED
     return ReceivingEnd(peer, link, queue, address.path, deletes_on_receipt=deletes)
@@ -123,6 +133,7 @@ def _queue(peer: Peer, address: Address) -> Queue:
             f"There is no queue {address.path!r} in the namespace {peer.namespace.name!r}. "
             "Create it first.",
         )
+    queue.accessed_at_ms = peer.now.wall_ms
     return queue
 
 

@@ -19,12 +19,15 @@ from functools import partial
 from pathlib import Path
 from random import Random, SystemRandom
 from types import TracebackType
+from typing import NamedTuple
 
 from twinbus.broker.access.claims import AuthorizationRule, Claim, RuleSet, WhichKey
 from twinbus.broker.access.sas import Audience
 from twinbus.broker.config_json import check_namespace_name
 from twinbus.broker.entities.description import QueueDescription
+from twinbus.broker.entities.filters import RuleDescription
 from twinbus.broker.entities.queue import Queue
+from twinbus.broker.entities.topic_description import SubscriptionDescription, TopicDescription
 from twinbus.broker.entrance import (
     Entrance,
     application_of,
@@ -37,6 +40,7 @@ from twinbus.broker.namespace import Namespace
 from twinbus.broker.options import BrokerOptions
 from twinbus.broker.purging import Progress, Purged, purge_machine, would_purge
 from twinbus.broker.resetting import reset_namespace
+from twinbus.broker.running_topics import RunningTopics
 from twinbus.broker.store.datadir import DataDirectory
 from twinbus.broker.store.memory import MemoryStore
 from twinbus.broker.store.port import Store
@@ -51,6 +55,14 @@ logger = logging.getLogger("twinbus.broker")
 LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "::1", "[::1]"})
 
 
+class SubscriptionSpec(NamedTuple):
+    """A subscription to have, and its rules if it is made."""
+
+    description: SubscriptionDescription
+    rules: Sequence[RuleDescription] | None = None
+    """None is the rule that lets every message in."""
+
+
 @dataclass(frozen=True, slots=True)
 class NamespaceSpec:
     """A namespace to serve."""
@@ -60,18 +72,20 @@ class NamespaceSpec:
     """0 takes a free port."""
     queues: Sequence[str | QueueDescription] = field(default=())
     """Created if they do not exist; existing ones are left as they are."""
+    topics: Sequence[str | TopicDescription] = field(default=())
+    subscriptions: Sequence[SubscriptionSpec] = field(default=())
+    """Like the queues; an existing subscription keeps its rules too."""
     tls_port: int | None = None
     """One more port, for TLS alone: 5671 is where clients without the emulator flag go."""
 
 
-class RunningNamespace:
+class RunningNamespace(RunningTopics):
     """A namespace with its entrance."""
 
     def __init__(self, namespace: Namespace, entrance: Entrance, host: str, keys: KeyRing) -> None:
-        self._namespace = namespace
+        super().__init__(namespace)
         self.entrance = entrance
         self._keys = keys
-        self.name = namespace.name
         self.started_at_ms = namespace.now().wall_ms
         self.port: int = entrance.port
         self.tls_port: int | None = entrance.tls_port
@@ -124,7 +138,8 @@ class RunningNamespace:
         return self._namespace.catalogue.queues()
 
     def queue(self, path: str) -> Queue | None:
-        return self._namespace.catalogue.find(parse_entity_path(path))
+        found = self._namespace.catalogue.find(parse_entity_path(path))
+        return found if found is not None and found.description.kind == "queue" else None
 
     async def create_queue(self, queue: str | QueueDescription) -> Queue:
         description = QueueDescription(path=queue) if isinstance(queue, str) else queue
@@ -276,10 +291,7 @@ class Broker:
             self._chance,
         )
         try:
-            for queue in spec.queues:
-                description = QueueDescription(path=queue) if isinstance(queue, str) else queue
-                if namespace.catalogue.find(description.path) is None:
-                    await namespace.create_queue(description)
+            await _provide(namespace, spec)
             entrance = entrance_of_namespace(namespace, self.tls, spec.port, spec.tls_port)
             await entrance.open()
         except BaseException:
@@ -324,3 +336,27 @@ def _keeper(options: BrokerOptions) -> Keeper:
         given = (options.tls_certificate, options.tls_key)
     names = names_for(options.host, options.tls_names)
     return Keeper(options.data_directory, names=names, given=given)
+
+
+async def _provide(namespace: Namespace, spec: NamespaceSpec) -> None:
+    """Make sure that the namespace has what the spec names."""
+    queues = [
+        QueueDescription(path=each) if isinstance(each, str) else each for each in spec.queues
+    ]
+    topics = [
+        TopicDescription(path=each) if isinstance(each, str) else each for each in spec.topics
+    ]
+    wanted: list[SubscriptionSpec | tuple[QueueDescription, None]] = [
+        *((each, None) for each in [*queues, *topics]),
+        *spec.subscriptions,
+    ]
+    for description, rules in wanted:
+        existing = namespace.catalogue.find(description.path)
+        if existing is None:
+            await namespace.create_queue(description, rules)
+        elif existing.description.kind != description.kind:
+            raise ConfigurationError(
+                f"{description.path!r} is a {existing.description.kind} in {namespace.name!r}, "
+                f"not a {description.kind}",
+                hint="Choose another name, or delete the other one",
+            )

@@ -1,18 +1,26 @@
-"""The queues of a namespace by name, and how they come and go.
+"""The entities of a namespace by name, and how they come and go.
 
-Each queue is two machines: itself and its dead-letter queue. Both are rows of the store, made
-and deleted in one transaction. Ids are never used again.
+A queue and a subscription are two machines each, itself and its dead-letter queue; a topic is one.
+Each is a row of the store, made and deleted in one transaction. Ids are never used again.
+
+Rule 1: a path belongs to one entity: a queue and a topic cannot share one.
+Rule 2: a subscription lives and dies with its topic, a rule with its subscription. Rules are rows
+        of their own (catalogue_rules.py), so that adding one does not write the others again.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from random import Random
 
+from twinbus.broker.catalogue_rules import KIND_RULE, RuleRows, rule_of
 from twinbus.broker.entities.changes import check_change
 from twinbus.broker.entities.description import QueueDescription
+from twinbus.broker.entities.filters import RuleDescription, default_rule
 from twinbus.broker.entities.history import History
 from twinbus.broker.entities.queue import Queue
+from twinbus.broker.entities.topic import Subscription, Topic
+from twinbus.broker.entities.topic_description import SubscriptionDescription, TopicDescription
 from twinbus.broker.entities.witness import Witness
 from twinbus.broker.store.port import (
     DeleteEntity,
@@ -26,13 +34,23 @@ from twinbus.broker.store.port import (
 )
 from twinbus.errors import ConfigurationError
 
-KIND_QUEUE = "queue"
+KIND_QUEUE = QueueDescription.kind
+KIND_TOPIC = TopicDescription.kind
+KIND_SUBSCRIPTION = SubscriptionDescription.kind
+
 KIND_DEAD_LETTER = "dead-letter"
 DEAD_LETTER_SUFFIX = "/$deadletterqueue"
 
+# A topic comes before its subscriptions, and they before their rules.
+_RECOVERED_IN_ORDER: dict[str, type[QueueDescription]] = {
+    KIND_QUEUE: QueueDescription,
+    KIND_TOPIC: TopicDescription,
+    KIND_SUBSCRIPTION: SubscriptionDescription,
+}
+
 
 class Catalogue:
-    """Every queue, by canonical path."""
+    """Every entity, by canonical path."""
 
     def __init__(
         self, recovered: Recovered, chance: Random, witness: Witness | None = None
@@ -40,23 +58,29 @@ class Catalogue:
         self._chance = chance
         self._witness = witness
         self._next_queue_id = recovered.next_queue_id
-        self._queues: dict[str, Queue] = {}
+        self._machines: dict[str, Queue] = {}
         self.dirty: dict[Queue, None] = {}
+        self.rules = RuleRows(self._take_id)
         self._recover(recovered)
 
     def _recover(self, recovered: Recovered) -> None:
         ids = {entity.path: entity.queue_id for entity in recovered.entities}
+        for kind, described in _RECOVERED_IN_ORDER.items():
+            for entity in recovered.entities:
+                if entity.kind == kind:
+                    description = described.from_json(entity.description_json)
+                    dead_id = ids.get(entity.path + DEAD_LETTER_SUFFIX, 0)
+                    self._machines[entity.path] = self._build(
+                        description,
+                        recovered.counters.get(entity.queue_id, _empty(entity.queue_id)),
+                        recovered.counters.get(dead_id, _empty(dead_id)),
+                        recovered.seen.get(entity.queue_id, []),
+                    )
         for entity in recovered.entities:
-            if entity.kind != KIND_QUEUE:
-                continue
-            description = QueueDescription.from_json(entity.description_json)
-            dead_letter_id = ids[entity.path + DEAD_LETTER_SUFFIX]
-            self._queues[entity.path] = self._build(
-                description,
-                recovered.counters.get(entity.queue_id, _empty(entity.queue_id)),
-                recovered.counters.get(dead_letter_id, _empty(dead_letter_id)),
-                recovered.seen.get(entity.queue_id, []),
-            )
+            if entity.kind == KIND_RULE:
+                owner = self._machines[entity.path.rpartition("/rules/")[0]]
+                assert isinstance(owner, Subscription)
+                owner.topic.add_rule(owner, rule_of(entity), entity.queue_id)
 
     def _build(
         self,
@@ -65,68 +89,138 @@ class Catalogue:
         dead: QueueCounters,
         seen: list[SeenRow],
     ) -> Queue:
-        dead_letters = Queue(description, dead, self._chance, None)
-        queue = Queue(description, counters, self._chance, dead_letters)
-        queue.witness = dead_letters.witness = self._witness
+        queue = self._machine(description, counters, dead)
+        for machine in (queue, queue.dead_letters):
+            if machine is not None:
+                machine.witness = self._witness
         if description.requires_duplicate_detection:
             queue.history = History(seen, is_partitioned=description.enable_partitioning)
         return queue
 
+    def _machine(
+        self, description: QueueDescription, counters: QueueCounters, dead: QueueCounters
+    ) -> Queue:
+        if isinstance(description, TopicDescription):
+            return Topic(description, counters, self._chance)
+        dead_letters = Queue(description, dead, self._chance, None)
+        if not isinstance(description, SubscriptionDescription):
+            return Queue(description, counters, self._chance, dead_letters)
+        topic = self._topic_of(description)
+        subscription = Subscription(description, counters, self._chance, dead_letters, topic)
+        topic.add_subscription(description.name.lower(), subscription)
+        return subscription
+
+    def _topic_of(self, description: SubscriptionDescription) -> Topic:
+        topic = self._machines.get(description.topic_path)
+        if not isinstance(topic, Topic):
+            raise ConfigurationError(
+                f"There is no topic {description.topic_path!r} for the subscription "
+                f"{description.name!r}",
+                hint="Create the topic first",
+            )
+        return topic
+
+    # -- finding --------------------------------------------------------------------------
+
     def find(self, path: str, sub_queue: str | None = None) -> Queue | None:
         """The machine behind a canonical path and sub-queue."""
-        queue = self._queues.get(path)
+        queue = self._machines.get(path)
         if queue is None or sub_queue is None:
             return queue
         return queue.dead_letters if sub_queue == "dead-letter" else None
 
     def queues(self) -> list[Queue]:
         """The queues, without their dead-letter queues, by name."""
-        return [self._queues[path] for path in sorted(self._queues)]
+        return [queue for queue in self.entities() if queue.description.kind == KIND_QUEUE]
+
+    def topics(self) -> list[Topic]:
+        """The topics by name."""
+        return [topic for topic in self.entities() if isinstance(topic, Topic)]
+
+    def entities(self) -> list[Queue]:
+        """Queues, topics and subscriptions by path."""
+        return [self._machines[path] for path in sorted(self._machines)]
 
     def machines(self) -> Iterator[Queue]:
-        """The queues and their dead-letter queues."""
-        for queue in self._queues.values():
+        """Everything that holds messages: the entities and their dead-letter queues."""
+        for queue in self._machines.values():
             yield queue
             if queue.dead_letters is not None:
                 yield queue.dead_letters
 
-    def create(self, description: QueueDescription) -> tuple[Queue, list[Op]]:
-        """A new queue, and what must be stored before it is used."""
-        if description.path in self._queues:
+    # -- coming and going -----------------------------------------------------------------
+
+    def _take_id(self) -> int:
+        self._next_queue_id += 1
+        return self._next_queue_id - 1
+
+    def create(
+        self, description: QueueDescription, rules: Sequence[RuleDescription] | None = None
+    ) -> tuple[Queue, list[Op]]:
+        """A new entity, and what must be stored before it is used.
+
+        ``rules`` are for a subscription; None means the one that lets every message in.
+        """
+        existing = self._machines.get(description.path)
+        if existing is not None:
             raise ConfigurationError(
-                f"The queue {description.path!r} exists already", hint="Choose another name"
+                f"The {existing.description.kind} {description.path!r} exists already",
+                hint="Choose another name",
             )
-        queue_id, dead_id = self._next_queue_id, self._next_queue_id + 1
-        self._next_queue_id += 2
+        queue_id = self._take_id()
+        dead_id = 0 if isinstance(description, TopicDescription) else self._take_id()
         queue = self._build(description, _empty(queue_id), _empty(dead_id), [])
-        self._queues[description.path] = queue
-        dead_path = description.path + DEAD_LETTER_SUFFIX
-        return queue, [
-            PutEntity(EntityRow(queue_id, description.path, KIND_QUEUE, description.to_json())),
-            PutCounters(_empty(queue_id)),
-            PutEntity(EntityRow(dead_id, dead_path, KIND_DEAD_LETTER, "")),
-            PutCounters(_empty(dead_id)),
-        ]
+        self._machines[description.path] = queue
+        ops = _ops_to_create(queue)
+        if isinstance(queue, Subscription):
+            try:
+                for rule in [default_rule(description.created_at_ms)] if rules is None else rules:
+                    ops += self.rules.add(queue, rule)
+            except ConfigurationError:
+                self.delete(queue)
+                raise
+        return queue, ops
 
     def ops_to_update(self, queue: Queue, description: QueueDescription) -> list[Op]:
-        """What must be stored before a queue that exists is described so."""
+        """What must be stored before an entity that exists is described so."""
         check_change(queue.description, description)
-        row = EntityRow(queue.queue_id, description.path, KIND_QUEUE, description.to_json())
-        return [PutEntity(row)]
+        return [PutEntity(_row(queue.queue_id, description))]
 
     def update(self, queue: Queue, description: QueueDescription) -> None:
-        """From now on the queue is described so."""
+        """From now on the entity is described so."""
         queue.description = description
         if queue.dead_letters is not None:
             queue.dead_letters.description = description
 
     def delete(self, queue: Queue) -> list[Op]:
-        """Forget a queue and everything in it."""
-        del self._queues[queue.description.path]
-        machines = [queue] if queue.dead_letters is None else [queue, queue.dead_letters]
-        for machine in machines:
-            self.dirty.pop(machine, None)
-        return [DeleteEntity(machine.queue_id) for machine in machines]
+        """Forget an entity and everything in it; of a topic, the subscriptions go before it."""
+        del self._machines[queue.description.path]
+        ids = [queue.queue_id]
+        self.dirty.pop(queue, None)
+        if queue.dead_letters is not None:
+            self.dirty.pop(queue.dead_letters, None)
+            ids.append(queue.dead_letters.queue_id)
+        if isinstance(queue, Subscription):
+            ids += queue.rule_ids.values()
+            queue.topic.remove_subscription(queue.description.path.rpartition("/")[2])
+        return [DeleteEntity(each) for each in ids]
+
+
+def _ops_to_create(queue: Queue) -> list[Op]:
+    ops: list[Op] = [
+        PutEntity(_row(queue.queue_id, queue.description)),
+        PutCounters(_empty(queue.queue_id)),
+    ]
+    if queue.dead_letters is not None:
+        dead_id = queue.dead_letters.queue_id
+        path = queue.description.path + DEAD_LETTER_SUFFIX
+        ops.append(PutEntity(EntityRow(dead_id, path, KIND_DEAD_LETTER, "")))
+        ops.append(PutCounters(_empty(dead_id)))
+    return ops
+
+
+def _row(queue_id: int, description: QueueDescription) -> EntityRow:
+    return EntityRow(queue_id, description.path, description.kind, description.to_json())
 
 
 def _empty(queue_id: int) -> QueueCounters:

@@ -264,8 +264,8 @@ class ManagementDesk:
 
     def _schedule(self, body: dict[str, Any], answer: Answer) -> None:
         namespace, queue = self._peer.namespace, self._queue
-        if queue.is_dead_letter_queue:
-            raise _bad("a dead-letter queue takes no messages")
+        if queue.is_dead_letter_queue or not queue.description.takes_messages:
+            raise _bad("messages can be sent to a queue or a topic only")
         if not queue.description.status.can_send:
             raise AmqpError(Condition.ENTITY_DISABLED, "The queue takes no messages.")
         now = namespace.now()

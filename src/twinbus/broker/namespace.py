@@ -16,7 +16,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import shutil
-from collections.abc import Callable, Iterable
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from random import Random
@@ -28,7 +30,9 @@ from twinbus.broker.access.sas import Audience
 from twinbus.broker.catalogue import Catalogue
 from twinbus.broker.entities.batch import Ticket
 from twinbus.broker.entities.description import QueueDescription
+from twinbus.broker.entities.filters import RuleDescription
 from twinbus.broker.entities.queue import Queue
+from twinbus.broker.entities.topic import Topic
 from twinbus.broker.lookups import look_up
 from twinbus.broker.metering.audit import AuditLog
 from twinbus.broker.metering.operations import OperationsLog, operations_log
@@ -45,6 +49,8 @@ logger = logging.getLogger("twinbus.broker")
 
 # After a full disk refused a transaction, the broker's own changes are tried again this late.
 FULL_DISK_PAUSE_S = 1.0
+# How long a topic passes messages on before others have their turn; a peer's own turn is as long.
+FAN_OUT_TURN_S = 0.003
 # How often the free room on the disk is looked at.
 DISK_LOOK_S = 2.0
 
@@ -184,6 +190,8 @@ class Namespace:
     def _serve(self, queue: Queue, now: Instant) -> None:
         if queue.is_deleted:
             return
+        if queue.wants_turn:
+            self._give_turn(queue, now)
         for grant in queue.pump(now):
             grant.consumer.deliver(grant)
         for request in queue.take_requests():
@@ -194,6 +202,15 @@ class Namespace:
             for drained in self._drains.pop(queue, ()):
                 drained()
         self._set_timer(queue, now)
+
+    def _give_turn(self, queue: Queue, now: Instant) -> None:
+        """Let a topic pass messages on for a while; the rest comes after the others had theirs."""
+        stop_s = time.monotonic() + FAN_OUT_TURN_S
+        while queue.wants_turn:
+            queue.take_turn(now)
+            if time.monotonic() > stop_s:
+                self.touch(queue)
+                return
 
     def drain(self, queue: Queue, drained: Callable[[], None]) -> None:
         """Call ``drained`` once everything the queue has at hand was handed out."""
@@ -219,7 +236,7 @@ class Namespace:
     # -- writing --------------------------------------------------------------------------
 
     def _flush(self, now: Instant) -> None:
-        queues = self._take_dirty()
+        queues = self._take_dirty(now)
         if self.failure is not None or not (queues or self._own_changes):
             self._drained.set()
             return
@@ -234,18 +251,14 @@ class Namespace:
         self.throttle.commit_began_at_s = now.monotonic_s
         self._writer.submit(partial(self._store.commit, ops), self._on_committed)
 
-    def _take_dirty(self) -> list[Queue]:
-        """The queues with something to write, each with its dead-letter queue.
-
-        A dead-lettered message leaves one and enters the other: if they were written apart, a
-        crash between would lose it (rule M8).
-        """
+    def _take_dirty(self, now: Instant) -> list[Queue]:
+        """The queues with something to write, each with those that must be written with it."""
         dirty, self.catalogue.dirty = self.catalogue.dirty, {}
         machines: dict[Queue, None] = {}
         for queue in dirty:
             machines[queue] = None
-            if queue.dead_letters is not None:
-                machines[queue.dead_letters] = None
+            for companion in queue.companions(now):
+                machines[companion] = None
         return [machine for machine in machines if machine.is_dirty]
 
     def _on_committed(self, _result: None, error: Exception | None) -> None:
@@ -328,38 +341,50 @@ class Namespace:
 
     # -- queues come and go ---------------------------------------------------------------
 
-    async def create_queue(self, description: QueueDescription) -> Queue:
-        """Make a queue; it exists on disk when this returns."""
-        queue, ops = self.catalogue.create(description)
+    async def create_queue(
+        self, description: QueueDescription, rules: Sequence[RuleDescription] | None = None
+    ) -> Queue:
+        """Make a queue, topic or subscription; it exists on disk when this returns."""
+        at_ms = self.now().wall_ms
+        described = replace(description, created_at_ms=at_ms, updated_at_ms=at_ms)
+        queue, ops = self.catalogue.create(described, rules)
         try:
-            await self._written(ops)
+            await self.written(ops)
         except TwinbusError:
             self._withdraw(queue)
             raise
         return queue
 
     async def update_queue(self, queue: Queue, description: QueueDescription) -> None:
-        """Change a queue's properties; the new ones hold when this returns."""
-        await self._written(self.catalogue.ops_to_update(queue, description))
+        """Change an entity's properties; the new ones hold when this returns."""
+        description = replace(
+            description,
+            created_at_ms=queue.description.created_at_ms,
+            updated_at_ms=self.now().wall_ms,
+        )
+        await self.written(self.catalogue.ops_to_update(queue, description))
         self.catalogue.update(queue, description)
         for peer in list(self.peers):
             peer.recheck()
         self.touch(queue)
 
     async def delete_queue(self, queue: Queue) -> None:
-        """Delete a queue and everything in it; links to it are detached.
+        """Delete an entity and everything in it; links to it are detached.
 
         It is gone at once for everybody. If the disk is too full to note that, it is noted as
         soon as there is room, although the caller is told of the trouble.
         """
-        ops = self._withdraw(queue)
-        await self._written(ops, is_kept=True)
+        ops: list[Op] = []
+        if isinstance(queue, Topic):
+            for subscription in list(queue.subscriptions.values()):
+                ops += self._withdraw(subscription)
+        ops += self._withdraw(queue)
+        await self.written(ops, is_kept=True)
 
     def _withdraw(self, queue: Queue) -> list[Op]:
-        """Let nobody use the queue any more; what deletes it from the store."""
-        gone = AmqpError(
-            Condition.NOT_FOUND, f"The queue {queue.description.display_path!r} was deleted."
-        )
+        """Let nobody use the entity any more; what deletes it from the store."""
+        kind, path = queue.description.kind, queue.description.display_path
+        gone = AmqpError(Condition.NOT_FOUND, f"The {kind} {path!r} was deleted.")
         ops = self.catalogue.delete(queue)
         for machine in (queue, queue.dead_letters):
             if machine is not None:
@@ -377,7 +402,8 @@ class Namespace:
         if timer is not None:
             timer.cancel()
 
-    async def _written(self, ops: list[Op], *, is_kept: bool = False) -> None:
+    async def written(self, ops: list[Op], *, is_kept: bool = False) -> None:
+        """Return once the changes are on disk."""
         if self.failure is not None:
             raise self.failure
         done: asyncio.Future[None] = self._loop.create_future()

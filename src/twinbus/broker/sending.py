@@ -140,7 +140,7 @@ class SendingEnd:
         if description.status is not EntityStatus.ACTIVE and not description.status.can_send:
             raise AmqpError(
                 Condition.ENTITY_DISABLED,
-                f"The queue {description.display_path!r} takes no messages: it is "
+                f"The {description.kind} {description.display_path!r} takes no messages: it is "
                 f"{description.status}.",
             )
         if namespace.failure is not None:
@@ -153,8 +153,9 @@ class SendingEnd:
         if not queue.has_room_for(taken.byte_count):
             raise AmqpError(
                 Condition.RESOURCE_LIMIT_EXCEEDED,
-                f"The queue {description.display_path!r} is full: {description.max_size_mb} MB "
-                "are its quota. Receive from it, or raise max_size_mb.",
+                f"The {description.kind} {description.display_path!r} is full: "
+                f"{description.max_size_mb} MB are its quota. Receive from it, or raise "
+                "max_size_mb.",
             )
         if taken.ping_count:
             pinged = namespace.meter.tally(self.path, Operation.PING)

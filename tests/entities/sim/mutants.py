@@ -37,7 +37,7 @@ def acknowledge_before_commit(patch: pytest.MonkeyPatch) -> None:
 def write_the_two_sides_of_a_move_apart(patch: pytest.MonkeyPatch) -> None:
     """The dead-letter queue waits for a transaction of its own."""
 
-    def apart(self: Namespace) -> list[Queue]:
+    def apart(self: Namespace, _now: Instant) -> list[Queue]:
         dirty, self.catalogue.dirty = self.catalogue.dirty, {}
         return [queue for queue in dirty if queue.is_dirty]
 

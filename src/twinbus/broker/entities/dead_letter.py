@@ -30,12 +30,21 @@ _ORIGINAL_SEQ = encode_value(Symbol("x-opt-enqueue-sequence-number"))
 def dead_lettered(chunk: Chunk, index: int, outcome: DeadLetter, source: str) -> IncomingMessage:
     """The message as the dead-letter queue holds it. It does not expire there."""
     record = unpack_record(chunk.blob or b"", chunk.starts[index], chunk.starts[index + 1])
-    pairs = _SOURCE + encode_value(source)
-    pairs += _ORIGINAL_SEQ + encode_value(Long(chunk.first_seq + index))
+    seq = _ORIGINAL_SEQ + encode_value(Long(chunk.first_seq + index))
+    return _moved(record, outcome, 2, _SOURCE + encode_value(source) + seq)
+
+
+def dead_lettered_at_once(record: bytes, outcome: DeadLetter, source: str) -> IncomingMessage:
+    """The same for a message that never got a number in the queue it was meant for."""
+    taken_apart = unpack_record(record, 0, len(record))
+    return _moved(taken_apart, outcome, 1, _SOURCE + encode_value(source))
+
+
+def _moved(record: Record, outcome: DeadLetter, count: int, pairs: bytes) -> IncomingMessage:
     moved = Record(
         _with_reason(record.bare, outcome),
         priority=record.priority,
-        annotation_count=record.annotation_count + 2,
+        annotation_count=record.annotation_count + count,
         annotation_pairs=record.annotation_pairs + pairs,
     )
     return IncomingMessage(pack_record(moved))

@@ -62,6 +62,10 @@ class QueueDescription:
     """The properties of one queue."""
 
     kind: ClassVar[str] = "queue"
+    takes_messages: ClassVar[bool] = True
+    """Whether clients can send to it."""
+    gives_messages: ClassVar[bool] = True
+    """Whether clients can receive from it."""
 
     path: str
     """Canonical after construction: lower case. This is the queue's identity."""

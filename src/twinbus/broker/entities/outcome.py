@@ -46,3 +46,7 @@ MAX_DELIVERIES = DeadLetter(
     "MaxDeliveryCountExceeded",
     "Message could not be consumed after the maximum number of delivery attempts.",
 )
+NO_SESSION_ID = DeadLetter(
+    "Session id is null.",
+    "Session enabled entity doesn't allow a message whose session identifier is null.",
+)

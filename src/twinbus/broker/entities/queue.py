@@ -76,6 +76,8 @@ class Queue:
         self.witness: Witness | None = None
         self.history: History | None = None
         """The ids it has seen, if it detects duplicates; set by whoever makes the queue."""
+        self.accessed_at_ms = 0
+        """Wall time of the last attach or change, as far as this process knows."""
         self._calendar = Calendar(self.shelf.grace)
         self._requests: list[Request] = []
         self._blobs_asked: set[int] = set()
@@ -124,13 +126,17 @@ class Queue:
             if not messages:
                 return
         if not self._count_in(messages):
-            self.batch.arrivals.append(Arrival(messages, ticket, is_ours))
+            self._arrive(Arrival(messages, ticket, is_ours))
             return
         later = [message for message in messages if message.due_ms is not None]
         visible = [message for message in messages if message.due_ms is None]
         self.batch.scheduled.append(Arrival(later, ticket, is_ours))
         if visible:
-            self.batch.arrivals.append(Arrival(visible, None, is_ours))
+            self._arrive(Arrival(visible, None, is_ours))
+
+    def _arrive(self, arrival: Arrival) -> None:
+        """Messages that are not for later; a topic has another way with them."""
+        self.batch.arrivals.append(arrival)
 
     def _count_in(self, messages: list[IncomingMessage]) -> bool:
         """Count what arrives; whether any of it is for later."""
@@ -161,8 +167,25 @@ class Queue:
 
     # -- writing --------------------------------------------------------------------------
 
+    @property
+    def wants_turn(self) -> bool:
+        """Whether take_turn() has something to do; only a topic ever does."""
+        return False
+
+    def take_turn(self, now: Instant) -> None:
+        """Do a little of what takes long."""
+
+    def companions(self, now: Instant) -> Iterable[Queue]:
+        """The machines whose changes belong into one transaction with those of this one.
+
+        A dead-lettered message leaves one queue and enters another: if they were written apart,
+        a crash between would lose it (rule M8).
+        """
+        return () if self.dead_letters is None else (self.dead_letters,)
+
     def close_batch(self, now: Instant) -> list[Op]:
         """Hand the collected changes over as store operations; they are now in flight."""
+        self.accessed_at_ms = now.wall_ms
         return close(self, now)
 
     def committed(self) -> list[tuple[Ticket, range]]:

@@ -25,6 +25,7 @@ class TopicDescription(QueueDescription):
     """The properties of one topic."""
 
     kind: ClassVar[str] = "topic"
+    gives_messages: ClassVar[bool] = False
 
     support_ordering: bool = True
     """Kept and reported; messages of one sender keep their order either way."""
@@ -47,6 +48,7 @@ class SubscriptionDescription(QueueDescription):
     """The properties of one subscription; its path is ``<topic>/subscriptions/<name>``."""
 
     kind: ClassVar[str] = "subscription"
+    takes_messages: ClassVar[bool] = False
 
     dead_lettering_on_filter_errors: bool = True
     """Whether a message that a rule cannot be applied to goes to the dead-letter queue."""

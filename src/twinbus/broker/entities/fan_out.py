@@ -1,0 +1,120 @@
+"""Which subscription gets what of a topic's messages.
+
+Rule 1: a message is looked at once, however many rules and subscriptions there are; while no
+        rule looks at anything it is not looked at at all.
+Rule 2: copies are equal objects: a message is changed for a subscription (by an action, by a
+        shorter time to live) in a copy of its own.
+Rule 3: whatever goes wrong with a rule stays with its subscription; a publisher never hears of it.
+"""
+
+from __future__ import annotations
+
+from random import Random
+from typing import TYPE_CHECKING
+
+from twinbus.broker.entities.dead_letter import dead_lettered_at_once
+from twinbus.broker.entities.facts import facts_of
+from twinbus.broker.entities.filters import (
+    FilterError,
+    Match,
+    MessageView,
+    RuleBook,
+    rewritten,
+)
+from twinbus.broker.entities.outcome import NO_SESSION_ID, DeadLetter
+from twinbus.broker.entities.record import (
+    IncomingMessage,
+    pack_record,
+    unpack_record,
+)
+from twinbus.clock import Instant
+
+if TYPE_CHECKING:
+    from twinbus.broker.entities.topic import Subscription
+
+FILTER_FAILED = "FilterEvaluationException"
+
+
+class Distribution:
+    """The copies of the messages of one arrival, by subscription."""
+
+    def __init__(self) -> None:
+        self.copies: dict[Subscription, list[IncomingMessage]] = {}
+        self.dead: dict[Subscription, list[IncomingMessage]] = {}
+
+    def give_all(
+        self, subscription: Subscription, messages: list[IncomingMessage], now: Instant
+    ) -> None:
+        """Every message as it is."""
+        description = subscription.description
+        if description.default_ttl_ms is None and not description.needs_facts:
+            self.copies.setdefault(subscription, []).extend(messages)
+        else:
+            for message in messages:
+                self._give(subscription, message, now)
+
+    def give_matching(
+        self,
+        message: IncomingMessage,
+        book: RuleBook[Subscription],
+        now: Instant,
+        chance: Random,
+    ) -> None:
+        """One message, to the subscriptions whose rules let it in."""
+        record = unpack_record(message.record, 0, len(message.record))
+        view = MessageView.from_record(record, now_ms=now.wall_ms, random=chance)
+        for match in book.matching(view):
+            copies, error = _copies(message, match, view)
+            subscription = match.subscription
+            if error is not None and subscription.dead_letters_filter_errors:
+                self._bury(subscription, message, DeadLetter(FILTER_FAILED, str(error)))
+                continue
+            for copy in copies:
+                self._give(subscription, copy, now)
+
+    def _give(self, subscription: Subscription, message: IncomingMessage, now: Instant) -> None:
+        description = subscription.description
+        if description.default_ttl_ms is not None:
+            message = expiring(message, description.default_ttl_ms, now)
+        if description.needs_facts:
+            message.facts = message.facts or facts_of(message.record)
+            if description.requires_session and message.facts.session_id is None:
+                self._bury(subscription, message, NO_SESSION_ID)
+                return
+        self.copies.setdefault(subscription, []).append(message)
+
+    def _bury(
+        self, subscription: Subscription, message: IncomingMessage, reason: DeadLetter
+    ) -> None:
+        path = subscription.description.path
+        dead = dead_lettered_at_once(message.record, reason, path)
+        self.dead.setdefault(subscription, []).append(dead)
+
+
+def _copies(
+    message: IncomingMessage, match: Match[Subscription], view: MessageView
+) -> tuple[list[IncomingMessage], FilterError | None]:
+    """What the subscription gets of a message, and what went wrong, if anything did."""
+    copies = []
+    failed: FilterError | None = None
+    for changes in match.copies(view):
+        if changes is None:
+            copies.append(message)
+            continue
+        try:
+            changed = pack_record(rewritten(view.record, changes))
+        except FilterError as error:
+            failed = failed or error
+        else:
+            copies.append(IncomingMessage(changed, message.expires_ms))
+    return copies, match.error or failed
+
+
+def expiring(message: IncomingMessage, ttl_ms: int, now: Instant) -> IncomingMessage:
+    """The message with a time to live of at most ``ttl_ms`` from now on."""
+    expires_ms = now.wall_ms + ttl_ms
+    if message.expires_ms is not None and message.expires_ms <= expires_ms:
+        return message
+    record = unpack_record(message.record, 0, len(message.record))
+    record.expires_ms, record.ttl_ms = expires_ms, ttl_ms
+    return IncomingMessage(pack_record(record), expires_ms, facts=message.facts)

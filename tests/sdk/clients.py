@@ -101,6 +101,14 @@ class Sdk:
     def dead_letters(self, queue: str, **options: Any) -> Any:
         return self.receiver(queue, sub_queue="deadletter", **options)
 
+    def topic_sender(self, topic: str, *, client: Any = None, **options: Any) -> Any:
+        return self._kept((client or self.client()).get_topic_sender(topic, **options))
+
+    def subscription(self, topic: str, name: str, *, client: Any = None, **options: Any) -> Any:
+        """A receiver of a subscription."""
+        made = (client or self.client()).get_subscription_receiver(topic, name, **options)
+        return self._kept(made)
+
     def _kept(self, made: Any) -> Any:
         shaped = InThreads(made) if self.flavour == "sync" else made
         self._opened.append(shaped)
@@ -109,6 +117,12 @@ class Sdk:
     async def send(self, queue: str, *messages: Any) -> None:
         """Send messages one by one on a sender of their own."""
         sender = self.sender(queue)
+        for message in messages:
+            await sender.send_messages(message, timeout=SEND_TIMEOUT_S)
+
+    async def publish(self, topic: str, *messages: Any) -> None:
+        """Send messages one by one to a topic, on a sender of their own."""
+        sender = self.topic_sender(topic)
         for message in messages:
             await sender.send_messages(message, timeout=SEND_TIMEOUT_S)
 

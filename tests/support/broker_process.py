@@ -248,6 +248,32 @@ class BrokerProcess:
         self.create_queue(name, **properties)
         return name
 
+    def create_topic(self, path: str, *subscriptions: str, **properties: Any) -> dict[str, Any]:
+        """A topic and, with their usual rule, its subscriptions."""
+        where = f"/namespaces/{self.namespace}/topics/{path}"
+        created: dict[str, Any] = self.admin("PUT", where, properties)
+        for name in subscriptions:
+            self.create_subscription(path, name)
+        return created
+
+    def create_subscription(self, topic: str, name: str, **properties: Any) -> dict[str, Any]:
+        """A subscription; ``rules`` may be a list of rules as dictionaries."""
+        where = f"/namespaces/{self.namespace}/topics/{topic}/subscriptions/{name}"
+        created: dict[str, Any] = self.admin("PUT", where, properties)
+        return created
+
+    def fresh_topic(self, *subscriptions: str, **properties: Any) -> str:
+        """Create a topic that nobody else uses; its name."""
+        name = f"topic-{uuid4().hex[:12]}"
+        self.create_topic(name, *subscriptions, **properties)
+        return name
+
+    def subscription(self, topic: str, name: str) -> dict[str, Any]:
+        """Properties, counts and rules of a subscription."""
+        where = f"/namespaces/{self.namespace}/topics/{topic}/subscriptions/{name}"
+        found: dict[str, Any] = self.admin("GET", where)
+        return found
+
     def delete_queue(self, path: str) -> None:
         self.admin("DELETE", f"/namespaces/{self.namespace}/queues/{path}")
 

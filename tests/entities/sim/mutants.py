@@ -19,6 +19,7 @@ from twinbus.broker.entities.locks import LockRun, LockTable
 from twinbus.broker.entities.queue import Queue
 from twinbus.broker.entities.shelf import Shelf
 from twinbus.broker.namespace import Namespace
+from twinbus.clock import Instant
 
 Plant = Callable[[pytest.MonkeyPatch], None]
 

@@ -8,9 +8,12 @@ Rule 2: an entity that is kept is made anew, with another id: its messages, lock
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from collections.abc import Coroutine
+from typing import TYPE_CHECKING, Any
 
+from twinbus.broker.entities.filters import RuleDescription
 from twinbus.broker.entities.queue import Queue
+from twinbus.broker.entities.topic import Subscription
 
 if TYPE_CHECKING:
     from twinbus.broker.namespace import Namespace
@@ -18,14 +21,18 @@ if TYPE_CHECKING:
 
 async def reset_namespace(namespace: Namespace, *, keep_entities: bool = False) -> int:
     """Remove all messages and, unless they are kept, all entities; how many there were."""
-    entities = namespace.catalogue.queues()
-    changes = [namespace.delete_queue(queue) for queue in entities]
+    catalogue = namespace.catalogue
+    tops = [*catalogue.queues(), *catalogue.topics()]
+    subscriptions = [each for topic in catalogue.topics() for each in topic.subscriptions.values()]
+    wanted = [(queue.description, _rules(queue)) for queue in [*tops, *subscriptions]]
+    # A topic takes its subscriptions with it.
+    changes: list[Coroutine[Any, Any, object]] = [namespace.delete_queue(queue) for queue in tops]
     if keep_entities:
-        changes += [_made_anew(namespace, queue) for queue in entities]
+        changes += [namespace.create_queue(*each) for each in wanted]
     # They begin in this order, before anything is written: one transaction takes all of them.
     await asyncio.gather(*changes)
-    return len(entities)
+    return len(wanted)
 
 
-async def _made_anew(namespace: Namespace, queue: Queue) -> None:
-    await namespace.create_queue(queue.description)
+def _rules(queue: Queue) -> list[RuleDescription] | None:
+    return queue.rules if isinstance(queue, Subscription) else None

@@ -252,3 +252,19 @@ def test_an_action_is_parsed_when_it_is_made() -> None:
     """M4"""
     with pytest.raises(ConfigurationError):
         SqlAction("UPDATE a")
+
+
+@pytest.mark.parametrize(
+    "long_form", [b"\x00\x80" + bytes(7), b"\x00\xa3"], ids=["ulong", "symbol"]
+)
+def test_sections_are_found_however_their_descriptors_are_spelled(long_form: bytes) -> None:
+    """M4: a descriptor may be a long number or a symbol, though no client writes one."""
+    names = {0x73: b"amqp:properties:list", 0x74: b"amqp:application-properties:map"}
+    bare = record_of({"a": 1}, message_id="m", subject="red").bare
+    for code, name in names.items():
+        long = bytes((code,)) if long_form[1] == 0x80 else bytes((len(name),)) + name
+        bare = bare.replace(b"\x00\x53" + bytes((code,)), long_form + long, 1)
+    view = MessageView.from_record(Record(bare))
+    assert (view.user, view.system["label"]) == ({"a": 1}, "red")
+    changed = rewritten(view.record, changes_of("SET a = 2", view))
+    assert Message.decode(changed.bare).application_properties == {"a": 2}

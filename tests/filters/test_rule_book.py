@@ -149,18 +149,18 @@ def test_a_name_is_taken_once_in_a_subscription() -> None:
 
 def test_a_thousand_rules_share_one_decoding(monkeypatch: pytest.MonkeyPatch) -> None:
     """M4: the sections of a message are read once, however many rules look at them."""
-    scans: list[int] = []
-    scan = message_view_module.scan_message
+    readings: list[int] = []
+    decode = message_view_module.decode_value
     monkeypatch.setattr(
         message_view_module,
-        "scan_message",
-        lambda *args, **named: (scans.append(1), scan(*args, **named))[1],
+        "decode_value",
+        lambda *args: (readings.append(1), decode(*args))[1],
     )
     book: RuleBook[int] = RuleBook()
     for number in range(1_000):
         book.add(number, compile_rule(rule(f"price > {number} AND sys.Label = 'red'")))
     assert len(book.matching(view_of({"price": 500}, subject="red"))) == 500
-    assert scans == [1]
+    assert readings == [1]
 
 
 def test_rules_that_wait_for_other_values_are_not_asked() -> None:

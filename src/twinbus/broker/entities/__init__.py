@@ -11,4 +11,5 @@ calendar.py     when to look for expired and scheduled messages
 requests.py     what the machine asks to have read
 description.py  what a queue is told to be; outcome.py what a receiver can decide
 dead_letter.py  what is added to a message on its way to the dead-letter queue
+filters/        the rules of subscriptions: which messages they let in, and what they change
 """

@@ -88,7 +88,6 @@ def compile_action(described: SqlAction) -> Callable[[MessageView], Changes]:
 
     def apply(message: MessageView) -> Changes:
         draft = _Draft(message)
-        draft.view.begin_rule()
         for step in steps:
             step(draft)
         message.effort = draft.view.effort

@@ -57,6 +57,17 @@ _COMPARISONS: Final[dict[str, Compare]] = {
     ">": ordering(operator.gt),
     ">=": ordering(operator.ge),
 }
+# The same between two values of one of these kinds, all of which have an order.
+_OPERATORS: Final[dict[str, Callable[[Any, Any], bool]]] = {
+    "=": operator.eq,
+    "<>": operator.ne,
+    "!=": operator.ne,
+    "<": operator.lt,
+    "<=": operator.le,
+    ">": operator.gt,
+    ">=": operator.ge,
+}
+_USUAL_KINDS: Final = (int, float, str)
 _CALCULATIONS: Final[dict[str, Callable[[Any, Any], Any]]] = {
     "+": add,
     "-": subtract,
@@ -115,8 +126,28 @@ def _property_named(node: PropertyNamed) -> Evaluate:
 
 def _arithmetic(node: Arithmetic) -> Evaluate:
     first = compiled(node.first)
-    rest = [(_CALCULATIONS[sign], compiled(item)) for sign, item in node.rest]
+    if len(node.rest) == 1:
+        ((sign, item),) = node.rest
+        return _calculated(first, _CALCULATIONS[sign], item)
+    return _chained(first, [(_CALCULATIONS[sign], compiled(item)) for sign, item in node.rest])
 
+
+def _calculated(left: Evaluate, combine: Callable[[Any, Any], Any], item: Node) -> Evaluate:
+    """One operation, which is the usual number of them."""
+    if isinstance(item, Constant) and type(item.value) is not str:
+        constant = item.value
+
+        def with_constant(message: MessageView) -> Any:
+            result = combine(left(message), constant)
+            if type(result) is str:
+                message.spend(len(result) // FIND_SHARE)
+            return result
+
+        return with_constant
+    return _chained(left, [(combine, compiled(item))])
+
+
+def _chained(first: Evaluate, rest: list[tuple[Callable[[Any, Any], Any], Evaluate]]) -> Evaluate:
     def calculate(message: MessageView) -> Any:
         result = first(message)
         for combine, item in rest:
@@ -139,26 +170,28 @@ def _negative(node: Negative) -> Evaluate:
 def _comparison(node: Comparison) -> Evaluate:
     compare = _COMPARISONS[node.sign]
     if isinstance(node.left, Property) and isinstance(node.right, Constant):
-        return _against_constant(node.left, compare, node.right.value)
-    left, right = compiled(node.left), compiled(node.right)
+        return _against_constant(node.left, node.sign, node.right.value)
+    left = compiled(node.left)
+    if isinstance(node.right, Constant):
+        constant = node.right.value
+        return lambda message: compare(left(message), constant)
+    right = compiled(node.right)
     return lambda message: compare(left(message), right(message))
 
 
-def _against_constant(item: Property, compare: Compare, constant: Any) -> Evaluate:
-    name = item.folded
+def _against_constant(item: Property, sign: str, constant: Any) -> Evaluate:
+    compare, name, kind = _COMPARISONS[sign], item.folded, type(constant)
     if item.is_system:
         return lambda message: compare(message.system[name], constant)
-    if compare is equal and type(constant) is str:
-        return _equals_text(name, constant)
-    return lambda message: compare(message.user.get(name), constant)
+    if kind not in _USUAL_KINDS:
+        return lambda message: compare(message.user.get(name), constant)
+    holds = _OPERATORS[sign]
 
-
-def _equals_text(name: str, constant: str) -> Evaluate:
-    def equals(message: MessageView) -> bool | None:
+    def usual(message: MessageView) -> bool | None:
         value = message.user.get(name)
-        return value == constant if type(value) is str else None
+        return holds(value, constant) if type(value) is kind else compare(value, constant)
 
-    return equals
+    return usual
 
 
 def _in(node: In) -> Evaluate:
@@ -206,6 +239,8 @@ def _like(node: Like) -> Evaluate:
 
 def _like_fixed(item: Evaluate, shape: LikePattern) -> Evaluate:
     matches, effort = shape.matches, shape.effort
+    if shape.is_anchored:
+        return _like_anchored(item, matches)
 
     def is_like(message: MessageView) -> bool | None:
         text = item(message)
@@ -213,6 +248,16 @@ def _like_fixed(item: Evaluate, shape: LikePattern) -> Evaluate:
             return None
         message.spend(effort(text))
         return matches(text)
+
+    return is_like
+
+
+def _like_anchored(item: Evaluate, matches: Callable[[str], bool]) -> Evaluate:
+    """The usual pattern looks at the ends of a text only, which is no effort."""
+
+    def is_like(message: MessageView) -> bool | None:
+        text = item(message)
+        return matches(text) if type(text) is str else None
 
     return is_like
 

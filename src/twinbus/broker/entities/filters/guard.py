@@ -14,9 +14,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Final
 
-# Beyond this whole numbers and fractions are not one to one, so that equal values (C#) could
-# have different hashes (Python).
-_EXACT_INT_MAX: Final = 2**53
+# From here on several whole numbers become the same fraction, so that values which are equal (as in
+# C#) can have different hashes (in Python).
+_INEXACT_FROM: Final = 2**53
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +38,4 @@ def guard_on(is_system: bool, name: str, values: Iterable[Any]) -> Guard:
 
 
 def _has_one_hash(value: Any) -> bool:
-    if isinstance(value, float):
-        return abs(value) <= _EXACT_INT_MAX
-    return not isinstance(value, int) or abs(value) <= _EXACT_INT_MAX
+    return not isinstance(value, int | float) or abs(value) < _INEXACT_FROM

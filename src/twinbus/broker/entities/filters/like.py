@@ -67,11 +67,14 @@ class Piece:
 class LikePattern:
     """A pattern, ready to be compared with texts."""
 
-    __slots__ = ("_pieces", "_share")
+    __slots__ = ("_pieces", "_share", "is_anchored")
 
     def __init__(self, pattern: str, escape: str | None = None) -> None:
         self._pieces = [_piece(signs) for signs in _pieces(pattern, escape)]
-        self._share = FIND_SHARE if all(p.literal is not None for p in self._pieces) else 1
+        is_literal = all(piece.literal is not None for piece in self._pieces)
+        self._share = FIND_SHARE if is_literal else 1
+        self.is_anchored = is_literal and len(self._pieces) <= 2
+        """Only the beginning and the end of a text are compared."""
 
     def effort(self, text: str) -> int:
         """What a comparison costs at worst, in characters looked at one by one."""
@@ -79,14 +82,15 @@ class LikePattern:
 
     def matches(self, text: str) -> bool:
         """Whether the whole text has this shape."""
-        first, *others = self._pieces
-        if not others:
-            return len(text) == len(first.signs) and first.fits_at(text, 0)
-        last = others.pop()
-        position, stop = len(first.signs), len(text) - len(last.signs)
-        if position > stop or not first.fits_at(text, 0) or not last.fits_at(text, stop):
+        first, last = self._pieces[0], self._pieces[-1]
+        if not first.fits_at(text, 0):
             return False
-        for piece in others:
+        if first is last:
+            return len(text) == len(first.signs)
+        position, stop = len(first.signs), len(text) - len(last.signs)
+        if position > stop or not last.fits_at(text, stop):
+            return False
+        for piece in self._pieces[1:-1]:
             position = piece.end_of_first(text, position, stop)
             if position < 0:
                 return False

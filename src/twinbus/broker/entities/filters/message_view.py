@@ -13,18 +13,17 @@ from __future__ import annotations
 
 from datetime import timedelta
 from random import Random
-from typing import Any
+from typing import Any, NamedTuple
 from uuid import UUID
 
 from twinbus.amqp.decode import decode_value
 from twinbus.amqp.limits import Budget
-from twinbus.amqp.sections import MessageSections, Properties, decode_properties, scan_message
+from twinbus.amqp.sections import Properties, Span, decode_properties, scan_message
 from twinbus.amqp.types import Timestamp
 from twinbus.broker.entities.filters.limits import (
     MESSAGE_EFFORT_MAX,
     RULE_EFFORT_MAX,
 )
-from twinbus.broker.entities.filters.system_properties import PROPERTY_FIELDS
 from twinbus.broker.entities.filters.values import plain
 from twinbus.broker.entities.record import Record
 from twinbus.errors import FilterError
@@ -32,18 +31,32 @@ from twinbus.errors import FilterError
 _PLAIN_ALREADY = frozenset({str, bool, float, Timestamp, UUID, bytes, type(None)})
 
 
+_PROPERTIES = b"\x00\x53\x73"
+_APPLICATION_PROPERTIES = b"\x00\x53\x74"
+_BODY_OR_FOOTER = tuple(b"\x00\x53" + bytes((code,)) for code in (0x75, 0x76, 0x77, 0x78))
+
+
+class Spans(NamedTuple):
+    """Where the properties of a bare message are."""
+
+    properties: Span | None
+    application_properties: Span | None
+    rest: int
+    """Where the body begins, or what stands in its place."""
+
+
 class MessageView:
     """One message, on its way to the subscriptions of a topic."""
 
     __slots__ = (
         "_random",
-        "_rule_effort_max",
         "effort",
+        "effort_before_rule",
         "now_ms",
         "own",
         "properties",
         "record",
-        "sections",
+        "spans",
         "system",
         "user",
     )
@@ -52,7 +65,9 @@ class MessageView:
     now_ms: int
     effort: int
     """Characters that rules have looked at one by one so far."""
-    sections: MessageSections
+    effort_before_rule: int
+    """What it was when the present rule began: each has its own share."""
+    spans: Spans
     properties: Properties | None
     """The properties section, with AMQP's types."""
     own: dict[str, Any]
@@ -66,7 +81,7 @@ class MessageView:
         self.record = record
         self.now_ms = now_ms
         self.effort = 0
-        self._rule_effort_max = RULE_EFFORT_MAX
+        self.effort_before_rule = 0
         self._random = random
 
     @classmethod
@@ -90,7 +105,7 @@ class MessageView:
         copy = MessageView(self.record, now_ms=self.now_ms, random=self._random)
         copy.own, copy.properties = self.own, self.properties
         copy.user, copy.system = dict(self.user), dict(self.system)
-        copy.effort = self.effort
+        copy.effort = copy.effort_before_rule = self.effort
         return copy
 
     def new_id(self) -> UUID:
@@ -99,32 +114,51 @@ class MessageView:
             raise FilterError("newid() has no source of random numbers here")
         return UUID(int=self._random.getrandbits(128), version=4)
 
-    def begin_rule(self) -> None:
-        """The next rule gets its own share of the effort."""
-        self._rule_effort_max = min(self.effort + RULE_EFFORT_MAX, MESSAGE_EFFORT_MAX)
-
     def spend(self, characters: int) -> None:
         """Account for a look at a text, before it is taken; FilterError if it would be too much."""
-        if self.effort + characters > self._rule_effort_max:
+        effort = self.effort + characters
+        if effort - self.effort_before_rule > RULE_EFFORT_MAX or effort > MESSAGE_EFFORT_MAX:
             raise FilterError(
                 "searching the properties of this message would take too long",
                 hint="Compare short properties, or use fewer LIKEs",
             )
-        self.effort += characters
+        self.effort = effort
 
 
-def _read_sections(view: MessageView) -> MessageSections:
+def _read_spans(view: MessageView) -> Spans:
+    """Where the two sections are. The message was checked when it came: stepping is enough."""
     bare = view.record.bare
-    return scan_message(bare, 0, len(bare), body_required=False)
+    properties = _span_at(bare, 0, _PROPERTIES)
+    own = _span_at(bare, properties[1] if properties else 0, _APPLICATION_PROPERTIES)
+    rest = (own or properties or (0, 0))[1]
+    if bare.startswith(_BODY_OR_FOOTER, rest) or rest == len(bare):
+        return Spans(properties, own, rest)
+    # Descriptors can be spelled in other ways, which nobody does; the scan knows them all.
+    found = scan_message(bare, 0, len(bare), body_required=False)
+    properties, own = found.properties, found.application_properties
+    return Spans(properties, own, (own or properties or (0, 0))[1])
+
+
+def _span_at(bare: bytes, pos: int, head: bytes) -> Span | None:
+    """The value of the section with this head, if it begins at ``pos``."""
+    if not bare.startswith(head, pos):
+        return None
+    start = pos + len(head)
+    code = bare[start]
+    if code & 0xF0 == 0xC0:
+        return start, start + 2 + bare[start + 1]
+    if code & 0xF0 == 0xD0:
+        return start, start + 5 + int.from_bytes(bare[start + 1 : start + 5], "big")
+    return start, start + 1
 
 
 def _read_properties(view: MessageView) -> Properties | None:
-    span = view.sections.properties
+    span = view.spans.properties
     return None if span is None else decode_properties(view.record.bare, span)
 
 
 def _read_own(view: MessageView) -> dict[str, Any]:
-    span = view.sections.application_properties
+    span = view.spans.application_properties
     if span is None:
         return {}
     own: dict[str, Any] = decode_value(view.record.bare, span[0], span[1], Budget())[0]
@@ -139,19 +173,31 @@ def _read_user(view: MessageView) -> dict[str, Any]:
 
 
 def _read_system(view: MessageView) -> dict[str, Any]:
-    record = view.record
-    system = dict.fromkeys(PROPERTY_FIELDS)
-    if view.properties is not None:
-        for name, field in PROPERTY_FIELDS.items():
-            system[name] = _id_text(getattr(view.properties, field))
-    system |= _annotations(record)
-    system["deliverycount"] = 0
-    system["size"] = len(record.bare)
-    system["enqueuedtimeutc"] = Timestamp(view.now_ms)
+    record, said = view.record, view.properties or _NOTHING_SAID
     expires_ms, ttl_ms = record.expires_ms, record.ttl_ms
-    system["expiresatutc"] = None if expires_ms is None else Timestamp(expires_ms)
-    system["timetolive"] = None if ttl_ms is None else timedelta(milliseconds=ttl_ms)
+    system = {
+        "messageid": _id_text(said.message_id),
+        "to": said.to,
+        "label": said.subject,
+        "subject": said.subject,
+        "replyto": said.reply_to,
+        "correlationid": _id_text(said.correlation_id),
+        "contenttype": None if said.content_type is None else str(said.content_type),
+        "sessionid": said.group_id,
+        "replytosessionid": said.reply_to_group_id,
+        "deliverycount": 0,
+        "size": len(record.bare),
+        "enqueuedtimeutc": Timestamp(view.now_ms),
+        "expiresatutc": None if expires_ms is None else Timestamp(expires_ms),
+        "timetolive": None if ttl_ms is None else timedelta(milliseconds=ttl_ms),
+        **_NOT_ANNOTATED,
+    }
+    if record.annotation_count:
+        _read_annotations(record, system)
     return system
+
+
+_NOTHING_SAID = Properties()
 
 
 def _id_text(value: Any) -> str | None:
@@ -168,19 +214,20 @@ _ANNOTATIONS = {
 }
 
 
-def _annotations(record: Record) -> dict[str, Any]:
-    found: dict[str, Any] = dict.fromkeys(_ANNOTATIONS.values())
+_NOT_ANNOTATED: dict[str, Any] = dict.fromkeys(_ANNOTATIONS.values())
+
+
+def _read_annotations(record: Record, system: dict[str, Any]) -> None:
     raw, pos, budget = record.annotation_pairs, 0, Budget()
     for _ in range(record.annotation_count):
         key, pos = decode_value(raw, pos, len(raw), budget)
         value, pos = decode_value(raw, pos, len(raw), budget)
         if key in _ANNOTATIONS:
-            found[_ANNOTATIONS[key]] = plain(value)
-    return found
+            system[_ANNOTATIONS[key]] = plain(value)
 
 
 _READERS = {
-    "sections": _read_sections,
+    "spans": _read_spans,
     "properties": _read_properties,
     "own": _read_own,
     "user": _read_user,

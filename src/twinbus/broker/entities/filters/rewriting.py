@@ -52,11 +52,8 @@ class Changes:
 def rewritten(record: Record, changes: Changes) -> Record:
     """A copy of ``record`` with ``changes``; the original stays as it is."""
     view = MessageView(record)
-    sections = view.sections
-    spans = (sections.properties, sections.application_properties)
-    # Sections stand in order without gaps, so what follows the last of the two is the rest.
-    rest = max((span[1] for span in spans if span is not None), default=0)
-    before = 0 if spans[0] is None else spans[0][1]
+    rest = view.spans.rest
+    before = 0 if view.spans.properties is None else view.spans.properties[1]
     try:
         properties = _properties(view, changes) if changes.system else record.bare[:before]
         own = _own(view, changes) if changes.user else record.bare[before:rest]

@@ -173,7 +173,7 @@ class RuleBook(Generic[K]):
                 error = raised
             match = matches.get(entry.subscription)
             if match is None:
-                match = matches[entry.subscription] = Match(entry.subscription)
+                match = matches[entry.subscription] = Match(entry.subscription, [])
             if error is None:
                 match.rules.append(entry.rule)
             else:

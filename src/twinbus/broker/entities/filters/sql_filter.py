@@ -63,7 +63,7 @@ def _accounted(matches: Evaluate) -> Evaluate:
     """For rules that may search long texts: each has its own share of a message's effort."""
 
     def within_effort(message: MessageView) -> Any:
-        message.begin_rule()
+        message.effort_before_rule = message.effort
         return matches(message)
 
     return within_effort

@@ -16,6 +16,7 @@ Rule 4: an int stays within 64 bits; what leaves them is a FilterError, never a 
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
@@ -107,47 +108,35 @@ def ordering(holds: Callable[[Any, Any], bool]) -> Callable[[Any, Any], bool | N
 # --- calculating ---------------------------------------------------------------------------------
 
 
+def calculation(calculate: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+    """An operation such as ``operator.add``, for two numbers of one kind."""
+
+    def calculated(left: Any, right: Any) -> Any:
+        kind = type(left)
+        if kind is int and type(right) is int:
+            result = calculate(left, right)
+            if INT64_MIN <= result <= INT64_MAX:
+                return result
+            raise FilterError("a calculation leaves the range of 64-bit whole numbers")
+        if kind in _NUMBERS and type(right) in _NUMBERS:
+            return calculate(float(left), float(right))
+        return None
+
+    return calculated
+
+
 def add(left: Any, right: Any) -> Any:
     """A sum of numbers; or, as soon as one side is text, both written one after the other."""
     if type(left) is str or type(right) is str:
         return _concatenated(left, right)
-    return _calculated(left, right, lambda a, b: a + b)
-
-
-def subtract(left: Any, right: Any) -> Any:
-    return _calculated(left, right, lambda a, b: a - b)
-
-
-def multiply(left: Any, right: Any) -> Any:
-    return _calculated(left, right, lambda a, b: a * b)
-
-
-def divide(left: Any, right: Any) -> Any:
-    return _calculated(left, right, _quotient)
-
-
-def remainder(left: Any, right: Any) -> Any:
-    return _calculated(left, right, _remainder)
+    return _sum(left, right)
 
 
 def negate(value: Any) -> Any:
-    return _calculated(0, value, lambda a, b: a - b) if type(value) is int else _negated(value)
-
-
-def _negated(value: Any) -> Any:
+    """The number with the other sign."""
+    if type(value) is int:
+        return subtract(0, value)
     return -value if type(value) is float else None
-
-
-def _calculated(left: Any, right: Any, calculate: Callable[[Any, Any], Any]) -> Any:
-    kinds = (type(left), type(right))
-    if kinds == (int, int):
-        result = calculate(left, right)
-        if not INT64_MIN <= result <= INT64_MAX:
-            raise FilterError("a calculation leaves the range of 64-bit whole numbers")
-        return result
-    if kinds[0] in _NUMBERS and kinds[1] in _NUMBERS:
-        return calculate(float(left), float(right))
-    return None
 
 
 def _quotient(left: Any, right: Any) -> Any:
@@ -175,6 +164,13 @@ def _remainder(left: Any, right: Any) -> Any:
         raise FilterError("a calculation divides a whole number by zero")
     rest = abs(left) % abs(right)
     return -rest if left < 0 else rest
+
+
+_sum: Final = calculation(operator.add)
+subtract: Final = calculation(operator.sub)
+multiply: Final = calculation(operator.mul)
+divide: Final = calculation(_quotient)
+remainder: Final = calculation(_remainder)
 
 
 def _concatenated(left: Any, right: Any) -> str | None:

@@ -56,6 +56,7 @@ BAD: dict[str, tuple[bytes, int]] = {
     "a signed length": (with_header(b"Content-Length: +4"), 400),
     "a length in hex": (with_header(b"Content-Length: 0x4"), 400),
     "a length of many digits": (with_header(b"Content-Length: " + b"9" * 5000), 400),
+    "a long body": (with_header(b"Content-Length: 65537"), 413),
     "a folded line": (with_header(b"X-A: b", b" c"), 400),
     "a blank before the colon": (with_header(b"Content-Length : 4"), 400),
     "a bare CR": (with_header(b"X-A: b\rContent-Length: 4"), 400),

@@ -15,12 +15,14 @@ from __future__ import annotations
 import re
 from typing import Final
 
-__all__ = ["BadRequest", "RequestGate"]
+__all__ = ["BODY_BYTES_MAX", "BadRequest", "RequestGate"]
 
 # A token has at most 2 KB, a path 260 characters, and clients add a dozen headers.
 HEAD_BYTES_MAX: Final = 16 * 1024
 HEADERS_MAX: Final = 64
-# More than any body that is taken; the digits stay few.
+# A rule with all its parameters is a few KB; a queue with twelve access rules is 10 KB.
+BODY_BYTES_MAX: Final = 64 * 1024
+# Enough digits to say that it is too much.
 _LENGTH = re.compile(rb"[0-9]{1,9}")
 _REQUEST_LINE = re.compile(rb"[A-Z]{1,16} /[!-~]* HTTP/1\.[01]")
 _HEADER_LINE = re.compile(rb"([!#$%&'*+.^_`|~0-9A-Za-z-]+):[ \t]*([\t -~\x80-\xff]*)")
@@ -103,6 +105,8 @@ def _checked_length(head: bytes) -> int:
     length = headers.get(b"content-length", b"0")
     if not _LENGTH.fullmatch(length):
         raise BadRequest(400, "The Content-Length must be a plain number.")
+    if int(length) > BODY_BYTES_MAX:
+        raise BadRequest(413, f"The body must have at most {BODY_BYTES_MAX} bytes.")
     return int(length)
 
 

@@ -15,9 +15,9 @@ from starlette.requests import ClientDisconnect, Request
 
 from twinbus.broker.access.sas import Audience
 from twinbus.broker.administration.refusals import Refused
+from twinbus.broker.administration.request_gate import BODY_BYTES_MAX
 
 __all__ = [
-    "BODY_BYTES_MAX",
     "Page",
     "body_of",
     "check_host",
@@ -26,8 +26,6 @@ __all__ = [
     "version_of",
 ]
 
-# A rule with all its parameters is a few KB; a queue with twelve access rules is 10 KB.
-BODY_BYTES_MAX: Final = 64 * 1024
 # The service gives pages of at most this many, whatever was asked for.
 PAGE_SIZE_MAX: Final = 100
 SKIP_MAX: Final = 10_000_000

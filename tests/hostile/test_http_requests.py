@@ -93,19 +93,22 @@ def test_case_103_lines_that_end_with_a_line_feed_are_refused(
 
 
 def test_case_103_requests_in_a_row_are_answered_one_by_one(
-    broker: BrokerProcess, guard: Guard, ask: Ask
+    broker: BrokerProcess, ask: Ask
 ) -> None:
     """A body that looks like a request is a body, and what follows it is checked as well."""
     body = smuggled(broker)
     first = request("PUT", "/$namespaceinfo", body, token=broker.token()).replace(
-        b"Connection: close\r\n", b""
+        b"Connection: close\r\n", b"", 1
     )
     answer = ask(first + head(broker, b"Connection: close"))
     assert answer.status == 405
 
 
-def test_case_104_ten_thousand_headers_are_refused(broker: BrokerProcess, ask: Ask) -> None:
+def test_case_104_ten_thousand_headers_are_refused(
+    broker: BrokerProcess, guard: Guard, ask: Ask
+) -> None:
     """431, before anything is parsed."""
+    guard.log_lines_max = 2
     answer = ask(head(broker, *(b"X-%d: a" % number for number in range(10_000))))
     answer.assert_refused(431)
     assert answer.is_closed
@@ -113,19 +116,22 @@ def test_case_104_ten_thousand_headers_are_refused(broker: BrokerProcess, ask: A
     answer.assert_refused(431)
 
 
-def test_case_104_a_header_of_a_megabyte_is_refused(broker: BrokerProcess, ask: Ask) -> None:
+def test_case_104_a_header_of_a_megabyte_is_refused(
+    broker: BrokerProcess, guard: Guard, ask: Ask
+) -> None:
     """Also when it never ends."""
+    guard.log_lines_max = 2
     for data in (head(broker, b"X: " + b"a" * 1_000_000), b"GET /" + b"a" * 1_000_000):
         answer = ask(data)
         answer.assert_refused(431)
         assert answer.is_closed
 
 
-@pytest.mark.parametrize("method", ["TRACE", "OPTIONS", "HEAD", "POST", "PATCH", "PROPFIND"])
+@pytest.mark.parametrize("method", ["TRACE", "OPTIONS", "POST", "PATCH", "PROPFIND"])
 def test_case_105_methods_that_are_not_used_do_nothing(
     broker: BrokerProcess, ask: Ask, method: str
 ) -> None:
-    """TRACE would repeat the token; a HEAD has no sentence."""
+    """TRACE would repeat the token."""
     answer = ask(request(method, f"/{VAULT_QUEUE}", token=broker.token()))
     assert answer.status == 405
     assert b"SharedAccessSignature" not in answer.body
@@ -160,7 +166,8 @@ def test_case_105_a_request_is_for_a_path_of_this_namespace(
     broker: BrokerProcess, ask: Ask, line: bytes
 ) -> None:
     """Not for another host, and not for a file."""
-    answer = ask(head(broker).replace(b"GET /$namespaceinfo HTTP/1.1", line))
+    good = head(broker, b"Connection: close")
+    answer = ask(good.replace(b"GET /$namespaceinfo HTTP/1.1", line))
     assert answer.status in (400, 404)
     answer.assert_refused(answer.status)
 

@@ -11,35 +11,20 @@ from typing import Any
 
 import azure.servicebus.aio.management
 import azure.servicebus.management
-from azure.core.pipeline.transport import AioHttpTransport, RequestsTransport
 
-
-class PlainTransport(RequestsTransport):
-    """The client insists on https; this takes its requests to a plain port."""
-
-    def send(self, request: Any, **options: Any) -> Any:
-        request.url = request.url.replace("https://", "http://", 1)
-        return super().send(request, **options)
-
-
-class PlainAioTransport(AioHttpTransport):
-    """The same for the aio client."""
-
-    async def send(self, request: Any, **options: Any) -> Any:
-        request.url = request.url.replace("https://", "http://", 1)
-        return await super().send(request, **options)
+from tests.support.broker_process import BrokerProcess
 
 
 class Administration:
     """One flavour of the client, with the aio shape."""
 
-    def __init__(self, flavour: str, connection_string: str, **options: Any) -> None:
+    def __init__(self, flavour: str, broker: BrokerProcess, **options: Any) -> None:
         self.flavour = flavour
         is_sync = flavour == "sync"
         module = azure.servicebus.management if is_sync else azure.servicebus.aio.management
         self.client: Any = module.ServiceBusAdministrationClient.from_connection_string(
-            connection_string,
-            transport=PlainTransport() if is_sync else PlainAioTransport(),
+            options.pop("connection_string", broker.connection_string),
+            connection_verify=broker.ca_path,
             retry_total=0,
             **options,
         )

@@ -21,17 +21,12 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
         assert "Traceback" not in running.log()
 
 
-@pytest.fixture
-def admin_connection_string(broker: BrokerProcess) -> str:
-    return broker.administration_connection_string
-
-
 @pytest.fixture(params=["sync", "aio"])
 async def admin(
-    request: pytest.FixtureRequest, admin_connection_string: str
+    request: pytest.FixtureRequest, broker: BrokerProcess
 ) -> AsyncIterator[Administration]:
     """The stock client, once sync and once aio."""
-    opened = Administration(request.param, admin_connection_string)
+    opened = Administration(request.param, broker)
     yield opened
     await opened.close()
 

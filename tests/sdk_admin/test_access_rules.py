@@ -36,6 +36,14 @@ def opens(broker: BrokerProcess, queue: str, name: str, key: str) -> int:
         return client.put_token(broker.token(path=queue, rule=(name, key)))
 
 
+def shown(broker: BrokerProcess, rule_name: str, key: str) -> str:
+    """A connection string with that key."""
+    return (
+        f"Endpoint=sb://localhost:{broker.port};SharedAccessKeyName={rule_name};"
+        f"SharedAccessKey={key};UseDevelopmentEmulator=true;"
+    )
+
+
 async def test_a_queue_has_the_access_rules_that_it_was_created_with(
     admin: Administration, broker: BrokerProcess, fresh: FreshName
 ) -> None:
@@ -122,17 +130,12 @@ async def test_access_rules_that_cannot_be_are_refused(
 
 @pytest.mark.parametrize("flavour", ["sync", "aio"])
 async def test_a_wrong_key_and_an_unknown_rule_are_told_the_same(
-    flavour: str, admin_connection_string: str
+    flavour: str, broker: BrokerProcess
 ) -> None:
     """M6: nobody learns which rules exist."""
     told = []
     for name in ("RootManageSharedAccessKey", "nobody"):
-        endpoint = admin_connection_string.partition(";")[0]
-        admin = Administration(
-            flavour,
-            f"{endpoint};SharedAccessKeyName={name};SharedAccessKey={KEY_1};"
-            "UseDevelopmentEmulator=true;",
-        )
+        admin = Administration(flavour, broker, connection_string=shown(broker, name, KEY_1))
         with pytest.raises(ClientAuthenticationError) as refused:
             await admin.get_namespace_properties()
         told.append(refused.value.response.text())
@@ -143,17 +146,13 @@ async def test_a_wrong_key_and_an_unknown_rule_are_told_the_same(
 
 @pytest.mark.parametrize("claims", [["Send"], ["Listen"], ["Send", "Listen"]])
 async def test_without_manage_nothing_can_be_administered(
-    broker: BrokerProcess, admin_connection_string: str, fresh: FreshName, claims: list[str]
+    broker: BrokerProcess, fresh: FreshName, claims: list[str]
 ) -> None:
     """M6"""
     name = fresh("rule")
     made = broker.admin("PUT", f"/namespaces/demo/rules/{name}", {"claims": claims})
-    endpoint = admin_connection_string.partition(";")[0]
-    admin = Administration(
-        "sync",
-        f"{endpoint};SharedAccessKeyName={name};SharedAccessKey={made['primary_key']};"
-        "UseDevelopmentEmulator=true;",
-    )
+    text = shown(broker, name, made["primary_key"])
+    admin = Administration("sync", broker, connection_string=text)
     for call in (admin.get_namespace_properties(), admin.create_queue(fresh())):
         with pytest.raises(ClientAuthenticationError):
             await call

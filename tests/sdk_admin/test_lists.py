@@ -31,7 +31,7 @@ async def test_a_list_comes_in_pages_and_is_whole(
     crowded: BrokerProcess, flavour: str, page_size: int | None
 ) -> None:
     """M5: every queue once, in order, however large a page is asked for."""
-    admin = Administration(flavour, crowded.administration_connection_string)
+    admin = Administration(flavour, crowded)
     options = {} if page_size is None else {"max_page_size": page_size}
     listed = await admin.all("queues", **options)
     assert [queue.name for queue in listed] == [f"queue-{n:03}" for n in range(QUEUE_COUNT)]

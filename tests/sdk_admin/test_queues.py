@@ -11,6 +11,7 @@ from azure.core.exceptions import HttpResponseError, ResourceExistsError, Resour
 from tests.sdk_admin.clients import Administration
 from tests.sdk_admin.conftest import FreshName
 from tests.support.answers import assert_well_put
+from tests.support.broker_process import BrokerProcess
 
 NEVER = timedelta(days=10675199, hours=2, minutes=48, seconds=5, microseconds=477581)
 
@@ -175,11 +176,11 @@ async def test_a_deleted_queue_is_gone_and_its_name_free(
 
 
 async def test_older_versions_of_the_protocol_are_spoken(
-    admin_connection_string: str, fresh: FreshName
+    broker: BrokerProcess, fresh: FreshName
 ) -> None:
     """M10: the client can be told to use one."""
     for version in ("2017-04", "2021-05"):
-        admin = Administration("sync", admin_connection_string, api_version=version)
+        admin = Administration("sync", broker, api_version=version)
         queue = await admin.create_queue(fresh(), max_delivery_count=5)
         read = await admin.get_queue(queue.name)
         assert read.max_delivery_count == 5

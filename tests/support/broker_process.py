@@ -178,11 +178,6 @@ class BrokerProcess:
         )
 
     @property
-    def administration_connection_string(self) -> str:
-        """The same key, for the port of the HTTP side."""
-        return self.connection_string.replace(f":{self.port};", f":{self.admin_port};")
-
-    @property
     def root_rule(self) -> tuple[str, str]:
         """Name and primary key of the rule in the connection string."""
         parsed = parse_connection_string(self.connection_string)

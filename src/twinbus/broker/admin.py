@@ -21,7 +21,6 @@ clients, for the namespace whose key made the token.
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -30,13 +29,15 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
+from starlette.types import ASGIApp
 
 from twinbus import __version__
 from twinbus.broker.access.claims import AuthorizationRule, Claim
-from twinbus.broker.access.sas import parse_token, verify
 from twinbus.broker.admin_purge import purge_routes
+from twinbus.broker.administration.access import grant_of
 from twinbus.broker.administration.application import answer_for_any
-from twinbus.broker.broker import Broker, RunningNamespace
+from twinbus.broker.administration.host_guard import HostGuard
+from twinbus.broker.broker import Broker, RunningNamespace, audience_of
 from twinbus.broker.entities.description import QueueDescription
 from twinbus.broker.entities.queue import Queue
 from twinbus.errors import AccessDenied, ConfigurationError, TwinbusError
@@ -54,7 +55,7 @@ class AdminError(Exception):
         self.status = status
 
 
-def admin_application(broker: Broker) -> Starlette:
+def admin_application(broker: Broker) -> ASGIApp:
     """The HTTP application of a broker."""
     from twinbus.broker.admin_topics import topic_routes
 
@@ -62,7 +63,7 @@ def admin_application(broker: Broker) -> Starlette:
     path = "/namespaces/{namespace}/queues/{path:path}"
     rule = "/namespaces/{namespace}/rules/{name}"
     key = "/namespaces/{namespace}/keys/{name}/{which}"
-    return Starlette(
+    application = Starlette(
         routes=[
             Route("/health", desk.health),
             *purge_routes(desk.namespace_of, json_body),
@@ -84,6 +85,7 @@ def admin_application(broker: Broker) -> Starlette:
             TwinbusError: _as_json,
         },
     )
+    return HostGuard(application, audience_of(broker.options.host))
 
 
 def _as_json(_request: Request, error: Exception) -> Response:
@@ -251,17 +253,8 @@ class AdminDesk:
 
 
 def _check_access(request: Request, namespace: RunningNamespace) -> None:
-    now_s = namespace.access.now().wall_ms / 1000
-    # The Host header is the caller's word, so the port is the socket's own.
-    port = request.scope["server"][1]
-    audience = replace(namespace.access.audience, port=port).known_as(request.url.hostname)
     try:
-        grant = verify(
-            parse_token(request.headers.get("authorization", "")),
-            audience=audience,
-            rules=namespace.access.rules_for,
-            now_s=now_s,
-        )
+        grant = grant_of(request, namespace.access)
     except AccessDenied as error:
         raise AdminError(401, str(error)) from error
     if grant.segments or Claim.MANAGE not in grant.claims:

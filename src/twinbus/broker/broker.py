@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from random import Random, SystemRandom
@@ -91,11 +91,10 @@ class RunningNamespace(RunningTopics):
         self.tls_port: int | None = entrance.tls_port
         self._shown = "localhost" if host in LOOPBACK_NAMES else host
         self.endpoint = f"sb://{self._shown}:{self.port}"
-        namespace.audience = Audience(
-            LOOPBACK_NAMES | {host.lower()},
-            self.port,
+        namespace.audience = replace(
+            audience_of(host),
+            port=self.port,
             other_ports=frozenset() if self.tls_port is None else frozenset({self.tls_port}),
-            any_name=host.lower() not in LOOPBACK_NAMES,
         )
         entrance.reception.http.make_application = partial(application_of, self)
 
@@ -328,6 +327,12 @@ class Broker:
             self._directory.close()
             self._directory = None
         self.tls.close()
+
+
+def audience_of(host: str) -> Audience:
+    """The names that lead to whoever listens on this host; loopback has no others."""
+    names = LOOPBACK_NAMES | {host.lower()}
+    return Audience(names, 0, any_name=host.lower() not in LOOPBACK_NAMES)
 
 
 def _keeper(options: BrokerOptions) -> Keeper:

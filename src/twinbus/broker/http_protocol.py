@@ -1,4 +1,8 @@
-"""uvicorn's HTTP/1.1 protocol with a deadline for requests, for connections that a door hands over.
+"""uvicorn's HTTP/1.1 protocol behind a gate, with a deadline, for connections of a door.
+
+Rule 1: what can be read in two ways does not reach the parser (administration/request_gate.py).
+Rule 2: who is refused there hears why: the connection stays half open for a moment, because one
+        that is closed with bytes unread takes the answer with it.
 
 Only ``http_side`` imports this module, and late: see there.
 """
@@ -9,16 +13,18 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, MutableMapping
 from email.utils import formatdate
+from http import HTTPStatus
 from typing import Any
 
-import h11
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.server import ServerState
 
-# The most that a head of a request, and with it its headers, may have.
-HEAD_BYTES_MAX = 64 * 1024
+from twinbus.broker.administration.request_gate import HEAD_BYTES_MAX, BadRequest, RequestGate
+
 KEEP_ALIVE_S = 5
+# How long whoever was refused may go on writing, unread, before the connection is closed.
+LINGER_S = 1.0
 
 # Mistakes of ours are told. What callers do wrong is counted by the broker's own log.
 _logger = logging.getLogger("twinbus.broker.http")
@@ -54,7 +60,8 @@ class HttpServing:
             access_log=False,
             server_header=False,
             proxy_headers=False,
-            h11_max_incomplete_event_size=HEAD_BYTES_MAX,
+            # The gate lets no more through.
+            h11_max_incomplete_event_size=2 * HEAD_BYTES_MAX,
             timeout_keep_alive=KEEP_ALIVE_S,
         )
         self._config.load()
@@ -77,17 +84,39 @@ class PunctualHttp(H11Protocol):
         self.logger = _logger
         self._serving = serving
         self._deadline: asyncio.TimerHandle | None = None
+        self._gate = RequestGate()
+        self._is_refused = False
 
-    def handle_events(self) -> None:
-        super().handle_events()
+    def data_received(self, data: bytes) -> None:
+        if self._is_refused:
+            return
+        try:
+            passed = self._gate.receive(data)
+        except BadRequest as refusal:
+            self._refuse(refusal)
+            return
+        self._unset_keepalive_if_required()
         self._watch()
+        if passed:
+            super().data_received(passed)
+
+    def _refuse(self, refusal: BadRequest) -> None:
+        self._is_refused = True
+        self._serving.note_offence("a request was not HTTP as it is taken here")
+        self._unset_keepalive_if_required()
+        self._stop_watching()
+        if self.cycle is not None and not self.cycle.response_complete:
+            # A refusal now would be read as the answer to the request before.
+            self.transport.abort()
+            return
+        self.transport.write(_refusal_bytes(refusal))
+        if self.transport.can_write_eof():
+            self.transport.write_eof()
+        self._deadline = self.loop.call_later(LINGER_S, self.transport.close)
 
     def _watch(self) -> None:
         """Have a deadline exactly while a request has begun and is not here in whole."""
-        is_due = self.conn.their_state is h11.SEND_BODY or (
-            self.conn.their_state is h11.IDLE and bool(self.conn.trailing_data[0])
-        )
-        if not is_due:
+        if not self._gate.is_in_request:
             self._stop_watching()
         elif self._deadline is None:
             self._deadline = self.loop.call_later(self._serving.request_timeout_s, self._too_late)
@@ -108,3 +137,14 @@ class PunctualHttp(H11Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._stop_watching()
         super().connection_lost(exc)
+
+
+def _refusal_bytes(refusal: BadRequest) -> bytes:
+    body = str(refusal).encode()
+    phrase = HTTPStatus(refusal.status).phrase
+    head = (
+        f"HTTP/1.1 {refusal.status} {phrase}\r\nContent-Type: text/plain; charset=utf-8\r\n"
+        f"Content-Length: {len(body)}\r\nX-Content-Type-Options: nosniff\r\n"
+        "Connection: close\r\n\r\n"
+    )
+    return head.encode() + body

@@ -15,7 +15,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
-__all__ = ["BODY_BYTES_MAX", "BadRequest", "RequestGate"]
+__all__ = ["BODY_BYTES_MAX", "HEAD_BYTES_MAX", "BadRequest", "RequestGate"]
 
 # A token has at most 2 KB, a path 260 characters, and clients add a dozen headers.
 HEAD_BYTES_MAX: Final = 16 * 1024

@@ -74,7 +74,7 @@ def page_of(request: Request) -> Page:
     skip = _number(request, "$skip", 0)
     top = _number(request, "$top", PAGE_SIZE_MAX)
     if skip > SKIP_MAX or top < 1:
-        raise Refused(400, f"$skip must be at most {SKIP_MAX}, and $top at least 1.")
+        raise Refused(400, f"The query's $skip must be at most {SKIP_MAX}, and $top at least 1.")
     return Page(skip, min(top, PAGE_SIZE_MAX))
 
 
@@ -101,7 +101,7 @@ def _number(request: Request, name: str, default: int) -> int:
     if text is None:
         return default
     if not _DIGITS.fullmatch(text):
-        raise Refused(400, f"{name} must be a whole number of digits.")
+        raise Refused(400, f"The query's {name} must be a whole number of digits.")
     return int(text)
 
 

@@ -15,6 +15,7 @@ from twinbus.amqp.performatives import Coordinator
 from twinbus.amqp.types import Int, Symbol
 from twinbus.broker.access.claims import Claim
 from twinbus.broker.entities.queue import Queue
+from twinbus.broker.faults.attaches import catch_attach
 from twinbus.broker.management import ManagementDesk
 from twinbus.broker.receiving import ReceivingEnd
 from twinbus.broker.replies import ReplyEnd, RequestEnd
@@ -37,6 +38,9 @@ def open_end(peer: Peer, link: AnyLink) -> None:
     """Answer an attach: accept it with an end of ours behind it, or refuse it."""
     try:
         end = _end_for(peer, link)
+        faults = peer.namespace.faults
+        if not faults.is_calm and catch_attach(faults, end):
+            return
     except AmqpError as error:
         link.refuse(error)
         return

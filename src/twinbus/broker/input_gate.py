@@ -22,6 +22,8 @@ ASKING: Final = 4
 """Answers to its requests are being looked up."""
 LEAVING: Final = 8
 """The broker stops."""
+FROZEN: Final = 16
+"""A fault holds up whatever it sends."""
 
 
 class InputGate:

@@ -28,6 +28,7 @@ from twinbus.broker.entities.outcome import (
 )
 from twinbus.broker.entities.queue import Queue
 from twinbus.broker.entities.record import IncomingMessage
+from twinbus.broker.faults.requests import catch_request
 from twinbus.broker.ingest import FORMAT_MESSAGE, ingest
 from twinbus.broker.metering.tally import Operation, Tally, units_of
 from twinbus.broker.peeking import (
@@ -157,7 +158,13 @@ class ManagementDesk:
             if not isinstance(request.body, dict):
                 raise _bad("the body must be a map")
             self._count(request.operation)
-            operation({str(key): value for key, value in request.body.items()}, answer)
+            body = {str(key): value for key, value in request.body.items()}
+            peer, work = self._peer, partial(_tried, operation, body)
+            if not peer.namespace.faults.is_calm and catch_request(
+                peer, self._queue.description.path, request.operation, work, answer
+            ):
+                return
+            operation(body, answer)
         except AmqpError as error:
             answer(refused(error))
 
@@ -304,6 +311,16 @@ class ManagementDesk:
             namespace.touch(queue)
 
         namespace.read(queue, partial(read_scheduled, queue, seqs), found)
+
+
+def _tried(
+    operation: Callable[[dict[str, Any], Answer], None], body: dict[str, Any], answer: Answer
+) -> None:
+    """Do what was asked, and answer also if it is refused."""
+    try:
+        operation(body, answer)
+    except AmqpError as error:
+        answer(refused(error))
 
 
 def _unused(_grant: Grant) -> None:

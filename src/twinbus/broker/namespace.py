@@ -33,6 +33,10 @@ from twinbus.broker.entities.description import QueueDescription
 from twinbus.broker.entities.filters import RuleDescription
 from twinbus.broker.entities.queue import Queue
 from twinbus.broker.entities.topic import Topic
+from twinbus.broker.faults.board import FaultBoard
+from twinbus.broker.faults.commits import faulty
+from twinbus.broker.faults.receives import holds_back
+from twinbus.broker.faults.stage import FaultStage
 from twinbus.broker.lookups import look_up
 from twinbus.broker.metering.audit import AuditLog
 from twinbus.broker.metering.operations import OperationsLog, operations_log
@@ -115,6 +119,8 @@ class Namespace:
         self._loop = asyncio.get_running_loop() if loop is None else loop
         metering = options.metering_path
         audit = AuditLog(name, metering, clock) if options.audit and metering else None
+        self.stage = FaultStage(self)
+        self.faults = FaultBoard(clock, self._loop, chance, self.stage)
         self.catalogue = Catalogue(store.open(), chance, audit)
         self._writer = start_thread(
             f"twinbus-writer-{name}", self._loop.call_soon_threadsafe, store.maintain
@@ -144,6 +150,10 @@ class Namespace:
         log = operations_log(directory, self.name, self.meter, run, self.clock)
         log.start(self._loop, self._write_lines)
         return log
+
+    def run_beside_commits(self, job: Callable[[], None]) -> None:
+        """Run a blocking job between two transactions."""
+        self._write_lines(job)
 
     def _write_lines(self, job: Callable[[], None]) -> None:
         self._writer.submit(job, _written_or_not)
@@ -192,8 +202,9 @@ class Namespace:
             return
         if queue.wants_turn:
             self._give_turn(queue, now)
-        for grant in queue.pump(now):
-            grant.consumer.deliver(grant)
+        if self.faults.is_calm or not holds_back(self, queue):
+            for grant in queue.pump(now):
+                grant.consumer.deliver(grant)
         for request in queue.take_requests():
             look_up(self, queue, request)
         if queue.is_dirty:
@@ -233,6 +244,15 @@ class Namespace:
         queue.handle_timer(self.now())
         self.touch(queue)
 
+    def clock_moved(self) -> None:
+        """Somebody moved the clock: every timer was set by the old one."""
+        self.faults.look()
+        for queue, (_at_s, handle) in list(self._timers.items()):
+            handle.cancel()
+            self._on_timer(queue)
+        for peer in list(self.peers):
+            peer.clock_moved()
+
     # -- writing --------------------------------------------------------------------------
 
     def _flush(self, now: Instant) -> None:
@@ -249,7 +269,10 @@ class Namespace:
         self._drained.clear()
         self._committing = (queues, own)
         self.throttle.commit_began_at_s = now.monotonic_s
-        self._writer.submit(partial(self._store.commit, ops), self._on_committed)
+        commit = partial(self._store.commit, ops)
+        self._writer.submit(
+            commit if self.faults.is_calm else faulty(self.faults, commit), self._on_committed
+        )
 
     def _take_dirty(self, now: Instant) -> list[Queue]:
         """The queues with something to write, each with those that must be written with it."""
@@ -426,6 +449,7 @@ class Namespace:
 
     async def close(self) -> None:
         """Store what was taken in, tell who waits, and close the store."""
+        self.faults.clear()
         for peer in list(self.peers):
             peer.say_goodbye()
         self._settle_down()

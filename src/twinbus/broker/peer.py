@@ -42,6 +42,7 @@ from twinbus.broker.admission import Admission
 from twinbus.broker.attaching import AnyEnd, open_end
 from twinbus.broker.cbs import TokenDesk
 from twinbus.broker.entities.consumer import Allowance
+from twinbus.broker.faults.line import Line
 from twinbus.broker.input_gate import ASKING, LEAVING, OUTPUT, STORING, InputGate
 from twinbus.broker.namespace import Namespace, disk_failed
 from twinbus.broker.receiving import DeliveryLedger, ReceivingEnd
@@ -87,11 +88,12 @@ class Peer(asyncio.Protocol):
         self.token_desk = TokenDesk(self)
         self._loop = asyncio.get_running_loop()
         self.admission = Admission(self, self._loop)
+        self.transport: asyncio.Transport | None = None
         self._transport: asyncio.Transport | None = None
         self._ends: dict[int, AnyEnd] = {}
         self._ready: dict[AnyEnd, None] = {}
         self._is_flushing = False
-        self._input = InputGate(self._loop, self._work)
+        self.input = self._input = InputGate(self._loop, self._work)
         self._pending_bytes = 0
         self._asking_count = 0
         self._handed_bytes = 0
@@ -102,12 +104,14 @@ class Peer(asyncio.Protocol):
         self._heartbeat: asyncio.TimerHandle | None = None
         self._linger: asyncio.TimerHandle | None = None
         self._has_noted_refusal = False
+        self.line: Line | None = None
+        """Between us and the transport while a fault makes the network bad."""
 
     # -- transport ------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         # uvloop's transports do not inherit from asyncio.Transport, but they are such.
-        self._transport = transport = cast(asyncio.Transport, transport)
+        self.transport = self._transport = transport = cast(asyncio.Transport, transport)
         transport.set_write_buffer_limits(high=OUTPUT_BYTES_HIGH)
         self._input.opened(transport)
         if len(self.namespace.peers) >= self.namespace.options.connections_max:
@@ -115,9 +119,14 @@ class Peer(asyncio.Protocol):
             transport.abort()
             return
         self.namespace.peers.add(self)
+        if not self.namespace.faults.is_calm:
+            self.namespace.stage.contact.meet(self)
         self._set_handshake_timer(self.limits.handshake_timeout_s)
 
     def _handshake_timed_out(self) -> None:
+        if self.line is not None and self.line.is_frozen:
+            self._set_handshake_timer(self.limits.handshake_timeout_s)
+            return
         self._note_offence("a peer did not finish its handshake in time")
         if self.connection.phase is Phase.RUNNING:
             self.cut(
@@ -129,6 +138,8 @@ class Peer(asyncio.Protocol):
             self._transport.abort()
 
     def data_received(self, data: bytes) -> None:
+        if self.line is not None and self.line.holds(data):
+            return
         if not self.admission.has_token:
             self._pre_auth_bytes += len(data)
             if self._pre_auth_bytes > self.limits.pre_auth_bytes_max:
@@ -257,7 +268,7 @@ class Peer(asyncio.Protocol):
         if transport is None or self._linger is not None or transport.is_closing():
             return
         if self.connection.has_output:
-            transport.write(self.connection.take_output())
+            (self.line or transport).write(self.connection.take_output())
             self.connection.wrote(self.namespace.now().monotonic_s)
         was_full = self._handed_bytes > OUTPUT_BYTES_HIGH
         self._handed_bytes = 0
@@ -385,6 +396,8 @@ class Peer(asyncio.Protocol):
             return
         self._set_handshake_timer(self.limits.token_timeout_s)
         self._watch_silence()
+        if not self.namespace.faults.is_calm:
+            self.namespace.stage.contact.meet(self)
 
     def _set_handshake_timer(self, delay_s: float | None) -> None:
         if self._handshake is not None:
@@ -393,8 +406,15 @@ class Peer(asyncio.Protocol):
         if delay_s is not None:
             self._handshake = self._loop.call_later(delay_s, self._handshake_timed_out)
 
+    def clock_moved(self) -> None:
+        """A jump of the clock is no silence, but it is the end of tokens."""
+        self.connection.heard(self.namespace.now().monotonic_s)
+        self.admission.check()
+
     def _watch_silence(self) -> None:
         now_s = self.namespace.now().monotonic_s
+        if self.line is not None and self.line.is_frozen:
+            self.connection.heard(now_s)
         for event in self.connection.handle_timer(now_s):
             self._on_event(event)
         self.flush()

@@ -120,6 +120,11 @@ class ReceivingEnd:
         self._has_granted = False
         self._has_handed_out = False
 
+    @property
+    def peer(self) -> Peer:
+        """Whose link it is."""
+        return self._peer
+
     def opened(self) -> None:
         self.queue.attach(self.consumer)
 

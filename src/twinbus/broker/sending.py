@@ -19,7 +19,9 @@ from twinbus.amqp.transfers import encode_disposition
 from twinbus.broker.access.claims import Claim
 from twinbus.broker.entities.description import EntityStatus
 from twinbus.broker.entities.queue import Queue
-from twinbus.broker.ingest import FORMAT_MESSAGE, ingest, ingest_run, plain_messages
+from twinbus.broker.entities.record import IncomingMessage
+from twinbus.broker.faults.sends import SilentTicket, catch_send
+from twinbus.broker.ingest import FORMAT_MESSAGE, Ingested, ingest, ingest_run, plain_messages
 from twinbus.broker.metering.tally import Operation, units_of
 
 if TYPE_CHECKING:
@@ -109,6 +111,7 @@ class SendingEnd:
             or last_id > DELIVERY_ID_MAX
             or description.status is not EntityStatus.ACTIVE
             or namespace.failure is not None
+            or not namespace.faults.is_calm
             or len(self._waiting) + len(payloads) > UNACKNOWLEDGED_MAX
         ):
             return False
@@ -157,6 +160,15 @@ class SendingEnd:
                 f"{description.max_size_mb} MB are its quota. Receive from it, or raise "
                 "max_size_mb.",
             )
+        if not namespace.faults.is_calm and catch_send(namespace.faults, self, event, taken, now):
+            return
+        if not event.settled and taken.messages:
+            self._await(event.delivery_id)
+        self.store_held(event, taken)
+
+    def store_held(self, event: DeliveryReceived, taken: Ingested) -> None:
+        """Store what was checked and is waited for; a ping is only acknowledged."""
+        peer, queue, namespace = self._peer, self.queue, self._peer.namespace
         if taken.ping_count:
             pinged = namespace.meter.tally(self.path, Operation.PING)
             pinged.took_in(1, taken.ping_count, taken.ping_count, 0)
@@ -165,16 +177,29 @@ class SendingEnd:
             return
         units = units_of([len(message.record) for message in taken.messages])
         self._sent.took_in(1, len(taken.messages), units, taken.byte_count)
-        if not event.settled:
-            self._await(event.delivery_id)
         peer.began_storing(taken.byte_count)
         ids = range(event.delivery_id, event.delivery_id + 1)
         queue.enqueue(taken.messages, SendTicket(self, ids, taken.byte_count))
         namespace.touch(queue)
 
+    def store_silently(self, messages: list[IncomingMessage], ticket: SilentTicket) -> None:
+        """Store messages whose sender is never told."""
+        self.queue.enqueue(messages, ticket)
+        self._peer.namespace.touch(self.queue)
+
+    def hold(self, event: DeliveryReceived) -> None:
+        """The answer comes later or never; until then the same transfer is not answered."""
+        if not event.settled:
+            self._await(event.delivery_id)
+
+    def detach(self, error: AmqpError) -> None:
+        """End the link from our side."""
+        self._peer.detach(self._link, error)
+
     def _accept_unstored(self, event: DeliveryReceived) -> None:
         """A ping is answered like a message, and that is all that happens to it (M7)."""
         if not event.settled:
+            self._waiting.discard(event.delivery_id)
             self._accepted.append(range(event.delivery_id, event.delivery_id + 1))
             self._peer.wants_flush(self)
 
@@ -253,6 +278,10 @@ class SendingEnd:
 
     def detached(self) -> None:
         """The link is gone; what waits for a commit is stored all the same."""
+        self.forget_waiting()
+
+    def forget_waiting(self) -> None:
+        """Nobody is told any more what became of what was sent."""
         self._waiting.clear()
         self._again.clear()
         self._accepted.clear()

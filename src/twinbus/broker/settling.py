@@ -35,6 +35,7 @@ from twinbus.broker.entities.outcome import (
     DeadLetter,
     Outcome,
 )
+from twinbus.broker.faults.settlements import catch_settlement
 from twinbus.broker.receiving import Delivered, DeliveryLedger
 from twinbus.broker.sending import as_amqp_error
 
@@ -95,6 +96,12 @@ def answer(session: Session, first: int, last: int, state: bytes) -> None:
 
 
 def settle(namespace: Namespace, ledger: DeliveryLedger, event: DispositionReceived) -> None:
+    """What a receiver decided about deliveries, unless a fault gets in its way."""
+    if namespace.faults.is_calm or not catch_settlement(namespace, ledger, event):
+        apply(namespace, ledger, event)
+
+
+def apply(namespace: Namespace, ledger: DeliveryLedger, event: DispositionReceived) -> None:
     """Apply a receiver's disposition to every delivery it names."""
     decided = _decision(event.state)
     if decided is None:

@@ -59,6 +59,8 @@ class ActiveFault:
         rate = fault.rate_per_s if fault.kind == "throttle" else None
         self.bucket = None if rate is None else Bucket(rate, now_s)
         self.next_tick_s: float | None = None
+        self.pacing: set[object] = set()
+        self.let_through: set[object] = set()
         self.plan = _plan(fault, now_s)
 
     @property
@@ -81,12 +83,11 @@ class ActiveFault:
         """Whether what was asked is done, although nobody hears of it."""
         return self.chance.random() < (self.fault.applied_probability or 0.0)
 
-    def phase_at(self, now_s: float) -> Phase:
-        phase = Phase.WAITING
-        for begins_s, next_phase in self.plan:
-            if now_s + TIMER_SLACK_S >= begins_s:
-                phase = next_phase
-        return phase
+    def latency_s(self) -> float:
+        """How long it holds something up, with its jitter."""
+        jitter_ms = self.fault.jitter_ms or 0.0
+        spread_ms = self.chance.uniform(-jitter_ms, jitter_ms) if jitter_ms else 0.0
+        return max(0.0, (self.fault.latency_ms or 0.0) + spread_ms) / 1000
 
     def next_timer_s(self, now_s: float) -> float | None:
         times = [at_s for at_s, _phase in self.plan if at_s > now_s + TIMER_SLACK_S]
@@ -186,7 +187,7 @@ class FaultBoard:
         active = self._faults.get(fault_id)
         return None if active is None else active.to_json(self._now_s())
 
-    def clear(self, id: str | None = None) -> int:  # noqa: A002 - the name users say
+    def clear(self, id: str | None = None) -> int:
         """Switch one fault off, or all of them; how many there were."""
         if id is not None and id not in self._faults:
             raise ConfigurationError(f"there is no fault {id!r:.80}", hint="List them first")

@@ -195,9 +195,7 @@ class Fault(_Options):
 
     def named(self, fault_id: str, seed: int) -> Fault:
         """The same with what was left open decided."""
-        return replace(
-            self, id=self.id or fault_id, seed=seed if self.seed is None else self.seed
-        )
+        return replace(self, id=self.id or fault_id, seed=seed if self.seed is None else self.seed)
 
 
 def _scope_from_json(values: Any) -> Scope:

@@ -1,0 +1,53 @@
+"""A settlement meets a fault: applied or not, and its answer never comes (or comes late).
+
+Whoever waits for the answer cannot know. The message comes again if it was not applied, so a
+consumer must be able to see a message twice; none is lost.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from twinbus.broker.faults.board import ActiveFault, FaultBoard, Phase
+from twinbus.broker.faults.line import hang_up
+
+if TYPE_CHECKING:
+    from twinbus.amqp.events import DispositionReceived
+    from twinbus.broker.namespace import Namespace
+    from twinbus.broker.receiving import DeliveryLedger
+
+
+def catch_settlement(
+    namespace: Namespace, ledger: DeliveryLedger, event: DispositionReceived
+) -> bool:
+    """Whether a fault took care of the settlement."""
+    # settling.py asks here first, so it cannot be imported before this module is there.
+    from twinbus.broker.settling import apply
+
+    board = namespace.faults
+    found = (entry for _first, _count, entry in ledger.find(event.first, event.last) if entry)
+    entry = next(found, None)
+    if entry is None:
+        return False
+    path = entry.end.queue.description.path
+    lost = _lost(board, path)
+    if lost is not None:
+        if lost.fault.kind == "lost-disposition" and lost.is_applied():
+            # Settled already, as far as the broker is asked: so nobody is answered.
+            apply(namespace, ledger, replace(event, settled=True))
+        if lost.fault.how == "reset":
+            hang_up(entry.end.peer)
+        return True
+    slow = board.crash_of(path, Phase.SLOW)
+    if slow is not None and slow.strikes():
+        board.later(slow.latency_s(), apply, namespace, ledger, event)
+        return True
+    return False
+
+
+def _lost(board: FaultBoard, path: str) -> ActiveFault | None:
+    crashed = board.crash_of(path, Phase.DOWN)
+    if crashed is not None and crashed.strikes():
+        return crashed
+    return board.strikes("lost-disposition", path)

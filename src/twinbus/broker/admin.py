@@ -26,6 +26,7 @@ from typing import Any
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
@@ -40,6 +41,7 @@ from twinbus.broker.administration.host_guard import HostGuard
 from twinbus.broker.broker import Broker, RunningNamespace, audience_of
 from twinbus.broker.entities.description import QueueDescription
 from twinbus.broker.entities.queue import Queue
+from twinbus.broker.stopped import StoppedNamespace
 from twinbus.errors import AccessDenied, ConfigurationError, TwinbusError
 
 BODY_BYTES_MAX = 64 * 1024
@@ -57,6 +59,7 @@ class AdminError(Exception):
 
 def admin_application(broker: Broker) -> ASGIApp:
     """The HTTP application of a broker."""
+    from twinbus.broker.admin_faults import ManagementGate, fault_routes
     from twinbus.broker.admin_topics import topic_routes
 
     desk = AdminDesk(broker)
@@ -67,6 +70,7 @@ def admin_application(broker: Broker) -> ASGIApp:
         routes=[
             Route("/health", desk.health),
             *purge_routes(desk.namespace_of, json_body),
+            *fault_routes(broker),
             Route("/namespaces/{namespace}/queues", desk.list_queues),
             Route(path, desk.get_queue, methods=["GET"]),
             Route(path, desk.put_queue, methods=["PUT"]),
@@ -79,6 +83,7 @@ def admin_application(broker: Broker) -> ASGIApp:
             *topic_routes(desk.namespace_of),
             Route("/{path:path}", desk.administer, methods=["GET", "PUT", "DELETE"]),
         ],
+        middleware=[Middleware(ManagementGate, broker=broker)],
         exception_handlers={
             AdminError: _as_json,
             HTTPException: _as_unknown,
@@ -146,6 +151,8 @@ class AdminDesk:
                 "store": namespace.access.store_statistics(),
             }
         is_well = all(each["status"] == "ok" for each in namespaces.values())
+        for name, stopped in self._broker.stopped.items():
+            namespaces[name] = {"status": "stopped", "port": stopped.spec.port}
         body = {
             "status": "ok" if is_well else "failed",
             "version": __version__,
@@ -248,11 +255,12 @@ class AdminDesk:
         if namespace is None:
             # The same answer as for a bad token: nobody learns which namespaces exist.
             raise AdminError(401, "A token with the claim Manage is needed.")
-        _check_access(request, namespace)
+        check_access(request, namespace)
         return namespace
 
 
-def _check_access(request: Request, namespace: RunningNamespace) -> None:
+def check_access(request: Request, namespace: RunningNamespace | StoppedNamespace) -> None:
+    """Raise unless the caller may manage the whole namespace."""
     try:
         grant = grant_of(request, namespace.access)
     except AccessDenied as error:
@@ -264,6 +272,7 @@ def _check_access(request: Request, namespace: RunningNamespace) -> None:
 
 
 async def json_body(request: Request) -> dict[str, Any]:
+    """The JSON object in a request's body; empty when there is no body."""
     body = b""
     async for part in request.stream():
         body += part

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -35,18 +35,20 @@ from twinbus.broker.entrance import (
     entrance_of_administration,
     entrance_of_namespace,
 )
+from twinbus.broker.faults.board import FaultBoard
 from twinbus.broker.keys import ROOT_RULE, KeyRing
 from twinbus.broker.namespace import Namespace
 from twinbus.broker.options import BrokerOptions
 from twinbus.broker.purging import Progress, Purged, purge_machine, would_purge
 from twinbus.broker.resetting import reset_namespace
 from twinbus.broker.running_topics import RunningTopics
+from twinbus.broker.stopped import StoppedNamespace
 from twinbus.broker.store.datadir import DataDirectory
 from twinbus.broker.store.memory import MemoryStore
 from twinbus.broker.store.port import Store
 from twinbus.broker.store.sqlite import SqliteStore
 from twinbus.broker.tls.keeper import Keeper, names_for
-from twinbus.clock import Clock, SystemClock
+from twinbus.clock import AdjustableClock, Clock, SystemClock
 from twinbus.entity_path import parse_entity_path
 from twinbus.errors import ConfigurationError
 
@@ -130,6 +132,11 @@ class RunningNamespace(RunningTopics):
     @property
     def connection_count(self) -> int:
         return len(self._namespace.peers) + self.entrance.reception.connection_count
+
+    @property
+    def faults(self) -> FaultBoard:
+        """Failures that can be switched on."""
+        return self._namespace.faults
 
     # -- queues ---------------------------------------------------------------------------
 
@@ -264,6 +271,9 @@ class Broker:
         self.tls = _keeper(self.options)
         self.administration: Entrance | None = None
         self.namespaces: dict[str, RunningNamespace] = {}
+        self.stopped: dict[str, StoppedNamespace] = {}
+        self._memory_stores: dict[str, MemoryStore] = {}
+        self._unsubscribe: Callable[[], None] | None = None
 
     async def __aenter__(self) -> Broker:
         return self
@@ -281,6 +291,7 @@ class Broker:
         name = check_namespace_name(spec.name).lower()
         if name in self.namespaces:
             raise ConfigurationError(f"The namespace {name!r} is served already")
+        self._watch_clock()
         namespace = Namespace(
             name,
             self._store(name),
@@ -298,11 +309,13 @@ class Broker:
             raise
         running = RunningNamespace(namespace, entrance, self.options.host, self._keys)
         self.namespaces[name] = running
+        self.stopped.pop(name, None)
         return running
 
     def _store(self, name: str) -> Store:
         if self._directory is None:
-            return MemoryStore()
+            # A namespace that is stopped and started again remembers, in memory too.
+            return self._memory_stores.setdefault(name, MemoryStore())
         path: Path = self._directory.namespace_store_path(name)
         return SqliteStore(path)
 
@@ -316,8 +329,69 @@ class Broker:
         self.administration = entrance
         return entrance
 
+    # -- namespaces come and go -----------------------------------------------------------
+
+    async def stop_namespace(self, name: str) -> None:
+        """Really close one namespace; the others notice nothing (rule M9)."""
+        running = self.namespaces.pop(name.lower(), None)
+        if running is None:
+            raise ConfigurationError(f"The namespace {name[:60]!r} is not served")
+        access = running.access
+        await running.close()
+        self.stopped[running.name] = StoppedNamespace(
+            NamespaceSpec(running.name, running.port, tls_port=running.tls_port),
+            access.rules,
+            access.audience,
+            self._clock,
+        )
+
+    async def start_namespace(self, name: str) -> RunningNamespace:
+        """Serve a stopped namespace again, on the port it had."""
+        stopped = self.stopped.get(name.lower())
+        if stopped is None:
+            raise ConfigurationError(
+                f"The namespace {name[:60]!r} was not stopped", hint="Add it, if it is a new one"
+            )
+        return await self.add_namespace(stopped.spec)
+
+    async def remove_namespace(self, name: str) -> None:
+        """Stop a namespace and forget that it was here; what it keeps on disk stays there."""
+        if name.lower() not in self.stopped:
+            await self.stop_namespace(name)
+        self.stopped.pop(name.lower(), None)
+        self._memory_stores.pop(name.lower(), None)
+
+    # -- time -----------------------------------------------------------------------------
+
+    def advance(self, seconds: float) -> None:
+        """Move the clock; whatever falls due by that happens at once."""
+        if not isinstance(self._clock, AdjustableClock):
+            raise ConfigurationError(
+                "This broker's clock cannot be moved",
+                hint="Start it with an AdjustableClock, or serve --adjustable-clock",
+            )
+        self._clock.advance(seconds)
+
+    @property
+    def clock(self) -> Clock:
+        return self._clock
+
+    def _watch_clock(self) -> None:
+        if isinstance(self._clock, AdjustableClock) and self._unsubscribe is None:
+            loop = asyncio.get_running_loop()
+            self._unsubscribe = self._clock.subscribe(
+                lambda: loop.call_soon_threadsafe(self._clock_moved)
+            )
+
+    def _clock_moved(self) -> None:
+        for running in self.namespaces.values():
+            running.access.clock_moved()
+
     async def close(self) -> None:
         """Stop cleanly: what was accepted is on disk, and every peer was told goodbye."""
+        if self._unsubscribe is not None:
+            self._unsubscribe()
+            self._unsubscribe = None
         running, self.namespaces = list(self.namespaces.values()), {}
         if self.administration is not None:
             await self.administration.close()

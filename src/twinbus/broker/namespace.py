@@ -22,7 +22,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from random import Random
-from typing import Any, NamedTuple, Protocol
+from typing import Any
 
 from twinbus.amqp.errors import AmqpError, Condition
 from twinbus.broker.access.claims import RuleSet
@@ -43,6 +43,7 @@ from twinbus.broker.metering.operations import OperationsLog, operations_log
 from twinbus.broker.metering.tally import Meter
 from twinbus.broker.offences import OffenceLog
 from twinbus.broker.options import BrokerOptions
+from twinbus.broker.own_changes import FutureTicket, Loop, OwnChange
 from twinbus.broker.store.port import Op, Store
 from twinbus.broker.store_thread import StoreThread
 from twinbus.broker.throttle import Throttle
@@ -65,29 +66,6 @@ def disk_failed() -> AmqpError:
         Condition.INTERNAL_ERROR,
         "The broker's disk failed and it stopped to be safe. Ask its operator.",
     )
-
-
-class OwnChange(NamedTuple):
-    """A change that belongs to no queue's batch."""
-
-    ops: list[Op]
-    ticket: Ticket | None
-    is_kept: bool
-    """If the disk is full it is tried again, although its ticket is told so."""
-
-
-class Loop(Protocol):
-    """What a namespace needs of an event loop; a simulation brings its own."""
-
-    def call_soon(self, callback: Callable[..., object], /, *args: Any) -> object: ...
-
-    def call_soon_threadsafe(self, callback: Callable[..., object], /, *args: Any) -> object: ...
-
-    def call_later(
-        self, delay: float, callback: Callable[..., object], /, *args: Any
-    ) -> asyncio.TimerHandle: ...
-
-    def create_future(self) -> asyncio.Future[Any]: ...
 
 
 class Namespace:
@@ -430,7 +408,7 @@ class Namespace:
         if self.failure is not None:
             raise self.failure
         done: asyncio.Future[None] = self._loop.create_future()
-        self.write(ops, _FutureTicket(done), is_kept=is_kept)
+        self.write(ops, FutureTicket(done), is_kept=is_kept)
         await done
 
     def replace_rules(self, rules: RuleSet) -> None:
@@ -488,18 +466,3 @@ class Namespace:
 
 def _written_or_not(_result: None, _error: Exception | None) -> None:
     """The lines of a log have said themselves what went wrong with them."""
-
-
-class _FutureTicket:
-    """A coroutine that waits for a change to be on disk."""
-
-    def __init__(self, done: asyncio.Future[None]) -> None:
-        self._done = done
-
-    def stored(self, seqs: range) -> None:
-        if not self._done.done():
-            self._done.set_result(None)
-
-    def failed(self, error: Exception) -> None:
-        if not self._done.done():
-            self._done.set_exception(error)

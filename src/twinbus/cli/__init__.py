@@ -12,6 +12,7 @@ import typer
 
 from twinbus import __version__
 from twinbus.cli.emptying import queue_app, reset
+from twinbus.cli.fault import fault_app
 from twinbus.cli.serve import serve
 from twinbus.errors import TwinbusError
 
@@ -46,6 +47,7 @@ def _common(
 app.command()(serve)
 app.command()(reset)
 app.add_typer(queue_app)
+app.add_typer(fault_app)
 
 
 def main() -> None:

@@ -19,6 +19,7 @@ from twinbus.broker.broker import LOOPBACK_NAMES, Broker, NamespaceSpec
 from twinbus.broker.config_json import parse_config_json
 from twinbus.broker.entities.description import QueueDescription
 from twinbus.broker.options import BrokerOptions, Thresholds
+from twinbus.clock import AdjustableClock, Clock, SystemClock
 from twinbus.errors import ConfigurationError
 
 DEFAULT_NAMESPACE = "twinbus"
@@ -93,6 +94,10 @@ def serve(
     audit: Annotated[
         bool, typer.Option("--audit", help="Also log what happens to each message, by its id.")
     ] = False,
+    adjustable_clock: Annotated[
+        bool,
+        typer.Option("--adjustable-clock", help="Let tests move the broker's clock over HTTP."),
+    ] = False,
     disk_free_mb: Annotated[
         int, typer.Option(help="Refuse sends (server busy) below this much free disk.")
     ] = 256,
@@ -126,7 +131,8 @@ def serve(
             namespace_messages_per_s_max=namespace_rate,
         ),
     )
-    _run(_serve(options, specs, output))
+    clock = AdjustableClock() if adjustable_clock else SystemClock()
+    _run(_serve(options, specs, output, clock))
 
 
 def _run(main: Any) -> None:
@@ -219,12 +225,14 @@ def _port(text: str, default: int) -> int:
     return int(text)
 
 
-async def _serve(options: BrokerOptions, specs: list[NamespaceSpec], output: str) -> None:
+async def _serve(
+    options: BrokerOptions, specs: list[NamespaceSpec], output: str, clock: Clock
+) -> None:
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stop.set)
-    async with Broker(options) as broker:
+    async with Broker(options, clock=clock) as broker:
         # On the first start there is a certificate to be made, while the disk is waited for.
         certificate = asyncio.create_task(asyncio.to_thread(broker.tls.prepare))
         try:

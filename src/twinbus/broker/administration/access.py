@@ -7,14 +7,14 @@ Rule 2: an unknown key name and a wrong signature get the same answer (see acces
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Final
+from typing import Final, Protocol
 
 from starlette.requests import Request
 
-from twinbus.broker.access.claims import Claim
+from twinbus.broker.access.claims import Claim, RuleSet
 from twinbus.broker.access.sas import Audience, Grant, parse_token, verify
 from twinbus.broker.administration.requests import host_name_of
-from twinbus.broker.namespace import Namespace
+from twinbus.clock import Instant
 from twinbus.errors import AccessDenied
 
 __all__ = ["audience_of", "grant_of", "may_manage"]
@@ -24,7 +24,18 @@ _BEARER: Final = "Bearer "
 _SIGNATURE: Final = "SharedAccessSignature "
 
 
-def grant_of(request: Request, namespace: Namespace) -> Grant:
+class Place(Protocol):
+    """What a token is shown to: a namespace, or what is left of one that was stopped."""
+
+    @property
+    def audience(self) -> Audience: ...
+
+    def rules_for(self, path: str, /) -> RuleSet | None: ...
+
+    def now(self) -> Instant: ...
+
+
+def grant_of(request: Request, namespace: Place) -> Grant:
     """What the request's token grants; raises AccessDenied."""
     shown = request.headers.get("authorization", "")
     if not shown:
@@ -46,7 +57,7 @@ def grant_of(request: Request, namespace: Namespace) -> Grant:
     )
 
 
-def audience_of(request: Request, namespace: Namespace) -> Audience:
+def audience_of(request: Request, namespace: Place) -> Audience:
     """The names and the port under which the caller reached the namespace."""
     port = request.scope["server"][1]
     return replace(namespace.audience, port=port).known_as(host_name_of(request))

@@ -32,6 +32,7 @@ from twinbus.broker.administration.requests import check_host, version_of
 from twinbus.broker.administration.targets import Kind, Target, parse_target
 from twinbus.broker.administration.xml_writing import error
 from twinbus.broker.broker import RunningNamespace
+from twinbus.broker.faults.administration import trouble_with
 from twinbus.errors import AccessDenied, TwinbusError
 
 __all__ = ["answer", "answer_for_any", "namespace_application"]
@@ -83,6 +84,11 @@ async def answer_for_any(request: Request, namespaces: Collection[RunningNamespa
 
 async def answer(request: Request, namespace: RunningNamespace) -> Response:
     """What the namespace says to a request."""
+    if not namespace.faults.is_calm:
+        entity = request.scope["path"].strip("/").lower()
+        trouble = await trouble_with(request, namespace.access, entity)
+        if trouble is not None:
+            return _refusal(trouble.status, trouble.sentence)
     try:
         status, body = await _answer(request, namespace)
     except (Refused, TwinbusError) as refusal:

@@ -1,0 +1,189 @@
+"""``twinbus fault …``: switch failures of a running broker on and off."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from twinbus.broker.faults.fault import Fault, Scope
+from twinbus.broker.faults.kinds import KINDS
+from twinbus.cli.admin_client import (
+    DEFAULT_URL,
+    AdminClient,
+    AdminConnectionString,
+    AdminNamespace,
+    AdminUrl,
+)
+from twinbus.errors import ConfigurationError
+
+fault_app = typer.Typer(
+    name="fault",
+    help="Switch failures of a running broker on and off.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
+
+Output = Annotated[str, typer.Option("--output", help="How to show it: table or json.")]
+_DURATION = re.compile(r"([0-9]+(?:\.[0-9]+)?)(ms|s|m|h)?", re.ASCII)
+_UNIT_S = {"ms": 0.001, "s": 1.0, None: 1.0, "m": 60.0, "h": 3600.0}
+
+
+def seconds(text: str) -> float:
+    """``250ms``, ``30s``, ``5m``, ``1h``, or a plain number of seconds."""
+    match = _DURATION.fullmatch(text.strip())
+    if match is None:
+        raise ConfigurationError(f"{text!r:.40} is not a time", hint="Write it as 30s, 5m or 1h")
+    return float(match[1]) * _UNIT_S[match[2]]
+
+
+@fault_app.command("add")
+def add(
+    kind: Annotated[str, typer.Argument(help="One of `twinbus fault kinds`.")],
+    entity: Annotated[
+        str, typer.Option(help="Path of an entity, or the beginning of paths and a *.")
+    ] = "",
+    subsystem: Annotated[str, typer.Option(help="All entities of a subsystem.")] = "",
+    partition: Annotated[int | None, typer.Option(help="One partition of the entity.")] = None,
+    how: Annotated[str, typer.Option(help="The form of the failure.")] = "",
+    lasts: Annotated[str | None, typer.Option("--for", help="How long, as 30s or 5m.")] = None,
+    after: Annotated[str | None, typer.Option(help="Begin so much later.")] = None,
+    name: Annotated[str, typer.Option("--id", help="A name to clear it by.")] = "",
+    option: Annotated[
+        list[str] | None,
+        typer.Option("--set", help="Any other option of the kind; repeatable.", metavar="KEY=JSON"),
+    ] = None,
+    output: Output = "table",
+    admin: AdminUrl = DEFAULT_URL,
+    connection_string: AdminConnectionString = None,
+    namespace: AdminNamespace = None,
+) -> None:
+    """Switch a failure on."""
+    options: dict[str, Any] = {"how": how, "id": name, **_settings(option or [])}
+    if lasts is not None:
+        options["lasts_s"] = seconds(lasts)
+    if after is not None:
+        options["starts_after_s"] = seconds(after)
+    scope = {"entity": entity, "subsystem": subsystem, "partition": partition}
+    # Checked here first: what is wrong is said without a broker, too.
+    _check_output(output)
+    fault = Fault.from_json({**options, "kind": kind, "scope": scope})
+    client = AdminClient.from_options(admin, connection_string, namespace)
+    added = client.post(client.in_namespace("faults"), fault.to_json())
+    _show([added], output)
+
+
+@fault_app.command("list")
+def list_faults(
+    output: Output = "table",
+    admin: AdminUrl = DEFAULT_URL,
+    connection_string: AdminConnectionString = None,
+    namespace: AdminNamespace = None,
+) -> None:
+    """Show what is switched on, until when, and how often it struck."""
+    client = AdminClient.from_options(admin, connection_string, namespace)
+    _show(client.get(client.in_namespace("faults")), output)
+
+
+@fault_app.command("clear")
+def clear(
+    fault_id: Annotated[str | None, typer.Argument(help="Its id; all of them if left out.")] = None,
+    admin: AdminUrl = DEFAULT_URL,
+    connection_string: AdminConnectionString = None,
+    namespace: AdminNamespace = None,
+) -> None:
+    """Switch one failure off, or all of them."""
+    client = AdminClient.from_options(admin, connection_string, namespace)
+    path = "faults" if fault_id is None else f"faults/{fault_id}"
+    cleared = client.delete(client.in_namespace(path))["cleared"]
+    typer.echo(f"{cleared} cleared")
+
+
+@fault_app.command("kinds")
+def kinds(output: Output = "table") -> None:
+    """Show every kind of failure with its options."""
+    _check_output(output)
+    if output == "json":
+        told = {
+            name: {"summary": kind.summary, "options": sorted(kind.options)}
+            for name, kind in KINDS.items()
+        }
+        typer.echo(json.dumps(told))
+        return
+    table = Table("kind", "what happens", "options")
+    for name, kind in KINDS.items():
+        table.add_row(name, kind.summary, ", ".join(_told(*each) for each in kind.options.items()))
+    Console().print(table)
+
+
+@fault_app.command("stop")
+def stop(
+    admin: AdminUrl = DEFAULT_URL,
+    connection_string: AdminConnectionString = None,
+    namespace: AdminNamespace = None,
+) -> None:
+    """Stop the whole namespace, while the others of the broker run on."""
+    client = AdminClient.from_options(admin, connection_string, namespace)
+    client.post(client.in_namespace("stop"))
+    typer.echo(f"{client.namespace} stopped")
+
+
+@fault_app.command("start")
+def start(
+    admin: AdminUrl = DEFAULT_URL,
+    connection_string: AdminConnectionString = None,
+    namespace: AdminNamespace = None,
+) -> None:
+    """Start a stopped namespace again."""
+    client = AdminClient.from_options(admin, connection_string, namespace)
+    client.post(client.in_namespace("start"))
+    typer.echo(f"{client.namespace} started")
+
+
+def _told(name: str, value: Any) -> str:
+    if isinstance(value, tuple):
+        return f"{name}={'|'.join(value)}"
+    return name if value is None else f"{name}={value:g}" if isinstance(value, float) else name
+
+
+def _settings(texts: list[str]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for text in texts:
+        key, equals, value = text.partition("=")
+        if not equals or not key:
+            raise ConfigurationError(f"--set {text!r:.60} has no value", hint="Write KEY=VALUE")
+        try:
+            found[key.replace("-", "_")] = json.loads(value)
+        except ValueError:
+            # Text needs no quotes.
+            found[key.replace("-", "_")] = value
+    return found
+
+
+def _check_output(output: str) -> None:
+    if output not in ("table", "json"):
+        raise ConfigurationError(f"--output cannot be {output!r}", hint="Use table or json")
+
+
+def _show(faults: list[dict[str, Any]], output: str) -> None:
+    _check_output(output)
+    if output == "json":
+        typer.echo(json.dumps(faults))
+        return
+    table = Table("id", "kind", "how", "where", "phase", "remaining", "hits")
+    for each in faults:
+        remaining_s = each.get("remaining_s")
+        table.add_row(
+            str(each.get("id", "")),
+            each.get("kind", ""),
+            each.get("how", ""),
+            str(Scope(**each.get("scope", {}))),
+            each.get("phase", "over"),
+            "until cleared" if remaining_s is None else f"{remaining_s:.0f} s",
+            str(each.get("hit_count", "")),
+        )
+    Console().print(table)

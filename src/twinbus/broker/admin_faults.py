@@ -80,7 +80,7 @@ class ManagementGate:
 
     def _aim(self, path: str) -> tuple[RunningNamespace | None, str]:
         """The namespace and the entity that a request is about; faults reach no others."""
-        _root, first, *rest = path.split("/") + ["", ""]
+        _root, first, *rest = [*path.split("/"), "", ""]
         if first != "namespaces" or rest[1] in ALWAYS_REACHED:
             return None, ""
         entity = "/".join(rest[2:]).strip("/").removesuffix("/purge")

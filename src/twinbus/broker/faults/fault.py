@@ -144,12 +144,14 @@ class Fault(_Options):
     def _check_options(self, known: Mapping[str, Any]) -> None:
         for each in fields(_Options):
             value, unset = getattr(self, each.name), each.default
-            if value != unset and each.name not in known:
+            # True is equal to 1, and yet no number.
+            is_unset = value == unset and not isinstance(value, bool)
+            if not is_unset and each.name not in known:
                 raise ConfigurationError(
                     f"{self.kind} has no option {each.name}",
                     hint=f"It has: {', '.join(sorted(known))}",
                 )
-            if value == unset and known.get(each.name) is not None:
+            if is_unset and known.get(each.name) is not None:
                 value = known[each.name]
                 value = value[0] if isinstance(value, tuple) else value
                 object.__setattr__(self, each.name, value)

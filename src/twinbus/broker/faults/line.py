@@ -87,16 +87,17 @@ class Line:
         self._is_passing = False
         self._has_paused = False
         self.is_frozen = False
-        """Nothing comes in: neither silence nor a late handshake is the client's fault."""
+        """A direction is dead: neither silence nor a late handshake is the client's fault."""
 
     def tune(self, faults: list[ActiveFault]) -> None:
         """From now on the line has these faults."""
         hows = {(each.fault.how, each.fault.direction) for each in faults}
         is_hole = any(how == "black-hole" for how, _direction in hows)
-        self.is_frozen = is_hole or ("half-open", "from-client") in hows
+        is_deaf = is_hole or ("half-open", "from-client") in hows
         self._outward.is_dead = is_hole or ("half-open", "to-client") in hows
+        self.is_frozen = is_deaf or self._outward.is_dead
         self._slow = [each for each in faults if each.fault.how == "slow"]
-        if self.is_frozen:
+        if is_deaf:
             self._peer.input.stop(FROZEN)
         else:
             self._peer.input.go_on(FROZEN)

@@ -1,0 +1,328 @@
+"""Who comes to a door and takes its time there: when it is sent away, and that nothing is left.
+
+The broker runs in this process, with short limits in place of the seconds of a real one, once on
+uvloop, as users run it, and once on asyncio's own loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import ssl
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+import uvloop
+
+from tests.hostile.test_tls import tls_hello
+from twinbus.amqp.frames import PROTOCOL_SASL
+from twinbus.amqp.limits import AmqpLimits
+from twinbus.broker import doors
+from twinbus.broker.broker import Broker, NamespaceSpec, RunningNamespace
+from twinbus.broker.options import BrokerOptions
+
+PATIENCE_S = 0.4
+# Between the limit and this the peer must be gone, also on a busy machine.
+TOLERANCE_S = 8.0
+
+Story = Callable[[], Awaitable[None]]
+Tell = Callable[[Story], None]
+
+
+@pytest.fixture(params=["uvloop", "asyncio"])
+def tell(request: pytest.FixtureRequest) -> Tell:
+    """Runs a story on a loop of one kind."""
+    factory = uvloop.new_event_loop if request.param == "uvloop" else asyncio.new_event_loop
+
+    def run(story: Story) -> None:
+        with asyncio.Runner(loop_factory=factory) as runner:
+            runner.run(asyncio.wait_for(story(), 60))
+
+    return run
+
+
+@asynccontextmanager
+async def serving(**options: Any) -> AsyncIterator[tuple[Broker, RunningNamespace]]:
+    options.setdefault("limits", AmqpLimits(handshake_timeout_s=PATIENCE_S))
+    async with Broker(BrokerOptions(**options)) as broker:
+        yield broker, await broker.add_namespace(NamespaceSpec("demo", queues=("orders",)))
+
+
+@asynccontextmanager
+async def connected(port: int) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    try:
+        yield reader, writer
+    finally:
+        writer.close()
+
+
+async def secured(broker: Broker, port: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    context = await asyncio.to_thread(
+        lambda: ssl.create_default_context(cafile=str(broker.tls.ca_path))
+    )
+    return await asyncio.open_connection("localhost", port, ssl=context)
+
+
+async def until_closed(reader: asyncio.StreamReader) -> tuple[bytes, float]:
+    began = time.monotonic()
+    said = b""
+    with suppress(ConnectionError, ssl.SSLError):
+        said = await asyncio.wait_for(reader.read(), PATIENCE_S + TOLERANCE_S)
+    return said, time.monotonic() - began
+
+
+async def eventually(condition: Callable[[], bool]) -> None:
+    until_s = time.monotonic() + TOLERANCE_S
+    while not condition():
+        assert time.monotonic() < until_s
+        await asyncio.sleep(0.01)
+
+
+def socket_count() -> int:
+    """Open sockets of this process; uvloop also keeps a file in reserve, from its first one on."""
+    count = 0
+    for name in os.listdir("/proc/self/fd"):
+        with suppress(FileNotFoundError):
+            count += os.readlink(f"/proc/self/fd/{name}").startswith("socket:")
+    return count
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        pytest.param(b"", id="nothing"),
+        pytest.param(b"\x16", id="the first byte of TLS"),
+        pytest.param(tls_hello()[:-1], id="almost a hello"),
+        pytest.param(tls_hello(), id="a hello and no more"),
+        pytest.param(b"G", id="the first byte of HTTP"),
+        pytest.param(b"GET / HTTP/1.1\r\nHost: localhost\r\n", id="half a head"),
+        pytest.param(
+            b"PUT /q HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\n<", id="half a body"
+        ),
+        pytest.param(PROTOCOL_SASL[:3], id="half a header of AMQP"),
+    ],
+)
+def test_who_does_not_go_on_is_sent_away_in_time(tell: Tell, said: bytes) -> None:
+    """M6: whatever was begun, and nothing is left of it."""
+
+    async def story() -> None:
+        async with serving() as (broker, namespace):
+            await broker.tls.context()
+            before = socket_count()
+            async with connected(namespace.port) as (reader, writer):
+                writer.write(said)
+                _said, seconds = await until_closed(reader)
+                assert seconds >= PATIENCE_S * 0.8
+            await eventually(lambda: namespace.connection_count == 0)
+            await eventually(lambda: socket_count() <= before)
+
+    tell(story)
+
+
+@pytest.mark.parametrize("said", [tls_hello(), b"GET / HTTP/1.1\r\nHost: localhost\r\n"])
+def test_a_slow_loris_does_not_buy_time_byte_by_byte(tell: Tell, said: bytes) -> None:
+    """M6: the limit is for the whole, not for the next byte."""
+
+    async def dribble(writer: asyncio.StreamWriter) -> None:
+        for byte in said * 3:
+            writer.write(bytes((byte,)))
+            await asyncio.sleep(0.02)
+
+    async def story() -> None:
+        async with serving() as (_broker, namespace), connected(namespace.port) as (reader, writer):
+            dribbling = asyncio.create_task(dribble(writer))
+            _said, seconds = await until_closed(reader)
+            assert seconds >= PATIENCE_S * 0.8
+            dribbling.cancel()
+
+    tell(story)
+
+
+def test_who_says_nothing_inside_tls_is_sent_away(tell: Tell) -> None:
+    """M6: a handshake is not the end of the wait."""
+
+    async def story() -> None:
+        async with serving() as (broker, namespace):
+            reader, writer = await secured(broker, namespace.port)
+            _said, seconds = await until_closed(reader)
+            assert seconds < PATIENCE_S + TOLERANCE_S
+            writer.close()
+            await eventually(lambda: namespace.connection_count == 0)
+
+    tell(story)
+
+
+def test_who_waits_counts_as_a_connection(tell: Tell) -> None:
+    """M6: also in the middle of a handshake, and a place that is free again can be taken."""
+
+    async def story() -> None:
+        async with serving(limits=AmqpLimits(), connections_max=2) as (broker, namespace):
+            await broker.tls.context()
+            async with connected(namespace.port) as (_reader, first), connected(namespace.port):
+                first.write(tls_hello()[:50])
+                await eventually(lambda: namespace.connection_count == 2)
+                async with connected(namespace.port) as (third, _writer):
+                    said, _seconds = await until_closed(third)
+                    assert said == b""
+                first.close()
+                await eventually(lambda: namespace.connection_count == 1)
+                async with connected(namespace.port) as (reader, writer):
+                    writer.write(PROTOCOL_SASL)
+                    assert await asyncio.wait_for(reader.readexactly(8), TOLERANCE_S)
+
+    tell(story)
+
+
+def test_a_peer_inside_tls_is_told_goodbye(tell: Tell) -> None:
+    """M8: the broker stops; what it has to say arrives, and the end is a clean one."""
+
+    async def story() -> None:
+        async with serving(limits=AmqpLimits()) as (broker, namespace):
+            reader, writer = await secured(broker, namespace.port)
+            writer.write(PROTOCOL_SASL)
+            assert await asyncio.wait_for(reader.readexactly(8), TOLERANCE_S) == PROTOCOL_SASL
+        # No exception: a TLS stream that is cut off would raise one.
+        await asyncio.wait_for(reader.read(), TOLERANCE_S)
+        writer.close()
+
+    tell(story)
+
+
+def test_last_words_reach_a_peer_inside_tls(tell: Tell) -> None:
+    """M6: a peer that is wrong hears so before the connection ends."""
+
+    async def story() -> None:
+        async with serving(limits=AmqpLimits()) as (broker, namespace):
+            reader, writer = await secured(broker, namespace.port)
+            writer.write(b"this is not AMQP" + bytes(60_000))
+            said = await asyncio.wait_for(reader.read(), TOLERANCE_S)
+            assert said == PROTOCOL_SASL
+            writer.close()
+            await eventually(lambda: namespace.connection_count == 0)
+
+    tell(story)
+
+
+def test_closing_the_broker_leaves_nobody_at_the_door(tell: Tell) -> None:
+    """M8: neither those who wait nor those in a handshake nor those who speak HTTP."""
+
+    async def story() -> None:
+        before = socket_count()
+        talks = []
+        async with serving(limits=AmqpLimits()) as (broker, namespace):
+            await broker.tls.context()
+            for said in (b"", tls_hello()[:99], b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"):
+                talk = await asyncio.open_connection("127.0.0.1", namespace.port)
+                talk[1].write(said)
+                talks.append(talk)
+            assert await asyncio.wait_for(talks[2][0].readexactly(8), TOLERANCE_S) == b"HTTP/1.1"
+            await eventually(lambda: namespace.connection_count == 3)
+        for reader, writer in talks:
+            await until_closed(reader)
+            writer.close()
+        await eventually(lambda: socket_count() <= before + 3)
+
+    tell(story)
+
+
+def test_shut_doors_open_again_on_the_same_ports(tell: Tell) -> None:
+    """M9: who is inside stays, nobody comes in meanwhile."""
+
+    async def story() -> None:
+        async with serving(limits=AmqpLimits()) as (_broker, namespace):
+            inside = await asyncio.open_connection("127.0.0.1", namespace.port)
+            inside[1].write(PROTOCOL_SASL)
+            assert await asyncio.wait_for(inside[0].readexactly(8), TOLERANCE_S)
+            namespace.entrance.shut()
+            with pytest.raises(ConnectionRefusedError):
+                await asyncio.open_connection("127.0.0.1", namespace.port)
+            await namespace.entrance.open()
+            assert namespace.entrance.port == namespace.port
+            assert namespace.connection_count == 1
+            async with connected(namespace.port) as (reader, writer):
+                writer.write(PROTOCOL_SASL)
+                assert await asyncio.wait_for(reader.readexactly(8), TOLERANCE_S)
+            inside[1].close()
+
+    tell(story)
+
+
+def test_without_a_descriptor_left_a_door_rests_and_goes_on(
+    tell: Tell, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """M6: connections wait in the kernel meanwhile; the loop does not spin."""
+    monkeypatch.setattr(doors, "REST_S", 0.2)
+    refusals = [OSError(24, "Too many open files")] * 3
+
+    class Listener(socket.socket):
+        def accept(self) -> tuple[socket.socket, Any]:
+            if refusals:
+                raise refusals.pop()
+            return super().accept()
+
+    monkeypatch.setattr(doors.socket, "socket", Listener)
+
+    async def story() -> None:
+        async with serving(limits=AmqpLimits()) as (_broker, namespace):
+            began = time.monotonic()
+            async with connected(namespace.port) as (reader, writer):
+                writer.write(PROTOCOL_SASL)
+                assert await asyncio.wait_for(reader.readexactly(8), TOLERANCE_S)
+            assert time.monotonic() - began >= 0.5
+        assert caplog.text.count("no descriptor is left") == 3
+
+    tell(story)
+
+
+@pytest.mark.parametrize("host", ["localhost", "::1"])
+def test_every_address_of_a_host_has_the_same_port(tell: Tell, host: str) -> None:
+    """M9: IPv4 and IPv6 lead to one namespace."""
+    with socket.socket(socket.AF_INET6) as probe:
+        try:
+            probe.bind(("::1", 0))
+        except OSError:
+            pytest.skip("this machine has no IPv6")
+
+    async def story() -> None:
+        async with serving(limits=AmqpLimits(), host=host) as (_broker, namespace):
+            reader, writer = await asyncio.open_connection(host, namespace.port)
+            writer.write(PROTOCOL_SASL)
+            assert await asyncio.wait_for(reader.readexactly(8), TOLERANCE_S)
+            writer.close()
+
+    tell(story)
+
+
+def test_with_tls_only_plain_text_is_refused_everywhere(tell: Tell, tmp_path: Path) -> None:
+    """M6: on the namespace's port and on the administration's."""
+
+    async def story() -> None:
+        async with serving(
+            limits=AmqpLimits(), tls_only=True, data_directory=tmp_path / "data"
+        ) as (broker, namespace):
+            administration = await broker.open_administration()
+            assert administration is not None
+            request = b"GET /health HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
+            for port, said in (
+                (namespace.port, PROTOCOL_SASL),
+                (namespace.port, request),
+                (administration.port, request),
+            ):
+                async with connected(port) as (reader, writer):
+                    writer.write(said)
+                    assert (await until_closed(reader))[0] == b""
+                reader, writer = await secured(broker, port)
+                writer.write(said)
+                assert await asyncio.wait_for(reader.readexactly(4), TOLERANCE_S) in (
+                    b"AMQP",
+                    b"HTTP",
+                )
+                writer.close()
+
+    tell(story)

@@ -175,8 +175,14 @@ def test_without_a_data_directory_it_lives_as_long_as_the_broker() -> None:
     assert not path.parent.exists()
 
 
-def given_files(directory: Path, *, password: bytes | None = None) -> tuple[Path, Path]:
-    made = issue(make_authority("given", time.time()), ("bus.example",), time.time())
+def given_files(
+    directory: Path, *, password: bytes | None = None, now_s: float | None = None
+) -> tuple[Path, Path]:
+    """A certificate for bus.example with its key, and given-ca.pem, which signed it."""
+    at_s = time.time() if now_s is None else now_s
+    signer = make_authority("given", at_s)
+    made = issue(signer, ("bus.example",), at_s)
+    (directory / "given-ca.pem").write_bytes(signer.certificate_pem)
     certificate, key = directory / "given.pem", directory / "given.key"
     certificate.write_bytes(made.certificate_pem)
     scheme = serialization.NoEncryption() if password is None else _scheme(password)

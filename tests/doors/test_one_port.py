@@ -6,6 +6,7 @@ import http.client
 import json
 import socket
 import ssl
+import time
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,10 @@ from azure.servicebus.exceptions import ServiceBusError
 
 from tests.sdk.clients import Sdk, bodies, receive
 from tests.support.broker_process import BrokerProcess
+from tests.support.wire_client import WireClient
+from twinbus.amqp.delivery_states import Accepted
+from twinbus.amqp.events import DeliveryReceived
+from twinbus.amqp.sections import Message
 from twinbus.broker.access.sas import make_token
 from twinbus.connection_string import parse_connection_string
 
@@ -159,7 +164,29 @@ async def test_the_broker_s_own_port_finds_the_namespace_by_the_key(
     await outcome(client.close())
 
 
-# -- plain sockets --------------------------------------------------------------------------------
+# -- our own client and plain sockets -------------------------------------------------------------
+
+
+def test_a_slow_reader_inside_tls_gets_everything_in_order(
+    broker: BrokerProcess, ca_path: str
+) -> None:
+    """M1, M10: more than any buffer on the way holds, so that the broker has to wait for it."""
+    queue, count = broker.fresh_queue(), 600
+    context = ssl.create_default_context(cafile=ca_path)
+    with WireClient(broker.port, context=context, timeout_s=30).open() as client:
+        assert client.put_token(broker.token()) == 202
+        sender = client.attach_sender(queue)
+        for number in range(count):
+            body = b"%d " % number + b"x" * 20_000
+            assert client.send(sender, Message(body=body).encode()) == Accepted()
+        client.attach_receiver(queue).grant(count)
+        client.flush()
+        time.sleep(0.5)  # Time in which the buffers fill: nobody reads.
+
+        received = [client.wait_for(DeliveryReceived) for _ in range(count)]
+
+        numbers = [int(Message.decode(event.payload).body.split()[0]) for event in received]
+        assert numbers == [*range(count)]
 
 
 def asked(

@@ -7,6 +7,7 @@ write to ``socket`` directly.
 from __future__ import annotations
 
 import socket
+import ssl
 import time
 from collections.abc import Callable
 from typing import Any
@@ -42,11 +43,15 @@ class WireClient:
         host: str = "127.0.0.1",
         limits: AmqpLimits | None = None,
         timeout_s: float = TIMEOUT_S,
+        context: ssl.SSLContext | None = None,
     ) -> None:
+        """``context`` is for TLS; without one it is plain text."""
         self.port = port
         self.timeout_s = timeout_s
         self.socket = socket.create_connection((host, port), timeout=timeout_s)
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if context is not None:
+            self.socket = context.wrap_socket(self.socket, server_hostname="localhost")
         self.connection = Connection(
             Role.CLIENT,
             ConnectionOptions(

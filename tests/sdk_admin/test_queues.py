@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -173,6 +173,18 @@ async def test_a_deleted_queue_is_gone_and_its_name_free(
     with pytest.raises(ResourceNotFoundError):
         await admin.get_queue(name)
     assert (await admin.create_queue(name)).max_delivery_count == 10
+
+
+async def test_times_of_a_queue_are_told(admin: Administration, fresh: FreshName) -> None:
+    """M5: when it was made, and last changed."""
+    before = datetime.now(UTC) - timedelta(seconds=1)
+    queue = await admin.create_queue(fresh())
+    made = await admin.get_queue_runtime_properties(queue.name)
+    await admin.update_queue(queue, max_delivery_count=4)
+    changed = await admin.get_queue_runtime_properties(queue.name)
+    assert before < made.created_at_utc <= made.updated_at_utc
+    assert changed.created_at_utc == made.created_at_utc
+    assert changed.updated_at_utc >= made.updated_at_utc
 
 
 async def test_older_versions_of_the_protocol_are_spoken(

@@ -4,6 +4,7 @@ broker.py      Broker: start it, stop it, its namespaces and connection strings
 admin.py       the HTTP side: health and administration
 entrance.py    the ports of a namespace and of the administration; doors.py tells AMQP, HTTP and
                TLS apart, http_side.py speaks HTTP, tls/ has the certificate
+administration/ what the stock administration client speaks
 namespace.py   one namespace: its queues, its store, its commits
 lookups.py     what queue machines ask of the store
 catalogue.py   the queues of a namespace by name

@@ -25,14 +25,26 @@ from twinbus.broker.administration.entity_desk import (
     get_entity,
     get_namespace,
     list_queues,
+    list_topics,
     put_entity,
 )
 from twinbus.broker.administration.refusals import Refused, status_of
 from twinbus.broker.administration.requests import check_host, version_of
+from twinbus.broker.administration.subscription_desk import (
+    delete_rule,
+    delete_subscription,
+    get_rule,
+    get_subscription,
+    list_rules,
+    list_subscriptions,
+    put_rule,
+    put_subscription,
+)
 from twinbus.broker.administration.targets import Kind, Target, parse_target
 from twinbus.broker.administration.xml_writing import error
 from twinbus.broker.broker import RunningNamespace
 from twinbus.broker.faults.administration import trouble_with
+from twinbus.broker.metering.tally import Operation
 from twinbus.errors import AccessDenied, TwinbusError
 
 __all__ = ["answer", "answer_for_any", "namespace_application"]
@@ -44,9 +56,18 @@ Handler = Callable[[Call], Awaitable[Answer]]
 HANDLERS: Final[dict[tuple[Kind, str], Handler]] = {
     ("namespace", "GET"): get_namespace,
     ("queues", "GET"): list_queues,
+    ("topics", "GET"): list_topics,
     ("entity", "GET"): get_entity,
     ("entity", "PUT"): put_entity,
     ("entity", "DELETE"): delete_entity,
+    ("subscriptions", "GET"): list_subscriptions,
+    ("subscription", "GET"): get_subscription,
+    ("subscription", "PUT"): put_subscription,
+    ("subscription", "DELETE"): delete_subscription,
+    ("rules", "GET"): list_rules,
+    ("rule", "GET"): get_rule,
+    ("rule", "PUT"): put_rule,
+    ("rule", "DELETE"): delete_rule,
 }
 MEDIA_TYPE: Final = "application/atom+xml;charset=utf-8"
 ERROR_MEDIA_TYPE: Final = "application/xml;charset=utf-8"
@@ -107,8 +128,17 @@ async def _answer(request: Request, namespace: RunningNamespace) -> Answer:
         raise AccessDenied(
             "the claim Manage is missing for this", hint="Use a key whose rule has it"
         )
+    _count(namespace, target)
     call = Call(request, namespace, target, version_of(request))
     return await _handler(target, request.method)(call)
+
+
+def _count(namespace: RunningNamespace, target: Target) -> None:
+    """C1: every request is metered, with its entity if there is one."""
+    path = "/".join(target.segments)
+    # A name that nothing has would be counted for ever.
+    known = path if namespace.access.catalogue.find(path) is not None else ""
+    namespace.access.meter.tally(known, Operation.ADMINISTRATION).happened()
 
 
 def _handler(target: Target, method: str) -> Handler:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from twinbus.broker.administration.values import time_text
 from twinbus.broker.administration.vocabulary import COUNT_DETAILS
 from twinbus.broker.entities.queue import Queue
+from twinbus.broker.entities.topic import Topic
 
-__all__ = ["count_details", "queue_facts"]
+__all__ = ["count_details", "queue_facts", "topic_facts"]
 
 
 def queue_facts(queue: Queue) -> dict[str, str]:
@@ -19,11 +20,24 @@ def queue_facts(queue: Queue) -> dict[str, str]:
     return {
         "SizeInBytes": str(queue.byte_count + dead_bytes),
         "MessageCount": str(queue.message_count + queue.scheduled_count + dead),
-        "AccessedAt": time_text(getattr(queue, "accessed_at_ms", 0)),
+        "AccessedAt": time_text(queue.accessed_at_ms),
         "SupportOrdering": "true",
         "CountDetails": count_details(
             active=queue.message_count, dead=dead, scheduled=queue.scheduled_count
         ),
+    }
+
+
+def topic_facts(topic: Topic) -> dict[str, str]:
+    """The runtime elements of a topic's description; its messages are its subscriptions'."""
+    used = topic.byte_count + sum(each.used_bytes for each in topic.subscriptions.values())
+    return {
+        "SizeInBytes": str(used),
+        "AccessedAt": time_text(topic.accessed_at_ms),
+        "CountDetails": count_details(active=0, dead=0, scheduled=topic.scheduled_count),
+        "SubscriptionCount": str(len(topic.subscriptions)),
+        "SqlFilterCount": str(topic.book.sql_count),
+        "CorrelationFilterCount": str(topic.book.correlation_count),
     }
 
 

@@ -123,8 +123,8 @@ class RuleBook(Generic[K]):
         self._user: dict[str, _Bucket[K]] = {}
         self._system: dict[str, _Bucket[K]] = {}
         self._next_order = 0
-        self._sql_count = 0
-        self._correlation_count = 0
+        self.sql_count = 0
+        self.correlation_count = 0
 
     def __len__(self) -> int:
         return sum(len(rules) for rules in self._subscriptions.values())
@@ -230,10 +230,10 @@ class RuleBook(Generic[K]):
     def _count(self, rule: CompiledRule, change: int) -> None:
         kind = rule.description.filter
         if isinstance(kind, SqlFilter):
-            self._sql_count = _counted(self._sql_count + change, SQL_RULES_PER_TOPIC_MAX, "SQL")
+            self.sql_count = _counted(self.sql_count + change, SQL_RULES_PER_TOPIC_MAX, "SQL")
         elif isinstance(kind, CorrelationFilter | TrueFilter | FalseFilter):
-            self._correlation_count = _counted(
-                self._correlation_count + change, CORRELATION_RULES_PER_TOPIC_MAX, "correlation"
+            self.correlation_count = _counted(
+                self.correlation_count + change, CORRELATION_RULES_PER_TOPIC_MAX, "correlation"
             )
 
 

@@ -97,8 +97,6 @@ def test_topics_are_refused_by_name() -> None:
     ("name", "value"),
     [
         ("RequiresSession", True),
-        ("ForwardTo", "other"),
-        ("ForwardDeadLetteredMessagesTo", "other"),
     ],
 )
 def test_a_feature_that_does_not_exist_yet_is_refused_with_its_queue(name: str, value: Any) -> None:

@@ -80,8 +80,6 @@ def test_numbers_have_a_range_and_its_ends_belong_to_it(name: str, low: int, hig
         ("requires_session", True),
         ("enable_partitioning", True),
         ("auto_delete_on_idle_ms", 300_000),
-        ("forward_to", "other"),
-        ("forward_dead_lettered_messages_to", "other"),
     ],
 )
 def test_a_feature_that_does_not_exist_yet_is_refused(name: str, value: Any) -> None:

@@ -14,6 +14,7 @@ from twinbus.amqp.link import ReceivingLink, SendingLink
 from twinbus.amqp.performatives import Coordinator
 from twinbus.amqp.types import Int, Symbol
 from twinbus.broker.access.claims import Claim
+from twinbus.broker.entities.forwarding import target_of
 from twinbus.broker.entities.queue import Queue
 from twinbus.broker.faults.attaches import catch_attach
 from twinbus.broker.management import ManagementDesk
@@ -87,6 +88,8 @@ def _end_for(peer: Peer, link: AnyLink) -> AnyEnd:
             Condition.NOT_ALLOWED,
             "A topic cannot be received from. Receive from one of its subscriptions.",
         )
+    if target_of(queue) is not None:
+        raise not_here(queue)
     _check_filter(link)
     if not queue.description.status.can_receive:
         raise AmqpError(
@@ -96,6 +99,15 @@ def _end_for(peer: Peer, link: AnyLink) -> AnyEnd:
         )
     deletes = link.peer.snd_settle_mode == SETTLED
     return ReceivingEnd(peer, link, queue, address.path, deletes_on_receipt=deletes)
+
+
+def not_here(queue: Queue) -> AmqpError:
+    """Messages that go on by themselves are not there to be received."""
+    return AmqpError(
+        Condition.NOT_ALLOWED,
+        f"The messages of {queue.description.display_path!r} are forwarded to "
+        f"{target_of(queue)!r}. Receive there.",
+    )
 
 
 def _management_end(peer: Peer, link: AnyLink, address: Address) -> AnyEnd:

@@ -26,6 +26,7 @@ from twinbus.broker.access.sas import Audience
 from twinbus.broker.config_json import check_namespace_name
 from twinbus.broker.entities.description import QueueDescription
 from twinbus.broker.entities.filters import RuleDescription
+from twinbus.broker.entities.forwarding import targets_first
 from twinbus.broker.entities.queue import Queue
 from twinbus.broker.entities.topic_description import SubscriptionDescription, TopicDescription
 from twinbus.broker.entrance import (
@@ -425,11 +426,11 @@ async def _provide(namespace: Namespace, spec: NamespaceSpec) -> None:
     topics = [
         TopicDescription(path=each) if isinstance(each, str) else each for each in spec.topics
     ]
-    wanted: list[SubscriptionSpec | tuple[QueueDescription, None]] = [
+    wanted: list[tuple[QueueDescription, Sequence[RuleDescription] | None]] = [
         *((each, None) for each in [*queues, *topics]),
         *spec.subscriptions,
     ]
-    for description, rules in wanted:
+    for description, rules in targets_first(wanted):
         existing = namespace.catalogue.find(description.path)
         if existing is None:
             await namespace.create_queue(description, rules)

@@ -17,6 +17,7 @@ from twinbus.broker.catalogue_rules import KIND_RULE, RuleRows, rule_of
 from twinbus.broker.entities.changes import check_change
 from twinbus.broker.entities.description import QueueDescription
 from twinbus.broker.entities.filters import RuleDescription, default_rule
+from twinbus.broker.entities.forwarding import check_forwarding
 from twinbus.broker.entities.history import History
 from twinbus.broker.entities.queue import Queue
 from twinbus.broker.entities.topic import Subscription, Topic
@@ -148,6 +149,9 @@ class Catalogue:
             if queue.dead_letters is not None:
                 yield queue.dead_letters
 
+    def _descriptions(self) -> Iterator[QueueDescription]:
+        return (queue.description for queue in self._machines.values())
+
     # -- coming and going -----------------------------------------------------------------
 
     def _take_id(self) -> int:
@@ -167,6 +171,7 @@ class Catalogue:
                 f"The {existing.description.kind} {description.path!r} exists already",
                 hint="Choose another name",
             )
+        check_forwarding(description, self._descriptions())
         queue_id = self._take_id()
         dead_id = 0 if isinstance(description, TopicDescription) else self._take_id()
         queue = self._build(description, _empty(queue_id), _empty(dead_id), [])
@@ -184,6 +189,7 @@ class Catalogue:
     def ops_to_update(self, queue: Queue, description: QueueDescription) -> list[Op]:
         """What must be stored before an entity that exists is described so."""
         check_change(queue.description, description)
+        check_forwarding(description, self._descriptions())
         return [PutEntity(_row(queue.queue_id, description))]
 
     def update(self, queue: Queue, description: QueueDescription) -> None:

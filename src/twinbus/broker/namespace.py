@@ -37,6 +37,7 @@ from twinbus.broker.faults.board import FaultBoard
 from twinbus.broker.faults.commits import faulty
 from twinbus.broker.faults.receives import holds_back
 from twinbus.broker.faults.stage import FaultStage
+from twinbus.broker.forwarding import Forwarding
 from twinbus.broker.lookups import look_up
 from twinbus.broker.metering.audit import AuditLog
 from twinbus.broker.metering.operations import OperationsLog, operations_log
@@ -116,8 +117,11 @@ class Namespace:
         if audit is not None:
             audit.start(self._write_lines)
         self._operations = self._open_operations_log(chance)
+        self.forwarding = Forwarding(self)
         for queue in self.catalogue.machines():
             self.touch(queue)
+        for queue in self.catalogue.entities():
+            self.forwarding.look_at(queue)
         self._look_at_disk()
 
     def _open_operations_log(self, chance: Random) -> OperationsLog | None:
@@ -138,6 +142,9 @@ class Namespace:
 
     def now(self) -> Instant:
         return self.clock.now()
+
+    def call_later(self, delay_s: float, callback: Callable[[], None]) -> asyncio.TimerHandle:
+        return self._loop.call_later(delay_s, callback)
 
     def store_statistics(self) -> dict[str, Any]:
         """Sizes and versions of the store, for people."""
@@ -354,6 +361,7 @@ class Namespace:
         except TwinbusError:
             self._withdraw(queue)
             raise
+        self.forwarding.look_at(queue)
         return queue
 
     async def update_queue(self, queue: Queue, description: QueueDescription) -> None:
@@ -365,6 +373,7 @@ class Namespace:
         )
         await self.written(self.catalogue.ops_to_update(queue, description))
         self.catalogue.update(queue, description)
+        self.forwarding.look_at(queue)
         for peer in list(self.peers):
             peer.recheck()
         self.touch(queue)
@@ -390,6 +399,7 @@ class Namespace:
         for machine in (queue, queue.dead_letters):
             if machine is not None:
                 self._forget(machine, gone)
+        self.forwarding.look_at(queue)
         for peer in list(self.peers):
             peer.recheck()
         self.throttle.forget(queue.queue_id)
@@ -430,6 +440,7 @@ class Namespace:
         self.faults.clear()
         for peer in list(self.peers):
             peer.say_goodbye()
+        self.forwarding.stop()
         self._settle_down()
         try:
             await asyncio.wait_for(self._until_drained(), self.options.close_timeout_s)

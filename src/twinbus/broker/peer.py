@@ -39,9 +39,10 @@ from twinbus.amqp.events import (
 )
 from twinbus.broker.access.sas import Grant
 from twinbus.broker.admission import Admission
-from twinbus.broker.attaching import AnyEnd, open_end
+from twinbus.broker.attaching import AnyEnd, not_here, open_end
 from twinbus.broker.cbs import TokenDesk
 from twinbus.broker.entities.consumer import Allowance
+from twinbus.broker.entities.forwarding import target_of
 from twinbus.broker.faults.line import Line
 from twinbus.broker.input_gate import ASKING, LEAVING, OUTPUT, STORING, InputGate
 from twinbus.broker.namespace import Namespace, disk_failed
@@ -482,6 +483,8 @@ class Peer(asyncio.Protocol):
             queue = getattr(end, "queue", None)
             if queue is not None and queue.is_deleted:
                 self.detach(link, AmqpError(Condition.NOT_FOUND, "The queue was deleted."))
+            elif isinstance(end, ReceivingEnd) and target_of(end.queue) is not None:
+                self.detach(link, not_here(end.queue))
         self.flush()
 
     def links_and_ends(self) -> list[tuple[Any, AnyEnd]]:

@@ -12,6 +12,7 @@ from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any
 
 from twinbus.broker.entities.filters import RuleDescription
+from twinbus.broker.entities.forwarding import targets_first
 from twinbus.broker.entities.queue import Queue
 from twinbus.broker.entities.topic import Subscription
 
@@ -28,7 +29,7 @@ async def reset_namespace(namespace: Namespace, *, keep_entities: bool = False) 
     # A topic takes its subscriptions with it.
     changes: list[Coroutine[Any, Any, object]] = [namespace.delete_queue(queue) for queue in tops]
     if keep_entities:
-        changes += [namespace.create_queue(*each) for each in wanted]
+        changes += [namespace.create_queue(*each) for each in targets_first(wanted)]
     # They begin in this order, before anything is written: one transaction takes all of them.
     await asyncio.gather(*changes)
     return len(wanted)

@@ -104,6 +104,8 @@ class QueueDescription:
 
     def __post_init__(self) -> None:
         self._settle_path()
+        for name in ("forward_to", "forward_dead_lettered_messages_to"):
+            object.__setattr__(self, name, _forward_path(name, getattr(self, name)))
         _check_flags(self)
         _check_not_supported_yet(self)
         _check_int("lock_duration_ms", self.lock_duration_ms, *_LOCK_RANGE)
@@ -200,8 +202,6 @@ _NOT_SUPPORTED_YET: Final[dict[str, tuple[object, str]]] = {
     "auto_delete_on_idle_ms": (None, "deleting an idle queue"),
     "requires_session": (False, "a queue with sessions"),
     "enable_partitioning": (False, "a partitioned queue"),
-    "forward_to": (None, "forwarding"),
-    "forward_dead_lettered_messages_to": (None, "forwarding of dead-lettered messages"),
 }
 
 
@@ -234,6 +234,16 @@ def _check_int(name: str, value: object, minimum: int, maximum: int) -> None:
             f"{name} is {value!r:.60}, outside {minimum} to {maximum}",
             hint=f"Choose a {name} from {minimum} to {maximum}",
         )
+
+
+def _forward_path(name: str, value: object) -> str | None:
+    """Where to forward to: the path of an entity, also behind ``scheme://host/``."""
+    if value is None or value == "":
+        return None
+    if not isinstance(value, str):
+        raise ConfigurationError(f"{name} must be the path of an entity, not {value!r:.60}")
+    _scheme, is_url, rest = value.partition("://")
+    return parse_entity_path(rest.partition("/")[2] if is_url else value)
 
 
 def _check_user_metadata(text: object) -> None:

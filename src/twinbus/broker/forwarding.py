@@ -1,0 +1,181 @@
+"""Moving messages on: one receiver of our own for each entity that forwards.
+
+    source --pump()--> deliver(): complete in the source, enqueue in the target --commit--> more
+
+Rule 1: the message leaves one and enters the other in one transaction. A crash, or a disk that is
+        full, finds it in exactly one of them.
+Rule 2: one slice is on its way at a time, so that memory does not grow with what is forwarded.
+Rule 3: while the target is missing, closed or full the messages wait in the source, and are looked
+        at once a second. One that the target can never take goes to the source's dead letters.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from twinbus.broker.entities.consumer import Consumer, Grant
+from twinbus.broker.entities.forwarding import forwarded, never_taken
+from twinbus.broker.entities.outcome import COMPLETE, RELEASE, DeadLetter
+from twinbus.broker.entities.queue import Queue
+from twinbus.broker.entities.record import IncomingMessage
+from twinbus.clock import Instant
+
+if TYPE_CHECKING:
+    from twinbus.broker.namespace import Namespace
+
+# Messages in one slice: enough to be worth a commit, few enough for a turn of the loop.
+SLICE_COUNT = 512
+# How often a target that takes nothing is asked again.
+RETRY_S = 1.0
+# A target that detects duplicates may have to wait for its own commit first.
+RETRY_SOON_S = 0.02
+
+_CREDIT = 1 << 30
+
+
+class Forwarding:
+    """Everything that forwards in one namespace."""
+
+    def __init__(self, namespace: Namespace) -> None:
+        self._namespace = namespace
+        self._forwarders: dict[Queue, Forwarder] = {}
+
+    def look_at(self, entity: Queue) -> None:
+        """An entity was made, changed or deleted."""
+        description = entity.description
+        self._set(entity, description.forward_to)
+        if entity.dead_letters is not None:
+            self._set(entity.dead_letters, description.forward_dead_lettered_messages_to)
+
+    def _set(self, source: Queue, target_path: str | None) -> None:
+        known = self._forwarders.pop(source, None)
+        if known is not None:
+            known.stop()
+        if target_path is not None and not source.is_deleted:
+            self._forwarders[source] = Forwarder(self._namespace, source, target_path)
+
+    def stop(self) -> None:
+        for forwarder in self._forwarders.values():
+            forwarder.stop()
+        self._forwarders.clear()
+
+
+class Forwarder:
+    """Moves the messages of one queue, subscription or dead-letter queue on."""
+
+    def __init__(self, namespace: Namespace, source: Queue, target_path: str) -> None:
+        self._namespace = namespace
+        self._source = source
+        self._target_path = target_path
+        self._on_their_way = 0
+        self._retry: asyncio.TimerHandle | None = None
+        self._consumer = Consumer(self.deliver, unsettled_max=SLICE_COUNT, credit=_CREDIT)
+        source.attach(self._consumer)
+        self._go_on()
+
+    def stop(self) -> None:
+        if self._retry is not None:
+            self._retry.cancel()
+        self._source.detach(self._consumer)
+        self._consumer.deliver = _nowhere
+
+    # -- one slice ------------------------------------------------------------------------
+
+    def deliver(self, grant: Grant) -> None:
+        """Messages of the source, to be moved now or given back."""
+        now = self._namespace.now()
+        target = self._open_target()
+        messages: list[IncomingMessage] = []
+        moved = back = size = 0
+        impossible: list[tuple[int, DeadLetter]] = []
+        for index in range(grant.start, grant.start + grant.count):
+            if target is None or back:
+                back |= 1 << index
+                continue
+            message = forwarded(grant, index, target.description, now)
+            reason = never_taken(message, target.description)
+            if reason is not None:
+                impossible.append((1 << index, reason))
+            elif not target.has_room_for(size + len(message.record)):
+                back |= 1 << index
+            else:
+                size += len(message.record)
+                messages.append(message)
+                moved |= 1 << index
+        if target is not None and target.history is not None and target.history.must_wait(messages):
+            self._give_back(grant, moved | back, now, RETRY_SOON_S)
+        else:
+            self._move(grant, moved, messages, target, now)
+            self._give_back(grant, back, now, RETRY_S)
+        for mask, reason in impossible:
+            self._set_aside(grant, mask, reason, now)
+
+    def _open_target(self) -> Queue | None:
+        target = self._namespace.catalogue.find(self._target_path)
+        if target is None or not target.description.status.can_send:
+            return None
+        return target
+
+    def _move(
+        self,
+        grant: Grant,
+        mask: int,
+        messages: list[IncomingMessage],
+        target: Queue | None,
+        now: Instant,
+    ) -> None:
+        if not mask or target is None or grant.run is None:
+            return
+        self._on_their_way += 1
+        self._consumer.is_paused = True
+        self._source.settle(grant.run, mask, COMPLETE, now, self)
+        target.enqueue(messages, None)
+        self._write_together(target)
+
+    def _write_together(self, target: Queue) -> None:
+        dirty = self._namespace.catalogue.dirty
+        dirty[self._source] = dirty[target] = None
+        self._namespace.touch(self._source)
+        self._namespace.touch(target)
+
+    def _set_aside(self, grant: Grant, mask: int, reason: DeadLetter, now: Instant) -> None:
+        """Away from the others. A dead letter has nowhere to go: its lock keeps it apart."""
+        if self._source.dead_letters is not None and grant.run is not None:
+            self._source.settle(grant.run, mask, reason, now, None)
+            self._namespace.touch(self._source)
+
+    def _give_back(self, grant: Grant, mask: int, now: Instant, pause_s: float) -> None:
+        if not mask or grant.run is None:
+            return
+        self._consumer.is_paused = True
+        self._source.settle(grant.run, mask, RELEASE, now, None)
+        if self._retry is None:
+            self._retry = self._namespace.call_later(pause_s, self._try_again)
+
+    def _try_again(self) -> None:
+        self._retry = None
+        self._go_on()
+
+    # -- the commit -----------------------------------------------------------------------
+
+    def stored(self, seqs: range) -> None:
+        """A slice is on disk, in the target and no longer in the source."""
+        self._on_their_way -= 1
+        self._go_on()
+
+    def failed(self, error: Exception) -> None:
+        """The disk is full. The slice is tried again with the next commit, as a whole."""
+        if not self._source.is_deleted:
+            self._source.batch.tickets.append(self)
+
+    def _go_on(self) -> None:
+        if self._on_their_way or self._retry is not None or self._source.is_deleted:
+            return
+        self._consumer.is_paused = False
+        self._source.wake(self._consumer)
+        self._namespace.touch(self._source)
+
+
+def _nowhere(_grant: Grant) -> None:
+    """A consumer without credit is given nothing."""

@@ -1,0 +1,94 @@
+"""Where messages may be forwarded to, and what they look like when they arrive."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from twinbus.broker.entities.description import QueueDescription
+from twinbus.broker.entities.forwarding import check_forwarding, targets_first
+from twinbus.broker.entities.topic_description import SubscriptionDescription, TopicDescription
+from twinbus.errors import ConfigurationError
+
+
+def queue(path: str, forward_to: str | None = None, **properties: Any) -> QueueDescription:
+    return QueueDescription(path=path, forward_to=forward_to, **properties)
+
+
+def subscription(path: str, forward_to: str | None = None) -> SubscriptionDescription:
+    return SubscriptionDescription(path=path, forward_to=forward_to)
+
+
+def refusal(new: QueueDescription, *others: QueueDescription) -> str:
+    with pytest.raises(ConfigurationError) as caught:
+        check_forwarding(new, others)
+    return str(caught.value)
+
+
+def test_the_target_must_be_there_and_take_messages() -> None:
+    """M3: a queue or a topic of the same namespace."""
+    topic = TopicDescription(path="t")
+    check_forwarding(queue("a", "b"), [queue("b")])
+    check_forwarding(queue("a", "t"), [topic])
+    assert "no queue or topic 'b'" in refusal(queue("a", "b"))
+    part = subscription("t/subscriptions/s")
+    assert "no queue or topic" in refusal(queue("a", "t/subscriptions/s"), topic, part)
+    assert "itself" in refusal(queue("a", "a"))
+    dead = queue("a", forward_dead_lettered_messages_to="a")
+    assert "itself" in refusal(dead)
+
+
+def test_a_url_names_its_path() -> None:
+    """M3: stock clients write the address of the namespace in front."""
+    assert queue("a", "sb://localhost/Target/One").forward_to == "target/one"
+    assert queue("a", "").forward_to is None
+    for odd in (5, "a//b", "sb://host", "$cbs"):
+        with pytest.raises(ConfigurationError):
+            QueueDescription(path="a", forward_to=odd)  # type: ignore[arg-type]
+
+
+def test_a_circle_is_refused_whatever_way_it_takes() -> None:
+    """M3: through queues, through a topic, through dead letters."""
+    assert "circle" in refusal(queue("a", "b"), queue("b", "c"), queue("c", "a"))
+    topic, part = TopicDescription(path="t"), subscription("t/subscriptions/s", "a")
+    assert "circle" in refusal(queue("a", "t"), topic, part, queue("a"))
+    assert "circle" in refusal(part, topic, queue("a", "t"))
+    dead = queue("b", forward_dead_lettered_messages_to="a")
+    assert "circle" in refusal(queue("a", "b"), dead)
+
+
+def test_a_way_has_four_forwards_at_most() -> None:
+    """M3: counted from every beginning, not only from the new entity on."""
+    four = [queue("d", "e"), queue("c", "d"), queue("b", "c"), queue("e")]
+    check_forwarding(queue("a", "b"), four)
+    assert "more than 4" in refusal(queue("z", "a"), *four, queue("a", "b"))
+    # The middle becomes longer
+    assert "more than 4" in refusal(queue("e", "f"), *four, queue("a", "b"), queue("f"))
+
+
+def test_a_queue_with_sessions_does_not_forward() -> None:
+    """M3: as in Azure; its dead letters may."""
+    description = object.__new__(QueueDescription)
+    for name in QueueDescription.__slots__:
+        object.__setattr__(description, name, getattr(queue("a", "b"), name))
+    object.__setattr__(description, "requires_session", True)
+    assert "sessions" in refusal(description, queue("b"))
+
+
+def test_entities_are_put_into_an_order_in_which_they_can_be_made() -> None:
+    """M3: a file may name a queue before its target."""
+    wanted = [
+        (queue("a", "t"), 1),
+        (subscription("t/subscriptions/s", "b"), 2),
+        (queue("b", "c"), 3),
+        (TopicDescription(path="t"), 4),
+        (queue("c"), 5),
+    ]
+    made: list[QueueDescription] = []
+    for description, _rest in targets_first(wanted):
+        check_forwarding(description, made)
+        made.append(description)
+    assert len(made) == len(wanted)
+    circle = [(queue("a", "b"), 1), (queue("b", "a"), 2)]
+    assert targets_first(circle) == circle

@@ -351,3 +351,58 @@ def test_many_messages_are_passed_on_a_few_at_a_time() -> None:
     driver.commit()
     assert answer.is_stored
     assert bodies(driver.received_from("red")) == [str(number) for number in range(40)]
+
+
+def test_a_body_is_stored_once_for_all_who_get_it() -> None:
+    """M1: the chunks of one transaction select from one sheet, changed copies included."""
+    driver = TopicDriver()
+    for name in "abc":
+        driver.subscribe(name)
+    driver.subscribe("red", only(colour="red"))
+    driver.subscribe("short", default_ttl_ms=10_000)
+    driver.subscribe("brief", default_ttl_ms=10_000)
+    for number, colour in enumerate(["red", "blue", "red"]):
+        driver.send(str(number), colour=colour, ttl_s=5 if number == 1 else None)
+    _machines, ops = driver._close()
+
+    # Then all chunks name one sheet, with a variant only where the time to live differs
+    shares = [op.share for op in ops if isinstance(op, PutChunk)]
+    sheets = {id(share.sheet): share.sheet for share in shares if share is not None}
+    assert None not in shares and len(shares) == 6
+    (sheet,) = sheets.values()
+    assert sheet.count == 5
+    assert sorted(share.selection.bit_count() for share in shares if share) == [2, 3, 3, 3, 3, 3]
+
+
+def test_many_large_messages_fill_sheet_after_sheet() -> None:
+    """M1: a sheet is no larger than a chunk, and everything comes back in order."""
+    driver = TopicDriver()
+    driver.subscribe("a")
+    driver.subscribe("b")
+    driver.subscribe("even", only(parity="0"))
+    sent = [f"{number:04}" * 10_000 for number in range(30)]
+    for number, body in enumerate(sent):
+        driver.send(body, parity=str(number % 2))
+    driver.commit()
+    driver.restart()
+    assert bodies(driver.received_from("a")) == sent
+    assert bodies(driver.received_from("b")) == sent
+    assert bodies(driver.received_from("even")) == sent[::2]
+
+
+def test_what_a_full_disk_refused_is_shared_when_it_is_tried_again() -> None:
+    """M8: due messages that the store refused come with the next transaction, still shared."""
+    driver = TopicDriver()
+    driver.subscribe("a")
+    driver.subscribe("b")
+    driver.send("later", due_s=60)
+    driver.commit()
+    driver.at(61)
+    driver.topic.handle_timer(driver.now)
+    driver.read()
+    driver.is_disk_full()
+    driver.send("new")
+    _machines, ops = driver._close()
+    shares = [op.share for op in ops if isinstance(op, PutChunk)]
+    assert len({id(share.sheet) for share in shares if share is not None}) == 2
+    assert len(shares) == 4

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
 from twinbus.broker.store.port import (
     ChunkRow,
     EntityRow,
@@ -10,6 +13,8 @@ from twinbus.broker.store.port import (
     PutCounters,
     PutEntity,
     QueueCounters,
+    Share,
+    Sheet,
     Store,
 )
 
@@ -30,6 +35,20 @@ def chunk(
 ) -> PutChunk:
     content = b"messages from %d" % first_seq if blob is None else blob
     return PutChunk(ChunkRow(queue_id, first_seq, count, 1_000, expires_ms, content))
+
+
+def sheet_of(*records: bytes) -> Sheet:
+    """A sheet with these messages."""
+    lengths = b"".join(len(record).to_bytes(4, "big") for record in records)
+    return Sheet(len(records), lengths + b"".join(records))
+
+
+def share_of(sheet: Sheet, records: Sequence[bytes], places: Iterable[int], **row: int) -> PutChunk:
+    """A chunk that selects these places of a sheet."""
+    chosen = sorted(places)
+    blob = sheet_of(*(records[place] for place in chosen)).blob
+    put = chunk(row.pop("first_seq", 1), len(chosen), blob=blob, **row)
+    return replace(put, share=Share(sheet, sum(1 << place for place in chosen)))
 
 
 def counters(

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
+from tests.store.builders import share_of, sheet_of
 from twinbus.broker.store.port import (
     SEQ_MAX,
     ChunkRow,
@@ -111,6 +112,22 @@ class Workload:
         )
         return [PutChunk(row), books.counters()]
 
+    def publish(self, random: Random) -> list[Op]:
+        """Several queues get a part of the same messages, or all of them."""
+        records = [self._blob(random) for _ in range(random.randint(1, CHUNK_MESSAGES_MAX))]
+        sheet = sheet_of(*records)
+        ops: list[Op] = []
+        for books in self.queues.values():
+            if random.random() < 0.8:
+                whole = range(len(records))
+                some = random.sample(whole, random.randint(1, len(records)))
+                places = whole if random.random() < 0.5 else some
+                first_seq = books.take_seqs(len(places))
+                books.chunks[first_seq] = set(range(first_seq, first_seq + len(places)))
+                row = {"first_seq": first_seq, "queue_id": books.queue_id}
+                ops += [share_of(sheet, records, places, **row), books.counters()]
+        return ops
+
     def settle(self, random: Random) -> list[Op]:
         """Settle a run inside a chunk; the chunk goes with its last message."""
         books, first_seq = self._any_chunk(random)
@@ -193,8 +210,8 @@ class Workload:
         return [PutMeta(random.choice("abc"), random.randint(0, 99))]
 
     _CHANGES = (
-        create_queue, delete_queue, send, send, send, send, settle, settle, settle_chunks,
-        deliver, deliver, move_expiry, schedule, activate, remember, put_meta,
+        create_queue, delete_queue, send, send, send, publish, publish, settle, settle,
+        settle_chunks, deliver, deliver, move_expiry, schedule, activate, remember, put_meta,
     )  # fmt: skip
 
     def _blob(self, random: Random) -> bytes:

@@ -41,17 +41,27 @@ class Distribution:
     def __init__(self) -> None:
         self.copies: dict[Subscription, list[IncomingMessage]] = {}
         self.dead: dict[Subscription, list[IncomingMessage]] = {}
+        self.distinct: dict[int, IncomingMessage] = {}
+        """Every copy that somebody gets, once, in an order that suits all of them."""
+        self._variants: dict[tuple[int, int], IncomingMessage] = {}
 
     def give_all(
-        self, subscription: Subscription, messages: list[IncomingMessage], now: Instant
+        self,
+        messages: list[IncomingMessage],
+        everyone: list[Subscription],
+        now: Instant,
     ) -> None:
-        """Every message as it is."""
-        description = subscription.description
-        if description.default_ttl_ms is None and not description.needs_facts:
-            self.copies.setdefault(subscription, []).extend(messages)
-        else:
+        """Every message to each of these subscriptions."""
+        if any(_is_particular(each) for each in everyone):
+            # Message by message, so that variants of a message stay beside it.
             for message in messages:
-                self._give(subscription, message, now)
+                for subscription in everyone:
+                    self._give(subscription, message, now)
+            return
+        if everyone:
+            self.distinct.update((id(message), message) for message in messages)
+        for subscription in everyone:
+            self.copies.setdefault(subscription, []).extend(messages)
 
     def give_matching(
         self,
@@ -75,13 +85,21 @@ class Distribution:
     def _give(self, subscription: Subscription, message: IncomingMessage, now: Instant) -> None:
         description = subscription.description
         if description.default_ttl_ms is not None:
-            message = expiring(message, description.default_ttl_ms, now)
+            message = self._expiring(message, description.default_ttl_ms, now)
         if description.needs_facts:
             message.facts = message.facts or facts_of(message.record)
             if description.requires_session and message.facts.session_id is None:
                 self._bury(subscription, message, NO_SESSION_ID)
                 return
         self.copies.setdefault(subscription, []).append(message)
+        self.distinct.setdefault(id(message), message)
+
+    def _expiring(self, message: IncomingMessage, ttl_ms: int, now: Instant) -> IncomingMessage:
+        """Subscriptions with the same time to live share a variant."""
+        key = (id(message), ttl_ms)
+        if key not in self._variants:
+            self._variants[key] = expiring(message, ttl_ms, now)
+        return self._variants[key]
 
     def _bury(
         self, subscription: Subscription, message: IncomingMessage, reason: DeadLetter
@@ -91,15 +109,22 @@ class Distribution:
         self.dead.setdefault(subscription, []).append(dead)
 
 
+def _is_particular(subscription: Subscription) -> bool:
+    """Whether it may get something else than the message as it is."""
+    description = subscription.description
+    return description.default_ttl_ms is not None or description.needs_facts
+
+
 def _copies(
     message: IncomingMessage, match: Match[Subscription], view: MessageView
 ) -> tuple[list[IncomingMessage], FilterError | None]:
     """What the subscription gets of a message, and what went wrong, if anything did."""
-    copies = []
+    copies: list[IncomingMessage] = []
     failed: FilterError | None = None
     for changes in match.copies(view):
         if changes is None:
-            copies.append(message)
+            # The unchanged copy first: it may lie on the sheet already, and order counts there.
+            copies.insert(0, message)
             continue
         try:
             changed = pack_record(rewritten(view.record, changes))

@@ -125,20 +125,20 @@ class Queue:
             messages = without_duplicates(self, self.history, messages, ticket)
             if not messages:
                 return
-        if not self._count_in(messages):
-            self._arrive(Arrival(messages, ticket, is_ours))
+        if not self.count_in(messages):
+            self.arrive(Arrival(messages, ticket, is_ours))
             return
         later = [message for message in messages if message.due_ms is not None]
         visible = [message for message in messages if message.due_ms is None]
         self.batch.scheduled.append(Arrival(later, ticket, is_ours))
         if visible:
-            self._arrive(Arrival(visible, None, is_ours))
+            self.arrive(Arrival(visible, None, is_ours))
 
-    def _arrive(self, arrival: Arrival) -> None:
+    def arrive(self, arrival: Arrival) -> None:
         """Messages that are not for later; a topic has another way with them."""
         self.batch.arrivals.append(arrival)
 
-    def _count_in(self, messages: list[IncomingMessage]) -> bool:
+    def count_in(self, messages: list[IncomingMessage]) -> bool:
         """Count what arrives; whether any of it is for later."""
         size = 0
         has_later = False

@@ -11,13 +11,14 @@ Rule 1: a sender is told when all copies are on disk. Topic and subscriptions ar
 Rule 2: what senders bring waits in the inbox until there is time for it: a thousand rules must not
         keep the loop from others. What has no ticket of its own (due messages, those that came
         together with scheduled ones) is passed on before the next commit.
-Rule 3: the messages of one arrival are passed on together; a refused send left nothing behind.
+Rule 3: a body is stored once for all subscriptions (sheets.py).
+Rule 4: the messages of one arrival are passed on together; a refused send left nothing behind.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from random import Random
 
 from twinbus.broker.entities.batch import Arrival, Ticket
@@ -31,6 +32,7 @@ from twinbus.broker.entities.filters import (
 )
 from twinbus.broker.entities.queue import Queue
 from twinbus.broker.entities.record import IncomingMessage
+from twinbus.broker.entities.sheets import SheetWriter
 from twinbus.broker.entities.topic_description import SubscriptionDescription, TopicDescription
 from twinbus.broker.store.port import Op, QueueCounters
 from twinbus.clock import Instant
@@ -72,17 +74,14 @@ class Subscription(Queue):
     def used_bytes(self) -> int:
         return self.byte_count + (0 if self.dead_letters is None else self.dead_letters.byte_count)
 
-    def take_copies(self, messages: list[IncomingMessage], is_ours: bool) -> None:
-        """What the topic passes on; its sender waits with the topic."""
-        self._count_in(messages)
-        self._arrive(Arrival(messages, None, is_ours))
+    def take_copies(self, messages: list[IncomingMessage], is_ours: bool) -> int:
+        """What the topic passes on; its sender waits with the topic. How many bytes it is."""
+        return _take(self, messages, is_ours)
 
-    def take_dead(self, messages: list[IncomingMessage], is_ours: bool) -> None:
-        """What could not be passed on goes to the dead letters."""
+    def take_dead(self, messages: list[IncomingMessage], is_ours: bool) -> int:
+        """What could not be passed on goes to the dead letters. How many bytes it is."""
         dead = self.dead_letters
-        if dead is not None:
-            dead._count_in(messages)
-            dead._arrive(Arrival(messages, None, is_ours))
+        return 0 if dead is None else _take(dead, messages, is_ours)
 
 
 class Topic(Queue):
@@ -105,6 +104,7 @@ class Topic(Queue):
         self._half_done = Distribution()
         self._done_count = 0
         self._reached: dict[Subscription, None] = {}
+        self._sheets = SheetWriter()
         self._used_bytes_max = 0
         """The subscriptions hold no more than this; looked up when it becomes too much."""
 
@@ -166,7 +166,7 @@ class Topic(Queue):
 
     # -- passing on -----------------------------------------------------------------------
 
-    def _arrive(self, arrival: Arrival) -> None:
+    def arrive(self, arrival: Arrival) -> None:
         size = _size(arrival.messages)
         # The books of a topic hold what is scheduled; the rest is on its way.
         self.byte_count -= size
@@ -214,20 +214,30 @@ class Topic(Queue):
             for message in messages:
                 distribution.give_matching(message, self.book, now, self._chance)
         else:
-            for subscription in self._everyone:
-                distribution.give_all(subscription, messages, now)
+            distribution.give_all(messages, self._everyone, now)
 
     def _pass_on(self, distribution: Distribution, *, is_ours: bool) -> None:
+        placed = {key: self._sheets.place(each) for key, each in distribution.distinct.items()}
+        all_of_them: list[IncomingMessage] = list(placed.values())
         for subscription, copies in distribution.copies.items():
-            if not subscription.is_deleted:
-                subscription.take_copies(copies, is_ours)
-                self._reached[subscription] = None
-                self._used_bytes_max += _size(copies)
+            # Most subscriptions get everything: then they can have one list in common.
+            shared = all_of_them
+            if len(copies) < len(all_of_them):
+                shared = [placed[id(copy)] for copy in copies]
+            self._reach(subscription, subscription.take_copies, shared, is_ours)
         for subscription, dead in distribution.dead.items():
-            if not subscription.is_deleted:
-                subscription.take_dead(dead, is_ours)
-                self._reached[subscription] = None
-                self._used_bytes_max += _size(dead)
+            self._reach(subscription, subscription.take_dead, dead, is_ours)
+
+    def _reach(
+        self,
+        subscription: Subscription,
+        take: Callable[[list[IncomingMessage], bool], int],
+        messages: list[IncomingMessage],
+        is_ours: bool,
+    ) -> None:
+        if not subscription.is_deleted:
+            self._used_bytes_max += take(messages, is_ours)
+            self._reached[subscription] = None
 
     # -- writing --------------------------------------------------------------------------
 
@@ -247,6 +257,7 @@ class Topic(Queue):
 
     def close_batch(self, now: Instant) -> list[Op]:
         self._reached = {}
+        self._sheets = SheetWriter()
         return super().close_batch(now)
 
     def discard(self) -> list[Ticket]:
@@ -259,3 +270,11 @@ class Topic(Queue):
 
 def _size(messages: list[IncomingMessage]) -> int:
     return sum(len(message.record) for message in messages)
+
+
+def _take(queue: Queue, messages: list[IncomingMessage], is_ours: bool) -> int:
+    """Have a queue take in messages for which nobody waits there; how many bytes they are."""
+    before = queue.byte_count
+    queue.count_in(messages)
+    queue.arrive(Arrival(messages, None, is_ours))
+    return queue.byte_count - before

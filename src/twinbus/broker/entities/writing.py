@@ -8,6 +8,7 @@ remains.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from twinbus.broker.entities.batch import (
@@ -18,7 +19,8 @@ from twinbus.broker.entities.batch import (
     Ticket,
 )
 from twinbus.broker.entities.chunk import Chunk, spans_of
-from twinbus.broker.entities.record import IncomingMessage, pack_chunk
+from twinbus.broker.entities.record import IncomingMessage
+from twinbus.broker.entities.sheets import on_sheets, packed
 from twinbus.broker.store.port import (
     ChunkRow,
     DeleteChunks,
@@ -67,16 +69,15 @@ def counters_of(queue: Queue) -> QueueCounters:
 
 
 def _put_chunks(queue: Queue, batch: Batch, now: Instant, ops: list[Op]) -> None:
-    for messages in _chunk_sized(batch.arrivals):
-        blob = pack_chunk([message.record for message in messages])
+    for messages in chain.from_iterable(map(on_sheets, _chunk_sized(batch.arrivals))):
+        blob, share = packed(messages)
         expiries = [m.expires_ms for m in messages if m.expires_ms is not None]
         expires_ms = min(expiries) if expiries else None
         first_seq, count = queue.next_seq, len(messages)
         queue.next_seq += count
         queue.message_count += count
-        ops.append(
-            PutChunk(ChunkRow(queue.queue_id, first_seq, count, now.wall_ms, expires_ms, blob))
-        )
+        row = ChunkRow(queue.queue_id, first_seq, count, now.wall_ms, expires_ms, blob)
+        ops.append(PutChunk(row, share))
         chunk = Chunk(first_seq, count, now.wall_ms, expires_ms, blob)
         queue.shelf.expect(chunk)
         queue.saving.append(chunk)

@@ -30,6 +30,7 @@ from twinbus.broker.store.port import (
     SetChunkExpiry,
     Tombstone,
 )
+from twinbus.broker.store.sheets import check_share
 
 # SQLite keeps signed 64-bit integers; a larger number would fail in the middle of a commit.
 _NUMBER_MAX: Final = (1 << 63) - 1
@@ -96,6 +97,8 @@ def _put_chunk(op: PutChunk) -> int:
     if row.expires_ms is not None:
         _check_number("expires_ms", row.expires_ms)
     _check_blob(row.blob)
+    if op.share is not None:
+        check_share(op.share, row.count)
     return row.queue_id
 
 

@@ -47,6 +47,20 @@ _SCHEDULED: Final = (
     "SELECT id >> 40, COUNT(*), MAX(id) FROM scheduled INDEXED BY scheduled_by_time"
     " GROUP BY id >> 40"
 )
+_LOOSE_ENDS: Final = {
+    (
+        "SELECT id FROM share WHERE NOT EXISTS"
+        " (SELECT 1 FROM sheet WHERE sheet.id = share.sheet_id) LIMIT 1"
+    ): "a chunk selects from a sheet that is not there",
+    (
+        "SELECT id FROM share WHERE NOT EXISTS"
+        " (SELECT 1 FROM chunk WHERE chunk.id = share.id) LIMIT 1"
+    ): "a selection belongs to a chunk that is not there",
+    (
+        "SELECT id FROM sheet WHERE NOT EXISTS"
+        " (SELECT 1 FROM share WHERE share.sheet_id = sheet.id) LIMIT 1"
+    ): "there is a sheet that no chunk selects from",
+}
 
 
 class Ledger(NamedTuple):
@@ -101,6 +115,7 @@ class Audit:
         if max(live, default=0) > queue_id_last or not counters.keys() <= live:
             raise self._damaged("its entities and counters disagree")
         self._balance(live, counters)
+        self._check_shares()
         return Recovered(entities, counters, meta, queue_id_last + 1, self._seen(live))
 
     def _seen(self, live: set[int]) -> dict[int, list[SeenRow]]:
@@ -117,6 +132,12 @@ class Audit:
             detail = "the ids of messages do not match their checksum"
             raise self._damaged(detail, row_id >> SEQ_BITS)
         return SeenRow(row_id >> SEQ_BITS, row_id & SEQ_MAX, at_ms, digests)
+
+    def _check_shares(self) -> None:
+        """Every share has its chunk and its sheet, and every sheet somebody who shares it."""
+        for sql, detail in _LOOSE_ENDS.items():
+            if self._connection.execute(sql).get is not None:
+                raise self._damaged(detail)
 
     def _balance(self, live: set[int], counters: dict[int, QueueCounters]) -> None:
         totals = self._totals(Roster(frozenset(live), 0))

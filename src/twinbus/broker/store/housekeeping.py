@@ -41,7 +41,7 @@ class Housekeeping:
     def __init__(self, writer: Writer, garbage: list[int]) -> None:
         self._writer = writer
         self._garbage = garbage
-        self._emptied = False
+        self._emptied_count = 0
         self._shrunk = False
 
     def queue_deleted(self, queue_id: int) -> None:
@@ -51,10 +51,9 @@ class Housekeeping:
         """Do one slice; whether there is more to do."""
         self._writer.require_working()
         if self._garbage:
-            self._emptied = False
+            self._emptied_count = 0
             self._writer.transact(self._collect)
-            if self._emptied:
-                self._garbage.pop(0)
+            del self._garbage[: self._emptied_count]
             return True
         if self._writer.count_free_pages() > FREE_PAGES_KEPT:
             surplus = self._writer.free_pages - FREE_PAGES_KEPT
@@ -67,15 +66,24 @@ class Housekeeping:
         return False
 
     def _collect(self, cursor: apsw.Cursor) -> None:
-        """Delete rows of the first deleted queue until the slice is over."""
-        queue_id = self._garbage[0]
+        """Delete rows of deleted queues until the slice is over; the rules of a topic are many."""
         deadline_s = time.monotonic() + SLICE_S
-        for table in QUEUE_TABLES:
-            while _delete_some(cursor, table, queue_id):
-                if time.monotonic() >= deadline_s:
-                    return
-        cursor.execute("DELETE FROM garbage WHERE queue_id = ?", (queue_id,))
-        self._emptied = True
+        for queue_id in self._garbage:
+            if not _empty(cursor, queue_id, deadline_s):
+                return
+            self._emptied_count += 1
+            if time.monotonic() >= deadline_s:
+                return
+
+
+def _empty(cursor: apsw.Cursor, queue_id: int, deadline_s: float) -> bool:
+    """Delete the rows of one queue; whether that could be finished in time."""
+    for table in QUEUE_TABLES:
+        while _delete_some(cursor, table, queue_id):
+            if time.monotonic() >= deadline_s:
+                return False
+    cursor.execute("DELETE FROM garbage WHERE queue_id = ?", (queue_id,))
+    return True
 
 
 def _delete_some(cursor: apsw.Cursor, table: str, queue_id: int) -> bool:

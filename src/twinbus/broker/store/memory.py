@@ -99,8 +99,8 @@ class MemoryStore:
                 undo.change(self._counters.set, counters.queue_id, counters)
             case PutMeta(key, value):
                 undo.change(self._meta.set, key, value)
-            case PutChunk(row):
-                self._queues.rows[row.queue_id].put_chunk(row, undo)
+            case PutChunk(row, share):
+                self._queues.rows[row.queue_id].put_chunk(row, share, undo)
             case PutSeen(seen):
                 self._queues.rows[seen.queue_id].put_seen(seen, undo)
             case _:

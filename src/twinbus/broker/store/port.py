@@ -48,6 +48,23 @@ class ChunkRow:
         return self.first_seq + self.count - 1
 
 
+@dataclass(slots=True, eq=False)
+class Sheet:
+    """Messages that several chunks of one commit have in common, as one blob."""
+
+    count: int
+    blob: bytes
+
+
+@dataclass(slots=True, eq=False)
+class Share:
+    """The messages of a chunk are these of a sheet, in the same order."""
+
+    sheet: Sheet
+    selection: int
+    """Bit i stands for message i of the sheet."""
+
+
 @dataclass(slots=True)
 class LoadedChunk:
     """A chunk as it is now: which of its messages are gone, and what is special about others."""
@@ -108,9 +125,14 @@ class EntityRow:
 
 @dataclass(slots=True)
 class PutChunk:
-    """Store a new chunk. Its sequence numbers must be free."""
+    """Store a new chunk. Its sequence numbers must be free.
+
+    With a ``share`` the store may keep the sheet once for all chunks of the commit that name it;
+    the row has its blob all the same, and loads the same.
+    """
 
     row: ChunkRow
+    share: Share | None = None
 
 
 @dataclass(slots=True)

@@ -11,13 +11,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 import apsw
 
 from twinbus.broker.store import seal
 from twinbus.broker.store.connection import reading
 from twinbus.broker.store.port import SEQ_BITS, SEQ_MAX, ChunkRow, LoadedChunk, ScheduledRow
+from twinbus.broker.store.sheets import reference, select
 from twinbus.errors import StoreCorrupt
 
 _CHUNK_COLUMNS: Final = (
@@ -35,6 +36,9 @@ _EXPIRED: Final = (
     _CHUNK_COLUMNS + " FROM expiry LEFT JOIN chunk USING (id)"
     " WHERE expiry.id >> 40 = ? AND expires_ms <= ? ORDER BY expires_ms, expiry.id LIMIT ?"
 )
+_SHARE: Final = "SELECT sheet_id, crc, selection FROM share WHERE id = ?"
+_SHEET: Final = "SELECT count, crc, blob FROM sheet WHERE id = ?"
+_EVERY_SHEET: Final = "SELECT id, count, crc, blob FROM sheet WHERE id > ? ORDER BY id"
 _NEXT_EXPIRY: Final = "SELECT MIN(expires_ms) FROM expiry WHERE id >> 40 = ?"
 _TOMBSTONES: Final = "SELECT id, last_id, crc FROM tombstone WHERE id BETWEEN ? AND ? ORDER BY id"
 _STATES: Final = (
@@ -56,6 +60,10 @@ _DEFERRED: Final = (
 
 _Detail = TypeVar("_Detail")
 
+# The subscriptions of a topic are often read at about the same pace: each sheet is read once for
+# all of them. A sheet has up to 256 KB.
+SHEETS_KEPT_MAX: Final = 8
+
 
 class RowReader:
     """The load half of the port over one connection."""
@@ -63,6 +71,8 @@ class RowReader:
     def __init__(self, connection: apsw.Connection, path: Path) -> None:
         self._connection = connection
         self._path = path
+        self._sheets: dict[int, tuple[bytes, int]] = {}
+        """The sheets that were read last. An id never comes again, so none of them is stale."""
 
     def load_chunks(
         self, queue_id: int, after_seq: int, bytes_max: int, count_max: int
@@ -125,6 +135,10 @@ class RowReader:
                 self._chunk(*values)
             for values in cursor.execute(_SCHEDULED, everything):
                 self._scheduled(*values)
+            for sheet_id, count, crc, blob in cursor.execute(_EVERY_SHEET, everything[:1]):
+                if seal.of_blob(sheet_id, count, 0, blob) != crc:
+                    detail = "a sheet does not match its checksum"
+                    raise StoreCorrupt(path=self._path, detail=detail)
             for _ in self._tombstones(cursor, *everything[:2]):
                 pass
             for _ in self._states(cursor, *everything[:2]):
@@ -159,11 +173,45 @@ class RowReader:
         if row_id is None:
             raise StoreCorrupt(path=self._path, detail="an expiry names a chunk that is not there")
         if seal.of_blob(row_id, count, enqueued_ms, blob) != crc:
-            raise self._damaged(row_id, count, "a chunk does not match its checksum")
+            if blob:
+                raise self._damaged(row_id, count, "a chunk does not match its checksum")
+            blob = self._shared(row_id, count, enqueued_ms, crc)
         if expires_ms is not None and seal.of_pair(row_id, expires_ms) != expiry_crc:
             raise self._damaged(row_id, count, "an expiry does not match its checksum")
         queue_id, first_seq = row_id >> SEQ_BITS, row_id & SEQ_MAX
         return ChunkRow(queue_id, first_seq, count, enqueued_ms, expires_ms, blob)
+
+    def _shared(self, row_id: int, count: int, enqueued_ms: int, crc: int) -> bytes:
+        """The bytes of a chunk that refers to a sheet."""
+        found: list[Any] = self._connection.execute(_SHARE, (row_id,)).fetchall()
+        for sheet_id, share_crc, selection in found:
+            refers = reference(row_id, count, enqueued_ms, sheet_id, selection)
+            if (
+                seal.of_blob(row_id, sheet_id, 0, selection) != share_crc
+                or seal.of_bytes(refers) != crc
+            ):
+                break
+            try:
+                return select(*self._sheet(sheet_id, row_id, count), selection)
+            except ValueError as error:
+                raise self._damaged(row_id, count, str(error)) from error
+        raise self._damaged(row_id, count, "a chunk does not match its checksum")
+
+    def _sheet(self, sheet_id: int, row_id: int, count: int) -> tuple[bytes, int]:
+        """A sheet and how many messages are on it; neighbours in a queue are on the same one."""
+        known = self._sheets.pop(sheet_id, None)
+        if known is None:
+            found: list[Any] = self._connection.execute(_SHEET, (sheet_id,)).fetchall()
+            for sheet_count, crc, blob in found:
+                if seal.of_blob(sheet_id, sheet_count, 0, blob) == crc:
+                    known = blob, sheet_count
+        if known is None:
+            detail = "the sheet of a chunk is missing or does not match its checksum"
+            raise self._damaged(row_id, count, detail)
+        self._sheets[sheet_id] = known
+        if len(self._sheets) > SHEETS_KEPT_MAX:
+            del self._sheets[next(iter(self._sheets))]
+        return known
 
     def _scheduled(self, row_id: int, due_ms: int, crc: int, blob: bytes) -> ScheduledRow:
         if seal.of_blob(row_id, due_ms, 0, blob) != crc:

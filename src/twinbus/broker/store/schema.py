@@ -6,6 +6,8 @@
     tombstone  settled runs inside a chunk        id = queue_id << 40 | first settled seq
     state      delivery count, deferred           id = queue_id << 40 | seq
     scheduled  messages that wait for their time  id = queue_id << 40 | seq
+    share      a chunk's messages on a sheet      same id as the chunk, whose blob is empty then
+    sheet      messages that chunks share         id = commit number << 20 | which of the commit
     seen       ids of messages, by the page       id = queue_id << 40 | page
     counters, entity                              one row per queue
     garbage    deleted queues that still have rows
@@ -81,6 +83,20 @@ _ADDED_IN_2: Final = (
         "CREATE TABLE seen (id INTEGER PRIMARY KEY, at_ms INTEGER NOT NULL,"
         " crc INTEGER NOT NULL, blob BLOB NOT NULL) STRICT"
     ),
+    (
+        "CREATE TABLE sheet (id INTEGER PRIMARY KEY, count INTEGER NOT NULL,"
+        " crc INTEGER NOT NULL, blob BLOB NOT NULL) STRICT"
+    ),
+    (
+        "CREATE TABLE share (id INTEGER PRIMARY KEY, sheet_id INTEGER NOT NULL,"
+        " crc INTEGER NOT NULL, selection BLOB NOT NULL) STRICT"
+    ),
+    "CREATE INDEX share_by_sheet ON share (sheet_id)",
+    (
+        "CREATE TRIGGER share_gone AFTER DELETE ON share BEGIN"
+        " DELETE FROM sheet WHERE id = OLD.sheet_id AND NOT EXISTS"
+        " (SELECT 1 FROM share WHERE sheet_id = OLD.sheet_id); END"
+    ),
 )
 
 VERSIONS: Final = {1: _VERSION_1, 2: _VERSION_1 + _ADDED_IN_2}
@@ -89,5 +105,6 @@ UPGRADES: Final = {1: _ADDED_IN_2}
 """What makes a version the next one."""
 STATEMENTS: Final = VERSIONS[FORMAT_VERSION]
 
-# Tables whose rows belong to a queue by the high bits of their id.
-QUEUE_TABLES: Final = ("chunk", "expiry", "tombstone", "state", "scheduled", "seen")
+# Tables whose rows belong to a queue by the high bits of their id. Shares go before their chunks:
+# a share without a chunk would be damage.
+QUEUE_TABLES: Final = ("share", "chunk", "expiry", "tombstone", "state", "scheduled", "seen")

@@ -33,3 +33,8 @@ def of_triple(first: int, second: int, third: int) -> int:
 def of_values(*values: str | int | bytes) -> int:
     """For the small tables that are read once: any mix of values, told apart by their type."""
     return crc32(repr(values).encode())
+
+
+def of_bytes(content: bytes) -> int:
+    """For a chunk that refers to a sheet."""
+    return crc32(content)

@@ -12,7 +12,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Generic, TypeAlias, TypeVar
 
-from twinbus.broker.store.port import ChunkRow, LoadedChunk, ScheduledRow, SeenRow
+from twinbus.broker.store.port import ChunkRow, LoadedChunk, ScheduledRow, SeenRow, Share
+from twinbus.broker.store.sheets import packed_selection, select
 from twinbus.broker.store.sorted_keys import SortedKeys
 
 Run: TypeAlias = tuple[int, int]
@@ -53,6 +54,7 @@ class QueueShelf:
     def __init__(self) -> None:
         self._chunks: dict[int, ChunkRow] = {}
         self._gone: dict[int, list[Run]] = {}
+        self._shares: dict[int, Share] = {}
         self._states: dict[int, State] = {}
         self._scheduled: dict[int, ScheduledRow] = {}
         self._seen: dict[int, SeenRow] = {}
@@ -74,6 +76,12 @@ class QueueShelf:
             self.chunk_keys.add(first_seq)
             if row.expires_ms is not None:
                 self.expiry_keys.add((row.expires_ms, first_seq))
+        return previous
+
+    def set_share(self, first_seq: int, share: Share | None) -> Share | None:
+        previous = self._shares.pop(first_seq, None)
+        if share is not None:
+            self._shares[first_seq] = share
         return previous
 
     def set_gone(self, first_seq: int, runs: list[Run] | None) -> list[Run] | None:
@@ -118,16 +126,21 @@ class QueueShelf:
             return None
         return self._chunks[first_seq]
 
-    def put_chunk(self, row: ChunkRow, undo: Undo) -> None:
+    def put_chunk(self, row: ChunkRow, share: Share | None, undo: Undo) -> None:
         nearest = self.chunk_keys.at_or_before(row.last_seq)
         if nearest is not None and self._chunks[nearest].last_seq >= row.first_seq:
             raise ValueError("a chunk overlaps one that is stored")
+        if share is not None:
+            # The sheet is kept instead, by all that share it; Python counts them.
+            row = replace(row, blob=b"")
+            undo.change(self.set_share, row.first_seq, share)
         undo.change(self.set_chunk, row.first_seq, row)
 
     def delete_chunks(self, first_seq: int, last_seq: int, undo: Undo) -> None:
         for key in self.chunk_keys.between(first_seq, last_seq):
             self.clear_states(key, self._chunks[key].last_seq, undo)
             undo.change(self.set_gone, key, None)
+            undo.change(self.set_share, key, None)
             undo.change(self.set_chunk, key, None)
 
     def bury(self, first_seq: int, last_seq: int, undo: Undo) -> None:
@@ -166,6 +179,10 @@ class QueueShelf:
 
     def loaded(self, first_seq: int) -> LoadedChunk:
         row = self._chunks[first_seq]
+        share = self._shares.get(first_seq)
+        if share is not None:
+            sheet = share.sheet
+            row = replace(row, blob=select(sheet.blob, sheet.count, packed_selection(share)))
         seqs = self.state_keys.between(first_seq, row.last_seq)
         states = {seq: self._states[seq] for seq in seqs}
         return LoadedChunk(row, list(self._gone.get(first_seq, ())), states)

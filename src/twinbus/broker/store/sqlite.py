@@ -129,7 +129,8 @@ class SqliteStore:
             writer.require_working()
             return
         writer.transact(
-            lambda cursor: apply_ops(cursor, admitted), queue_id_last=roster.queue_id_last
+            lambda cursor: apply_ops(cursor, admitted, writer.ledger.commit_number + 1),
+            queue_id_last=roster.queue_id_last,
         )
         if roster is not self._roster:
             self._note_deleted(admitted)

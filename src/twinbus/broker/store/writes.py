@@ -32,6 +32,7 @@ from twinbus.broker.store.port import (
     SetChunkExpiry,
     Tombstone,
 )
+from twinbus.broker.store.sheets import packed_selection, plan_sheets, reference
 
 # ?6 is the chunk's last id. The nearest chunk that begins at or before it must end before ?1.
 _PUT_CHUNK: Final = (
@@ -65,8 +66,11 @@ _DELETE_CHUNKS: Final = (
     "DELETE FROM tombstone" + _OF_CHUNKS,
     "DELETE FROM state" + _OF_CHUNKS,
     "DELETE FROM expiry WHERE id BETWEEN ?1 AND ?2",
+    "DELETE FROM share WHERE id BETWEEN ?1 AND ?2",
     "DELETE FROM chunk WHERE id BETWEEN ?1 AND ?2",
 )
+_PUT_SHEET: Final = "INSERT INTO sheet VALUES (?, ?, ?, ?)"
+_PUT_SHARE: Final = "INSERT INTO share VALUES (?, ?, ?, ?)"
 _CLEAR_STATE: Final = "DELETE FROM state WHERE id BETWEEN ? AND ?"
 _PUT_STATE: Final = "INSERT OR REPLACE INTO state VALUES (?, ?, ?, ?)"
 _PUT_SCHEDULED: Final = "INSERT INTO scheduled VALUES (?, ?, ?, ?)"
@@ -79,10 +83,17 @@ _PUT_META: Final = "INSERT OR REPLACE INTO meta VALUES (?, ?, ?)"
 _UPDATE_LEDGER: Final = "UPDATE ledger SET commit_number = ?, queue_id_last = ?, crc = ?"
 
 
-def apply_ops(cursor: apsw.Cursor, ops: Sequence[Op]) -> None:
+def apply_ops(cursor: apsw.Cursor, ops: Sequence[Op], commit_number: int) -> None:
     """Run the ops inside the transaction that the caller began."""
+    plan = plan_sheets(ops, commit_number)
+    for sheet_id, sheet in plan.sheets:
+        crc = seal.of_blob(sheet_id, sheet.count, 0, sheet.blob)
+        cursor.execute(_PUT_SHEET, (sheet_id, sheet.count, crc, sheet.blob))
     for kind, group in groupby(ops, key=type):
-        _WRITERS[kind](cursor, list(group))
+        if kind is PutChunk:
+            _put_chunks(cursor, [op for op in group if type(op) is PutChunk], plan.ids)
+        else:
+            _WRITERS[kind](cursor, list(group))
 
 
 def update_ledger(
@@ -101,17 +112,28 @@ def _insert_all(
         raise ValueError(what)
 
 
-def _put_chunks(cursor: apsw.Cursor, ops: list[PutChunk]) -> None:
-    rows, expiries = [], []
+def _put_chunks(cursor: apsw.Cursor, ops: list[PutChunk], sheet_ids: dict[int, int]) -> None:
+    rows, expiries, shares = [], [], []
     for op in ops:
-        row = op.row
+        row, blob = op.row, op.row.blob
         row_id = row.queue_id << SEQ_BITS | row.first_seq
-        crc = seal.of_blob(row_id, row.count, row.enqueued_ms, row.blob)
+        sheet_id = sheet_ids.get(id(op.share)) if sheet_ids else None
+        if sheet_id is None or op.share is None:
+            crc = seal.of_blob(row_id, row.count, row.enqueued_ms, blob)
+        else:
+            blob, selection = b"", packed_selection(op.share)
+            refers = reference(row_id, row.count, row.enqueued_ms, sheet_id, selection)
+            crc = seal.of_bytes(refers)
+            shares.append(
+                (row_id, sheet_id, seal.of_blob(row_id, sheet_id, 0, selection), selection)
+            )
         last_id = row_id + row.count - 1
-        rows.append((row_id, row.count, row.enqueued_ms, crc, row.blob, last_id))
+        rows.append((row_id, row.count, row.enqueued_ms, crc, blob, last_id))
         if row.expires_ms is not None:
             expiries.append((row_id, row.expires_ms, seal.of_pair(row_id, row.expires_ms)))
     _insert_all(cursor, _PUT_CHUNK, rows, len(rows), "a chunk overlaps one that is stored")
+    if shares:
+        cursor.executemany(_PUT_SHARE, shares)
     if expiries:
         cursor.executemany(_PUT_EXPIRY, expiries)
 
@@ -221,7 +243,6 @@ def _put_meta(cursor: apsw.Cursor, ops: list[PutMeta]) -> None:
 
 
 _WRITERS: Final[dict[type[Any], Callable[[apsw.Cursor, Any], None]]] = {
-    PutChunk: _put_chunks,
     DeleteChunks: _delete_chunks,
     Tombstone: _tombstones,
     PutState: _put_states,

@@ -12,7 +12,8 @@ STAMP := $(VENV)/.installed
 INTEROP_STAMP := $(INTEROP_VENV)/.installed
 PYTEST := $(BIN)/python -m pytest
 
-.PHONY: help venv test demo check fmt format-check lint types tidy bench soak interop lock clean
+.PHONY: help venv test demo check fmt format-check lint types tidy bench soak interop conformance lock \
+	clean
 
 help:
 	@echo "make test      run all the tests"
@@ -22,6 +23,7 @@ help:
 	@echo "make bench     measure, next to RabbitMQ (ONLY=name runs one)"
 	@echo "make soak      200 entities, 500 connections, 5 minutes: nothing may grow"
 	@echo "make interop   compare with python-qpid-proton (compiles it)"
+	@echo "make conformance run the Azure SDK's own tests against the broker (ONLY=file::test)"
 	@echo "make lock      choose versions again and write requirements.lock"
 
 venv: $(STAMP)
@@ -68,6 +70,10 @@ soak: venv
 interop: $(INTEROP_STAMP)
 	$(INTEROP_VENV)/bin/python -m pytest -o norecursedirs='.*' tests/interop
 
+# The SDK's tests are fetched once, into conformance/.cache.
+conformance: venv
+	$(BIN)/python -m conformance $(ONLY)
+
 # python-qpid-proton has no wheel: it is compiled here, in an environment of its own.
 $(INTEROP_STAMP): requirements.lock requirements-interop.lock pyproject.toml
 	$(PYTHON) -m venv --clear $(INTEROP_VENV)
@@ -85,4 +91,4 @@ lock:
 	sed -i '1i # Every version and hash of the development environment. Made by `make lock`; do not edit.' requirements.lock
 
 clean:
-	rm -rf $(VENV) $(INTEROP_VENV) .venv-lock build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(INTEROP_VENV) .venv-lock build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis conformance/.cache

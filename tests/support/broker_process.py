@@ -52,11 +52,16 @@ class BrokerProcess:
         self.ca_path: str | None = None
         self.tls_port: int | None = None
         self.tls_connection_string = ""
+        self.announcement: dict[str, Any] = {}
         self.log_path = None if data is None else data.parent / f"{data.name}.log"
 
     def start(self) -> BrokerProcess:
         self.launch()
-        ready = json.loads(self._first_line())
+        return self.found(json.loads(self._first_line()))
+
+    def found(self, ready: dict[str, Any]) -> BrokerProcess:
+        """Speak to the broker that announced itself like this, in whatever process it runs."""
+        self.announcement = ready
         self.admin_port, self.ca_path = ready["admin_port"], ready["ca"]
         self.connection_strings = {
             name: each["connection_string"] for name, each in ready["namespaces"].items()

@@ -1,0 +1,52 @@
+"""Run the SDK's own tests against a broker: ``python -m conformance [pytest arguments]``."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Final
+
+from conformance.sdist import ROOT, tests_directory
+from conformance.service import NAMESPACE, announce
+from tests.support.broker_process import BrokerProcess
+
+SUITES: Final = ("test_queues.py",)
+
+# The tests mostly sleep until a lock or a message has expired, so far more of them than there
+# are processors can run at a time. Beyond this number they begin to miss their own deadlines.
+WORKERS: Final = 8
+
+
+def main(arguments: list[str]) -> int:
+    tests = tests_directory()
+    with tempfile.TemporaryDirectory(prefix="twinbus-conformance-") as directory:
+        with BrokerProcess(Path(directory) / "data", namespace=NAMESPACE) as broker:
+            announce(broker, Path(directory) / "announcement.json")
+            code = run_tests(tests, arguments)
+            if not broker.is_alive:
+                print(f"The broker ended during the run:\n{broker.log()}", file=sys.stderr)
+                return 1
+        return code
+
+
+def run_tests(tests: Path, arguments: list[str]) -> int:
+    """The named tests, or all suites; the exit code of pytest."""
+    named = [each for each in arguments if not each.startswith("-") and ".py" in each]
+    options = [each for each in arguments if each not in named]
+    command = [sys.executable, "-m", "pytest", "-c", str(ROOT / "conformance" / "pytest.ini")]
+    command += ["--rootdir", str(tests), "-n", os.environ.get("WORKERS", str(WORKERS))]
+    command += [*options, *(str(tests / each) for each in (named or SUITES))]
+    environment = {**os.environ, "PYTHONPATH": _python_path()}
+    return subprocess.run(command, cwd=tests, env=environment, check=False).returncode
+
+
+def _python_path() -> str:
+    known = os.environ.get("PYTHONPATH")
+    return str(ROOT) if known is None else f"{ROOT}{os.pathsep}{known}"
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(sys.argv[1:]))

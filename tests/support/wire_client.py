@@ -52,12 +52,17 @@ class WireClient:
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         if context is not None:
             self.socket = context.wrap_socket(self.socket, server_hostname="localhost")
-        self.connection = Connection(
-            Role.CLIENT,
-            ConnectionOptions(
-                container_id="wire-test", hostname="localhost", limits=limits or AmqpLimits()
-            ),
+        self._prepare(
+            Connection(
+                Role.CLIENT,
+                ConnectionOptions(
+                    container_id="wire-test", hostname="localhost", limits=limits or AmqpLimits()
+                ),
+            )
         )
+
+    def _prepare(self, connection: Connection) -> None:
+        self.connection = connection
         self.events: list[Event] = []
         self._handle = 0
         self._session: Session | None = None

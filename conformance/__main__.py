@@ -38,6 +38,8 @@ def run_tests(tests: Path, arguments: list[str]) -> int:
     options = [each for each in arguments if each not in named]
     command = [sys.executable, "-m", "pytest", "-c", str(ROOT / "conformance" / "pytest.ini")]
     command += ["--rootdir", str(tests), "-n", os.environ.get("WORKERS", str(WORKERS))]
+    # The order counts (see plugin.py): whoever is free takes the next one.
+    command += ["--dist", "load", "--maxschedchunk", "1"]
     command += [*options, *(str(tests / each) for each in (named or SUITES))]
     environment = {**os.environ, "PYTHONPATH": _python_path()}
     return subprocess.run(command, cwd=tests, env=environment, check=False).returncode

@@ -30,6 +30,8 @@ RECORDS = st.builds(
     bare=st.binary(max_size=60),
     annotation_count=st.integers(1, 65_535),
     annotation_pairs=st.binary(min_size=1, max_size=60),
+    delivery_annotation_count=st.integers(1, 65_535),
+    delivery_annotation_pairs=st.binary(min_size=1, max_size=60),
 )
 
 
@@ -50,6 +52,8 @@ def test_records_come_back_from_a_chunk(records: list[Record]) -> None:
         assert (unpacked.expires_ms, unpacked.ttl_ms) == (record.expires_ms, expected_ttl)
         assert unpacked.annotation_count == record.annotation_count
         assert unpacked.annotation_pairs == record.annotation_pairs
+        assert unpacked.delivery_annotation_count == record.delivery_annotation_count
+        assert unpacked.delivery_annotation_pairs == record.delivery_annotation_pairs
 
 
 @given(st.lists(RECORDS, min_size=1, max_size=8))

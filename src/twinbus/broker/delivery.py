@@ -24,7 +24,8 @@ _SEQUENCE = encode_value(Symbol("x-opt-sequence-number")) + b"\x81"
 _ENQUEUED = encode_value(Symbol("x-opt-enqueued-time")) + b"\x83"
 _LOCKED_UNTIL = encode_value(Symbol("x-opt-locked-until")) + b"\x83"
 _STATE = encode_value(Symbol("x-opt-message-state")) + b"\x54"
-_LOCK_TOKEN = b"\x00\x53\x71\xc1\x24\x02" + encode_value(Symbol("x-opt-lock-token")) + b"\x98"
+_LOCK_TOKEN_KEY = encode_value(Symbol("x-opt-lock-token")) + b"\x98"
+_LOCK_TOKEN = b"\x00\x53\x71\xc1\x24\x02" + _LOCK_TOKEN_KEY
 
 _I64 = Struct(">q")
 _RUN = Struct(">Q")
@@ -47,9 +48,19 @@ def header_section(priority: int, ttl_ms: int | None, delivery_count: int) -> by
     return b"\x00\x53\x70\xc0" + bytes((len(fields) + 1, 5)) + fields
 
 
-def lock_token_section(token: bytes) -> bytes:
-    """The delivery annotations of a locked message."""
-    return _LOCK_TOKEN + token_uuid(token).bytes
+def delivery_annotations_section(token: bytes | None, record: Record) -> bytes:
+    """The lock token if the message is locked, then the sender's delivery annotations."""
+    count, pairs = record.delivery_annotation_count, record.delivery_annotation_pairs
+    if not count:
+        return b"" if token is None else _LOCK_TOKEN + token_uuid(token).bytes
+    if token is not None:
+        count, pairs = count + 1, _LOCK_TOKEN_KEY + token_uuid(token).bytes + pairs
+    return b"\x00\x53\x71" + _map32(count, pairs)
+
+
+def _map32(pair_count: int, pairs: bytes) -> bytes:
+    size, count = len(pairs) + 4, 2 * pair_count
+    return b"\xd1" + size.to_bytes(4, "big") + count.to_bytes(4, "big") + pairs
 
 
 def annotations_section(
@@ -66,10 +77,7 @@ def annotations_section(
     if state:
         pairs.append(_STATE + bytes((state,)))
     body = b"".join(pairs) + record.annotation_pairs
-    count = 2 * (len(pairs) + record.annotation_count)
-    return (
-        b"\x00\x53\x72\xd1" + (len(body) + 4).to_bytes(4, "big") + count.to_bytes(4, "big") + body
-    )
+    return b"\x00\x53\x72" + _map32(len(pairs) + record.annotation_count, body)
 
 
 def delivered_message(
@@ -109,7 +117,7 @@ def encode_record(
     return b"".join(
         (
             header_section(priority, record.ttl_ms, delivery_count),
-            b"" if token is None else lock_token_section(token),
+            delivery_annotations_section(token, record),
             annotations_section(seq, enqueued_ms, locked_until_ms, state, record),
             record.bare,
         )

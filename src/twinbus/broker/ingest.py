@@ -198,11 +198,14 @@ def _incoming(
     if (
         sections.header is None
         and sections.message_annotations is None
+        and sections.delivery_annotations is None
         and description.default_ttl_ms is None
     ):
         return IncomingMessage(PLAIN + bare)
     record = Record(bare)
     due_ms = None
+    if sections.delivery_annotations is not None:
+        _take_delivery_annotations(payload, sections.delivery_annotations, record, limits)
     if sections.message_annotations is not None:
         due_ms = _take_annotations(payload, sections.message_annotations, record, limits)
         if due_ms is not None and due_ms <= now.wall_ms:
@@ -230,6 +233,20 @@ def _take_annotations(
     record.annotation_count = len(pairs)
     record.annotation_pairs = b"".join(pairs)
     return due_ms
+
+
+def _take_delivery_annotations(
+    payload: bytes, span: tuple[int, int], record: Record, limits: AmqpLimits
+) -> None:
+    """Keep these as well: Service Bus hands a sender's delivery annotations on to the receiver."""
+    annotations, _ = decode_value(payload, span[0], span[1], Budget(limits))
+    pairs = [
+        encode_value(key) + encode_value(value)
+        for key, value in annotations.items()
+        if key not in BROKER_ANNOTATIONS
+    ]
+    record.delivery_annotation_count = len(pairs)
+    record.delivery_annotation_pairs = b"".join(pairs)
 
 
 def _due_ms(value: object) -> int | None:

@@ -36,8 +36,12 @@ def check_ids(payload: bytes, span: Span) -> None:
 
 def check_property_sizes(payload: bytes, sections: MessageSections, limits: AmqpLimits) -> None:
     """Refuse properties that are too large; for messages longer than one property may be."""
-    annotations, own = sections.message_annotations, sections.application_properties
-    spans = [span for span in (annotations, sections.properties, own) if span is not None]
+    maps = (
+        sections.delivery_annotations,
+        sections.message_annotations,
+        sections.application_properties,
+    )
+    spans = [span for span in (*maps, sections.properties) if span is not None]
     if sum(end - start for start, end in spans) > PROPERTIES_BYTES_MAX:
         raise AmqpError(
             Condition.ARGUMENT_OUT_OF_RANGE,
@@ -48,7 +52,7 @@ def check_property_sizes(payload: bytes, sections: MessageSections, limits: Amqp
         properties = decode_properties(payload, sections.properties)
         for name in properties.__slots__:
             _check_property(name.replace("_", "-"), getattr(properties, name))
-    for span in (annotations, own):
+    for span in maps:
         if span is not None and _is_long(span):
             values, _end = decode_value(payload, span[0], span[1], Budget(limits))
             for key, value in values.items():

@@ -46,6 +46,8 @@ def _moved(record: Record, outcome: DeadLetter, count: int, pairs: bytes) -> Inc
         priority=record.priority,
         annotation_count=record.annotation_count + count,
         annotation_pairs=record.annotation_pairs + pairs,
+        delivery_annotation_count=record.delivery_annotation_count,
+        delivery_annotation_pairs=record.delivery_annotation_pairs,
     )
     return IncomingMessage(pack_record(moved))
 

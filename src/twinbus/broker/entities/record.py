@@ -9,6 +9,7 @@ Rule 2: a plain message costs one byte of overhead, because most messages are pl
                  [priority u8]                     if PRIORITY
                  [expires_ms i64, ttl_ms u32]      if EXPIRY
                  [pair count u16, length u32, raw] if ANNOTATIONS
+                 [pair count u16, length u32, raw] if DELIVERY_ANNOTATIONS
                  bare message
 """
 
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 PRIORITY = 0x01
 EXPIRY = 0x02
 ANNOTATIONS = 0x04
+DELIVERY_ANNOTATIONS = 0x08
 
 TTL_MS_HEADER_MAX = 0xFFFFFFFF
 """The AMQP header holds a TTL as an unsigned 32-bit number; longer ones are shown as this."""
@@ -49,6 +51,9 @@ class Record:
     annotation_count: int = 0
     annotation_pairs: bytes = b""
     """User annotations as encoded key/value pairs, to be copied behind the broker's own."""
+    delivery_annotation_count: int = 0
+    delivery_annotation_pairs: bytes = b""
+    """The same for delivery annotations, which few senders write."""
 
 
 @dataclass(slots=True)
@@ -78,6 +83,10 @@ def pack_record(record: Record) -> bytes:
         flags |= ANNOTATIONS
         parts.append(_PAIRS.pack(record.annotation_count, len(record.annotation_pairs)))
         parts.append(record.annotation_pairs)
+    if record.delivery_annotation_count:
+        flags |= DELIVERY_ANNOTATIONS
+        pairs = record.delivery_annotation_pairs
+        parts += (_PAIRS.pack(record.delivery_annotation_count, len(pairs)), pairs)
     parts[0] = bytes((flags,))
     parts.append(record.bare)
     return b"".join(parts)
@@ -100,6 +109,11 @@ def unpack_record(blob: bytes, start: int, end: int) -> Record:
         record.annotation_count, length = _PAIRS.unpack_from(blob, position)
         position += _PAIRS.size
         record.annotation_pairs = blob[position : position + length]
+        position += length
+    if flags & DELIVERY_ANNOTATIONS:
+        record.delivery_annotation_count, length = _PAIRS.unpack_from(blob, position)
+        position += _PAIRS.size
+        record.delivery_annotation_pairs = blob[position : position + length]
         position += length
     record.bare = blob[position:end]
     return record

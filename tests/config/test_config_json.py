@@ -94,18 +94,6 @@ def test_topics_are_refused_by_name() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        ("RequiresSession", True),
-    ],
-)
-def test_a_feature_that_does_not_exist_yet_is_refused_with_its_queue(name: str, value: Any) -> None:
-    text = refusal(config({"Name": "q", "Properties": {name: value}}))
-    assert "in queue 'q' of namespace 'ns'" in text
-    assert "not supported yet" in text
-
-
-@pytest.mark.parametrize(
     "properties",
     [
         {"LockDuration": "PT0.001S"},

@@ -77,7 +77,6 @@ def test_numbers_have_a_range_and_its_ends_belong_to_it(name: str, low: int, hig
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        ("requires_session", True),
         ("enable_partitioning", True),
         ("auto_delete_on_idle_ms", 300_000),
     ],

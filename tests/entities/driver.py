@@ -187,7 +187,11 @@ class Driver:
         match request:
             case LoadNext():
                 chunks = store.load_chunks(
-                    queue_id, request.after_seq, READ_AHEAD_BYTES, READ_AHEAD_CHUNKS
+                    queue_id,
+                    request.after_seq,
+                    READ_AHEAD_BYTES,
+                    READ_AHEAD_CHUNKS,
+                    request.lane.session,
                 )
                 return lambda: machine.chunks_loaded(request, chunks)
             case LoadBlob():

@@ -51,6 +51,12 @@ def share_of(sheet: Sheet, records: Sequence[bytes], places: Iterable[int], **ro
     return replace(put, share=Share(sheet, sum(1 << place for place in chosen)))
 
 
+def in_session(session: str, first_seq: int, count: int = 10) -> list[PutChunk]:
+    """A chunk of one session, as a list to be spread among other ops."""
+    blob = b"messages from %d" % first_seq
+    return [PutChunk(ChunkRow(1, first_seq, count, 1_000, None, blob, session))]
+
+
 def counters(
     next_seq: int, messages: int, *, queue_id: int = 1, deferred: int = 0, scheduled: int = 0
 ) -> PutCounters:

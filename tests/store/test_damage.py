@@ -9,7 +9,7 @@ from random import Random
 import apsw
 import pytest
 
-from tests.store.builders import all_chunks, chunk, counters, entity
+from tests.store.builders import all_chunks, chunk, counters, entity, in_session
 from tests.store.files import as_killed, fingerprint, flip_bit
 from tests.store.workload import Workload, content
 from twinbus.broker.store import schema
@@ -17,6 +17,7 @@ from twinbus.broker.store.connection import require_sqlite_version
 from twinbus.broker.store.port import (
     PutScheduled,
     PutSeen,
+    PutSessionState,
     PutState,
     SeenRow,
     Tombstone,
@@ -254,6 +255,43 @@ def test_damaged_ids_are_reported(closed_store: Path) -> None:
 
     with pytest.raises(StoreCorrupt, match="ids"):
         SqliteStore(closed_store).open()
+
+
+@pytest.mark.parametrize(
+    ("sql", "said"),
+    [
+        ("UPDATE session_chunk SET session = 'b' WHERE id & 0xff = 1", "session"),
+        ("DELETE FROM session_chunk WHERE id & 0xff = 11", "lacks its session"),
+        ("INSERT INTO session_chunk VALUES ((1 << 40) | 99, 'a', 0)", "not there"),
+    ],
+)
+def test_damaged_sessions_are_reported(store_path: Path, sql: str, said: str) -> None:
+    """M3, M8: a chunk that changes its session would be handed to somebody else."""
+    store = SqliteStore(store_path)
+    store.open()
+    store.commit([entity(), *in_session("a", 1), *in_session("b", 11), counters(21, 20)])
+    store.close()
+    execute(store_path, sql)
+
+    with pytest.raises(StoreCorrupt, match=said):
+        SqliteStore(store_path).open()
+
+
+def test_a_damaged_session_state_is_reported(store_path: Path) -> None:
+    """M3, M8."""
+    store = SqliteStore(store_path)
+    store.open()
+    store.commit([entity(), PutSessionState(1, "a", b"good", 5)])
+    store.close()
+    execute(store_path, "UPDATE session_state SET blob = x'626164'")
+
+    store = SqliteStore(store_path)
+    store.open()
+    with pytest.raises(StoreCorrupt, match="state of a session"):
+        store.load_session_state(1, "a")
+    with pytest.raises(StoreCorrupt, match="state of a session"):
+        store.verify_all()
+    store.close()
 
 
 def make_it_of_the_first_format(path: Path) -> None:

@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from tests.store.workload import Workload, answers_in_time, content
+from tests.store.workload import Workload, answers_about_sessions, answers_in_time, content
 from twinbus.broker.store.memory import MemoryStore
 from twinbus.broker.store.port import Op, Recovered
 from twinbus.broker.store.sqlite import SqliteStore
@@ -83,6 +83,9 @@ class TwoDrivers(RuleBasedStateMachine):
             for after_seq in (0, 7):
                 assert self.sqlite.load_chunks(queue_id, after_seq, 900, 9) == (
                     self.memory.load_chunks(queue_id, after_seq, 900, 9)
+                )
+                assert answers_about_sessions(self.sqlite, queue_id, after_seq) == (
+                    answers_about_sessions(self.memory, queue_id, after_seq)
                 )
                 assert self.sqlite.load_deferred_seqs(queue_id, after_seq, 9) == (
                     self.memory.load_deferred_seqs(queue_id, after_seq, 9)

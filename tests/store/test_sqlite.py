@@ -9,7 +9,7 @@ import apsw
 import pytest
 
 from tests.store.builders import MEBIBYTE, all_chunks, chunk, counters, entity
-from twinbus.broker.store import audit, housekeeping, reads, schema
+from twinbus.broker.store import audit, housekeeping, reads, schema, session_audit
 from twinbus.broker.store.port import (
     DeleteChunks,
     DeleteEntity,
@@ -173,7 +173,7 @@ def test_a_load_sees_tombstones_and_states_of_the_same_commit(sqlite_store: Sqli
     ("module", "name"),
     [
         (module, name)
-        for module in (reads, audit)
+        for module in (reads, audit, session_audit)
         for name, value in vars(module).items()
         if isinstance(value, str) and value.startswith("SELECT") and "{" not in value
         if name != "_CHUNK_COLUMNS"

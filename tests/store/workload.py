@@ -26,6 +26,7 @@ from twinbus.broker.store.port import (
     PutMeta,
     PutScheduled,
     PutSeen,
+    PutSessionState,
     PutState,
     QueueCounters,
     Recovered,
@@ -37,6 +38,7 @@ from twinbus.broker.store.port import (
 
 QUEUES_MAX = 4
 CHUNK_MESSAGES_MAX = 12
+SESSIONS = ("", "a", "é")
 
 
 @dataclass
@@ -108,7 +110,13 @@ class Workload:
         books.chunks[first_seq] = set(range(first_seq, first_seq + count))
         expires_ms = random.choice((None, random.randint(1, 50)))
         row = ChunkRow(
-            books.queue_id, first_seq, count, random.randint(0, 99), expires_ms, self._blob(random)
+            books.queue_id,
+            first_seq,
+            count,
+            random.randint(0, 99),
+            expires_ms,
+            self._blob(random),
+            _session_in(books, random),
         )
         return [PutChunk(row), books.counters()]
 
@@ -190,7 +198,8 @@ class Workload:
         if random.random() < 0.7:
             first_seq = books.take_seqs(1)
             books.chunks[first_seq] = {first_seq}
-            row = ChunkRow(books.queue_id, first_seq, 1, 5, None, self._blob(random))
+            session = _session_in(books, random)
+            row = ChunkRow(books.queue_id, first_seq, 1, 5, None, self._blob(random), session)
             ops.append(PutChunk(row))
         return [*ops, books.counters()]
 
@@ -205,6 +214,14 @@ class Workload:
         if random.random() < 0.3:
             ops.append(ForgetSeen(books.queue_id, random.randint(1, books.seen_page)))
         return ops
+
+    def note_session_state(self, random: Random) -> list[Op]:
+        books = self._any_queue(random)
+        if books is None:
+            return []
+        state = random.choice((None, self._blob(random)))
+        session = random.choice(SESSIONS)
+        return [PutSessionState(books.queue_id, session, state, random.randint(1, 50))]
 
     def put_meta(self, random: Random) -> list[Op]:
         return [PutMeta(random.choice("abc"), random.randint(0, 99))]
@@ -228,6 +245,11 @@ class Workload:
         return books, random.choice(sorted(books.chunks))
 
 
+def _session_in(books: QueueBooks, random: Random) -> str | None:
+    """Every third queue has sessions, and then every chunk has one."""
+    return random.choice(SESSIONS) if books.queue_id % 3 == 0 else None
+
+
 def _run_in(seqs: set[int], random: Random) -> list[int]:
     """A random run of consecutive members."""
     run = [random.choice(sorted(seqs))]
@@ -243,6 +265,7 @@ def content(store: Store, recovered: Recovered) -> dict[str, Any]:
             store.load_chunks(entity.queue_id, 0, 1 << 30, 1_000_000),
             store.load_scheduled(entity.queue_id, 0, 1_000_000),
             store.load_deferred_seqs(entity.queue_id, 0, 1_000_000),
+            answers_about_sessions(store, entity.queue_id, 0),
         )
         for entity in recovered.entities
     }
@@ -252,8 +275,18 @@ def content(store: Store, recovered: Recovered) -> dict[str, Any]:
         "meta": recovered.meta,
         "next_queue_id": recovered.next_queue_id,
         "seen": recovered.seen,
+        "sessions": recovered.sessions,
         "queues": queues,
     }
+
+
+def answers_about_sessions(store: Store, queue_id: int, after_seq: int) -> Any:
+    """What a store answers to the questions about sessions."""
+    return (
+        [store.load_chunks(queue_id, after_seq, 900, 9, session) for session in SESSIONS],
+        [store.load_session_state(queue_id, session) for session in SESSIONS],
+        [store.load_sessions_updated(queue_id, 20, skip, 2) for skip in (0, 1)],
+    )
 
 
 def answers_in_time(store: Store, queue_id: int, now_ms: int) -> Any:

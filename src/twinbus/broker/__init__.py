@@ -9,7 +9,7 @@ namespace.py   one namespace: its queues, its store, its commits
 lookups.py     what queue machines ask of the store
 catalogue.py   the queues of a namespace by name
 peer.py        one client connection, with attaching, sending, receiving, settling,
-               replies, cbs and management beside it; admission (its tokens),
+               replies, cbs, management, sessions (links, desk) beside it; admission (its tokens),
                input_gate (whether it is read from), offences (what the log says)
 ingest.py      bytes from a sender to a stored message; delivery.py the way back
 throttle.py    when to say ServerBusy

@@ -21,6 +21,7 @@ from twinbus.broker.management import ManagementDesk
 from twinbus.broker.receiving import ReceivingEnd
 from twinbus.broker.replies import ReplyEnd, RequestEnd
 from twinbus.broker.sending import SendingEnd
+from twinbus.broker.session_links import SessionClaim, session_wanted
 from twinbus.entity_path import Address, parse_address
 from twinbus.errors import InvalidEntityPath
 
@@ -28,11 +29,10 @@ if TYPE_CHECKING:
     from twinbus.broker.peer import Peer
 
 AnyLink = SendingLink | ReceivingLink
-AnyEnd = SendingEnd | ReceivingEnd | RequestEnd | ReplyEnd
+AnyEnd = SendingEnd | ReceivingEnd | RequestEnd | ReplyEnd | SessionClaim
 
 SETTLED = 1
 BATCH_SIZE = Symbol("com.microsoft:max-message-batch-size")
-SESSION_FILTER = "com.microsoft:session-filter"
 
 
 def open_end(peer: Peer, link: AnyLink) -> None:
@@ -44,6 +44,10 @@ def open_end(peer: Peer, link: AnyLink) -> None:
             return
     except AmqpError as error:
         link.refuse(error)
+        return
+    if isinstance(end, SessionClaim):
+        # It is answered when the session is there.
+        peer.keep(link, end)
         return
     attach = link.peer
     size_max = None
@@ -90,7 +94,7 @@ def _end_for(peer: Peer, link: AnyLink) -> AnyEnd:
         )
     if target_of(queue) is not None:
         raise not_here(queue)
-    _check_filter(link)
+    wanted = session_wanted(link, queue)
     if not queue.description.status.can_receive:
         raise AmqpError(
             Condition.ENTITY_DISABLED,
@@ -98,6 +102,8 @@ def _end_for(peer: Peer, link: AnyLink) -> AnyEnd:
             f"from: it is {queue.description.status}.",
         )
     deletes = link.peer.snd_settle_mode == SETTLED
+    if wanted is not None:
+        return SessionClaim(peer, link, queue, address.path, wanted, deletes_on_receipt=deletes)
     return ReceivingEnd(peer, link, queue, address.path, deletes_on_receipt=deletes)
 
 
@@ -151,14 +157,3 @@ def _queue(peer: Peer, address: Address) -> Queue:
         )
     queue.accessed_at_ms = peer.now.wall_ms
     return queue
-
-
-def _check_filter(link: AnyLink) -> None:
-    """A filter that is not understood must not be ignored: its client would get too much."""
-    source = link.peer.source
-    for name in (source.filter if source is not None else None) or {}:
-        if str(name) == SESSION_FILTER:
-            raise AmqpError(
-                Condition.NOT_ALLOWED, "This queue has no sessions. Receive without a session id."
-            )
-        raise AmqpError(Condition.NOT_IMPLEMENTED, "Filters on a link are not offered.")

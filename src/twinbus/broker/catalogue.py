@@ -77,6 +77,9 @@ class Catalogue:
                         recovered.counters.get(dead_id, _empty(dead_id)),
                         recovered.seen.get(entity.queue_id, []),
                     )
+                    sessions = self._machines[entity.path].sessions
+                    if sessions is not None:
+                        sessions.recover(recovered.sessions.get(entity.queue_id, []))
         for entity in recovered.entities:
             if entity.kind == KIND_RULE:
                 owner = self._machines[entity.path.rpartition("/rules/")[0]]

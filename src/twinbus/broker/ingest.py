@@ -110,7 +110,7 @@ def ingest(
         else:
             messages.append(_incoming(payload, sections, description, limits, now))
     if description.needs_facts:
-        _read_facts(messages, now)
+        _read_facts(messages, description, now)
     return Ingested(messages, ping_count, len(payload))
 
 
@@ -143,13 +143,21 @@ def ingest_run(
         sections = _checked(payload, 0, len(payload), description, limits)
         messages.append(_incoming(payload, sections, description, limits, now))
     if description.needs_facts:
-        _read_facts(messages, now)
+        _read_facts(messages, description, now)
     return messages
 
 
-def _read_facts(messages: list[IncomingMessage], now: Instant) -> None:
+def _read_facts(
+    messages: list[IncomingMessage], description: QueueDescription, now: Instant
+) -> None:
     for message in messages:
         message.facts = facts_of(message.record, now.wall_ms)
+        if description.requires_session and message.facts.session_id is None:
+            raise AmqpError(
+                Condition.NOT_ALLOWED,
+                f"The queue {description.display_path!r} has sessions, and the message names none. "
+                "Set its session id (the property group-id).",
+            )
 
 
 def _checked(

@@ -31,7 +31,11 @@ def look_up(namespace: Namespace, queue: Queue, request: Request) -> None:
             namespace.read(
                 queue,
                 lambda store: store.load_chunks(
-                    queue_id, request.after_seq, READ_AHEAD_BYTES, READ_AHEAD_CHUNKS
+                    queue_id,
+                    request.after_seq,
+                    READ_AHEAD_BYTES,
+                    READ_AHEAD_CHUNKS,
+                    request.lane.session,
                 ),
                 partial(queue.chunks_loaded, request),
             )

@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from twinbus.amqp.errors import AmqpError, Condition
-from twinbus.amqp.types import Array, Int, Long, Symbol, Timestamp
+from twinbus.amqp.types import Array, Long, Timestamp
 from twinbus.broker.access.claims import Claim
+from twinbus.broker.answers import Answer, AnswerTicket, bad_request, empty, ok, refused
 from twinbus.broker.entities.consumer import Consumer, Grant
 from twinbus.broker.entities.history import DUPLICATE
 from twinbus.broker.entities.outcome import (
@@ -28,6 +29,7 @@ from twinbus.broker.entities.outcome import (
 )
 from twinbus.broker.entities.queue import Queue
 from twinbus.broker.entities.record import IncomingMessage
+from twinbus.broker.entities.sessions import SessionLock
 from twinbus.broker.faults.requests import catch_request
 from twinbus.broker.ingest import FORMAT_MESSAGE, ingest
 from twinbus.broker.metering.tally import Operation, Tally, units_of
@@ -38,8 +40,8 @@ from twinbus.broker.peeking import (
     read_peek,
     read_scheduled,
 )
-from twinbus.broker.replies import Reply, Request
-from twinbus.broker.sending import as_amqp_error
+from twinbus.broker.replies import Request
+from twinbus.broker.session_desk import SessionDesk, session_lock_lost, session_named
 from twinbus.broker.store.port import LoadedChunk, ScheduledRow
 
 if TYPE_CHECKING:
@@ -51,18 +53,6 @@ ITEMS_PER_REQUEST_MAX = 1_000
 
 _LONG_ARRAY, _TIMESTAMP_ARRAY = 0x81, 0x83
 
-_STATUS = {
-    Condition.MESSAGE_LOCK_LOST: 410,
-    Condition.MESSAGE_NOT_FOUND: 404,
-    Condition.NOT_FOUND: 404,
-    Condition.UNAUTHORIZED_ACCESS: 401,
-    Condition.NOT_IMPLEMENTED: 501,
-    Condition.SERVER_BUSY: 503,
-    Condition.INTERNAL_ERROR: 500,
-    Condition.ENTITY_DISABLED: 403,
-    Condition.RESOURCE_LIMIT_EXCEEDED: 403,
-}
-
 _COUNTED_ELSEWHERE = frozenset(
     {
         "com.microsoft:update-disposition",
@@ -71,41 +61,6 @@ _COUNTED_ELSEWHERE = frozenset(
         "com.microsoft:schedule-message",
     }
 )
-
-Answer = Callable[[Reply], None]
-
-
-def ok(body: Any = None) -> Reply:
-    return Reply({"statusCode": Int(200), "statusDescription": "OK"}, body)
-
-
-def empty() -> Reply:
-    return Reply({"statusCode": Int(204), "statusDescription": "No content"})
-
-
-def refused(error: AmqpError) -> Reply:
-    status = {str(key): value for key, value in _STATUS.items()}.get(error.condition, 400)
-    return Reply(
-        {
-            "statusCode": Int(status),
-            "statusDescription": error.description,
-            "errorCondition": Symbol(error.condition),
-        }
-    )
-
-
-class AnswerTicket:
-    """Answers a request once its change is on disk."""
-
-    def __init__(self, answer: Answer, body: Callable[[range], Any] = lambda _seqs: None) -> None:
-        self._answer = answer
-        self._body = body
-
-    def stored(self, seqs: range) -> None:
-        self._answer(ok(self._body(seqs)))
-
-    def failed(self, error: Exception) -> None:
-        self._answer(refused(as_amqp_error(error)))
 
 
 class _SharedTicket:
@@ -141,6 +96,9 @@ class ManagementDesk:
             "com.microsoft:schedule-message": (Claim.SEND, self._schedule),
             "com.microsoft:cancel-scheduled-message": (Claim.SEND, self._cancel),
         }
+        self._sessions = SessionDesk(peer, queue)
+        for name, operation in self._sessions.operations().items():
+            self._operations[name] = (Claim.LISTEN, operation)
 
     def handle(self, request: Request, answer: Answer) -> None:
         try:
@@ -156,7 +114,7 @@ class ManagementDesk:
             if self._queue.is_deleted:
                 raise AmqpError(Condition.NOT_FOUND, "The queue was deleted.")
             if not isinstance(request.body, dict):
-                raise _bad("the body must be a map")
+                raise bad_request("the body must be a map")
             self._count(request.operation)
             body = {str(key): value for key, value in request.body.items()}
             peer, work = self._peer, partial(_tried, operation, body)
@@ -179,6 +137,11 @@ class ManagementDesk:
     # -- locks ----------------------------------------------------------------------------
 
     def _renew(self, body: dict[str, Any], answer: Answer) -> None:
+        if self._queue.sessions is not None:
+            raise AmqpError(
+                Condition.NOT_ALLOWED,
+                "A message of a session has no lock of its own. Renew the session's lock.",
+            )
         now = self._peer.namespace.now()
         ends = [self._queue.renew(token, now) for token in _tokens(body)]
         self._peer.namespace.touch(self._queue)
@@ -193,7 +156,7 @@ class ManagementDesk:
         now = namespace.now()
         found = [queue.locks.find(token, now.monotonic_s) for token in _tokens(body)]
         if not found or None in found:
-            raise _lock_lost()
+            raise _lock_lost() if body.get("session-id") is None else session_lock_lost()
         held = [each for each in found if each is not None]
         self._tally(Operation.SETTLE).took_in(1, len(held), 0, 0)
         ticket = _SharedTicket(AnswerTicket(answer), len(held))
@@ -209,33 +172,43 @@ class ManagementDesk:
         first = max(1, _whole(body, "from-sequence-number"))
         count = min(_whole(body, "message-count"), PEEK_COUNT_MAX)
         if count < 1:
-            raise _bad("message-count must be at least 1")
+            raise bad_request("message-count must be at least 1")
         queue = self._queue
+        session = None if body.get("session-id") is None else session_named(body)
 
         def found(rows: tuple[list[LoadedChunk], list[ScheduledRow]]) -> None:
             messages = peeked(queue, rows, first, count, self._peer.namespace.now())
             self._gave_out(Operation.PEEK, messages)
             answer(ok({"messages": messages}) if messages else empty())
 
-        self._peer.namespace.read(queue, partial(read_peek, queue, first, count), found)
+        self._peer.namespace.read(queue, partial(read_peek, queue, first, count, session), found)
 
     def _receive(self, body: dict[str, Any], answer: Answer) -> None:
         seqs = [_seq(value) for value in _items(body, "sequence-numbers")]
         if len(set(seqs)) != len(seqs):
-            raise _bad("a sequence number must not stand twice")
+            raise bad_request("a sequence number must not stand twice")
         deletes = body.get("receiver-settle-mode") == 0
         queue = self._queue
+        lock = None if queue.sessions is None else self._sessions.held(body)
         self._peer.namespace.read(
             queue,
             partial(read_deferred, queue, seqs),
-            partial(self._received, seqs, deletes, answer),
+            partial(self._received, seqs, deletes, lock, answer),
         )
 
     def _received(
-        self, seqs: list[int], deletes: bool, answer: Answer, rows: list[LoadedChunk | None] | None
+        self,
+        seqs: list[int],
+        deletes: bool,
+        lock: SessionLock | None,
+        answer: Answer,
+        rows: list[LoadedChunk | None] | None,
     ) -> None:
         if rows is None:
             answer(refused(_too_much()))
+            return
+        if lock is not None and lock.is_over:
+            answer(refused(session_lock_lost()))
             return
         queue, now = self._queue, self._peer.namespace.now()
         chunks = [None if row is None else queue.shelf.adopt(row) for row in rows]
@@ -244,14 +217,18 @@ class ManagementDesk:
             for seq, chunk, row in zip(seqs, chunks, rows, strict=True)
             if chunk is not None and row is not None
         ]
-        if all(queue.is_deferred(chunk, index, now) for chunk, index, _blob in wanted) and (
-            len(wanted) == len(seqs)
+        session = None if lock is None else lock.session
+        if len(wanted) == len(seqs) and all(
+            chunk.session == session and queue.is_deferred(chunk, index, now)
+            for chunk, index, _blob in wanted
         ):
             messages = []
             for chunk, index, blob in wanted:
                 # Handing out one message of a chunk may give the chunk's bytes back.
                 chunk.blob = blob if chunk.blob is None else chunk.blob
-                taker = Consumer(_unused, unsettled_max=1, deletes_on_receipt=deletes, credit=1)
+                taker = Consumer(
+                    _unused, unsettled_max=1, deletes_on_receipt=deletes, credit=1, session=lock
+                )
                 messages.append(deferred_message(queue.take_deferred(chunk, index, taker, now)))
             self._gave_out(Operation.RECEIVE, messages)
             reply = ok({"messages": messages})
@@ -272,7 +249,7 @@ class ManagementDesk:
     def _schedule(self, body: dict[str, Any], answer: Answer) -> None:
         namespace, queue = self._peer.namespace, self._queue
         if queue.is_dead_letter_queue or not queue.description.takes_messages:
-            raise _bad("messages can be sent to a queue or a topic only")
+            raise bad_request("messages can be sent to a queue or a topic only")
         if not queue.description.status.can_send:
             raise AmqpError(Condition.ENTITY_DISABLED, "The queue takes no messages.")
         now = namespace.now()
@@ -281,10 +258,10 @@ class ManagementDesk:
         for entry in _items(body, "messages"):
             payload = entry.get("message") if isinstance(entry, dict) else None
             if not isinstance(payload, bytes):
-                raise _bad("each of the messages must be a map with a binary message")
+                raise bad_request("each of the messages must be a map with a binary message")
             taken = ingest(payload, FORMAT_MESSAGE, queue.description, self._peer.limits, now)
             if not taken.messages:
-                raise _bad("a ping cannot be scheduled")
+                raise bad_request("a ping cannot be scheduled")
             messages += taken.messages
             size += taken.byte_count
         for message in messages:
@@ -338,32 +315,32 @@ def _items(body: dict[str, Any], key: str) -> list[Any]:
     value = body.get(key)
     items = list(value.items) if isinstance(value, Array) else value
     if not isinstance(items, list) or not items:
-        raise _bad(f"{key} must be a list with at least one entry")
+        raise bad_request(f"{key} must be a list with at least one entry")
     if len(items) > ITEMS_PER_REQUEST_MAX:
-        raise _bad(f"{key} may have {ITEMS_PER_REQUEST_MAX} entries, not {len(items)}")
+        raise bad_request(f"{key} may have {ITEMS_PER_REQUEST_MAX} entries, not {len(items)}")
     return items
 
 
 def _tokens(body: dict[str, Any]) -> list[bytes]:
     tokens = _items(body, "lock-tokens")
     if not all(isinstance(token, UUID) for token in tokens):
-        raise _bad("lock-tokens must hold uuids")
+        raise bad_request("lock-tokens must hold uuids")
     if len(set(tokens)) != len(tokens):
         # The second one would find its lock gone, after the first had settled the message.
-        raise _bad("a lock token must not stand twice")
+        raise bad_request("a lock token must not stand twice")
     return [token.bytes_le for token in tokens]
 
 
 def _whole(body: dict[str, Any], key: str) -> int:
     value = body.get(key)
     if not isinstance(value, int) or isinstance(value, bool):
-        raise _bad(f"{key} must be a whole number")
+        raise bad_request(f"{key} must be a whole number")
     return int(value)
 
 
 def _seq(value: Any) -> int:
     if not isinstance(value, int) or isinstance(value, bool):
-        raise _bad("a sequence number must be a whole number")
+        raise bad_request("a sequence number must be a whole number")
     return int(value)
 
 
@@ -377,15 +354,11 @@ def _outcome(body: dict[str, Any], queue: Queue) -> Outcome:
         return DEFER
     if status == "suspended":
         if queue.is_dead_letter_queue:
-            raise _bad("a dead-letter queue has no dead-letter queue")
+            raise bad_request("a dead-letter queue has no dead-letter queue")
         return DeadLetter(
             str(body.get("deadletter-reason") or ""), str(body.get("deadletter-description") or "")
         )
-    raise _bad("disposition-status must be completed, abandoned, defered or suspended")
-
-
-def _bad(reason: str) -> AmqpError:
-    return AmqpError(Condition.ARGUMENT_ERROR, f"The request is wrong: {reason}.")
+    raise bad_request("disposition-status must be completed, abandoned, defered or suspended")
 
 
 def _lock_lost() -> AmqpError:

@@ -190,6 +190,9 @@ class Namespace:
         if self.faults.is_calm or not holds_back(self, queue):
             for grant in queue.pump(now):
                 grant.consumer.deliver(grant)
+        if queue.sessions is not None:
+            for tell in queue.sessions.take_news():
+                tell()
         for request in queue.take_requests():
             look_up(self, queue, request)
         if queue.is_dirty:

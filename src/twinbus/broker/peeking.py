@@ -16,6 +16,7 @@ from twinbus.broker.delivery import (
 )
 from twinbus.broker.entities.chunk import Chunk
 from twinbus.broker.entities.consumer import Grant
+from twinbus.broker.entities.facts import facts_of
 from twinbus.broker.entities.queue import Queue
 from twinbus.broker.entities.record import unpack_record
 from twinbus.broker.store.port import SEQ_MAX, LoadedChunk, ScheduledRow, Store
@@ -27,22 +28,28 @@ REPLY_BYTES_MAX = 1 << 20
 DEFERRED_BYTES_MAX = 32 << 20
 _READ_BYTES = 1 << 20
 _READ_CHUNKS = 64
+_READ_ROWS = 64
 
 Found = tuple[list[LoadedChunk], list[ScheduledRow]]
 
 
-def read_peek(queue: Queue, first: int, count: int, store: Store) -> Found:
-    """Chunks and scheduled messages from ``first`` on: enough for ``count`` messages."""
+def read_peek(queue: Queue, first: int, count: int, session: str | None, store: Store) -> Found:
+    """Chunks and scheduled messages from ``first`` on: enough for ``count`` messages.
+
+    With ``session``, only those of that session.
+    """
     if first > SEQ_MAX:
         return [], []
     queue_id = queue.queue_id
-    scheduled = store.load_scheduled(queue_id, first - 1, count)
+    scheduled = _read_scheduled_from(queue_id, first, count, session, store)
     holding = store.load_chunk_holding(queue_id, first)
-    chunks = [] if holding is None else [holding]
     after = first - 1 if holding is None else holding.row.last_seq
+    if holding is not None and session is not None and holding.row.session != session:
+        holding = None
+    chunks = [] if holding is None else [holding]
     live = sum(_live_count(chunk, first) for chunk in chunks)
     while live < count and sum(len(chunk.row.blob) for chunk in chunks) < REPLY_BYTES_MAX:
-        more = store.load_chunks(queue_id, after, _READ_BYTES, _READ_CHUNKS)
+        more = store.load_chunks(queue_id, after, _READ_BYTES, _READ_CHUNKS, session)
         if not more:
             break
         after = more[-1].row.last_seq
@@ -50,6 +57,19 @@ def read_peek(queue: Queue, first: int, count: int, store: Store) -> Found:
         live += sum(_live_count(chunk, first) for chunk in found)
         chunks += found
     return chunks, scheduled
+
+
+def _read_scheduled_from(
+    queue_id: int, first: int, count: int, session: str | None, store: Store
+) -> list[ScheduledRow]:
+    if session is None:
+        return store.load_scheduled(queue_id, first - 1, count)
+    found: list[ScheduledRow] = []
+    after = first - 1
+    while len(found) < count and (rows := store.load_scheduled(queue_id, after, _READ_ROWS)):
+        after = rows[-1].seq
+        found += [row for row in rows if facts_of(row.blob).session_id == session]
+    return found
 
 
 def _live_count(chunk: LoadedChunk, first: int) -> int:

@@ -494,4 +494,7 @@ class Peer(asyncio.Protocol):
     def detach(self, link: Any, error: AmqpError) -> None:
         """End a link from our side."""
         self._forget(link)
-        link.detach(error)
+        if link.is_attached:
+            link.detach(error)
+        else:
+            link.refuse(error)

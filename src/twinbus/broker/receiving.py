@@ -19,6 +19,7 @@ from twinbus.broker.delivery import PLAIN_FRAME_OVERHEAD_BYTES, delivered_messag
 from twinbus.broker.entities.consumer import Consumer, Grant
 from twinbus.broker.entities.locks import TOKEN, LockRun
 from twinbus.broker.entities.queue import Queue
+from twinbus.broker.entities.sessions import SessionLock
 from twinbus.broker.metering.tally import Operation, units_between
 
 if TYPE_CHECKING:
@@ -104,6 +105,7 @@ class ReceivingEnd:
         path: str,
         *,
         deletes_on_receipt: bool,
+        session: SessionLock | None = None,
     ) -> None:
         self._peer = peer
         self._link = link
@@ -114,6 +116,7 @@ class ReceivingEnd:
             unsettled_max=peer.limits.unsettled_per_link_max,
             deletes_on_receipt=deletes_on_receipt,
             allowance=peer.allowance,
+            session=session,
         )
         self._received = peer.namespace.meter.tally(path, Operation.RECEIVE)
         self.settled = peer.namespace.meter.tally(path, Operation.SETTLE)
@@ -127,6 +130,9 @@ class ReceivingEnd:
 
     def opened(self) -> None:
         self.queue.attach(self.consumer)
+        if self._link.credit or self._link.is_draining:
+            # The answer to a session's attach may come later than the first flow.
+            self.on_credit()
 
     def on_credit(self) -> None:
         """The client changed its credit, or wants what there is and the rest back (drain)."""
@@ -244,6 +250,9 @@ class ReceivingEnd:
         """The receiver is gone; its locks run on (rule M2), but not with all that it knows."""
         self._end_grant()
         self.queue.detach(self.consumer)
+        if self.consumer.session is not None:
+            # Others may have the session now.
+            self._peer.namespace.touch(self.queue)
         self.consumer.deliver = _nowhere
 
 

@@ -57,6 +57,8 @@ class Batch:
     """Chunks whose earliest expiry changed."""
     removed: list[tuple[Chunk, int]] = field(default_factory=list)
     """What close() wrote down as gone, in case it has to be written again."""
+    session_states: dict[str, bytes | None] = field(default_factory=dict)
+    """What holders of sessions noted down."""
     tickets: list[Ticket] = field(default_factory=list)
     notes: list[Note] = field(default_factory=list)
     """What the witness will be told."""

@@ -55,6 +55,7 @@ class Chunk:
         "moving",
         "newly_gone",
         "returned",
+        "session",
         "starts",
         "times_idle",
         "unsaved",
@@ -62,7 +63,13 @@ class Chunk:
     )
 
     def __init__(
-        self, first_seq: int, count: int, enqueued_ms: int, expires_ms: int | None, blob: bytes
+        self,
+        first_seq: int,
+        count: int,
+        enqueued_ms: int,
+        expires_ms: int | None,
+        blob: bytes,
+        session: str | None = None,
     ) -> None:
         self.first_seq = first_seq
         self.count = count
@@ -70,6 +77,7 @@ class Chunk:
         self.expires_ms = expires_ms
         self.expiries: dict[int, int] = {}
         self.blob: bytes | None = blob
+        self.session = session
         self.starts = chunk_starts(blob, count)
         self.cursor = 0
         self.gone = 0
@@ -93,7 +101,9 @@ class Chunk:
     def from_store(cls, loaded: LoadedChunk) -> Chunk:
         """A chunk as it was left on disk: locks are void, everything else is kept."""
         row = loaded.row
-        chunk = cls(row.first_seq, row.count, row.enqueued_ms, row.expires_ms, row.blob)
+        chunk = cls(
+            row.first_seq, row.count, row.enqueued_ms, row.expires_ms, row.blob, row.session
+        )
         for first, last in loaded.gone:
             chunk.gone |= span_mask(first - row.first_seq, last - first + 1)
         for seq, (delivery_count, deferred) in loaded.states.items():
@@ -155,6 +165,12 @@ class Chunk:
         # A deferred message is taken from the middle: those before it still wait their turn.
         if self.in_window and start == self.next_free()[0]:
             self.cursor = start + count
+
+    def set_free(self, mask: int) -> None:
+        """Let the messages be handed out from the window again, once the chunk is in one."""
+        self.busy &= ~mask
+        self.returned &= ~mask
+        self.cursor = 0
 
     def put_aside(self, mask: int) -> int:
         """The messages in ``mask`` that are deferred and free to be taken."""

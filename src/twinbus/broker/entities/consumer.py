@@ -5,9 +5,13 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from twinbus.broker.entities.chunk import Chunk
 from twinbus.broker.entities.locks import LockRun
+
+if TYPE_CHECKING:
+    from twinbus.broker.entities.sessions import SessionLock
 
 
 def _nobody() -> None:
@@ -60,6 +64,8 @@ class Consumer:
     """It is in the queue's list of consumers that may have room."""
     allowance: Allowance | None = None
     """What its connection may hold, if that is limited."""
+    session: SessionLock | None = None
+    """The session it receives from, in a queue that has sessions."""
 
     def room(self) -> int:
         """How many messages it can be given right now."""
@@ -111,6 +117,11 @@ class Turns:
     def discard(self, consumer: Consumer) -> None:
         self._consumers.discard(consumer)
         consumer.credit = 0
+
+    def clear(self) -> None:
+        """Nobody is to be given anything any more."""
+        for consumer in list(self._consumers):
+            self.discard(consumer)
 
     @property
     def has_anyone(self) -> bool:

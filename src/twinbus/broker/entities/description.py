@@ -200,7 +200,6 @@ _WINDOW_RANGE: Final = (DUPLICATE_WINDOW_MS_MIN, DUPLICATE_WINDOW_MS_MAX)
 # Property -> (the value that means "off", what the feature is called).
 _NOT_SUPPORTED_YET: Final[dict[str, tuple[object, str]]] = {
     "auto_delete_on_idle_ms": (None, "deleting an idle queue"),
-    "requires_session": (False, "a queue with sessions"),
     "enable_partitioning": (False, "a partitioned queue"),
 }
 

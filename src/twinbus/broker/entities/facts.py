@@ -10,7 +10,7 @@ from typing import NamedTuple
 from twinbus.amqp.decode import decode_value
 from twinbus.amqp.limits import Budget
 from twinbus.amqp.sections import property_field, scan_message
-from twinbus.broker.entities.record import Record, unpack_record
+from twinbus.broker.entities.record import IncomingMessage, Record, unpack_record
 
 _MESSAGE_ID, _GROUP_ID = 0, 10
 _PARTITION_KEY = "x-opt-partition-key"
@@ -42,6 +42,11 @@ def facts_of(record: bytes, arrived_ms: int = 0) -> MessageFacts:
         _partition_key(taken_apart),
         arrived_ms,
     )
+
+
+def session_of(message: IncomingMessage) -> str | None:
+    """The session that a message belongs to."""
+    return (message.facts or facts_of(message.record)).session_id
 
 
 def _as_text(value: object) -> str | None:

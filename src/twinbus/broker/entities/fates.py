@@ -44,6 +44,8 @@ def remove(queue: Queue, chunk: Chunk, mask: int) -> None:
     if not mask:
         return
     queue.deferred_count -= (chunk.deferred & mask).bit_count()
+    if queue.sessions is not None:
+        queue.sessions.left(chunk.session or "", (mask & ~chunk.deferred).bit_count())
     queue.message_count -= mask.bit_count()
     queue.byte_count -= chunk.size_of(mask)
     chunk.mark_gone(mask)
@@ -55,7 +57,11 @@ def give_back(queue: Queue, chunk: Chunk, mask: int) -> None:
     """Hand the messages out again, at their old place. Deferred ones stay put aside."""
     mask &= ~(chunk.gone | chunk.deferred | chunk.locked | chunk.moving)
     if mask:
-        queue.lane.returned.add(chunk, mask)
+        lane = queue.lane_of(chunk)
+        if lane is None:
+            chunk.set_free(mask)
+        else:
+            lane.returned.add(chunk, mask)
     queue.shelf.release(chunk)
 
 
@@ -75,12 +81,17 @@ def fail_attempt(queue: Queue, chunk: Chunk, mask: int) -> None:
         dead_letter(queue, chunk, exhausted, MAX_DELIVERIES, None)
     if mask & ~exhausted:
         queue.batch.returns.append((chunk, mask & ~exhausted))
+        if queue.sessions is not None:
+            queue.sessions.returning(chunk.session or "")
         restore_expiry(queue, chunk)
 
 
 def defer(queue: Queue, chunk: Chunk, mask: int) -> None:
     note(queue, Happening.DEFERRED, chunk, mask)
-    queue.deferred_count += (mask & ~chunk.deferred).bit_count()
+    newly = (mask & ~chunk.deferred).bit_count()
+    queue.deferred_count += newly
+    if queue.sessions is not None:
+        queue.sessions.left(chunk.session or "", newly)
     chunk.deferred |= mask
     for index in _indexes(mask):
         _save_state(queue, chunk, index)

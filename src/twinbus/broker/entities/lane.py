@@ -30,7 +30,8 @@ READ_AHEAD_CHUNKS = 256
 class Lane:
     """What is handed out next, and to whom."""
 
-    def __init__(self, shelf: Shelf, last_seq: int) -> None:
+    def __init__(self, shelf: Shelf, last_seq: int, session: str | None = None) -> None:
+        self.session = session
         self._shelf = shelf
         self._window: deque[Chunk] = deque()
         self._window_bytes = 0
@@ -80,6 +81,8 @@ class Lane:
         self.loaded_through = chunk.last_seq
         self._shelf.keep(chunk)
         chunk.in_window = True
+        # Messages before it may have been set free while no lane had the chunk.
+        chunk.cursor = 0
         self._window.append(chunk)
         self._window_bytes += len(chunk.blob or b"")
 
@@ -102,3 +105,11 @@ class Lane:
         while self._window:
             self._leave_window(self._window.popleft())
         self.returned.drop_blobs()
+
+    def close(self) -> None:
+        """Its session is let go. What came back waits on disk like what was never handed out."""
+        self.turns.clear()
+        self.rest()
+        for chunk in self.returned.take():
+            chunk.set_free(chunk.returned)
+            self._shelf.release(chunk)

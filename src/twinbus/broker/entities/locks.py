@@ -40,6 +40,7 @@ class LockRun:
         "renewals",
         "renewed_until_s",
         "run_id",
+        "session",
         "start",
         "unsettled",
     )
@@ -54,6 +55,7 @@ class LockRun:
         locked_until_ms: int,
         consumer: Consumer | None,
     ) -> None:
+        self.session = None if consumer is None else consumer.session
         self.run_id = run_id
         self.chunk = chunk
         self.start = start
@@ -115,9 +117,13 @@ class LockTable:
             run_id = self._chance.getrandbits(64)
         run = LockRun(run_id, chunk, start, count, deadline_s, locked_until_ms, consumer)
         self._runs[run_id] = run
-        heappush(self._deadlines, (deadline_s, run_id))
-        if len(self._deadlines) > 2 * len(self._runs) + DEADLINES_SPARE:
-            self._compact()
+        if run.session is None:
+            heappush(self._deadlines, (deadline_s, run_id))
+            if len(self._deadlines) > 2 * len(self._runs) + DEADLINES_SPARE:
+                self._compact()
+        else:
+            # It ends with its session, which keeps the time for all of them.
+            run.session.runs[run_id] = run
         chunk.locked |= run.unsettled
         chunk.busy |= run.unsettled
         return run
@@ -150,6 +156,8 @@ class LockTable:
             run.consumer.gave_back(mask.bit_count())
         if not run.unsettled:
             del self._runs[run.run_id]
+            if run.session is not None:
+                del run.session.runs[run.run_id]
 
     def renew(self, run: LockRun, index: int, deadline_s: float) -> None:
         run.renewed_until_s[index] = deadline_s

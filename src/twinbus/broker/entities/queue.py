@@ -13,10 +13,11 @@ Rule 3: nothing is shown to anyone before it is on disk. Changes are collected i
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable
 from random import Random
 
-from twinbus.broker.entities import fates
+from twinbus.broker.entities import fates, handing_out
 from twinbus.broker.entities.batch import Arrival, Batch, Ticket
 from twinbus.broker.entities.calendar import Calendar
 from twinbus.broker.entities.chunk import Chunk, span_mask
@@ -35,9 +36,10 @@ from twinbus.broker.entities.outcome import (
 )
 from twinbus.broker.entities.record import IncomingMessage, expiry_of
 from twinbus.broker.entities.requests import FindTimes, LoadBlob, LoadNext, Request
+from twinbus.broker.entities.sessions import Sessions
 from twinbus.broker.entities.shelf import Shelf
 from twinbus.broker.entities.witness import Happening, Witness
-from twinbus.broker.entities.writing import close, undo
+from twinbus.broker.entities.writing import close, tickets_of, undo
 from twinbus.broker.store.port import LoadedChunk, Op, QueueCounters, ScheduledRow
 from twinbus.clock import Instant
 
@@ -68,6 +70,9 @@ class Queue:
         self.scheduled_count = counters.scheduled_count
         self.shelf = Shelf()
         self.lane = Lane(self.shelf, counters.next_seq - 1)
+        self.sessions: Sessions | None = None
+        if description.requires_session and dead_letters is not None:
+            self.sessions = Sessions(self)
         self.locks = LockTable(chance)
         self.batch = Batch()
         self.in_flight: Batch | None = None
@@ -80,6 +85,7 @@ class Queue:
         """Wall time of the last attach or change, as far as this process knows."""
         self._calendar = Calendar(self.shelf.grace)
         self._requests: list[Request] = []
+        self._load_count = 0
         self._blobs_asked: set[int] = set()
         if self.message_count or self.scheduled_count:
             self._requests.append(FindTimes())
@@ -96,7 +102,7 @@ class Queue:
     @property
     def is_reading(self) -> bool:
         """Messages that could be handed out are on their way from disk."""
-        return self.lane.is_loading or bool(self._blobs_asked)
+        return self._load_count > 0 or bool(self._blobs_asked)
 
     @property
     def active_count(self) -> int:
@@ -197,10 +203,15 @@ class Queue:
         # All that comes back is marked so while its chunk is unsaved and cannot be forgotten.
         for chunk, mask in batch.returns:
             fates.give_back(self, chunk, mask)
+            if self.sessions is not None:
+                self.sessions.returned(chunk.session or "")
         self._mark_saved(landed)
         for chunk in self.saving:
             self._calendar.note_expiry(chunk.expires_ms)
-            self.lane.append_committed(chunk)
+            if self.sessions is None:
+                self.lane.append_committed(chunk)
+            else:
+                self.sessions.arrived(chunk)
         for arrival in batch.scheduled:
             self._calendar.note_due(min(message.due_ms or 0 for message in arrival.messages))
         for chunk in landed:
@@ -208,7 +219,7 @@ class Queue:
         self._calendar.landed(batch.unscheduled)
         if batch.swept:
             self._requests.append(FindTimes())
-        told = self._tickets_of(batch)
+        told = tickets_of(self, batch)
         self.saving = []
         if self.history is not None:
             self.history.landed()
@@ -228,18 +239,6 @@ class Queue:
         for chunk in self.batch.chunks():
             # It changed again while the batch was on its way.
             chunk.unsaved = True
-
-    def _tickets_of(self, batch: Batch) -> list[tuple[Ticket, range]]:
-        told: list[tuple[Ticket, range]] = [(ticket, range(0)) for ticket in batch.tickets]
-        seq = self.saving[0].first_seq if self.saving else 0
-        for arrivals in (batch.arrivals, batch.scheduled):
-            if arrivals is batch.scheduled:
-                seq = self.next_seq - sum(len(each.messages) for each in batch.scheduled)
-            for messages, ticket, _is_ours in arrivals:
-                if ticket is not None:
-                    told.append((ticket, range(seq, seq + len(messages))))
-                seq += len(messages)
-        return told
 
     def failed(self) -> list[Ticket]:
         """The store refused the changes in flight; who asked for them must be told so."""
@@ -261,62 +260,39 @@ class Queue:
     # -- receiving ------------------------------------------------------------------------
 
     def attach(self, consumer: Consumer) -> None:
-        self.lane.turns.add(consumer)
+        self._lane_for(consumer).turns.add(consumer)
 
     def detach(self, consumer: Consumer) -> None:
-        """The receiver is gone. Its locks stay until they run out (rule M2)."""
+        """The receiver is gone. Its locks stay until they run out (rule M2); not its session."""
+        if self.sessions is not None and consumer.session is not None:
+            self.sessions.release(consumer.session, is_failure=False)
+            return
         self.lane.turns.discard(consumer)
         if not self.lane.turns.has_anyone:
             self.lane.rest()
 
     def wake(self, consumer: Consumer) -> None:
         """The consumer may have room now."""
-        self.lane.turns.wake(consumer)
+        lane = self._lane_for(consumer)
+        lane.turns.wake(consumer)
+        if self.sessions is not None:
+            self.sessions.stir(lane)
+
+    def _lane_for(self, consumer: Consumer) -> Lane:
+        return self.lane if consumer.session is None else consumer.session.lane
+
+    def lane_of(self, chunk: Chunk) -> Lane | None:
+        """Where the messages of a chunk are handed out; None while nobody has their session."""
+        return self.lane if self.sessions is None else self.sessions.lane_of(chunk.session or "")
 
     def pump(self, now: Instant) -> list[Grant]:
         """Hand out what can be handed out."""
-        grants: list[Grant] = []
-        if self.description.status.can_receive:
-            self._pump(self.lane, now, grants)
-        return grants
+        if not self.description.status.can_receive:
+            return []
+        return handing_out.pump(self, now)
 
-    def _pump(self, lane: Lane, now: Instant, grants: list[Grant]) -> None:
-        while (consumer := lane.turns.first()) is not None:
-            source = self._next_source(lane, now)
-            if source is None:
-                break
-            grants.append(self._grant(consumer, *source, now))
-            lane.turns.next()
-        if consumer is not None and not lane.is_loading and lane.needs_more():
-            lane.is_loading = True
-            self._requests.append(LoadNext(lane, lane.loaded_through, lane.committed_through))
-
-    def _next_source(self, lane: Lane, now: Instant) -> tuple[Chunk, int, int] | None:
-        """The oldest messages that can be handed out: (chunk, index, count)."""
-        returned = self._first_fresh(lane.returned.first, now)
-        head = self._first_fresh(lane.head, now)
-        if returned is None:
-            return None if head is None else (head, *head.next_free())
-        index, count = returned.next_returned()
-        seq = returned.first_seq + index
-        if head is not None and head.first_seq + head.next_free()[0] < seq:
-            return head, *head.next_free()
-        if returned.blob is None:
-            # Later ones wait for it, so that what comes back keeps its place.
-            self._ask_blob(returned)
-            return None
-        return returned, index, count
-
-    def _first_fresh(self, first: Callable[[], Chunk | None], now: Instant) -> Chunk | None:
-        """The first chunk, once nothing in it has expired."""
-        while (chunk := first()) is not None:
-            if not fates.expire(self, chunk, now):
-                return chunk
-        return None
-
-    def _grant(
-        self, consumer: Consumer, chunk: Chunk, start: int, free: int, now: Instant
-    ) -> Grant:
+    def grant(self, consumer: Consumer, chunk: Chunk, start: int, free: int, now: Instant) -> Grant:
+        """Hand over as many of the free messages from ``start`` as the consumer has room for."""
         blob = chunk.blob
         if blob is None:
             raise RuntimeError("messages are handed out with their bytes")
@@ -339,6 +315,9 @@ class Queue:
     def _lock(
         self, chunk: Chunk, start: int, count: int, now: Instant, consumer: Consumer | None
     ) -> LockRun:
+        if consumer is not None and consumer.session is not None:
+            until_ms = consumer.session.locked_until_ms
+            return self.locks.grant(chunk, start, count, math.inf, until_ms, consumer)
         duration_ms = self.description.lock_duration_ms
         deadline_s = now.monotonic_s + duration_ms / 1000
         return self.locks.grant(
@@ -388,7 +367,7 @@ class Queue:
 
     def take_deferred(self, chunk: Chunk, index: int, consumer: Consumer, now: Instant) -> Grant:
         """Hand out one message that is_deferred()."""
-        return self._grant(consumer, chunk, index, 1, now)
+        return self.grant(consumer, chunk, index, 1, now)
 
     def is_deferred(self, chunk: Chunk, index: int, now: Instant) -> bool:
         """Whether a message is put aside and free to be taken."""
@@ -409,6 +388,8 @@ class Queue:
 
     def expire_locks(self, now: Instant) -> None:
         """Locks that ran out count as a failed attempt."""
+        if self.sessions is not None:
+            self.sessions.expire(now)
         for run, mask in self.locks.expired(now.monotonic_s):
             if run.consumer is not None:
                 self.wake(run.consumer)
@@ -422,6 +403,8 @@ class Queue:
         if self.history is not None:
             at_ms = self.history.next_sweep_ms(self.description.duplicate_detection_window_ms)
             times.append(None if at_ms is None else now.later_s(at_ms))
+        if self.sessions is not None:
+            times.append(self.sessions.next_timer_s())
         return min((at for at in times if at is not None), default=None)
 
     def handle_timer(self, now: Instant) -> None:
@@ -435,8 +418,11 @@ class Queue:
     def chunks_loaded(self, request: LoadNext, loaded: Iterable[LoadedChunk]) -> None:
         lane = request.lane
         lane.is_loading = False
+        self._load_count -= 1
         if lane.loaded_through == request.after_seq and lane.turns.has_anyone:
             lane.append_loaded(loaded, request.through_seq)
+            if self.sessions is not None:
+                self.sessions.stir(lane)
 
     def blob_loaded(self, request: LoadBlob, loaded: LoadedChunk | None) -> None:
         chunk = request.chunk
@@ -450,6 +436,8 @@ class Queue:
         if not chunk.returned:
             chunk.drop_blob()
         self.shelf.release(chunk)
+        if self.sessions is not None and (lane := self.lane_of(chunk)) is not None:
+            self.sessions.stir(lane)
 
     def expired_loaded(self, loaded: Iterable[LoadedChunk], now: Instant) -> None:
         found = False
@@ -478,15 +466,23 @@ class Queue:
         self._calendar.note_expiry(next_expiry_ms)
         self._calendar.note_due(next_due_ms)
 
+    def ask_next(self, lane: Lane) -> None:
+        """Have the next chunks of a lane read, unless they are on their way."""
+        if not lane.is_loading and lane.needs_more():
+            lane.is_loading = True
+            self._load_count += 1
+            self._requests.append(LoadNext(lane, lane.loaded_through, lane.committed_through))
+
     def with_blob(self, chunk: Chunk, action: Callable[[], None]) -> None:
         """Do something that needs the chunk's bytes, now or when they have been read."""
         if chunk.blob is not None:
             action()
             return
         chunk.waiters.append(action)
-        self._ask_blob(chunk)
+        self.ask_blob(chunk)
 
-    def _ask_blob(self, chunk: Chunk) -> None:
+    def ask_blob(self, chunk: Chunk) -> None:
+        """Have the bytes of a chunk read, unless they are on their way."""
         if chunk.first_seq not in self._blobs_asked:
             self._blobs_asked.add(chunk.first_seq)
             self._requests.append(LoadBlob(chunk))

@@ -14,7 +14,10 @@ from twinbus.broker.entities.lane import Lane
 
 @dataclass(frozen=True, slots=True)
 class LoadNext:
-    """Read the chunks of a lane behind ``after_seq``; answer with ``chunks_loaded``."""
+    """Read the chunks of a lane behind ``after_seq``; answer with ``chunks_loaded``.
+
+    A lane with a session is only interested in the chunks of that session.
+    """
 
     lane: Lane
     after_seq: int

@@ -33,6 +33,12 @@ class Returned:
             del self._chunks[heappop(self._order)]
         return None
 
+    def take(self) -> list[Chunk]:
+        """All of them; none is left."""
+        chunks = list(self._chunks.values())
+        self._chunks, self._order = {}, []
+        return chunks
+
     def drop_blobs(self) -> None:
         """Nobody receives: the bytes are read again when somebody does."""
         for chunk in self._chunks.values():

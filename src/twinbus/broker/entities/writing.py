@@ -7,8 +7,8 @@ remains.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from itertools import chain
+from collections.abc import Iterable, Iterator
+from itertools import chain, groupby
 from typing import TYPE_CHECKING
 
 from twinbus.broker.entities.batch import (
@@ -19,6 +19,7 @@ from twinbus.broker.entities.batch import (
     Ticket,
 )
 from twinbus.broker.entities.chunk import Chunk, spans_of
+from twinbus.broker.entities.facts import session_of
 from twinbus.broker.entities.record import IncomingMessage
 from twinbus.broker.entities.sheets import on_sheets, packed
 from twinbus.broker.store.port import (
@@ -31,6 +32,7 @@ from twinbus.broker.store.port import (
     PutCounters,
     PutScheduled,
     PutSeen,
+    PutSessionState,
     PutState,
     QueueCounters,
     SetChunkExpiry,
@@ -53,6 +55,8 @@ def close(queue: Queue, now: Instant) -> list[Op]:
     _put_states(queue, batch, ops)
     _put_expiries(queue, batch, now, ops)
     _put_seen(queue, batch, now, ops)
+    for session, state in batch.session_states.items():
+        ops.append(PutSessionState(queue.queue_id, session, state, now.wall_ms))
     ops.append(PutCounters(counters_of(queue)))
     return ops
 
@@ -69,32 +73,46 @@ def counters_of(queue: Queue) -> QueueCounters:
 
 
 def _put_chunks(queue: Queue, batch: Batch, now: Instant, ops: list[Op]) -> None:
-    for messages in chain.from_iterable(map(on_sheets, _chunk_sized(batch.arrivals))):
+    for session, messages in _portions(queue, batch.arrivals):
         blob, share = packed(messages)
         expiries = [m.expires_ms for m in messages if m.expires_ms is not None]
         expires_ms = min(expiries) if expiries else None
         first_seq, count = queue.next_seq, len(messages)
         queue.next_seq += count
         queue.message_count += count
-        row = ChunkRow(queue.queue_id, first_seq, count, now.wall_ms, expires_ms, blob)
+        row = ChunkRow(queue.queue_id, first_seq, count, now.wall_ms, expires_ms, blob, session)
         ops.append(PutChunk(row, share))
-        chunk = Chunk(first_seq, count, now.wall_ms, expires_ms, blob)
+        chunk = Chunk(first_seq, count, now.wall_ms, expires_ms, blob, session)
         queue.shelf.expect(chunk)
         queue.saving.append(chunk)
 
 
-def _chunk_sized(arrivals: list[Arrival]) -> Iterator[list[IncomingMessage]]:
-    """Everything that arrived, in order, in portions that make a good chunk."""
+def _portions(
+    queue: Queue, arrivals: list[Arrival]
+) -> Iterator[tuple[str | None, list[IncomingMessage]]]:
+    """Everything that arrived, in order; a portion is of one session if the queue has those."""
+    arrived = chain.from_iterable(arrival.messages for arrival in arrivals)
+    if queue.sessions is None:
+        for portion in _chunk_sized(arrived):
+            yield from ((None, messages) for messages in on_sheets(portion))
+        return
+    # The numbers follow the order of arrival, so a chunk ends where another session begins.
+    for session, together in groupby(arrived, key=session_of):
+        for portion in _chunk_sized(together):
+            yield from ((session or "", messages) for messages in on_sheets(portion))
+
+
+def _chunk_sized(messages: Iterable[IncomingMessage]) -> Iterator[list[IncomingMessage]]:
+    """The messages, in order, in portions that make a good chunk."""
     portion: list[IncomingMessage] = []
     size = 0
-    for arrival in arrivals:
-        for message in arrival.messages:
-            length = len(message.record)
-            if portion and (len(portion) == CHUNK_COUNT_MAX or size + length > CHUNK_BYTES_MAX):
-                yield portion
-                portion, size = [], 0
-            portion.append(message)
-            size += length
+    for message in messages:
+        length = len(message.record)
+        if portion and (len(portion) == CHUNK_COUNT_MAX or size + length > CHUNK_BYTES_MAX):
+            yield portion
+            portion, size = [], 0
+        portion.append(message)
+        size += length
     if portion:
         yield portion
 
@@ -154,6 +172,20 @@ def _put_seen(queue: Queue, batch: Batch, now: Instant, ops: list[Op]) -> None:
         ops.append(PutSeen(row))
     if batch.seen_through:
         ops.append(ForgetSeen(queue.queue_id, batch.seen_through))
+
+
+def tickets_of(queue: Queue, batch: Batch) -> list[tuple[Ticket, range]]:
+    """Who is told that the batch is on disk, and the numbers that their messages got."""
+    told: list[tuple[Ticket, range]] = [(ticket, range(0)) for ticket in batch.tickets]
+    seq = queue.saving[0].first_seq if queue.saving else 0
+    for arrivals in (batch.arrivals, batch.scheduled):
+        if arrivals is batch.scheduled:
+            seq = queue.next_seq - sum(len(each.messages) for each in batch.scheduled)
+        for messages, ticket, _is_ours in arrivals:
+            if ticket is not None:
+                told.append((ticket, range(seq, seq + len(messages))))
+            seq += len(messages)
+    return told
 
 
 def undo(queue: Queue, batch: Batch) -> list[Ticket]:

@@ -26,6 +26,7 @@ from twinbus.broker.store.port import (
     PutMeta,
     PutScheduled,
     PutSeen,
+    PutSessionState,
     PutState,
     SetChunkExpiry,
     Tombstone,
@@ -99,6 +100,8 @@ def _put_chunk(op: PutChunk) -> int:
     _check_blob(row.blob)
     if op.share is not None:
         check_share(op.share, row.count)
+    if row.session is not None:
+        _check_session(row.session)
     return row.queue_id
 
 
@@ -146,6 +149,24 @@ def _forget_seen(op: ForgetSeen) -> int:
     return op.queue_id
 
 
+def _check_session(session: str) -> None:
+    if not isinstance(session, str):
+        raise ValueError(f"a session is named by text, not {type(session).__name__}")
+    try:
+        session.encode()
+    except UnicodeEncodeError:
+        raise ValueError("the name of a session holds half a character") from None
+
+
+def _put_session_state(op: PutSessionState) -> int:
+    _check_queue_id(op.queue_id)
+    _check_session(op.session)
+    _check_number("updated_ms", op.updated_ms)
+    if op.state is not None:
+        _check_blob(op.state)
+    return op.queue_id
+
+
 def _put_counters(op: PutCounters) -> int:
     counters = op.counters
     _check_queue_id(counters.queue_id)
@@ -186,6 +207,7 @@ _CHECKS: Final[dict[type[Any], Callable[[Any], int]]] = {
     DeleteScheduled: _delete_scheduled,
     PutSeen: _put_seen,
     ForgetSeen: _forget_seen,
+    PutSessionState: _put_session_state,
     PutCounters: _put_counters,
     PutEntity: _put_entity,
     DeleteEntity: _delete_entity,

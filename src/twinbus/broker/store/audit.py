@@ -29,7 +29,9 @@ from twinbus.broker.store.port import (
     QueueCounters,
     Recovered,
     SeenRow,
+    SessionBook,
 )
+from twinbus.broker.store.session_audit import session_books
 from twinbus.errors import StoreCorrupt
 
 _NEXT_IN_TABLE: Final = "SELECT id FROM {table} WHERE id > ? ORDER BY id LIMIT 1"
@@ -116,7 +118,8 @@ class Audit:
             raise self._damaged("its entities and counters disagree")
         self._balance(live, counters)
         self._check_shares()
-        return Recovered(entities, counters, meta, queue_id_last + 1, self._seen(live))
+        seen, sessions = self._seen(live), self._sessions(live)
+        return Recovered(entities, counters, meta, queue_id_last + 1, seen, sessions)
 
     def _seen(self, live: set[int]) -> dict[int, list[SeenRow]]:
         """The ids that queues remember; these rows are needed whole, and are checked here."""
@@ -138,6 +141,12 @@ class Audit:
         for sql, detail in _LOOSE_ENDS.items():
             if self._connection.execute(sql).get is not None:
                 raise self._damaged(detail)
+
+    def _sessions(self, live: set[int]) -> dict[int, list[SessionBook]]:
+        queues = self._queues_in("session_chunk", frozenset(live), set(self.garbage()))
+        return {
+            queue_id: session_books(self._connection, self._path, queue_id) for queue_id in queues
+        }
 
     def _balance(self, live: set[int], counters: dict[int, QueueCounters]) -> None:
         totals = self._totals(Roster(frozenset(live), 0))

@@ -30,6 +30,7 @@ from twinbus.broker.store.port import (
     PutMeta,
     PutScheduled,
     PutSeen,
+    PutSessionState,
     PutState,
     QueueCounters,
     Recovered,
@@ -67,6 +68,7 @@ class MemoryStore:
             dict(self._meta.rows),
             self._roster.queue_id_last + 1,
             {queue_id: seen for queue_id, queue in queues if (seen := queue.seen())},
+            {queue_id: books for queue_id, queue in queues if (books := queue.session_books())},
         )
 
     def commit(self, ops: Sequence[Op]) -> None:
@@ -115,7 +117,8 @@ class MemoryStore:
         | SetChunkExpiry
         | PutScheduled
         | DeleteScheduled
-        | ForgetSeen,
+        | ForgetSeen
+        | PutSessionState,
         queue: QueueShelf,
         undo: Undo,
     ) -> None:
@@ -136,16 +139,25 @@ class MemoryStore:
                 undo.change(queue.set_scheduled, seq, None)
             case ForgetSeen(_, through_page):
                 queue.forget_seen(through_page, undo)
+            case PutSessionState(_, session, state, updated_ms):
+                noted = None if state is None else (state, updated_ms)
+                undo.change(queue.set_session_state, session, noted)
             case _:
                 assert_never(op)
 
     def load_chunks(
-        self, queue_id: int, after_seq: int, bytes_max: int, count_max: int
+        self,
+        queue_id: int,
+        after_seq: int,
+        bytes_max: int,
+        count_max: int,
+        session: str | None = None,
     ) -> list[LoadedChunk]:
         chunks: list[LoadedChunk] = []
         with self._lock:
             queue = self._queue(queue_id)
-            for first_seq in islice(queue.chunk_keys.starting(after_seq + 1), count_max):
+            keys = queue.chunk_keys if session is None else queue.session_keys(session)
+            for first_seq in islice(keys.starting(after_seq + 1), count_max):
                 chunks.append(queue.loaded(first_seq))
                 bytes_max -= len(chunks[-1].row.blob)
                 if bytes_max <= 0:
@@ -190,6 +202,19 @@ class MemoryStore:
         with self._lock:
             keys = self._queue(queue_id).deferred_keys
             return list(islice(keys.starting(after_seq + 1), count_max))
+
+    def load_session_state(self, queue_id: int, session: str) -> bytes | None:
+        with self._lock:
+            return self._queue(queue_id).session_states.get(session, (None, 0))[0]
+
+    def load_sessions_updated(
+        self, queue_id: int, since_ms: int, skip: int, count_max: int
+    ) -> list[str]:
+        with self._lock:
+            states = self._queue(queue_id).session_states.items()
+            # As UTF-8, like the durable driver.
+            names = sorted((name for name, (_, at) in states if at >= since_ms), key=str.encode)
+            return names[skip : skip + count_max]
 
     def maintain(self) -> bool:
         self._require_open()

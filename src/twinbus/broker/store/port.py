@@ -42,6 +42,8 @@ class ChunkRow:
     expires_ms: int | None
     """The earliest expiry of any message in the chunk, or None when none expires."""
     blob: bytes
+    session: str | None = None
+    """The session that all of them belong to, in a queue with sessions."""
 
     @property
     def last_seq(self) -> int:
@@ -84,6 +86,16 @@ class ScheduledRow:
     seq: int
     due_ms: int
     blob: bytes
+
+
+class SessionBook(NamedTuple):
+    """What one session of a queue holds."""
+
+    session: str
+    active_count: int
+    """Messages that are neither gone nor deferred."""
+    last_seq: int
+    """The end of its newest chunk."""
 
 
 @dataclass(slots=True)
@@ -218,6 +230,16 @@ class ForgetSeen:
 
 
 @dataclass(slots=True)
+class PutSessionState:
+    """Remember what the holder of a session noted down; None forgets it."""
+
+    queue_id: int
+    session: str
+    state: bytes | None
+    updated_ms: int
+
+
+@dataclass(slots=True)
 class PutCounters:
     """Replace the counters of a queue."""
 
@@ -261,6 +283,7 @@ Op: TypeAlias = (
     | DeleteScheduled
     | PutSeen
     | ForgetSeen
+    | PutSessionState
     | PutCounters
     | PutEntity
     | DeleteEntity
@@ -279,6 +302,8 @@ class Recovered:
     """The lowest queue id that was never used."""
     seen: dict[int, list[SeenRow]] = field(default_factory=dict)
     """The pages of ids that each queue remembers, ascending."""
+    sessions: dict[int, list[SessionBook]] = field(default_factory=dict)
+    """The sessions with messages of each queue that has any, in the order of their oldest chunk."""
 
 
 class StoreStatistics(NamedTuple):
@@ -308,10 +333,16 @@ class Store(Protocol):
         """
 
     def load_chunks(
-        self, queue_id: int, after_seq: int, bytes_max: int, count_max: int
+        self,
+        queue_id: int,
+        after_seq: int,
+        bytes_max: int,
+        count_max: int,
+        session: str | None = None,
     ) -> list[LoadedChunk]:
         """Chunks with first_seq > after_seq, ascending, at most ``count_max`` of them.
 
+        With ``session``, only those of that session.
         Stops at the chunk with which the blobs reach ``bytes_max``, so that a queue with
         anything left always gives at least one chunk.
         """
@@ -336,6 +367,14 @@ class Store(Protocol):
 
     def load_deferred_seqs(self, queue_id: int, after_seq: int, count_max: int) -> list[int]:
         """Sequence numbers above after_seq whose state says deferred, ascending."""
+
+    def load_session_state(self, queue_id: int, session: str) -> bytes | None:
+        """What was noted down for the session."""
+
+    def load_sessions_updated(
+        self, queue_id: int, since_ms: int, skip: int, count_max: int
+    ) -> list[str]:
+        """Sessions whose state was noted down at ``since_ms`` or later, by name."""
 
     def maintain(self) -> bool:
         """One slice (about 20 ms) of housekeeping, by the writer when idle.

@@ -22,18 +22,30 @@ from twinbus.broker.store.sheets import reference, select
 from twinbus.errors import StoreCorrupt
 
 _CHUNK_COLUMNS: Final = (
-    "SELECT chunk.id, count, enqueued_ms, chunk.crc, blob, expires_ms, expiry.crc"
+    "SELECT chunk.id, count, enqueued_ms, chunk.crc, blob, expires_ms, expiry.crc,"
+    " session, session_chunk.crc"
+)
+_FROM_CHUNK: Final = (
+    " FROM chunk LEFT JOIN expiry ON expiry.id = chunk.id"
+    " LEFT JOIN session_chunk ON session_chunk.id = chunk.id"
 )
 _AFTER: Final = (
-    _CHUNK_COLUMNS + " FROM chunk LEFT JOIN expiry USING (id)"
-    " WHERE chunk.id > ? AND chunk.id <= ? ORDER BY chunk.id LIMIT ?"
+    _CHUNK_COLUMNS + _FROM_CHUNK + " WHERE chunk.id > ? AND chunk.id <= ? ORDER BY chunk.id LIMIT ?"
 )
 _HOLDING: Final = (
-    _CHUNK_COLUMNS + " FROM chunk LEFT JOIN expiry USING (id)"
-    " WHERE chunk.id >= ? AND chunk.id <= ? ORDER BY chunk.id DESC LIMIT 1"
+    _CHUNK_COLUMNS
+    + _FROM_CHUNK
+    + " WHERE chunk.id >= ? AND chunk.id <= ? ORDER BY chunk.id DESC LIMIT 1"
+)
+_OF_SESSION: Final = (
+    _CHUNK_COLUMNS + " FROM session_chunk LEFT JOIN chunk ON chunk.id = session_chunk.id"
+    " LEFT JOIN expiry ON expiry.id = session_chunk.id"
+    " WHERE session_chunk.id >> 40 = ? AND session = ? AND session_chunk.id > ?"
+    " ORDER BY session_chunk.id LIMIT ?"
 )
 _EXPIRED: Final = (
-    _CHUNK_COLUMNS + " FROM expiry LEFT JOIN chunk USING (id)"
+    _CHUNK_COLUMNS + " FROM expiry LEFT JOIN chunk ON chunk.id = expiry.id"
+    " LEFT JOIN session_chunk ON session_chunk.id = expiry.id"
     " WHERE expiry.id >> 40 = ? AND expires_ms <= ? ORDER BY expires_ms, expiry.id LIMIT ?"
 )
 _SHARE: Final = "SELECT sheet_id, crc, selection FROM share WHERE id = ?"
@@ -56,7 +68,17 @@ _DEFERRED: Final = (
     "SELECT id FROM state INDEXED BY state_deferred"
     " WHERE deferred = 1 AND id > ? AND id <= ? ORDER BY id LIMIT ?"
 )
-
+_SESSION_STATE: Final = (
+    "SELECT id, session, updated_ms, crc, blob FROM session_state"
+    " WHERE id >> 40 = ? AND session = ?"
+)
+_SESSION_STATES: Final = (
+    "SELECT id, session, updated_ms, crc, blob FROM session_state WHERE id BETWEEN ? AND ?"
+)
+_SESSIONS_UPDATED: Final = (
+    "SELECT session FROM session_state WHERE id >> 40 = ? AND updated_ms >= ?"
+    " ORDER BY session LIMIT ? OFFSET ?"
+)
 
 _Detail = TypeVar("_Detail")
 
@@ -75,8 +97,15 @@ class RowReader:
         """The sheets that were read last. An id never comes again, so none of them is stale."""
 
     def load_chunks(
-        self, queue_id: int, after_seq: int, bytes_max: int, count_max: int
+        self,
+        queue_id: int,
+        after_seq: int,
+        bytes_max: int,
+        count_max: int,
+        session: str | None = None,
     ) -> list[LoadedChunk]:
+        if session is not None:
+            return self._load_session(queue_id, session, after_seq, bytes_max, count_max)
         after, last = queue_id << SEQ_BITS | after_seq, queue_id << SEQ_BITS | SEQ_MAX
         rows: list[ChunkRow] = []
         with self._snapshot() as cursor:
@@ -86,6 +115,44 @@ class RowReader:
                 if bytes_max <= 0:
                     break
             return self._with_details(cursor, rows)
+
+    def _load_session(
+        self, queue_id: int, session: str, after_seq: int, bytes_max: int, count_max: int
+    ) -> list[LoadedChunk]:
+        chunks: list[LoadedChunk] = []
+        after = queue_id << SEQ_BITS | after_seq
+        with self._snapshot() as cursor:
+            # The details of each are fetched with the same cursor, hence the list.
+            for values in list(cursor.execute(_OF_SESSION, (queue_id, session, after, count_max))):
+                row = self._chunk(*values)
+                # Between two chunks of a session there may be many of others.
+                chunks += self._with_details(cursor, [row])
+                bytes_max -= len(row.blob)
+                if bytes_max <= 0:
+                    break
+        return chunks
+
+    def load_session_state(self, queue_id: int, session: str) -> bytes | None:
+        with reading(self._path):
+            found = self._connection.execute(_SESSION_STATE, (queue_id, session))
+            for values in found:
+                return self._session_state(*values)
+        return None
+
+    def load_sessions_updated(
+        self, queue_id: int, since_ms: int, skip: int, count_max: int
+    ) -> list[str]:
+        with reading(self._path):
+            limits = (queue_id, since_ms, count_max, skip)
+            found = self._connection.execute(_SESSIONS_UPDATED, limits)
+            return [session for (session,) in found]
+
+    def _session_state(
+        self, row_id: int, session: str, updated_ms: int, crc: int, state: bytes
+    ) -> bytes:
+        if seal.of_note(row_id >> SEQ_BITS, session, updated_ms, state) != crc:
+            raise self._damaged(row_id, 1, "the state of a session does not match its checksum")
+        return state
 
     def load_chunk_holding(self, queue_id: int, seq: int) -> LoadedChunk | None:
         queue = queue_id << SEQ_BITS
@@ -143,6 +210,8 @@ class RowReader:
                 pass
             for _ in self._states(cursor, *everything[:2]):
                 pass
+            for values in cursor.execute(_SESSION_STATES, everything[:2]):
+                self._session_state(*values)
 
     @contextmanager
     def _snapshot(self) -> Iterator[apsw.Cursor]:
@@ -169,17 +238,22 @@ class RowReader:
         blob: bytes,
         expires_ms: int | None,
         expiry_crc: int | None,
+        session: str | None,
+        session_crc: int | None,
     ) -> ChunkRow:
         if row_id is None:
-            raise StoreCorrupt(path=self._path, detail="an expiry names a chunk that is not there")
+            detail = "an expiry or a session names a chunk that is not there"
+            raise StoreCorrupt(path=self._path, detail=detail)
         if seal.of_blob(row_id, count, enqueued_ms, blob) != crc:
             if blob:
                 raise self._damaged(row_id, count, "a chunk does not match its checksum")
             blob = self._shared(row_id, count, enqueued_ms, crc)
         if expires_ms is not None and seal.of_pair(row_id, expires_ms) != expiry_crc:
             raise self._damaged(row_id, count, "an expiry does not match its checksum")
+        if session is not None and seal.of_values(row_id, session) != session_crc:
+            raise self._damaged(row_id, count, "the session of a chunk does not match its checksum")
         queue_id, first_seq = row_id >> SEQ_BITS, row_id & SEQ_MAX
-        return ChunkRow(queue_id, first_seq, count, enqueued_ms, expires_ms, blob)
+        return ChunkRow(queue_id, first_seq, count, enqueued_ms, expires_ms, blob, session)
 
     def _shared(self, row_id: int, count: int, enqueued_ms: int, crc: int) -> bytes:
         """The bytes of a chunk that refers to a sheet."""

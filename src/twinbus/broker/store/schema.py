@@ -9,6 +9,8 @@
     share      a chunk's messages on a sheet      same id as the chunk, whose blob is empty then
     sheet      messages that chunks share         id = commit number << 20 | which of the commit
     seen       ids of messages, by the page       id = queue_id << 40 | page
+    session_chunk  which session a chunk is of    same id as the chunk
+    session_state  a session's own notes          id = queue_id << 40 | counting up
     counters, entity                              one row per queue
     garbage    deleted queues that still have rows
     meta       the namespace's own values
@@ -97,6 +99,16 @@ _ADDED_IN_2: Final = (
         " DELETE FROM sheet WHERE id = OLD.sheet_id AND NOT EXISTS"
         " (SELECT 1 FROM share WHERE sheet_id = OLD.sheet_id); END"
     ),
+    (
+        "CREATE TABLE session_chunk (id INTEGER PRIMARY KEY, session TEXT NOT NULL,"
+        " crc INTEGER NOT NULL) STRICT"
+    ),
+    "CREATE INDEX session_chunk_by_name ON session_chunk (id >> 40, session)",
+    (
+        "CREATE TABLE session_state (id INTEGER PRIMARY KEY, session TEXT NOT NULL,"
+        " updated_ms INTEGER NOT NULL, crc INTEGER NOT NULL, blob BLOB NOT NULL) STRICT"
+    ),
+    "CREATE UNIQUE INDEX session_state_by_name ON session_state (id >> 40, session)",
 )
 
 VERSIONS: Final = {1: _VERSION_1, 2: _VERSION_1 + _ADDED_IN_2}
@@ -107,4 +119,14 @@ STATEMENTS: Final = VERSIONS[FORMAT_VERSION]
 
 # Tables whose rows belong to a queue by the high bits of their id. Shares go before their chunks:
 # a share without a chunk would be damage.
-QUEUE_TABLES: Final = ("share", "chunk", "expiry", "tombstone", "state", "scheduled", "seen")
+QUEUE_TABLES: Final = (
+    "share",
+    "chunk",
+    "expiry",
+    "tombstone",
+    "state",
+    "scheduled",
+    "seen",
+    "session_chunk",
+    "session_state",
+)

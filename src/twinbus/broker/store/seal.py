@@ -38,3 +38,8 @@ def of_values(*values: str | int | bytes) -> int:
 def of_bytes(content: bytes) -> int:
     """For a chunk that refers to a sheet."""
     return crc32(content)
+
+
+def of_note(queue_id: int, session: str, updated_ms: int, state: bytes) -> int:
+    """For the states of sessions."""
+    return crc32(state, of_values(queue_id, session, updated_ms))

@@ -12,7 +12,15 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Generic, TypeAlias, TypeVar
 
-from twinbus.broker.store.port import ChunkRow, LoadedChunk, ScheduledRow, SeenRow, Share
+from twinbus.broker.store.port import (
+    SEQ_MAX,
+    ChunkRow,
+    LoadedChunk,
+    ScheduledRow,
+    SeenRow,
+    SessionBook,
+    Share,
+)
 from twinbus.broker.store.sheets import packed_selection, select
 from twinbus.broker.store.sorted_keys import SortedKeys
 
@@ -58,6 +66,8 @@ class QueueShelf:
         self._states: dict[int, State] = {}
         self._scheduled: dict[int, ScheduledRow] = {}
         self._seen: dict[int, SeenRow] = {}
+        self.session_states: dict[str, tuple[bytes, int]] = {}
+        self._session_keys: dict[str, SortedKeys[int]] = {}
         self.chunk_keys: SortedKeys[int] = SortedKeys()
         self.expiry_keys: SortedKeys[tuple[int, int]] = SortedKeys()
         self.state_keys: SortedKeys[int] = SortedKeys()
@@ -69,11 +79,15 @@ class QueueShelf:
         previous = self._chunks.pop(first_seq, None)
         if previous is not None:
             self.chunk_keys.remove(first_seq)
+            if previous.session is not None:
+                self._leave_session(previous.session, first_seq)
             if previous.expires_ms is not None:
                 self.expiry_keys.remove((previous.expires_ms, first_seq))
         if row is not None:
             self._chunks[first_seq] = row
             self.chunk_keys.add(first_seq)
+            if row.session is not None:
+                self._session_keys.setdefault(row.session, SortedKeys()).add(first_seq)
             if row.expires_ms is not None:
                 self.expiry_keys.add((row.expires_ms, first_seq))
         return previous
@@ -119,6 +133,37 @@ class QueueShelf:
         if row is not None:
             self._seen[page] = row
         return previous
+
+    def set_session_state(
+        self, session: str, noted: tuple[bytes, int] | None
+    ) -> tuple[bytes, int] | None:
+        previous = self.session_states.pop(session, None)
+        if noted is not None:
+            self.session_states[session] = noted
+        return previous
+
+    def _leave_session(self, session: str, first_seq: int) -> None:
+        keys = self._session_keys[session]
+        keys.remove(first_seq)
+        if not len(keys):
+            del self._session_keys[session]
+
+    def session_keys(self, session: str) -> SortedKeys[int]:
+        return self._session_keys.get(session) or SortedKeys()
+
+    def session_books(self) -> list[SessionBook]:
+        """The sessions with messages, in the order of their oldest chunk."""
+        found: dict[str, SessionBook] = {}
+        for first_seq in self.chunk_keys.between(1, SEQ_MAX):
+            row = self._chunks[first_seq]
+            if row.session is None:
+                continue
+            gone = sum(last - first + 1 for first, last in self._gone.get(first_seq, ()))
+            deferred = len(self.deferred_keys.between(first_seq, row.last_seq))
+            known = found.get(row.session)
+            active = row.count - gone - deferred + (0 if known is None else known.active_count)
+            found[row.session] = SessionBook(row.session, active, row.last_seq)
+        return [book for book in found.values() if book.active_count]
 
     def chunk_holding(self, seq: int) -> ChunkRow | None:
         first_seq = self.chunk_keys.at_or_before(seq)

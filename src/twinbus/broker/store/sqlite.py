@@ -153,9 +153,22 @@ class SqliteStore:
         return self._reader
 
     def load_chunks(
-        self, queue_id: int, after_seq: int, bytes_max: int, count_max: int
+        self,
+        queue_id: int,
+        after_seq: int,
+        bytes_max: int,
+        count_max: int,
+        session: str | None = None,
     ) -> list[LoadedChunk]:
-        return self._open_reader().load_chunks(queue_id, after_seq, bytes_max, count_max)
+        return self._open_reader().load_chunks(queue_id, after_seq, bytes_max, count_max, session)
+
+    def load_session_state(self, queue_id: int, session: str) -> bytes | None:
+        return self._open_reader().load_session_state(queue_id, session)
+
+    def load_sessions_updated(
+        self, queue_id: int, since_ms: int, skip: int, count_max: int
+    ) -> list[str]:
+        return self._open_reader().load_sessions_updated(queue_id, since_ms, skip, count_max)
 
     def load_chunk_holding(self, queue_id: int, seq: int) -> LoadedChunk | None:
         return self._open_reader().load_chunk_holding(queue_id, seq)

@@ -16,6 +16,7 @@ import apsw
 from twinbus.broker.store import seal
 from twinbus.broker.store.port import (
     SEQ_BITS,
+    SEQ_MAX,
     ClearState,
     DeleteChunks,
     DeleteEntity,
@@ -28,6 +29,7 @@ from twinbus.broker.store.port import (
     PutMeta,
     PutScheduled,
     PutSeen,
+    PutSessionState,
     PutState,
     SetChunkExpiry,
     Tombstone,
@@ -67,6 +69,7 @@ _DELETE_CHUNKS: Final = (
     "DELETE FROM state" + _OF_CHUNKS,
     "DELETE FROM expiry WHERE id BETWEEN ?1 AND ?2",
     "DELETE FROM share WHERE id BETWEEN ?1 AND ?2",
+    "DELETE FROM session_chunk WHERE id BETWEEN ?1 AND ?2",
     "DELETE FROM chunk WHERE id BETWEEN ?1 AND ?2",
 )
 _PUT_SHEET: Final = "INSERT INTO sheet VALUES (?, ?, ?, ?)"
@@ -77,6 +80,13 @@ _PUT_SCHEDULED: Final = "INSERT INTO scheduled VALUES (?, ?, ?, ?)"
 _DELETE_SCHEDULED: Final = "DELETE FROM scheduled WHERE id = ?"
 _PUT_SEEN: Final = "INSERT INTO seen VALUES (?, ?, ?, ?)"
 _FORGET_SEEN: Final = "DELETE FROM seen WHERE id BETWEEN ? AND ?"
+_PUT_SESSION: Final = "INSERT INTO session_chunk VALUES (?, ?, ?)"
+_DELETE_SESSION_STATE: Final = "DELETE FROM session_state WHERE id >> 40 = ? AND session = ?"
+# The highest number of the queue, and one more.
+_PUT_SESSION_STATE: Final = (
+    "INSERT INTO session_state SELECT COALESCE(MAX(id), ?1) + 1, ?3, ?4, ?5, ?6"
+    " FROM session_state WHERE id BETWEEN ?1 AND ?2"
+)
 _PUT_COUNTERS: Final = "INSERT OR REPLACE INTO counters VALUES (?, ?, ?, ?, ?, ?, ?)"
 _PUT_ENTITY: Final = "INSERT OR REPLACE INTO entity VALUES (?, ?, ?, ?, ?)"
 _PUT_META: Final = "INSERT OR REPLACE INTO meta VALUES (?, ?, ?)"
@@ -113,7 +123,7 @@ def _insert_all(
 
 
 def _put_chunks(cursor: apsw.Cursor, ops: list[PutChunk], sheet_ids: dict[int, int]) -> None:
-    rows, expiries, shares = [], [], []
+    rows, expiries, shares, sessions = [], [], [], []
     for op in ops:
         row, blob = op.row, op.row.blob
         row_id = row.queue_id << SEQ_BITS | row.first_seq
@@ -131,11 +141,15 @@ def _put_chunks(cursor: apsw.Cursor, ops: list[PutChunk], sheet_ids: dict[int, i
         rows.append((row_id, row.count, row.enqueued_ms, crc, blob, last_id))
         if row.expires_ms is not None:
             expiries.append((row_id, row.expires_ms, seal.of_pair(row_id, row.expires_ms)))
+        if row.session is not None:
+            sessions.append((row_id, row.session, seal.of_values(row_id, row.session)))
     _insert_all(cursor, _PUT_CHUNK, rows, len(rows), "a chunk overlaps one that is stored")
     if shares:
         cursor.executemany(_PUT_SHARE, shares)
     if expiries:
         cursor.executemany(_PUT_EXPIRY, expiries)
+    if sessions:
+        cursor.executemany(_PUT_SESSION, sessions)
 
 
 def _delete_chunks(cursor: apsw.Cursor, ops: list[DeleteChunks]) -> None:
@@ -206,6 +220,16 @@ def _forget_seen(cursor: apsw.Cursor, ops: list[ForgetSeen]) -> None:
     cursor.executemany(_FORGET_SEEN, [(queue, queue | page) for queue, page in queues])
 
 
+def _put_session_states(cursor: apsw.Cursor, ops: list[PutSessionState]) -> None:
+    for op in ops:
+        cursor.execute(_DELETE_SESSION_STATE, (op.queue_id, op.session))
+        if op.state is not None:
+            queue = op.queue_id << SEQ_BITS
+            crc = seal.of_note(op.queue_id, op.session, op.updated_ms, op.state)
+            values = (queue, queue | SEQ_MAX, op.session, op.updated_ms, crc, op.state)
+            cursor.execute(_PUT_SESSION_STATE, values)
+
+
 def _put_counters(cursor: apsw.Cursor, ops: list[PutCounters]) -> None:
     rows = []
     for op in ops:
@@ -252,6 +276,7 @@ _WRITERS: Final[dict[type[Any], Callable[[apsw.Cursor, Any], None]]] = {
     DeleteScheduled: _delete_scheduled,
     PutSeen: _put_seen,
     ForgetSeen: _forget_seen,
+    PutSessionState: _put_session_states,
     PutCounters: _put_counters,
     PutEntity: _put_entities,
     DeleteEntity: _delete_entities,

@@ -1,0 +1,152 @@
+"""Management of sessions: renewing the lock, keeping the state, listing those with messages.
+
+Rule 1: the lock and the state belong to whoever holds the session, on the connection on which it
+        was taken; to everybody else the lock is lost.
+Rule 2: a state is answered as kept once it is on disk; a question sees what was noted before it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from twinbus.amqp.errors import AmqpError, Condition
+from twinbus.amqp.types import Array, Int, Timestamp
+from twinbus.broker.answers import Answer, AnswerTicket, bad_request, empty, ok
+from twinbus.broker.entities.queue import Queue
+from twinbus.broker.entities.sessions import SessionLock, Sessions
+from twinbus.broker.replies import Reply
+
+if TYPE_CHECKING:
+    from twinbus.broker.peer import Peer
+    from twinbus.broker.store.port import Store
+
+# As in Azure: what a message may have, a state may have too.
+STATE_BYTES_MAX = 256 * 1024
+# Names in one reply; the Azure SDK asks for as many.
+SESSIONS_PER_PAGE_MAX = 100
+# The last moment of the calendar stands for "all that have messages" (year 10000 in the SDK).
+ALL_FROM_MS = 253_402_300_799_999
+
+_STRING_ARRAY = 0xB1
+
+Operation = Callable[[dict[str, Any], Answer], None]
+
+
+def session_lock_lost() -> AmqpError:
+    return AmqpError(
+        Condition.SESSION_LOCK_LOST,
+        "The lock on the session is lost: it ran out, or was never held here. Accept it again.",
+    )
+
+
+def session_named(body: dict[str, Any]) -> str:
+    """The session that a request is about."""
+    session = body.get("session-id")
+    if type(session) is not str:
+        raise bad_request("session-id must be a string")
+    return session
+
+
+class SessionDesk:
+    """Answers what the receivers of one connection ask about the sessions of a queue."""
+
+    def __init__(self, peer: Peer, queue: Queue) -> None:
+        self._peer = peer
+        self._queue = queue
+
+    def operations(self) -> dict[str, Operation]:
+        return {
+            "com.microsoft:renew-session-lock": self._renew,
+            "com.microsoft:get-session-state": self._get_state,
+            "com.microsoft:set-session-state": self._set_state,
+            "com.microsoft:get-message-sessions": self._list,
+        }
+
+    @property
+    def _sessions(self) -> Sessions:
+        if self._queue.sessions is None:
+            raise AmqpError(
+                Condition.NOT_ALLOWED,
+                f"{self._queue.description.display_path!r} has no sessions here. "
+                "Use an entity that requires sessions.",
+            )
+        return self._queue.sessions
+
+    def held(self, body: dict[str, Any]) -> SessionLock:
+        """The lock that the request leans on."""
+        session = session_named(body)
+        namespace = self._peer.namespace
+        lock = self._sessions.held_by(session, self._peer, namespace.now())
+        if lock is None:
+            namespace.touch(self._queue)
+            raise session_lock_lost()
+        return lock
+
+    def _renew(self, body: dict[str, Any], answer: Answer) -> None:
+        lock = self.held(body)
+        if not self._sessions.renew(lock, self._peer.namespace.now()):
+            raise session_lock_lost()
+        answer(ok({"expiration": Timestamp(lock.locked_until_ms)}))
+
+    # -- state ----------------------------------------------------------------------------
+
+    def _get_state(self, body: dict[str, Any], answer: Answer) -> None:
+        session = self.held(body).session
+        noted = self._sessions.noted_state(session)
+        if noted is not None:
+            answer(ok({"session-state": noted[0]}))
+            return
+
+        def read(store: Store) -> bytes | None:
+            return store.load_session_state(self._queue.queue_id, session)
+
+        self._peer.namespace.read(
+            self._queue, read, lambda state: answer(ok({"session-state": state}))
+        )
+
+    def _set_state(self, body: dict[str, Any], answer: Answer) -> None:
+        session, state = self.held(body).session, body.get("session-state")
+        if state is not None and not isinstance(state, bytes):
+            raise bad_request("session-state must be binary, or null to forget it")
+        if state is not None and len(state) > STATE_BYTES_MAX:
+            raise AmqpError(
+                Condition.LINK_MESSAGE_SIZE_EXCEEDED,
+                f"The state of a session may have {STATE_BYTES_MAX} bytes, not {len(state)}. "
+                "Keep less in it.",
+            )
+        namespace = self._peer.namespace
+        namespace.throttle.check(self._queue.queue_id, 1, namespace.now().monotonic_s)
+        self._sessions.note_state(session, state, AnswerTicket(answer))
+        namespace.touch(self._queue)
+
+    # -- which there are ------------------------------------------------------------------
+
+    def _list(self, body: dict[str, Any], answer: Answer) -> None:
+        sessions = self._sessions
+        skip, top = _count(body, "skip"), min(_count(body, "top"), SESSIONS_PER_PAGE_MAX)
+        since = body.get("last-updated-time")
+        if not isinstance(since, int) or isinstance(since, bool):
+            raise bad_request("last-updated-time must be a timestamp")
+        since_ms = int(since)
+        if since_ms >= ALL_FROM_MS:
+            answer(_page(sessions.names()[skip : skip + top], skip))
+            return
+
+        def read(store: Store) -> list[str]:
+            return store.load_sessions_updated(self._queue.queue_id, since_ms, skip, top)
+
+        self._peer.namespace.read(self._queue, read, lambda names: answer(_page(names, skip)))
+
+
+def _page(names: list[str], skip: int) -> Reply:
+    if not names:
+        return empty()
+    return ok({"skip": Int(skip), "sessions-ids": Array.of(_STRING_ARRAY, list(names))})
+
+
+def _count(body: dict[str, Any], key: str) -> int:
+    value = body.get(key)
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < 1 << 31:
+        raise bad_request(f"{key} must be a whole number from 0 on")
+    return int(value)

@@ -267,6 +267,17 @@ def test_a_rule_that_searches_too_much_fails_and_others_do_not() -> None:
     assert "too long" in str(found["greedy 0"]) and "too long" in str(found["greedy 99"])
 
 
+def test_actions_pay_from_the_same_purse() -> None:
+    """M4: what the actions of a topic build together is bounded, too."""
+    book: RuleBook[int] = RuleBook()
+    for number in range(2_000):
+        book.add(number, compile_rule(rule(TrueFilter(), "SET b = a + 'x'")))
+    view = view_of({"a": "x" * 20_000})
+    errors = [match.error for match in book.matching(view) if match.records(view) == []]
+    assert view.effort <= MESSAGE_EFFORT_MAX
+    assert 1_000 < len(errors) < 2_000 and "too long" in str(errors[-1])
+
+
 def test_texts_that_grow_are_stopped() -> None:
     """M4: an expression cannot build what no property could hold."""
     view = view_of({"a": "x" * 20_000})

@@ -34,6 +34,9 @@ def slow_like(text: str, pattern: str, escape: str | None) -> bool:
 @example("aab", "%a_", None)
 @example("abab", "%ab", None)
 @example("aa", "a%a%a", None)
+@example("a", "a%a", None)
+@example("a", "_%_", None)
+@example("ab", "ab%b", None)
 @example("a%", "a!%", "!")
 @example("xaby", "%_b%", None)
 def test_like_agrees_with_trying_everything(text: str, pattern: str, escape: str | None) -> None:

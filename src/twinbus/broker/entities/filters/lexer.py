@@ -190,7 +190,7 @@ class _Lexer:
 
 def _whole_number(digits: str, start: int) -> int:
     # One beyond the largest is taken, for the minus sign of the smallest: -9223372036854775808.
-    if len(digits.lstrip("0")) > 19 or int(digits) > INT64_MAX + 1:
+    if int(digits) > INT64_MAX + 1:
         raise refusal("a whole number has more than 64 bits", start)
     return int(digits)
 

@@ -141,6 +141,28 @@ async def test_a_name_is_taken_once(admin: Administration, fresh: FreshName) -> 
             await admin.create_queue(spelling)
 
 
+async def test_a_queue_forwards_to_another_and_stops(
+    admin: Administration, broker: BrokerProcess, fresh: FreshName
+) -> None:
+    """M3, M5: told as a URL of the namespace; clearing it in the client ends it."""
+    name, target, dead = fresh(), fresh(), fresh()
+    for each in (target, dead):
+        await admin.create_queue(each)
+    url = f"sb://localhost:{broker.port}"
+    queue = await admin.create_queue(
+        name, forward_to=target, forward_dead_lettered_messages_to=f"{url}/{dead}"
+    )
+    for told in (queue, await admin.get_queue(name)):
+        assert told.forward_to == f"{url}/{target}"
+        assert told.forward_dead_lettered_messages_to == f"{url}/{dead}"
+    await admin.update_queue(queue, max_delivery_count=3)
+    assert (await admin.get_queue(name)).forward_to == f"{url}/{target}"
+    queue.forward_to = queue.forward_dead_lettered_messages_to = None
+    await admin.update_queue(queue)
+    read = await admin.get_queue(name)
+    assert (read.forward_to, read.forward_dead_lettered_messages_to) == (None, None)
+
+
 async def test_what_does_not_exist_is_not_found(admin: Administration, fresh: FreshName) -> None:
     """M5: not for reading, updating, deleting."""
     name = fresh()

@@ -123,6 +123,8 @@ async def test_rules_are_updated_listed_and_deleted(admin: Administration, topic
     assert changed.created_at_utc == told.created_at_utc
     listed = await admin.all("rules", topic, "s", max_page_size=3)
     assert sorted(each.name for each in listed) == ["$Default", *(f"r{n}" for n in range(7))]
+    counted = await admin.get_topic_runtime_properties(topic)
+    assert (counted.sql_filter_count, counted.correlation_filter_count) == (7, 1)
     for name in ("r1", "$Default"):
         await admin.delete_rule(topic, "s", name)
         with pytest.raises(ResourceNotFoundError):

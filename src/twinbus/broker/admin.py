@@ -4,6 +4,7 @@
     GET    /namespaces/{namespace}/queues              Manage
     GET    /namespaces/{namespace}/queues/{path}       Manage
     PUT    /namespaces/{namespace}/queues/{path}       Manage; properties as a JSON object
+    PATCH  /namespaces/{namespace}/queues/{path}       Manage; the properties that change
     DELETE /namespaces/{namespace}/queues/{path}       Manage
     GET    /namespaces/{namespace}/operations          Manage; what was done since it started
     GET    /namespaces/{namespace}/rules               Manage; names and claims, never keys
@@ -21,6 +22,7 @@ clients, for the namespace whose key made the token.
 from __future__ import annotations
 
 import json
+from dataclasses import fields
 from datetime import UTC, datetime
 from typing import Any
 
@@ -47,6 +49,8 @@ from twinbus.errors import AccessDenied, ConfigurationError, TwinbusError
 BODY_BYTES_MAX = 64 * 1024
 # An answer that holds a key is for its caller alone, not for a cache on the way.
 NOT_KEPT = {"Cache-Control": "no-store"}
+# What a queue has for life, or from its broker.
+KEPT = {"path", "display_path", "created_at_ms", "updated_at_ms"}
 
 
 class AdminError(Exception):
@@ -74,6 +78,7 @@ def admin_application(broker: Broker) -> ASGIApp:
             Route("/namespaces/{namespace}/queues", desk.list_queues),
             Route(path, desk.get_queue, methods=["GET"]),
             Route(path, desk.put_queue, methods=["PUT"]),
+            Route(path, desk.patch_queue, methods=["PATCH"]),
             Route(path, desk.delete_queue, methods=["DELETE"]),
             Route("/namespaces/{namespace}/operations", desk.operations),
             Route("/namespaces/{namespace}/rules", desk.list_rules),
@@ -176,6 +181,17 @@ class AdminDesk:
             raise AdminError(409, f"The queue {description.path!r} exists already.")
         queue = await namespace.create_queue(description)
         return JSONResponse(queue_as_json(queue), status_code=201)
+
+    async def patch_queue(self, request: Request) -> Response:
+        values = await json_body(request)
+        queue = self._queue(request)
+        for name in KEPT.intersection(values):
+            raise AdminError(400, f"A queue's {name} cannot be changed. Leave it out.")
+        before = queue.description
+        known = {item.name: getattr(before, item.name) for item in fields(before)}
+        changed = type(before).from_dict({**known, **values})
+        await self.namespace_of(request).update_queue(changed)
+        return JSONResponse(queue_as_json(queue))
 
     async def delete_queue(self, request: Request) -> Response:
         queue = self._queue(request)

@@ -31,13 +31,14 @@ def queue_facts(queue: Queue) -> dict[str, str]:
 def topic_facts(topic: Topic) -> dict[str, str]:
     """The runtime elements of a topic's description; its messages are its subscriptions'."""
     used = topic.byte_count + sum(each.used_bytes for each in topic.subscriptions.values())
+    compared = topic.book.correlation_filter_count
     return {
         "SizeInBytes": str(used),
         "AccessedAt": time_text(topic.accessed_at_ms),
         "CountDetails": count_details(active=0, dead=0, scheduled=topic.scheduled_count),
         "SubscriptionCount": str(len(topic.subscriptions)),
-        "SqlFilterCount": str(topic.book.sql_count),
-        "CorrelationFilterCount": str(topic.book.correlation_count),
+        "SqlFilterCount": str(len(topic.book) - compared),
+        "CorrelationFilterCount": str(compared),
     }
 
 

@@ -123,8 +123,10 @@ class RuleBook(Generic[K]):
         self._user: dict[str, _Bucket[K]] = {}
         self._system: dict[str, _Bucket[K]] = {}
         self._next_order = 0
-        self.sql_count = 0
-        self.correlation_count = 0
+        self._sql_count = 0
+        self._correlation_count = 0
+        self.correlation_filter_count = 0
+        """Of the rules, those that compare properties; the others read as SQL to who asks."""
 
     def __len__(self) -> int:
         return sum(len(rules) for rules in self._subscriptions.values())
@@ -230,11 +232,13 @@ class RuleBook(Generic[K]):
     def _count(self, rule: CompiledRule, change: int) -> None:
         kind = rule.description.filter
         if isinstance(kind, SqlFilter):
-            self.sql_count = _counted(self.sql_count + change, SQL_RULES_PER_TOPIC_MAX, "SQL")
+            self._sql_count = _counted(self._sql_count + change, SQL_RULES_PER_TOPIC_MAX, "SQL")
         elif isinstance(kind, CorrelationFilter | TrueFilter | FalseFilter):
-            self.correlation_count = _counted(
-                self.correlation_count + change, CORRELATION_RULES_PER_TOPIC_MAX, "correlation"
+            self._correlation_count = _counted(
+                self._correlation_count + change, CORRELATION_RULES_PER_TOPIC_MAX, "correlation"
             )
+        if isinstance(kind, CorrelationFilter):
+            self.correlation_filter_count += change
 
 
 _BY_ORDER: Final = attrgetter("order")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import ssl
 import stat
 import subprocess
@@ -13,6 +14,7 @@ import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives import serialization
 
+from twinbus.broker.entrance import shown_host
 from twinbus.broker.options import BrokerOptions
 from twinbus.broker.tls import keeper as keeper_module
 from twinbus.broker.tls.authority import issue, make_authority, read_bundle
@@ -120,6 +122,35 @@ def test_a_certificate_is_renewed_a_month_before_its_end(
 
     assert second.expires_s > first.expires_s + 300 * DAY_S
     assert (tmp_path / "tls" / "ca.pem").read_bytes() == authority
+
+
+def test_a_certificate_that_was_made_by_a_clock_ahead_of_time_is_issued_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """M10: no client would take it yet."""
+    shifted(monkeypatch, days=100)
+    ahead = Keeper(tmp_path).prepare()
+    monkeypatch.undo()
+    assert Keeper(tmp_path).prepare().expires_s < ahead.expires_s - 90 * DAY_S
+
+
+def test_when_renewing_fails_the_old_certificate_is_shown_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """M10: a full disk is no reason to turn clients away; it is tried again after an hour."""
+
+    def full(*_arguments: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    keeper = Keeper(tmp_path)
+    first = keeper.prepare()
+    shifted(monkeypatch, days=340)
+    monkeypatch.setattr(keeper_module, "write_private", full)
+    assert keeper.prepare().context is first.context
+    assert keeper.ready() is first.context
+    assert caplog.text.count("could not be renewed") == 1
+    with pytest.raises(ConfigurationError, match="No space left"):
+        Keeper(tmp_path / "new").prepare()
 
 
 def test_an_authority_that_would_end_before_its_certificates_is_replaced(
@@ -242,6 +273,8 @@ def test_the_context_takes_nothing_older_than_tls_1_2(tmp_path: Path) -> None:
     [
         ("127.0.0.1", ()),
         ("::1", ()),
+        ("localhost", ()),
+        ("127.0.0.2", ("127.0.0.2",)),
         ("192.0.2.7", ("192.0.2.7",)),
         ("bus.example", ("bus.example",)),
     ],
@@ -251,9 +284,17 @@ def test_the_address_to_listen_on_tells_the_names(host: str, names: tuple[str, .
     assert names_for(host) == names
 
 
-def test_on_every_address_the_machines_own_name_counts() -> None:
-    """M10: it is all that is known."""
-    assert len(names_for("0.0.0.0")) == 1
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", ""])
+def test_on_every_address_the_machines_own_name_counts(host: str) -> None:
+    """M10: it is all that is known, and on the machine itself it is localhost."""
+    assert names_for(host) == (socket.gethostname(),)
+    assert shown_host(host) == "localhost"
+
+
+def test_an_address_stands_in_a_connection_string_as_a_url_wants_it() -> None:
+    """M10: IPv6 in brackets."""
+    shown = [shown_host(host) for host in ("::1", "fd00::7", "192.0.2.7", "bus.example")]
+    assert shown == ["localhost", "[fd00::7]", "192.0.2.7", "bus.example"]
 
 
 @pytest.mark.parametrize(

@@ -35,6 +35,7 @@ from twinbus.broker.entrance import (
     application_of_broker,
     entrance_of_administration,
     entrance_of_namespace,
+    shown_host,
 )
 from twinbus.broker.faults.board import FaultBoard
 from twinbus.broker.keys import ROOT_RULE, KeyRing
@@ -92,7 +93,7 @@ class RunningNamespace(RunningTopics):
         self.started_at_ms = namespace.now().wall_ms
         self.port: int = entrance.port
         self.tls_port: int | None = entrance.tls_port
-        self._shown = "localhost" if host in LOOPBACK_NAMES else host
+        self._shown = shown_host(host)
         self.endpoint = f"sb://{self._shown}:{self.port}"
         namespace.audience = replace(
             audience_of(host),
@@ -319,6 +320,11 @@ class Broker:
             return self._memory_stores.setdefault(name, MemoryStore())
         path: Path = self._directory.namespace_store_path(name)
         return SqliteStore(path)
+
+    @property
+    def ca_path(self) -> Path | None:
+        """What clients trust to use TLS here; made if need be. None with a certificate given."""
+        return self.tls.ca_path
 
     async def open_administration(self) -> Entrance | None:
         """Open the HTTP port of the whole broker, if the options want one."""

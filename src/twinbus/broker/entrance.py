@@ -65,6 +65,13 @@ class Entrance:
         await self.reception.close()
 
 
+def shown_host(host: str) -> str:
+    """The name of a host in a connection string: one that clients on this machine can use."""
+    if host in ("127.0.0.1", "::1", "", "0.0.0.0", "::"):
+        return "localhost"
+    return f"[{host}]" if ":" in host and not host.startswith("[") else host
+
+
 def entrance_of_namespace(
     namespace: Namespace, tls: Keeper, port: int, tls_port: int | None
 ) -> Entrance:

@@ -77,13 +77,15 @@ class HttpServing:
 
 
 class PunctualHttp(H11Protocol):
-    """One HTTP connection whose requests have to arrive in time."""
+    """One HTTP connection: requests have to arrive in time, and answers have to be read in time."""
 
     def __init__(self, serving: HttpServing, config: uvicorn.Config) -> None:
         super().__init__(config, serving.state, {}, asyncio.get_running_loop())
         self.logger = _logger
         self._serving = serving
         self._deadline: asyncio.TimerHandle | None = None
+        self._being_read: asyncio.TimerHandle | None = None
+        self._going: asyncio.TimerHandle | None = None
         self._gate = RequestGate()
         self._is_refused = False
 
@@ -133,9 +135,38 @@ class PunctualHttp(H11Protocol):
     def send_400_response(self, msg: str) -> None:
         self._serving.note_offence("a request was not HTTP")
         super().send_400_response(msg)
+        self._begin_to_go()
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._being_read = self.loop.call_later(self._serving.request_timeout_s, self._is_deaf)
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        _stop(self._being_read)
+
+    def _is_deaf(self) -> None:
+        self._serving.note_offence("an answer was not read in time")
+        self.transport.abort()
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        self._begin_to_go()
+
+    def _begin_to_go(self) -> None:
+        """If this was the last answer, its end must be read in time too: closing waits for that."""
+        _stop(self._going)
+        delay_s = KEEP_ALIVE_S + self._serving.request_timeout_s
+        self._going = self.loop.call_later(delay_s, self._end_if_closing)
+
+    def _end_if_closing(self) -> None:
+        if self.transport.is_closing():
+            self.transport.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._stop_watching()
+        _stop(self._being_read)
+        _stop(self._going)
         super().connection_lost(exc)
 
 
@@ -148,3 +179,8 @@ def _refusal_bytes(refusal: BadRequest) -> bytes:
         "Connection: close\r\n\r\n"
     )
     return head.encode() + body
+
+
+def _stop(timer: asyncio.TimerHandle | None) -> None:
+    if timer is not None:
+        timer.cancel()

@@ -2,7 +2,8 @@
 
 Rule 1: the HTTP stack takes a third of a start to import, so it is imported when somebody first
         speaks HTTP or when the broker has said that it is ready, and never on the loop's thread.
-Rule 2: a request that does not arrive in time is dropped, however it dribbles (slow loris).
+Rule 2: a request that does not arrive in time is dropped, however it dribbles (slow loris), and
+        so is a caller that does not read its answer.
 Rule 3: what callers do wrong is an offence like any other: a line of our own, and not too many.
 """
 

@@ -253,7 +253,7 @@ def _announce(broker: Broker, options: BrokerOptions, output: str) -> None:
     """Say what is served; these lines hold keys, and go to standard output only."""
     running = broker.namespaces.values()
     admin_port = None if broker.administration is None else broker.administration.port
-    ca_path = broker.tls.ca_path
+    ca_path = broker.ca_path
     if output == "json":
         ready = {
             "admin_port": admin_port,

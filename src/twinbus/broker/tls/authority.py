@@ -44,8 +44,13 @@ class Made:
     @property
     def bundle(self) -> bytes:
         """The headline, the key and the certificate: one file, so that it is whole or not there."""
-        expires_s = int(self.certificate.not_valid_after_utc.timestamp())
-        headline = json.dumps({"names": self.names, "expires_s": expires_s})
+        headline = json.dumps(
+            {
+                "names": self.names,
+                "begins_s": int(self.certificate.not_valid_before_utc.timestamp()),
+                "expires_s": int(self.certificate.not_valid_after_utc.timestamp()),
+            }
+        )
         key_pem = self.key.private_bytes(
             serialization.Encoding.PEM,
             serialization.PrivateFormat.PKCS8,

@@ -10,12 +10,12 @@ Rule 1: a certificate is made when it is first needed, and again when its end is
 Rule 2: TLS 1.2 or later. No compression, no renegotiation, no session tickets and with them no
         early data: nothing that was sent once can be sent again by somebody else.
 Rule 3: the user's own certificate is shown as it is and never changed.
+Rule 4: when renewing fails, the certificate that is there goes on being shown.
 """
 
 from __future__ import annotations
 
 import asyncio
-import ipaddress
 import json
 import logging
 import os
@@ -25,7 +25,7 @@ import ssl
 import tempfile
 import threading
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -40,6 +40,8 @@ logger = logging.getLogger("twinbus.broker")
 DAY_S: Final = 86_400
 # A month before the end there is time to notice that renewing does not work.
 RENEW_BEFORE_S: Final = 30 * DAY_S
+# After a failed attempt.
+RETRY_S: Final = 3_600
 # No certificate outlives the authority that signed it: they last a year.
 RENEW_AUTHORITY_BEFORE_S: Final = 400 * DAY_S
 
@@ -103,10 +105,29 @@ class Keeper:
     def prepare(self) -> Credentials:
         """Have a certificate that holds; raises ConfigurationError when there can be none."""
         with self._lock:
-            if self._credentials is None or self.ready() is None:
-                made = self._read_given(self._given) if self._given else self._keep_own()
-                self._credentials = made
+            if self._credentials is None:
+                self._credentials = self._obtain()
+            elif self.ready() is None:
+                self._credentials = self._renewed(self._credentials)
             return self._credentials
+
+    def _obtain(self) -> Credentials:
+        if self._given is not None:
+            return self._read_given(self._given)
+        try:
+            return self._keep_own()
+        except OSError as error:
+            raise ConfigurationError(
+                f"The TLS certificate cannot be kept: {error.strerror}",
+                hint="Check the data directory and its disk",
+            ) from error
+
+    def _renewed(self, old: Credentials) -> Credentials:
+        try:
+            return self._obtain()
+        except ConfigurationError as error:
+            logger.warning("the TLS certificate could not be renewed: %s", error)
+            return replace(old, renew_at_s=time.time() + RETRY_S)
 
     def close(self) -> None:
         """Forget what lived only as long as the broker."""
@@ -163,11 +184,12 @@ class Keeper:
         told = _headline(content or b"")
         if content is None or told is None or not ca.exists():
             return None
-        expires_s = told.get("expires_s")
-        if told.get("names") != [*self._names] or not isinstance(expires_s, int):
+        begins_s, expires_s = told.get("begins_s"), told.get("expires_s")
+        if not isinstance(begins_s, int) or not isinstance(expires_s, int):
             return None
         renew_at_s = expires_s - RENEW_BEFORE_S
-        if time.time() >= renew_at_s:
+        # A clock that was ahead when the certificate was made has made it too early.
+        if told.get("names") != [*self._names] or not begins_s <= time.time() < renew_at_s:
             return None
         try:
             return Credentials(_server_context(server), expires_s, renew_at_s)
@@ -202,16 +224,10 @@ class Keeper:
 
 def names_for(host: str, more: tuple[str, ...] = ()) -> tuple[str, ...]:
     """Under which names, beside the local ones, clients may reach a broker that listens there."""
-    try:
-        address = ipaddress.ip_address(host)
-    except ValueError:
-        return (host, *more)
-    if address.is_loopback:
-        return more
-    if address.is_unspecified:
+    if host in ("", "0.0.0.0", "::"):
         # Every address of this machine: its name is all that is known of them.
         return (socket.gethostname(), *more)
-    return (host, *more)
+    return more if host in LOCAL_NAMES else (host, *more)
 
 
 def _server_context(certificate: Path, key: Path | None = None) -> ssl.SSLContext:

@@ -1,0 +1,141 @@
+"""HTTP behind a door, with an application of the test's own: who lets whom wait, and for how long.
+
+On uvloop, as users run it, and on asyncio's own loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
+from typing import Any
+
+import pytest
+
+from tests.doors.test_waiting import PATIENCE_S, TOLERANCE_S, Tell, eventually
+from tests.doors.test_waiting import tell as tell
+from twinbus.broker import http_protocol
+from twinbus.broker.doors import Door, Reception, bind
+from twinbus.broker.http_side import HttpSide
+from twinbus.broker.tls.keeper import Keeper
+
+REQUEST = b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"
+LAST_REQUEST = b"GET / HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
+
+Application = Callable[[Any, Any, Any], Any]
+
+
+@asynccontextmanager
+async def serving(application: Application, offences: list[str]) -> AsyncIterator[Door]:
+    http = HttpSide(lambda: application, request_timeout_s=PATIENCE_S, note_offence=offences.append)
+    reception = Reception(
+        tls=Keeper(None),
+        http=http,
+        amqp=None,
+        is_full=lambda _here: False,
+        note_offence=offences.append,
+        handshake_timeout_s=PATIENCE_S,
+    )
+    door = Door(reception, await bind("127.0.0.1", 0))
+    try:
+        yield door
+        await eventually(lambda: reception.connection_count == 0)
+    finally:
+        door.close()
+        await reception.close()
+
+
+def answering(*sizes_bytes: int, delay_s: float = 0.0) -> Application:
+    """An application whose answers have a body in parts of those sizes."""
+
+    async def application(_scope: Any, _receive: Any, send: Any) -> None:
+        await asyncio.sleep(delay_s)
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        for size_bytes in sizes_bytes[:-1]:
+            part = {"type": "http.response.body", "body": bytes(size_bytes), "more_body": True}
+            await send(part)
+        await send({"type": "http.response.body", "body": bytes(sizes_bytes[-1])})
+
+    return application
+
+
+async def deaf(door: Door, said: bytes) -> socket.socket:
+    """A caller that asks and does not read."""
+    caller = socket.socket()
+    caller.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
+    caller.setblocking(False)
+    loop = asyncio.get_running_loop()
+    await loop.sock_connect(caller, ("127.0.0.1", door.port))
+    await loop.sock_sendall(caller, said)
+    return caller
+
+
+def test_an_answer_that_nobody_reads_ends_the_connection(tell: Tell) -> None:
+    """M6: otherwise it would be kept for ever."""
+    offences: list[str] = []
+
+    async def story() -> None:
+        async with serving(answering(*[1 << 20] * 64), offences) as door:
+            caller = await deaf(door, REQUEST)
+            await eventually(lambda: offences == ["an answer was not read in time"])
+            caller.close()
+
+    tell(story)
+
+
+@pytest.mark.parametrize("said", [REQUEST, LAST_REQUEST])
+def test_a_connection_that_closes_does_not_wait_for_its_last_bytes_to_be_read(
+    tell: Tell, monkeypatch: pytest.MonkeyPatch, said: bytes
+) -> None:
+    """M6: they may be too few for the limit above, which begins with a full buffer."""
+    monkeypatch.setattr(http_protocol, "KEEP_ALIVE_S", 0.1)
+    monkeypatch.setattr(http_protocol.PunctualHttp, "_is_deaf", lambda _self: None)
+
+    async def story() -> None:
+        async with serving(answering(16 << 20), []) as door:
+            caller = await deaf(door, said)
+            await eventually(lambda: door._reception.connection_count == 1)
+            await eventually(lambda: door._reception.connection_count == 0)
+            caller.close()
+
+    tell(story)
+
+
+def test_an_application_may_take_its_time(tell: Tell) -> None:
+    """M10: a request that is here in whole has no deadline of ours."""
+    offences: list[str] = []
+
+    async def story() -> None:
+        async with serving(answering(1 << 17, delay_s=2.5 * PATIENCE_S), offences) as door:
+            reader, writer = await asyncio.open_connection("127.0.0.1", door.port)
+            writer.write(LAST_REQUEST)
+            said = await asyncio.wait_for(reader.read(), TOLERANCE_S)
+            assert said.startswith(b"HTTP/1.1 200") and len(said) > 1 << 16
+            writer.close()
+        assert offences == []
+
+    tell(story)
+
+
+def test_each_request_on_a_connection_has_its_own_deadline(tell: Tell) -> None:
+    """M10: a connection that is used well may last."""
+    offences: list[str] = []
+
+    async def story() -> None:
+        async with serving(answering(1), offences) as door:
+            reader, writer = await asyncio.open_connection("127.0.0.1", door.port)
+            began = time.monotonic()
+            while time.monotonic() - began < 3 * PATIENCE_S:
+                for part in (REQUEST[:20], REQUEST[20:]):
+                    writer.write(part)
+                    await asyncio.sleep(PATIENCE_S / 4)
+                assert await asyncio.wait_for(reader.readuntil(b"\r\n0\r\n\r\n"), TOLERANCE_S)
+            writer.write(b"GET / HT")
+            with suppress(ConnectionError):
+                assert await asyncio.wait_for(reader.read(), TOLERANCE_S) == b""
+            writer.close()
+        assert offences == ["a request did not arrive in time"]
+
+    tell(story)

@@ -78,7 +78,6 @@ def test_numbers_have_a_range_and_its_ends_belong_to_it(name: str, low: int, hig
     ("name", "value"),
     [
         ("enable_partitioning", True),
-        ("auto_delete_on_idle_ms", 300_000),
     ],
 )
 def test_a_feature_that_does_not_exist_yet_is_refused(name: str, value: Any) -> None:

@@ -156,4 +156,5 @@ def _queue(peer: Peer, address: Address) -> Queue:
             "Create it first.",
         )
     queue.accessed_at_ms = peer.now.wall_ms
+    queue.visit_count += 1
     return queue

@@ -27,6 +27,7 @@ from typing import Any
 from twinbus.amqp.errors import AmqpError, Condition
 from twinbus.broker.access.claims import RuleSet
 from twinbus.broker.access.sas import Audience
+from twinbus.broker.caretakers import Caretakers
 from twinbus.broker.catalogue import Catalogue
 from twinbus.broker.entities.batch import Ticket
 from twinbus.broker.entities.description import QueueDescription
@@ -37,7 +38,6 @@ from twinbus.broker.faults.board import FaultBoard
 from twinbus.broker.faults.commits import faulty
 from twinbus.broker.faults.receives import holds_back
 from twinbus.broker.faults.stage import FaultStage
-from twinbus.broker.forwarding import Forwarding
 from twinbus.broker.lookups import look_up
 from twinbus.broker.metering.audit import AuditLog
 from twinbus.broker.metering.operations import OperationsLog, operations_log
@@ -117,11 +117,9 @@ class Namespace:
         if audit is not None:
             audit.start(self._write_lines)
         self._operations = self._open_operations_log(chance)
-        self.forwarding = Forwarding(self)
         for queue in self.catalogue.machines():
             self.touch(queue)
-        for queue in self.catalogue.entities():
-            self.forwarding.look_at(queue)
+        self.caretakers = Caretakers(self)
         self._look_at_disk()
 
     def _open_operations_log(self, chance: Random) -> OperationsLog | None:
@@ -240,6 +238,7 @@ class Namespace:
             self._on_timer(queue)
         for peer in list(self.peers):
             peer.clock_moved()
+        self.caretakers.clock_moved()
 
     # -- writing --------------------------------------------------------------------------
 
@@ -364,7 +363,7 @@ class Namespace:
         except TwinbusError:
             self._withdraw(queue)
             raise
-        self.forwarding.look_at(queue)
+        self.caretakers.look_at(queue)
         return queue
 
     async def update_queue(self, queue: Queue, description: QueueDescription) -> None:
@@ -376,7 +375,7 @@ class Namespace:
         )
         await self.written(self.catalogue.ops_to_update(queue, description))
         self.catalogue.update(queue, description)
-        self.forwarding.look_at(queue)
+        self.caretakers.look_at(queue)
         for peer in list(self.peers):
             peer.recheck()
         self.touch(queue)
@@ -402,7 +401,7 @@ class Namespace:
         for machine in (queue, queue.dead_letters):
             if machine is not None:
                 self._forget(machine, gone)
-        self.forwarding.look_at(queue)
+        self.caretakers.look_at(queue)
         for peer in list(self.peers):
             peer.recheck()
         self.throttle.forget(queue.queue_id)
@@ -443,7 +442,7 @@ class Namespace:
         self.faults.clear()
         for peer in list(self.peers):
             peer.say_goodbye()
-        self.forwarding.stop()
+        self.caretakers.stop()
         self._settle_down()
         try:
             await asyncio.wait_for(self._until_drained(), self.options.close_timeout_s)

@@ -31,6 +31,8 @@ LOCK_DURATION_MS_MIN: Final = 1_000
 LOCK_DURATION_MS_MAX: Final = 300_000
 # As with locks: Azure wants at least 20 seconds, a test does not.
 DUPLICATE_WINDOW_MS_MIN: Final = 1_000
+# Azure wants at least five minutes.
+IDLE_MS_MIN: Final = 1_000
 DUPLICATE_WINDOW_MS_MAX: Final = 604_800_000
 SIZE_MB_MAX: Final = 81_920
 DELIVERY_COUNT_MAX: Final = 2_147_483_647
@@ -89,6 +91,7 @@ class QueueDescription:
     authorization_rules: RuleSet = field(default_factory=RuleSet)
     """Rules that open this queue and nothing else."""
     auto_delete_on_idle_ms: int | None = None
+    """Deleted when nobody used it for so long; None is never."""
     requires_session: bool = False
     requires_duplicate_detection: bool = False
     duplicate_detection_window_ms: int = 600_000
@@ -112,6 +115,8 @@ class QueueDescription:
         _check_int("max_size_mb", self.max_size_mb, 1, SIZE_MB_MAX)
         _check_int("max_delivery_count", self.max_delivery_count, 1, DELIVERY_COUNT_MAX)
         _check_int("max_message_size_bytes", self.max_message_size_bytes, 1, MESSAGE_SIZE_BYTES_MAX)
+        if self.auto_delete_on_idle_ms is not None:
+            _check_int("auto_delete_on_idle_ms", self.auto_delete_on_idle_ms, *_IDLE_RANGE)
         if self.default_ttl_ms is not None:
             _check_int("default_ttl_ms", self.default_ttl_ms, 1, DURATION_MS_MAX)
         _check_int(
@@ -196,10 +201,10 @@ class QueueDescription:
 
 
 _LOCK_RANGE: Final = (LOCK_DURATION_MS_MIN, LOCK_DURATION_MS_MAX)
+_IDLE_RANGE: Final = (IDLE_MS_MIN, DURATION_MS_MAX)
 _WINDOW_RANGE: Final = (DUPLICATE_WINDOW_MS_MIN, DUPLICATE_WINDOW_MS_MAX)
 # Property -> (the value that means "off", what the feature is called).
 _NOT_SUPPORTED_YET: Final[dict[str, tuple[object, str]]] = {
-    "auto_delete_on_idle_ms": (None, "deleting an idle queue"),
     "enable_partitioning": (False, "a partitioned queue"),
 }
 

@@ -82,6 +82,7 @@ class Queue:
         self.history: History | None = None
         """The ids it has seen, if it detects duplicates; set by whoever makes the queue."""
         self.accessed_at_ms = 0
+        self.visit_count = 0
         """Wall time of the last attach or change, as far as this process knows."""
         self._calendar = Calendar(self.shelf.grace)
         self._requests: list[Request] = []

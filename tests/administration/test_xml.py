@@ -80,6 +80,7 @@ BAD: dict[str, bytes] = {
     ),
     "an external document type": body("", head='<!DOCTYPE x SYSTEM "http://localhost/x.dtd">'),
     "deep nesting": body("<UserMetadata>" * 6000),
+    "many elements": body("<a/>" * 16_000),
     "nothing": b"",
     "no XML": b"hello",
     "JSON": b'{"a": 1}',

@@ -23,6 +23,9 @@ __all__ = ["children", "description_in", "is_empty", "items", "local_name", "tex
 # The deepest honest document is a rule's parameter: entry, content, description, filter,
 # parameters, pair, value.
 DEPTH_MAX: Final = 32
+# A rule with all values that it may have is 400 elements. 64 KB could hold 16,000, whose reading
+# would stop everybody else for a tenth of a second.
+ELEMENTS_MAX: Final = 2_000
 # What an Atom entry may have beside its content; it is for people and passes unread.
 _ENTRY_EXTRAS: Final = {
     "author",
@@ -40,15 +43,19 @@ _ENTRY_EXTRAS: Final = {
 _NAME_SHOWN_LENGTH_MAX: Final = 60
 
 
-class _ShallowBuilder(TreeBuilder):
-    """Builds a tree that cannot be deep."""
+class _BoundedBuilder(TreeBuilder):
+    """Builds a tree that can be neither deep nor wide."""
 
     def __init__(self) -> None:
         super().__init__()
         self._depth = 0
+        self._count = 0
 
     def start(self, tag: str, attributes: dict[str, str], /) -> Element:
         self._depth += 1
+        self._count += 1
+        if self._count > ELEMENTS_MAX:
+            raise Refused(400, f"The XML must have at most {ELEMENTS_MAX} elements.")
         if self._depth > DEPTH_MAX:
             raise Refused(400, f"The XML is nested deeper than the {DEPTH_MAX} levels it may have.")
         return super().start(tag, attributes)
@@ -128,7 +135,7 @@ def type_of(element: Element) -> str:
 
 def _parsed(body: bytes) -> Element:
     parser = DefusedXMLParser(
-        target=_ShallowBuilder(), forbid_dtd=True, forbid_entities=True, forbid_external=True
+        target=_BoundedBuilder(), forbid_dtd=True, forbid_entities=True, forbid_external=True
     )
     try:
         parser.feed(body)

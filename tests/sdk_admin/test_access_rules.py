@@ -179,3 +179,53 @@ async def test_manage_on_a_queue_opens_that_queue_only(
         for path in (f"/{name}", f"/{other}", "/$Resources/queues", "/$namespaceinfo")
     }
     assert list(answers.values()) == [200, 401, 401, 401]
+
+
+async def test_a_rule_that_is_sent_without_keys_keeps_those_it_has(
+    admin: Administration, fresh: FreshName
+) -> None:
+    """M6: changing its rights does not lock its users out."""
+    rules = [rule("kept", "Send", primary_key=KEY_1, secondary_key=KEY_2)]
+    queue = await admin.create_queue(fresh(), authorization_rules=rules)
+    queue.authorization_rules = [rule("kept", "Send", "Listen")]
+    await admin.update_queue(queue)
+    (kept,) = (await admin.get_queue(queue.name)).authorization_rules
+    assert (kept.primary_key, kept.secondary_key) == (KEY_1, KEY_2)
+    assert set(kept.rights) == {"Send", "Listen"}
+
+
+@pytest.mark.parametrize("flavour", ["sync", "aio"])
+async def test_a_ready_made_signature_opens_what_it_was_made_for(
+    flavour: str, broker: BrokerProcess, fresh: FreshName
+) -> None:
+    """M6, M10: the client writes "Bearer" before a signature from a connection string."""
+    name = fresh()
+    text = f"Endpoint=sb://localhost:{broker.port};SharedAccessSignature={{}};"
+    whole = Administration(flavour, broker, connection_string=text.format(broker.token()))
+    await whole.create_queue(name)
+    narrow = Administration(flavour, broker, connection_string=text.format(broker.token(path=name)))
+    assert (await narrow.get_queue(name)).name == name
+    with pytest.raises(ClientAuthenticationError):
+        await narrow.get_namespace_properties()
+    await narrow.close()
+    await whole.close()
+
+
+async def test_manage_on_a_topic_opens_its_subscriptions_and_their_rules(
+    admin: Administration, broker: BrokerProcess, fresh: FreshName
+) -> None:
+    """M6: what is below an entity belongs to it."""
+    topic, other = fresh("topic"), fresh("topic")
+    rules = [rule("own", "Manage", "Send", "Listen", primary_key=KEY_1, secondary_key=KEY_2)]
+    await admin.create_topic(topic, authorization_rules=rules)
+    await admin.create_topic(other)
+    text = f"Endpoint=sb://localhost:{broker.port};SharedAccessSignature={{}};"
+    token = broker.token(path=topic, rule=("own", KEY_1))
+    owner = Administration(admin.flavour, broker, connection_string=text.format(token))
+    await owner.create_subscription(topic, "s")
+    await owner.create_rule(topic, "s", "r")
+    assert len(await owner.all("rules", topic, "s")) == 2
+    for call in (owner.create_subscription(other, "s"), owner.all("topics")):
+        with pytest.raises(ClientAuthenticationError):
+            await call
+    await owner.close()

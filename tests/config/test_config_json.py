@@ -11,6 +11,13 @@ from hypothesis import strategies as st
 
 from twinbus.broker.config_json import check_namespace_name, parse_config_json, parse_duration_ms
 from twinbus.broker.entities.description import QueueDescription
+from twinbus.broker.entities.filters import (
+    CorrelationFilter,
+    RuleDescription,
+    SqlAction,
+    SqlFilter,
+)
+from twinbus.broker.entities.topic_description import SubscriptionDescription, TopicDescription
 from twinbus.errors import ConfigurationError
 
 # The shape that the emulator's own documentation shows, with the comments that it allows.
@@ -60,7 +67,7 @@ def refusal(text: str) -> str:
 
 def test_the_official_shape_is_read() -> None:
     """M10: a file that served the emulator serves here."""
-    [(name, [queue])] = parse_config_json(OFFICIAL)
+    [(name, [queue], [], [])] = parse_config_json(OFFICIAL)
     assert name == "sbemulatorns"
     assert queue == QueueDescription(
         path="queue.1",
@@ -72,14 +79,16 @@ def test_the_official_shape_is_read() -> None:
 
 
 def test_what_is_left_out_has_our_defaults() -> None:
-    [(_, queues)] = parse_config_json(config({"Name": "Plain"}))
+    [(_, queues, _, _)] = parse_config_json(config({"Name": "Plain"}))
     assert queues == [QueueDescription(path="Plain")]
-    assert parse_config_json('{"UserConfig":{"Namespaces":[{"Name":"ns"}]}}') == [("ns", [])]
+    assert parse_config_json('{"UserConfig":{"Namespaces":[{"Name":"ns"}]}}') == [
+        ("ns", [], [], [])
+    ]
 
 
 def test_several_namespaces_are_read() -> None:
     text = '{"UserConfig":{"Namespaces":[{"Name":"east"},{"Name":"west"}]}}'
-    assert [name for name, _ in parse_config_json(text)] == ["east", "west"]
+    assert [entry.name for entry in parse_config_json(text)] == ["east", "west"]
 
 
 def test_a_comment_sign_inside_a_text_stays() -> None:
@@ -87,10 +96,125 @@ def test_a_comment_sign_inside_a_text_stays() -> None:
     assert "a/*b*/c" in refusal(config({"Name": "a/*b*/c"}))
 
 
-def test_topics_are_refused_by_name() -> None:
-    text = refusal(config(Topics=[{"Name": "topic.1"}, {"Name": "topic.2"}]))
-    assert "topics are not supported yet" in text
-    assert "'topic.1', 'topic.2'" in text
+OFFICIAL_TOPIC = {
+    "Name": "topic.1",
+    "Properties": {
+        "DefaultMessageTimeToLive": "PT1H",
+        "DuplicateDetectionHistoryTimeWindow": "PT20S",
+        "RequiresDuplicateDetection": False,
+    },
+    "Subscriptions": [
+        {
+            "Name": "subscription.1",
+            "Properties": {
+                "DeadLetteringOnMessageExpiration": False,
+                "DefaultMessageTimeToLive": "PT1H",
+                "LockDuration": "PT1M",
+                "MaxDeliveryCount": 3,
+                "ForwardDeadLetteredMessagesTo": "",
+                "ForwardTo": "",
+                "RequiresSession": False,
+            },
+            "Rules": [
+                {
+                    "Name": "app-prop-filter-1",
+                    "Properties": {
+                        "FilterType": "Correlation",
+                        "CorrelationFilter": {
+                            "ContentType": "application/text",
+                            "CorrelationId": "id1",
+                            "Label": "subject1",
+                            "MessageId": "msgid1",
+                            "ReplyTo": "someQueue",
+                            "ReplyToSessionId": "sessionId",
+                            "SessionId": "session1",
+                            "To": "xyz",
+                            "Properties": {"prop1": "value1"},
+                        },
+                    },
+                },
+                {
+                    "Name": "sql",
+                    "Properties": {
+                        "FilterType": "Sql",
+                        "SqlFilter": {"SqlExpression": "sys.MessageId = '123' AND colour = 'red'"},
+                        "Action": {"SqlExpression": "SET sys.To = 'Entity'"},
+                    },
+                },
+            ],
+        },
+        {"Name": "Everything"},
+    ],
+}
+
+
+def test_topics_with_their_subscriptions_and_rules_are_read() -> None:
+    """M10: the emulator's topics take effect, rules and all."""
+    [(_, _, [topic], subscriptions)] = parse_config_json(config(Topics=[OFFICIAL_TOPIC]))
+    assert topic == TopicDescription(
+        path="topic.1", default_ttl_ms=3_600_000, duplicate_detection_window_ms=20_000
+    )
+    (first, rules), (second, no_rules) = subscriptions
+    assert first == SubscriptionDescription(
+        path="topic.1/subscriptions/subscription.1", default_ttl_ms=3_600_000, max_delivery_count=3
+    )
+    assert second.name == "Everything"
+    assert no_rules is None
+    assert rules == [
+        RuleDescription(
+            "app-prop-filter-1",
+            CorrelationFilter(
+                content_type="application/text",
+                correlation_id="id1",
+                label="subject1",
+                message_id="msgid1",
+                reply_to="someQueue",
+                reply_to_session_id="sessionId",
+                session_id="session1",
+                to="xyz",
+                properties={"prop1": "value1"},
+            ),
+        ),
+        RuleDescription(
+            "sql",
+            SqlFilter("sys.MessageId = '123' AND colour = 'red'"),
+            SqlAction("SET sys.To = 'Entity'"),
+        ),
+    ]
+
+
+def rule_with(**properties: Any) -> dict[str, Any]:
+    rule = {"Name": "r", "Properties": properties}
+    return {"Name": "t", "Subscriptions": [{"Name": "s", "Rules": [rule]}]}
+
+
+@pytest.mark.parametrize(
+    ("topic", "said"),
+    [
+        ({"Name": "t", "Properties": {"LockDuration": "PT1M"}}, "topic 't' of namespace 'ns'"),
+        ({"Name": "t", "Colour": "red"}, "'Colour'"),
+        ({"Name": "a/subscriptions/b"}, "reads like a subscription"),
+        ({}, "a topic of namespace 'ns' has no Name"),
+        ({"Name": "t", "Subscriptions": [{}]}, "a subscription of topic 't'"),
+        ({"Name": "t", "Subscriptions": [{"Name": "s"}, {"Name": "S"}]}, "two subscriptions"),
+        ({"Name": "t", "Subscriptions": [{"Name": "s" * 51}]}, "at most 50 characters"),
+        (rule_with(FilterType="Sql", SqlFilter={"SqlExpression": "a = "}), "rule 'r' of subscr"),
+        (rule_with(FilterType="Sql", SqlFilter={"Expression": "a = 1"}), "'Expression'"),
+        (rule_with(FilterType="Sql"), "does not say what the filter is"),
+        (rule_with(FilterType="Sql", CorrelationFilter={"To": "x"}), "does not say what"),
+        (rule_with(FilterType="Correlation", CorrelationFilter={"Colour": "x"}), "'Colour'"),
+        (rule_with(FilterType="Correlation", CorrelationFilter={"To": 5}), "rule 'r'"),
+        (rule_with(Action={"SqlExpression": "SET"}), "rule 'r' of subscription 's' of topic 't'"),
+    ],
+)
+def test_a_bad_topic_is_refused_with_its_place(topic: dict[str, Any], said: str) -> None:
+    """M10: one sentence that says where in the file to look."""
+    assert said in refusal(config(Topics=[topic]))
+
+
+def test_a_queue_and_a_topic_of_one_name_are_refused() -> None:
+    """M5: a path belongs to one entity."""
+    assert "two queues or topics" in refusal(config({"Name": "same"}, Topics=[{"Name": "Same"}]))
 
 
 @pytest.mark.parametrize(

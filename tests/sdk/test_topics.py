@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+import apsw
 import pytest
 from azure.servicebus import ServiceBusMessage, ServiceBusReceiveMode
 from azure.servicebus.exceptions import MessagingEntityNotFoundError, ServiceBusError
@@ -188,3 +190,104 @@ async def test_a_topic_can_be_full(broker: BrokerProcess, sdk: Sdk) -> None:
 
     assert await eventually(has_room)
     await sdk.publish(topic, ServiceBusMessage(b"x" * 100_000))
+
+
+async def test_rules_with_actions_make_copies_of_their_own(broker: BrokerProcess, sdk: Sdk) -> None:
+    """M4: rules without an action share one copy; each rule with an action makes another."""
+    topic = broker.fresh_topic()
+    rules = [
+        {"name": "a", "filter": {"kind": "sql", "expression": "price > 1"}},
+        {"name": "b", "filter": {"kind": "sql", "expression": "price > 2"}},
+        {
+            "name": "c",
+            "filter": {"kind": "sql", "expression": "price > 3"},
+            "action": {"expression": "SET sys.Label = 'dear'; REMOVE price"},
+        },
+    ]
+    broker.create_subscription(topic, "sub", rules=rules)
+    for price in (1, 3, 5):
+        properties = {"price": price}
+        await sdk.publish(topic, ServiceBusMessage(str(price), application_properties=properties))
+    received = await receive(sdk.subscription(topic, "sub"), 3)
+    assert bodies(received) == ["3", "5", "5"]
+    assert [message.subject for message in received] == [None, None, "dear"]
+    assert b"price" not in received[2].application_properties
+
+
+async def test_a_rule_that_changes_holds_for_the_next_message(
+    broker: BrokerProcess, sdk: Sdk
+) -> None:
+    """M5: rules are added, changed and deleted while messages come."""
+    topic = broker.fresh_topic("sub")
+    where = f"/namespaces/{broker.namespace}/topics/{topic}/subscriptions/sub/rules"
+    await sdk.publish(topic, ServiceBusMessage("all"))
+    broker.admin("PUT", f"{where}/$Default", {"filter": {"kind": "false"}})
+    await sdk.publish(topic, ServiceBusMessage("none"))
+    broker.admin("PUT", f"{where}/red", {"filter": {"kind": "correlation", "label": "red"}})
+    await sdk.publish(topic, ServiceBusMessage("red", subject="red"))
+    broker.admin("DELETE", f"{where}/RED")
+    await sdk.publish(topic, ServiceBusMessage("gone", subject="red"))
+    assert bodies(await receive(sdk.subscription(topic, "sub"), 2)) == ["all", "red"]
+    assert [rule["name"] for rule in broker.admin("GET", where)] == ["$Default"]
+    assert broker.subscription(topic, "sub")["active_message_count"] == 2
+
+
+async def test_a_closed_subscription_still_collects(broker: BrokerProcess, sdk: Sdk) -> None:
+    """M3: ReceiveDisabled keeps receivers away, not messages."""
+    topic = broker.fresh_topic()
+    broker.create_subscription(topic, "closed", status="ReceiveDisabled")
+    await sdk.publish(topic, ServiceBusMessage("one"))
+    assert broker.subscription(topic, "closed")["active_message_count"] == 1
+    with pytest.raises(ServiceBusError):
+        await sdk.subscription(topic, "closed").receive_messages(1, max_wait_time=5)
+
+
+@pytest.mark.parametrize("flavour", ["aio"])
+async def test_ten_subscriptions_take_the_room_of_one(tmp_path: Path, flavour: str) -> None:
+    """M1: a published body is on disk once, and gone when all have it."""
+    names = [f"sub-{number}" for number in range(10)]
+    options = ["--topic", "news"]
+    for name in names:
+        options += ["--subscription", f"news/{name}"]
+    with BrokerProcess(tmp_path / "data", arguments=tuple(options)) as broker:
+        sdk = Sdk(flavour, broker.connection_string)
+        await sdk.publish("news", *(ServiceBusMessage(b"x" * 50_000) for _ in range(40)))
+        await sdk.close()
+        broker.stop()
+        once = 40 * 50_000
+        (store,) = (tmp_path / "data").rglob("*.db")
+        assert once < store.stat().st_size < 2 * once
+
+        broker.restart()
+        sdk = Sdk(flavour, broker.connection_string)
+        for name in names:
+            receiver = sdk.subscription("news", name, receive_mode="receiveanddelete")
+            assert len(await receive(receiver, 40)) == 40
+        await sdk.close()
+        broker.stop()
+        connection = apsw.Connection(str(store), apsw.SQLITE_OPEN_READONLY)
+        left = [connection.execute(f"SELECT COUNT(*) FROM {table}").get for table in SHARED_TABLES]
+        connection.close()
+        assert left == [0, 0, 0]
+
+
+SHARED_TABLES = ("sheet", "share", "chunk")
+
+
+async def test_a_config_file_brings_topics(tmp_path: Path) -> None:
+    """M10: the emulator's Config.json with a topic, a subscription and a rule."""
+    rule = {
+        "Name": "red",
+        "Properties": {"FilterType": "Correlation", "CorrelationFilter": {"Label": "red"}},
+    }
+    subscriptions = [{"Name": "Red", "Rules": [rule]}, {"Name": "All"}]
+    namespace = {"Name": "demo", "Topics": [{"Name": "News", "Subscriptions": subscriptions}]}
+    config = tmp_path / "Config.json"
+    config.write_text(json.dumps({"UserConfig": {"Namespaces": [namespace]}}))
+    with BrokerProcess(tmp_path / "data", arguments=("--config", str(config))) as broker:
+        sdk = Sdk("aio", broker.connection_string)
+        await sdk.publish("news", ServiceBusMessage("1", subject="red"), ServiceBusMessage("2"))
+        assert bodies(await receive(sdk.subscription("News", "Red"), 1)) == ["1"]
+        assert bodies(await receive(sdk.subscription("News", "All"), 2)) == ["1", "2"]
+        assert broker.subscription("news", "red")["active_message_count"] == 1
+        await sdk.close()

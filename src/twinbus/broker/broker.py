@@ -19,16 +19,16 @@ from functools import partial
 from pathlib import Path
 from random import Random, SystemRandom
 from types import TracebackType
-from typing import NamedTuple
 
 from twinbus.broker.access.claims import AuthorizationRule, Claim, RuleSet, WhichKey
 from twinbus.broker.access.sas import Audience
 from twinbus.broker.config_json import check_namespace_name
+from twinbus.broker.config_topics import SubscriptionConfig
 from twinbus.broker.entities.description import QueueDescription
 from twinbus.broker.entities.filters import RuleDescription
 from twinbus.broker.entities.forwarding import targets_first
 from twinbus.broker.entities.queue import Queue
-from twinbus.broker.entities.topic_description import SubscriptionDescription, TopicDescription
+from twinbus.broker.entities.topic_description import TopicDescription
 from twinbus.broker.entrance import (
     Entrance,
     application_of,
@@ -59,14 +59,6 @@ logger = logging.getLogger("twinbus.broker")
 LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "::1", "[::1]"})
 
 
-class SubscriptionSpec(NamedTuple):
-    """A subscription to have, and its rules if it is made."""
-
-    description: SubscriptionDescription
-    rules: Sequence[RuleDescription] | None = None
-    """None is the rule that lets every message in."""
-
-
 @dataclass(frozen=True, slots=True)
 class NamespaceSpec:
     """A namespace to serve."""
@@ -77,7 +69,7 @@ class NamespaceSpec:
     queues: Sequence[str | QueueDescription] = field(default=())
     """Created if they do not exist; existing ones are left as they are."""
     topics: Sequence[str | TopicDescription] = field(default=())
-    subscriptions: Sequence[SubscriptionSpec] = field(default=())
+    subscriptions: Sequence[SubscriptionConfig] = field(default=())
     """Like the queues; an existing subscription keeps its rules too."""
     tls_port: int | None = None
     """One more port, for TLS alone: 5671 is where clients without the emulator flag go."""

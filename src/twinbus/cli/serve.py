@@ -16,14 +16,11 @@ from typing import Annotated, Any
 import typer
 
 from twinbus.broker.broker import LOOPBACK_NAMES, Broker, NamespaceSpec
-from twinbus.broker.config_json import parse_config_json
-from twinbus.broker.entities.description import QueueDescription
 from twinbus.broker.options import BrokerOptions, Thresholds
+from twinbus.cli.wanted import namespace_specs, parse_port
 from twinbus.clock import AdjustableClock, Clock, SystemClock
 from twinbus.errors import ConfigurationError
 
-DEFAULT_NAMESPACE = "twinbus"
-AMQP_PORT = 5672
 TLS_PORT = 5671
 ADMIN_PORT = 5300
 """The official emulator's port for HTTP."""
@@ -55,6 +52,17 @@ def serve(
         typer.Option(
             help="Queue to create if missing, in every namespace or in one; repeatable.",
             metavar="[NAMESPACE:]NAME",
+        ),
+    ] = None,
+    topic: Annotated[
+        list[str] | None,
+        typer.Option(help="Topic to create if missing; repeatable.", metavar="[NAMESPACE:]NAME"),
+    ] = None,
+    subscription: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Subscription to create if missing, for every message; repeatable.",
+            metavar="[NAMESPACE:]TOPIC/NAME",
         ),
     ] = None,
     config: Annotated[
@@ -114,7 +122,8 @@ def serve(
     if output not in ("text", "json"):
         raise ConfigurationError(f"--output cannot be {output!r}", hint="Use text or json")
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
-    specs = _with_tls_ports(_specs(namespace or [], queue or [], config), tls_port or [])
+    specs = namespace_specs(namespace or [], queue or [], topic or [], subscription or [], config)
+    specs = _with_tls_ports(specs, tls_port or [])
     options = BrokerOptions(
         data_directory=None if memory else data,
         host=host,
@@ -171,26 +180,6 @@ def _give_large_blocks_back() -> None:
         mallopt(MALLOC_TRIM_THRESHOLD, 2 * LARGE_BLOCK_BYTES_MIN)
 
 
-def _specs(names: list[str], queues: list[str], config: Path | None) -> list[NamespaceSpec]:
-    wanted: dict[str, tuple[int, list[str | QueueDescription]]] = {}
-    if config is not None:
-        for entry in parse_config_json(_text_of(config)):
-            wanted[entry.name] = (AMQP_PORT + len(wanted), list(entry.queues))
-    for name in names or ([] if wanted else [DEFAULT_NAMESPACE]):
-        label, _colon, port = name.partition(":")
-        wanted[label] = (_port(port, AMQP_PORT + len(wanted)), wanted.get(label, (0, []))[1])
-    for name in queues:
-        label, colon, path = name.rpartition(":")
-        if colon and label not in wanted:
-            raise ConfigurationError(
-                f"--queue names the namespace {label!r}, which is not served",
-                hint="Add it with --namespace",
-            )
-        for _port_number, paths in [wanted[label]] if colon else wanted.values():
-            paths.append(path)
-    return [NamespaceSpec(label, port, tuple(paths)) for label, (port, paths) in wanted.items()]
-
-
 def _with_tls_ports(specs: list[NamespaceSpec], wanted: list[str]) -> list[NamespaceSpec]:
     ports: dict[str, int] = {}
     for text in wanted:
@@ -206,23 +195,8 @@ def _with_tls_ports(specs: list[NamespaceSpec], wanted: list[str]) -> list[Names
                 f"--tls-port names the namespace {name!r}, which is not served",
                 hint="Add it with --namespace",
             )
-        ports[name] = _port(port, TLS_PORT)
+        ports[name] = parse_port(port, TLS_PORT)
     return [replace(spec, tls_port=ports.get(spec.name)) for spec in specs]
-
-
-def _text_of(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigurationError(f"{str(path)!r} cannot be read: {error}") from error
-
-
-def _port(text: str, default: int) -> int:
-    if not text:
-        return default
-    if not (text.isascii() and text.isdigit() and int(text) <= 65_535):
-        raise ConfigurationError(f"{text!r} is not a port", hint="Use a number from 0 to 65535")
-    return int(text)
 
 
 async def _serve(

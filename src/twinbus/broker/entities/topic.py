@@ -37,8 +37,8 @@ from twinbus.broker.entities.topic_description import SubscriptionDescription, T
 from twinbus.broker.store.port import Op, QueueCounters
 from twinbus.clock import Instant
 
-# Messages between two looks at the clock: with 1,000 SQL rules they take some ten milliseconds.
-TURN_COUNT_MAX = 16
+# Messages between two looks at the clock: with 2,000 SQL rules one message takes milliseconds.
+TURN_COUNT_MAX = 1
 # While no rule looks at a message, an arrival of any size takes a few microseconds.
 PLAIN_TURN_COUNT_MAX = 4_096
 

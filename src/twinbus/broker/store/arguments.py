@@ -8,7 +8,7 @@ Rule 2: an op for a queue that was deleted is dropped, because settlements may s
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from typing import Any, Final, NamedTuple
 
 from twinbus.broker.store.port import (
@@ -47,25 +47,29 @@ class Roster(NamedTuple):
 def admit(ops: Sequence[Op], roster: Roster) -> tuple[list[Op], Roster]:
     """The ops that are to be applied, and the roster as they leave it."""
     admitted: list[Op] = []
+    live: Set[int] = roster.live
+    queue_id_last = roster.queue_id_last
     for op in ops:
         kind = type(op)
         queue_id = _CHECKS[kind](op)
-        if queue_id in roster.live or kind is PutMeta:
+        if queue_id in live or kind is PutMeta:
             admitted.append(op)
             if kind is DeleteEntity:
-                roster = roster._replace(live=roster.live - {queue_id})
+                # One copy for all: a topic may go with thousands of rules.
+                live = live if isinstance(live, set) else set(live)
+                live.discard(queue_id)
         elif kind is PutEntity:
-            roster = _enrol(queue_id, roster)
+            if queue_id <= queue_id_last:
+                raise ValueError(f"queue id {queue_id} was used before; ids are never reused")
+            live = live if isinstance(live, set) else set(live)
+            live.add(queue_id)
+            queue_id_last = queue_id
             admitted.append(op)
-        elif kind is PutChunk or kind is PutScheduled or queue_id > roster.queue_id_last:
+        elif kind is PutChunk or kind is PutScheduled or queue_id > queue_id_last:
             raise ValueError(f"{kind.__name__} names queue {queue_id}, which does not exist")
+    if live is not roster.live:
+        roster = Roster(frozenset(live), queue_id_last)
     return admitted, roster
-
-
-def _enrol(queue_id: int, roster: Roster) -> Roster:
-    if queue_id <= roster.queue_id_last:
-        raise ValueError(f"queue id {queue_id} was used before; ids are never reused")
-    return Roster(roster.live | {queue_id}, queue_id)
 
 
 def _check_queue_id(queue_id: int) -> None:

@@ -12,6 +12,7 @@ from twinbus.broker.entities.filters import (
     FalseFilter,
     FilterError,
     RuleDescription,
+    SqlFilter,
     compile_rule,
 )
 from twinbus.broker.entities.outcome import COMPLETE, DeadLetter
@@ -318,19 +319,18 @@ def test_a_subscription_with_a_bad_rule_is_not_made() -> None:
     driver.subscribe("a")
 
 
-def test_a_topic_has_at_most_two_thousand_rules() -> None:
+def test_a_topic_has_at_most_two_thousand_sql_rules() -> None:
     """M4, case 98: the next rule is refused with a sentence, and all others go on working."""
     driver = TopicDriver()
-    a = driver.subscribe("a", only(colour="red"))
-    b = driver.subscribe("b", only(colour="red"))
+    a = driver.subscribe("a", RuleDescription("first", SqlFilter("colour = 'red'")))
+    b = driver.subscribe("b", RuleDescription("first", SqlFilter("colour = 'red'")))
     rows = driver.catalogue.rules
     ops = []
     for number in range(1_998):
         name = f"rule-{number}"
-        colour = CorrelationFilter(properties={"colour": name})
-        ops += rows.add((a, b)[number % 2], RuleDescription(name, colour))
-    with pytest.raises(ConfigurationError, match="2000 rules, which is the most"):
-        rows.add(b, RuleDescription("one-too-many", FalseFilter()))
+        ops += rows.add((a, b)[number % 2], RuleDescription(name, SqlFilter(f"colour = '{name}'")))
+    with pytest.raises(ConfigurationError, match="at most 2000 rules"):
+        rows.add(b, RuleDescription("one-too-many", SqlFilter("colour = 'blue'")))
     driver.store.commit(ops)
     driver.restart()
     assert len(driver.topic.book) == 2_000

@@ -7,7 +7,8 @@ entrance.py    the ports of a namespace and of the administration; doors.py tell
 administration/ what the stock administration client speaks
 namespace.py   one namespace: its queues, its store, its commits
 lookups.py     what queue machines ask of the store
-catalogue.py   the queues of a namespace by name
+catalogue.py   the entities of a namespace by name, catalogue_rules.py their rules,
+               running_topics.py what an administrator can do with topics
 peer.py        one client connection, with attaching, sending, receiving, settling,
                replies, cbs, management, sessions (links, desk) beside it; admission (its tokens),
                input_gate (whether it is read from), offences (what the log says)
@@ -22,6 +23,7 @@ from __future__ import annotations
 
 from twinbus.broker.broker import Broker, NamespaceSpec
 from twinbus.broker.entities.description import EntityStatus, QueueDescription
+from twinbus.broker.entities.topic_description import SubscriptionDescription, TopicDescription
 from twinbus.broker.options import BrokerOptions, Thresholds
 
 __all__ = [
@@ -30,5 +32,7 @@ __all__ = [
     "EntityStatus",
     "NamespaceSpec",
     "QueueDescription",
+    "SubscriptionDescription",
     "Thresholds",
+    "TopicDescription",
 ]

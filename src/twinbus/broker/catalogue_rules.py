@@ -17,9 +17,6 @@ from twinbus.errors import ConfigurationError
 
 KIND_RULE = "rule"
 
-# Azure's limit for a topic, all its subscriptions together.
-RULES_PER_TOPIC_MAX = 2_000
-
 
 class RuleRows:
     """Adds, changes and removes rules; each change holds at once and comes with what to store."""
@@ -35,13 +32,8 @@ class RuleRows:
                 f"{rule.name!r} already",
                 hint="Choose another name, or update that one",
             )
-        if len(topic.book) >= RULES_PER_TOPIC_MAX:
-            raise ConfigurationError(
-                f"The topic {topic.description.display_path!r} has {RULES_PER_TOPIC_MAX} rules, "
-                "which is the most a topic can have",
-                hint="Delete rules that are no longer needed, or use another topic",
-            )
         rule_id = self._take_id()
+        # The book refuses what is too much for one topic.
         topic.add_rule(subscription, rule, rule_id)
         return [PutEntity(_row(subscription, rule, rule_id))]
 

@@ -8,6 +8,7 @@ Rule 2: what is refused (a missing topic, a name that is taken, a rule too many)
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 
 from twinbus.broker.catalogue_rules import RuleRows, find_rule
@@ -105,7 +106,8 @@ class RunningTopics:
         try:
             await self._namespace.written(ops)
         except TwinbusError:
-            rows.remove(machine, rule.name)
+            with suppress(ConfigurationError):  # somebody may have deleted it meanwhile
+                rows.remove(machine, rule.name)
             raise
         return rule
 
@@ -118,7 +120,8 @@ class RunningTopics:
         try:
             await self._namespace.written(ops)
         except TwinbusError:
-            rows.change(machine, old)
+            with suppress(ConfigurationError):
+                rows.change(machine, old)
             raise
         return find_rule(machine, rule.name)
 

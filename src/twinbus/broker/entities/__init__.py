@@ -11,5 +11,6 @@ calendar.py     when to look for expired and scheduled messages
 requests.py     what the machine asks to have read
 description.py  what a queue is told to be; outcome.py what a receiver can decide
 dead_letter.py  what is added to a message on its way to the dead-letter queue
+topic.py        topics and subscriptions; fan_out.py who gets what, sheets.py the copies they share
 filters/        the rules of subscriptions: which messages they let in, and what they change
 """

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.filters.messages import answer, view_of
+from tests.support.answers import assert_well_put
 from twinbus.broker.entities.filters import SqlAction, SqlFilter
 from twinbus.errors import ConfigurationError
 
@@ -97,7 +96,7 @@ def test_an_expression_is_taken_or_refused_with_a_sentence(
         return
     with pytest.raises(ConfigurationError, match=complaint) as refused:
         SqlFilter(expression)
-    assert str(refused.value).endswith(".") and len(str(refused.value)) < 500
+    assert_well_put(str(refused.value))
 
 
 @pytest.mark.parametrize(
@@ -122,16 +121,22 @@ def test_an_expression_is_taken_or_refused_with_a_sentence(
 )
 def test_an_action_is_refused_with_a_sentence(expression: str, complaint: str) -> None:
     """M4"""
-    with pytest.raises(ConfigurationError, match=complaint):
+    with pytest.raises(ConfigurationError, match=complaint) as refused:
         SqlAction(expression)
+    assert_well_put(str(refused.value))
 
 
 @given(st.text("ab=<>!'()[]\"@.,;%+-*/ \n019eEé_", max_size=40))
 def test_any_text_is_an_expression_or_a_refusal(text: str) -> None:
     """M4: never another exception."""
     for kind in (SqlFilter, SqlAction):
-        with suppress(ConfigurationError):
+        sentence = None
+        try:
             kind(text)
+        except ConfigurationError as error:
+            sentence = str(error)
+        if sentence is not None:
+            assert_well_put(sentence)
 
 
 WORDS = ["a", "sys.Label", "1", "2.5", "'x'", "=", "<", "+", "-", "(", ")", "AND", "OR", "NOT"]

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.support.answers import assert_well_put
 from twinbus.amqp.types import Int
 from twinbus.broker.entities.filters import (
     CorrelationFilter,
@@ -81,17 +82,18 @@ def test_a_subscription_is_born_with_a_rule_that_takes_all() -> None:
 )
 def test_a_name_that_could_not_be_addressed_is_refused(name: Any) -> None:
     """M4"""
-    with pytest.raises(ConfigurationError, match="rule"):
+    with pytest.raises(ConfigurationError, match="rule") as refused:
         RuleDescription(name)
+    assert_well_put(str(refused.value))
 
 
 @pytest.mark.parametrize(
     ("value", "complaint"),
     [
         (float("nan"), "finite"),
-        (2**63, "64-bit"),
-        (-(2**63) - 1, "64-bit"),
-        (10**400, "64-bit"),
+        (2**63, "64 bits"),
+        (-(2**63) - 1, "64 bits"),
+        (10**400, "64 bits"),
         (b"raw", "bytes"),
         (None, "NoneType"),
         ([1], "list"),
@@ -103,8 +105,9 @@ def test_a_value_that_no_message_could_be_compared_with_is_refused(
     value: Any, complaint: str
 ) -> None:
     """M4"""
-    with pytest.raises(ConfigurationError, match=complaint):
+    with pytest.raises(ConfigurationError, match=complaint) as refused:
         CorrelationFilter(properties={"a": value})
+    assert_well_put(str(refused.value))
     with pytest.raises(ConfigurationError, match=complaint):
         SqlFilter("a = @a", {"@a": value})
 
@@ -150,7 +153,7 @@ def test_a_stored_rule_that_is_not_understood_is_refused_with_a_sentence(
     """M4"""
     with pytest.raises(ConfigurationError) as refused:
         RuleDescription.from_dict(stored)
-    assert str(refused.value).endswith(".")
+    assert_well_put(str(refused.value))
 
 
 def test_the_types_of_values_are_kept() -> None:

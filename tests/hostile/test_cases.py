@@ -7,14 +7,11 @@ from pathlib import Path
 
 # Sessions (83 to 85), the pairing and the rest come with their features.
 NUMBERS = {*range(15, 21), 22, 23, 24, 25, *range(27, 83), *range(86, 111)}
-HERE = Path(__file__).parent
-# Rules are pure: most of what they do to a broker can be seen without one.
-FILES = [*HERE.glob("test_*.py"), HERE.parent / "filters" / "test_hostile_rules.py"]
 
 
 def test_every_case_has_a_test() -> None:
     named: set[int] = set()
-    for path in FILES:
+    for path in Path(__file__).parent.glob("test_*.py"):
         text = path.read_text(encoding="utf-8")
         named |= {int(number) for number in re.findall(r"\bcase-([0-9]+)\b", text)}
         named |= {int(number) for number in re.findall(r"\bdef test_case_([0-9]+)_", text)}

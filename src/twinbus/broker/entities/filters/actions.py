@@ -28,7 +28,6 @@ from twinbus.amqp.types import (
 from twinbus.broker.entities.filters.expressions import Evaluate, compiled
 from twinbus.broker.entities.filters.limits import TEXT_CHARACTERS_MAX
 from twinbus.broker.entities.filters.message_view import MessageView
-from twinbus.broker.entities.filters.parser import parse_action
 from twinbus.broker.entities.filters.rewriting import REMOVED, Changes
 from twinbus.broker.entities.filters.rule_description import SqlAction
 from twinbus.broker.entities.filters.syntax import Property, Set
@@ -83,7 +82,7 @@ def compile_action(described: SqlAction) -> Callable[[MessageView], Changes]:
     """The action as a closure; it may raise FilterError."""
     steps = [
         _set(statement) if isinstance(statement, Set) else _remove(statement.target)
-        for statement in parse_action(described.expression, described.parameters)
+        for statement in described.statements
     ]
 
     def apply(message: MessageView) -> Changes:

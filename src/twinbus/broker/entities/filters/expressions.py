@@ -228,13 +228,11 @@ def _in_texts(item: Evaluate, texts: frozenset[str]) -> Evaluate:
 
 
 def _like(node: Like) -> Evaluate:
-    item, pattern = compiled(node.item), node.pattern
-    escape = node.escape
-    if isinstance(pattern, Constant) and (escape is None or isinstance(escape, Constant)):
-        return _like_fixed(
-            item, LikePattern(pattern.value, None if escape is None else escape.value)
-        )
-    return _like_varying(item, compiled(pattern), None if escape is None else compiled(escape))
+    item = compiled(node.item)
+    if node.shape is not None:
+        return _like_fixed(item, node.shape)
+    escape = None if node.escape is None else compiled(node.escape)
+    return _like_varying(item, compiled(node.pattern), escape)
 
 
 def _like_fixed(item: Evaluate, shape: LikePattern) -> Evaluate:

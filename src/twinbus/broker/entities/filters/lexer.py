@@ -14,8 +14,7 @@ from __future__ import annotations
 
 import enum
 import math
-from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from twinbus.broker.entities.filters.limits import (
     EXPRESSION_CHARACTERS_MAX,
@@ -46,8 +45,7 @@ _DIGITS: Final = frozenset("0123456789")
 _CLOSERS: Final = {"'": "'", '"': '"', "[": "]"}
 
 
-@dataclass(frozen=True, slots=True)
-class Token:
+class Token(NamedTuple):
     """One word and where it begins."""
 
     kind: Kind
@@ -56,10 +54,17 @@ class Token:
     position: int
 
     def __str__(self) -> str:
-        return "the end" if self.kind is Kind.END else f"{str(self.value)[:20]!a}"
+        return "the end" if self.kind is Kind.END else quoted(str(self.value))
 
 
-def refusal(sentence: str, position: int, hint: str = "") -> ConfigurationError:
+def quoted(text: str) -> str:
+    """A few characters of what somebody wrote, fit for a sentence and a log."""
+    return "'" + ascii(text[:20])[1:-1] + "'"
+
+
+def refusal(
+    sentence: str, position: int, hint: str = "Check the expression there"
+) -> ConfigurationError:
     """An error of the expression's author."""
     return ConfigurationError(
         f"{sentence}, at character {position + 1} of the expression", hint=hint
@@ -74,7 +79,7 @@ def tokens_of(expression: str) -> list[Token]:
     while (token := lexer.next()).kind is not Kind.END:
         tokens.append(token)
     if not tokens:
-        raise ConfigurationError("the expression is empty", hint="Write 1=1 for every message")
+        raise ConfigurationError("the expression is empty", hint="Write 1=1, or SET and REMOVE")
     return [*tokens, token]
 
 
@@ -107,7 +112,7 @@ class _Lexer:
                 self.pos = start + len(symbol)
                 return Token(Kind.SYMBOL, symbol, start)
         raise refusal(
-            f"{self.text[start]!a} means nothing",
+            f"{quoted(self.text[start])} means nothing",
             start,
             "A name begins with a letter; put any other name into [brackets]",
         )
@@ -141,7 +146,9 @@ class _Lexer:
         while True:
             end = self.text.find(closer, self.pos)
             if end < 0:
-                raise refusal(f"{self.text[start]!a} is never closed", start, f"Add {closer}")
+                raise refusal(
+                    f"the sign {quoted(self.text[start])} is never closed", start, f"Add {closer}"
+                )
             parts.append(self.text[self.pos : end])
             self.pos = end + 1
             if self.text[self.pos : self.pos + 1] != closer:

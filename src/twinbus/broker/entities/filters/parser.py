@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from twinbus.broker.entities.filters.lexer import Kind, Token, refusal, tokens_of
+from twinbus.broker.entities.filters.lexer import Kind, Token, quoted, refusal, tokens_of
 from twinbus.broker.entities.filters.like import LikePattern
 from twinbus.broker.entities.filters.limits import INT64_MAX, NESTING_MAX
 from twinbus.broker.entities.filters.rule_values import PropertyValue
@@ -217,7 +217,7 @@ class _Parser:
         if token.kind is Kind.KEYWORD and token.value == "LIKE":
             pattern = self.operand(_SUM)
             escape = self._escape() if self.skip("ESCAPE") else None
-            return _checked_like(Like(item, pattern, escape), token)
+            return Like(item, pattern, escape, _fixed_shape(pattern, escape, token))
         raise refusal(f"{token} stands where IN or LIKE should be", token.position)
 
     def _choices(self) -> tuple[Node, ...]:
@@ -284,7 +284,7 @@ class _Parser:
     def _parameter(self, token: Token) -> Node:
         if token.value.lower() not in self.parameters:
             raise refusal(
-                f"the parameter {token.value!a:.60} has no value",
+                f"the parameter {quoted(token.value)} has no value",
                 token.position,
                 "Give it one among the parameters of the rule",
             )
@@ -305,7 +305,7 @@ class _Parser:
             node = PropertyNamed(self.operand(_SUM))
         else:
             raise refusal(
-                f"there is no function {token.value!a:.60}",
+                f"there is no function {quoted(token.value)}",
                 token.position,
                 "Use newid() or property(name)",
             )
@@ -360,20 +360,19 @@ class _Parser:
         return target
 
 
-def _checked_like(node: Like, token: Token) -> Like:
-    """Refuse a pattern that is no pattern, if it can be seen already."""
-    pattern, escape = node.pattern, node.escape
+def _fixed_shape(pattern: Node, escape: Node | None, token: Token) -> LikePattern | None:
+    """The shape of a pattern that does not depend on the message."""
     if not isinstance(pattern, Constant):
-        return node
+        return None
     if type(pattern.value) is not str:
         raise refusal("LIKE needs a text to compare with", token.position)
-    if escape is None or isinstance(escape, Constant):
-        try:
-            LikePattern(pattern.value, None if escape is None else escape.value)
-        except FilterError as error:
-            hint = "Write the escape character twice"
-            raise refusal(error.sentence.rstrip("."), token.position, hint) from None
-    return node
+    if escape is not None and not isinstance(escape, Constant):
+        return None
+    try:
+        return LikePattern(pattern.value, None if escape is None else escape.value)
+    except FilterError as error:
+        hint = "Write the escape character twice"
+        raise refusal(error.sentence.rstrip("."), token.position, hint) from None
 
 
 _NAMES: Final = (Kind.WORD, Kind.NAME)

@@ -135,7 +135,9 @@ class RuleBook(Generic[K]):
         """Add a rule; ConfigurationError if its name is taken or the topic has too many."""
         rules = self._subscriptions.get(subscription, {})
         if rule.description.key in rules:
-            raise ConfigurationError(f"the subscription already has a rule {rule.name!r}")
+            raise ConfigurationError(
+                f"the subscription already has a rule {rule.name!a}", hint="Choose another name"
+            )
         self._count(rule, 1)
         entry = _Entry(self._next_order, subscription, rule)
         self._next_order += 1
@@ -166,7 +168,9 @@ class RuleBook(Generic[K]):
     def matching(self, view: MessageView) -> list[Match[K]]:
         """Every subscription that gets the message, or has a rule that failed on it."""
         matches: dict[K, Match[K]] = {}
-        for entry in self._candidates(view):
+        candidates = self._candidates(view)
+        view.asked += len(candidates)
+        for entry in candidates:
             try:
                 if entry.rule.matches(view) is not True:
                     continue

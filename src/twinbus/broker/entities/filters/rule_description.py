@@ -21,6 +21,7 @@ from twinbus.broker.entities.filters.rule_values import (
     values_from_dict,
     values_to_dict,
 )
+from twinbus.broker.entities.filters.syntax import Node, Statement
 from twinbus.errors import ConfigurationError
 
 DEFAULT_RULE_NAME: Final = "$Default"
@@ -91,10 +92,12 @@ class SqlFilter:
     expression: str
     parameters: Mapping[str, PropertyValue] = field(default_factory=dict)
     """Values for the names that begin with @ in the expression."""
+    tree: Node = field(init=False, repr=False, compare=False)
+    """The expression, read: what follows from the other two."""
 
     def __post_init__(self) -> None:
         _settle_parameters(self)
-        parse_filter(self.expression, self.parameters)
+        object.__setattr__(self, "tree", parse_filter(self.expression, self.parameters))
 
     def to_dict(self) -> dict[str, Any]:
         return {"kind": "sql", **_expression_to_dict(self)}
@@ -106,10 +109,13 @@ class SqlAction:
 
     expression: str
     parameters: Mapping[str, PropertyValue] = field(default_factory=dict)
+    statements: tuple[Statement, ...] = field(init=False, repr=False, compare=False)
+    """The expression, read."""
 
     def __post_init__(self) -> None:
         _settle_parameters(self)
-        parse_action(self.expression, self.parameters)
+        statements = parse_action(self.expression, self.parameters)
+        object.__setattr__(self, "statements", tuple(statements))
 
     def to_dict(self) -> dict[str, Any]:
         return _expression_to_dict(self)
@@ -126,7 +132,7 @@ Filter: TypeAlias = TrueFilter | FalseFilter | CorrelationFilter | SqlFilter
 def filter_from_dict(values: object) -> Filter:
     """Read what a filter's ``to_dict`` wrote; ConfigurationError for anything else."""
     if not isinstance(values, Mapping):
-        raise ConfigurationError("a filter is not a JSON object")
+        raise ConfigurationError("a filter must be a JSON object")
     rest = dict(values)
     kind = rest.pop("kind", None)
     if kind == "sql":
@@ -137,7 +143,7 @@ def filter_from_dict(values: object) -> Filter:
         _refuse_unknown(rest, frozenset(), "a filter")
         return TrueFilter() if kind == "true" else FalseFilter()
     raise ConfigurationError(
-        f"there is no filter of kind {kind!r:.60}", hint="Use true, false, correlation or sql"
+        f"there is no filter of kind {kind!a:.60}", hint="Use true, false, correlation or sql"
     )
 
 
@@ -154,9 +160,9 @@ class RuleDescription:
     def __post_init__(self) -> None:
         _check_rule_name(self.name)
         if not isinstance(self.filter, TrueFilter | FalseFilter | CorrelationFilter | SqlFilter):
-            raise ConfigurationError(f"the filter of rule {self.name!r} is not a filter")
+            raise ConfigurationError(f"the filter of rule {self.name!a} must be a filter")
         if self.action is not None and not isinstance(self.action, SqlAction):
-            raise ConfigurationError(f"the action of rule {self.name!r} is not a SqlAction")
+            raise ConfigurationError(f"the action of rule {self.name!a} must be a SqlAction")
         if not isinstance(self.created_at_ms, int) or isinstance(self.created_at_ms, bool):
             raise ConfigurationError("created_at_ms must be a whole number")
 
@@ -177,10 +183,10 @@ class RuleDescription:
     def from_dict(cls, values: Mapping[str, Any]) -> RuleDescription:
         """Read what ``to_dict`` wrote; ConfigurationError for anything else."""
         if not isinstance(values, Mapping):
-            raise ConfigurationError("a rule is not a JSON object")
+            raise ConfigurationError("a rule must be a JSON object")
         _refuse_unknown(values, frozenset(item.name for item in fields(cls)), "a rule")
         if "name" not in values:
-            raise ConfigurationError("a rule has no name")
+            raise ConfigurationError("a rule must have a name")
         action = values.get("action")
         return cls(
             values["name"],
@@ -221,7 +227,7 @@ def _expression_to_dict(described: SqlFilter | SqlAction) -> dict[str, Any]:
 
 def _expression_from_dict(values: object, what: str) -> tuple[str, dict[str, PropertyValue]]:
     if not isinstance(values, Mapping) or "expression" not in values:
-        raise ConfigurationError(f"{what} has no expression")
+        raise ConfigurationError(f"{what} must have an expression")
     _refuse_unknown(values, frozenset({"expression", "parameters"}), what)
     parameters = values_from_dict(values.get("parameters", {}), "the parameters of an expression")
     return values["expression"], parameters
@@ -237,4 +243,5 @@ def _correlation_from_dict(values: dict[str, Any]) -> CorrelationFilter:
 def _refuse_unknown(values: Mapping[str, Any], known: frozenset[str], what: str) -> None:
     for key in values:
         if key not in known:
-            raise ConfigurationError(f"{what} has no property {key!r:.60}")
+            names = ", ".join(sorted(known)) or "nothing but its kind"
+            raise ConfigurationError(f"{what} has no property {key!a:.60}", hint=f"It has {names}")

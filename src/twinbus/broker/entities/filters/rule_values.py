@@ -44,7 +44,9 @@ def checked_values(values: object, what: str) -> dict[str, PropertyValue]:
     for name, value in values.items():
         check_name(name, what)
         if name.lower() in folded:
-            raise ConfigurationError(f"{what} has {name!a:.60} twice; names ignore upper case")
+            raise ConfigurationError(
+                f"{what} has {name!a:.60} twice", hint="Upper case makes no difference"
+            )
         folded.add(name.lower())
         checked[name] = _checked(value, f"{name!a:.60} in {what}")
     return checked
@@ -53,7 +55,7 @@ def checked_values(values: object, what: str) -> dict[str, PropertyValue]:
 def check_name(name: object, what: str) -> None:
     """Refuse what no property or parameter can be called."""
     if not isinstance(name, str) or not name:
-        raise ConfigurationError(f"{what} has a name that is not text")
+        raise ConfigurationError(f"a name in {what} must be text")
     if len(name) > IDENTIFIER_CHARACTERS_MAX:
         raise ConfigurationError(
             f"a name in {what} has {len(name)} characters",
@@ -85,7 +87,7 @@ def _checked(value: Any, what: str) -> PropertyValue:
         return _checked_int(value, what)
     if isinstance(value, float):
         if not math.isfinite(value):
-            raise ConfigurationError(f"{what} is not a finite number")
+            raise ConfigurationError(f"{what} must be a finite number")
         return float(value)
     if isinstance(value, str):
         check_text(value, what)
@@ -98,7 +100,7 @@ def _checked(value: Any, what: str) -> PropertyValue:
 
 def _checked_int(value: int, what: str) -> int:
     if not INT64_MIN <= value <= INT64_MAX:
-        raise ConfigurationError(f"{what} is outside the range of 64-bit whole numbers")
+        raise ConfigurationError(f"{what} must be a whole number of at most 64 bits")
     return Int(value) if type(value) is Int and abs(value) <= _INT32_MAX else int(value)
 
 
@@ -137,7 +139,10 @@ def _from_dict(stored: Any, name: object, what: str) -> PropertyValue:
             return read(value)
     except (KeyError, TypeError, ValueError, OverflowError):
         pass
-    raise ConfigurationError(f"{name!a:.60} in {what} is not a value with a type")
+    raise ConfigurationError(
+        f"{name!a:.60} in {what} is not a value with a type",
+        hint=f"Write an object with a type ({', '.join(_READERS)}) and a value",
+    )
 
 
 _KIND_NAMES: Final[dict[type, str]] = {

@@ -14,7 +14,6 @@ from typing import Any
 from twinbus.broker.entities.filters.expressions import Evaluate, compiled_condition
 from twinbus.broker.entities.filters.guard import Guard, guard_on
 from twinbus.broker.entities.filters.message_view import MessageView
-from twinbus.broker.entities.filters.parser import parse_filter
 from twinbus.broker.entities.filters.rule_description import SqlFilter
 from twinbus.broker.entities.filters.syntax import (
     And,
@@ -36,7 +35,7 @@ from twinbus.broker.entities.filters.syntax import (
 
 def compile_sql(described: SqlFilter) -> tuple[Callable[[MessageView], bool | None], list[Guard]]:
     """Whether a message matches, and guards, any one of which may be asked first."""
-    node = parse_filter(described.expression, described.parameters)
+    node = described.tree
     items = node.items if isinstance(node, And) else (node,)
     matches = _all_true([compiled_condition(item) for item in items])
     # Whatever searches or builds texts may fail; other rules need no accounts.

@@ -10,6 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
+from twinbus.broker.entities.filters.like import LikePattern
+
 
 @dataclass(frozen=True, slots=True)
 class Constant:
@@ -71,6 +73,8 @@ class Like:
     item: Node
     pattern: Node
     escape: Node | None
+    shape: LikePattern | None
+    """Pattern and escape, taken apart, if they are constants."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -57,26 +57,12 @@ RESERVED_PREFIX: Final = "x-ms-"
 """Properties that say where a detoured message belongs. A rule that could write them could send
 messages of others anywhere."""
 
-_READABLE_HINT: Final = "Use one of " + ", ".join(
-    f"sys.{name}"
-    for name in (
-        "MessageId",
-        "CorrelationId",
-        "Label",
-        "To",
-        "ReplyTo",
-        "SessionId",
-        "ReplyToSessionId",
-        "ContentType",
-        "TimeToLive",
-        "EnqueuedTimeUtc",
-        "ExpiresAtUtc",
-        "ScheduledEnqueueTimeUtc",
-        "PartitionKey",
-        "ViaPartitionKey",
-        "DeliveryCount",
-        "Size",
-    )
+_WRITABLE: Final = (
+    "MessageId, CorrelationId, Label, To, ReplyTo, SessionId, ReplyToSessionId and ContentType"
+)
+_HINT: Final = (
+    f"There are {_WRITABLE}, also TimeToLive, EnqueuedTimeUtc, ExpiresAtUtc, "
+    "ScheduledEnqueueTimeUtc, PartitionKey, DeliveryCount and Size"
 )
 
 
@@ -87,11 +73,11 @@ def readable(name: str) -> str:
         return folded
     if folded in _NOT_YET:
         raise ConfigurationError(
-            f"a message has no sys.{name} yet when rules look at it", hint=_READABLE_HINT
+            f"a message has no sys.{name} yet when rules look at it", hint=_HINT
         )
     raise ConfigurationError(
         f"there is no system property {('sys.' + name)!a:.60}",
-        hint=_READABLE_HINT + "; a property of your own needs no 'sys.'",
+        hint=_HINT,
     )
 
 
@@ -101,8 +87,7 @@ def writable(name: str) -> str:
     if folded not in PROPERTY_FIELDS:
         raise ConfigurationError(
             f"an action cannot change sys.{name}",
-            hint="It can change MessageId, CorrelationId, Label, To, ReplyTo, SessionId, "
-            "ReplyToSessionId and ContentType",
+            hint=f"It can change {_WRITABLE}",
         )
     return folded
 

@@ -406,23 +406,3 @@ def test_what_a_full_disk_refused_is_shared_when_it_is_tried_again() -> None:
     shares = [op.share for op in ops if isinstance(op, PutChunk)]
     assert len({id(share.sheet) for share in shares if share is not None}) == 2
     assert len(shares) == 4
-
-
-def test_a_message_that_keeps_rules_busy_is_a_turn_of_its_own() -> None:
-    """M4: others are served between two such messages, however many there are."""
-    # Given a thousand rules that must all be asked
-    driver = TopicDriver()
-    for number in range(1_000):
-        rule = RuleDescription("rule", SqlFilter(f"n + {number} > 1000"))
-        driver.subscribe(f"s{number}", rule)
-    driver.send(*(str(number) for number in range(16)), n=1)
-
-    # When the topic gets one turn after the other, then each passes on a few of sixteen messages
-    turns = 0
-    while driver.topic.wants_turn:
-        driver.topic.take_turn(driver.now)
-        turns += 1
-    assert turns == 4
-    driver.commit()
-    assert driver.subscription("s999").message_count == 0
-    assert driver.subscription("s1").message_count == 0

@@ -69,8 +69,8 @@ class Distribution:
         book: RuleBook[Subscription],
         now: Instant,
         chance: Random,
-    ) -> int:
-        """One message, to the subscriptions whose rules let it in; what that cost."""
+    ) -> None:
+        """One message, to the subscriptions whose rules let it in."""
         record = unpack_record(message.record, 0, len(message.record))
         view = MessageView.from_record(record, now_ms=now.wall_ms, random=chance)
         for match in book.matching(view):
@@ -81,7 +81,6 @@ class Distribution:
                 continue
             for copy in copies:
                 self._give(subscription, copy, now)
-        return view.cost
 
     def _give(self, subscription: Subscription, message: IncomingMessage, now: Instant) -> None:
         description = subscription.description

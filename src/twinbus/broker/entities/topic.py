@@ -191,10 +191,10 @@ class Topic(Queue):
         while self._inbox and count_max > 0:
             arrival = self._inbox[0]
             done = self._done_count
-            # One by one where rules look at messages: the costliest is a turn of its own.
-            portion = arrival.messages[done : done + (1 if self._everyone is None else count_max)]
-            count_max -= self._distribute(portion, self._half_done, now)
+            portion = arrival.messages[done : done + count_max]
+            self._distribute(portion, self._half_done, now)
             self._done_count += len(portion)
+            count_max -= len(portion)
             if self._done_count == len(arrival.messages):
                 self._finish(self._inbox.popleft())
 
@@ -207,15 +207,14 @@ class Topic(Queue):
 
     def _distribute(
         self, messages: list[IncomingMessage], distribution: Distribution, now: Instant
-    ) -> int:
-        """Give messages to whom they concern; what that cost, at least one for each."""
+    ) -> None:
         if not self._knows_everyone:
             self._look_at_rules()
         if self._everyone is None:
-            book, chance = self.book, self._chance
-            return sum(distribution.give_matching(each, book, now, chance) for each in messages)
-        distribution.give_all(messages, self._everyone, now)
-        return len(messages)
+            for message in messages:
+                distribution.give_matching(message, self.book, now, self._chance)
+        else:
+            distribution.give_all(messages, self._everyone, now)
 
     def _pass_on(self, distribution: Distribution, *, is_ours: bool) -> None:
         placed = {key: self._sheets.place(each) for key, each in distribution.distinct.items()}

@@ -43,10 +43,5 @@ MESSAGE_EFFORT_MAX: Final = 262_144
 connection may have to wait for one message. 2,000 rules can still search 1,000 characters each
 for a word. Rules without LIKE are not affected."""
 
-ASKED_PER_COST: Final = 256
-EFFORT_PER_COST: Final = 8_192
-"""Rules asked, or characters looked at, that take about a millisecond at worst. Who passes messages
-on in turns counts a message once for itself and once for each of these."""
-
 INT64_MIN: Final = -(2**63)
 INT64_MAX: Final = 2**63 - 1

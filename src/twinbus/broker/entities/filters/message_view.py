@@ -21,8 +21,6 @@ from twinbus.amqp.limits import Budget
 from twinbus.amqp.sections import Properties, Span, decode_properties, scan_message
 from twinbus.amqp.types import Timestamp
 from twinbus.broker.entities.filters.limits import (
-    ASKED_PER_COST,
-    EFFORT_PER_COST,
     MESSAGE_EFFORT_MAX,
     RULE_EFFORT_MAX,
 )
@@ -52,7 +50,6 @@ class MessageView:
 
     __slots__ = (
         "_random",
-        "asked",
         "effort",
         "effort_before_rule",
         "now_ms",
@@ -66,8 +63,6 @@ class MessageView:
 
     record: Record
     now_ms: int
-    asked: int
-    """How many rules have been asked about it."""
     effort: int
     """Characters that rules have looked at one by one so far."""
     effort_before_rule: int
@@ -85,7 +80,6 @@ class MessageView:
     def __init__(self, record: Record, *, now_ms: int = 0, random: Random | None = None) -> None:
         self.record = record
         self.now_ms = now_ms
-        self.asked = 0
         self.effort = 0
         self.effort_before_rule = 0
         self._random = random
@@ -119,11 +113,6 @@ class MessageView:
         if self._random is None:
             raise FilterError("newid() has no source of random numbers here")
         return UUID(int=self._random.getrandbits(128), version=4)
-
-    @property
-    def cost(self) -> int:
-        """How long it took, in messages that hardly any rule looked at."""
-        return 1 + self.asked // ASKED_PER_COST + self.effort // EFFORT_PER_COST
 
     def spend(self, characters: int) -> None:
         """Account for a look at a text, before it is taken; FilterError if it would be too much."""

@@ -168,9 +168,7 @@ class RuleBook(Generic[K]):
     def matching(self, view: MessageView) -> list[Match[K]]:
         """Every subscription that gets the message, or has a rule that failed on it."""
         matches: dict[K, Match[K]] = {}
-        candidates = self._candidates(view)
-        view.asked += len(candidates)
-        for entry in candidates:
+        for entry in self._candidates(view):
             try:
                 if entry.rule.matches(view) is not True:
                     continue

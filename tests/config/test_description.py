@@ -77,17 +77,6 @@ def test_numbers_have_a_range_and_its_ends_belong_to_it(name: str, low: int, hig
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        ("enable_partitioning", True),
-    ],
-)
-def test_a_feature_that_does_not_exist_yet_is_refused(name: str, value: Any) -> None:
-    with pytest.raises(ConfigurationError, match=rf"\({name}\) is not supported yet"):
-        QueueDescription(path="q", **{name: value})
-
-
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
         ("dead_lettering_on_expiration", 1),
         ("enable_batched_operations", "yes"),
         ("requires_session", None),

@@ -27,6 +27,7 @@ from twinbus.amqp.sections import (
 from twinbus.amqp.types import Symbol, Timestamp
 from twinbus.broker.entities.description import QueueDescription
 from twinbus.broker.entities.facts import facts_of
+from twinbus.broker.entities.partitions import keys_agree
 from twinbus.broker.entities.record import PLAIN, IncomingMessage, Record, pack_record
 from twinbus.broker.property_limits import (
     ID_CHARACTERS_MAX,
@@ -157,6 +158,12 @@ def _read_facts(
                 Condition.NOT_ALLOWED,
                 f"The queue {description.display_path!r} has sessions, and the message names none. "
                 "Set its session id (the property group-id).",
+            )
+        if description.enable_partitioning and not keys_agree(message.facts):
+            raise AmqpError(
+                Condition.NOT_ALLOWED,
+                "The session id and the partition key of the message differ. Make them equal, or "
+                "leave one of them out.",
             )
 
 

@@ -27,6 +27,7 @@ from twinbus.broker.entities.outcome import (
     DeadLetter,
     Outcome,
 )
+from twinbus.broker.entities.partitions import Spread
 from twinbus.broker.entities.queue import Queue
 from twinbus.broker.entities.record import IncomingMessage
 from twinbus.broker.entities.sessions import SessionLock
@@ -87,6 +88,7 @@ class ManagementDesk:
     def __init__(self, peer: Peer, queue: Queue, path: str) -> None:
         self._peer = peer
         self._queue = queue
+        self._spread = Spread()
         self._path = path
         self._operations: dict[str, tuple[Claim, Callable[[dict[str, Any], Answer], None]]] = {
             "com.microsoft:renew-lock": (Claim.LISTEN, self._renew),
@@ -267,7 +269,10 @@ class ManagementDesk:
         for message in messages:
             # A time that has passed means now; it still gets the number the caller waits for.
             message.due_ms = now.wall_ms if message.due_ms is None else message.due_ms
-        namespace.throttle.check(queue.queue_id, len(messages), now.monotonic_s)
+        shares = None
+        if queue.description.enable_partitioning:
+            shares = self._spread.assign(messages, queue.description)
+        namespace.throttle.check(queue.queue_id, len(messages), now.monotonic_s, shares)
         if not queue.has_room_for(size):
             raise AmqpError(Condition.RESOURCE_LIMIT_EXCEEDED, "The queue is full.")
         units = units_of([len(message.record) for message in messages])

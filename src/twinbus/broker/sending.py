@@ -18,6 +18,7 @@ from twinbus.amqp.link import ReceivingLink
 from twinbus.amqp.transfers import encode_disposition
 from twinbus.broker.access.claims import Claim
 from twinbus.broker.entities.description import EntityStatus
+from twinbus.broker.entities.partitions import Spread
 from twinbus.broker.entities.queue import Queue
 from twinbus.broker.entities.record import IncomingMessage
 from twinbus.broker.faults.sends import SilentTicket, catch_send
@@ -75,6 +76,7 @@ class SendingEnd:
         self._recent: deque[tuple[int, object]] = deque(maxlen=DELIVERIES_REMEMBERED)
         self._rejected: dict[int, AmqpError] = {}
         self._plain = plain_messages()
+        self._spread = Spread()
         self._sent = peer.namespace.meter.tally(path, Operation.SEND)
 
     def opened(self) -> None:
@@ -121,7 +123,7 @@ class SendingEnd:
             messages = ingest_run(payloads, description, peer.limits, peer.now, self._plain)
             if messages is None or not queue.has_room_for(size):
                 return False
-            namespace.throttle.check(queue.queue_id, len(messages), peer.now.monotonic_s)
+            self._check_rate(messages, 0)
         except AmqpError:
             return False
         ids = range(event.first_id, last_id + 1)
@@ -151,8 +153,7 @@ class SendingEnd:
         taken = ingest(
             event.payload, event.message_format, description, peer.limits, now, self._plain
         )
-        count = len(taken.messages) + taken.ping_count
-        namespace.throttle.check(queue.queue_id, count, now.monotonic_s)
+        self._check_rate(taken.messages, taken.ping_count)
         if not queue.has_room_for(taken.byte_count):
             raise AmqpError(
                 Condition.RESOURCE_LIMIT_EXCEEDED,
@@ -165,6 +166,14 @@ class SendingEnd:
         if not event.settled and taken.messages:
             self._await(event.delivery_id)
         self.store_held(event, taken)
+
+    def _check_rate(self, messages: list[IncomingMessage], ping_count: int) -> None:
+        """Raise ServerBusy if the namespace, the entity or one of the partitions has too much."""
+        description, shares = self.queue.description, None
+        if description.enable_partitioning:
+            shares = self._spread.assign(messages, description, ping_count)
+        count, now_s = len(messages) + ping_count, self._peer.now.monotonic_s
+        self._peer.namespace.throttle.check(self.queue.queue_id, count, now_s, shares)
 
     def store_held(self, event: DeliveryReceived, taken: Ingested) -> None:
         """Store what was checked and is waited for; a ping is only acknowledged."""

@@ -6,7 +6,10 @@ never creates a duplicate.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from twinbus.amqp.errors import AmqpError, Condition
+from twinbus.broker.entities.partitions import PARTITION_COUNT
 from twinbus.broker.options import Thresholds
 
 
@@ -18,12 +21,16 @@ class Bucket:
         self._level = rate_per_s
         self._filled_at_s = now_s
 
-    def take(self, count: int, now_s: float) -> bool:
-        """Take ``count`` if there is any left at all; a large batch may leave a debt."""
+    def has_any(self, now_s: float) -> bool:
+        """Whether there is any left at all."""
         elapsed_s = now_s - self._filled_at_s
         self._filled_at_s = now_s
         self._level = min(self._rate_per_s, self._level + elapsed_s * self._rate_per_s)
-        if self._level <= 0:
+        return self._level > 0
+
+    def take(self, count: int, now_s: float) -> bool:
+        """Take ``count`` if there is any left at all; a large batch may leave a debt."""
+        if not self.has_any(now_s):
             return False
         self._level -= count
         return True
@@ -35,12 +42,18 @@ class Throttle:
     def __init__(self, thresholds: Thresholds) -> None:
         self._thresholds = thresholds
         self._buckets: dict[int | None, Bucket] = {}
+        self._partitions: dict[int, dict[int, Bucket]] = {}
         self.pending_bytes = 0
         self.commit_began_at_s: float | None = None
         self.disk_free_bytes: int | None = None
 
-    def check(self, queue_id: int, count: int, now_s: float) -> None:
-        """Raise ServerBusy when a threshold is passed."""
+    def check(
+        self, queue_id: int, count: int, now_s: float, shares: Mapping[int, int] | None = None
+    ) -> None:
+        """Raise ServerBusy when a threshold is passed.
+
+        ``shares`` says how much of a partitioned entity's messages each partition gets.
+        """
         limits = self._thresholds
         if self.pending_bytes > limits.pending_bytes_max:
             raise busy("Too many bytes wait to be written")
@@ -49,7 +62,10 @@ class Throttle:
             raise busy("The disk does not keep up")
         if self.disk_free_bytes is not None and self.disk_free_bytes < limits.disk_free_bytes_min:
             raise busy("The disk is almost full")
-        if not self._allows(queue_id, limits.entity_messages_per_s_max, count, now_s):
+        rate = limits.entity_messages_per_s_max
+        if shares is not None:
+            self._check_partitions(queue_id, shares, rate, now_s)
+        elif not self._allows(queue_id, rate, count, now_s):
             raise busy("This entity receives more messages a second than allowed")
         if not self._allows(None, limits.namespace_messages_per_s_max, count, now_s):
             raise busy("This namespace receives more messages a second than allowed")
@@ -62,8 +78,24 @@ class Throttle:
             bucket = self._buckets[key] = Bucket(rate, now_s)
         return bucket.take(count, now_s)
 
+    def _check_partitions(
+        self, queue_id: int, shares: Mapping[int, int], rate: float | None, now_s: float
+    ) -> None:
+        """All partitions take their shares, or none does (rule F2)."""
+        if rate is None:
+            return
+        buckets = self._partitions.setdefault(queue_id, {})
+        for partition in shares:
+            if partition not in buckets:
+                buckets[partition] = Bucket(rate / PARTITION_COUNT, now_s)
+            if not buckets[partition].has_any(now_s):
+                raise busy(f"Partition {partition} receives more messages a second than allowed")
+        for partition, count in shares.items():
+            buckets[partition].take(count, now_s)
+
     def forget(self, queue_id: int) -> None:
         self._buckets.pop(queue_id, None)
+        self._partitions.pop(queue_id, None)
 
 
 def busy(reason: str) -> AmqpError:

@@ -2,10 +2,8 @@
 
 Rule 1: a QueueDescription that exists is valid. Every refusal is one sentence that names the
         property, the value and the range.
-Rule 2: a property whose feature does not exist yet is accepted at its default only, so that
-        nobody believes in sessions that are not there.
-Rule 3: the stored form is versioned JSON; a key it does not know is refused, never dropped.
-Rule 4: the stored form holds the keys of the access rules. What leaves the broker is
+Rule 2: the stored form is versioned JSON; a key it does not know is refused, never dropped.
+Rule 3: the stored form holds the keys of the access rules. What leaves the broker is
         ``to_public_dict``, which does not.
 """
 
@@ -110,7 +108,6 @@ class QueueDescription:
         for name in ("forward_to", "forward_dead_lettered_messages_to"):
             object.__setattr__(self, name, _forward_path(name, getattr(self, name)))
         _check_flags(self)
-        _check_not_supported_yet(self)
         _check_int("lock_duration_ms", self.lock_duration_ms, *_LOCK_RANGE)
         _check_int("max_size_mb", self.max_size_mb, 1, SIZE_MB_MAX)
         _check_int("max_delivery_count", self.max_delivery_count, 1, DELIVERY_COUNT_MAX)
@@ -203,10 +200,6 @@ class QueueDescription:
 _LOCK_RANGE: Final = (LOCK_DURATION_MS_MIN, LOCK_DURATION_MS_MAX)
 _IDLE_RANGE: Final = (IDLE_MS_MIN, DURATION_MS_MAX)
 _WINDOW_RANGE: Final = (DUPLICATE_WINDOW_MS_MIN, DUPLICATE_WINDOW_MS_MAX)
-# Property -> (the value that means "off", what the feature is called).
-_NOT_SUPPORTED_YET: Final[dict[str, tuple[object, str]]] = {
-    "enable_partitioning": (False, "a partitioned queue"),
-}
 
 
 def _check_flags(description: QueueDescription) -> None:
@@ -218,15 +211,6 @@ def _check_flags(description: QueueDescription) -> None:
         raise ConfigurationError(f"status must be an EntityStatus, not {description.status!r:.60}")
     if not isinstance(description.authorization_rules, RuleSet):
         raise ConfigurationError("authorization_rules must be a RuleSet")
-
-
-def _check_not_supported_yet(description: QueueDescription) -> None:
-    for name, (off, feature) in _NOT_SUPPORTED_YET.items():
-        if getattr(description, name) != off:
-            raise ConfigurationError(
-                f"{feature} ({name}) is not supported yet, asked for by {description.path!r}",
-                hint=f"Leave {name} out",
-            )
 
 
 def _check_int(name: str, value: object, minimum: int, maximum: int) -> None:

@@ -25,6 +25,8 @@ class MessageFacts(NamedTuple):
     partition_key: str | None
     arrived_ms: int = 0
     """When it came, on the wall clock."""
+    partition: int | None = None
+    """Which partition it was given, if the entity is partitioned."""
 
 
 def facts_of(record: bytes, arrived_ms: int = 0) -> MessageFacts:

@@ -16,12 +16,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Final
 
+from twinbus.broker.entities.partitions import PARTITION_COUNT
 from twinbus.broker.faults.kinds import COMMON_OPTIONS, KINDS, RANGES, WHOLE_NUMBERS
 from twinbus.entity_path import parse_entity_path
 from twinbus.errors import ConfigurationError
 
-# A partitioned entity has so many partitions (rule F2).
-PARTITION_COUNT: Final = 16
 ID_LENGTH_MAX: Final = 64
 TEXT_LENGTH_MAX: Final = 260
 

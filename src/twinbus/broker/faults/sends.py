@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 
 from twinbus.amqp.errors import AmqpError, Condition
 from twinbus.broker.entities.facts import facts_of
+from twinbus.broker.entities.partitions import partition_of
 from twinbus.broker.entities.record import IncomingMessage
 from twinbus.broker.faults.board import ActiveFault, FaultBoard, Phase
-from twinbus.broker.faults.partitions import partition_of
 from twinbus.broker.throttle import busy
 
 if TYPE_CHECKING:

@@ -291,3 +291,35 @@ async def test_a_config_file_brings_topics(tmp_path: Path) -> None:
         assert bodies(await receive(sdk.subscription("News", "All"), 2)) == ["1", "2"]
         assert broker.subscription("news", "red")["active_message_count"] == 1
         await sdk.close()
+
+
+async def test_a_subscription_with_sessions(broker: BrokerProcess, sdk: Sdk) -> None:
+    """M3: sessions of a subscription; what has no session id is dead-lettered there only."""
+    topic = broker.fresh_topic("plain")
+    broker.create_subscription(topic, "ordered", requires_session=True)
+    await sdk.publish(
+        topic,
+        ServiceBusMessage("1", session_id="red"),
+        ServiceBusMessage("2"),
+        ServiceBusMessage("3", session_id="blue"),
+        ServiceBusMessage("4", session_id="red"),
+    )
+    receiver = sdk.subscription(topic, "ordered", session_id="red")
+    received = await receive(receiver, 2)
+    assert bodies(received) == ["1", "4"]
+    for message in received:
+        await receiver.complete_message(message)
+    dead = await receive_one(sdk.subscription(topic, "ordered", sub_queue="deadletter"))
+    assert bodies([dead]) == ["2"]
+    assert dead.dead_letter_reason == "Session id is null."
+    assert bodies(await receive(sdk.subscription(topic, "plain"), 4)) == ["1", "2", "3", "4"]
+
+
+async def test_a_topic_drops_duplicates_for_all(broker: BrokerProcess, sdk: Sdk) -> None:
+    """M3: an id that the topic has seen goes to no subscription again."""
+    topic = broker.fresh_topic("a", "b", requires_duplicate_detection=True)
+    repeated = [ServiceBusMessage(str(number), message_id="same") for number in range(3)]
+    await sdk.publish(topic, *repeated, ServiceBusMessage("other", message_id="other"))
+    for name in "ab":
+        assert bodies(await receive(sdk.subscription(topic, name), 2)) == ["0", "other"]
+        assert broker.subscription(topic, name)["active_message_count"] == 2

@@ -17,6 +17,7 @@ from tests.store.builders import (
     share_of,
     sheet_of,
 )
+from twinbus.broker.store import seal
 from twinbus.broker.store.port import (
     DeleteChunks,
     DeleteEntity,
@@ -207,6 +208,24 @@ def test_damage_to_what_is_shared_is_reported(shared_store: Path, sql: str) -> N
         for queue_id in (1, 2):
             store.load_chunks(queue_id, 0, MEBIBYTE, 10)
         store.verify_all()
+    store.close()
+
+
+def test_a_selection_of_other_messages_is_reported(shared_store: Path) -> None:
+    """M8: a row that is right in itself and belongs to another chunk's state is damage too."""
+    connection = apsw.Connection(str(shared_store))
+    (row_id, sheet_id) = next(
+        connection.execute("SELECT id, sheet_id FROM share WHERE id >> 40 = 2")
+    )
+    other = b"\xf0\x03"
+    crc = seal.of_blob(row_id, sheet_id, 0, other)
+    connection.execute("UPDATE share SET selection = ?, crc = ? WHERE id = ?", (other, crc, row_id))
+    connection.close()
+    store = SqliteStore(shared_store)
+    store.open()
+    with pytest.raises(StoreCorrupt) as caught:
+        all_chunks(store, 2)
+    assert (caught.value.queue_id, caught.value.first_seq, caught.value.last_seq) == (2, 1, 8)
     store.close()
 
 

@@ -197,7 +197,9 @@ VALUES = {
 def test_a_rule_comes_back_as_it_was(rule: RuleDescription) -> None:
     """M4, M5: with its values and their types."""
     document = body(rule_text(rule), kind=RULE_KIND)
-    assert read_rule(description_in(document, {RULE_KIND}), rule.name) == rule
+    read_back = read_rule(description_in(document, {RULE_KIND}), rule.name)
+    assert read_back == rule
+    assert read_back.to_dict() == rule.to_dict(), "a value has another type"
 
 
 BAD_RULES = {

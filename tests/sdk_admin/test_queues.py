@@ -56,7 +56,13 @@ PLAIN_PROPERTIES: dict[str, Any] = {
     "enable_express": True,
     "user_metadata": " <b>ä & \"quoted\" 'one' \U0001f98a</b>\n",
     "max_message_size_in_kilobytes": 128,
+    "auto_delete_on_idle": timedelta(minutes=10),
 }
+FOR_LIFE: dict[str, Any] = {
+    "requires_session": True,
+    "requires_duplicate_detection": True,
+}
+EVERY_PROPERTY = {**PLAIN_PROPERTIES, **FOR_LIFE}
 
 
 async def test_a_queue_has_every_property_that_it_was_created_with(
@@ -64,13 +70,27 @@ async def test_a_queue_has_every_property_that_it_was_created_with(
 ) -> None:
     """M5: and a second reader sees the same."""
     name = f"{fresh('Area')}/Inbox"
-    made = await admin.create_queue(name, status="SendDisabled", **PLAIN_PROPERTIES)
-    read = await admin.get_queue(name.lower())
-    for queue in (made, read):
-        assert {key: queue[key] for key in PLAIN_PROPERTIES} == PLAIN_PROPERTIES
-        assert queue.status == "SendDisabled"
+    made = await admin.create_queue(name, status="SendDisabled", **EVERY_PROPERTY)
     (listed,) = [each for each in await admin.all("queues") if each.name == name]
-    assert {key: listed[key] for key in PLAIN_PROPERTIES} == PLAIN_PROPERTIES
+    for queue in (made, await admin.get_queue(name.lower()), listed):
+        assert {key: queue[key] for key in EVERY_PROPERTY} == EVERY_PROPERTY
+        assert queue.status == "SendDisabled"
+
+
+async def test_what_is_for_life_stays_when_an_update_leaves_it_out(
+    admin: Administration, fresh: FreshName
+) -> None:
+    """M5: a client that does not know of sessions cannot take them away."""
+    queue = await admin.create_queue(fresh(), **FOR_LIFE)
+    for name in FOR_LIFE:
+        queue[name] = None
+    await admin.update_queue(queue, max_delivery_count=5)
+    read = await admin.get_queue(queue.name)
+    assert {key: read[key] for key in FOR_LIFE} == FOR_LIFE
+    assert read.max_delivery_count == 5
+    for name in FOR_LIFE:
+        with pytest.raises(HttpResponseError):
+            await admin.update_queue(read, **{name: False})
 
 
 async def test_durations_may_be_given_as_text(admin: Administration, fresh: FreshName) -> None:

@@ -57,6 +57,7 @@ TOPIC_PROPERTIES: dict[str, Any] = {
     "enable_express": True,
     "user_metadata": "<topic>",
     "max_message_size_in_kilobytes": 64,
+    "auto_delete_on_idle": timedelta(minutes=10),
 }
 
 
@@ -138,6 +139,8 @@ SUBSCRIPTION_PROPERTIES: dict[str, Any] = {
     "max_delivery_count": 14,
     "enable_batched_operations": False,
     "user_metadata": "<subscription>",
+    "requires_session": True,
+    "auto_delete_on_idle": timedelta(minutes=10),
 }
 
 
@@ -188,6 +191,30 @@ async def test_a_subscription_is_updated_and_deleted(admin: Administration, topi
     read.name = "other"
     with pytest.raises(ResourceNotFoundError):
         await admin.update_subscription(topic, read)
+
+
+async def test_a_subscription_may_bring_its_first_rule(
+    admin: Administration, broker: BrokerProcess, topic: str
+) -> None:
+    """M5: as clients in other languages do; then there is no other rule."""
+    names = 'xmlns="http://schemas.microsoft.com/netservices/2010/10/servicebus/connect"'
+    kinds = 'xmlns:i="http://www.w3.org/2001/XMLSchema-instance"'
+    body = (
+        '<entry xmlns="http://www.w3.org/2005/Atom"><content type="application/xml">'
+        f"<SubscriptionDescription {names} {kinds}><LockDuration>PT30S</LockDuration>"
+        '<DefaultRuleDescription><Filter i:type="SqlFilter"><SqlExpression>a = 1</SqlExpression>'
+        '</Filter><Action i:type="EmptyRuleAction"/><Name>first</Name></DefaultRuleDescription>'
+        "</SubscriptionDescription></content></entry>"
+    )
+    headers = {
+        "Authorization": broker.token(port=broker.admin_port),
+        "Content-Type": "application/atom+xml;type=entry;charset=utf-8",
+    }
+    path = f"/{topic}/Subscriptions/s?api-version=2021-05"
+    status, _told, _body = broker.raw_http("PUT", path, body.encode(), headers=headers)
+    assert status == 201
+    (first,) = await admin.all("rules", topic, "s")
+    assert (first.name, first.filter.sql_expression) == ("first", "a = 1")
 
 
 async def test_subscriptions_come_in_pages(admin: Administration, topic: str) -> None:

@@ -3,7 +3,7 @@
 Rule 1: the tables are in the order in which the elements are written; the service and its
         clients count on it.
 Rule 2: an update is a replacement. What it leaves out takes its default, except for what cannot
-        change after creation, which stays; saying it differently is refused.
+        change after creation, which stays; saying it differently is refused (entities/changes).
 Rule 3: an element that only the broker can know is written, and passes unread when a client
         sends back what it got.
 """
@@ -18,7 +18,6 @@ from xml.etree.ElementTree import Element
 from twinbus.broker.access.claims import RuleSet
 from twinbus.broker.access.sas import Audience
 from twinbus.broker.administration.forwarding import path_of_url, url_of_path
-from twinbus.broker.administration.refusals import Refused
 from twinbus.broker.administration.rules_xml import read_rules, rules_text
 from twinbus.broker.administration.values import (
     duration_ms,
@@ -96,8 +95,9 @@ class Shape:
             if isinstance(row, Setting) and row.element in said
         }
         values.update(self._read_special(said, audience, current))
-        if current is not None:
-            self._keep_fixed(values, current)
+        for row in self.rows:
+            if current is not None and isinstance(row, Setting) and row.is_fixed:
+                values.setdefault(row.field, getattr(current, row.field))
         return values
 
     def _read_special(
@@ -113,15 +113,6 @@ class Shape:
             known = RuleSet() if current is None else current.authorization_rules
             values["authorization_rules"] = read_rules(said["AuthorizationRules"], known)
         return values
-
-    def _keep_fixed(self, values: dict[str, Any], current: QueueDescription) -> None:
-        for row in self.rows:
-            if isinstance(row, Setting) and row.is_fixed:
-                before = getattr(current, row.field)
-                if values.setdefault(row.field, before) != before:
-                    raise Refused(
-                        400, f"{row.element} cannot change. Delete the entity and make it anew."
-                    )
 
     def write(
         self, description: QueueDescription, facts: Mapping[str, str], endpoint: str, version: str

@@ -209,6 +209,26 @@ def test_last_words_reach_a_peer_inside_tls(tell: Tell) -> None:
     tell(story)
 
 
+@pytest.mark.parametrize("is_secure", [False, True])
+def test_nothing_of_a_door_is_in_the_way_of_a_peer(tell: Tell, is_secure: bool) -> None:
+    """M10: the transport hands what it reads to the peer itself."""
+
+    async def story() -> None:
+        async with serving(limits=AmqpLimits()) as (broker, namespace):
+            if is_secure:
+                reader, writer = await secured(broker, namespace.port)
+            else:
+                reader, writer = await asyncio.open_connection("127.0.0.1", namespace.port)
+            writer.write(PROTOCOL_SASL)
+            assert await asyncio.wait_for(reader.readexactly(8), TOLERANCE_S)
+            (peer,) = namespace.access.peers
+            assert peer._transport.get_protocol() is peer
+            assert not namespace.entrance.reception.waiting
+            writer.close()
+
+    tell(story)
+
+
 def test_closing_the_broker_leaves_nobody_at_the_door(tell: Tell) -> None:
     """M8: neither those who wait nor those in a handshake nor those who speak HTTP."""
 

@@ -204,6 +204,19 @@ def test_what_waited_for_a_refused_original_takes_its_place(driver: Driver) -> N
     assert bodies(driver.receive(driver.client())) == ["again"]
 
 
+def test_what_the_broker_moves_itself_stays_seen_while_it_is_tried_again(driver: Driver) -> None:
+    """M8: a forwarded message is refused, kept and stored later; its repeat is still dropped."""
+    driver.queue.enqueue([named(driver, "1=moved")], None)
+    driver.refuse()
+    repeat = send(driver, "1=again", "2=other")
+    driver.refuse()
+    driver.commit()
+    assert repeat.error is not None
+    sent(driver, "1=once more", "2=other")
+
+    assert bodies(driver.receive(driver.client())) == ["moved", "other"]
+
+
 def test_a_deleted_queue_tells_everybody_who_waits(driver: Driver) -> None:
     """M3: also who waits for an original on its way."""
     send(driver, "1=first")

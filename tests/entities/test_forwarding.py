@@ -69,11 +69,10 @@ def test_a_way_has_four_forwards_at_most() -> None:
 
 def test_a_queue_with_sessions_does_not_forward() -> None:
     """M3: as in Azure; its dead letters may."""
-    description = object.__new__(QueueDescription)
-    for name in QueueDescription.__slots__:
-        object.__setattr__(description, name, getattr(queue("a", "b"), name))
-    object.__setattr__(description, "requires_session", True)
-    assert "sessions" in refusal(description, queue("b"))
+    assert "sessions" in refusal(queue("a", "b", requires_session=True), queue("b"))
+    check_forwarding(
+        queue("a", requires_session=True, forward_dead_lettered_messages_to="b"), [queue("b")]
+    )
 
 
 def test_entities_are_put_into_an_order_in_which_they_can_be_made() -> None:

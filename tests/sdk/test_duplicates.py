@@ -7,12 +7,16 @@ from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
 
+import pytest
 from azure.servicebus import ServiceBusMessage
 from azure.servicebus.exceptions import ServiceBusError
 
+from tests.durability.broker_thread import BrokerThread
 from tests.sdk.clients import SEND_TIMEOUT_S, Sdk, bodies, eventually, nothing_comes, receive
 from tests.sdk.conftest import MakeQueue
 from tests.support.broker_process import BrokerProcess
+from twinbus.broker import QueueDescription
+from twinbus.broker import namespace as namespace_module
 
 
 def named(message_id: str, body: str = "body") -> ServiceBusMessage:
@@ -101,3 +105,53 @@ async def _send_all(sdk: Sdk, queue: str, first: int) -> int:
 
 async def _has(broker: BrokerProcess, queue: str, count: int) -> bool:
     return broker.counts(queue)["active_message_count"] >= count
+
+
+def test_a_full_disk_forgets_the_ids_of_what_it_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """M3, M8: the refused message and its duplicate are refused, the next attempt is stored."""
+    monkeypatch.setattr(namespace_module, "FULL_DISK_PAUSE_S", 0.05)
+    with BrokerThread(tmp_path / "data", monkeypatch) as broker:
+        description = QueueDescription(path="once", requires_duplicate_detection=True)
+        queue = broker.run(lambda: broker.namespace.create_queue(description))
+        broker.store.is_full = True
+        broker.run(lambda: _refused(broker.namespace.connection_string))
+        assert queue.message_count == 0
+        broker.store.is_full = False
+        broker.run(lambda: _taken(broker.namespace.connection_string))
+        assert queue.message_count == 1
+
+
+async def _refused(connection_string: str) -> None:
+    sdk = Sdk("aio", connection_string)
+    senders = [sdk.sender("once") for _ in range(3)]
+    for sender in senders:
+        with pytest.raises(ServiceBusError):
+            await sender.send_messages(named("1", "refused"), timeout=SEND_TIMEOUT_S)
+    await sdk.close()
+
+
+async def _taken(connection_string: str) -> None:
+    sdk = Sdk("aio", connection_string)
+    await sdk.send("once", named("1", "stored"), named("1", "again"))
+    await sdk.close()
+
+
+async def test_a_topic_detects_duplicates_for_all_its_subscriptions(tmp_path: Path) -> None:
+    """M1, M3: each of them gets one, also when it is sent again after a kill -9."""
+    with BrokerProcess(tmp_path / "data") as broker:
+        topic = broker.fresh_topic("a", "b", requires_duplicate_detection=True)
+        for _ in range(2):
+            sdk = Sdk("aio", broker.connection_string)
+            await sdk.publish(topic, named("1", "first"), [named("1"), named("2", "second")])
+            await sdk.close()
+            broker.kill()
+            broker.restart()
+
+        sdk = Sdk("aio", broker.connection_string)
+        for name in ("a", "b"):
+            receiver = sdk.subscription(topic, name)
+            assert bodies(await receive(receiver, 2)) == ["first", "second"]
+            assert await nothing_comes(receiver)
+        await sdk.close()

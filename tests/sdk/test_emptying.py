@@ -12,7 +12,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from azure.servicebus import ServiceBusMessage
+from azure.servicebus import NEXT_AVAILABLE_SESSION, ServiceBusMessage
 from azure.servicebus.exceptions import ServiceBusError
 
 from tests.sdk.clients import Sdk, bodies, receive, receive_one
@@ -100,6 +100,35 @@ async def test_a_message_that_somebody_holds_is_left_to_its_holder(
 
     await receiver.abandon_message(held)
     assert bodies(await receive(receiver, 1)) == ["0"]
+
+
+async def test_a_queue_with_sessions_is_emptied_too(broker: BrokerProcess, sdk: Sdk) -> None:
+    """M5: all sessions that nobody holds; what a holder has in hand stays."""
+    queue = broker.fresh_queue(requires_session=True)
+    await sdk.send(
+        queue, [ServiceBusMessage(str(n), session_id=f"session-{n % 3}") for n in range(30)]
+    )
+    receiver = sdk.receiver(queue, session_id="session-0")
+    held = await receive_one(receiver)
+    assert purge(broker, queue) == {"removed_count": 29, "locked_count": 1}
+
+    await receiver.complete_message(held)
+    assert broker.counts(queue)["active_message_count"] == 0
+    await sdk.send(queue, ServiceBusMessage("new", session_id="session-1"))
+    following = sdk.receiver(queue, session_id=NEXT_AVAILABLE_SESSION)
+    assert bodies(await receive(following, 1)) == ["new"]
+
+
+async def test_a_subscription_is_emptied_and_its_neighbour_is_not(
+    broker: BrokerProcess, sdk: Sdk
+) -> None:
+    """M5: under its own path, and on the command line."""
+    topic = broker.fresh_topic("a", "b")
+    await sdk.publish(topic, some(20))
+
+    done = run(broker, "queue", "purge", f"{topic}/subscriptions/a", "--yes", "--output", "json")
+    assert json.loads(done.stdout) == {"removed_count": 20, "locked_count": 0}
+    assert purge(broker, f"{topic}/subscriptions/b", dry_run=True)["removed_count"] == 20
 
 
 async def test_a_purge_survives_a_kill(broker: BrokerProcess, sdk: Sdk) -> None:

@@ -121,6 +121,22 @@ async def test_what_the_target_can_never_take_is_dead_lettered(
     assert target in (dead.dead_letter_error_description or "")
 
 
+async def test_a_queue_with_sessions_can_be_a_target(sdk: Sdk, broker: BrokerProcess) -> None:
+    """M3: for messages that have a session id; the others are dead-lettered."""
+    source, target = chain(broker, requires_session=True)
+    await sdk.send(
+        source,
+        ServiceBusMessage("lost child"),
+        *(ServiceBusMessage(str(n), session_id="mine") for n in range(3)),
+    )
+
+    receiver = sdk.receiver(target, session_id="mine")
+    assert bodies(await receive(receiver, 3)) == ["0", "1", "2"]
+    dead = await receive_one(sdk.dead_letters(source))
+    assert body(dead) == b"lost child"
+    assert "session id" in (dead.dead_letter_error_description or "")
+
+
 async def test_a_killed_broker_forwards_every_message_once(tmp_path: Path) -> None:
     """M3, M8: killed again and again in the middle of it; none is lost and none is doubled."""
     with BrokerProcess(tmp_path / "data") as broker:

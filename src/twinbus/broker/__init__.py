@@ -14,6 +14,8 @@ peer.py        one client connection, with attaching, sending, receiving, settli
                input_gate (whether it is read from), offences (what the log says)
 ingest.py      bytes from a sender to a stored message; delivery.py the way back
 throttle.py    when to say ServerBusy
+caretakers.py  what entities do by themselves: forwarding.py, idleness.py (deletion when idle)
+purging.py     emptying a queue; resetting.py a namespace; admin_purge.py both over HTTP
 entities/      pure: what a queue does
 store/         where it is kept
 access/        who may do what

@@ -42,17 +42,23 @@ DUPLICATE: Final = MessageFacts(None, None, None)
 class _Page:
     """Ids that came to disk, or are to come there, in one transaction."""
 
-    __slots__ = ("at_ms", "digests", "number")
+    __slots__ = ("at_ms", "digests", "kept", "number")
 
     def __init__(self, number: int = 0, at_ms: int | None = None, digests: bytes = b"") -> None:
         self.number = number
         self.at_ms = at_ms
         """When it was written; None while it is open."""
         self.digests = bytearray(digests)
+        self.kept = bytearray()
+        """Those of messages that the broker itself moves: if refused, they are tried again."""
 
     def ids(self) -> Iterable[bytes]:
-        whole = bytes(self.digests)
-        return (whole[at : at + DIGEST_BYTES] for at in range(0, len(whole), DIGEST_BYTES))
+        return _apart(self.digests)
+
+
+def _apart(digests: bytearray) -> Iterable[bytes]:
+    whole = bytes(digests)
+    return (whole[at : at + DIGEST_BYTES] for at in range(0, len(whole), DIGEST_BYTES))
 
 
 class History:
@@ -86,8 +92,13 @@ class History:
             if digest is not None
         )
 
-    def sift(self, messages: list[IncomingMessage], window_ms: int) -> list[IncomingMessage]:
-        """The messages that were not seen within the window; they are seen from now on."""
+    def sift(
+        self, messages: list[IncomingMessage], window_ms: int, *, is_ours: bool = False
+    ) -> list[IncomingMessage]:
+        """The messages that were not seen within the window; they are seen from now on.
+
+        ``is_ours``: the broker itself moves them, and does so again if the store refuses them.
+        """
         fresh = []
         for message in messages:
             digest = self._digest(message)
@@ -96,7 +107,7 @@ class History:
             elif self._is_known(digest, message, window_ms):
                 message.facts = DUPLICATE
             else:
-                self._note(digest)
+                self._note(digest, is_ours)
                 fresh.append(message)
         return fresh
 
@@ -117,9 +128,11 @@ class History:
         arrived_ms = 0 if message.facts is None else message.facts.arrived_ms
         return page.at_ms is None or arrived_ms < page.at_ms + window_ms
 
-    def _note(self, digest: bytes) -> None:
+    def _note(self, digest: bytes, is_ours: bool) -> None:
         self._seen[digest] = self._open
         self._open.digests += digest
+        if is_ours:
+            self._open.kept += digest
 
     def take_waiting(self) -> list[tuple[list[IncomingMessage], Ticket | None]]:
         waiting, self.waiting = self.waiting, []
@@ -139,18 +152,18 @@ class History:
     def landed(self) -> None:
         """What was on its way is on disk."""
         if self._on_its_way is not None:
+            self._on_its_way.kept.clear()
             self._pages.append(self._on_its_way)
             self._next_number += 1
             self._on_its_way = None
 
-    def take_back(self, kept: Iterable[IncomingMessage]) -> None:
-        """The store refused what was on its way; ``kept`` is what will be tried again."""
+    def take_back(self) -> None:
+        """The store refused what was on its way: only what will be tried again is still seen."""
         page, self._on_its_way = self._on_its_way, None
         if page is not None:
             self._forget(page)
-        for digest in map(self._digest, kept):
-            if digest is not None:
-                self._note(digest)
+            for digest in _apart(page.kept):
+                self._note(digest, is_ours=True)
 
     # -- ids go ---------------------------------------------------------------------------
 
@@ -189,7 +202,8 @@ def without_duplicates(
     if history.must_wait(messages):
         history.waiting.append((messages, ticket))
         return []
-    fresh = history.sift(messages, queue.description.duplicate_detection_window_ms)
+    window_ms = queue.description.duplicate_detection_window_ms
+    fresh = history.sift(messages, window_ms, is_ours=ticket is None)
     if not fresh and ticket is not None:
         # The originals are on disk, or in this batch: with it their fate is known.
         queue.batch.tickets.append(ticket)

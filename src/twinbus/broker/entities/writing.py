@@ -206,8 +206,7 @@ def undo(queue: Queue, batch: Batch) -> list[Ticket]:
     kept.swept |= batch.swept
     kept.seen_through = max(kept.seen_through, batch.seen_through)
     if queue.history is not None:
-        ours = [each for each in (*batch.arrivals, *batch.scheduled) if each.is_ours]
-        queue.history.take_back(message for each in ours for message in each.messages)
+        queue.history.take_back()
     refused += _refuse(queue, batch.arrivals, kept.arrivals)
     refused += _refuse(queue, batch.scheduled, kept.scheduled)
     return refused

@@ -17,7 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from bench import rabbitmq, report, scenarios, standing
+from bench import rabbitmq, report, scenarios, standing, topic_rules
 from bench.processes import BenchError, filesystem_of
 from bench.run import Bench, progress
 from bench.systems import Rabbit, System, Twinbus
@@ -39,6 +39,7 @@ SCENARIOS: Final[Mapping[str, Scenario]] = {
     "drain": scenarios.drain,
     "resident_memory_10k_vs_1m": standing.resident_memory,
     "restart_1m": standing.restart_1m,
+    "topic_rules": topic_rules.scenario,
 }
 
 

@@ -12,6 +12,7 @@ import subprocess
 import sys
 import time
 import urllib.request
+from collections.abc import Mapping
 from pathlib import Path
 
 from bench.processes import BenchError, end_group, free_port, spawn, wait_for
@@ -71,21 +72,27 @@ class TwinbusNode:
         return lines[0] if lines and lines[0].endswith("\n") else None
 
     def create_queue(self, queue: str) -> None:
-        self._request("PUT", queue, json.dumps(QUEUE_PROPERTIES).encode())
+        self.put(f"queues/{queue}", QUEUE_PROPERTIES)
 
     def delete_queue(self, queue: str) -> None:
-        self._request("DELETE", queue, None)
+        self.delete(f"queues/{queue}")
 
     def size_bytes(self, queue: str) -> int:
         """What the queue holds, locked messages included."""
-        return int(json.loads(self._request("GET", queue, None))["size_in_bytes"])
+        return int(json.loads(self._request("GET", f"queues/{queue}", None))["size_in_bytes"])
 
-    def _request(self, verb: str, queue: str, body: bytes | None) -> bytes:
+    def put(self, path: str, properties: Mapping[str, object]) -> None:
+        self._request("PUT", path, json.dumps(properties).encode())
+
+    def delete(self, path: str) -> None:
+        self._request("DELETE", path, None)
+
+    def _request(self, verb: str, path: str, body: bytes | None) -> bytes:
         base = f"http://127.0.0.1:{self._admin_port}"
         expires_s = int(time.time()) + TOKEN_LIFETIME_S
         token = sas_token(base, self.address.key_name or "", self.address.key, expires_s)
         request = urllib.request.Request(
-            f"{base}/namespaces/{NAMESPACE}/queues/{queue}", body, {"Authorization": token},
+            f"{base}/namespaces/{NAMESPACE}/{path}", body, {"Authorization": token},
             method=verb,
         )  # fmt: skip
         with urllib.request.urlopen(request, timeout=HTTP_TIMEOUT_S) as answer:

@@ -109,17 +109,20 @@ def split_frames(data: bytes) -> tuple[list[tuple[int, int]], bytes]:
     return spans, data[at:]
 
 
-def encode_message(body: bytes) -> bytes:
-    """A message as a careful publisher makes it: message id, content type, one data section."""
+def encode_message(body: bytes, section: bytes = b"") -> bytes:
+    """A message as a careful publisher makes it: message id, content type, one data section.
+
+    ``section`` may hold application properties.
+    """
     properties = listed(
         string("0" * 32), NULL, NULL, NULL, NULL, NULL, symbol("application/octet-stream")
     )
-    return described(PROPERTIES, properties) + described(DATA, binary(body))
+    return described(PROPERTIES, properties) + section + described(DATA, binary(body))
 
 
-def encode_batch(body: bytes, count: int) -> bytes:
+def encode_batch(body: bytes, count: int, section: bytes = b"") -> bytes:
     """The payload of a batch delivery: every message is one data section of the envelope."""
-    return described(DATA, binary(encode_message(body))) * count
+    return described(DATA, binary(encode_message(body, section))) * count
 
 
 class Connection:

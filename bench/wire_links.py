@@ -71,7 +71,9 @@ def fill_in(frames: list[tuple[bytes, bytes]], first_id: int, count: int) -> byt
 class TwinbusPublisher:
     """The ``Publisher`` of the publish loops: single messages, or batches when ``batch`` > 1."""
 
-    def __init__(self, address: Address, queue: str, body: bytes, batch: int) -> None:
+    def __init__(
+        self, address: Address, queue: str, body: bytes, batch: int, section: bytes = b""
+    ) -> None:
         self._connection = connection = Connection(address)
         self.sock = connection.sock
         connection.authorize(queue)
@@ -83,7 +85,7 @@ class TwinbusPublisher:
         self._first_delivery_id = connection.delivery_id
         self._first_transfer_id = connection.transfer_id
         self.messages_per_delivery = batch
-        payload = encode_batch(body, batch) if batch > 1 else encode_message(body)
+        payload = encode_batch(body, batch, section) if batch > 1 else encode_message(body, section)
         message_format = BATCH_FORMAT if batch > 1 else 0
         self._frames = template(self._handle, message_format, payload, connection.frame_bytes_max)
         self.delivery_bytes = len(fill_in(self._frames, 0, 1))

@@ -11,7 +11,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from twinbus.broker.entities.filters.expressions import Evaluate, compiled_condition
+from twinbus.broker.entities.filters.expressions import (
+    Evaluate,
+    all_usual,
+    compiled_condition,
+    usual_test,
+)
 from twinbus.broker.entities.filters.guard import Guard, guard_on
 from twinbus.broker.entities.filters.message_view import MessageView
 from twinbus.broker.entities.filters.rule_description import SqlFilter
@@ -37,16 +42,20 @@ def compile_sql(described: SqlFilter) -> tuple[Callable[[MessageView], bool | No
     """Whether a message matches, and guards, any one of which may be asked first."""
     node = described.tree
     items = node.items if isinstance(node, And) else (node,)
-    matches = _all_true([compiled_condition(item) for item in items])
+    matches = _all_true(items)
     # Whatever searches or builds texts may fail; other rules need no accounts.
     if any(map(_may_fail, items)):
         matches = _accounted(matches)
     return matches, _guards(items)
 
 
-def _all_true(items: list[Evaluate]) -> Evaluate:
-    if len(items) == 1:
-        return items[0]
+def _all_true(nodes: tuple[Node, ...]) -> Evaluate:
+    if len(nodes) == 1:
+        return compiled_condition(nodes[0])
+    tests = [test for test in map(usual_test, nodes) if test is not None]
+    if len(tests) == len(nodes):
+        return all_usual(tests)
+    items = [compiled_condition(node) for node in nodes]
 
     def all_true(message: MessageView) -> Any:
         for item in items:

@@ -156,6 +156,11 @@ def test_case_109_notes_that_are_scripts_come_back_as_text(
         assert "default-src 'none'" in answer.headers["content-security-policy"]
         found = ElementTree.fromstring(answer.body).iter(f"{{{SERVICE_BUS}}}UserMetadata")
         assert note + "\ufffd\ufffd" in [each.text for each in found]
+    token = {"Authorization": broker.token(port=broker.admin_port)}
+    for path in (f"/namespaces/demo/queues/{name}", "/health", "/nothing/%3Cscript%3E"):
+        _status, told, _body = broker.raw_http("GET", path, headers=token)
+        assert told["x-content-type-options"] == "nosniff"
+        assert told["content-type"] == "application/json" or "xml" in told["content-type"]
 
 
 @pytest.mark.parametrize("script", SCRIPTS)

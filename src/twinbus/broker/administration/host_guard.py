@@ -1,14 +1,16 @@
-"""Whether a request was meant for us, by the name that it was sent to.
+"""What stands between our HTTP and browsers that somebody else's page is open in.
 
-A web page can point a name of its own at this machine (DNS rebinding) and then read what is
-served here as if it were its own. The Host header still says that name.
+Rule 1: a web page can point a name of its own at this machine (DNS rebinding) and then read what
+        is served here as if it were its own. The Host header still says that name: refused.
+Rule 2: no answer is to be taken for anything but what its type says.
 """
 
 from __future__ import annotations
 
+from starlette.datastructures import MutableHeaders
 from starlette.requests import Request
 from starlette.responses import JSONResponse
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from twinbus.broker.access.sas import Audience
 from twinbus.broker.administration.refusals import Refused
@@ -25,11 +27,15 @@ class HostGuard:
         self._audience = audience
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async def send_typed(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                MutableHeaders(scope=message)["X-Content-Type-Options"] = "nosniff"
+            await send(message)
+
+        application = self._application
         if scope["type"] == "http":
             try:
                 check_host(Request(scope), self._audience)
             except Refused as refusal:
-                response = JSONResponse({"error": str(refusal)}, status_code=refusal.status)
-                await response(scope, receive, send)
-                return
-        await self._application(scope, receive, send)
+                application = JSONResponse({"error": str(refusal)}, status_code=refusal.status)
+        await application(scope, receive, send_typed)

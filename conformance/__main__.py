@@ -10,10 +10,17 @@ from pathlib import Path
 from typing import Final
 
 from conformance.sdist import ROOT, tests_directory
-from conformance.service import NAMESPACE, announce
+from conformance.service import announce, namespaces
 from tests.support.broker_process import BrokerProcess
 
-SUITES: Final = ("test_queues.py",)
+SUITES: Final = (
+    "test_queues.py",
+    "test_topic.py",
+    "test_subscriptions.py",
+    "test_sb_client.py",
+    "test_message.py",
+    "mgmt_tests",
+)
 
 # The tests mostly sleep until a lock or a message has expired, so far more of them than there
 # are processors can run at a time. Beyond this number they begin to miss their own deadlines.
@@ -22,22 +29,26 @@ WORKERS: Final = 8
 
 def main(arguments: list[str]) -> int:
     tests = tests_directory()
+    worker_count = int(os.environ.get("WORKERS", WORKERS))
+    first, *others = namespaces(worker_count)
+    more = tuple(word for name in others for word in ("--namespace", f"{name}:0"))
     with tempfile.TemporaryDirectory(prefix="twinbus-conformance-") as directory:
-        with BrokerProcess(Path(directory) / "data", namespace=NAMESPACE) as broker:
+        data = Path(directory) / "data"
+        with BrokerProcess(data, namespace=first, arguments=more) as broker:
             announce(broker, Path(directory) / "announcement.json")
-            code = run_tests(tests, arguments)
+            code = run_tests(tests, worker_count, arguments)
             if not broker.is_alive:
                 print(f"The broker ended during the run:\n{broker.log()}", file=sys.stderr)
                 return 1
         return code
 
 
-def run_tests(tests: Path, arguments: list[str]) -> int:
+def run_tests(tests: Path, worker_count: int, arguments: list[str]) -> int:
     """The named tests, or all suites; the exit code of pytest."""
     named = [each for each in arguments if not each.startswith("-") and ".py" in each]
     options = [each for each in arguments if each not in named]
     command = [sys.executable, "-m", "pytest", "-c", str(ROOT / "conformance" / "pytest.ini")]
-    command += ["--rootdir", str(tests), "-n", os.environ.get("WORKERS", str(WORKERS))]
+    command += ["--rootdir", str(tests), "-n", str(worker_count)]
     # The order counts (see plugin.py): whoever is free takes the next one.
     command += ["--dist", "load", "--maxschedchunk", "1"]
     command += [*options, *(str(tests / each) for each in (named or SUITES))]

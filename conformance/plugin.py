@@ -14,12 +14,14 @@ from pathlib import Path
 from typing import Any, Final
 
 import azure.servicebus
-import azure.servicebus.aio
+import azure.servicebus.aio.management
+import azure.servicebus.management
 import pytest
 from azure.servicebus._transport._pyamqp_transport import PyamqpTransport
 from azure.servicebus.aio._transport._pyamqp_transport_async import PyamqpTransportAsync
 
 from conformance import stand_ins
+from conformance.service import running_broker
 
 TABLE: Final = Path(__file__).with_name("left_out.toml")
 MARK: Final = "left out: "
@@ -162,6 +164,16 @@ class Conformance:
         )
 
 
+def trusting(administration: type[Any]) -> None:
+    """The administration client speaks TLS only; here it trusts the broker's own authority."""
+    original = administration.__init__
+
+    def prepared(self: Any, *arguments: Any, **options: Any) -> None:
+        original(self, *arguments, **{"connection_verify": running_broker().ca_path, **options})
+
+    administration.__init__ = prepared
+
+
 @pytest.fixture(scope="session")
 def test_proxy() -> None:
     """The SDK's conftest asks for the recording proxy. There is none."""
@@ -181,23 +193,6 @@ def without_tls(client: type[Any]) -> None:
 def pytest_load_initial_conftests() -> None:
     """The SDK's conftest is imported next, and wants them."""
     stand_ins.install()
-
-
-# A thread of the renewer that waits for an answer keeps the others from reading theirs for up to
-# 0.2 s. With the six threads of a machine with two processors 300 renewals take 12 s, whatever
-# the broker does (one thread alone needs 0.5 s), and a test allows 10 s.
-RENEWER_THREADS: Final = 16
-
-
-def with_more_threads(renewer: type[Any]) -> None:
-    original = renewer.__init__
-
-    def prepared(self: Any, *arguments: Any, **options: Any) -> None:
-        if not arguments[2:] and not options.keys() & {"executor", "max_workers"}:
-            options["max_workers"] = RENEWER_THREADS
-        original(self, *arguments, **options)
-
-    renewer.__init__ = prepared
 
 
 def patient_with_stubs(transport: type[Any], name: str) -> None:
@@ -231,7 +226,8 @@ class FewerArguments:
 def pytest_configure(config: pytest.Config) -> None:
     without_tls(azure.servicebus.ServiceBusClient)
     without_tls(azure.servicebus.aio.ServiceBusClient)
-    with_more_threads(azure.servicebus.AutoLockRenewer)
+    trusting(azure.servicebus.management.ServiceBusAdministrationClient)
+    trusting(azure.servicebus.aio.management.ServiceBusAdministrationClient)
     patient_with_stubs(PyamqpTransport, "settle_message_via_receiver_link")
     patient_with_stubs(PyamqpTransportAsync, "settle_message_via_receiver_link_async")
     config.pluginmanager.register(Conformance(config), "conformance")

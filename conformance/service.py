@@ -1,7 +1,8 @@
 """The running broker, as the processes that run the tests see it.
 
 The run starts one broker for all of them and writes what it announced into a file that only
-this user can read; the environment names that file.
+this user can read; the environment names that file. Each process has a namespace of its own,
+because some tests begin with deleting everything they find.
 """
 
 from __future__ import annotations
@@ -18,6 +19,12 @@ from tests.support.broker_process import BrokerProcess
 
 ANNOUNCEMENT: Final = "TWINBUS_CONFORMANCE_ANNOUNCEMENT"
 NAMESPACE: Final = "conformance"
+"""Also the beginning of the other namespaces' names."""
+
+
+def namespaces(count: int) -> list[str]:
+    """The names for so many processes, in the way pytest-xdist numbers them."""
+    return [NAMESPACE, *(f"{NAMESPACE}-gw{number}" for number in range(count))]
 
 
 def announce(broker: BrokerProcess, path: Path) -> None:
@@ -31,7 +38,9 @@ def announce(broker: BrokerProcess, path: Path) -> None:
 def running_broker() -> BrokerProcess:
     """The broker that the run started."""
     announcement = json.loads(Path(os.environ[ANNOUNCEMENT]).read_text())
-    return BrokerProcess(None, namespace=NAMESPACE).found(announcement)
+    worker = os.environ.get("PYTEST_XDIST_WORKER")
+    name = NAMESPACE if worker is None else f"{NAMESPACE}-{worker}"
+    return BrokerProcess(None, namespace=name).found(announcement)
 
 
 def host() -> str:

@@ -23,6 +23,7 @@ from twinbus.amqp.events import DeliveriesReceived
 from twinbus.amqp.limits import AmqpLimits
 from twinbus.broker.access.claims import Claim, RuleSet
 from twinbus.broker.access.sas import Grant
+from twinbus.broker.entities.description import QueueDescription
 from twinbus.broker.namespace import Namespace
 from twinbus.broker.options import BrokerOptions
 from twinbus.broker.peer import Peer
@@ -134,6 +135,13 @@ class Rig:
         self._store.close()
         self.loop = SimLoop(self.loop.now_s, self.loop.skew_ms)
         self._start()
+
+
+def create_queue(namespace: Namespace, description: QueueDescription) -> None:
+    """Make the queue unless it is there already."""
+    if namespace.catalogue.find(description.path) is None:
+        _queue, ops = namespace.catalogue.create(description)
+        namespace.write(ops, None)
 
 
 class Wire(asyncio.Transport):

@@ -19,10 +19,9 @@ from hypothesis.stateful import (
 
 from tests.entities.sim import mutants
 from tests.model.queue_model import QueueModel, seen
-from tests.model.rig import Rig
+from tests.model.rig import Rig, create_queue
 from tests.model.station import DEAD, STATES, STATUSES, Got, Station, encoded
 from twinbus.broker.entities.description import QueueDescription
-from twinbus.broker.namespace import Namespace
 from twinbus.broker.store.memory import MemoryStore
 
 PATH = "orders"
@@ -247,12 +246,6 @@ class QueueAndModel(RuleBasedStateMachine):
         ]
         dead = self.station.peek(PATH + DEAD)
         assert {got.label: got.reason or "" for got in dead} == self.model.dead
-
-
-def create_queue(namespace: Namespace, description: QueueDescription) -> None:
-    if namespace.catalogue.find(description.path) is None:
-        _queue, ops = namespace.catalogue.create(description)
-        namespace.write(ops, None)
 
 
 OPTIONS = settings(

@@ -166,9 +166,20 @@ class RequestEnd:
                     body=AmqpValue(reply.body),
                 )
             )
+            self._go_on()
 
         self._handler(request, answer)
-        self._link.replenish()
+
+    def _go_on(self) -> None:
+        """Give the credit back with every answer, and so say one thing more than is needed.
+
+        Threads that share a client of the Azure SDK read its socket by turns. One that waits for
+        an answer which another has read meanwhile holds the socket for 0.2 s, unless something
+        comes: five threads renewed 33 locks a second, and with this flow 180 to 1,200.
+        """
+        if not self._link.is_detached:
+            self._link.grant(REQUEST_CREDIT)
+            self._peer.wants_flush()
 
     def flush(self) -> None:
         """Nothing is held back here."""

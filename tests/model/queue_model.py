@@ -74,9 +74,11 @@ class QueueModel:
         seq, self.next_seq = self.next_seq, self.next_seq + 1
         return seq
 
-    def schedule(self, label: str, due_ms: int, ttl_ms: int | None = None) -> int:
+    def schedule(
+        self, label: str, due_ms: int, ttl_ms: int | None = None, session: str | None = None
+    ) -> int:
         seq = self._number()
-        self.scheduled[seq] = Held(label, seq, due_ms=due_ms, ttl_ms=ttl_ms)
+        self.scheduled[seq] = Held(label, seq, due_ms=due_ms, ttl_ms=ttl_ms, session=session)
         return seq
 
     def cancel(self, seq: int) -> bool:
@@ -102,7 +104,7 @@ class QueueModel:
             del self.scheduled[message.seq]
             ttl_ms = message.ttl_ms
             expires_ms = None if ttl_ms is None else (message.due_ms or 0) + ttl_ms
-            self._append(Held(message.label, 0, expires_ms))
+            self._append(Held(message.label, 0, expires_ms, session=message.session))
         for message in list(self.held.values()):
             if message.token is None and message.is_expired(now):
                 self._expire(message)

@@ -13,9 +13,9 @@ from uuid import UUID
 from tests.model.rig import Rig
 from twinbus.amqp.events import DeliveryReceived
 from twinbus.amqp.link import ReceivingLink, SendingLink
-from twinbus.amqp.performatives import Accepted, Error, Modified, Rejected, Released
+from twinbus.amqp.performatives import Accepted, Error, Modified, Rejected, Released, Source
 from twinbus.amqp.sections import Header, Message, Properties
-from twinbus.amqp.types import Array, Long, Symbol, Timestamp, UInt
+from twinbus.amqp.types import Array, Int, Long, Symbol, Timestamp, UInt
 
 DEAD = "/$deadletterqueue"
 LONGS, UUIDS = 0x81, 0x98
@@ -77,6 +77,11 @@ def encoded(
     ).encode()
 
 
+Granted = tuple[str, ReceivingLink] | None
+REFUSALS = ("com.microsoft:session-cannot-be-locked", "com.microsoft:timeout")
+ALL_MS = 253_402_300_800_000
+
+
 class Station:
     """One connection to the entities of a model."""
 
@@ -122,6 +127,53 @@ class Station:
             )
         return self._receivers[key]
 
+    def accept(self, path: str, session: str | None, *, deletes: bool = False) -> Granted:
+        """Take a session, or the next one with messages; its name and the link to receive on."""
+        named = {Symbol("com.microsoft:session-filter"): session}
+        link = self.client.attach_receiver(
+            path,
+            source=Source(address=path, filter=named),
+            snd_settle_mode=1 if deletes else 0,
+            properties={Symbol("com.microsoft:timeout"): UInt(0)},
+        )
+        source = link.peer.source
+        if source is None:
+            assert self.client.refusal(link) in REFUSALS
+            return None
+        (granted,) = (source.filter or {}).values()
+        return granted, link
+
+    def was_lost(self, link: ReceivingLink) -> bool:
+        """Whether the broker has taken a session back."""
+        self.client.pump()
+        if link.is_detached:
+            assert self.client.refusal(link) == "com.microsoft:session-lock-lost"
+        return link.is_detached
+
+    def let_go(self, link: ReceivingLink) -> None:
+        link.detach()
+        self.client.pump()
+
+    def renew_session(self, path: str, session: str) -> int | None:
+        reply = self._manage(path, "renew-session-lock", {"session-id": session})
+        return None if reply is None else int(reply["expiration"])
+
+    def note_state(self, path: str, session: str, state: bytes | None) -> bool:
+        body = {"session-id": session, "session-state": state}
+        return self._manage(path, "set-session-state", body) is not None
+
+    def noted_state(self, path: str, session: str) -> bytes | None:
+        state: bytes | None = self._manage(path, "get-session-state", {"session-id": session})[
+            "session-state"
+        ]
+        return state
+
+    def sessions(self, path: str) -> list[str]:
+        """The sessions that have messages."""
+        body = {"last-updated-time": Timestamp(ALL_MS), "skip": Int(0), "top": Int(100)}
+        reply = self._manage(path, "get-message-sessions", body)
+        return list(reply["sessions-ids"].items) if reply else []
+
     def close_receiver(self, path: str) -> None:
         """Detach; locks stay as they are."""
         link = self._receivers.pop((path, False), None)
@@ -153,14 +205,14 @@ class Station:
         state = STATES[outcome]
         answer = self.client.settled(got.delivery_id, state)
         if isinstance(answer, Rejected) and answer.error is not None:
-            assert answer.error.condition == "com.microsoft:message-lock-lost", answer
+            assert str(answer.error.condition).endswith("-lock-lost"), answer
             return False
         assert type(answer) is type(state), answer
         return True
 
-    def settle_by_token(self, path: str, got: Got, outcome: str) -> bool:
+    def settle_by_token(self, path: str, got: Got, outcome: str, **more: Any) -> bool:
         """Settle through management, as from anywhere."""
-        body = {"disposition-status": STATUSES[outcome], "lock-tokens": _tokens(got)}
+        body = {"disposition-status": STATUSES[outcome], "lock-tokens": _tokens(got), **more}
         return self._manage(path, "update-disposition", body) is not None
 
     def renew(self, path: str, got: Got) -> int | None:

@@ -161,6 +161,10 @@ class SessionClaim:
             target=link.peer.target,
             properties={LOCKED_UNTIL: Long(_ticks(lock.locked_until_ms))},
         )
+        if self._deletes_on_receipt:
+            # It has nothing in hand that others wait for. Clients listen for a last message as
+            # long as the lock lasts, counted from the one before: they shall not be cut off.
+            lock.deadline_s += self.queue.description.lock_duration_ms / 1000
         end = ReceivingEnd(
             self._peer,
             link,

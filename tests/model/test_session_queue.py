@@ -239,6 +239,21 @@ def test_a_queue_with_sessions_does_what_the_model_says(part: int) -> None:
     run_state_machine_as_test(SessionsAndModel, settings=OPTIONS)
 
 
+def test_a_session_ends_with_its_last_message() -> None:
+    """M3: the lock runs out, the message was tried often enough: both are gone, nobody is hurt."""
+    # Given a session with one message, which is in hand and may be tried once
+    both = SessionsAndModel()
+    both.create(lock_s=5, max_delivery_count=1, dead_letters_expired=False)
+    both.receive("red", 1)
+
+    # When the session's time runs out
+    both.wait(1.0)
+
+    # Then broker and model agree about the session and its dead letter
+    both.the_sessions_agree()
+    both.teardown()
+
+
 def count_what_was_let_go(patch: pytest.MonkeyPatch) -> None:
     """A holder that closes its receiver has tried what it had in hand."""
     release = Sessions.release

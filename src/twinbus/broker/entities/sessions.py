@@ -192,7 +192,9 @@ class Sessions:
                 fates.restore_expiry(queue, run.chunk)
                 fates.give_back(queue, run.chunk, mask)
         lock.lane.close()
-        self._offer(lock.session)
+        if lock.session in self._books:
+            # Otherwise its last message has just gone to the dead letters, and it with it.
+            self._offer(lock.session)
 
     # -- state ----------------------------------------------------------------------------
 

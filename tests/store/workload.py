@@ -6,7 +6,7 @@ it, counters included. Property tests and crash tests share it.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Any
 
@@ -133,7 +133,9 @@ class Workload:
                 first_seq = books.take_seqs(len(places))
                 books.chunks[first_seq] = set(range(first_seq, first_seq + len(places)))
                 row = {"first_seq": first_seq, "queue_id": books.queue_id}
-                ops += [share_of(sheet, records, places, **row), books.counters()]
+                put = share_of(sheet, records, places, **row)
+                session = _session_in(books, random)
+                ops += [replace(put, row=replace(put.row, session=session)), books.counters()]
         return ops
 
     def settle(self, random: Random) -> list[Op]:
@@ -228,7 +230,8 @@ class Workload:
 
     _CHANGES = (
         create_queue, delete_queue, send, send, send, publish, publish, settle, settle,
-        settle_chunks, deliver, deliver, move_expiry, schedule, activate, remember, put_meta,
+        settle_chunks, deliver, deliver, move_expiry, schedule, activate, remember,
+        note_session_state, put_meta,
     )  # fmt: skip
 
     def _blob(self, random: Random) -> bytes:

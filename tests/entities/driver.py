@@ -16,6 +16,7 @@ from random import Random
 from typing import Any
 
 from twinbus.amqp.message import Message
+from twinbus.amqp.properties import Properties
 from twinbus.broker.catalogue import Catalogue
 from twinbus.broker.entities.chunk import span_mask
 from twinbus.broker.entities.consumer import Consumer, Grant
@@ -120,12 +121,17 @@ class Driver:
         return answer
 
     def message(
-        self, body: str, ttl_s: float | None = None, due_ms: int | None = None
+        self,
+        body: str,
+        ttl_s: float | None = None,
+        due_ms: int | None = None,
+        session: str | None = None,
     ) -> IncomingMessage:
         expires_ms = None
         if ttl_s is not None:
             expires_ms = (self.now.wall_ms if due_ms is None else due_ms) + round(ttl_s * 1_000)
-        bare = Message(body=body.encode()).encode()
+        properties = None if session is None else Properties(group_id=session)
+        bare = Message(properties=properties, body=body.encode()).encode()
         record = Record(bare, expires_ms=expires_ms, ttl_ms=None)
         return IncomingMessage(pack_record(record), expires_ms, due_ms)
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-# Sessions (83 to 85), the pairing and the rest come with their features.
-NUMBERS = {*range(15, 21), 22, 23, 24, 25, *range(27, 83), *range(86, 111)}
+# The pairing and the rest come with their features.
+NUMBERS = {*range(15, 21), 22, 23, 24, 25, *range(27, 111)}
 
 
 def test_every_case_has_a_test() -> None:

@@ -54,7 +54,8 @@ def session_wanted(link: SendingLink, queue: Queue) -> Wanted | None:
     filters = {str(name): value for name, value in _filters(link).items()}
     if filters.keys() - {FILTER}:
         raise AmqpError(
-            Condition.NOT_IMPLEMENTED, "Filters on a link are not offered, except for a session."
+            Condition.NOT_IMPLEMENTED,
+            "Filters on a link are not offered, except for a session. Leave them out.",
         )
     path = queue.description.display_path
     if queue.sessions is None:

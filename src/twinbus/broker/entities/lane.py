@@ -81,8 +81,6 @@ class Lane:
         self.loaded_through = chunk.last_seq
         self._shelf.keep(chunk)
         chunk.in_window = True
-        # Messages before it may have been set free while no lane had the chunk.
-        chunk.cursor = 0
         self._window.append(chunk)
         self._window_bytes += len(chunk.blob or b"")
 

@@ -1,12 +1,17 @@
 """The rules of subscriptions: which messages of a topic they let in, and what they change.
 
-rule_description.py   filters, actions and rules as data, checked when built
+rule_description.py   filters, actions and rules as data, checked when built; rule_values.py the
+                      values they bring along
 compiled_rule.py      a rule as closures: does it match, what does it change
-rule_book.py          all rules of a topic: who gets a message
+rule_book.py          all rules of a topic: who gets a message; guard.py how it is found quickly
 message_view.py       a message as rules see it, decoded once
 rewriting.py          a message with the changes of an action
 correlation.py        correlation filters
-values.py             what values have to do with each other
+sql_filter.py         SQL filters; actions.py SQL actions
+  lexer, parser       text to words to trees (syntax.py)
+  expressions         trees to closures, with like.py for patterns and values.py for all that two
+                      values have to do with each other
+system_properties.py  what may follow sys., and what an action may change
 limits.py             what a rule may cost
 """
 

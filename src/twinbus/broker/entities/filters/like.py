@@ -13,7 +13,7 @@ these guesses on by one character.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
@@ -67,7 +67,10 @@ class Piece:
 class LikePattern:
     """A pattern, ready to be compared with texts."""
 
-    __slots__ = ("_pieces", "_share", "is_anchored")
+    __slots__ = ("_pieces", "_share", "is_anchored", "matches")
+
+    matches: Callable[[str], bool]
+    """Whether a whole text has this shape."""
 
     def __init__(self, pattern: str, escape: str | None = None) -> None:
         self._pieces = [_piece(signs) for signs in _pieces(pattern, escape)]
@@ -75,13 +78,13 @@ class LikePattern:
         self._share = FIND_SHARE if is_literal else 1
         self.is_anchored = is_literal and len(self._pieces) <= 2
         """Only the beginning and the end of a text are compared."""
+        self.matches = _usual(self._pieces) or self._matches
 
     def effort(self, text: str) -> int:
         """What a comparison costs at worst, in characters looked at one by one."""
         return len(text) // self._share
 
-    def matches(self, text: str) -> bool:
-        """Whether the whole text has this shape."""
+    def _matches(self, text: str) -> bool:
         first, last = self._pieces[0], self._pieces[-1]
         if not first.fits_at(text, 0):
             return False
@@ -95,6 +98,22 @@ class LikePattern:
             if position < 0:
                 return False
         return True
+
+
+def _usual(pieces: list[Piece]) -> Callable[[str], bool] | None:
+    """The patterns that nearly everybody writes, as Python has them: x, x%, %x and %x%."""
+    literals = [piece.literal for piece in pieces]
+    match literals:
+        case [str(word)]:
+            return lambda text: text == word
+        case [str(word), ""]:
+            return lambda text: text.startswith(word)
+        case ["", str(word)]:
+            return lambda text: text.endswith(word)
+        case ["", str(word), ""]:
+            return lambda text: word in text
+        case _:
+            return None
 
 
 def pattern_of(pattern: str, escape: str | None) -> LikePattern:

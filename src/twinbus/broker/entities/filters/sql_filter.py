@@ -26,15 +26,13 @@ from twinbus.broker.entities.filters.syntax import (
     Comparison,
     Constant,
     In,
-    IsNull,
     Like,
     Negative,
     NewId,
     Node,
-    Not,
     Or,
     Property,
-    PropertyNamed,
+    walk,
 )
 
 
@@ -43,8 +41,7 @@ def compile_sql(described: SqlFilter) -> tuple[Callable[[MessageView], bool | No
     node = described.tree
     items = node.items if isinstance(node, And) else (node,)
     matches = _all_true(items)
-    # Whatever searches or builds texts may fail; other rules need no accounts.
-    if any(map(_may_fail, items)):
+    if _may_spend(node):
         matches = _accounted(matches)
     return matches, _guards(items)
 
@@ -143,21 +140,14 @@ def _common_guard(guards: list[Guard | None]) -> Guard | None:
 
 def _may_fail(node: Node) -> bool:
     """Whether working it out could raise FilterError, for some message."""
-    match node:
-        case Arithmetic() | NewId() | Negative():
-            return True
-        case Like():
-            # A long text may be too much effort, even for a pattern that is known.
-            return True
-        case Comparison(_, left, right):
-            return _may_fail(left) or _may_fail(right)
-        case In(item, choices):
-            return _may_fail(item) or any(map(_may_fail, choices))
-        case And(items) | Or(items):
-            return any(map(_may_fail, items))
-        case PropertyNamed(name):
-            return _may_fail(name)
-        case Not(item) | IsNull(item):
-            return _may_fail(item)
-        case _:
-            return False
+    # A long text may be too much effort even for a pattern that is known.
+    return any(isinstance(part, Arithmetic | Negative | NewId | Like) for part in walk(node))
+
+
+def _may_spend(node: Node) -> bool:
+    """Whether it searches or builds texts."""
+    return any(
+        isinstance(part, Like)
+        or (isinstance(part, Arithmetic) and any(sign == "+" for sign, _item in part.rest))
+        for part in walk(node)
+    )

@@ -7,6 +7,7 @@ Rule 2: names are settled: a system property is known, a parameter is already it
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -108,6 +109,31 @@ Node: TypeAlias = Value | Predicate
 
 PREDICATES = (Comparison, In, Like, IsNull, Exists, Not, And, Or)
 """Nodes whose value is true, false or unknown and nothing else."""
+
+
+def walk(node: Node) -> Iterator[Node]:
+    """The node and everything in it."""
+    yield node
+    for part in _parts(node):
+        yield from walk(part)
+
+
+def _parts(node: Node) -> tuple[Node, ...]:
+    match node:
+        case Arithmetic(first, rest):
+            return (first, *(item for _sign, item in rest))
+        case Comparison(_, left, right):
+            return (left, right)
+        case In(item, choices):
+            return (item, *choices)
+        case Like(item, pattern, escape):
+            return (item, pattern) if escape is None else (item, pattern, escape)
+        case And(items) | Or(items):
+            return items
+        case Not(item) | IsNull(item) | Exists(item) | Negative(item) | PropertyNamed(item):
+            return (item,)
+        case _:
+            return ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -108,18 +108,20 @@ def ordering(holds: Callable[[Any, Any], bool]) -> Callable[[Any, Any], bool | N
 # --- calculating ---------------------------------------------------------------------------------
 
 
-def calculation(calculate: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
-    """An operation such as ``operator.add``, for two numbers of one kind."""
+def calculation(
+    whole: Callable[[int, int], int], fraction: Callable[[float, float], float]
+) -> Callable[[Any, Any], Any]:
+    """An operation on two numbers, in whole numbers and in fractions."""
 
     def calculated(left: Any, right: Any) -> Any:
         kind = type(left)
         if kind is int and type(right) is int:
-            result = calculate(left, right)
+            result = whole(left, right)
             if INT64_MIN <= result <= INT64_MAX:
                 return result
             raise FilterError("a calculation leaves the range of 64-bit whole numbers")
         if kind in _NUMBERS and type(right) in _NUMBERS:
-            return calculate(float(left), float(right))
+            return fraction(float(left), float(right))
         return None
 
     return calculated
@@ -139,14 +141,19 @@ def negate(value: Any) -> Any:
     return -value if type(value) is float else None
 
 
-def _quotient(left: Any, right: Any) -> Any:
-    if type(left) is float:
-        return _float_quotient(left, right)
+def _quotient(left: int, right: int) -> int:
     if right == 0:
         raise FilterError("a calculation divides a whole number by zero")
     # C# cuts towards zero, Python rounds down.
     quotient = abs(left) // abs(right)
     return quotient if (left < 0) == (right < 0) else -quotient
+
+
+def _remainder(left: int, right: int) -> int:
+    if right == 0:
+        raise FilterError("a calculation divides a whole number by zero")
+    rest = abs(left) % abs(right)
+    return -rest if left < 0 else rest
 
 
 def _float_quotient(left: float, right: float) -> float:
@@ -157,20 +164,15 @@ def _float_quotient(left: float, right: float) -> float:
     return math.copysign(math.inf, left) * math.copysign(1.0, right)
 
 
-def _remainder(left: Any, right: Any) -> Any:
-    if type(left) is float:
-        return math.nan if right == 0 or math.isinf(left) else math.fmod(left, right)
-    if right == 0:
-        raise FilterError("a calculation divides a whole number by zero")
-    rest = abs(left) % abs(right)
-    return -rest if left < 0 else rest
+def _float_remainder(left: float, right: float) -> float:
+    return math.nan if right == 0 or math.isinf(left) else math.fmod(left, right)
 
 
-_sum: Final = calculation(operator.add)
-subtract: Final = calculation(operator.sub)
-multiply: Final = calculation(operator.mul)
-divide: Final = calculation(_quotient)
-remainder: Final = calculation(_remainder)
+_sum: Final = calculation(operator.add, operator.add)
+subtract: Final = calculation(operator.sub, operator.sub)
+multiply: Final = calculation(operator.mul, operator.mul)
+divide: Final = calculation(_quotient, _float_quotient)
+remainder: Final = calculation(_remainder, _float_remainder)
 
 
 def _concatenated(left: Any, right: Any) -> str | None:

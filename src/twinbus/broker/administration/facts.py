@@ -13,7 +13,7 @@ __all__ = ["count_details", "queue_facts", "topic_facts"]
 def queue_facts(queue: Queue) -> dict[str, str]:
     """The runtime elements of a queue's or a subscription's description.
 
-    A deferred message counts as an active one, as it does in the service.
+    A locked or deferred message counts as an active one: it is still in the queue.
     """
     dead = 0 if queue.dead_letters is None else queue.dead_letters.message_count
     dead_bytes = 0 if queue.dead_letters is None else queue.dead_letters.byte_count

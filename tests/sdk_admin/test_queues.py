@@ -61,6 +61,7 @@ PLAIN_PROPERTIES: dict[str, Any] = {
 FOR_LIFE: dict[str, Any] = {
     "requires_session": True,
     "requires_duplicate_detection": True,
+    "enable_partitioning": True,
 }
 EVERY_PROPERTY = {**PLAIN_PROPERTIES, **FOR_LIFE}
 

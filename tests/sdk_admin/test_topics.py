@@ -57,6 +57,7 @@ TOPIC_PROPERTIES: dict[str, Any] = {
     "enable_express": True,
     "user_metadata": "<topic>",
     "max_message_size_in_kilobytes": 64,
+    "enable_partitioning": True,
     "auto_delete_on_idle": timedelta(minutes=10),
 }
 

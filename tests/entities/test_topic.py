@@ -7,15 +7,18 @@ import pytest
 from tests.entities.driver import Answer, bodies
 from tests.entities.topic_driver import TopicDriver
 from twinbus.broker.entities.description import QueueDescription
+from twinbus.broker.entities.facts import MessageFacts
 from twinbus.broker.entities.filters import (
     CorrelationFilter,
     FalseFilter,
     FilterError,
     RuleDescription,
+    SqlAction,
     SqlFilter,
     compile_rule,
 )
 from twinbus.broker.entities.outcome import COMPLETE, DeadLetter
+from twinbus.broker.entities.record import IncomingMessage
 from twinbus.broker.entities.topic_description import SubscriptionDescription, TopicDescription
 from twinbus.broker.store.port import PutChunk
 from twinbus.errors import ConfigurationError
@@ -408,3 +411,82 @@ def test_what_a_full_disk_refused_is_shared_when_it_is_tried_again() -> None:
     shares = [op.share for op in ops if isinstance(op, PutChunk)]
     assert len({id(share.sheet) for share in shares if share is not None}) == 2
     assert len(shares) == 4
+
+
+def test_changed_copies_with_a_shorter_time_to_live_are_not_mixed_up() -> None:
+    """M4: every message keeps its own body, whatever is made of it."""
+    driver = TopicDriver()
+    rule = RuleDescription("mark", SqlFilter("1 = 1"), SqlAction("SET colour = 'red'"))
+    for name in "ab":
+        driver.subscribe(name, rule, default_ttl_ms=10_000)
+    sent = [str(number) for number in range(50)]
+    driver.send(*sent)
+    driver.commit()
+    assert bodies(driver.received_from("a")) == sent
+    assert bodies(driver.received_from("b")) == sent
+
+
+def with_id(driver: TopicDriver, body: str, message_id: str, **properties: str) -> IncomingMessage:
+    message = driver.typed_message(body, None, None, properties)
+    message.facts = MessageFacts(message_id, None, None)
+    return message
+
+
+def test_a_topic_remembers_ids_and_copies_in_one_transaction() -> None:
+    """M3, M8: an id is not on disk before all copies are, and a refused send is forgotten."""
+    driver = TopicDriver(requires_duplicate_detection=True)
+    driver.subscribe("red", only(colour="red"))
+    messages = [with_id(driver, str(at), f"id-{at}", colour="red") for at in range(5)]
+    answer = Answer()
+    driver.topic.enqueue(messages, answer)
+
+    # While the messages are being looked at, nothing of them can be written
+    driver.topic.take_turn(driver.now)
+    assert driver.topic.wants_turn
+    assert not driver.topic.is_dirty
+
+    # When the store refuses all of it, a repetition is no duplicate
+    driver.is_disk_full()
+    assert answer.error is not None
+    again = Answer()
+    driver.topic.enqueue([with_id(driver, "0", "id-0", colour="red")], again)
+    driver.commit()
+    assert again.is_stored
+    driver.restart()
+    assert bodies(driver.received_from("red")) == ["0"]
+
+
+def test_duplicates_are_taken_out_of_what_subscriptions_get() -> None:
+    """M3: also out of changed and dead-lettered copies, in the same batch or a later one."""
+    driver = TopicDriver(requires_duplicate_detection=True)
+    driver.subscribe("all")
+    mark = RuleDescription("mark", SqlFilter("1 = 1"), SqlAction("SET colour = 'red'"))
+    driver.subscribe("marked", mark, default_ttl_ms=10_000)
+    driver.subscribe("broken", RuleDescription("zero", SqlFilter("1 / 0 = 1")))
+    for _ in range(2):
+        answer = Answer()
+        ids = ["a", "b", "a", "c"]
+        messages = [with_id(driver, f"{at}{key}", key) for at, key in enumerate(ids)]
+        driver.topic.enqueue(messages, answer)
+        driver.commit()
+        assert answer.is_stored
+    for name in ("all", "marked"):
+        assert bodies(driver.received_from(name)) == ["0a", "1b", "3c"]
+    dead = driver.subscription("broken").dead_letters
+    assert dead is not None
+    assert bodies(driver.received_from(dead)) == ["0a", "1b", "3c"]
+
+
+def test_many_due_messages_are_passed_on_a_few_at_a_time() -> None:
+    """M4: rules that take long must not hold up a commit; all arrive in the end."""
+    driver = TopicDriver()
+    driver.subscribe("red", only(colour="red"))
+    driver.send(*map(str, range(70)), due_s=10, colour="red")
+    driver.commit()
+    driver.at(11)
+    driver.topic.handle_timer(driver.now)
+    driver.read()
+    driver.commit()
+    assert driver.subscription("red").message_count == 32
+    driver.wake()
+    assert sorted(bodies(driver.received_from("red")), key=int) == [str(n) for n in range(70)]

@@ -44,6 +44,10 @@ class Distribution:
         self.distinct: dict[int, IncomingMessage] = {}
         """Every copy that somebody gets, once, in an order that suits all of them."""
         self._variants: dict[tuple[int, int], IncomingMessage] = {}
+        self._origins: dict[int, int] = {}
+        """What became of which message, for copies that were changed."""
+        self._made: list[IncomingMessage] = []
+        """Every copy that was made: as long as it is here, no other object has its id()."""
 
     def give_all(
         self,
@@ -80,7 +84,20 @@ class Distribution:
                 self._bury(subscription, message, DeadLetter(FILTER_FAILED, str(error)))
                 continue
             for copy in copies:
+                if copy is not message:
+                    self._note_origin(copy, message)
                 self._give(subscription, copy, now)
+
+    def keep(self, messages: list[IncomingMessage]) -> None:
+        """Only what came of these messages stays; the others turned out to be duplicates."""
+        wanted = {id(message) for message in messages}
+
+        def kept(copies: list[IncomingMessage]) -> list[IncomingMessage]:
+            return [copy for copy in copies if self._origins.get(id(copy), id(copy)) in wanted]
+
+        self.copies = {each: left for each, old in self.copies.items() if (left := kept(old))}
+        self.dead = {each: left for each, old in self.dead.items() if (left := kept(old))}
+        self.distinct = {id(copy): copy for copy in kept(list(self.distinct.values()))}
 
     def _give(self, subscription: Subscription, message: IncomingMessage, now: Instant) -> None:
         description = subscription.description
@@ -98,14 +115,21 @@ class Distribution:
         """Subscriptions with the same time to live share a variant."""
         key = (id(message), ttl_ms)
         if key not in self._variants:
-            self._variants[key] = expiring(message, ttl_ms, now)
+            variant = self._variants[key] = expiring(message, ttl_ms, now)
+            if variant is not message:
+                self._note_origin(variant, message)
         return self._variants[key]
+
+    def _note_origin(self, copy: IncomingMessage, message: IncomingMessage) -> None:
+        self._made.append(copy)
+        self._origins[id(copy)] = self._origins.get(id(message), id(message))
 
     def _bury(
         self, subscription: Subscription, message: IncomingMessage, reason: DeadLetter
     ) -> None:
         path = subscription.description.path
         dead = dead_lettered_at_once(message.record, reason, path)
+        self._note_origin(dead, message)
         self.dead.setdefault(subscription, []).append(dead)
 
 

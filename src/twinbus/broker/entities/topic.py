@@ -9,8 +9,8 @@ from: it keeps what is scheduled until it is due, and passes everything else on.
 Rule 1: a sender is told when all copies are on disk. Topic and subscriptions are written in one
         transaction (``companions``), and the sender's ticket is among the topic's changes.
 Rule 2: what senders bring waits in the inbox until there is time for it: a thousand rules must not
-        keep the loop from others. What has no ticket of its own (due messages, those that came
-        together with scheduled ones) is passed on before the next commit.
+        keep the loop from others. What the broker moves itself (due or forwarded messages) is
+        passed on before the next commit, because that removes it from where it was.
 Rule 3: a body is stored once for all subscriptions (sheets.py).
 Rule 4: the messages of one arrival are passed on together; a refused send left nothing behind.
 """
@@ -30,15 +30,18 @@ from twinbus.broker.entities.filters import (
     TrueFilter,
     compile_rule,
 )
+from twinbus.broker.entities.history import without_duplicates
 from twinbus.broker.entities.queue import Queue
 from twinbus.broker.entities.record import IncomingMessage
 from twinbus.broker.entities.sheets import SheetWriter
 from twinbus.broker.entities.topic_description import SubscriptionDescription, TopicDescription
-from twinbus.broker.store.port import Op, QueueCounters
+from twinbus.broker.store.port import Op, QueueCounters, ScheduledRow
 from twinbus.clock import Instant
 
 # Messages between two looks at the clock: with 2,000 SQL rules one message takes milliseconds.
 TURN_COUNT_MAX = 1
+# Due messages of one commit, if rules look at them.
+DUE_COUNT_MAX = 32
 # While no rule looks at a message, an arrival of any size takes a few microseconds.
 PLAIN_TURN_COUNT_MAX = 4_096
 
@@ -166,17 +169,17 @@ class Topic(Queue):
 
     # -- passing on -----------------------------------------------------------------------
 
-    def arrive(self, arrival: Arrival) -> None:
-        size = _size(arrival.messages)
-        # The books of a topic hold what is scheduled; the rest is on its way.
-        self.byte_count -= size
-        if arrival.ticket is None or self.history is not None:
-            # The next commit removes it from where it was, is what its sender waits for, or
-            # remembers its ids.
-            self._urgent.append(arrival)
+    def enqueue(self, messages: list[IncomingMessage], ticket: Ticket | None) -> None:
+        if ticket is None:
+            super().enqueue(messages, None)
         else:
-            self._inbox.append(arrival)
-            self._inbox_bytes += size
+            self._inbox.append(Arrival(messages, ticket, is_ours=False))
+            self._inbox_bytes += _size(messages)
+
+    def arrive(self, arrival: Arrival) -> None:
+        # The books of a topic hold what is scheduled; the rest is on its way.
+        self.byte_count -= _size(arrival.messages)
+        self._urgent.append(arrival)
 
     @property
     def wants_turn(self) -> bool:
@@ -192,18 +195,32 @@ class Topic(Queue):
             arrival = self._inbox[0]
             done = self._done_count
             portion = arrival.messages[done : done + count_max]
-            self._distribute(portion, self._half_done, now)
+            visible = [message for message in portion if message.due_ms is None]
+            self._distribute(visible, self._half_done, now)
             self._done_count += len(portion)
             count_max -= len(portion)
             if self._done_count == len(arrival.messages):
                 self._finish(self._inbox.popleft())
 
     def _finish(self, arrival: Arrival) -> None:
+        """All messages of an arrival were looked at: from here on they are in the open batch."""
         distribution, self._half_done, self._done_count = self._half_done, Distribution(), 0
-        self._inbox_bytes -= _size(arrival.messages)
+        messages, ticket, _is_ours = arrival
+        self._inbox_bytes -= _size(messages)
+        if self.history is not None:
+            # Not before now: the ids are written with the next commit, and so must be the copies.
+            messages = without_duplicates(self, self.history, messages, ticket)
+            if not messages:
+                return
+            if len(messages) < len(arrival.messages):
+                distribution.keep(messages)
+        later = [message for message in messages if message.due_ms is not None]
+        if later:
+            self.byte_count += _size(later)
+            self.batch.scheduled.append(Arrival(later, ticket, is_ours=False))
+        elif ticket is not None:
+            self.batch.tickets.append(ticket)
         self._pass_on(distribution, is_ours=False)
-        if arrival.ticket is not None:
-            self.batch.tickets.append(arrival.ticket)
 
     def _distribute(
         self, messages: list[IncomingMessage], distribution: Distribution, now: Instant
@@ -239,6 +256,13 @@ class Topic(Queue):
             self._used_bytes_max += take(messages, is_ours)
             self._reached[subscription] = None
 
+    def due_loaded(self, rows: Iterable[ScheduledRow]) -> None:
+        """Scheduled messages are due: a few now, the rest when these are on disk."""
+        if not self._knows_everyone:
+            self._look_at_rules()
+        few = list(rows)
+        super().due_loaded(few if self._everyone is not None else few[:DUE_COUNT_MAX])
+
     # -- writing --------------------------------------------------------------------------
 
     def companions(self, now: Instant) -> Iterable[Queue]:
@@ -248,8 +272,6 @@ class Topic(Queue):
             distribution = Distribution()
             self._distribute(arrival.messages, distribution, now)
             self._pass_on(distribution, is_ours=arrival.is_ours)
-            if arrival.ticket is not None:
-                self.batch.tickets.append(arrival.ticket)
         machines: list[Queue] = []
         for subscription in self._reached:
             machines += (subscription, *subscription.companions(now))
@@ -261,8 +283,7 @@ class Topic(Queue):
         return super().close_batch(now)
 
     def discard(self) -> list[Ticket]:
-        arrivals = [*self._inbox, *self._urgent]
-        waiting = [arrival.ticket for arrival in arrivals if arrival.ticket is not None]
+        waiting = [arrival.ticket for arrival in self._inbox if arrival.ticket is not None]
         self._inbox.clear()
         self._urgent.clear()
         return [*super().discard(), *waiting]

@@ -70,6 +70,8 @@ class Reception:
         self._amqp = amqp
         self._is_full = is_full
         self.waiting: set[Visitor] = set()
+        self.turns_away: Callable[[socket.socket, bool], bool] | None = None
+        """Asked first: whether a fault takes the connection (it is then the fault's to close)."""
 
     @property
     def connection_count(self) -> int:
@@ -78,6 +80,8 @@ class Reception:
 
     def welcome(self, connection: socket.socket, *, must_be_tls: bool) -> None:
         """A connection was accepted."""
+        if self.turns_away is not None and self.turns_away(connection, must_be_tls):
+            return
         if self._is_full(self.connection_count):
             self.note_offence(TOO_MANY)
             connection.close()

@@ -89,7 +89,9 @@ def entrance_of_namespace(
         note_offence=note,
         handshake_timeout_s=options.limits.handshake_timeout_s,
     )
-    return Entrance(reception, options, port, tls_port)
+    entrance = Entrance(reception, options, port, tls_port)
+    namespace.stage.contact.guard(entrance)
+    return entrance
 
 
 def entrance_of_administration(

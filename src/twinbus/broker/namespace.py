@@ -440,6 +440,7 @@ class Namespace:
     async def close(self) -> None:
         """Store what was taken in, tell who waits, and close the store."""
         self.faults.clear()
+        self.stage.contact.close()
         for peer in list(self.peers):
             peer.say_goodbye()
         self.caretakers.stop()

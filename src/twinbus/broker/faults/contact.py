@@ -12,25 +12,26 @@ everybody uses: then it means the same as a reset.
 
 from __future__ import annotations
 
+import asyncio
+import logging
+import socket
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, Protocol
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Final
 
 from twinbus.broker.faults.board import ActiveFault
-from twinbus.broker.faults.line import Line, hang_up
+from twinbus.broker.faults.line import Line, hang_up, reset_on_close
+from twinbus.errors import ConfigurationError
 
 if TYPE_CHECKING:
+    from twinbus.broker.entrance import Entrance
     from twinbus.broker.namespace import Namespace
     from twinbus.broker.peer import Peer
 
+logger = logging.getLogger("twinbus.broker")
 
-class Door(Protocol):
-    """What lets clients in."""
-
-    def shut(self) -> None:
-        """Listen no more; whoever knocks is refused by the operating system."""
-
-    def open_again(self) -> None:
-        """Listen again, on the same port."""
+# Between two tries to get a port back that somebody else may have taken meanwhile.
+REOPEN_PAUSE_S: Final = 0.2
 
 
 class Contact:
@@ -38,8 +39,16 @@ class Contact:
 
     def __init__(self, namespace: Namespace) -> None:
         self._namespace = namespace
-        self.doors: list[Door] = []
+        self._entrance: Entrance | None = None
         self._is_shut = False
+        self._opening: asyncio.Task[None] | None = None
+        self._unheard: list[tuple[socket.socket, bool]] = []
+        """Accepted by the operating system, and by nobody else yet."""
+
+    def guard(self, entrance: Entrance) -> None:
+        """From now on stand at this entrance."""
+        self._entrance = entrance
+        entrance.reception.turns_away = self._turns_away
 
     def changed(self) -> None:
         """A fault of this kind began or ended."""
@@ -48,8 +57,69 @@ class Contact:
         is_shut = any(_shuts_doors(active) for active in self._faults("data"))
         if is_shut is not self._is_shut:
             self._is_shut = is_shut
-            for door in self.doors:
-                door.shut() if is_shut else door.open_again()
+            self._adjust_doors()
+        waiting, self._unheard = self._unheard, []
+        for connection, must_be_tls in waiting:
+            if self._entrance is not None:
+                self._entrance.reception.welcome(connection, must_be_tls=must_be_tls)
+
+    def close(self) -> None:
+        """The namespace stops: nothing opens again."""
+        if self._opening is not None:
+            self._opening.cancel()
+        for connection, _must_be_tls in self._unheard:
+            connection.close()
+        self._unheard.clear()
+
+    # -- the doors ------------------------------------------------------------------------
+
+    def _adjust_doors(self) -> None:
+        entrance = self._entrance
+        if entrance is None:
+            return
+        if self._opening is not None:
+            self._opening.cancel()
+            self._opening = None
+        if self._is_shut:
+            entrance.shut()
+            for visitor in list(entrance.reception.waiting):
+                visitor.drop()
+        else:
+            self._opening = asyncio.get_running_loop().create_task(self._open(entrance))
+
+    async def _open(self, entrance: Entrance) -> None:
+        while True:
+            try:
+                await entrance.open()
+            except ConfigurationError as error:
+                logger.warning("namespace %s: %s", self._namespace.name, error)
+                await asyncio.sleep(REOPEN_PAUSE_S)
+            else:
+                return
+
+    def _turns_away(self, connection: socket.socket, must_be_tls: bool) -> bool:
+        """Whether nobody is to know of a new connection, for now or for good."""
+        if self._namespace.faults.is_calm:
+            return False
+        address = ""
+        with suppress(OSError):
+            address = "{}:{}".format(*connection.getpeername()[:2])
+        found = [each for each in self._faults("both") if is_meant(each, address, "")]
+        hows = {active.fault.how for active in found}
+        if hows & {"refuse", "reset"}:
+            reset_on_close(connection)
+            connection.close()
+        elif "black-hole" not in hows:
+            return False
+        elif len(self._unheard) < self._namespace.options.connections_max:
+            self._unheard.append((connection, must_be_tls))
+        else:
+            connection.close()
+        for active in found:
+            active.hit_count += 1
+        return True
+
+    # -- who is inside --------------------------------------------------------------------
 
     def meet(self, peer: Peer) -> None:
         """Treat one connection as the faults of now demand."""
@@ -76,6 +146,7 @@ class Contact:
         return [each for each in self._faults("management") if is_meant(each, address, "")]
 
     def _faults(self, plane: str) -> Iterator[ActiveFault]:
+        """The faults of one plane; "both" are those that spare neither."""
         for active in self._namespace.faults.on_now("cannot-contact"):
             if active.fault.plane in ("both", plane) and not (
                 plane == "data" and active.fault.how == "gateway-error"

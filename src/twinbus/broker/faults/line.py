@@ -164,6 +164,11 @@ def reset(transport: Any) -> None:
     """Close a connection with a TCP reset, whatever was still to be said."""
     raw = transport.get_extra_info("socket")
     if raw is not None:
-        with suppress(OSError, ValueError):
-            raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET_ON_CLOSE)
+        reset_on_close(raw)
     transport.abort()
+
+
+def reset_on_close(connection: Any) -> None:
+    """Let a socket end with a reset."""
+    with suppress(OSError, ValueError):
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET_ON_CLOSE)

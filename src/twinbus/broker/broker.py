@@ -378,11 +378,16 @@ class Broker:
     def _watch_clock(self) -> None:
         if isinstance(self._clock, AdjustableClock) and self._unsubscribe is None:
             loop = asyncio.get_running_loop()
-            self._unsubscribe = self._clock.subscribe(
-                lambda: loop.call_soon_threadsafe(self._clock_moved)
-            )
+            self._unsubscribe = self._clock.subscribe(partial(self._clock_moved, loop))
 
-    def _clock_moved(self) -> None:
+    def _clock_moved(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Whoever moves the clock from the loop finds everything done; a thread has to wait."""
+        if asyncio._get_running_loop() is not loop:
+            loop.call_soon_threadsafe(self._look_at_clock)
+        else:
+            self._look_at_clock()
+
+    def _look_at_clock(self) -> None:
         for running in self.namespaces.values():
             running.access.clock_moved()
 

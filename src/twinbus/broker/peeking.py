@@ -19,6 +19,7 @@ from twinbus.broker.entities.consumer import Grant
 from twinbus.broker.entities.facts import facts_of
 from twinbus.broker.entities.queue import Queue
 from twinbus.broker.entities.record import unpack_record
+from twinbus.broker.ingest import SCHEDULED
 from twinbus.broker.store.port import SEQ_MAX, LoadedChunk, ScheduledRow, Store
 from twinbus.clock import Instant
 
@@ -85,7 +86,9 @@ def peeked(
     """The messages from ``first`` on as the reply holds them, active and scheduled by number."""
     chunks, scheduled = found
     shown = [
-        (row.seq, _scheduled_message(row)) for row in scheduled if queue.is_still_scheduled(row.seq)
+        (row.seq, message)
+        for row in scheduled
+        if queue.is_still_scheduled(row.seq) and (message := _scheduled_message(row)) is not None
     ]
     for loaded in chunks:
         chunk = queue.shelf.is_current(loaded) or Chunk.from_store(loaded)
@@ -109,8 +112,11 @@ def _within_bytes(messages: list[bytes]) -> list[dict[str, Any]]:
     return reply
 
 
-def _scheduled_message(row: ScheduledRow) -> bytes:
+def _scheduled_message(row: ScheduledRow) -> bytes | None:
+    """A scheduled message; None if a fault hides it, which nobody scheduled (rule F3)."""
     record = unpack_record(row.blob, 0, len(row.blob))
+    if SCHEDULED.encode() not in record.annotation_pairs:
+        return None
     return encode_record(record, row.seq, row.due_ms, state=STATE_SCHEDULED)
 
 

@@ -1,0 +1,54 @@
+"""One broker in a process of its own, two namespaces, a clock that can be moved, and faults."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.faults.switchboard import Switchboard
+from tests.sdk.clients import Sdk
+from tests.sdk.conftest import CLIENT_LEAKS, brisk_clients
+from tests.support.broker_process import BrokerProcess
+
+__all__ = ["brisk_clients"]
+
+HERE = Path(__file__).parent
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if item.path.is_relative_to(HERE):
+            item.add_marker(CLIENT_LEAKS)
+
+
+@pytest.fixture(scope="session")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
+    data = tmp_path_factory.mktemp("faults") / "data"
+    arguments = ("--namespace", "second:0", "--adjustable-clock")
+    with BrokerProcess(data, queues=("bystander",), arguments=arguments) as running:
+        yield running
+        assert running.is_alive, running.log()
+        assert "Traceback" not in running.log()
+
+
+@pytest.fixture
+def faults(broker: BrokerProcess) -> Iterator[Switchboard]:
+    """Switches faults on; none is left on for the next test."""
+    board = Switchboard(broker)
+    yield board
+    board.clear()
+
+
+@pytest.fixture(params=["sync", "aio"])
+async def sdk(request: pytest.FixtureRequest, broker: BrokerProcess) -> AsyncIterator[Sdk]:
+    """The stock client, once sync and once aio."""
+    opened = Sdk(request.param, broker.connection_string)
+    yield opened
+    await opened.close()
+
+
+@pytest.fixture
+def queue(broker: BrokerProcess) -> str:
+    return broker.fresh_queue(lock_duration_ms=300_000)

@@ -1,4 +1,4 @@
-"""One broker in a process of its own, two namespaces, a clock that can be moved, and faults."""
+"""One broker in a process of its own, with two namespaces, and its faults."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture(scope="session")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
     data = tmp_path_factory.mktemp("faults") / "data"
-    arguments = ("--namespace", "second:0", "--adjustable-clock")
+    arguments = ("--namespace", "second:0")
     with BrokerProcess(data, queues=("bystander",), arguments=arguments) as running:
         yield running
         assert running.is_alive, running.log()

@@ -95,8 +95,7 @@ async def test_a_subsystem_that_came_back_is_slow_for_a_while(
     await receiver.complete_message(message)
     assert bodies([message]) == ["before"]
     assert faults.list()[0]["hit_count"] >= 5
-    faults.advance(30)
-    assert faults.list() == []
+    faults.clear()
     assert count.failed == []
     assert await drained(sdk, broker, queue) == ["slow 0", "slow 1", "slow 2"]
 

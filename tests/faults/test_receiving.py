@@ -12,6 +12,7 @@ from azure.servicebus.exceptions import (
     OperationTimeoutError,
     ServiceBusConnectionError,
     ServiceBusError,
+    SessionLockLostError,
 )
 
 from tests.faults.switchboard import PATIENCE_S, Switchboard, drained
@@ -60,6 +61,7 @@ async def test_what_a_receiver_sees(
         with pytest.raises(on_new_link):
             await sdk.receiver(filled).receive_messages(1, max_wait_time=PATIENCE_S)
         await opened(sdk.receiver("bystander"))
+        await receiver.close()
 
     rest = await drained(sdk, broker, filled)
     assert sorted([*bodies([held]), *rest]) == sorted([*VALUES, "sent meanwhile"])
@@ -107,6 +109,42 @@ async def test_locks_that_are_lost_bring_their_messages_back(
     again = await receive(sdk.receiver(filled), len(VALUES))
     assert sorted(bodies(again)) == VALUES
     assert {message.delivery_count for message in again} == {1}
+
+
+async def test_session_locks_are_lost_with_the_rest(
+    sdk: Sdk, broker: BrokerProcess, faults: Switchboard
+) -> None:
+    """F4: sessions may be lost; whoever accepts one again gets its messages again."""
+    queue = broker.fresh_queue(requires_session=True)
+    await sdk.send(queue, ServiceBusMessage("in hand", session_id="one"))
+    receiver = sdk.receiver(queue, session_id="one")
+    message = await receive_one(receiver)
+    faults.add("lock-loss", queue)
+    with pytest.raises((SessionLockLostError, MessageLockLostError)):
+        await receiver.complete_message(message)
+    again = await receive_one(sdk.receiver(queue, session_id="one"))
+    assert bodies([again]) == ["in hand"]
+    assert again.delivery_count == 1
+
+
+async def test_a_subscription_fails_while_its_topic_and_its_sister_work(
+    sdk: Sdk, broker: BrokerProcess, faults: Switchboard
+) -> None:
+    """F1: per entity, also of a topic."""
+    topic = broker.fresh_topic("one", "two")
+    client = sdk.client()
+    with faults.on("cannot-receive", f"{topic}/subscriptions/one"):
+        sender = sdk._kept(client.get_topic_sender(topic))
+        await sender.send_messages(ServiceBusMessage("both"), timeout=SEND_TIMEOUT_S)
+        failing = sdk._kept(client.get_subscription_receiver(topic, "one"))
+        with pytest.raises(ServiceBusError):
+            await failing.receive_messages(1, max_wait_time=SEND_TIMEOUT_S)
+        working = sdk._kept(client.get_subscription_receiver(topic, "two"))
+        assert bodies([await receive_one(working)]) == ["both"]
+    with faults.on("cannot-send", topic), pytest.raises(ServiceBusError):
+        await sender.send_messages(ServiceBusMessage("neither"), timeout=SEND_TIMEOUT_S)
+    again = sdk._kept(client.get_subscription_receiver(topic, "one"))
+    assert bodies([await receive_one(again)]) == ["both"]
 
 
 async def test_links_that_are_detached_at_a_rate(

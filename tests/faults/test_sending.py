@@ -20,6 +20,8 @@ from tests.faults.switchboard import PATIENCE_S, Count, Switchboard, drained
 from tests.sdk.clients import SEND_TIMEOUT_S, Sdk
 from tests.sdk.test_pings import ping
 from tests.support.broker_process import BrokerProcess
+from twinbus.broker.entities.facts import MessageFacts
+from twinbus.broker.entities.partitions import partition_of
 
 
 @dataclass(frozen=True)
@@ -146,6 +148,26 @@ async def test_a_throttle_with_a_rate_lets_that_many_through(
     assert await drained(sdk, broker, queue) == ["before", "first"]
 
 
+async def test_one_partition_is_throttled_and_the_others_are_not(
+    sdk: Sdk, broker: BrokerProcess, faults: Switchboard
+) -> None:
+    """F2: a partitioned entity throttles per partition."""
+    queue = broker.fresh_queue(enable_partitioning=True)
+    keys = {partition_of(MessageFacts(None, None, key)): key for key in map(str, range(200))}
+    sender = sdk.sender(queue)
+
+    async def send(partition: int) -> None:
+        message = ServiceBusMessage(str(partition), partition_key=keys[partition])
+        await sender.send_messages(message, timeout=SEND_TIMEOUT_S)
+
+    await send(3)
+    with faults.on("throttle", scope={"entity": queue, "partition": 3}):
+        with pytest.raises(ServiceBusServerBusyError):
+            await send(3)
+        await send(4)
+    assert await drained(sdk, broker, queue) == ["3", "4"]
+
+
 async def test_the_clients_own_retry_bridges_a_short_failure(
     sdk: Sdk, broker: BrokerProcess, faults: Switchboard, queue: str
 ) -> None:
@@ -192,19 +214,3 @@ async def test_chance_strikes_some_and_the_seed_says_which(
     first = await failed()
     assert first == await failed()
     assert 0 < len(first) < 12
-
-
-async def test_a_fault_that_waits_does_nothing_until_its_time(
-    sdk: Sdk, broker: BrokerProcess, faults: Switchboard, queue: str
-) -> None:
-    """F1: timed; begins and ends by the broker's clock."""
-    count, sender = Count(), sdk.sender(queue)
-    faults.add("throttle", queue, starts_after_s=60, lasts_s=60)
-    await count.send(sender, "early")
-    assert faults.list()[0]["phase"] == "waiting"
-    faults.advance(61)
-    await count.send(sender, "within")
-    faults.advance(60)
-    await count.send(sender, "late")
-    assert (count.acknowledged, count.failed) == (["early", "late"], ["within"])
-    assert faults.list() == []

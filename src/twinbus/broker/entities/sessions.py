@@ -196,6 +196,12 @@ class Sessions:
             # Otherwise its last message has just gone to the dead letters, and it with it.
             self._offer(lock.session)
 
+    def lose_all(self) -> None:
+        """Every lock is lost, as if its time had run out."""
+        for lock in list(self._locks.values()):
+            self.release(lock, is_failure=True)
+            self._news.append(lock.lost)
+
     # -- state ----------------------------------------------------------------------------
 
     def note_state(self, session: str, state: bytes | None, ticket: Ticket) -> None:

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from twinbus.broker.access.claims import Claim
+from twinbus.broker.entities import lock_loss
 from twinbus.broker.faults.board import ActiveFault
-from twinbus.clock import Instant
 
 if TYPE_CHECKING:
     from twinbus.broker.entities.queue import Queue
@@ -39,11 +39,10 @@ def covered_queues(namespace: Namespace, active: ActiveFault) -> list[Queue]:
 
 
 def lose_locks(namespace: Namespace, queues: list[Queue]) -> int:
-    """Every lock ends now, as if its time had run out; how many there were."""
-    lost = sum(queue.locked_count for queue in queues)
-    ended = Instant(float("inf"), namespace.now().wall_ms)
+    """Every message and session lock ends now; how many messages were held."""
+    lost = 0
     for queue in queues:
-        queue.expire_locks(ended)
+        lost += lock_loss.lose_locks(queue)
         namespace.touch(queue)
     return lost
 

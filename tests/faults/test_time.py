@@ -1,16 +1,29 @@
-"""Acknowledged now, visible later (rule F3): a quarter of an hour passes in a moment."""
+"""Faults by a clock that is moved: a quarter of an hour passes in a moment (rule F3)."""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 
 import pytest
 from azure.servicebus import ServiceBusMessage
+from azure.servicebus.exceptions import ServiceBusServerBusyError
 
 from tests.faults.switchboard import Count, Switchboard, drained
 from tests.sdk.clients import SEND_TIMEOUT_S, Sdk, eventually, nothing_comes, receive_one
 from tests.sdk.test_pings import ping
 from tests.support.broker_process import BrokerProcess
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
+    """One of their own: its clock runs away from everybody else's."""
+    data = tmp_path_factory.mktemp("time") / "data"
+    arguments = ("--adjustable-clock",)
+    with BrokerProcess(data, queues=("bystander",), arguments=arguments) as running:
+        yield running
+        assert running.is_alive, running.log()
+        assert "Traceback" not in running.log()
 
 
 async def test_messages_appear_a_quarter_of_an_hour_later(
@@ -35,6 +48,7 @@ async def test_messages_appear_a_quarter_of_an_hour_later(
     assert await receiver.peek_messages(10, sequence_number=1) == []
 
     # After it everybody does, and there is one of each
+    await receiver.close()
     faults.advance(901)
     assert await eventually(lambda: _has_count(broker, queue, 5))
     (shown, *_rest) = await sdk.receiver(queue).peek_messages(1)
@@ -72,6 +86,23 @@ async def test_a_moved_clock_ends_locks_and_lives(
     assert broker.queue(queue)["locked_message_count"] == 1
     faults.advance(61)
     assert await eventually(lambda: _has_locks(broker, queue, 0))
+
+
+async def test_a_fault_that_waits_does_nothing_until_its_time(
+    sdk: Sdk, broker: BrokerProcess, faults: Switchboard, queue: str
+) -> None:
+    """F1: timed; begins and ends by the broker's clock."""
+    count, sender = Count(), sdk.sender(queue)
+    faults.add("throttle", queue, starts_after_s=60, lasts_s=60)
+    await count.send(sender, "early")
+    assert faults.list()[0]["phase"] == "waiting"
+    faults.advance(61)
+    await count.send(sender, "within")
+    faults.advance(60)
+    await count.send(sender, "late")
+    assert count.errors == [ServiceBusServerBusyError]
+    assert (count.acknowledged, count.failed) == (["early", "late"], ["within"])
+    assert faults.list() == []
 
 
 async def _has_count(broker: BrokerProcess, queue: str, count: int) -> bool:

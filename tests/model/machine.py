@@ -7,6 +7,7 @@ passes, somebody sets the clock, the process dies.
 from __future__ import annotations
 
 from random import Random
+from typing import TypeVar
 
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
@@ -14,7 +15,7 @@ from hypothesis.stateful import RuleBasedStateMachine, rule
 
 from tests.model.queue_model import QueueModel, seen
 from tests.model.rig import Rig
-from tests.model.station import DEAD, Got, Station
+from tests.model.station import DEAD, Station
 
 PATH = "orders"
 TTLS_MS = st.sampled_from([None, None, None, 500, 4_000, 60_000])
@@ -35,6 +36,9 @@ OPTIONS = settings(
 WITHOUT_SHRINKING = settings(OPTIONS, max_examples=500, phases=[Phase.generate], derandomize=True)
 SEEN = (AssertionError, KeyError, ValueError, RuntimeError)
 """How a comparison fails when the broker has a bug."""
+
+
+Each = TypeVar("Each")
 
 
 class Machine(RuleBasedStateMachine):
@@ -68,16 +72,16 @@ class Machine(RuleBasedStateMachine):
     def wait_for_the_next_event(self, extra_s: float) -> None:
         """Until something happens by itself, or nearly."""
         now_s = self.rig.now().monotonic_s
-        at_s = self._next_event_s()
+        at_s = self.next_event_s()
         self.pass_time(max(0.0, (now_s if at_s is None else at_s) + extra_s - now_s))
 
-    def _next_event_s(self) -> float | None:
+    def next_event_s(self) -> float | None:
         times = [model.next_event_s(self.rig.now()) for model in self.models.values()]
         return min((at_s for at_s in times if at_s is not None), default=None)
 
     def pass_time(self, seconds: float) -> None:
         end_s = self.rig.now().monotonic_s + seconds
-        while (at_s := self._next_event_s()) is not None and at_s <= end_s:
+        while (at_s := self.next_event_s()) is not None and at_s <= end_s:
             self.rig.advance(at_s - self.rig.now().monotonic_s)
             self.look_at_the_clock()
         self.rig.advance(end_s - self.rig.now().monotonic_s)
@@ -141,7 +145,7 @@ class Machine(RuleBasedStateMachine):
             assert {got.label: got.reason or "" for got in dead} == model.dead
 
 
-def chosen(candidates: list[Got], live: list[Got], index: int) -> Got:
+def chosen(candidates: list[Each], live: list[Each], index: int) -> Each:
     """One of the messages received; most often one whose lock is still there."""
     among = live if live and index % 4 else candidates
     return among[-1 - index % len(among)]

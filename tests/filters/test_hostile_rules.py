@@ -268,6 +268,17 @@ def test_a_rule_that_searches_too_much_fails_and_others_do_not() -> None:
     assert "too long" in str(found["greedy 0"]) and "too long" in str(found["greedy 99"])
 
 
+def test_many_modest_rules_are_no_offence() -> None:
+    """M4: every rule has its own share; a thousand that search a short text are all answered."""
+    book: RuleBook[int] = RuleBook()
+    for number in range(1_000):
+        book.add(number, compile_rule(rule("a LIKE '%b_c%'")))
+    view = view_of({"a": "x" * 200 + "bbc"})
+    matches = book.matching(view)
+    assert len(matches) == 1_000 and all(match.error is None for match in matches)
+    assert view.effort > RULE_EFFORT_MAX
+
+
 def test_actions_pay_from_the_same_purse() -> None:
     """M4: what the actions of a topic build together is bounded, too."""
     book: RuleBook[int] = RuleBook()

@@ -56,6 +56,15 @@ def test_a_character_is_one_character_however_many_bytes_it_has(text: str, patte
     assert LikePattern(pattern).matches(text) is slow_like(text, pattern, None)
 
 
+@pytest.mark.parametrize("pattern", ["ab", "ab%", "%ab", "%ab%", "%", "%%", "", "a%b", "a%b%a"])
+@pytest.mark.parametrize(
+    "text", ["", "a", "ab", "abx", "xab", "xabx", "aab", "abab", "ababa", "ba"]
+)
+def test_the_usual_patterns_agree_too(pattern: str, text: str) -> None:
+    """M4: those that have a short cut."""
+    assert LikePattern(pattern).matches(text) is slow_like(text, pattern, None)
+
+
 def test_an_escape_means_the_next_character_itself_whatever_it_is() -> None:
     """M4"""
     assert LikePattern("100!%", "!").matches("100%")

@@ -9,7 +9,12 @@ from pathlib import Path
 import apsw
 import pytest
 from azure.servicebus import ServiceBusMessage, ServiceBusReceiveMode
-from azure.servicebus.exceptions import MessagingEntityNotFoundError, ServiceBusError
+from azure.servicebus.exceptions import (
+    MessagingEntityNotFoundError,
+    ServiceBusAuthenticationError,
+    ServiceBusAuthorizationError,
+    ServiceBusError,
+)
 
 from tests.sdk.clients import (
     SEND_TIMEOUT_S,
@@ -20,6 +25,7 @@ from tests.sdk.clients import (
     receive,
     receive_one,
 )
+from tests.sdk.test_access import client_of, rule
 from tests.support.broker_process import BrokerProcess
 
 RED = {"name": "red", "filter": {"kind": "correlation", "label": "red"}}
@@ -323,3 +329,20 @@ async def test_a_topic_drops_duplicates_for_all(broker: BrokerProcess, sdk: Sdk)
     for name in "ab":
         assert bodies(await receive(sdk.subscription(topic, name), 2)) == ["0", "other"]
         assert broker.subscription(topic, name)["active_message_count"] == 2
+
+
+async def test_a_key_of_the_topic_opens_its_subscriptions(broker: BrokerProcess, sdk: Sdk) -> None:
+    """M6: Send publishes, Listen receives from any subscription of that topic, and of no other."""
+    topic = broker.fresh_topic(
+        "a", authorization_rules=[rule("publisher", "Send"), rule("subscriber", "Listen")]
+    )
+    other = broker.fresh_topic("a")
+    publisher, subscriber = (client_of(sdk, broker, name) for name in ("publisher", "subscriber"))
+    sender = sdk.topic_sender(topic, client=publisher)
+    await sender.send_messages(ServiceBusMessage("one"), timeout=SEND_TIMEOUT_S)
+    message = await receive_one(sdk.subscription(topic, "a", client=subscriber))
+    assert bodies([message]) == ["one"]
+    with pytest.raises(ServiceBusAuthorizationError):
+        await sdk.subscription(topic, "a", client=publisher).receive_messages(1, max_wait_time=5)
+    with pytest.raises(ServiceBusAuthenticationError):
+        await sdk.subscription(other, "a", client=subscriber).receive_messages(1, max_wait_time=5)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import deque
+from collections.abc import Callable
 from random import Random
 
 import pytest
@@ -450,13 +452,16 @@ def test_memory_does_not_grow_with_messages_or_with_sessions_that_are_gone() -> 
 def test_whatever_happens_sessions_keep_their_promises(seed: int) -> None:
     """M2, M3, M8: one holder, in order, nothing lost or twice, over crashes and full disks."""
     story = Story(seed)
-    for _ in range(60):
+    for _ in range(120):
         story.step()
     story.finish()
 
 
 class Story:
-    """Random work on a queue with three sessions, and what every receiver knows of it."""
+    """Random work on a queue with three sessions, and what every receiver knows of it.
+
+    Reads and commits are begun and told apart, so that a read may be older than what it meets.
+    """
 
     NAMES = ("a", "b", "")
 
@@ -464,36 +469,41 @@ class Story:
         self.chance = Random(seed)
         self.driver = SessionDriver(lock_duration_ms=LOCK_S * 1_000, max_delivery_count=1_000)
         self.sent: dict[str, list[str]] = {name: [] for name in self.NAMES}
-        self.done: set[str] = set()
-        self.maybe_done: set[str] = set()
+        self.completed: set[str] = set()
+        self.durable: set[str] = set()
+        """Completed, and on disk."""
         self.holders: dict[str, Holder] = {}
         self.in_hand: dict[str, list[Received]] = {name: [] for name in self.NAMES}
+        self.reads: deque[Callable[[], None]] = deque()
+        self.commit: Callable[[], None] | None = None
         self.number = 0
 
     def step(self) -> None:
         name = self.chance.choice(self.NAMES)
         action = self.chance.choice(
-            (self.send, self.send, self.take, self.take, self.settle, self.settle, self.settle,
-             self.hold, self.let_go, self.pass_time, self.commit, self.commit, self.refuse,
-             self.crash)
+            (self.send, self.send, self.take, self.take, self.take, self.settle, self.settle,
+             self.settle, self.hold, self.let_go, self.pass_time, self.begin_commit,
+             self.end_commit, self.end_commit, self.end_read, self.end_read, self.end_read,
+             self.refuse, self.crash)
         )  # fmt: skip
-        if action == self.crash and self.chance.random() < 0.7:
-            return
-        action(name)
+        if action != self.crash or self.chance.random() < 0.3:
+            action(name)
 
     def send(self, name: str) -> None:
         count = self.chance.randint(1, 4)
         together = [f"{name}{self.number + n}" for n in range(count)]
         self.number += count
         self.sent[name] += together
+        self.end_commit(name)
         # They are on disk before anything else happens, with all that was settled before.
         self.driver.put(name, *together)
-        self.done |= self.maybe_done
+        self.durable |= self.completed
 
     def hold(self, name: str) -> None:
-        lock = self.driver.sessions._locks.get(name)
+        is_held = name in self.holders
         holder = self.driver.accept(name, credit=self.chance.randint(1, 4))
-        assert (holder is None) == (lock is not None)
+        self.hear()
+        assert (holder is None) == is_held
         if holder is not None:
             self.holders[name] = holder
 
@@ -502,32 +512,35 @@ class Story:
         if holder is None:
             return
         holder.consumer.credit = self.chance.randint(1, 4)
-        for message in holder.receive():
+        self.driver.queue.wake(holder.consumer)
+        self.pump()
+
+    def pump(self) -> None:
+        for message in self.driver.pump():
             # Others may have had room for more as well.
             assert message.run is not None and message.run.session is not None
             self.took(message.run.session.session, message)
+        self.reads.extend(self.driver.begin_read())
 
     def took(self, name: str, message: Received) -> None:
         assert message.body in self.sent[name], "only of its own session"
-        assert message.body not in self.done | self.maybe_done, "what was completed is gone"
+        assert message.body not in self.completed, "what was completed is gone"
         held = [other.body for other in self.in_hand[name]]
         assert message.body not in held, "nothing twice"
         for earlier in self.sent[name][: self.sent[name].index(message.body)]:
-            is_over = earlier in held or earlier in self.done or earlier in self.maybe_done
+            is_over = earlier in held or earlier in self.completed
             assert is_over, f"{message.body} overtook {earlier}"
         self.in_hand[name].append(message)
 
     def settle(self, name: str) -> None:
         if not self.in_hand[name]:
             return
-        at = self.chance.randrange(len(self.in_hand[name]))
-        message = self.in_hand[name][at]
+        message = self.in_hand[name].pop(self.chance.randrange(len(self.in_hand[name])))
         outcome = self.chance.choice((COMPLETE, COMPLETE, ABANDON, RELEASE))
         answer = self.driver.settle(message, outcome)
         assert answer.error is None, "the holder still has it"
-        del self.in_hand[name][at]
         if outcome is COMPLETE:
-            self.maybe_done.add(message.body)
+            self.completed.add(message.body)
 
     def let_go(self, name: str) -> None:
         holder = self.holders.pop(name, None)
@@ -535,34 +548,53 @@ class Story:
             holder.close()
             self.in_hand[name] = []
 
-    def pass_time(self, name: str) -> None:
+    def pass_time(self, _name: str) -> None:
         elapsed_s = self.driver.now.monotonic_s - START_S
         self.driver.at(elapsed_s + self.chance.choice((1, 20, LOCK_S)))
         self.driver.queue.handle_timer(self.driver.now)
+        self.hear()
+
+    def hear(self) -> None:
         for told in self.driver.tell():
             lost = told.removeprefix("lost ")
             del self.holders[lost]
             self.in_hand[lost] = []
 
-    def commit(self, _name: str) -> None:
-        self.driver.commit()
-        self.done |= self.maybe_done
+    def begin_commit(self, _name: str) -> None:
+        if self.commit is None:
+            self.commit = self.driver.begin_commit()
+            self.durable |= self.completed
+
+    def end_commit(self, _name: str) -> None:
+        if self.commit is not None:
+            self.commit()
+            self.commit = None
+
+    def end_read(self, _name: str) -> None:
+        if self.reads:
+            self.reads.popleft()()
 
     def refuse(self, _name: str) -> None:
-        # A settlement that is refused to its receiver stays in the machine and is tried again.
-        self.driver.refuse()
+        # What the machine was told stays in it, and is written later.
+        if self.commit is None:
+            self.driver.refuse()
 
     def crash(self, _name: str) -> None:
         self.driver.restart()
+        self.reads.clear()
+        self.commit = None
         self.holders.clear()
         for name in self.NAMES:
             self.in_hand[name] = []
-        self.maybe_done = set(self.done)
+        self.completed = set(self.durable)
 
     def finish(self) -> None:
-        self.commit("")
         for name in self.NAMES:
             self.let_go(name)
+        self.end_commit("")
+        self.driver.commit()
+        while self.reads:
+            self.end_read("")
         for name in self.NAMES:
             left = bodies(self.driver.hold(name, credit=1_000).receive())
-            assert left == [body for body in self.sent[name] if body not in self.done]
+            assert left == [body for body in self.sent[name] if body not in self.completed]

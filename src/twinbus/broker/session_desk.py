@@ -130,7 +130,7 @@ class SessionDesk:
             raise bad_request("last-updated-time must be a timestamp")
         since_ms = int(since)
         if since_ms >= ALL_FROM_MS:
-            answer(_page(sessions.names()[skip : skip + top], skip))
+            answer(_page(sessions.names(skip, top), skip))
             return
 
         def read(store: Store) -> list[str]:

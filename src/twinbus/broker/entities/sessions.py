@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import partial
 from heapq import heapify, heappop, heappush
-from itertools import count
+from itertools import count, islice
 from typing import TYPE_CHECKING
 
 from twinbus.broker.entities import fates
@@ -111,9 +111,10 @@ class Sessions:
         news, self._news = self._news, []
         return news
 
-    def names(self) -> list[str]:
-        """The sessions that have messages, by name."""
-        return sorted(name for name, book in self._books.items() if book.active_count > 0)
+    def names(self, skip: int = 0, count_max: int | None = None) -> list[str]:
+        """Sessions that have messages, in the order in which they came to have some."""
+        filled = (name for name, book in self._books.items() if book.active_count > 0)
+        return list(islice(filled, skip, None if count_max is None else skip + count_max))
 
     def __len__(self) -> int:
         return len(self._locks)

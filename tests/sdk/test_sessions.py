@@ -30,6 +30,7 @@ from tests.sdk.clients import (
     unwrapped,
 )
 from tests.sdk.conftest import MakeQueue
+from tests.sdk.test_pings import ping
 from tests.support.broker_process import BrokerProcess
 
 LONG_LOCK_MS = 300_000
@@ -322,6 +323,39 @@ async def test_sessions_with_messages_can_be_listed(sdk: Sdk, queue: str) -> Non
     found = list(listed) if sdk.flavour == "sync" else [name async for name in listed]
 
     assert found == names
+
+
+async def test_a_ping_to_a_queue_with_sessions_is_handed_to_nobody(
+    sdk: Sdk, queue: str, broker: BrokerProcess
+) -> None:
+    """M7: with and without a session id; it does not make a session available."""
+    await sdk.send(queue, ping(session_id="a"), ping(), [ping(session_id="b"), ping()])
+
+    assert broker.counts(queue)["active_message_count"] == 0
+    receiver = sdk.receiver(queue, session_id=NEXT_AVAILABLE_SESSION, max_wait_time=1)
+    with pytest.raises(OperationTimeoutError):
+        await receiver.receive_messages(1)
+    assert await nothing_comes(sdk.receiver(queue, session_id="a"))
+
+
+async def test_a_subscription_can_have_sessions(sdk: Sdk, broker: BrokerProcess) -> None:
+    """M1, M3: with states of its own; a message without a session id is dead-lettered there."""
+    topic = broker.fresh_topic()
+    for name in ("orders", "audit"):
+        broker.create_subscription(topic, name, requires_session=True)
+    sender = sdk.topic_sender(topic)
+    await sender.send_messages([*in_session("a", "a1"), *in_session("b", "b1")])
+    await sender.send_messages([*in_session("a", "a2"), ServiceBusMessage("nobody's")])
+
+    receiver = sdk.subscription(topic, "orders", session_id="a")
+    assert bodies(await receive(receiver, 2)) == ["a1", "a2"]
+    await session_of(receiver).set_state(b"mine")
+
+    other = sdk.subscription(topic, "audit", session_id=NEXT_AVAILABLE_SESSION)
+    assert bodies(await receive(other, 2)) == ["a1", "a2"]
+    assert await session_of(other).get_state() is None
+    dead = await receive(sdk.subscription(topic, "audit", sub_queue="deadletter"), 1)
+    assert bodies(dead) == ["nobody's"]
 
 
 # -- restart ----------------------------------------------------------------------------------

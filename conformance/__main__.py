@@ -15,10 +15,13 @@ from tests.support.broker_process import BrokerProcess
 
 SUITES: Final = (
     "test_queues.py",
+    "test_sessions.py",
+    "test_list_sessions.py",
     "test_topic.py",
     "test_subscriptions.py",
     "test_sb_client.py",
     "test_message.py",
+    "async_tests",
     "mgmt_tests",
 )
 

@@ -16,6 +16,8 @@ from hypothesis.stateful import RuleBasedStateMachine, rule
 from tests.model.queue_model import QueueModel, seen
 from tests.model.rig import Rig
 from tests.model.station import DEAD, Station
+from twinbus.broker.store.memory import MemoryStore
+from twinbus.broker.store.port import Store
 
 PATH = "orders"
 TTLS_MS = st.sampled_from([None, None, None, 500, 4_000, 60_000])
@@ -53,6 +55,10 @@ class Machine(RuleBasedStateMachine):
         self.rig, self.models = rig, models
         self.station = Station(rig)
         self._label_count = 0
+
+    def store(self) -> Store:
+        """Where the broker keeps its messages."""
+        return MemoryStore()
 
     def label(self) -> str:
         self._label_count += 1

@@ -24,7 +24,6 @@ from tests.model.queue_model import QueueModel, seen
 from tests.model.rig import Rig, create_queue
 from tests.model.station import STATES, STATUSES, Got, encoded
 from twinbus.broker.entities.description import QueueDescription
-from twinbus.broker.store.memory import MemoryStore
 
 
 class QueueAndModel(Machine):
@@ -43,7 +42,7 @@ class QueueAndModel(Machine):
             dead_lettering_on_expiration=dead_letters_expired,
         )
         self.model = QueueModel(lock_s * 1_000, max_delivery_count, dead_letters_expired)
-        rig = Rig(MemoryStore(), lambda namespace: create_queue(namespace, description))
+        rig = Rig(self.store(), lambda namespace: create_queue(namespace, description))
         self.begin(rig, {PATH: self.model})
         self.got: list[Got] = []
         """Everything received under a lock, lost or not, on this connection."""

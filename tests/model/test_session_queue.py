@@ -27,7 +27,6 @@ from tests.model.station import STATES, STATUSES, Got, encoded
 from twinbus.amqp.link import ReceivingLink
 from twinbus.broker.entities.description import QueueDescription
 from twinbus.broker.entities.sessions import Sessions
-from twinbus.broker.store.memory import MemoryStore
 
 NAMES = ("red", "green", "blue")
 SESSION = st.sampled_from(NAMES)
@@ -50,7 +49,7 @@ class SessionsAndModel(Machine):
             requires_session=True,
         )
         self.model = SessionModel(lock_s * 1_000, max_delivery_count, dead_letters_expired)
-        rig = Rig(MemoryStore(), lambda namespace: create_queue(namespace, description))
+        rig = Rig(self.store(), lambda namespace: create_queue(namespace, description))
         self.begin(rig, {PATH: self.model})
         self.links: dict[str, ReceivingLink] = {}
         self.got: list[Got] = []

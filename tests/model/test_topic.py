@@ -35,7 +35,6 @@ from twinbus.broker.entities.filters import (
 from twinbus.broker.entities.topic import Subscription, Topic
 from twinbus.broker.entities.topic_description import SubscriptionDescription, TopicDescription
 from twinbus.broker.namespace import Namespace
-from twinbus.broker.store.memory import MemoryStore
 from twinbus.broker.store.port import Op
 
 SUBSCRIPTIONS = ("one", "two", "three")
@@ -101,7 +100,7 @@ class TopicAndModel(Machine):
     )
     def create(self, lock_s: int, max_delivery_count: int) -> None:
         rig = Rig(
-            MemoryStore(),
+            self.store(),
             lambda namespace: create_topic(namespace, lock_s * 1_000, max_delivery_count),
         )
         models = {

@@ -217,6 +217,47 @@ def test_what_the_broker_moves_itself_stays_seen_while_it_is_tried_again(driver:
     assert bodies(driver.receive(driver.client())) == ["moved", "other"]
 
 
+def test_what_the_broker_moves_waits_for_an_original_that_may_be_refused(driver: Driver) -> None:
+    """M8: dropped as the repeat of a send that the disk then refuses, it would be nowhere."""
+    # Given the send of a client that is not on disk yet
+    refused = send(driver, "1=sent")
+    history = driver.queue.history
+    assert history is not None
+
+    # Then a message that leaves another queue waits there until its fate is known
+    assert history.must_wait([named(driver, "1=moved")], is_ours=True)
+    assert not history.must_wait([named(driver, "2=other")], is_ours=True)
+    driver.refuse()
+    assert refused.error is not None
+    assert not history.must_wait([named(driver, "1=moved")], is_ours=True)
+
+    # And one that is tried again until it is stored is an original to lean on
+    driver.queue.enqueue([named(driver, "1=moved")], None)
+    assert not history.must_wait([named(driver, "1=moved again")], is_ours=True)
+
+
+def test_a_due_message_leaves_the_schedule_and_arrives_in_one_transaction(driver: Driver) -> None:
+    """M8: also while others wait for an original on its way; a crash would lose it between."""
+    # Given a scheduled message, and a repeat that waits for its original
+    send(driver, "1=later", due_s=10)
+    driver.commit()
+    send(driver, "2=first")
+    tell = driver.begin_commit()
+    send(driver, "2=again")
+
+    # When the message is due before the commit of the original is told, and the process dies
+    # after the next commit
+    driver.at(11)
+    driver.queue.handle_timer(driver.now)
+    driver.read()
+    tell()
+    driver.commit()
+    driver.restart()
+
+    # Then it is there
+    assert sorted(bodies(driver.receive(driver.client()))) == ["first", "later"]
+
+
 def test_a_deleted_queue_tells_everybody_who_waits(driver: Driver) -> None:
     """M3: also who waits for an original on its way."""
     send(driver, "1=first")

@@ -199,6 +199,21 @@ def test_a_session_cannot_be_renewed_for_ever(monkeypatch: pytest.MonkeyPatch) -
     assert [driver.sessions.renew(lock, driver.now) for _ in range(4)] == [True] * 3 + [False]
 
 
+def test_credit_for_a_session_that_is_over_is_ignored() -> None:
+    """M3: a flow may come in the moment between the end of a lock and the news of it."""
+    driver = SessionDriver()
+    holder = driver.hold("a")
+    other = driver.hold("b")
+    driver.at(LOCK_S + 1)
+    assert driver.sessions.held_by("a", "me", driver.now) is None
+
+    holder.consumer.credit = 10
+    driver.queue.wake(holder.consumer)
+
+    assert holder.receive() == [] == other.receive()
+    assert driver.tell() == ["lost a", "lost b"]
+
+
 def test_only_the_owner_has_the_lock() -> None:
     """M3: renewal and state belong to the connection that took the session."""
     driver = SessionDriver()

@@ -108,7 +108,7 @@ class Forwarder:
                 size += len(message.record)
                 messages.append(message)
                 moved |= 1 << index
-        if target is not None and target.history is not None and target.history.must_wait(messages):
+        if target is not None and _must_wait(target, messages):
             self._give_back(grant, moved | back, now, RETRY_SOON_S)
         else:
             self._move(grant, moved, messages, target, now)
@@ -132,9 +132,11 @@ class Forwarder:
     ) -> None:
         if not mask or target is None or grant.run is None:
             return
+        if self._source.settle(grant.run, mask, COMPLETE, now, self) != mask:
+            # The process stood still for longer than a lock lasts: they went back by themselves.
+            return
         self._on_their_way += 1
         self._consumer.is_paused = True
-        self._source.settle(grant.run, mask, COMPLETE, now, self)
         target.enqueue(messages, None)
         self._write_together(target)
 
@@ -180,6 +182,10 @@ class Forwarder:
         self._consumer.is_paused = False
         self._source.wake(self._consumer)
         self._namespace.touch(self._source)
+
+
+def _must_wait(target: Queue, messages: list[IncomingMessage]) -> bool:
+    return target.history is not None and target.history.must_wait(messages, is_ours=True)
 
 
 def _nowhere(_grant: Grant) -> None:

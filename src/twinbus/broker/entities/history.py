@@ -81,15 +81,27 @@ class History:
 
     # -- ids come -------------------------------------------------------------------------
 
-    def must_wait(self, messages: list[IncomingMessage]) -> bool:
-        """Whether it is not yet known if one of these is a duplicate."""
+    def must_wait(self, messages: list[IncomingMessage], *, is_ours: bool = False) -> bool:
+        """Whether it is not yet known if one of these is a duplicate.
+
+        ``is_ours``: they leave another entity with the next commit. Dropped as duplicates of what
+        a peer brought to that same commit they would be nowhere if it is refused, because the
+        peer's message is given up then and their leaving is tried again.
+        """
         if self.waiting:
             return True
-        page = self._on_its_way
-        return page is not None and any(
-            self._seen.get(digest) is page
+        return any(
+            self._is_unsure(digest, is_ours)
             for digest in map(self._digest, messages)
             if digest is not None
+        )
+
+    def _is_unsure(self, digest: bytes, is_ours: bool) -> bool:
+        page = self._seen.get(digest)
+        if page is None:
+            return False
+        return page is self._on_its_way or (
+            is_ours and page is self._open and digest not in _apart(page.kept)
         )
 
     def sift(

@@ -228,10 +228,14 @@ class Sessions:
         self._ready[lane] = None
 
     def take_ready(self) -> list[Lane]:
-        """The lanes to look at; one with a message still on its way back is not."""
+        """The lanes to look at; one with a message still on its way back is not.
+
+        A receiver may wake a lane whose session it has just lost, before it hears of that.
+        """
         ready, self._ready = self._ready, {}
-        books = self._books
-        return [lane for lane in ready if not books[lane.session or ""].returning_count]
+        books, lane_of = self._books, self.lane_of
+        held = [lane for lane in ready if lane_of(lane.session or "") is lane]
+        return [lane for lane in held if not books[lane.session or ""].returning_count]
 
     def arrived(self, chunk: Chunk) -> None:
         """A new chunk is on disk."""

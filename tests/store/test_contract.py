@@ -288,6 +288,14 @@ def test_housekeeping_ends_and_leaves_the_other_queues_alone(store: Store) -> No
     assert first_seqs(all_chunks(store, 2)) == [1]
 
 
+def test_what_never_was_can_be_deleted(store: Store) -> None:
+    """M8: a full disk refuses a creation, and not the deletion that came meanwhile."""
+    store.commit([DeleteEntity(7), chunk(1)])
+
+    store.commit([entity(2, "invoices"), chunk(1, queue_id=2)])
+    assert first_seqs(all_chunks(store, 2)) == [1]
+
+
 def test_settlements_for_a_deleted_queue_are_ignored_but_messages_refused(store: Store) -> None:
     """M8: a message for a queue that is gone must not be acknowledged."""
     # Given a queue that is deleted while settlements are on their way

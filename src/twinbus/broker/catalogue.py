@@ -4,13 +4,16 @@ A queue and a subscription are two machines each, itself and its dead-letter que
 Each is a row of the store, made and deleted in one transaction. Ids are never used again.
 
 Rule 1: a path belongs to one entity: a queue and a topic cannot share one.
-Rule 2: a subscription lives and dies with its topic, a rule with its subscription. Rules are rows
+Rule 2: an entity is there for others once it is on disk: what leans on one that the disk may yet
+        refuse (a subscription, a rule, a forwarded message) would outlive it.
+Rule 3: a subscription lives and dies with its topic, a rule with its subscription. Rules are rows
         of their own (catalogue_rules.py), so that adding one does not write the others again.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from random import Random
 
 from twinbus.broker.catalogue_rules import KIND_RULE, RuleRows, rule_of
@@ -60,6 +63,7 @@ class Catalogue:
         self._witness = witness
         self._next_queue_id = recovered.next_queue_id
         self._machines: dict[str, Queue] = {}
+        self._unborn: set[Queue] = set()
         self.dirty: dict[Queue, None] = {}
         self.rules = RuleRows(self._take_id)
         self._recover(recovered)
@@ -115,7 +119,7 @@ class Catalogue:
         return subscription
 
     def _topic_of(self, description: SubscriptionDescription) -> Topic:
-        topic = self._machines.get(description.topic_path)
+        topic = self.find(description.topic_path)
         if not isinstance(topic, Topic):
             raise ConfigurationError(
                 f"There is no topic {description.topic_path!r} for the subscription "
@@ -129,7 +133,9 @@ class Catalogue:
     def find(self, path: str, sub_queue: str | None = None) -> Queue | None:
         """The machine behind a canonical path and sub-queue."""
         queue = self._machines.get(path)
-        if queue is None or sub_queue is None:
+        if queue is None or queue in self._unborn:
+            return None
+        if sub_queue is None:
             return queue
         return queue.dead_letters if sub_queue == "dead-letter" else None
 
@@ -143,7 +149,8 @@ class Catalogue:
 
     def entities(self) -> list[Queue]:
         """Queues, topics and subscriptions by path."""
-        return [self._machines[path] for path in sorted(self._machines)]
+        machines = [self._machines[path] for path in sorted(self._machines)]
+        return [machine for machine in machines if machine not in self._unborn]
 
     def machines(self) -> Iterator[Queue]:
         """Everything that holds messages: the entities and their dead-letter queues."""
@@ -153,7 +160,7 @@ class Catalogue:
                 yield queue.dead_letters
 
     def _descriptions(self) -> Iterator[QueueDescription]:
-        return (queue.description for queue in self._machines.values())
+        return (queue.description for queue in self.entities())
 
     # -- coming and going -----------------------------------------------------------------
 
@@ -188,6 +195,15 @@ class Catalogue:
                 self.delete(queue)
                 raise
         return queue, ops
+
+    @contextmanager
+    def unborn(self, queue: Queue) -> Iterator[None]:
+        """Nobody else sees the entity meanwhile, but its name is taken."""
+        self._unborn.add(queue)
+        try:
+            yield
+        finally:
+            self._unborn.discard(queue)
 
     def ops_to_update(self, queue: Queue, description: QueueDescription) -> list[Op]:
         """What must be stored before an entity that exists is described so."""

@@ -355,16 +355,23 @@ class Namespace:
         self, description: QueueDescription, rules: Sequence[RuleDescription] | None = None
     ) -> Queue:
         """Make a queue, topic or subscription; it exists on disk when this returns."""
-        at_ms = self.now().wall_ms
-        described = replace(description, created_at_ms=at_ms, updated_at_ms=at_ms)
-        queue, ops = self.catalogue.create(described, rules)
-        try:
-            await self.written(ops)
-        except TwinbusError:
-            self._withdraw(queue)
-            raise
+        queue, ops = self.make(description, rules)
+        with self.catalogue.unborn(queue):
+            try:
+                await self.written(ops)
+            except TwinbusError:
+                self.withdraw(queue)
+                raise
         self.caretakers.look_at(queue)
         return queue
+
+    def make(
+        self, description: QueueDescription, rules: Sequence[RuleDescription] | None = None
+    ) -> tuple[Queue, list[Op]]:
+        """An entity that exists from now on, and what must be written for it."""
+        at_ms = self.now().wall_ms
+        described = replace(description, created_at_ms=at_ms, updated_at_ms=at_ms)
+        return self.catalogue.create(described, rules)
 
     async def update_queue(self, queue: Queue, description: QueueDescription) -> None:
         """Change an entity's properties; the new ones hold when this returns."""
@@ -386,15 +393,20 @@ class Namespace:
         It is gone at once for everybody. If the disk is too full to note that, it is noted as
         soon as there is room, although the caller is told of the trouble.
         """
+        await self.written(self.withdraw(queue), is_kept=True)
+
+    def withdraw(self, queue: Queue) -> list[Op]:
+        """Let nobody use the entity any more, nor what is below it; what deletes both on disk."""
         ops: list[Op] = []
         if isinstance(queue, Topic):
             for subscription in list(queue.subscriptions.values()):
                 ops += self._withdraw(subscription)
-        ops += self._withdraw(queue)
-        await self.written(ops, is_kept=True)
+        return [*ops, *self._withdraw(queue)]
 
     def _withdraw(self, queue: Queue) -> list[Op]:
-        """Let nobody use the entity any more; what deletes it from the store."""
+        if queue.is_deleted:
+            # Its topic was deleted while it was being made.
+            return []
         kind, path = queue.description.kind, queue.description.display_path
         gone = AmqpError(Condition.NOT_FOUND, f"The {kind} {path!r} was deleted.")
         ops = self.catalogue.delete(queue)

@@ -60,11 +60,16 @@ class RunningTopics:
     def subscriptions(self, topic: str) -> list[Subscription]:
         """The subscriptions of a topic by name."""
         found = self._expect_topic(topic).subscriptions
-        return [found[name] for name in sorted(found)]
+        names = (self.subscription(topic, name) for name in sorted(found))
+        return [subscription for subscription in names if subscription is not None]
 
     def subscription(self, topic: str, name: str) -> Subscription | None:
         found = self.topic(topic)
-        return None if found is None else found.subscriptions.get(name.lower())
+        known = None if found is None else found.subscriptions.get(name.lower())
+        if known is None or self._namespace.catalogue.find(known.description.path) is not known:
+            # It is being made.
+            return None
+        return known
 
     async def create_subscription(
         self,

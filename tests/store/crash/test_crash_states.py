@@ -7,7 +7,8 @@ TWINBUS_CRASH_SEED     the first seed; a failure prints the one to replay
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from contextlib import closing
 from random import Random
 from typing import Any
 
@@ -18,7 +19,7 @@ from tests.store.crash.run import Checker, Run, commit_then_acknowledge, record,
 from tests.store.crash.states import crash_states
 from twinbus.broker.store import connection, writer, writes
 from twinbus.broker.store.mark import Mark
-from twinbus.broker.store.port import Op
+from twinbus.broker.store.port import Op, PutChunk, PutSeen, PutSessionState
 from twinbus.broker.store.sqlite import SqliteStore
 
 STATES = int(os.environ.get("TWINBUS_CRASH_STATES", "20000"))
@@ -29,17 +30,19 @@ STATES_PER_RUN = 500
 RUNS = max(1, STATES // STATES_PER_RUN)
 
 
-def complaints(run: Run, seed: int, count: int) -> list[str]:
-    """What the checker has to say about ``count`` crashes of a run."""
+def each_complaint(run: Run, seed: int, count: int) -> Generator[str, None, None]:
+    """What the checker has to say about ``count`` crashes of a run, one after the other."""
     random = Random(f"crash {seed}")
-    found = []
     with scratch_directory() as directory:
         checker = Checker(run, directory, random)
         for state in crash_states(run.entries, count, random):
             complaint = checker.complaint(state)
             if complaint is not None:
-                found.append(f"entry {state.position}, {state.style}: {complaint}")
-    return found
+                yield f"entry {state.position}, {state.style}: {complaint}"
+
+
+def complaints(run: Run, seed: int, count: int) -> list[str]:
+    return list(each_complaint(run, seed, count))
 
 
 @pytest.mark.parametrize("seed", range(SEED, SEED + RUNS))
@@ -77,6 +80,35 @@ def test_the_checker_sees_a_broker_that_acknowledges_too_early() -> None:
     assert any("was acknowledged" in complaint for complaint in found)
 
 
+LATE: dict[str, Callable[[Op], bool]] = {
+    "ids that were seen": lambda op: isinstance(op, PutSeen),
+    "states of sessions": lambda op: isinstance(op, PutSessionState),
+    "chunks of sessions": lambda op: isinstance(op, PutChunk) and op.row.session is not None,
+    "chunks on sheets": lambda op: isinstance(op, PutChunk) and op.share is not None,
+}
+
+
+@pytest.mark.parametrize("what", LATE)
+def test_the_checker_sees_a_commit_in_two_transactions(what: str) -> None:
+    """M8: whatever comes a transaction later than the rest is missing after some crash."""
+    is_late = LATE[what]
+
+    def commit_in_two(store: SqliteStore, ops: list[Op], acknowledge: Callable[[], None]) -> None:
+        late = [op for op in ops if is_late(op)]
+        store.commit([op for op in ops if not is_late(op)])
+        if late:
+            assert store._writer is not None
+            cursor = store._writer._cursor
+            cursor.execute("BEGIN IMMEDIATE")
+            writes.apply_ops(cursor, late, store.statistics().commit_number)
+            cursor.execute("COMMIT")
+        acknowledge()
+
+    # The first one is enough.
+    with closing(each_complaint(record(SEED, commit_in_two), SEED, 400)) as found:
+        assert "the content is not" in (complaint := next(found, "")) or "refused" in complaint
+
+
 def test_the_checker_sees_a_mark_that_runs_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
     """M8: a mark written before its commit is durable would refuse a store that is whole."""
     # Given a store that writes the mark while the transaction is still open
@@ -104,7 +136,11 @@ def test_the_checker_sees_a_mark_that_runs_ahead(monkeypatch: pytest.MonkeyPatch
 
 def test_a_recorded_run_does_what_the_crashes_are_about() -> None:
     """The stories contain creations, checkpoints, truncations, deletions and restarts."""
-    kinds = {type(entry).__name__ for entry in record(SEED, commit_then_acknowledge).entries}
+    run = record(SEED, commit_then_acknowledge)
+    kinds = {type(entry).__name__ for entry in run.entries}
+    history = run.history.values()
+    assert any(any(content["seen"].values()) for content in history)
+    assert any(any(content["sessions"].values()) for content in history)
 
     assert kinds == {
         "Write", "Truncate", "Sync", "Create", "Delete", "Rename", "SyncDirectory", "Begin",

@@ -4,6 +4,7 @@ Rule 1: an op that breaks the port is a ValueError before anything is stored: a 
         must not become a store that refuses to open.
 Rule 2: an op for a queue that was deleted is dropped, because settlements may still be on their
         way when the queue goes; a *message* for it is refused, because it would be lost.
+Rule 3: what never was can be deleted: its creation may have been refused, its deletion is not.
 """
 
 from __future__ import annotations
@@ -65,6 +66,8 @@ def admit(ops: Sequence[Op], roster: Roster) -> tuple[list[Op], Roster]:
             live.add(queue_id)
             queue_id_last = queue_id
             admitted.append(op)
+        elif kind is DeleteEntity:
+            continue
         elif kind is PutChunk or kind is PutScheduled or queue_id > queue_id_last:
             raise ValueError(f"{kind.__name__} names queue {queue_id}, which does not exist")
     if live is not roster.live:

@@ -255,7 +255,7 @@ class PutEntity:
 
 @dataclass(slots=True)
 class DeleteEntity:
-    """Drop the entity and its counters; ``maintain`` collects its rows in slices.
+    """Drop the entity, if there is one, and its counters; ``maintain`` collects its rows in slices.
 
     A later op that takes something from the queue or updates it is ignored; one that would
     add a message to it is refused.

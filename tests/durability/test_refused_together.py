@@ -1,0 +1,234 @@
+"""What meets in a transaction that a full disk refuses: entities, moves, duplicates, a reset.
+
+Each story holds the disk, lets two things begin, and fills the disk. Afterwards there is room
+again, and a restart shows what is really there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from tests.durability.broker_thread import BrokerThread
+from tests.support.wire_client import WireClient
+from twinbus.amqp.delivery_states import Accepted, Rejected
+from twinbus.amqp.events import DeliveryReceived
+from twinbus.amqp.properties import Properties
+from twinbus.amqp.sections import Message
+from twinbus.broker import EntityStatus, QueueDescription
+from twinbus.broker import forwarding as forwarding_module
+from twinbus.broker import namespace as namespace_module
+from twinbus.broker.entities.filters import RuleDescription, SqlFilter
+from twinbus.broker.entities.queue import Queue
+from twinbus.broker.entities.topic_description import SubscriptionDescription
+from twinbus.errors import ConfigurationError, StoreFull
+
+NEWS = SubscriptionDescription(path="news/subscriptions/a")
+RED = RuleDescription("red", SqlFilter("colour = 'red'"))
+
+
+@pytest.fixture
+def broker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[BrokerThread]:
+    monkeypatch.setattr(namespace_module, "FULL_DISK_PAUSE_S", 0.05)
+    monkeypatch.setattr(forwarding_module, "RETRY_S", 0.05)
+    with BrokerThread(tmp_path / "data", monkeypatch) as running:
+        yield running
+
+
+def payload(body: str, message_id: str | None = None) -> bytes:
+    properties = None if message_id is None else Properties(message_id=message_id)
+    return Message(properties=properties, body=body.encode()).encode()
+
+
+def until(holds: Callable[[], bool], what: str) -> None:
+    deadline = time.monotonic() + 10
+    while not holds():
+        assert time.monotonic() < deadline, what
+        time.sleep(0.01)
+
+
+def bodies(client: WireClient, address: str, count: int) -> list[str]:
+    """The next messages, and a look whether there are more."""
+    link = client.attach_receiver(address)
+    link.grant(count + 1)
+    events = [client.wait_for(DeliveryReceived) for _ in range(count)]
+    client.pump(0.2)
+    assert not any(isinstance(event, DeliveryReceived) for event in client.events)
+    return [Message.decode(event.payload).body.decode() for event in events]
+
+
+def paths_after_restart(broker: BrokerThread) -> list[str]:
+    """What a broker that begins anew finds; it must be able to begin."""
+
+    async def reopened() -> list[str]:
+        await broker.namespace.close()
+        store = broker.store._store
+        found = [entity.path for entity in store.open().entities]
+        store.close()
+        return found
+
+    return broker.run(reopened)
+
+
+def test_nothing_is_built_on_a_topic_that_may_be_refused(broker: BrokerThread) -> None:
+    """M8: a subscription without its topic would be a namespace that cannot be opened again."""
+    # Given a topic on its way to disk
+    broker.store.hold()
+    topic = broker.start(lambda: broker.namespace.create_topic("news"))
+    assert broker.store.is_waiting.wait(10)
+
+    # When somebody asks for a subscription of it, and the disk refuses the topic
+    subscription = broker.start(lambda: broker.namespace.create_subscription(NEWS))
+    again = broker.start(lambda: broker.namespace.create_topic("news"))
+    with pytest.raises(ConfigurationError, match="no topic"):
+        subscription.result(10)
+    with pytest.raises(ConfigurationError, match="exists already"):
+        again.result(10)
+    broker.store.is_full = True
+    broker.store.let_go()
+    with pytest.raises(StoreFull):
+        topic.result(10)
+
+    # Then both can be made once there is room
+    broker.store.is_full = False
+    broker.run(lambda: broker.namespace.create_topic("news"))
+    broker.run(lambda: broker.namespace.create_subscription(NEWS))
+    assert "news/subscriptions/a" in paths_after_restart(broker)
+
+
+def test_a_topic_goes_while_its_subscription_and_a_rule_are_refused(broker: BrokerThread) -> None:
+    """M8: deleting what never came to disk harms nobody."""
+    # Given a topic, and a subscription and a rule of it on their way to disk
+    namespace = broker.namespace
+    broker.run(lambda: namespace.create_topic("news"))
+    broker.run(lambda: namespace.create_subscription(NEWS))
+    broker.store.hold()
+    other = SubscriptionDescription(path="news/subscriptions/b")
+
+    async def both() -> list[object]:
+        wanted = namespace.create_subscription(other), namespace.create_rule("news", "a", RED)
+        return await asyncio.gather(*wanted, return_exceptions=True)
+
+    made = broker.start(both)
+    assert broker.store.is_waiting.wait(10)
+
+    # When the topic is deleted, and the disk refuses all of it
+    broker.store.is_full = True
+    deleted = broker.start(lambda: namespace.delete_topic("news"))
+    until(lambda: namespace.topic("news") is None, "the topic is gone")
+    broker.store.let_go()
+    assert [type(each) for each in made.result(10)] == [StoreFull, StoreFull]
+    with pytest.raises(StoreFull):
+        deleted.result(10)
+
+    # Then the broker goes on, and a restart finds nothing of it
+    broker.store.is_full = False
+    with broker.client() as client:
+        assert client.send(client.attach_sender("orders"), payload("a")) == Accepted()
+    assert broker.health()[0] == 200
+    assert paths_after_restart(broker) == ["orders", "orders/$deadletterqueue"]
+
+
+def test_messages_do_not_go_on_to_a_queue_that_may_be_refused(broker: BrokerThread) -> None:
+    """M3, M8: they would leave their queue and be nowhere."""
+    # Given messages that wait for their target, which was deleted
+    namespace = broker.namespace
+    broker.run(lambda: namespace.create_queue("target"))
+    source = broker.run(
+        lambda: namespace.create_queue(QueueDescription(path="s", forward_to="target"))
+    )
+    broker.run(lambda: namespace.delete_queue("target"))
+    with broker.client() as client:
+        link = client.attach_sender("s")
+        for body in "abc":
+            assert client.send(link, payload(body)) == Accepted()
+
+        # When the target is made on a full disk, and given time
+        broker.store.hold()
+        target = broker.start(lambda: namespace.create_queue("target"))
+        assert broker.store.is_waiting.wait(10)
+        time.sleep(0.3)
+        broker.store.is_full = True
+        broker.store.let_go()
+        with pytest.raises(StoreFull):
+            target.result(10)
+        broker.store.is_full = False
+        time.sleep(0.2)
+
+        # Then the messages still wait, and arrive when it could be made
+        assert source.message_count == 3
+        broker.run(lambda: namespace.create_queue("target"))
+        assert bodies(client, "target", 3) == ["a", "b", "c"]
+
+
+def test_a_moved_message_outlives_the_refused_send_of_its_duplicate(
+    broker: BrokerThread, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """M3, M8: dropped for the sake of a send that is refused it would be lost."""
+    # Given a message that waits for its target, which detects duplicates and was closed
+    monkeypatch.setattr(forwarding_module, "RETRY_S", 3_600.0)
+    namespace = broker.namespace
+    detecting = {"path": "target", "requires_duplicate_detection": True}
+    closed = QueueDescription(**detecting, status=EntityStatus.SEND_DISABLED)
+    target = broker.run(lambda: namespace.create_queue(closed))
+    source = broker.run(
+        lambda: namespace.create_queue(QueueDescription(path="s", forward_to="target"))
+    )
+    assert target.history is not None
+    with broker.client() as client, broker.client() as bystander:
+        assert client.send(client.attach_sender("s"), payload("moved", "1")) == Accepted()
+        broker.run(lambda: namespace.update_queue(QueueDescription(**detecting)))
+
+        # When somebody sends the same id, the message moves on, and the commit is refused
+        broker.store.hold()
+        other = bystander.attach_sender("orders")
+        bystander._await_credit(other)
+        other.send(payload("x"), b"x", settled=False)
+        bystander.flush()
+        assert broker.store.is_waiting.wait(10)
+        link = client.attach_sender("target")
+        client._await_credit(link)
+        number = link.send(payload("sent", "1"), b"sent", settled=False)
+        client.flush()
+        until(lambda: len(target.history or ()) == 1, "the id is seen")
+        broker.run(partial(_move_on, broker, source))
+        broker.store.is_full = True
+        broker.store.let_go()
+        assert isinstance(client.outcome(number), Rejected)
+        broker.store.is_full = False
+
+        # Then the message that was accepted first is there
+        assert bodies(client, "target", 1) == ["moved"]
+
+
+async def _move_on(broker: BrokerThread, source: Queue) -> None:
+    """What the source has is looked at now."""
+    broker.namespace.access.caretakers._forwarding._forwarders[source]._try_again()
+    await asyncio.sleep(0)
+
+
+def test_a_reset_on_a_full_disk_keeps_the_entities(broker: BrokerThread) -> None:
+    """M8: what is made anew is tried again together with what is deleted."""
+    namespace = broker.namespace
+    broker.run(lambda: namespace.create_topic("news"))
+    broker.run(lambda: namespace.create_subscription(NEWS, [RED]))
+    with broker.client() as client:
+        assert client.send(client.attach_sender("orders"), payload("old")) == Accepted()
+
+    # When the namespace is reset on a full disk, which has room again later
+    broker.store.is_full = True
+    with pytest.raises(StoreFull):
+        broker.run(lambda: namespace.reset(keep_entities=True))
+    broker.store.is_full = False
+    with broker.client() as client:
+        assert client.send(client.attach_sender("orders"), payload("new")) == Accepted()
+        assert bodies(client, "orders", 1) == ["new"]
+    assert [rule.name for rule in namespace.rules("news", "a")] == ["red"]
+
+    # Then a restart finds the entities, the rule and the new message
+    assert len([path for path in paths_after_restart(broker) if "red" in path]) == 1

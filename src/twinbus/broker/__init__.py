@@ -16,6 +16,8 @@ ingest.py      bytes from a sender to a stored message; delivery.py the way back
 throttle.py    when to say ServerBusy
 caretakers.py  what entities do by themselves: forwarding.py, idleness.py (deletion when idle)
 purging.py     emptying a queue; resetting.py a namespace; admin_purge.py both over HTTP
+faults/        failures that can be switched on; admin_faults.py over HTTP; stopped.py what is
+               left of a namespace that was stopped
 entities/      pure: what a queue does
 store/         where it is kept
 access/        who may do what
@@ -26,14 +28,17 @@ from __future__ import annotations
 from twinbus.broker.broker import Broker, NamespaceSpec
 from twinbus.broker.entities.description import EntityStatus, QueueDescription
 from twinbus.broker.entities.topic_description import SubscriptionDescription, TopicDescription
+from twinbus.broker.faults import Fault, Scope
 from twinbus.broker.options import BrokerOptions, Thresholds
 
 __all__ = [
     "Broker",
     "BrokerOptions",
     "EntityStatus",
+    "Fault",
     "NamespaceSpec",
     "QueueDescription",
+    "Scope",
     "SubscriptionDescription",
     "Thresholds",
     "TopicDescription",

@@ -10,7 +10,6 @@
     PUT    /namespaces/{namespace}/subsystems     {"orders": "billing"}; null is the usual one
     POST   /namespaces/{namespace}/stop           close it, while the others run on
     POST   /namespaces/{namespace}/start          serve it again
-    GET    /clock
     POST   /clock/advance                         {"seconds": 900}; only with an adjustable clock
 
 No fault reaches these routes: whoever switched one on can switch it off.
@@ -54,7 +53,6 @@ def fault_routes(broker: Broker) -> list[Route]:
         Route(subsystems, desk.assign, methods=["PUT"]),
         Route("/namespaces/{namespace}/stop", desk.stop, methods=["POST"]),
         Route("/namespaces/{namespace}/start", desk.start, methods=["POST"]),
-        Route("/clock", desk.clock, methods=["GET"]),
         Route("/clock/advance", desk.advance, methods=["POST"]),
     ]
 
@@ -126,9 +124,11 @@ class FaultDesk:
         return JSONResponse(self._found(request)[1])
 
     async def clear(self, request: Request) -> Response:
-        board = self._running(request).faults
+        running = self._running(request)
         fault_id = None if "id" not in request.path_params else self._found(request)[0]
-        return JSONResponse({"cleared": board.clear(fault_id)})
+        cleared = running.faults.clear(fault_id)
+        await running.access.stage.contact.until_open()
+        return JSONResponse({"cleared": cleared})
 
     def _found(self, request: Request) -> tuple[str, dict[str, Any]]:
         fault_id = request.path_params["id"]
@@ -180,10 +180,6 @@ class FaultDesk:
         raise AdminError(401, NEEDS_MANAGE)
 
     # -- the clock ------------------------------------------------------------------------
-
-    async def clock(self, request: Request) -> Response:
-        self._check_any(request)
-        return JSONResponse(self._clock_as_json())
 
     async def advance(self, request: Request) -> Response:
         self._check_any(request)

@@ -5,7 +5,7 @@ fault.py        Fault and Scope: one failure as a checked value
 board.py        FaultBoard: what is switched on, its times, chance and counts
 subsystems.py   which entities fail together
 stage.py        what happens when a fault begins and ends
-sends.py, attaches.py, settlements.py, requests.py
+sends.py, attaches.py, receives.py, settlements.py, requests.py, administration.py
                 what happens to a request that meets one
 contact.py, line.py
                 connections that are refused, reset, silent or slow

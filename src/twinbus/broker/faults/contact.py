@@ -97,6 +97,11 @@ class Contact:
             else:
                 return
 
+    async def until_open(self) -> None:
+        """Return once doors that are to be open are open."""
+        if self._opening is not None:
+            await asyncio.wait([self._opening])
+
     def _turns_away(self, connection: socket.socket, must_be_tls: bool) -> bool:
         """Whether nobody is to know of a new connection, for now or for good."""
         if self._namespace.faults.is_calm:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import logging
-import os
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -83,7 +82,7 @@ def collect(namespace: Namespace, active: ActiveFault) -> dict[str, Any]:
 def file_for(namespace: Namespace, active: ActiveFault) -> Path:
     """Where the diagnostics go: beside the data, or into a directory for the occasion."""
     data = namespace.options.data_directory
-    base = Path(tempfile.gettempdir()) / f"twinbus-{os.getpid()}" if data is None else data
+    base = Path(tempfile.mkdtemp(prefix="twinbus-")) if data is None else data
     # An id is anything that people type; a file name is not.
     safe_id = "".join(each if each.isalnum() or each in "-_" else "_" for each in active.id)
     name = f"{namespace.name}-{namespace.now().wall_ms}-{safe_id}.json"

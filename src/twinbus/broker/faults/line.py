@@ -17,6 +17,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
+from twinbus.amqp.connection import Phase
 from twinbus.broker.faults.board import ActiveFault
 from twinbus.broker.input_gate import FROZEN
 
@@ -31,9 +32,15 @@ _RESET_ON_CLOSE: Final = struct.pack("ii", 1, 0)
 class Pipe:
     """One direction: bytes come out in order, each when its time has come."""
 
-    def __init__(self, later: Callable[..., Any], sink: Callable[[bytes], None]) -> None:
+    def __init__(
+        self,
+        later: Callable[..., Any],
+        sink: Callable[[bytes], None],
+        relieved: Callable[[], None],
+    ) -> None:
         self._later = later
         self._sink = sink
+        self._relieved = relieved
         self._waiting: deque[tuple[float, bytes]] = deque()
         self._free_at_s = 0.0
         self._is_scheduled = False
@@ -60,6 +67,7 @@ class Pipe:
             _due_s, data = self._waiting.popleft()
             self.byte_count -= len(data)
             self._sink(data)
+            self._relieved()
         if self._waiting and not self.is_dead and not self._is_scheduled:
             self._is_scheduled = True
             self._later(max(0.0, self._waiting[0][0] - now_s), self._wake)
@@ -82,8 +90,8 @@ class Line:
         self._peer = peer
         self._board = peer.namespace.faults
         self._slow: list[ActiveFault] = []
-        self._inward = Pipe(self._board.later, self._arrive)
-        self._outward = Pipe(self._board.later, self._leave)
+        self._inward = Pipe(self._board.later, self._arrive, self._balance)
+        self._outward = Pipe(self._board.later, self._leave, self._balance)
         self._is_passing = False
         self._has_paused = False
         self.is_frozen = False
@@ -114,13 +122,16 @@ class Line:
 
     def holds(self, data: bytes) -> bool:
         """Whether the line keeps what arrived; the peer gets it later through _arrive()."""
-        if self._is_passing or not self._slow:
+        if self._is_passing or not (self._slow or self._inward.byte_count):
+            # What came before may still be on its way: nothing overtakes it.
             return False
         self._inward.push(data, self._now_s(), self._slow)
         self._balance()
         return True
 
     def _arrive(self, data: bytes) -> None:
+        if not self._is_connected:
+            return
         self._is_passing = True
         try:
             self._peer.data_received(data)
@@ -131,13 +142,19 @@ class Line:
 
     def write(self, data: bytes) -> None:
         self._outward.push(data, self._now_s(), self._slow)
+        if self._peer.connection.phase is Phase.CLOSED and not self._outward.is_dead:
+            # The socket is closed behind the last words; they must not come too late for it.
+            self._outward.empty()
         self._balance()
 
     def _leave(self, data: bytes) -> None:
+        if self._is_connected and self._peer.transport is not None:
+            self._peer.transport.write(data)
+
+    @property
+    def _is_connected(self) -> bool:
         transport = self._peer.transport
-        if transport is not None and not transport.is_closing():
-            transport.write(data)
-        self._balance()
+        return transport is not None and not transport.is_closing()
 
     def _balance(self) -> None:
         """A full line stops the peer, an empty one lets it go on."""

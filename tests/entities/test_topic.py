@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from tests.entities.driver import Answer, bodies
@@ -20,7 +22,9 @@ from twinbus.broker.entities.filters import (
 from twinbus.broker.entities.outcome import COMPLETE, DeadLetter
 from twinbus.broker.entities.record import IncomingMessage
 from twinbus.broker.entities.topic_description import SubscriptionDescription, TopicDescription
+from twinbus.broker.store.memory import MemoryStore
 from twinbus.broker.store.port import PutChunk
+from twinbus.broker.store.sqlite import SqliteStore
 from twinbus.errors import ConfigurationError
 
 
@@ -379,9 +383,11 @@ def test_a_body_is_stored_once_for_all_who_get_it() -> None:
     assert sorted(share.selection.bit_count() for share in shares if share) == [2, 3, 3, 3, 3, 3]
 
 
-def test_many_large_messages_fill_sheet_after_sheet() -> None:
+@pytest.mark.parametrize("kind", ["memory", "sqlite"])
+def test_many_large_messages_fill_sheet_after_sheet(kind: str, tmp_path: Path) -> None:
     """M1: a sheet is no larger than a chunk, and everything comes back in order."""
-    driver = TopicDriver()
+    store = SqliteStore(tmp_path / "store.db") if kind == "sqlite" else MemoryStore()
+    driver = TopicDriver(store)
     driver.subscribe("a")
     driver.subscribe("b")
     driver.subscribe("even", only(parity="0"))
@@ -393,6 +399,8 @@ def test_many_large_messages_fill_sheet_after_sheet() -> None:
     assert bodies(driver.received_from("a")) == sent
     assert bodies(driver.received_from("b")) == sent
     assert bodies(driver.received_from("even")) == sent[::2]
+    driver.store.verify_all()
+    driver.store.close()
 
 
 def test_what_a_full_disk_refused_is_shared_when_it_is_tried_again() -> None:

@@ -105,6 +105,7 @@ class Namespace:
             f"twinbus-writer-{name}", self._loop.call_soon_threadsafe, store.maintain
         )
         self._reader = start_thread(f"twinbus-reader-{name}", self._loop.call_soon_threadsafe)
+        self._read_count = 0
         self._touched: dict[Queue, None] = {}
         self._is_settling = False
         self._own_changes: list[OwnChange] = []
@@ -208,6 +209,11 @@ class Namespace:
             if time.monotonic() > stop_s:
                 self.touch(queue)
                 return
+
+    @property
+    def is_quiet(self) -> bool:
+        """Nothing is on its way to or from the disk; everything that was due has happened."""
+        return not (self._is_settling or self._read_count or self._committing or self._touched)
 
     def drain(self, queue: Queue, drained: Callable[[], None]) -> None:
         """Call ``drained`` once everything the queue has at hand was handed out."""
@@ -335,6 +341,7 @@ class Namespace:
     def read(self, queue: Queue, job: Callable[[Store], Any], done: Callable[[Any], None]) -> None:
         """Read on the reader's thread; ``done`` gets the result before anything is forgotten."""
         queue.shelf.grace.begin_read()
+        self._read_count += 1
 
         def answered(result: Any, error: Exception | None) -> None:
             try:
@@ -344,6 +351,7 @@ class Namespace:
                     logger.critical("namespace %s cannot be read: %s", self.name, error)
                     self._fail(error)
             finally:
+                self._read_count -= 1
                 queue.shelf.grace.end_read()
             self.touch(queue)
 

@@ -1,0 +1,37 @@
+"""A Service Bus for your tests: fixtures for pytest, and the same without pytest.
+
+def test_an_order_is_shipped(servicebus):
+    queue = servicebus.queue("orders")
+    with ServiceBusClient.from_connection_string(servicebus.connection_string) as client:
+        ...
+
+background.py   a broker on a thread of its own
+bus.py          one clean namespace: queues, topics, counts, outages, time
+plugin.py       the fixtures ``servicebus``, ``servicebus_pair`` and ``servicebus_broker``
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from twinbus.testing.background import BackgroundBroker
+    from twinbus.testing.bus import Bus, BusPair, EntityName
+
+__all__ = ["BackgroundBroker", "Bus", "BusPair", "EntityName"]
+
+_HOMES = {
+    "BackgroundBroker": "twinbus.testing.background",
+    "Bus": "twinbus.testing.bus",
+    "BusPair": "twinbus.testing.bus",
+    "EntityName": "twinbus.testing.bus",
+}
+
+
+def __getattr__(name: str) -> Any:
+    # pytest imports this package in every run, also in those that need no broker.
+    from importlib import import_module
+
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(_HOMES[name]), name)

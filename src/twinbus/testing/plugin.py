@@ -1,0 +1,41 @@
+"""Fixtures for pytest: ``servicebus``, ``servicebus_pair`` and ``servicebus_broker``.
+
+Found by pytest through the entry point ``pytest11``. This file imports nothing of the broker
+before a test asks for it, so that it costs nothing where it is not used.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from twinbus.testing.background import BackgroundBroker
+    from twinbus.testing.bus import Bus, BusPair
+
+
+@pytest.fixture(scope="session")
+def servicebus_broker() -> Iterator[BackgroundBroker]:
+    """One broker for the whole run (with pytest-xdist: one for each worker)."""
+    from twinbus.testing.background import BackgroundBroker
+
+    with BackgroundBroker() as broker:
+        yield broker
+
+
+@pytest.fixture
+def servicebus(servicebus_broker: BackgroundBroker) -> Iterator[Bus]:
+    """A clean Service Bus namespace for one test."""
+    bus = servicebus_broker.open_bus()
+    yield bus
+    bus.close()
+
+
+@pytest.fixture
+def servicebus_pair(servicebus_broker: BackgroundBroker) -> Iterator[BusPair]:
+    """Two clean namespaces for one test: ``.primary`` and ``.secondary``."""
+    pair = servicebus_broker.open_pair()
+    yield pair
+    pair.close()

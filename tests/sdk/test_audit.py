@@ -35,11 +35,16 @@ async def test_an_audit_log_tells_the_life_of_each_message(tmp_path: Path) -> No
         await receiver.abandon_message(second)
         (dead,) = await receive(sdk.dead_letters(queue), 1)
         assert dead.message_id == "m2"
+        other = broker.fresh_queue()
+        await sdk.send(other, ServiceBusMessage("x"))
         await sdk.close()
+        path = f"/namespaces/{broker.namespace}/queues/{other}/purge"
+        await asyncio.to_thread(broker.admin, "POST", path, {})
         await asyncio.to_thread(broker.kill)
         assert broker.data is not None
         events = events_below(broker.data, queue)
         dead_events = events_below(broker.data, f"{queue}/$deadletterqueue")
+        others = [event for event, *_rest in events_below(broker.data, other)]
         logs = "".join(path.read_text() for path in broker.data.rglob("*.jsonl"))
 
     assert events == [
@@ -52,6 +57,7 @@ async def test_an_audit_log_tells_the_life_of_each_message(tmp_path: Path) -> No
         ("dead-lettered", 2, None, "MaxDeliveryCountExceeded"),
     ]
     assert dead_events == [("stored", 1, "m2", None), ("delivered", 1, "m2", None)]
+    assert others == ["stored", "purged"]
     assert "secret" not in logs
 
 

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from twinbus.broker.entities import fates
 from twinbus.broker.entities.chunk import span_mask
 from twinbus.broker.entities.queue import Queue
+from twinbus.broker.entities.witness import Happening
 from twinbus.broker.store.port import LoadedChunk, ScheduledRow, Store
 from twinbus.errors import TwinbusError
 
@@ -109,6 +110,7 @@ class _Purge:
             mask &= ~chunk.deferred
         self.locked_count += held.bit_count()
         self.removed_count += mask.bit_count()
+        fates.note(queue, Happening.PURGED, chunk, mask)
         fates.remove(queue, chunk, mask)
         queue.shelf.put_back(chunk)
 

@@ -26,6 +26,7 @@ class Happening(StrEnum):
     DEFERRED = "deferred"
     DEAD_LETTERED = "dead-lettered"
     EXPIRED = "expired"
+    PURGED = "purged"
 
 
 class Note(NamedTuple):

@@ -151,7 +151,11 @@ class Bus:
         try:
             yield
         finally:
-            self._thread.call_now(lambda: self._namespace.faults.clear(fault_id))
+            self._thread.call(self._healed(fault_id))
+
+    async def _healed(self, fault_id: str) -> None:
+        self._namespace.faults.clear(fault_id)
+        await self._namespace.access.stage.contact.until_open()
 
     # -- time -----------------------------------------------------------------------------
 

@@ -63,11 +63,6 @@ class Contact:
             if self._entrance is not None:
                 self._entrance.reception.welcome(connection, must_be_tls=must_be_tls)
 
-    async def until_open(self) -> None:
-        """Return when doors that may be open again are open."""
-        if self._opening is not None:
-            await self._opening
-
     def close(self) -> None:
         """The namespace stops: nothing opens again."""
         if self._opening is not None:

@@ -39,9 +39,7 @@ from twinbus.broker.faults.commits import faulty
 from twinbus.broker.faults.receives import holds_back
 from twinbus.broker.faults.stage import FaultStage
 from twinbus.broker.lookups import look_up
-from twinbus.broker.metering.audit import AuditLog
-from twinbus.broker.metering.operations import OperationsLog, operations_log
-from twinbus.broker.metering.tally import Meter
+from twinbus.broker.metering.books import Books
 from twinbus.broker.offences import OffenceLog
 from twinbus.broker.options import BrokerOptions
 from twinbus.broker.own_changes import FutureTicket, Loop, OwnChange
@@ -89,18 +87,17 @@ class Namespace:
         self.options = options
         self.clock = clock
         self.throttle = Throttle(options.thresholds)
-        self.meter = Meter()
+        self._books = Books(name, options.metering_path, clock, chance, audit=options.audit)
+        self.meter = self._books.meter
         self.offences = OffenceLog(name)
         self.failure: Exception | None = None
         self.audience = Audience(frozenset({"localhost"}), 0)
         self.peers: set[Any] = set()
         self._store = store
         self._loop = asyncio.get_running_loop() if loop is None else loop
-        metering = options.metering_path
-        audit = AuditLog(name, metering, clock) if options.audit and metering else None
         self.stage = FaultStage(self)
         self.faults = FaultBoard(clock, self._loop, chance, self.stage)
-        self.catalogue = Catalogue(store.open(), chance, audit)
+        self.catalogue = Catalogue(store.open(), chance, self._books.audit)
         self._writer = start_thread(
             f"twinbus-writer-{name}", self._loop.call_soon_threadsafe, store.maintain
         )
@@ -115,29 +112,15 @@ class Namespace:
         self._retry: asyncio.TimerHandle | None = None
         self._drained: asyncio.Event = asyncio.Event()
         self._disk_look: asyncio.TimerHandle | None = None
-        if audit is not None:
-            audit.start(self._write_lines)
-        self._operations = self._open_operations_log(chance)
+        self._books.start(self._loop, self.run_beside_commits)
         for queue in self.catalogue.machines():
             self.touch(queue)
         self.caretakers = Caretakers(self)
         self._look_at_disk()
 
-    def _open_operations_log(self, chance: Random) -> OperationsLog | None:
-        directory = self.options.metering_path
-        if directory is None:
-            return None
-        run = f"{chance.getrandbits(64):016x}"
-        log = operations_log(directory, self.name, self.meter, run, self.clock)
-        log.start(self._loop, self._write_lines)
-        return log
-
     def run_beside_commits(self, job: Callable[[], None]) -> None:
-        """Run a blocking job between two transactions."""
-        self._write_lines(job)
-
-    def _write_lines(self, job: Callable[[], None]) -> None:
-        self._writer.submit(job, _written_or_not)
+        """Run a blocking job between two transactions; it says itself what goes wrong with it."""
+        self._writer.submit(job, _done)
 
     def now(self) -> Instant:
         return self.clock.now()
@@ -480,17 +463,12 @@ class Namespace:
         for peer in list(self.peers):
             peer.abort()
         await asyncio.sleep(0)
-        await self._write_last_lines()
+        await self._books.close()
 
     async def _until_drained(self) -> None:
         while self._committing is not None or self._retry is not None:
             self._drained.clear()
             await self._drained.wait()
-
-    async def _write_last_lines(self) -> None:
-        if self._operations is not None:
-            self._operations.stop()
-            await asyncio.to_thread(self._operations.take())
 
     def _stop_threads(self) -> None:
         self._reader.stop()
@@ -498,5 +476,5 @@ class Namespace:
         self._store.close()
 
 
-def _written_or_not(_result: None, _error: Exception | None) -> None:
-    """The lines of a log have said themselves what went wrong with them."""
+def _done(_result: None, _error: Exception | None) -> None:
+    """Nobody waits for it."""

@@ -1,0 +1,47 @@
+"""The books of one namespace: its meter, and the logs that it is written to, if there is a place."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from random import Random
+
+from twinbus.broker.metering.audit import AuditLog
+from twinbus.broker.metering.operations import Timers, operations_log
+from twinbus.broker.metering.tally import Meter
+from twinbus.clock import Clock
+
+
+class Books:
+    """Kept from the first touch of a namespace to its close."""
+
+    def __init__(
+        self,
+        namespace_name: str,
+        directory: Path | None,
+        clock: Clock,
+        chance: Random,
+        *,
+        audit: bool,
+    ) -> None:
+        self.meter = Meter()
+        self.audit: AuditLog | None = None
+        self._operations = None
+        if directory is not None:
+            run = f"{chance.getrandbits(64):016x}"
+            self._operations = operations_log(directory, namespace_name, self.meter, run, clock)
+            self.audit = AuditLog(namespace_name, directory, clock) if audit else None
+
+    def start(self, timers: Timers, submit: Callable[[Callable[[], None]], None]) -> None:
+        """Write from now on; ``submit`` runs a job that may wait for the disk."""
+        if self.audit is not None:
+            self.audit.start(submit)
+        if self._operations is not None:
+            self._operations.start(timers, submit)
+
+    async def close(self) -> None:
+        """Write what was counted since the last line."""
+        if self._operations is not None:
+            self._operations.stop()
+            await asyncio.to_thread(self._operations.take())

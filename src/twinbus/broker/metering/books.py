@@ -1,4 +1,4 @@
-"""The books of one namespace: its meter, and the logs that it is written to, if there is a place."""
+"""The books of one namespace: its meter, and the logs that it is written to if it has a place."""
 
 from __future__ import annotations
 

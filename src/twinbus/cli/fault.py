@@ -7,8 +7,6 @@ import re
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
-from rich.table import Table
 
 from twinbus.broker.faults.fault import Fault, Scope
 from twinbus.broker.faults.kinds import KINDS
@@ -19,6 +17,7 @@ from twinbus.cli.admin_client import (
     AdminNamespace,
     AdminUrl,
 )
+from twinbus.cli.tables import show_table
 from twinbus.errors import ConfigurationError
 
 fault_app = typer.Typer(
@@ -114,10 +113,11 @@ def kinds(output: Output = "table") -> None:
         }
         typer.echo(json.dumps(told))
         return
-    table = Table("kind", "what happens", "options")
-    for name, kind in KINDS.items():
-        table.add_row(name, kind.summary, ", ".join(_told(*each) for each in kind.options.items()))
-    Console().print(table)
+    rows = [
+        (name, kind.summary, ", ".join(_told(*each) for each in kind.options.items()))
+        for name, kind in KINDS.items()
+    ]
+    show_table(("kind", "what happens", "options"), rows)
 
 
 @fault_app.command("stop")
@@ -174,16 +174,18 @@ def _show(faults: list[dict[str, Any]], output: str) -> None:
     if output == "json":
         typer.echo(json.dumps(faults))
         return
-    table = Table("id", "kind", "how", "where", "phase", "remaining", "hits")
-    for each in faults:
-        remaining_s = each.get("remaining_s")
-        table.add_row(
-            str(each.get("id", "")),
-            each.get("kind", ""),
-            each.get("how", ""),
-            str(Scope(**each.get("scope", {}))),
-            each.get("phase", "over"),
-            "until cleared" if remaining_s is None else f"{remaining_s:.0f} s",
-            str(each.get("hit_count", "")),
-        )
-    Console().print(table)
+    columns = ("id", "kind", "how", "where", "phase", "remaining", "hits")
+    show_table(columns, [_row(each) for each in faults])
+
+
+def _row(told: dict[str, Any]) -> tuple[str, ...]:
+    remaining_s = told.get("remaining_s")
+    return (
+        str(told.get("id", "")),
+        told.get("kind", ""),
+        told.get("how", ""),
+        str(Scope(**told.get("scope", {}))),
+        told.get("phase", "over"),
+        "until cleared" if remaining_s is None else f"{remaining_s:.0f} s",
+        str(told.get("hit_count", "")),
+    )

@@ -15,7 +15,7 @@ from azure.servicebus.exceptions import (
     SessionLockLostError,
 )
 
-from tests.faults.switchboard import PATIENCE_S, Switchboard, drained
+from tests.faults.switchboard import PATIENCE_S, Switchboard, drained, patience_s
 from tests.sdk.clients import SEND_TIMEOUT_S, Sdk, bodies, eventually, opened, receive, receive_one
 from tests.support.broker_process import BrokerProcess
 
@@ -59,7 +59,7 @@ async def test_what_a_receiver_sees(
             with pytest.raises(on_open_link):
                 await receiver.receive_messages(1, max_wait_time=SEND_TIMEOUT_S)
         with pytest.raises(on_new_link):
-            await sdk.receiver(filled).receive_messages(1, max_wait_time=PATIENCE_S)
+            await sdk.receiver(filled).receive_messages(1, max_wait_time=patience_s(on_new_link))
         await opened(sdk.receiver("bystander"))
         await receiver.close()
 

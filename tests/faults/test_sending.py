@@ -16,7 +16,7 @@ from azure.servicebus.exceptions import (
     ServiceBusServerBusyError,
 )
 
-from tests.faults.switchboard import PATIENCE_S, Count, Switchboard, drained
+from tests.faults.switchboard import PATIENCE_S, Count, Switchboard, drained, patience_s
 from tests.sdk.clients import SEND_TIMEOUT_S, Sdk
 from tests.sdk.test_pings import ping
 from tests.support.broker_process import BrokerProcess
@@ -88,7 +88,7 @@ async def test_what_a_sender_sees_and_what_is_stored(
     with faults.on(row.kind, "" if row.is_namespace_wide else queue, **row.options):
         links = ((sender, row.on_open_link), (sdk.sender(queue), row.on_new_link))
         for n, (link, expected) in enumerate(links):
-            await count.send(link, f"during {n}", PATIENCE_S if expected else SEND_TIMEOUT_S)
+            await count.send(link, f"during {n}", patience_s(expected))
             got = count.errors.pop() if count.errors else None
             assert got is expected
         # Then others do not notice

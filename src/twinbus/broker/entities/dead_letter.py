@@ -6,6 +6,7 @@ for them. Everything else of the bare message is kept byte for byte.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 from twinbus.amqp.decode import decode_value
@@ -30,26 +31,40 @@ _ORIGINAL_SEQ = encode_value(Symbol("x-opt-enqueue-sequence-number"))
 def dead_lettered(chunk: Chunk, index: int, outcome: DeadLetter, source: str) -> IncomingMessage:
     """The message as the dead-letter queue holds it. It does not expire there."""
     record = unpack_record(chunk.blob or b"", chunk.starts[index], chunk.starts[index + 1])
-    seq = _ORIGINAL_SEQ + encode_value(Long(chunk.first_seq + index))
-    return _moved(record, outcome, 2, _SOURCE + encode_value(source) + seq)
+    return _moved(record, outcome, source, chunk.first_seq + index)
 
 
 def dead_lettered_at_once(record: bytes, outcome: DeadLetter, source: str) -> IncomingMessage:
     """The same for a message that never got a number in the queue it was meant for."""
-    taken_apart = unpack_record(record, 0, len(record))
-    return _moved(taken_apart, outcome, 1, _SOURCE + encode_value(source))
+    return _moved(unpack_record(record, 0, len(record)), outcome, source, None)
 
 
-def _moved(record: Record, outcome: DeadLetter, count: int, pairs: bytes) -> IncomingMessage:
+def _moved(record: Record, outcome: DeadLetter, source: str, seq: int | None) -> IncomingMessage:
+    # A message may have been forwarded or dead-lettered before. Of its sources the last one
+    # counts, of its numbers the one that it got where it was sent to.
+    pairs = [pair for pair in _pairs_of(record) if not pair.startswith(_SOURCE)]
+    pairs.append(_SOURCE + encode_value(source))
+    if seq is not None and not any(pair.startswith(_ORIGINAL_SEQ) for pair in pairs):
+        pairs.append(_ORIGINAL_SEQ + encode_value(Long(seq)))
     moved = Record(
         _with_reason(record.bare, outcome),
         priority=record.priority,
-        annotation_count=record.annotation_count + count,
-        annotation_pairs=record.annotation_pairs + pairs,
+        annotation_count=len(pairs),
+        annotation_pairs=b"".join(pairs),
         delivery_annotation_count=record.delivery_annotation_count,
         delivery_annotation_pairs=record.delivery_annotation_pairs,
     )
     return IncomingMessage(pack_record(moved))
+
+
+def _pairs_of(record: Record) -> Iterator[bytes]:
+    """The message annotations one by one, each a name and its value as they are encoded."""
+    raw, position = record.annotation_pairs, 0
+    for _ in range(record.annotation_count):
+        start = position
+        for _part in ("name", "value"):
+            _value, position = decode_value(raw, position, len(raw), Budget())
+        yield raw[start:position]
 
 
 def _with_reason(bare: bytes, outcome: DeadLetter) -> bytes:

@@ -97,17 +97,28 @@ class Sender(Worker):
 
     def _next(self) -> tuple[list[str], bytes, int]:
         chance = self._random.random()
-        if chance < 0.1:
+        if chance < 0.1 and self.schedules():
             labels = self._labels(1, is_scheduled=True)
-            later = Timestamp(round(time.time() * 1_000) + HOUR_MS)
-            message = Message(message_annotations={SCHEDULED: later}, body=labels[0].encode())
+            message = self.message(labels[0], message_annotations={SCHEDULED: self.later()})
             return labels, message.encode(), FORMAT_MESSAGE
         if chance < 0.3:
             labels = self._labels(BATCH)
-            messages = tuple(Message(body=label.encode()).encode() for label in labels)
+            messages = tuple(self.message(label).encode() for label in labels)
             return labels, Message(body=DataSections(messages)).encode(), FORMAT_BATCH
         labels = self._labels(1)
-        return labels, Message(body=labels[0].encode()).encode(), FORMAT_MESSAGE
+        return labels, self.message(labels[0]).encode(), FORMAT_MESSAGE
+
+    def message(self, label: str, **parts: Any) -> Message:
+        """What is sent for a label."""
+        return Message(body=label.encode(), **parts)
+
+    def schedules(self) -> bool:
+        """Whether some messages are scheduled."""
+        return True
+
+    def later(self) -> Timestamp:
+        """When a scheduled message is due."""
+        return Timestamp(round(time.time() * 1_000) + HOUR_MS)
 
     def _labels(self, count: int, *, is_scheduled: bool = False) -> list[str]:
         sent = self._history.sent

@@ -160,7 +160,8 @@ class Catalogue:
                 yield queue.dead_letters
 
     def _descriptions(self) -> Iterator[QueueDescription]:
-        return (queue.description for queue in self.entities())
+        machines = self._machines.values()
+        return (queue.description for queue in machines if queue not in self._unborn)
 
     # -- coming and going -----------------------------------------------------------------
 

@@ -23,8 +23,6 @@ CREDIT = 20
 ABANDONED_SHARE = 0.02
 VISIT_PAUSE_S = 2.0
 SESSION_STAY_S = 3.0
-# A session receiver whose queue has nothing for it asks again.
-ACCEPT_WAIT_MS = 5_000
 
 
 @dataclass(slots=True)

@@ -82,3 +82,15 @@ def test_a_port_of_no_namespace_asks_for_its_name(url: str) -> None:
     client = AdminClient.from_options(url, STRING.format(port=9, key="key"))
     with pytest.raises(ConfigurationError, match="--namespace"):
         client.in_namespace("queues")
+
+
+def test_the_commands_work_over_tls_once_they_trust_the_authority(
+    broker: BrokerProcess, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """M5: with ``--tls-only`` there is no other way; the hint says how."""
+    client = AdminClient.from_options(url.replace("http:", "https:"), broker.connection_string)
+    with pytest.raises(AdminUnreachable, match="SSL_CERT_FILE"):
+        client.get("/health")
+
+    monkeypatch.setenv("SSL_CERT_FILE", str(broker.ca_path))
+    assert client.get("/health")["status"] == "ok"

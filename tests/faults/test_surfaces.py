@@ -153,8 +153,9 @@ def test_the_command_line_adds_lists_and_clears(broker: BrokerProcess, faults: S
     table = run(broker, "list")
     assert "mine" in table.stdout and "cannot-send" in table.stdout
     assert json.loads(run(broker, "list", "--output", "json").stdout)[0]["id"] == "mine"
-    assert run(broker, "clear", "mine").stdout == "1 cleared\n"
+    assert run(broker, "clear", "mine").stdout == "1 fault cleared\n"
     assert faults.list() == []
+    assert run(broker, "list").stdout == "no fault is switched on\n"
 
 
 def test_the_command_line_stops_and_starts_a_namespace(broker: BrokerProcess) -> None:
@@ -198,3 +199,9 @@ def test_every_kind_is_shown_and_documented() -> None:
     assert list(shown) == list(KINDS)
     page = (DOCS / "BROKER.md").read_text(encoding="utf-8")
     assert set(KINDS) <= set(re.findall(r"^\| `([a-z-]+)` \|", page, re.M))
+
+
+def test_no_option_of_a_kind_is_cut_off_in_a_narrow_terminal() -> None:
+    """F1: every word of the table can be typed after ``--how`` or ``--set``."""
+    shown = CliRunner().invoke(app, ["fault", "kinds"], env={"COLUMNS": "80"}).stdout
+    assert "cannot-contact" in shown and "…" not in shown

@@ -131,7 +131,8 @@ def test_case_19_letter_case_makes_no_other_queue(broker: BrokerProcess) -> None
     token = broker.token(port=broker.admin_port)
     for spelling in (name, name.lower(), name.upper()):
         status, told = broker.http("PUT", f"{QUEUES}/{spelling}", {}, token=token)
-        assert (status, told) == (409, {"error": f"The queue {name.lower()!r} exists already."})
+        assert status == 409
+        assert told["error"].startswith(f"The queue {name.lower()!r} exists already.")
         with connected(broker.port, broker.token(path=name.swapcase())) as client:
             sender = client.attach_sender(f"amqps://LOCALHOST/{spelling}")
             assert client.send(sender, Message(body=spelling.encode()).encode()) == Accepted()

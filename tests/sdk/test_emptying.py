@@ -264,7 +264,10 @@ async def test_the_command_resets_a_namespace(broker: BrokerProcess, sdk: Sdk) -
     """M5: the last of these tests, because nothing is left after it."""
     queue = broker.fresh_queue()
     await sdk.send(queue, some(3))
-    assert "would be removed" in run(broker, "reset", "--dry-run").stdout
+    topic = broker.fresh_topic("all")
+    shown = json.loads(run(broker, "reset", "--dry-run", "--output", "json").stdout)
+    assert queue in shown["queues"] and topic in shown["topics"]
+    assert shown["subscription_count"] >= 1
     assert run(broker, "reset").returncode == 1
     assert "emptied" in run(broker, "reset", "--keep-entities", "--yes").stdout
     assert broker.counts(queue)["active_message_count"] == 0

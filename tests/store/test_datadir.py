@@ -93,6 +93,13 @@ def test_a_file_in_place_of_the_directory_is_refused(tmp_path: Path) -> None:
         DataDirectory(tmp_path / "data")
 
 
+def test_a_directory_that_cannot_be_made_is_refused_with_a_sentence(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"")
+
+    with pytest.raises(ConfigurationError, match=r"cannot be used: .* Choose one"):
+        DataDirectory(tmp_path / "file" / "data")
+
+
 def test_secrets_are_private_from_their_first_byte(tmp_path: Path) -> None:
     # Given a permissive umask
     previous = os.umask(0)

@@ -21,7 +21,6 @@ clients, for the namespace whose key made the token.
 
 from __future__ import annotations
 
-import json
 from dataclasses import fields
 from datetime import UTC, datetime
 from typing import Any
@@ -36,36 +35,26 @@ from starlette.types import ASGIApp
 
 from twinbus import __version__
 from twinbus.broker.access.claims import AuthorizationRule, Claim
+from twinbus.broker.admin_faults import ManagementGate, fault_routes
 from twinbus.broker.admin_purge import purge_routes
-from twinbus.broker.administration.access import grant_of
+from twinbus.broker.admin_requests import as_json, json_body, namespace_of, queue_as_json
+from twinbus.broker.admin_topics import topic_routes
 from twinbus.broker.administration.application import answer_for_any
 from twinbus.broker.administration.host_guard import HostGuard
+from twinbus.broker.administration.refusals import Refused
 from twinbus.broker.broker import Broker, RunningNamespace, audience_of
 from twinbus.broker.entities.description import QueueDescription
 from twinbus.broker.entities.queue import Queue
-from twinbus.broker.stopped import StoppedNamespace
-from twinbus.errors import AccessDenied, ConfigurationError, TwinbusError
+from twinbus.errors import TwinbusError
 
-BODY_BYTES_MAX = 64 * 1024
 # An answer that holds a key is for its caller alone, not for a cache on the way.
 NOT_KEPT = {"Cache-Control": "no-store"}
 # What a queue has for life, or from its broker.
 KEPT = {"path", "display_path", "created_at_ms", "updated_at_ms"}
 
 
-class AdminError(Exception):
-    """An HTTP status with its sentence."""
-
-    def __init__(self, status: int, sentence: str) -> None:
-        super().__init__(sentence)
-        self.status = status
-
-
 def admin_application(broker: Broker) -> ASGIApp:
     """The HTTP application of a broker."""
-    from twinbus.broker.admin_faults import ManagementGate, fault_routes
-    from twinbus.broker.admin_topics import topic_routes
-
     desk = AdminDesk(broker)
     path = "/namespaces/{namespace}/queues/{path:path}"
     rule = "/namespaces/{namespace}/rules/{name}"
@@ -73,7 +62,7 @@ def admin_application(broker: Broker) -> ASGIApp:
     application = Starlette(
         routes=[
             Route("/health", desk.health),
-            *purge_routes(desk.namespace_of, json_body),
+            *purge_routes(desk.namespace_of),
             *fault_routes(broker),
             Route("/namespaces/{namespace}/queues", desk.list_queues),
             Route(path, desk.get_queue, methods=["GET"]),
@@ -90,22 +79,12 @@ def admin_application(broker: Broker) -> ASGIApp:
         ],
         middleware=[Middleware(ManagementGate, broker=broker)],
         exception_handlers={
-            AdminError: _as_json,
+            Refused: as_json,
             HTTPException: _as_unknown,
-            TwinbusError: _as_json,
+            TwinbusError: as_json,
         },
     )
     return HostGuard(application, audience_of(broker.options.host))
-
-
-def _as_json(_request: Request, error: Exception) -> Response:
-    if isinstance(error, AdminError):
-        status = error.status
-    elif isinstance(error, ConfigurationError):
-        status = 400
-    else:
-        status = 503
-    return JSONResponse({"error": str(error)}, status_code=status)
 
 
 def _as_unknown(_request: Request, error: Exception) -> Response:
@@ -113,20 +92,6 @@ def _as_unknown(_request: Request, error: Exception) -> Response:
     status = error.status_code if isinstance(error, HTTPException) else 404
     sentence = "There is nothing here under that method and path. Check both."
     return JSONResponse({"error": sentence}, status_code=status)
-
-
-def queue_as_json(queue: Queue) -> dict[str, Any]:
-    """A queue's properties and counts."""
-    dead = queue.dead_letters
-    return {
-        **queue.description.to_public_dict(),
-        "active_message_count": queue.active_count,
-        "deferred_message_count": queue.deferred_count,
-        "scheduled_message_count": queue.scheduled_count,
-        "dead_letter_message_count": 0 if dead is None else dead.message_count,
-        "locked_message_count": queue.locked_count,
-        "size_in_bytes": queue.byte_count + (0 if dead is None else dead.byte_count),
-    }
 
 
 def _tls_as_json(broker: Broker) -> dict[str, Any]:
@@ -178,7 +143,9 @@ class AdminDesk:
         values = await json_body(request)
         description = QueueDescription.from_dict({**values, "path": request.path_params["path"]})
         if namespace.queue(description.path) is not None:
-            raise AdminError(409, f"The queue {description.path!r} exists already.")
+            raise Refused(
+                409, f"The queue {description.path!r} exists already. Change it with PATCH."
+            )
         queue = await namespace.create_queue(description)
         return JSONResponse(queue_as_json(queue), status_code=201)
 
@@ -186,7 +153,7 @@ class AdminDesk:
         values = await json_body(request)
         queue = self._queue(request)
         for name in KEPT.intersection(values):
-            raise AdminError(400, f"A queue's {name} cannot be changed. Leave it out.")
+            raise Refused(400, f"A queue's {name} cannot be changed. Leave it out.")
         before = queue.description
         known = {item.name: getattr(before, item.name) for item in fields(before)}
         changed = type(before).from_dict({**known, **values})
@@ -221,7 +188,7 @@ class AdminDesk:
         namespace, name = self.namespace_of(request), request.path_params["name"]
         claims = _claims(await json_body(request))
         if namespace.access.rules.find(name) is not None:
-            raise AdminError(409, f"The access rule {name!r} exists already. Delete it first.")
+            raise Refused(409, f"The access rule {name!r} exists already. Delete it first.")
         rule = namespace.add_rule(name, claims)
         body = {
             "name": rule.name,
@@ -240,7 +207,7 @@ class AdminDesk:
         namespace = self.namespace_of(request)
         rule, which = self._rule(namespace, request), request.path_params["which"]
         if which not in ("primary", "secondary"):
-            raise AdminError(404, "A rule has a primary and a secondary key. Name one of the two.")
+            raise Refused(404, "A rule has a primary and a secondary key. Name one of the two.")
         body = {
             "name": rule.name,
             "which": which,
@@ -252,7 +219,7 @@ class AdminDesk:
         name = request.path_params["name"]
         rule = namespace.access.rules.find(name)
         if rule is None:
-            raise AdminError(404, f"There is no access rule {name[:60]!a}. List them first.")
+            raise Refused(404, f"There is no access rule {name[:60]!a}. List them first.")
         return rule
 
     # -- what a request is about ----------------------------------------------------------
@@ -261,54 +228,17 @@ class AdminDesk:
         path = request.path_params["path"]
         queue = self.namespace_of(request).queue(path)
         if queue is None:
-            raise AdminError(404, f"There is no queue {path[:260]!r}.")
+            raise Refused(404, f"There is no queue {path[:260]!r}. List them first.")
         return queue
 
     def namespace_of(self, request: Request) -> RunningNamespace:
-        """The namespace a request is about, if its caller may manage it."""
-        name = request.path_params["namespace"].lower()
-        namespace = self._broker.namespaces.get(name)
-        if namespace is None:
-            # The same answer as for a bad token: nobody learns which namespaces exist.
-            raise AdminError(401, "A token with the claim Manage is needed.")
-        check_access(request, namespace)
-        return namespace
-
-
-def check_access(request: Request, namespace: RunningNamespace | StoppedNamespace) -> None:
-    """Raise unless the caller may manage the whole namespace."""
-    try:
-        grant = grant_of(request, namespace.access)
-    except AccessDenied as error:
-        raise AdminError(401, str(error)) from error
-    if grant.segments or Claim.MANAGE not in grant.claims:
-        raise AdminError(
-            403, "The claim Manage on the namespace is missing. Use a key whose rule has it."
-        )
-
-
-async def json_body(request: Request) -> dict[str, Any]:
-    """The JSON object in a request's body; empty when there is no body."""
-    body = b""
-    async for part in request.stream():
-        body += part
-        if len(body) > BODY_BYTES_MAX:
-            raise AdminError(413, f"The body has more than {BODY_BYTES_MAX} bytes.")
-    if not body:
-        return {}
-    try:
-        values = json.loads(body)
-    except (ValueError, RecursionError) as error:
-        raise AdminError(400, "The body is not valid JSON. Send one JSON object.") from error
-    if not isinstance(values, dict):
-        raise AdminError(400, "The body must be a JSON object.")
-    return values
+        return namespace_of(self._broker, request)
 
 
 def _claims(values: dict[str, Any]) -> Claim:
     names = values.get("claims")
     if set(values) != {"claims"} or not isinstance(names, list):
-        raise AdminError(400, 'The body must be {"claims": [...]} and nothing else.')
+        raise Refused(400, 'The body must be {"claims": [...]} and nothing else.')
     if not all(isinstance(name, str) for name in names):
-        raise AdminError(400, "A claim must be text. Use Send, Listen or Manage.")
+        raise Refused(400, "A claim must be text. Use Send, Listen or Manage.")
     return Claim.from_names(names)

@@ -24,7 +24,8 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from twinbus.broker.admin import AdminError, check_access, json_body
+from twinbus.broker.admin_requests import NEEDS_MANAGE, check_access, json_body, namespace_of
+from twinbus.broker.administration.refusals import Refused
 from twinbus.broker.broker import Broker, RunningNamespace
 from twinbus.broker.faults.administration import trouble_with
 from twinbus.broker.faults.fault import Fault
@@ -33,8 +34,6 @@ from twinbus.broker.stopped import StoppedNamespace
 from twinbus.clock import AdjustableClock
 
 ALWAYS_REACHED = frozenset({"faults", "subsystems", "stop", "start"})
-# The same answer as for a bad token: nobody learns which namespaces exist.
-NEEDS_MANAGE = "A token with the claim Manage is needed."
 
 
 def fault_routes(broker: Broker) -> list[Route]:
@@ -134,7 +133,7 @@ class FaultDesk:
         fault_id = request.path_params["id"]
         found = self._running(request).faults.get(fault_id)
         if found is None:
-            raise AdminError(404, f"There is no fault {fault_id[:80]!a}. List them first.")
+            raise Refused(404, f"There is no fault {fault_id[:80]!a}. List them first.")
         return fault_id, found
 
     # -- subsystems -----------------------------------------------------------------------
@@ -162,22 +161,13 @@ class FaultDesk:
         stopped = self._broker.stopped.get(name)
         if stopped is None:
             running = self._running(request)
-            raise AdminError(409, f"The namespace {running.name!r} runs already.")
+            raise Refused(409, f"The namespace {running.name!r} runs already. Stop it first.")
         check_access(request, stopped)
         running = await self._broker.start_namespace(name)
         return JSONResponse({"namespace": name, "status": "ok", "port": running.port})
 
     def _running(self, request: Request) -> RunningNamespace:
-        name = request.path_params["namespace"].lower()
-        running = self._broker.namespaces.get(name)
-        if running is not None:
-            check_access(request, running)
-            return running
-        stopped = self._broker.stopped.get(name)
-        if stopped is not None:
-            check_access(request, stopped)
-            raise AdminError(409, f"The namespace {name!r} is stopped. Start it first.")
-        raise AdminError(401, NEEDS_MANAGE)
+        return namespace_of(self._broker, request)
 
     # -- the clock ------------------------------------------------------------------------
 
@@ -185,7 +175,7 @@ class FaultDesk:
         self._check_any(request)
         values = await json_body(request)
         if set(values) != {"seconds"}:
-            raise AdminError(400, 'The body must be {"seconds": ...} and nothing else.')
+            raise Refused(400, 'The body must be {"seconds": ...} and nothing else.')
         self._broker.advance(values["seconds"])
         return JSONResponse(self._clock_as_json())
 
@@ -205,7 +195,7 @@ class FaultDesk:
         for place in (*places, *broker.stopped.values()):
             try:
                 check_access(request, place)
-            except AdminError:
+            except Refused:
                 continue
             return
-        raise AdminError(401, NEEDS_MANAGE)
+        raise Refused(401, NEEDS_MANAGE)

@@ -9,23 +9,24 @@ A subscription is purged under its path ``<topic>/subscriptions/<name>``.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
+from twinbus.broker.admin_requests import json_body
+from twinbus.broker.administration.refusals import Refused
 from twinbus.broker.broker import RunningNamespace
 from twinbus.errors import ConfigurationError
 
 NamespaceOf = Callable[[Request], RunningNamespace]
-BodyOf = Callable[[Request], Awaitable[dict[str, Any]]]
 
 
-def purge_routes(namespace_of: NamespaceOf, body_of: BodyOf) -> list[Route]:
+def purge_routes(namespace_of: NamespaceOf) -> list[Route]:
     """The routes; ``namespace_of`` refuses whoever may not manage it."""
-    desk = PurgeDesk(namespace_of, body_of)
+    desk = PurgeDesk(namespace_of)
     return [
         Route(
             "/namespaces/{namespace}/queues/{path:path}/purge",
@@ -39,23 +40,24 @@ def purge_routes(namespace_of: NamespaceOf, body_of: BodyOf) -> list[Route]:
 class PurgeDesk:
     """Answers the requests."""
 
-    def __init__(self, namespace_of: NamespaceOf, body_of: BodyOf) -> None:
+    def __init__(self, namespace_of: NamespaceOf) -> None:
         self._namespace_of = namespace_of
-        self._body_of = body_of
 
     async def purge(self, request: Request) -> Response:
         namespace, path = self._namespace_of(request), request.path_params["path"]
-        flags = _flags(await self._body_of(request), _PURGE_FLAGS)
+        flags = _flags(await json_body(request), _PURGE_FLAGS)
         if not namespace.has_entity(path):
-            sentence = f"There is no queue {path[:260]!r}."
-            return JSONResponse({"error": sentence}, status_code=404)
+            raise Refused(
+                404,
+                f"There is no queue {path[:260]!a}. A subscription is TOPIC/subscriptions/NAME.",
+            )
         purge = namespace.would_purge if flags.pop("dry_run") else namespace.purge
         purged = await purge(path, **flags)
         return JSONResponse(purged._asdict())
 
     async def reset(self, request: Request) -> Response:
         namespace = self._namespace_of(request)
-        flags = _flags(await self._body_of(request), {"keep_entities": False})
+        flags = _flags(await json_body(request), {"keep_entities": False})
         count = await namespace.reset(**flags)
         return JSONResponse({"entity_count": count, **flags})
 
@@ -70,5 +72,5 @@ def _flags(values: dict[str, Any], defaults: dict[str, bool]) -> dict[str, bool]
                 f"{name[:60]!a} has no meaning here", hint=f"Known are {', '.join(defaults)}"
             )
         if not isinstance(value, bool):
-            raise ConfigurationError(f"{name} must be true or false, not {value!r:.60}")
+            raise ConfigurationError(f"{name} is {value!r:.60}", hint="Use true or false")
     return {**defaults, **values}

@@ -22,7 +22,8 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from twinbus.broker.admin import AdminError, json_body, queue_as_json
+from twinbus.broker.admin_requests import json_body, queue_as_json
+from twinbus.broker.administration.refusals import Refused
 from twinbus.broker.broker import RunningNamespace
 from twinbus.broker.catalogue_rules import find_rule
 from twinbus.broker.entities.filters import RuleDescription
@@ -84,7 +85,7 @@ class TopicDesk:
         namespace, path = self._namespace(request), request.path_params["topic"]
         description = TopicDescription.from_dict({**await json_body(request), "path": path})
         if namespace.topic(description.path) is not None:
-            raise AdminError(409, f"The topic {description.path!r} exists already.")
+            raise Refused(409, f"The topic {description.path!r} exists already. Delete it first.")
         topic = await namespace.create_topic(description)
         return JSONResponse(topic_as_json(topic), status_code=201)
 
@@ -97,7 +98,7 @@ class TopicDesk:
         path = request.path_params["topic"]
         topic = self._namespace(request).topic(path)
         if topic is None:
-            raise AdminError(404, f"There is no topic {path[:260]!r}.")
+            raise Refused(404, f"There is no topic {path[:260]!r}. List them first.")
         return topic
 
     # -- subscriptions --------------------------------------------------------------------
@@ -117,7 +118,9 @@ class TopicDesk:
         path = f"{topic.description.display_path}/subscriptions/{name}"
         description = SubscriptionDescription.from_dict({**values, "path": path})
         if name.lower() in topic.subscriptions:
-            raise AdminError(409, f"The subscription {description.path!r} exists already.")
+            raise Refused(
+                409, f"The subscription {description.path!r} exists already. Delete it first."
+            )
         made = await self._namespace(request).create_subscription(description, rules)
         return JSONResponse(subscription_as_json(made), status_code=201)
 
@@ -132,7 +135,7 @@ class TopicDesk:
         name = request.path_params["subscription"]
         found = self._topic(request).subscriptions.get(name.lower())
         if found is None:
-            raise AdminError(404, f"There is no subscription {name[:60]!r} of this topic.")
+            raise Refused(404, f"This topic has no subscription {name[:60]!r}. List them first.")
         return found
 
     # -- rules ----------------------------------------------------------------------------
@@ -163,7 +166,7 @@ class TopicDesk:
     def _rule(self, request: Request) -> RuleDescription:
         subscription, name = self._subscription(request), request.path_params["rule"]
         if name.lower() not in subscription.rule_ids:
-            raise AdminError(404, f"There is no rule {name[:60]!a} of this subscription.")
+            raise Refused(404, f"This subscription has no rule {name[:60]!a}. List them first.")
         return find_rule(subscription, name)
 
 
@@ -171,5 +174,5 @@ def _rules(values: object) -> list[RuleDescription] | None:
     if values is None:
         return None
     if not isinstance(values, list):
-        raise AdminError(400, "rules must be a list of rules.")
+        raise Refused(400, "rules must be a list of rules.")
     return [RuleDescription.from_dict(each) for each in values]

@@ -112,7 +112,9 @@ class RunningNamespace(RunningTopics):
         rules = self._namespace.rules_for("" if queue is None else parse_entity_path(queue))
         rule = None if rules is None else rules.find(rule_name)
         if rule is None:
-            raise ConfigurationError(f"There is no access rule {rule_name!r} here")
+            raise ConfigurationError(
+                f"There is no access rule {rule_name!r} here", hint="Add it first"
+            )
         return (
             f"Endpoint={self.endpoint};SharedAccessKeyName={rule.name};"
             f"SharedAccessKey={rule.primary_key};UseDevelopmentEmulator=true;"
@@ -199,13 +201,17 @@ class RunningNamespace(RunningTopics):
         machine = self._namespace.catalogue.find(parse_entity_path(path), sub_queue)
         if machine is None:
             kind = "dead-letter queue of" if dead_letters else "queue or subscription"
-            raise ConfigurationError(f"There is no {kind} {path[:260]!r} in {self.name!r}")
+            raise ConfigurationError(
+                f"There is no {kind} {path[:260]!r} in {self.name!r}", hint="Create it first"
+            )
         return machine
 
     def _expect(self, path: str) -> Queue:
         queue = self.queue(path)
         if queue is None:
-            raise ConfigurationError(f"There is no queue {path!r} in {self.name!r}")
+            raise ConfigurationError(
+                f"There is no queue {path!r} in {self.name!r}", hint="Create it first"
+            )
         return queue
 
     # -- keys -----------------------------------------------------------------------------
@@ -284,7 +290,9 @@ class Broker:
         """Recover a namespace, open its port and make sure its queues exist."""
         name = check_namespace_name(spec.name).lower()
         if name in self.namespaces:
-            raise ConfigurationError(f"The namespace {name!r} is served already")
+            raise ConfigurationError(
+                f"The namespace {name!r} is served already", hint="Name each one once"
+            )
         self._watch_clock()
         namespace = Namespace(
             name,
@@ -334,7 +342,9 @@ class Broker:
         """Really close one namespace; the others notice nothing (rule M9)."""
         running = self.namespaces.pop(name.lower(), None)
         if running is None:
-            raise ConfigurationError(f"The namespace {name[:60]!r} is not served")
+            raise ConfigurationError(
+                f"The namespace {name[:60]!r} is not served", hint="Add it first"
+            )
         access = running.access
         await running.close()
         self.stopped[running.name] = StoppedNamespace(

@@ -88,17 +88,22 @@ def check_namespace_name(name: object) -> str:
 
 def _load(text: str) -> dict[str, Any]:
     if len(text) > CONFIG_LENGTH_MAX:
-        raise ConfigurationError(f"the file has more than {CONFIG_LENGTH_MAX} characters")
+        raise ConfigurationError(
+            f"the file has more than {CONFIG_LENGTH_MAX} characters", hint="Split it in two"
+        )
     try:
         document = json.loads(
             _STRING_OR_COMMENT.sub(_without_comment, text), object_pairs_hook=_without_doubles
         )
     except json.JSONDecodeError as error:
         raise ConfigurationError(
-            f"line {error.lineno} of the file is not JSON: {error.msg}"
+            f"line {error.lineno} of the file is not JSON: {error.msg}",
+            hint="Comments are allowed, anything else is as in JSON",
         ) from error
     except RecursionError:
-        raise ConfigurationError("the file is nested too deeply") from None
+        raise ConfigurationError(
+            "the file is nested too deeply", hint="Check its brackets"
+        ) from None
     return as_object(document, "the file")
 
 
@@ -113,7 +118,9 @@ def _without_doubles(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(values) != len(pairs):
         names = [name for name, _ in pairs]
         double = next(name for name in names if names.count(name) > 1)
-        raise ConfigurationError(f"{shown(double)} stands twice in one object of the file")
+        raise ConfigurationError(
+            f"{shown(double)} stands twice in one object of the file", hint="Leave one of them out"
+        )
     return values
 
 

@@ -71,19 +71,21 @@ def expect_distinct(names: list[str], what: str) -> None:
     seen: set[str] = set()
     for name in names:
         if name in seen:
-            raise ConfigurationError(f"there are two {what} named {name!r}")
+            raise ConfigurationError(
+                f"there are two {what} named {name!r}", hint="Rename or remove one"
+            )
         seen.add(name)
 
 
 def as_object(value: Any, place: str) -> dict[str, Any]:
     if not isinstance(value, dict):
-        raise ConfigurationError(f"{place} is missing or not an object")
+        raise ConfigurationError(f"{place} is missing or not an object", hint="Write { … } there")
     return value
 
 
 def as_list(value: Any, place: str) -> list[Any]:
     if not isinstance(value, list):
-        raise ConfigurationError(f"{place} is missing or not a list")
+        raise ConfigurationError(f"{place} is missing or not a list", hint="Write [ … ] there")
     return value
 
 
@@ -108,7 +110,7 @@ def settings_of(values: Mapping[str, Any], readers: Mapping[str, Reader], place:
 def name_of(values: Mapping[str, Any], what: str) -> str:
     name = values.get("Name")
     if not isinstance(name, str):
-        raise ConfigurationError(f"{what} has no Name")
+        raise ConfigurationError(f"{what} has no Name", hint="Give it one")
     return name
 
 

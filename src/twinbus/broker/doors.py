@@ -26,6 +26,7 @@ from twinbus.errors import ConfigurationError
 
 # Connections that wait for us to accept them: enough for a fleet that comes back at once.
 BACKLOG = 1_024
+PORT_MAX = 65_535
 # Connections accepted in one turn of the loop; then whoever is inside has a turn.
 ACCEPTS_PER_TURN = 64
 # How long a door rests when there is no descriptor left for another connection.
@@ -291,6 +292,8 @@ class Door:
 
 async def bind(host: str, port: int) -> list[socket.socket]:
     """Listening sockets on every address of the host, all on one port; 0 takes a free one."""
+    if not 0 <= port <= PORT_MAX:
+        raise ConfigurationError(f"{port} is not a port", hint=f"Use a number from 0 to {PORT_MAX}")
     try:
         found = await asyncio.get_running_loop().getaddrinfo(
             host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE

@@ -28,7 +28,9 @@ class Thresholds:
         for name in ("entity_messages_per_s_max", "namespace_messages_per_s_max"):
             rate = getattr(self, name)
             if rate is not None and not rate > 0:
-                raise ConfigurationError(f"{name} must be above 0, not {rate!r}")
+                raise ConfigurationError(
+                    f"{name} must be above 0, not {rate!r}", hint="Leave it out for no limit"
+                )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,7 +66,7 @@ class BrokerOptions:
         self._check_tls()
         if self.audit and self.metering_path is None:
             raise ConfigurationError(
-                "an audit log needs a place", hint="Set data_directory or metering_directory"
+                "an audit log needs a place", hint="Name a data directory, or one for metering"
             )
 
     @property

@@ -19,6 +19,7 @@ from twinbus.broker.entities import fates
 from twinbus.broker.entities.chunk import span_mask
 from twinbus.broker.entities.queue import Queue
 from twinbus.broker.entities.witness import Happening
+from twinbus.broker.own_changes import FutureTicket
 from twinbus.broker.store.port import LoadedChunk, ScheduledRow, Store
 from twinbus.errors import TwinbusError
 
@@ -136,7 +137,8 @@ class _Purge:
         """Read, and act on what was read before anybody else can."""
         if self._queue.is_deleted:
             raise PurgeInterrupted(
-                f"the queue {self._queue.description.path!r} was deleted while it was emptied"
+                f"the queue {self._queue.description.path!r} was deleted while it was emptied",
+                hint="If there is a new one of that name, purge it too",
             )
         done: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
 
@@ -151,7 +153,7 @@ class _Purge:
     async def _stored(self) -> None:
         """Wait until what was marked as gone is gone on disk."""
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._queue.batch.tickets.append(_Awaited(done))
+        self._queue.batch.tickets.append(FutureTicket(done))
         self._namespace.touch(self._queue)
         await done
         if self._progress is not None:
@@ -172,18 +174,3 @@ class _Unheard:
     def stored(self, seqs: range) -> None: ...
 
     def failed(self, error: Exception) -> None: ...
-
-
-class _Awaited:
-    """A coroutine waits for the commit."""
-
-    def __init__(self, done: asyncio.Future[None]) -> None:
-        self._done = done
-
-    def stored(self, seqs: range) -> None:
-        if not self._done.done():
-            self._done.set_result(None)
-
-    def failed(self, error: Exception) -> None:
-        if not self._done.done():
-            self._done.set_exception(error)

@@ -52,7 +52,9 @@ class RunningTopics:
     def _expect_topic(self, path: str) -> Topic:
         topic = self.topic(path)
         if topic is None:
-            raise ConfigurationError(f"There is no topic {path!r} in {self.name!r}")
+            raise ConfigurationError(
+                f"There is no topic {path!r} in {self.name!r}", hint="Create it first"
+            )
         return topic
 
     # -- subscriptions --------------------------------------------------------------------
@@ -92,7 +94,8 @@ class RunningTopics:
         subscription = self.subscription(topic, name)
         if subscription is None:
             raise ConfigurationError(
-                f"There is no subscription {name!r} of the topic {topic!r} in {self.name!r}"
+                f"There is no subscription {name!r} of the topic {topic!r} in {self.name!r}",
+                hint="Create it first",
             )
         return subscription
 

@@ -93,8 +93,8 @@ class AdminClient:
 
     # -- requests -------------------------------------------------------------------------
 
-    def get(self, path: str, json: Any = None) -> Any:
-        return self.ask("GET", path, json)
+    def get(self, path: str) -> Any:
+        return self.ask("GET", path)
 
     def post(self, path: str, json: Any = None) -> Any:
         return self.ask("POST", path, json)
@@ -102,8 +102,8 @@ class AdminClient:
     def put(self, path: str, json: Any = None) -> Any:
         return self.ask("PUT", path, json)
 
-    def delete(self, path: str, json: Any = None) -> Any:
-        return self.ask("DELETE", path, json)
+    def delete(self, path: str) -> Any:
+        return self.ask("DELETE", path)
 
     def ask(self, method: str, path: str, json: Any = None) -> Any:
         """One request; the JSON of its answer, None if it has none. Raises TwinbusError."""
@@ -122,6 +122,7 @@ class AdminClient:
     def _exchange(self, method: str, path: str, json: Any) -> tuple[int, bytes]:
         # Imported here, because every start of the broker would wait for it otherwise.
         import http.client
+        import ssl
 
         body = None if json is None else json_text.dumps(json).encode()
         headers = {"Authorization": self._token(), "Accept": "application/json"}
@@ -132,6 +133,11 @@ class AdminClient:
             connection.request(method, path, body, headers)
             response = connection.getresponse()
             return response.status, response.read(ANSWER_BYTES_MAX)
+        except ssl.SSLCertVerificationError as error:
+            raise AdminUnreachable(
+                f"the certificate of {self.url} is not trusted: {error.verify_message}",
+                hint="Set SSL_CERT_FILE to the authority's file, which `twinbus serve` names",
+            ) from error
         except (OSError, http.client.HTTPException) as error:
             reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
             raise AdminUnreachable(

@@ -19,6 +19,7 @@ from twinbus.cli.admin_client import (
     AdminNamespace,
     AdminUrl,
 )
+from twinbus.cli.output import check_output, counted
 from twinbus.errors import ConfigurationError
 
 queue_app = typer.Typer(
@@ -55,7 +56,7 @@ def purge(
     namespace: AdminNamespace = None,
 ) -> None:
     """Remove the messages of a queue; those that a receiver holds are left to it."""
-    _check_output(output)
+    check_output(output, "text")
     client = AdminClient.from_options(admin, connection_string, namespace)
     where = f"the dead-letter queue of {path!r}" if dead_letters else repr(path)
     address = client.in_namespace(f"queues/{path}/purge")
@@ -65,14 +66,17 @@ def purge(
         "scheduled": not keep_scheduled,
     }
     count = client.post(address, {**wanted, "dry_run": True})["removed_count"]
+    found = counted(count, "message")
     if dry_run:
-        _say(output, {"would_remove": count}, f"{count} messages would be removed from {where}")
+        _say(output, {"would_remove": count}, f"{found} would be removed from {where}")
         return
-    _confirm(yes, f"Remove {count} messages from {where} for good?")
+    _confirm(yes, f"Remove {found} from {where} for good?")
     purged = client.post(address, wanted)
     held = purged["locked_count"]
-    rest = f"; {held} are held by receivers and were left" if held else ""
-    _say(output, purged, f"{purged['removed_count']} messages removed from {where}{rest}")
+    rest = f"; receivers hold {counted(held, 'message')}, which stay" if held else ""
+    _say(
+        output, purged, f"{counted(purged['removed_count'], 'message')} removed from {where}{rest}"
+    )
 
 
 def reset(
@@ -87,19 +91,36 @@ def reset(
     namespace: AdminNamespace = None,
 ) -> None:
     """Remove all messages of a namespace, and its queues, topics and subscriptions."""
-    _check_output(output)
+    check_output(output, "text")
     client = AdminClient.from_options(admin, connection_string, namespace)
     name = client.namespace
     what = "all messages" if keep_entities else "all messages and entities"
     if dry_run:
-        queues = client.get(client.in_namespace("queues"))
-        shown = {"would_remove": what, "queues": [each["path"] for each in queues]}
-        _say(output, shown, f"{what} of {name!r} would be removed ({len(queues)} queues)")
+        _show_what_goes(client, output, what)
         return
     _confirm(yes, f"Remove {what} of the namespace {name!r} for good?")
     done = client.post(client.in_namespace("reset"), {"keep_entities": keep_entities})
     fate = "emptied" if keep_entities else "removed"
-    _say(output, done, f"{done['entity_count']} entities of {name!r} {fate}")
+    _say(
+        output, done, f"{done['entity_count']} queues, topics and subscriptions {fate} in {name!r}"
+    )
+
+
+def _show_what_goes(client: AdminClient, output: str, what: str) -> None:
+    queues = [each["path"] for each in client.get(client.in_namespace("queues"))]
+    topics = client.get(client.in_namespace("topics"))
+    inside = sum(each["subscription_count"] for each in topics)
+    values = {
+        "would_remove": what,
+        "queues": queues,
+        "topics": [each["path"] for each in topics],
+        "subscription_count": inside,
+    }
+    counts = (
+        f"{counted(len(queues), 'queue')}, {counted(len(topics), 'topic')}, "
+        f"{counted(inside, 'subscription')}"
+    )
+    _say(output, values, f"{what} of {client.namespace!r} would be removed: {counts}")
 
 
 def _confirm(is_given: bool, question: str) -> None:
@@ -111,11 +132,6 @@ def _confirm(is_given: bool, question: str) -> None:
             hint="Give --yes, or --dry-run to see what would be removed",
         )
     typer.confirm(question, abort=True)
-
-
-def _check_output(output: str) -> None:
-    if output not in ("text", "json"):
-        raise ConfigurationError(f"--output cannot be {output!r}", hint="Use text or json")
 
 
 def _say(output: str, values: dict[str, Any], text: str) -> None:

@@ -17,6 +17,7 @@ from twinbus.cli.admin_client import (
     AdminNamespace,
     AdminUrl,
 )
+from twinbus.cli.output import check_output, counted
 from twinbus.cli.tables import show_table
 from twinbus.errors import ConfigurationError
 
@@ -69,7 +70,7 @@ def add(
         options["starts_after_s"] = seconds(after)
     scope = {"entity": entity, "subsystem": subsystem, "partition": partition}
     # Checked here first: what is wrong is said without a broker, too.
-    _check_output(output)
+    check_output(output, "table")
     fault = Fault.from_json({**options, "kind": kind, "scope": scope})
     client = AdminClient.from_options(admin, connection_string, namespace)
     added = client.post(client.in_namespace("faults"), fault.to_json())
@@ -99,13 +100,13 @@ def clear(
     client = AdminClient.from_options(admin, connection_string, namespace)
     path = "faults" if fault_id is None else f"faults/{fault_id}"
     cleared = client.delete(client.in_namespace(path))["cleared"]
-    typer.echo(f"{cleared} cleared")
+    typer.echo(f"{counted(cleared, 'fault')} cleared")
 
 
 @fault_app.command("kinds")
 def kinds(output: Output = "table") -> None:
     """Show every kind of failure with its options."""
-    _check_output(output)
+    check_output(output, "table")
     if output == "json":
         told = {
             name: {"summary": kind.summary, "options": sorted(kind.options)}
@@ -164,15 +165,13 @@ def _settings(texts: list[str]) -> dict[str, Any]:
     return found
 
 
-def _check_output(output: str) -> None:
-    if output not in ("table", "json"):
-        raise ConfigurationError(f"--output cannot be {output!r}", hint="Use table or json")
-
-
 def _show(faults: list[dict[str, Any]], output: str) -> None:
-    _check_output(output)
+    check_output(output, "table")
     if output == "json":
         typer.echo(json.dumps(faults))
+        return
+    if not faults:
+        typer.echo("no fault is switched on")
         return
     columns = ("id", "kind", "how", "where", "phase", "remaining", "hits")
     show_table(columns, [_row(each) for each in faults])

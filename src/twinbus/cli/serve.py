@@ -17,6 +17,7 @@ import typer
 
 from twinbus.broker.broker import LOOPBACK_NAMES, Broker, NamespaceSpec
 from twinbus.broker.options import BrokerOptions, Thresholds
+from twinbus.cli.output import check_output
 from twinbus.cli.wanted import namespace_specs, parse_port
 from twinbus.clock import AdjustableClock, Clock, SystemClock
 from twinbus.errors import ConfigurationError
@@ -107,7 +108,7 @@ def serve(
         typer.Option("--adjustable-clock", help="Let tests move the broker's clock over HTTP."),
     ] = False,
     disk_free_mb: Annotated[
-        int, typer.Option(help="Refuse sends (server busy) below this much free disk.")
+        int, typer.Option(help="Refuse sends (server busy) below this much free disk.", min=0)
     ] = 256,
     entity_rate: Annotated[
         float | None,
@@ -119,8 +120,8 @@ def serve(
     ] = None,
 ) -> None:
     """Run a durable Service Bus broker that the stock Azure SDKs can use."""
-    if output not in ("text", "json"):
-        raise ConfigurationError(f"--output cannot be {output!r}", hint="Use text or json")
+    check_output(output, "text")
+    _check_metering(metering)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     specs = namespace_specs(namespace or [], queue or [], topic or [], subscription or [], config)
     specs = _with_tls_ports(specs, tls_port or [])
@@ -142,6 +143,18 @@ def serve(
     )
     clock = AdjustableClock() if adjustable_clock else SystemClock()
     _run(_serve(options, specs, output, clock))
+
+
+def _check_metering(directory: Path | None) -> None:
+    """Trouble with a log stops nothing later on, so a wrong option has to be told now."""
+    try:
+        if directory is not None:
+            directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigurationError(
+            f"--metering {str(directory)!r} cannot be used: {error.strerror}",
+            hint="Choose a directory in which you may write",
+        ) from error
 
 
 def _run(main: Any) -> None:

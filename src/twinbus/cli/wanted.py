@@ -108,4 +108,7 @@ def _text_of(path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigurationError(f"{str(path)!r} cannot be read: {error}") from error
+        reason = getattr(error, "strerror", None) or "it is not UTF-8"
+        raise ConfigurationError(
+            f"{str(path)!r} cannot be read: {reason}", hint="Check the path given with --config"
+        ) from error

@@ -152,7 +152,9 @@ class RuleSet:
     def _expect(self, name: str) -> AuthorizationRule:
         rule = self.find(name)
         if rule is None:
-            raise ConfigurationError(f"there is no access rule named {name[:60]!a}")
+            raise ConfigurationError(
+                f"there is no access rule named {name[:60]!a}", hint="List them first"
+            )
         return rule
 
 

@@ -188,7 +188,10 @@ class QueueDescription:
         known = {item.name for item in fields(cls)}
         for key in values:
             if key not in known:
-                raise ConfigurationError(f"a {cls.kind} has no property {key[:60]!a}")
+                raise ConfigurationError(
+                    f"a {cls.kind} has no property {key[:60]!a}",
+                    hint=f"It has: {', '.join(sorted(known))}",
+                )
         if "path" not in values:
             raise ConfigurationError(f"a {cls.kind} description has no path")
         typed = dict(values)

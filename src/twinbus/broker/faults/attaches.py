@@ -12,7 +12,6 @@ from twinbus.broker.faults.sends import failure
 if TYPE_CHECKING:
     from twinbus.broker.attaching import AnyEnd
 
-MANAGEMENT_SUFFIX = "/$management"
 SUB_QUEUE_MARK = "/$"
 
 

@@ -34,8 +34,12 @@ class DataDirectory:
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
-        _make_private_directory(self.path)
-        self._lock_file: int | None = _lock(self.path / "lock", self.path)
+        self._lock_file: int | None = None
+        try:
+            _make_private_directory(self.path)
+            self._lock_file = _lock(self.path / "lock", self.path)
+        except OSError as error:
+            raise _unusable(self.path, error.strerror) from error
 
     def namespace_store_path(self, name: str) -> Path:
         """Where the store of a namespace lives; its directory exists afterwards."""
@@ -107,8 +111,15 @@ def _make_private_directory(path: Path) -> None:
         Disk().sync_directory(path.parent)
     except FileExistsError:
         if not path.is_dir():
-            raise ConfigurationError(f"{os.fspath(path)!r} is not a directory") from None
+            raise _unusable(path, "it is not a directory") from None
     os.chmod(path, _PRIVATE_DIRECTORY)
+
+
+def _unusable(path: Path, reason: str | None) -> ConfigurationError:
+    return ConfigurationError(
+        f"the directory {os.fspath(path)!r} cannot be used: {reason}",
+        hint="Choose one in which you may write",
+    )
 
 
 def _lock(lock_path: Path, directory: Path) -> int:

@@ -1,0 +1,94 @@
+"""What the desks of the JSON administration share: who may ask, what is in it, how it is told.
+
+Rule 1: a stranger learns nothing, not even which namespaces exist or are stopped.
+Rule 2: refusals are those of the administration protocol (administration/refusals.py); here they
+        are answered as one JSON object with a sentence.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+
+from twinbus.broker.access.claims import Claim
+from twinbus.broker.administration.access import grant_of
+from twinbus.broker.administration.refusals import Refused, status_of
+from twinbus.broker.administration.request_gate import BODY_BYTES_MAX
+from twinbus.broker.broker import Broker, RunningNamespace
+from twinbus.broker.entities.queue import Queue
+from twinbus.broker.stopped import StoppedNamespace
+from twinbus.errors import AccessDenied, TwinbusError
+
+__all__ = ["NEEDS_MANAGE", "as_json", "check_access", "json_body", "namespace_of", "queue_as_json"]
+
+# The same answer for a name that nobody has and for a bad token.
+NEEDS_MANAGE = (
+    "A token with the claim Manage is needed. Check the name of the namespace and the key."
+)
+
+
+def namespace_of(broker: Broker, request: Request) -> RunningNamespace:
+    """The namespace that a request is about, if it runs and its caller may manage it."""
+    name = request.path_params["namespace"].lower()
+    running = broker.namespaces.get(name)
+    if running is not None:
+        check_access(request, running)
+        return running
+    stopped = broker.stopped.get(name)
+    if stopped is None:
+        raise Refused(401, NEEDS_MANAGE)
+    check_access(request, stopped)
+    raise Refused(409, f"The namespace {name!r} is stopped. Start it first.")
+
+
+def check_access(request: Request, namespace: RunningNamespace | StoppedNamespace) -> None:
+    """Raise unless the caller may manage the whole namespace."""
+    try:
+        grant = grant_of(request, namespace.access)
+    except AccessDenied as error:
+        raise Refused(401, str(error)) from error
+    if grant.segments or Claim.MANAGE not in grant.claims:
+        raise Refused(
+            403, "The claim Manage on the namespace is missing. Use a key whose rule has it."
+        )
+
+
+async def json_body(request: Request) -> dict[str, Any]:
+    """The JSON object in a request's body; empty when there is no body."""
+    body = b""
+    async for part in request.stream():
+        body += part
+        if len(body) > BODY_BYTES_MAX:
+            raise Refused(413, f"The body has more than {BODY_BYTES_MAX} bytes. Send less.")
+    if not body:
+        return {}
+    try:
+        values = json.loads(body)
+    except (ValueError, RecursionError) as error:
+        raise Refused(400, "The body is not valid JSON. Send one JSON object.") from error
+    if not isinstance(values, dict):
+        raise Refused(400, "The body is not a JSON object. Send one, in braces.")
+    return values
+
+
+def as_json(_request: Request, error: Exception) -> Response:
+    """How a refusal is answered."""
+    assert isinstance(error, Refused | TwinbusError)
+    return JSONResponse({"error": str(error)}, status_code=status_of(error))
+
+
+def queue_as_json(queue: Queue) -> dict[str, Any]:
+    """A queue's properties and counts."""
+    dead = queue.dead_letters
+    return {
+        **queue.description.to_public_dict(),
+        "active_message_count": queue.active_count,
+        "deferred_message_count": queue.deferred_count,
+        "scheduled_message_count": queue.scheduled_count,
+        "dead_letter_message_count": 0 if dead is None else dead.message_count,
+        "locked_message_count": queue.locked_count,
+        "size_in_bytes": queue.byte_count + (0 if dead is None else dead.byte_count),
+    }

@@ -62,7 +62,7 @@ async def json_body(request: Request) -> dict[str, Any]:
     async for part in request.stream():
         body += part
         if len(body) > BODY_BYTES_MAX:
-            raise Refused(413, f"The body has more than {BODY_BYTES_MAX} bytes. Send less.")
+            raise Refused(413, f"The body must have at most {BODY_BYTES_MAX} bytes.")
     if not body:
         return {}
     try:
@@ -70,7 +70,7 @@ async def json_body(request: Request) -> dict[str, Any]:
     except (ValueError, RecursionError) as error:
         raise Refused(400, "The body is not valid JSON. Send one JSON object.") from error
     if not isinstance(values, dict):
-        raise Refused(400, "The body is not a JSON object. Send one, in braces.")
+        raise Refused(400, "The body must be a JSON object.")
     return values
 
 

@@ -3,6 +3,7 @@
     TwinbusError
     ├── ConfigurationError (also a ValueError)   the caller gave something we cannot use
     │   ├── ConnectionStringError                names the key that is wrong, never its value
+    │   ├── EntityExists                         a name that a queue or topic has already
     │   └── InvalidEntityPath                    a queue or topic name that no namespace would take
     ├── AccessDenied                             a token that does not open this door
     ├── FilterError                              a rule that cannot be worked out for a message
@@ -26,6 +27,7 @@ __all__ = [
     "AccessDenied",
     "ConfigurationError",
     "ConnectionStringError",
+    "EntityExists",
     "FilterError",
     "InvalidEntityPath",
     "StoreCorrupt",
@@ -75,6 +77,14 @@ class ConnectionStringError(ConfigurationError):
     def __init__(self, sentence: str, *, key: str | None = None, hint: str = "") -> None:
         self.key = key
         super().__init__(sentence, hint=hint)
+
+
+class EntityExists(ConfigurationError):
+    """An entity cannot be made, because one has that name."""
+
+    def __init__(self, *, kind: str, path: str) -> None:
+        self.kind, self.path = kind, path
+        super().__init__(f"The {kind} {path!r} exists already", hint="Choose another name")
 
 
 class InvalidEntityPath(ConfigurationError):

@@ -142,10 +142,6 @@ class AdminDesk:
         namespace = self.namespace_of(request)
         values = await json_body(request)
         description = QueueDescription.from_dict({**values, "path": request.path_params["path"]})
-        if namespace.queue(description.path) is not None:
-            raise Refused(
-                409, f"The queue {description.path!r} exists already. Change it with PATCH."
-            )
         queue = await namespace.create_queue(description)
         return JSONResponse(queue_as_json(queue), status_code=201)
 

@@ -84,8 +84,6 @@ class TopicDesk:
     async def put_topic(self, request: Request) -> Response:
         namespace, path = self._namespace(request), request.path_params["topic"]
         description = TopicDescription.from_dict({**await json_body(request), "path": path})
-        if namespace.topic(description.path) is not None:
-            raise Refused(409, f"The topic {description.path!r} exists already. Delete it first.")
         topic = await namespace.create_topic(description)
         return JSONResponse(topic_as_json(topic), status_code=201)
 
@@ -117,10 +115,6 @@ class TopicDesk:
         rules = _rules(values.pop("rules", None))
         path = f"{topic.description.display_path}/subscriptions/{name}"
         description = SubscriptionDescription.from_dict({**values, "path": path})
-        if name.lower() in topic.subscriptions:
-            raise Refused(
-                409, f"The subscription {description.path!r} exists already. Delete it first."
-            )
         made = await self._namespace(request).create_subscription(description, rules)
         return JSONResponse(subscription_as_json(made), status_code=201)
 

@@ -36,7 +36,7 @@ from twinbus.broker.store.port import (
     Recovered,
     SeenRow,
 )
-from twinbus.errors import ConfigurationError
+from twinbus.errors import ConfigurationError, EntityExists
 
 KIND_QUEUE = QueueDescription.kind
 KIND_TOPIC = TopicDescription.kind
@@ -178,10 +178,7 @@ class Catalogue:
         """
         existing = self._machines.get(description.path)
         if existing is not None:
-            raise ConfigurationError(
-                f"The {existing.description.kind} {description.path!r} exists already",
-                hint="Choose another name",
-            )
+            raise EntityExists(kind=existing.description.kind, path=description.path)
         check_forwarding(description, self._descriptions())
         queue_id = self._take_id()
         dead_id = 0 if isinstance(description, TopicDescription) else self._take_id()

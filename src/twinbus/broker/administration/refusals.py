@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from twinbus.errors import AccessDenied, ConfigurationError, TwinbusError
+from twinbus.errors import AccessDenied, ConfigurationError, EntityExists, TwinbusError
 
 __all__ = ["Refused", "status_of"]
 
@@ -21,6 +21,8 @@ def status_of(error: Refused | TwinbusError) -> int:
         return error.status
     if isinstance(error, AccessDenied):
         return 401
+    if isinstance(error, EntityExists):
+        return 409
     if isinstance(error, ConfigurationError):
         return 400
     # The disk is full or failed: the clients' own retries may bridge that.

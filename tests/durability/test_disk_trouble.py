@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -19,6 +20,7 @@ from twinbus.amqp.sections import Message
 from twinbus.amqp.types import Symbol, Timestamp
 from twinbus.broker import namespace as namespace_module
 from twinbus.broker.entities.description import QueueDescription
+from twinbus.broker.purging import PurgeInterrupted
 from twinbus.errors import ConfigurationError, StoreFailed, StoreFull
 
 # Long enough that an answer that comes too early would have come.
@@ -291,6 +293,41 @@ def test_a_disk_that_cannot_be_read_ends_the_namespace(broker: BrokerThread) -> 
 
         assert client.wait_for(ConnectionClosed).error is not None
     assert broker.health()[0] == 503
+
+
+def test_a_late_read_of_a_deleted_queue_harms_nobody(broker: BrokerThread) -> None:
+    """M8: housekeeping takes its rows away table by table; what is left is no damage."""
+    namespace = broker.namespace
+    doomed = broker.run(lambda: namespace.create_queue("doomed"))
+    orders = namespace.queue("orders")
+    assert orders is not None
+    with broker.client() as client:
+        assert client.send(client.attach_sender("doomed"), payload("a")) == Accepted()
+
+        # Given reads of a queue, for a receiver and for a purge, behind one that takes its time
+        goes_on = threading.Event()
+
+        async def keep_reader_busy() -> None:
+            namespace.access.read(orders, lambda _store: goes_on.wait(20), lambda _result: None)
+
+        broker.run(keep_reader_busy)
+        client.attach_receiver("doomed").grant(10)
+        client.pump(0.1)
+        purge = broker.start(lambda: namespace.purge("doomed"))
+        until(lambda: doomed.shelf.grace._begun - doomed.shelf.grace._ended >= 2, "both wait")
+
+        # When the queue is deleted, and the reads find something half
+        broker.run(lambda: namespace.delete_queue("doomed"))
+        broker.store.reads_fail = True
+        goes_on.set()
+        with pytest.raises(PurgeInterrupted):
+            purge.result(10)
+        broker.store.reads_fail = False
+
+        # Then the broker goes on
+        assert sent(client, "b") == Accepted()
+        assert [body for body, _id in received(client, 1)] == ["b"]
+    assert broker.health()[0] == 200
 
 
 def test_a_deleted_queue_leaves_no_timer_behind(broker: BrokerThread) -> None:

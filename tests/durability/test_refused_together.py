@@ -166,6 +166,37 @@ def test_messages_do_not_go_on_to_a_queue_that_may_be_refused(broker: BrokerThre
         assert bodies(client, "target", 3) == ["a", "b", "c"]
 
 
+def test_two_forwards_that_begin_together_make_no_circle(broker: BrokerThread) -> None:
+    """M3: each is allowed alone; together their messages would go round for ever."""
+    # Given two queues
+    namespace = broker.namespace
+    for path in ("a", "b", "c"):
+        broker.run(partial(namespace.create_queue, path))
+
+    # When both are to forward to each other, and one of them once more after it was deleted
+    broker.store.hold()
+    wanted = [("a", "b"), ("b", "a"), ("c", "b")]
+    changes = [
+        broker.start(
+            partial(namespace.update_queue, QueueDescription(path=path, forward_to=target))
+        )
+        for path, target in wanted
+    ]
+    assert broker.store.is_waiting.wait(10)
+    deleted = broker.start(lambda: namespace.delete_queue("c"))
+    until(lambda: namespace.queue("c") is None, "it is gone")
+    broker.store.let_go()
+    deleted.result(10)
+
+    # Then the first one holds, the second is refused, and nobody changes what is gone
+    changes[0].result(10)
+    with pytest.raises(ConfigurationError, match="circle"):
+        changes[1].result(10)
+    with pytest.raises(ConfigurationError, match="deleted meanwhile"):
+        changes[2].result(10)
+    assert broker.health()[0] == 200
+
+
 def test_a_moved_message_outlives_the_refused_send_of_its_duplicate(
     broker: BrokerThread, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -12,15 +12,17 @@ Rule 3: a subscription lives and dies with its topic, a rule with its subscripti
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractAsyncContextManager, contextmanager, nullcontext
 from random import Random
+from typing import Any
 
 from twinbus.broker.catalogue_rules import KIND_RULE, RuleRows, rule_of
 from twinbus.broker.entities.changes import check_change
 from twinbus.broker.entities.description import QueueDescription
 from twinbus.broker.entities.filters import RuleDescription, default_rule
-from twinbus.broker.entities.forwarding import check_forwarding
+from twinbus.broker.entities.forwarding import check_forwarding, targets_of
 from twinbus.broker.entities.history import History
 from twinbus.broker.entities.queue import Queue
 from twinbus.broker.entities.topic import Subscription, Topic
@@ -64,6 +66,7 @@ class Catalogue:
         self._next_queue_id = recovered.next_queue_id
         self._machines: dict[str, Queue] = {}
         self._unborn: set[Queue] = set()
+        self._changing_ways = asyncio.Lock()
         self.dirty: dict[Queue, None] = {}
         self.rules = RuleRows(self._take_id)
         self._recover(recovered)
@@ -203,8 +206,15 @@ class Catalogue:
         finally:
             self._unborn.discard(queue)
 
+    def one_way_at_a_time(self, description: QueueDescription) -> AbstractAsyncContextManager[Any]:
+        """Two forwards that are each allowed may be a circle together: one after the other."""
+        return self._changing_ways if targets_of(description) else nullcontext()
+
     def ops_to_update(self, queue: Queue, description: QueueDescription) -> list[Op]:
         """What must be stored before an entity that exists is described so."""
+        if queue.is_deleted:
+            path = queue.description.path
+            raise ConfigurationError(f"The {queue.description.kind} {path!r} was deleted meanwhile")
         check_change(queue.description, description)
         check_forwarding(description, self._descriptions())
         return [PutEntity(_row(queue.queue_id, description))]

@@ -321,8 +321,17 @@ class Namespace:
 
     # -- reading --------------------------------------------------------------------------
 
-    def read(self, queue: Queue, job: Callable[[Store], Any], done: Callable[[Any], None]) -> None:
-        """Read on the reader's thread; ``done`` gets the result before anything is forgotten."""
+    def read(
+        self,
+        queue: Queue,
+        job: Callable[[Store], Any],
+        done: Callable[[Any], None],
+        lost: Callable[[], None] | None = None,
+    ) -> None:
+        """Read on the reader's thread; ``done`` gets the result before anything is forgotten.
+
+        ``lost`` is called instead if there will be none.
+        """
         queue.shelf.grace.begin_read()
         self._read_count += 1
 
@@ -330,9 +339,12 @@ class Namespace:
             try:
                 if error is None:
                     done(result)
-                else:
+                elif not queue.is_deleted:
+                    # Of a deleted one, housekeeping may have taken half away: that is no damage.
                     logger.critical("namespace %s cannot be read: %s", self.name, error)
                     self._fail(error)
+                if error is not None and lost is not None:
+                    lost()
             finally:
                 self._read_count -= 1
                 queue.shelf.grace.end_read()
@@ -346,13 +358,14 @@ class Namespace:
         self, description: QueueDescription, rules: Sequence[RuleDescription] | None = None
     ) -> Queue:
         """Make a queue, topic or subscription; it exists on disk when this returns."""
-        queue, ops = self.make(description, rules)
-        with self.catalogue.unborn(queue):
-            try:
-                await self.written(ops)
-            except TwinbusError:
-                self.withdraw(queue)
-                raise
+        async with self.catalogue.one_way_at_a_time(description):
+            queue, ops = self.make(description, rules)
+            with self.catalogue.unborn(queue):
+                try:
+                    await self.written(ops)
+                except TwinbusError:
+                    self.withdraw(queue)
+                    raise
         self.caretakers.look_at(queue)
         return queue
 
@@ -371,8 +384,9 @@ class Namespace:
             created_at_ms=queue.description.created_at_ms,
             updated_at_ms=self.now().wall_ms,
         )
-        await self.written(self.catalogue.ops_to_update(queue, description))
-        self.catalogue.update(queue, description)
+        async with self.catalogue.one_way_at_a_time(description):
+            await self.written(self.catalogue.ops_to_update(queue, description))
+            self.catalogue.update(queue, description)
         self.caretakers.look_at(queue)
         for peer in list(self.peers):
             peer.recheck()

@@ -135,11 +135,13 @@ class _Purge:
 
     async def _read(self, job: Callable[[Store], Any], act: Callable[[Any], None]) -> Any:
         """Read, and act on what was read before anybody else can."""
+        path = self._queue.description.path
+        interrupted = PurgeInterrupted(
+            f"the queue {path!r} was deleted while it was emptied",
+            hint="If there is a new one of that name, purge it too",
+        )
         if self._queue.is_deleted:
-            raise PurgeInterrupted(
-                f"the queue {self._queue.description.path!r} was deleted while it was emptied",
-                hint="If there is a new one of that name, purge it too",
-            )
+            raise interrupted
         done: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
 
         def found(rows: Any) -> None:
@@ -147,7 +149,11 @@ class _Purge:
             if not done.done():
                 done.set_result(rows)
 
-        self._namespace.read(self._queue, job, found)
+        def lost() -> None:
+            if not done.done():
+                done.set_exception(self._namespace.failure or interrupted)
+
+        self._namespace.read(self._queue, job, found, lost)
         return await done
 
     async def _stored(self) -> None:

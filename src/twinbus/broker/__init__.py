@@ -1,24 +1,27 @@
 """The embedded, durable Service Bus broker.
 
 broker.py      Broker: start it, stop it, its namespaces and connection strings
-admin.py       the HTTP side: health and administration
+admin.py       the HTTP side in JSON: health, queues, access; beside it admin_topics.py,
+               admin_purge.py, admin_faults.py, and admin_requests.py, which they share
 entrance.py    the ports of a namespace and of the administration; doors.py tells AMQP, HTTP and
                TLS apart, http_side.py speaks HTTP, tls/ has the certificate
 administration/ what the stock administration client speaks
 namespace.py   one namespace: its queues, its store, its commits
 lookups.py     what queue machines ask of the store
 catalogue.py   the entities of a namespace by name, catalogue_rules.py their rules,
-               running_topics.py what an administrator can do with topics
+               running_topics.py what an administrator can do with topics,
+               config_*.py the emulator's file
 peer.py        one client connection, with attaching, sending, receiving, settling,
-               replies, cbs, management, sessions (links, desk) beside it; admission (its tokens),
-               input_gate (whether it is read from), offences (what the log says)
+               replies, answers, cbs, management, peeking, session_links and session_desk beside
+               it; admission (its tokens), input_gate (whether it is read from), offences (what the
+               log says)
 ingest.py      bytes from a sender to a stored message; delivery.py the way back
 throttle.py    when to say ServerBusy
 caretakers.py  what entities do by themselves: forwarding.py, idleness.py (deletion when idle)
-purging.py     emptying a queue; resetting.py a namespace; admin_purge.py both over HTTP
-faults/        failures that can be switched on; admin_faults.py over HTTP; stopped.py what is
-               left of a namespace that was stopped
-entities/      pure: what a queue does
+purging.py     emptying a queue; resetting.py a namespace
+metering/      what was done, counted
+faults/        failures that can be switched on; stopped.py what is left of a stopped namespace
+entities/      pure: what a queue, a topic and a session do
 store/         where it is kept
 access/        who may do what
 """

@@ -6,7 +6,11 @@ batch.py        what is to be written next; writing.py turns it into store opera
 shelf.py        which chunks are in memory; grace.py when one may be forgotten
 chunk.py        a run of messages and its masks; record.py its stored form
 returned.py     messages that came back; consumer.py who receives, and whose turn it is
-locks.py        who holds what, until when
+locks.py        who holds what, until when; lock_loss.py all of them at once
+lane.py         what is handed out next; handing_out.py to whom; sessions.py who holds which session
+history.py      the ids of a window: duplicates; partitions.py which partition a message belongs to
+forwarding.py   where messages may go on to; facts.py the ids that some queues must know
+changes.py      which properties are for life; witness.py who is told what happens
 calendar.py     when to look for expired and scheduled messages
 requests.py     what the machine asks to have read
 description.py  what a queue is told to be; outcome.py what a receiver can decide

@@ -69,6 +69,6 @@ def _unpack(archive: Path) -> Path:
     with tarfile.open(archive) as content:
         # Python before 3.11.4 has no such filter; the hash has been checked already.
         if hasattr(tarfile, "data_filter"):
-            content.extraction_filter = staticmethod(tarfile.data_filter)
+            content.extraction_filter = tarfile.data_filter
         content.extractall(target)
     return target / archive.name.removesuffix(".tar.gz")

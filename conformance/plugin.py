@@ -100,9 +100,13 @@ def short_name(nodeid: str) -> str:
 
 # What the long tests sleep; the others are below a minute.
 SECONDS: Final = {
+    "test_topic_by_servicebus_client_send_large_messages_w_sleep": 510,
     "test_queue_receive_keep_conn_alive": 330,
     "test_queue_receiver_sender_resume_after_link_timeout": 310,
+    "test_session_cancel_scheduled_messages": 265,
     "test_github_issue_6178": 185,
+    "test_session_schedule_multiple_messages": 130,
+    "test_session_schedule_message": 120,
     "test_queue_cancel_scheduled_messages": 120,
     "test_queue_schedule_multiple_messages": 120,
     "test_queue_schedule_message": 120,

@@ -214,9 +214,10 @@ def environment_preparer(_prefix: str, *_arguments: Any, **wanted: Any) -> Decor
 
     def decorate(test: Callable[..., Any]) -> Callable[..., Any]:
         asked = inspect.signature(test).parameters
+        takes_all = any(each.kind is each.VAR_KEYWORD for each in asked.values())
 
         def prepare(_given: Given) -> Given:
-            return {name: value for name, value in known().items() if name in asked}
+            return {name: value for name, value in known().items() if takes_all or name in asked}
 
         return preparer(prepare, wanted)(test)
 

@@ -32,6 +32,11 @@ class AccessRights(enum.Enum):
 class RecordedTestCase:
     """The base class of the tests; nothing is recorded."""
 
+    @staticmethod
+    def await_prepared_test(test: Callable[..., Any]) -> Callable[..., Any]:
+        """pytest-asyncio awaits it."""
+        return test
+
 
 def get_credential(*, is_async: bool = False, **_options: Any) -> Any:
     """A credential that may do everything. In Azure it is an identity, here it is a key."""

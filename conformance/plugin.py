@@ -118,7 +118,7 @@ SECONDS: Final = {
 
 def seconds_of(item: pytest.Item) -> int:
     """How long a test takes, roughly; its aio twin takes as long."""
-    name = item.name.partition("[")[0].replace("test_async_", "test_")
+    name = item.name.partition("[")[0].replace("_async", "")
     return SECONDS.get(name, 0)
 
 
@@ -214,32 +214,30 @@ def pytest_load_initial_conftests() -> None:
     stand_ins.install()
 
 
-def patient_with_stubs(transport: type[Any], name: str) -> None:
-    """Let a test put a function with fewer arguments in the place of settle_messages().
+def patient_with_stubs(transport: type[Any], name: str, stubbed: str) -> None:
+    """Let a test put a function with fewer arguments in the place of ``stubbed``.
 
     test_queue_operation_negative does, with the arguments of an earlier version of the SDK.
     """
     original = getattr(transport, name)
 
     def settle(handler: Any, *arguments: Any, **options: Any) -> Any:
-        wanted = inspect.signature(handler.settle_messages).parameters
+        wanted = inspect.signature(getattr(handler, stubbed)).parameters
         if "await_outcome" in wanted or inspect.Parameter.VAR_KEYWORD in {
             each.kind for each in wanted.values()
         }:
             return original(handler, *arguments, **options)
-        return original(FewerArguments(handler), *arguments, **options)
+        return original(FewerArguments(handler, stubbed), *arguments, **options)
 
     setattr(transport, name, staticmethod(settle))
 
 
 class FewerArguments:
-    """A receiving client whose settle_messages() is a test's own."""
+    """A receiving client one of whose methods is a test's own."""
 
-    def __init__(self, handler: Any) -> None:
-        self._handler = handler
-
-    def settle_messages(self, *arguments: Any, **_options: Any) -> Any:
-        return self._handler.settle_messages(*arguments)
+    def __init__(self, handler: Any, stubbed: str) -> None:
+        stub = getattr(handler, stubbed)
+        setattr(self, stubbed, lambda *arguments, **_options: stub(*arguments))
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -247,6 +245,7 @@ def pytest_configure(config: pytest.Config) -> None:
     without_tls(azure.servicebus.aio.ServiceBusClient)
     trusting(azure.servicebus.management.ServiceBusAdministrationClient)
     trusting(azure.servicebus.aio.management.ServiceBusAdministrationClient)
-    patient_with_stubs(PyamqpTransport, "settle_message_via_receiver_link")
-    patient_with_stubs(PyamqpTransportAsync, "settle_message_via_receiver_link_async")
+    settle = "settle_message_via_receiver_link"
+    patient_with_stubs(PyamqpTransport, settle, "settle_messages")
+    patient_with_stubs(PyamqpTransportAsync, f"{settle}_async", "settle_messages_async")
     config.pluginmanager.register(Conformance(config), "conformance")

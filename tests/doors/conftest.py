@@ -7,16 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from tests.sdk.conftest import CLIENT_LEAKS
+from tests.sdk.conftest import forgive_clients
 from tests.support.broker_process import BrokerProcess
 
 HERE = Path(__file__).parent
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    for item in items:
-        if item.path.is_relative_to(HERE):
-            item.add_marker(CLIENT_LEAKS)
+    forgive_clients(items, HERE)
 
 
 @pytest.fixture(scope="session")

@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.faults.switchboard import Switchboard
-from tests.sdk.clients import Sdk
-from tests.sdk.conftest import CLIENT_LEAKS, brisk_clients
+from tests.sdk.conftest import brisk_clients, forgive_clients, sdk
 from tests.support.broker_process import BrokerProcess
 
-__all__ = ["brisk_clients"]
+__all__ = ["brisk_clients", "sdk"]
 
 HERE = Path(__file__).parent
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    for item in items:
-        if item.path.is_relative_to(HERE):
-            item.add_marker(CLIENT_LEAKS)
+    forgive_clients(items, HERE)
 
 
 @pytest.fixture(scope="session")
@@ -39,14 +36,6 @@ def faults(broker: BrokerProcess) -> Iterator[Switchboard]:
     board = Switchboard(broker)
     yield board
     board.clear()
-
-
-@pytest.fixture(params=["sync", "aio"])
-async def sdk(request: pytest.FixtureRequest, broker: BrokerProcess) -> AsyncIterator[Sdk]:
-    """The stock client, once sync and once aio."""
-    opened = Sdk(request.param, broker.connection_string)
-    yield opened
-    await opened.close()
 
 
 @pytest.fixture

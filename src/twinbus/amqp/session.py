@@ -127,11 +127,6 @@ class Session:
         self._next_delivery_id = (first + count) & _WRAP
         return first
 
-    @property
-    def next_delivery_id(self) -> int:
-        """The id of the next delivery we send."""
-        return self._next_delivery_id
-
     def send_flow(self, link: AnyLink | None = None, *, drain: bool = False) -> None:
         self._flow_at_id = self._next_incoming_id
         self._will_tell_window()

@@ -42,13 +42,14 @@ def topic_facts(topic: Topic) -> dict[str, str]:
     }
 
 
-def count_details(*, active: int, dead: int, scheduled: int, transfer: int = 0) -> str:
+def count_details(*, active: int, dead: int, scheduled: int) -> str:
     """The counts by state, each in the namespace that the clients look in."""
     counts = {
         "ActiveMessageCount": active,
         "DeadLetterMessageCount": dead,
         "ScheduledMessageCount": scheduled,
-        "TransferMessageCount": transfer,
+        # What is forwarded waits in its source, as active or dead-lettered.
+        "TransferMessageCount": 0,
         "TransferDeadLetterMessageCount": 0,
     }
     return "".join(

@@ -82,10 +82,10 @@ class Tally:
         self.units += units
         self.bytes_out += size
 
-    def happened(self, units: int = 1) -> None:
+    def happened(self) -> None:
         """A request that carries no message."""
         self.calls += 1
-        self.units += units
+        self.units += 1
 
 
 class Meter:

@@ -15,6 +15,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from twinbus.amqp.errors import AmqpError
 from twinbus.broker.entities import fates
 from twinbus.broker.entities.chunk import span_mask
 from twinbus.broker.entities.queue import Queue
@@ -135,13 +136,7 @@ class _Purge:
 
     async def _read(self, job: Callable[[Store], Any], act: Callable[[Any], None]) -> Any:
         """Read, and act on what was read before anybody else can."""
-        path = self._queue.description.path
-        interrupted = PurgeInterrupted(
-            f"the queue {path!r} was deleted while it was emptied",
-            hint="If there is a new one of that name, purge it too",
-        )
-        if self._queue.is_deleted:
-            raise interrupted
+        self._check_is_there()
         done: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
 
         def found(rows: Any) -> None:
@@ -151,17 +146,33 @@ class _Purge:
 
         def lost() -> None:
             if not done.done():
-                done.set_exception(self._namespace.failure or interrupted)
+                done.set_exception(self._namespace.failure or self._interrupted())
 
         self._namespace.read(self._queue, job, found, lost)
         return await done
 
+    def _interrupted(self) -> PurgeInterrupted:
+        return PurgeInterrupted(
+            f"the queue {self._queue.description.path!r} was deleted while it was emptied",
+            hint="If there is a new one of that name, purge it too",
+        )
+
+    def _check_is_there(self) -> None:
+        """Nobody is told anything about a queue that is gone: whoever waits would wait for ever."""
+        if self._queue.is_deleted:
+            raise self._interrupted()
+
     async def _stored(self) -> None:
         """Wait until what was marked as gone is gone on disk."""
+        self._check_is_there()
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._queue.batch.tickets.append(FutureTicket(done))
         self._namespace.touch(self._queue)
-        await done
+        try:
+            await done
+        except AmqpError as error:
+            # What peers are told who wait for a queue that is deleted.
+            raise self._interrupted() from error
         if self._progress is not None:
             self._progress(self.removed_count)
 

@@ -149,8 +149,10 @@ def receive_orders(broker: BrokerChild, books: Books, stop: threading.Event) -> 
                     was_stopped = stop.is_set()
                     messages = receiver.receive_messages(100, max_wait_time=1)
                     for message in messages:
-                        receiver.complete_message(message)
+                        # Counted first: a completion can be on disk although its answer died
+                        # with the broker, and then the message does not come again.
                         books.received[str(message.message_id)] += 1
+                        receiver.complete_message(message)
                     if was_stopped and not messages:
                         return
         except ServiceBusError:

@@ -158,6 +158,16 @@ def test_the_command_line_adds_lists_and_clears(broker: BrokerProcess, faults: S
     assert run(broker, "list").stdout == "no fault is switched on\n"
 
 
+def test_what_happens_in_a_moment_is_shown_as_over(
+    broker: BrokerProcess, faults: Switchboard
+) -> None:
+    """F1: there is nothing to clear, and the answer says what was done."""
+    added = run(broker, "add", "lock-loss", "--entity", "bystander", "--output", "json")
+    (shown,) = json.loads(added.stdout)
+    assert (shown["kind"], shown["phase"], shown["remaining_s"]) == ("lock-loss", "over", 0)
+    assert faults.list() == []
+
+
 def test_the_command_line_stops_and_starts_a_namespace(broker: BrokerProcess) -> None:
     """M9: `twinbus fault stop` and `start`."""
     assert run(broker, "stop").stdout == f"{broker.namespace} stopped\n"

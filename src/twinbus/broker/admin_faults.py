@@ -115,9 +115,11 @@ class FaultDesk:
 
     async def add(self, request: Request) -> Response:
         board = self._running(request).faults
-        fault_id = board.add(Fault.from_json(await json_body(request)))
+        fault = Fault.from_json(await json_body(request))
+        fault_id = board.add(fault)
         # What happens in a moment is over by now.
-        return JSONResponse(board.get(fault_id) or {"id": fault_id}, status_code=201)
+        over = {**fault.to_json(), "id": fault_id, "phase": "over", "remaining_s": 0.0}
+        return JSONResponse(board.get(fault_id) or over, status_code=201)
 
     async def get(self, request: Request) -> Response:
         return JSONResponse(self._found(request)[1])

@@ -135,7 +135,8 @@ class Fault(_Options):
             )
         if kind.needs_subsystem and not scope.subsystem:
             raise ConfigurationError(
-                f"{self.kind} needs the name of a subsystem", hint="Give scope.subsystem"
+                f"{self.kind} needs the name of a subsystem",
+                hint="Give scope.subsystem, or --subsystem on the command line",
             )
         if scope.partition is not None and self.kind != "throttle":
             raise ConfigurationError(f"{self.kind} cannot be limited to a partition")

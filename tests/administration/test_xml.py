@@ -119,7 +119,7 @@ def test_bad_xml_is_refused_in_a_sentence_and_at_once(document: bytes) -> None:
     began_s = time.process_time()
     with pytest.raises((Refused, ConfigurationError)) as refused:
         read(document)
-    assert time.process_time() - began_s < 0.2
+    assert time.process_time() - began_s < 0.5
     assert_well_put(str(refused.value))
     assert "passwd" not in str(refused.value)
 

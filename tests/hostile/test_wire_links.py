@@ -168,9 +168,13 @@ def test_case_67_an_attach_and_its_detach_in_one_piece_are_answered_in_order(
     authorized: RawPeer,
 ) -> None:
     authorized.say(sender(VAULT_QUEUE, LINK) + frame(Detach(LINK, True)))
-    heard = [authorized.next_frame() for _ in range(3)]
+    heard = [authorized.next_frame()]
+    while heard[-1] is not None and not isinstance(heard[-1], Detach):
+        heard.append(authorized.next_frame())
 
-    assert [type(each) for each in heard] == [Attach, Flow, Detach]
+    # The link to $cbs may be given credit at the same time.
+    ours = [type(each) for each in heard if getattr(each, "handle", None) == LINK]
+    assert ours == [Attach, Flow, Detach]
 
 
 def test_case_67_a_handle_above_the_last_one_is_told_by_its_number(authorized: RawPeer) -> None:

@@ -55,6 +55,8 @@ class Machine(RuleBasedStateMachine):
         self.rig, self.models = rig, models
         self.station = Station(rig)
         self._label_count = 0
+        self._settled_at_s = 0.0
+        """From then on nothing is left of what was held before a restart."""
 
     def store(self) -> Store:
         """Where the broker keeps its messages."""
@@ -104,6 +106,10 @@ class Machine(RuleBasedStateMachine):
         if trouble == "detach":
             self.detach()
         elif trouble == "jump":
+            if self.rig.now().monotonic_s < self._settled_at_s:
+                # What expired under a lock that the restart ended is still there: a clock that
+                # goes back would bring it to life.
+                self.pass_time(self.lock_s)
             self.rig.jump(chance.choice(JUMPS_S))
             self.look_at_the_clock()
         else:
@@ -122,6 +128,7 @@ class Machine(RuleBasedStateMachine):
         self.station = Station(self.rig)
         for model in self.models.values():
             model.restarted(self.rig.now())
+        self._settled_at_s = self.rig.now().monotonic_s + self.lock_s
 
     def begin_send(self) -> None:
         """Hand the broker a message; it has no time to answer."""

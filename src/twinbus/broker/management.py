@@ -183,7 +183,9 @@ class ManagementDesk:
             self._gave_out(Operation.PEEK, messages)
             answer(ok({"messages": messages}) if messages else empty())
 
-        self._peer.namespace.read(queue, partial(read_peek, queue, first, count, session), found)
+        now_ms = self._peer.namespace.now().wall_ms
+        read = partial(read_peek, queue, first, count, session, now_ms)
+        self._peer.namespace.read(queue, read, found)
 
     def _receive(self, body: dict[str, Any], answer: Answer) -> None:
         seqs = [_seq(value) for value in _items(body, "sequence-numbers")]

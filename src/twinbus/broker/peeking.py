@@ -34,8 +34,10 @@ _READ_ROWS = 64
 Found = tuple[list[LoadedChunk], list[ScheduledRow]]
 
 
-def read_peek(queue: Queue, first: int, count: int, session: str | None, store: Store) -> Found:
-    """Chunks and scheduled messages from ``first`` on: enough for ``count`` messages.
+def read_peek(
+    queue: Queue, first: int, count: int, session: str | None, now_ms: int, store: Store
+) -> Found:
+    """Chunks and scheduled messages from ``first`` on: enough for ``count`` live messages.
 
     With ``session``, only those of that session.
     """
@@ -48,14 +50,14 @@ def read_peek(queue: Queue, first: int, count: int, session: str | None, store: 
     if holding is not None and session is not None and holding.row.session != session:
         holding = None
     chunks = [] if holding is None else [holding]
-    live = sum(_live_count(chunk, first) for chunk in chunks)
+    live = sum(_live_count(chunk, first, now_ms) for chunk in chunks)
     while live < count and sum(len(chunk.row.blob) for chunk in chunks) < REPLY_BYTES_MAX:
         more = store.load_chunks(queue_id, after, _READ_BYTES, _READ_CHUNKS, session)
         if not more:
             break
         after = more[-1].row.last_seq
-        found = [chunk for chunk in more if _live_count(chunk, first)]
-        live += sum(_live_count(chunk, first) for chunk in found)
+        found = [chunk for chunk in more if _live_count(chunk, first, now_ms)]
+        live += sum(_live_count(chunk, first, now_ms) for chunk in found)
         chunks += found
     return chunks, scheduled
 
@@ -73,11 +75,16 @@ def _read_scheduled_from(
     return found
 
 
-def _live_count(chunk: LoadedChunk, first: int) -> int:
+def _live_count(chunk: LoadedChunk, first: int, now_ms: int) -> int:
+    """Messages from ``first`` on that are neither gone nor expired; some of these wait to be."""
     row = chunk.row
     begin = max(first, row.first_seq)
     gone = sum(max(0, last - max(begin, start) + 1) for start, last in chunk.gone)
-    return max(0, row.last_seq - begin + 1 - gone)
+    live = max(0, row.last_seq - begin + 1 - gone)
+    if live and row.expires_ms is not None:
+        expiries = Chunk.from_store(chunk).expiries.items()
+        live -= sum(at <= now_ms and row.first_seq + index >= begin for index, at in expiries)
+    return live
 
 
 def peeked(

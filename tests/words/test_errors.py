@@ -11,6 +11,7 @@ from twinbus import errors
 from twinbus.errors import (
     ConfigurationError,
     ConnectionStringError,
+    EntityExists,
     InvalidEntityPath,
     StoreCorrupt,
     StoreFailed,
@@ -23,6 +24,8 @@ from twinbus.errors import (
 EXAMPLES = [
     TwinbusError("it broke", hint="Mend it"),
     ConfigurationError("no such thing"),
+    EntityExists(kind="queue", path="orders"),
+    errors.FilterError("a division by zero"),
     ConnectionStringError("Endpoint is missing", key="Endpoint"),
     InvalidEntityPath("the name is empty"),
     errors.AccessDenied("the token has expired"),

@@ -65,9 +65,10 @@ def served(plan: Plan, directory: Path) -> Iterator[tuple[subprocess.Popen[bytes
 
 def cast_of(field: Field, plan: Plan) -> list[Coroutine[Any, Any, None]]:
     """One coroutine for each connection."""
-    senders = plan.connection_count * 4 // 10
+    senders = plan.connection_count * 45 // 100
+    receivers = plan.connection_count - senders
+    # These come and go, so they are not among the connections that stay.
     visitors = plan.connection_count // 10
-    receivers = plan.connection_count - senders - visitors
     to, sources = plan.destinations(), [*plan.queues, *plan.subscriptions()]
     field.pause_s *= senders
     cast = [send(field, to[number % len(to)]) for number in range(senders)]

@@ -1,7 +1,7 @@
 """The entities of a soak and who uses them, made from three numbers.
 
 of 10 entities   6 queues, 1 session queue, 1 topic with 2 subscriptions
-of 10 connections   4 senders, 5 receivers, 1 visitor
+of 20 connections   9 senders, 11 receivers, and 2 visitors who come and go
 """
 
 from __future__ import annotations

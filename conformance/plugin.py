@@ -17,6 +17,7 @@ import azure.servicebus
 import azure.servicebus.aio.management
 import azure.servicebus.management
 import pytest
+from azure.servicebus._pyamqp.client import AMQPClient
 from azure.servicebus._transport._pyamqp_transport import PyamqpTransport
 from azure.servicebus.aio._transport._pyamqp_transport_async import PyamqpTransportAsync
 
@@ -191,6 +192,20 @@ def trusting(administration: type[Any]) -> None:
         original(self, *arguments, **{"connection_verify": running_broker().ca_path, **options})
 
     administration.__init__ = prepared
+
+
+@pytest.fixture(autouse=True)
+def as_it_was() -> Iterator[None]:
+    """Some tests replace methods of the SDK's classes and leave it to the next test to suffer."""
+    kept = {kind: dict(vars(kind)) for kind in (PyamqpTransport, PyamqpTransportAsync, AMQPClient)}
+    yield
+    for kind, before in kept.items():
+        now = dict(vars(kind))
+        for name in now.keys() - before.keys():
+            delattr(kind, name)
+        for name, value in before.items():
+            if now.get(name) is not value:
+                setattr(kind, name, value)
 
 
 @pytest.fixture(scope="session")

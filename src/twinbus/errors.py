@@ -11,7 +11,8 @@
     ├── StoreLocked                              another process owns the data directory
     ├── StoreVersionMismatch                     written by a version we do not read
     ├── StoreFull          (transient)           nothing was stored; there may be room later
-    └── StoreFailed                              the disk failed; nobody knows what is on it
+    ├── StoreFailed                              the disk failed; nobody knows what is on it
+    └── ServiceError, PairingError               see service_errors.py
 
 Rule 1: an error's text is one sentence that states the facts, then a hint that offers a way out.
 Rule 2: the facts are attributes too, so that programs never parse the text.

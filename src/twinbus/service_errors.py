@@ -1,0 +1,222 @@
+"""What a messaging service can answer, and what a pair of them can.
+
+    ServiceError                  one operation on one entity did not succeed
+    ├── OperationTimeout          no answer in time: it may or may not have been carried out
+    ├── CommunicationError        refused, lost or unresolvable: nobody to talk to
+    ├── ServiceInternalError      the service says that something broke on its side
+    ├── LinkDetached              the service took our link or the entity away by force
+    ├── ServerBusy                throttled before anything was stored
+    ├── AuthenticationFailed      the service does not know who we are
+    ├── AccessRefused             it does, and a claim is missing (Send, Listen, Manage)
+    ├── EntityNotFound, EntityDisabled, QuotaExceeded
+    ├── MessageTooLarge           more bytes than the entity takes
+    ├── MessageRefused            an argument, a property or an operation it does not take
+    └── MessageLockLost, SessionLockLost, SessionCannotBeLocked, MessageNotFound
+    PairingError
+    ├── BacklogExhausted          every backlog queue is withdrawn: a diverted send has no way
+    ├── NoBacklogQueue            pairing found and made none
+    ├── ReservedProperty          (also a ValueError) a property with a name of the envelope
+    ├── TooLargeForBacklog        (also MessageTooLarge) fits the primary, not a backlog queue
+    ├── AlreadyPaired             (also a ConfigurationError)
+    ├── FactoryClosed             used after close
+    └── FactoryFaulted            given up because its partner closed or faulted
+
+Rule 1: drivers translate what their library raises into ServiceError, with the original as cause.
+Rule 2: ``is_transient`` says whether a retry could help; it turns false once retries are used up.
+Rule 3: ``is_ambiguous`` says that the operation may have been carried out all the same.
+"""
+
+from __future__ import annotations
+
+from twinbus.errors import ConfigurationError, TwinbusError
+
+__all__ = [
+    "AccessRefused",
+    "AlreadyPaired",
+    "AuthenticationFailed",
+    "BacklogExhausted",
+    "CommunicationError",
+    "EntityDisabled",
+    "EntityNotFound",
+    "FactoryClosed",
+    "FactoryFaulted",
+    "LinkDetached",
+    "MessageLockLost",
+    "MessageNotFound",
+    "MessageRefused",
+    "MessageTooLarge",
+    "NoBacklogQueue",
+    "OperationTimeout",
+    "PairingError",
+    "QuotaExceeded",
+    "ReservedProperty",
+    "ServerBusy",
+    "ServiceError",
+    "ServiceInternalError",
+    "SessionCannotBeLocked",
+    "SessionLockLost",
+    "TooLargeForBacklog",
+]
+
+
+class ServiceError(TwinbusError):
+    """One operation on one entity did not succeed."""
+
+    is_ambiguous = False
+    """Whether the service may have carried it out all the same."""
+
+    def __init__(
+        self, sentence: str, *, path: str = "", condition: str = "", hint: str = ""
+    ) -> None:
+        self.path, self.condition = path, condition
+        super().__init__(sentence, hint=hint)
+
+    def used_up(self) -> ServiceError:
+        """This error, once the retry policy has given up on it (P7)."""
+        self.is_transient = False
+        return self
+
+
+class OperationTimeout(ServiceError):
+    is_transient = True
+    is_ambiguous = True
+
+
+class CommunicationError(ServiceError):
+    """Nobody to talk to. ``was_sent`` says that the message had left when the line broke."""
+
+    is_transient = True
+
+    def __init__(
+        self,
+        sentence: str,
+        *,
+        path: str = "",
+        condition: str = "",
+        hint: str = "",
+        was_sent: bool = True,
+    ) -> None:
+        super().__init__(sentence, path=path, condition=condition, hint=hint)
+        self.is_ambiguous = was_sent
+
+
+class ServiceInternalError(ServiceError):
+    is_transient = True
+    is_ambiguous = True
+
+
+class LinkDetached(ServiceError):
+    is_transient = True
+    is_ambiguous = True
+
+
+class ServerBusy(ServiceError):
+    """Refused before anything was stored; wait at least ``retry_after_s`` (F2)."""
+
+    is_transient = True
+    retry_after_s = 10.0
+
+
+class AuthenticationFailed(ServiceError):
+    """The credential was not accepted, or the token service is broken: both look the same."""
+
+
+class AccessRefused(ServiceError):
+    """A claim is missing."""
+
+
+class EntityNotFound(ServiceError):
+    pass
+
+
+class EntityDisabled(ServiceError):
+    pass
+
+
+class QuotaExceeded(ServiceError):
+    pass
+
+
+class MessageTooLarge(ServiceError):
+    pass
+
+
+class MessageRefused(ServiceError):
+    """The service does not take this message or this operation, now or later."""
+
+
+class MessageLockLost(ServiceError):
+    pass
+
+
+class SessionLockLost(ServiceError):
+    pass
+
+
+class SessionCannotBeLocked(ServiceError):
+    is_transient = True
+
+
+class MessageNotFound(ServiceError):
+    pass
+
+
+class PairingError(TwinbusError):
+    """Something about a pair of namespaces rather than one of them."""
+
+
+class BacklogExhausted(PairingError):
+    """Every backlog queue has been withdrawn, so a diverted send has nowhere to go."""
+
+    is_transient = True
+
+    def __init__(self, *, path: str, withdrawn: tuple[str, ...]) -> None:
+        self.path, self.withdrawn = path, withdrawn
+        super().__init__(
+            f"no backlog queue is left for {path!r}: {len(withdrawn)} withdrawn",
+            hint="Check the secondary namespace with `twinbus preflight`; the message was not sent",
+        )
+
+
+class NoBacklogQueue(PairingError):
+    """Pairing found no backlog queue and could not make one."""
+
+
+class ReservedProperty(PairingError, ValueError):
+    """An application property has a name that the backlog's envelope needs (P12)."""
+
+    def __init__(self, *, name: str) -> None:
+        self.name = name
+        super().__init__(
+            f"the application property {name!r} has a name that paired namespaces reserve",
+            hint="Rename the property: it would be lost or misread on the way home",
+        )
+
+
+class TooLargeForBacklog(PairingError, MessageTooLarge):
+    """A message that the primary takes and no backlog queue would, with its aliases (P13)."""
+
+    def __init__(
+        self, *, path: str, size_bytes: int, overhead_bytes: int, limit_bytes: int
+    ) -> None:
+        self.path, self.condition = path, ""
+        self.size_bytes, self.overhead_bytes = size_bytes, overhead_bytes
+        self.limit_bytes = limit_bytes
+        TwinbusError.__init__(
+            self,
+            f"the message has {size_bytes} bytes and needs {overhead_bytes} more in a backlog "
+            f"queue, which takes {limit_bytes}",
+            hint="Make it smaller; paired sends refuse it in every state, outage or not",
+        )
+
+
+class AlreadyPaired(PairingError, ConfigurationError):
+    """A factory is paired once, and a secondary serves one primary (P3)."""
+
+
+class FactoryClosed(PairingError):
+    """A factory, or something made by it, was used after it was closed."""
+
+
+class FactoryFaulted(PairingError):
+    """A factory that was given up because of what happened to its partner (L1)."""

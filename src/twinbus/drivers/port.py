@@ -97,6 +97,12 @@ class Receiver(Protocol):
         """Up to ``count_max`` messages: returns as soon as some are there (with what is there
         then), or empty after ``wait_s``."""
 
+    async def receive_deferred(
+        self, sequence_numbers: Sequence[int], *, timeout_s: float
+    ) -> list[Delivered]:
+        """Messages that were set aside, by their numbers; all of them, or MessageNotFound when
+        one is not there (or locked by somebody else). Settled like every other message."""
+
     async def complete(self, messages: Sequence[Delivered], *, timeout_s: float) -> list[Delivered]:
         """Settle them; returns those that could not be, because their lock was lost."""
 

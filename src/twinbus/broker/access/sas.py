@@ -1,9 +1,4 @@
-"""Shared access signatures: read a token, verify it, make one.
-
-    SharedAccessSignature sr=<resource>&sig=<signature>&se=<expiry>&skn=<rule name>
-
-The signature is HMAC-SHA256, with a rule's key, over ``sr`` exactly as it stands in the token,
-a line feed, and ``se``.
+"""Shared access signatures: read a token and verify it. Its form is in shared_access.py.
 
 Rule 1: the four fields, once each, and nothing else. A token is read one way or refused.
 Rule 2: an unknown rule name and a wrong signature get the same words after the same work,
@@ -22,11 +17,12 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Final
-from urllib.parse import quote, unquote
+from urllib.parse import unquote
 
 from twinbus.broker.access.claims import AuthorizationRule, Claim, RuleSet, check_rule_name
 from twinbus.entity_path import parse_resource_segments
 from twinbus.errors import AccessDenied, ConfigurationError, InvalidEntityPath
+from twinbus.shared_access import TOKEN_PREFIX, keyed_digest, make_token
 
 __all__ = [
     "Audience",
@@ -40,7 +36,6 @@ __all__ = [
     "verify",
 ]
 
-TOKEN_PREFIX: Final = "SharedAccessSignature "
 # The longest honest token: 260 characters of path and a host name, every one percent-encoded.
 TOKEN_LENGTH_MAX: Final = 2_048
 # Beyond this Unix time (the end of year 9999) no calendar can show the date.
@@ -178,16 +173,6 @@ def is_backed(grant: Grant, rules: RuleLookup) -> bool:
     return grant.key_fingerprint in [_fingerprint(key) for key in rule.keys]
 
 
-def make_token(*, resource: str, rule_name: str, key: str, expires_s: int) -> str:
-    """A token as a client makes it; ``resource`` is a URL such as ``sb://host:5672/orders``."""
-    quoted = quote(resource, safe="")
-    signature = base64.b64encode(_hmac(key, f"{quoted}\n{expires_s}")).decode("ascii")
-    return (
-        f"{TOKEN_PREFIX}sr={quoted}&sig={quote(signature, safe='')}&se={expires_s}"
-        f"&skn={quote(rule_name, safe='')}"
-    )
-
-
 def parse_resource(text: str, audience: Audience) -> tuple[str, ...]:
     """The canonical segments that a resource URL names in this namespace; raises AccessDenied."""
     match = _RESOURCE.fullmatch(text)
@@ -232,11 +217,7 @@ def _signer(
 
 
 def _is_signed_with(key: str, token: SasToken) -> bool:
-    return hmac.compare_digest(_hmac(key, token.signed_text), token.signature)
-
-
-def _hmac(key: str, text: str) -> bytes:
-    return hmac.digest(key.encode("utf-8"), text.encode("utf-8"), "sha256")
+    return hmac.compare_digest(keyed_digest(key, token.signed_text), token.signature)
 
 
 def _fingerprint(key: str) -> str:

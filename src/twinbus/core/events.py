@@ -1,0 +1,188 @@
+"""What happens in a pair, as values: read live, kept in the journal, shown to operators.
+
+Rule 1: every transition is one event (P16), with the moment on the core's clock and a reason.
+Rule 2: ``PingPrimary`` is not an event but work to do; it is the only such value here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+
+@dataclass(frozen=True, slots=True)
+class PingPrimary:
+    """Ask the primary entity whether it is back; answer with ``Failover.ping_answered``."""
+
+    path: str
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class Suspected:
+    """The first failure that counts: the failover interval has begun."""
+
+    path: str
+    at_s: float
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Cleared:
+    """A send succeeded before the interval had passed."""
+
+    path: str
+    at_s: float
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Diverted:
+    """From now on the entity's sends go to the backlog."""
+
+    path: str
+    at_s: float
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class PingSent:
+    path: str
+    at_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class PingFailed:
+    path: str
+    at_s: float
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class RestoreDelayed:
+    """A ping succeeded so soon after the last restore that the entity stays diverted."""
+
+    path: str
+    at_s: float
+    until_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Restored:
+    """From now on the entity's sends go to the primary again."""
+
+    path: str
+    at_s: float
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """The entity stays where it is until somebody says otherwise."""
+
+    path: str
+    at_s: float
+    is_diverted: bool
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class QueueWithdrawn:
+    """No sender of the factory uses this backlog queue until it was tried again."""
+
+    queue: str
+    at_s: float
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class QueueReturned:
+    queue: str
+    at_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class BacklogOutOfReach:
+    """A send found every backlog queue withdrawn, and its caller got an error."""
+
+    path: str
+    at_s: float
+    withdrawn: int
+
+
+@dataclass(frozen=True, slots=True)
+class PossibleDuplicate:
+    """An attempt had no clear answer and the message went another way too."""
+
+    path: str
+    at_s: float
+    first: str
+    """Where the unclear attempt went: the path itself or a backlog queue."""
+    message_ids: tuple[str, ...] = field(default=())
+
+
+@dataclass(frozen=True, slots=True)
+class BacklogLevel:
+    """A backlog queue passed a threshold, upwards or downwards."""
+
+    queue: str
+    at_s: float
+    what: str
+    """``percent-full``, ``messages`` or ``age``."""
+    value: float
+    threshold: float
+    is_above: bool
+
+
+@dataclass(frozen=True, slots=True)
+class BacklogUnattended:
+    """Messages wait in the backlog and none has left for a while: is a syphon running? (Y7)"""
+
+    at_s: float
+    messages: int
+    oldest_age_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Drained:
+    """The backlog held messages and holds none any more."""
+
+    at_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Closed:
+    """A factory of the pair was closed."""
+
+    side: str
+    at_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Faulted:
+    """A factory of the pair was given up."""
+
+    side: str
+    at_s: float
+    reason: str = ""
+
+
+Event: TypeAlias = (
+    Suspected
+    | Cleared
+    | Diverted
+    | PingSent
+    | PingFailed
+    | RestoreDelayed
+    | Restored
+    | Held
+    | QueueWithdrawn
+    | QueueReturned
+    | BacklogOutOfReach
+    | PossibleDuplicate
+    | BacklogLevel
+    | BacklogUnattended
+    | Drained
+    | Closed
+    | Faulted
+)

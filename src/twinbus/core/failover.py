@@ -1,0 +1,259 @@
+"""The failover machine of one entity (a queue or a topic of the primary).
+
+Rule 1: everything that can change an entity's health is in this file, and the table is total.
+Rule 2: this file reads no clock and touches no network. Time comes in as ``now_s``; what
+        happened and what is to be done goes out as values.
+
+    HEALTHY --send failed--> SUSPECT --failover interval passes--> DIVERTED
+    HEALTHY <--any send succeeds-- SUSPECT
+    HEALTHY <------------------- ping succeeded ------------------ DIVERTED
+
+    hold() keeps an entity where it is: HELD_HOME or HELD_AWAY, until it is marked healthy or
+    forced over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final
+
+from twinbus.core.events import (
+    Cleared,
+    Diverted,
+    Event,
+    Held,
+    PingFailed,
+    PingPrimary,
+    PingSent,
+    Restored,
+    RestoreDelayed,
+    Suspected,
+)
+
+
+class Health(Enum):
+    """Where an entity's sends go, and why. The values are what an operator reads."""
+
+    HEALTHY = "healthy"
+    SUSPECT = "suspect"
+    DIVERTED = "diverted"
+    HELD_HOME = "held on the primary"
+    HELD_AWAY = "held on the backlog"
+
+
+class Signal(Enum):
+    """All that an entity can learn."""
+
+    SEND_SUCCEEDED = "send succeeded"
+    SEND_FAILED = "send failed"
+    INTERVAL_PASSED = "failover interval passed"
+    PING_SUCCEEDED = "ping succeeded"
+    PING_SUCCEEDED_TOO_SOON = "ping succeeded too soon"
+    PING_FAILED = "ping failed"
+    FORCED = "failover forced"
+    MARKED_HEALTHY = "marked healthy"
+    HELD = "held"
+
+
+TRANSITIONS: Final[Mapping[Health, Mapping[Signal, Health]]] = {
+    Health.HEALTHY: {
+        Signal.SEND_SUCCEEDED: Health.HEALTHY,
+        Signal.SEND_FAILED: Health.SUSPECT,
+        # A timer of an earlier suspicion that a success has overtaken.
+        Signal.INTERVAL_PASSED: Health.HEALTHY,
+        # The answer to a ping that somebody overtook by marking the entity healthy.
+        Signal.PING_SUCCEEDED: Health.HEALTHY,
+        Signal.PING_SUCCEEDED_TOO_SOON: Health.HEALTHY,
+        Signal.PING_FAILED: Health.HEALTHY,
+        Signal.FORCED: Health.DIVERTED,
+        Signal.MARKED_HEALTHY: Health.HEALTHY,
+        Signal.HELD: Health.HELD_HOME,
+    },
+    Health.SUSPECT: {
+        Signal.SEND_SUCCEEDED: Health.HEALTHY,
+        # The interval runs from the first failure: more of them do not restart it.
+        Signal.SEND_FAILED: Health.SUSPECT,
+        Signal.INTERVAL_PASSED: Health.DIVERTED,
+        Signal.PING_SUCCEEDED: Health.SUSPECT,
+        Signal.PING_SUCCEEDED_TOO_SOON: Health.SUSPECT,
+        Signal.PING_FAILED: Health.SUSPECT,
+        Signal.FORCED: Health.DIVERTED,
+        Signal.MARKED_HEALTHY: Health.HEALTHY,
+        Signal.HELD: Health.HELD_HOME,
+    },
+    Health.DIVERTED: {
+        # Only a ping brings an entity home: one slow send that lands during an outage would
+        # otherwise make every sender flap back to the primary.
+        Signal.SEND_SUCCEEDED: Health.DIVERTED,
+        Signal.SEND_FAILED: Health.DIVERTED,
+        Signal.INTERVAL_PASSED: Health.DIVERTED,
+        Signal.PING_SUCCEEDED: Health.HEALTHY,
+        # At most one restore in a ping interval: a flapping entity stays on the backlog.
+        Signal.PING_SUCCEEDED_TOO_SOON: Health.DIVERTED,
+        Signal.PING_FAILED: Health.DIVERTED,
+        Signal.FORCED: Health.DIVERTED,
+        Signal.MARKED_HEALTHY: Health.HEALTHY,
+        Signal.HELD: Health.HELD_AWAY,
+    },
+    Health.HELD_HOME: {
+        Signal.SEND_SUCCEEDED: Health.HELD_HOME,
+        Signal.SEND_FAILED: Health.HELD_HOME,
+        Signal.INTERVAL_PASSED: Health.HELD_HOME,
+        Signal.PING_SUCCEEDED: Health.HELD_HOME,
+        Signal.PING_SUCCEEDED_TOO_SOON: Health.HELD_HOME,
+        Signal.PING_FAILED: Health.HELD_HOME,
+        Signal.FORCED: Health.DIVERTED,
+        Signal.MARKED_HEALTHY: Health.HEALTHY,
+        Signal.HELD: Health.HELD_HOME,
+    },
+    Health.HELD_AWAY: {
+        Signal.SEND_SUCCEEDED: Health.HELD_AWAY,
+        Signal.SEND_FAILED: Health.HELD_AWAY,
+        Signal.INTERVAL_PASSED: Health.HELD_AWAY,
+        Signal.PING_SUCCEEDED: Health.HELD_AWAY,
+        Signal.PING_SUCCEEDED_TOO_SOON: Health.HELD_AWAY,
+        Signal.PING_FAILED: Health.HELD_AWAY,
+        Signal.FORCED: Health.DIVERTED,
+        Signal.MARKED_HEALTHY: Health.HEALTHY,
+        Signal.HELD: Health.HELD_AWAY,
+    },
+}
+
+AWAY: Final = frozenset({Health.DIVERTED, Health.HELD_AWAY})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FailoverPolicy:
+    """The two intervals of P2."""
+
+    failover_interval_s: float = 60.0
+    """0: the first failure diverts."""
+    ping_interval_s: float = 60.0
+
+
+class Failover:
+    """The health of one entity, for all senders of a factory."""
+
+    def __init__(self, path: str, policy: FailoverPolicy) -> None:
+        self.path = path
+        self.policy = policy
+        self.health = Health.HEALTHY
+        self.since_s = 0.0
+        """When the health last changed; 0 before that."""
+        self.reason = ""
+        self.epoch = 0
+        """Counts diversions; an answer to a ping of an earlier one means nothing."""
+        self._suspect_since_s = 0.0
+        self._next_ping_s: float | None = None
+        self._is_pinging = False
+        self._restored_at_s: float | None = None
+
+    @property
+    def is_diverted(self) -> bool:
+        return self.health in AWAY
+
+    # -- what happened ------------------------------------------------------------------------
+
+    def send_succeeded(self, now_s: float) -> list[Event]:
+        if self.health is Health.HEALTHY:
+            return []  # Nearly every send: nothing changes, nothing is made.
+        return self._receive(Signal.SEND_SUCCEEDED, now_s, "a send succeeded")
+
+    def send_failed(self, now_s: float, reason: str) -> list[Event]:
+        """A send whose retries are used up failed with an error of the failover class."""
+        events = self._receive(Signal.SEND_FAILED, now_s, reason)
+        if self.health is Health.SUSPECT and self.policy.failover_interval_s <= 0:
+            events += self._receive(Signal.INTERVAL_PASSED, now_s, reason)
+        return events
+
+    def ping_answered(self, epoch: int, now_s: float, failure: str | None) -> list[Event]:
+        """The answer to a PingPrimary of that epoch; ``failure`` is None when it succeeded."""
+        if epoch != self.epoch:
+            return []
+        self._is_pinging = False
+        if failure is not None:
+            events = self._receive(Signal.PING_FAILED, now_s, failure)
+            return [PingFailed(self.path, now_s, failure), *events] if self.is_diverted else events
+        allowed_s = self._restore_allowed_s()
+        if now_s >= allowed_s:
+            return self._receive(Signal.PING_SUCCEEDED, now_s, "a ping succeeded")
+        self._receive(Signal.PING_SUCCEEDED_TOO_SOON, now_s, "")
+        if self.health is not Health.DIVERTED:
+            return []
+        self._next_ping_s = max(self._next_ping_s or now_s, allowed_s)
+        return [RestoreDelayed(self.path, now_s, allowed_s)]
+
+    def force(self, now_s: float, reason: str = "forced") -> list[Event]:
+        """Divert the entity although nothing failed. The first ping waits a whole interval: a
+        healthy primary would answer at once and undo the command."""
+        events = self._receive(Signal.FORCED, now_s, reason)
+        if events:
+            self._next_ping_s = now_s + self.policy.ping_interval_s
+        return events
+
+    def mark_healthy(self, now_s: float, reason: str = "marked healthy") -> list[Event]:
+        return self._receive(Signal.MARKED_HEALTHY, now_s, reason)
+
+    def hold(self, now_s: float, reason: str = "held") -> list[Event]:
+        return self._receive(Signal.HELD, now_s, reason)
+
+    # -- time ---------------------------------------------------------------------------------
+
+    def next_timer(self) -> float | None:
+        """When to call handle_timer(), or None when nothing is pending."""
+        if self.health is Health.SUSPECT:
+            return self._suspect_since_s + self.policy.failover_interval_s
+        if self.health is Health.DIVERTED and not self._is_pinging:
+            return self._next_ping_s
+        return None
+
+    def handle_timer(self, now_s: float) -> list[Event | PingPrimary]:
+        """Do what is due: divert, ping."""
+        out: list[Event | PingPrimary] = []
+        due_s = self.next_timer()
+        if due_s is not None and now_s >= due_s and self.health is Health.SUSPECT:
+            out += self._receive(Signal.INTERVAL_PASSED, now_s, self.reason)
+            due_s = self.next_timer()
+        if due_s is not None and now_s >= due_s and self.health is Health.DIVERTED:
+            self._is_pinging = True
+            self._next_ping_s = now_s + self.policy.ping_interval_s
+            out += [PingSent(self.path, now_s), PingPrimary(self.path, self.epoch)]
+        return out
+
+    # -- the table ----------------------------------------------------------------------------
+
+    def _receive(self, signal: Signal, now_s: float, reason: str) -> list[Event]:
+        before, after = self.health, TRANSITIONS[self.health][signal]
+        if before is after:
+            return []
+        self.health, self.since_s, self.reason = after, now_s, reason
+        match after:
+            case Health.SUSPECT:
+                self._suspect_since_s = now_s
+                return [Suspected(self.path, now_s, reason)]
+            case Health.DIVERTED:
+                return self._divert(before, now_s, reason)
+            case Health.HEALTHY:
+                return self._return_home(before, now_s, reason)
+            case Health.HELD_HOME | Health.HELD_AWAY:
+                return [Held(self.path, now_s, after is Health.HELD_AWAY, reason)]
+
+    def _divert(self, before: Health, now_s: float, reason: str) -> list[Event]:
+        self.epoch += 1
+        self._is_pinging = False
+        self._next_ping_s = now_s
+        return [Diverted(self.path, now_s, reason)]
+
+    def _return_home(self, before: Health, now_s: float, reason: str) -> list[Event]:
+        if before not in AWAY:
+            return [Cleared(self.path, now_s, reason)]
+        self._restored_at_s = now_s
+        self._next_ping_s = None
+        return [Restored(self.path, now_s, reason)]
+
+    def _restore_allowed_s(self) -> float:
+        if self._restored_at_s is None:
+            return float("-inf")
+        return self._restored_at_s + self.policy.ping_interval_s

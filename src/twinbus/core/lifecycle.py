@@ -1,0 +1,124 @@
+"""Close and fault of the two factories of a pair (L1, L2).
+
+    hosting the syphon
+      one faults     the other is faulted at once, the syphon stops
+      one closes     the other must be closed within 5 s, or it is faulted
+    not hosting it
+      each factory goes its own way; closing the primary ends the pings
+
+Rule 1: closing the primary of a hosting pair closes the secondary too (L2): it is stopped first,
+        after the current chunk.
+Rule 2: what is closed or faulted stays so; the first end of a side is the one that counts.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final, TypeAlias
+
+CLOSE_WINDOW_S: Final = 5.0
+
+
+class Side(Enum):
+    PRIMARY = "primary"
+    SECONDARY = "secondary"
+
+    @property
+    def other(self) -> Side:
+        return Side.SECONDARY if self is Side.PRIMARY else Side.PRIMARY
+
+
+class Standing(Enum):
+    OPEN = "open"
+    CLOSED = "closed"
+    FAULTED = "faulted"
+
+
+@dataclass(frozen=True, slots=True)
+class StopPings:
+    """No more pings: the primary is gone."""
+
+
+@dataclass(frozen=True, slots=True)
+class StopSyphon:
+    """Stop after the current chunk, at most ``within_s`` from now."""
+
+    within_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class CloseFactory:
+    side: Side
+
+
+@dataclass(frozen=True, slots=True)
+class FaultFactory:
+    side: Side
+    reason: str
+
+
+Effect: TypeAlias = StopPings | StopSyphon | CloseFactory | FaultFactory
+
+
+class PairLifecycle:
+    """Knows which side still stands, and what its end means for the other."""
+
+    def __init__(self, *, hosts_syphon: bool) -> None:
+        self.hosts_syphon = hosts_syphon
+        self.standings = {Side.PRIMARY: Standing.OPEN, Side.SECONDARY: Standing.OPEN}
+        self._window_end_s: float | None = None
+
+    def closed(self, side: Side, now_s: float) -> list[Effect]:
+        """A side has been closed by its owner."""
+        if not self._ends(side, Standing.CLOSED):
+            return []
+        effects = self._stops(side)
+        if self.hosts_syphon and self.standings[side.other] is Standing.OPEN:
+            self._window_end_s = now_s + CLOSE_WINDOW_S
+            if side is Side.PRIMARY:
+                effects.append(CloseFactory(Side.SECONDARY))
+        return effects
+
+    def faulted(self, side: Side, now_s: float, reason: str) -> list[Effect]:
+        """A side cannot go on."""
+        if not self._ends(side, Standing.FAULTED):
+            return []
+        effects = self._stops(side)
+        if self.hosts_syphon and self.standings[side.other] is Standing.OPEN:
+            effects.append(FaultFactory(side.other, f"its {side.value} has faulted: {reason}"))
+        return effects
+
+    def next_timer(self) -> float | None:
+        return self._window_end_s
+
+    def handle_timer(self, now_s: float) -> list[Effect]:
+        """Fault the side that did not close in time."""
+        if self._window_end_s is None or now_s < self._window_end_s:
+            return []
+        self._window_end_s = None
+        return [
+            FaultFactory(
+                side,
+                f"its {side.other.value} was closed and it was still open "
+                f"{CLOSE_WINDOW_S:g} s later",
+            )
+            for side, standing in self.standings.items()
+            if standing is Standing.OPEN
+        ]
+
+    def _ends(self, side: Side, standing: Standing) -> bool:
+        if self.standings[side] is not Standing.OPEN:
+            return False
+        self.standings[side] = standing
+        if Standing.OPEN not in self.standings.values():
+            self._window_end_s = None
+        return True
+
+    def _stops(self, side: Side) -> list[Effect]:
+        effects: list[Effect] = []
+        if side is Side.PRIMARY:
+            effects.append(StopPings())
+        if self.hosts_syphon and self.standings[side.other] is Standing.OPEN:
+            effects.append(StopSyphon(CLOSE_WINDOW_S))
+        return effects

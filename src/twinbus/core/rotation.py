@@ -1,0 +1,150 @@
+"""Which backlog queue a diverted send uses.
+
+    in rotation --fails--> withdrawn, for every sender of the factory (P9)
+    withdrawn --pause over--> half-open: one send tries it
+    half-open --succeeds--> in rotation        half-open --fails--> withdrawn, for longer
+
+Rule 1: a sender picks a queue at random once and keeps it (P8): its ``Seat`` remembers.
+Rule 2: a withdrawal is known to all senders at once, because there is one rotation in a pair.
+Rule 3: a throttled queue stays in the rotation; it is only the last choice for a while (F2).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from random import Random
+
+from twinbus.core.events import Event, QueueReturned, QueueWithdrawn
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RotationPolicy:
+    """How long a queue that failed is left alone."""
+
+    pause_s: float = 2.0
+    pause_s_max: float = 60.0
+    """The pause doubles with every failure in a row up to this."""
+    busy_s: float = 10.0
+    """A throttled queue asks for at least this long (F2)."""
+
+
+@dataclass(slots=True)
+class Seat:
+    """One sender's place in the rotation."""
+
+    queue: str | None = None
+
+
+@dataclass(slots=True)
+class _Standing:
+    """What is known about one queue."""
+
+    queue: str
+    withdrawn_until_s: float | None = None
+    failures: int = 0
+    is_probed: bool = False
+    busy_until_s: float = float("-inf")
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """A queue to try."""
+
+    queue: str
+    is_probe: bool = False
+
+
+class BacklogRotation:
+    """All backlog queues of a pair."""
+
+    def __init__(self, queues: Sequence[str], policy: RotationPolicy | None = None) -> None:
+        self._policy = policy or RotationPolicy()
+        self._standings = {queue: _Standing(queue) for queue in queues}
+
+    @property
+    def queues(self) -> tuple[str, ...]:
+        return tuple(self._standings)
+
+    @property
+    def withdrawn(self) -> tuple[str, ...]:
+        """Those that nobody uses now, half-open ones included."""
+        return tuple(
+            one.queue for one in self._standings.values() if one.withdrawn_until_s is not None
+        )
+
+    def choose(
+        self, seat: Seat, now_s: float, rng: Random, *, avoid: Collection[str] = ()
+    ) -> Choice | None:
+        """The queue for the next attempt of this sender, or None when there is none now.
+
+        ``avoid`` holds the queues that this send has tried already.
+        """
+        due = [one for one in self._standings.values() if self._is_due(one, now_s)]
+        if due:
+            # The first send after the pause pays for the question; the others go on as before.
+            probed = rng.choice(due)
+            probed.is_probed = True
+            return Choice(probed.queue, is_probe=True)
+        usable = [
+            one
+            for one in self._standings.values()
+            if one.withdrawn_until_s is None
+            and one.queue not in avoid
+            and one.busy_until_s <= now_s
+        ]
+        if not usable:
+            return None
+        if seat.queue not in {one.queue for one in usable}:
+            seat.queue = rng.choice(usable).queue
+        assert seat.queue is not None
+        return Choice(seat.queue)
+
+    def next_chance_s(self) -> float | None:
+        """When a queue can be tried again, or None when that depends on somebody who asks."""
+        times = [
+            one.busy_until_s if one.withdrawn_until_s is None else one.withdrawn_until_s
+            for one in self._standings.values()
+            if not one.is_probed
+        ]
+        return min(times, default=None)
+
+    def succeeded(self, queue: str, now_s: float) -> list[Event]:
+        """The queue took a message; also a late answer proves that it lives."""
+        one = self._standings[queue]
+        one.is_probed = False
+        one.failures = 0
+        if one.withdrawn_until_s is None:
+            return []
+        one.withdrawn_until_s = None
+        return [QueueReturned(queue, now_s)]
+
+    def failed(self, queue: str, now_s: float, reason: str, *, is_probe: bool) -> list[Event]:
+        """The queue did not take a message: nobody tries it for a while."""
+        one = self._standings[queue]
+        was_withdrawn = one.withdrawn_until_s is not None
+        if was_withdrawn and not is_probe:
+            return []  # Attempts that were under way when another one had it withdrawn.
+        one.is_probed = False
+        pause_s = min(self._policy.pause_s * 2.0**one.failures, self._policy.pause_s_max)
+        one.failures = min(one.failures + 1, 32)
+        one.withdrawn_until_s = now_s + pause_s
+        return [] if was_withdrawn else [QueueWithdrawn(queue, now_s, reason)]
+
+    def throttled(self, queue: str, now_s: float, *, is_probe: bool) -> list[Event]:
+        """The queue is there and asks for time: it answers, so it is not withdrawn."""
+        one = self._standings[queue]
+        one.busy_until_s = now_s + self._policy.busy_s
+        return self.succeeded(queue, now_s) if is_probe else []
+
+    def let_go(self, choice: Choice) -> None:
+        """The send that was to try this queue was cancelled: somebody else may ask."""
+        if choice.is_probe:
+            self._standings[choice.queue].is_probed = False
+
+    def _is_due(self, one: _Standing, now_s: float) -> bool:
+        return (
+            one.withdrawn_until_s is not None
+            and not one.is_probed
+            and now_s >= one.withdrawn_until_s
+        )

@@ -1,0 +1,335 @@
+"""One send through a pair, step by step.
+
+    step() says what to do next           answered() says what came of it
+    ToPrimary   --> ok: done              error: by the classifier, below
+    ToBacklog   --> ok: done              error: another queue, or give up
+    Wait        --> until then, or until the entity's health changes
+    Done, Fail  --> tell the caller
+
+    primary error: CALLER     raise it
+                   THROTTLED  wait 10 s or more, send again, never divert (F2)
+                   OUTAGE     retry while the policy and the time allow; then it counts, and if
+                              that diverts the entity, this very send goes to the backlog (P10)
+
+Rule 1: a send that an entity's health sends away never touches the primary (P8).
+Rule 2: the caller sees an error only if no place is known to have taken the message.
+Rule 3: an attempt without a clear answer is remembered: if the message then goes another way, it
+        may arrive twice, and that is an event.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from random import Random
+from typing import TypeAlias
+
+from twinbus.core.classifier import BacklogVerdict, Classifier, Verdict
+from twinbus.core.deadline import Deadline
+from twinbus.core.events import BacklogOutOfReach, Event, PossibleDuplicate
+from twinbus.core.failover import Failover, Health
+from twinbus.core.retry import RetryPolicy
+from twinbus.core.rotation import BacklogRotation, Choice, Seat
+from twinbus.service_errors import (
+    BacklogExhausted,
+    OperationTimeout,
+    ServerBusy,
+    ServiceError,
+)
+
+# A hanging queue must not eat the time of all others: with this many tries left at most, each
+# gets its share of what remains.
+BACKLOG_TRIES_PLANNED = 3
+BACKLOG_TRY_S_MIN = 1.0
+# A send that asks after a withdrawn queue while others are well does not wait longer than this.
+BACKLOG_PROBE_S_MAX = 3.0
+
+
+@dataclass(frozen=True, slots=True)
+class ToPrimary:
+    """Send to the entity itself, and answer."""
+
+    timeout_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class ToBacklog:
+    """Send the aliased copy to this backlog queue, and answer."""
+
+    queue: str
+    timeout_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """Ask for the next step at this moment, or earlier when the entity's health changes."""
+
+    until_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """The message is durable there: the entity's own path, or a backlog queue."""
+
+    where: str
+
+
+@dataclass(frozen=True, slots=True)
+class Fail:
+    """Raise this to the caller: the message is known to be in neither place."""
+
+    error: BaseException
+
+
+Step: TypeAlias = ToPrimary | ToBacklog | Wait | Done | Fail
+
+
+@dataclass(slots=True)
+class CredentialMemory:
+    """Whether the primary's credential has worked in this process (P7)."""
+
+    has_worked: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SendRules:
+    """What all sends of a pair share."""
+
+    rotation: BacklogRotation
+    credential: CredentialMemory
+    retry: RetryPolicy = field(default_factory=RetryPolicy)
+    classifier: Classifier = field(default_factory=Classifier)
+
+
+class Send:
+    """The decisions about one message, or one batch."""
+
+    def __init__(
+        self,
+        failover: Failover,
+        rules: SendRules,
+        seat: Seat,
+        deadline: Deadline,
+        rng: Random,
+        message_ids: tuple[str, ...] = (),
+    ) -> None:
+        self._failover = failover
+        self._rules = rules
+        self._seat = seat
+        self._deadline = deadline
+        self._rng = rng
+        self._message_ids = message_ids
+        self._end: Done | Fail | None = None
+        self._choice: Choice | None = None
+        """The backlog queue that is being tried."""
+        self._tried: set[str] = set()
+        self._retries = 0
+        self._not_before_s = float("-inf")
+        self._last_error: BaseException | None = None
+        self._was_outage = False
+        """Whether the last error of the primary was of the failover class."""
+        self._spends_all = False
+        """Whether the primary may use the backlog's reserve too."""
+        self._unclear: str | None = None
+        """Where an attempt without a clear answer went."""
+
+    # -- what to do ---------------------------------------------------------------------------
+
+    def step(self, now_s: float) -> tuple[Step, list[Event]]:
+        """What to do now. After ToPrimary and ToBacklog call answered() before asking again."""
+        if self._end is not None:
+            return self._end, []
+        if not self._failover.is_diverted and now_s < self._primary_end_s():
+            if now_s < self._not_before_s:
+                return Wait(self._not_before_s), []
+            return ToPrimary(self._primary_end_s() - now_s), []
+        if self._failover.is_diverted:
+            return self._step_backlog(now_s)
+        return self._primary_time_is_up(now_s)
+
+    def _primary_time_is_up(self, now_s: float) -> tuple[Step, list[Event]]:
+        """The wait for a retry has taken longer than planned: the last failure counts now."""
+        events: list[Event] = []
+        if self._last_error is not None and self._was_outage:
+            events = self._count(now_s, self._last_error)
+            if self._end is None:
+                step, more = self._step_backlog(now_s)
+                return step, events + more
+        return self._fail(self._last_error or self._too_late()), events
+
+    def _step_backlog(self, now_s: float) -> tuple[Step, list[Event]]:
+        # Restored in the meantime, this send has all the time that is left for the primary.
+        self._spends_all = True
+        if now_s >= self._deadline.end_s:
+            return self._give_up_on_backlog(now_s)
+        rotation = self._rules.rotation
+        self._choice = rotation.choose(self._seat, now_s, self._rng, avoid=self._tried)
+        if self._choice is not None:
+            return ToBacklog(self._choice.queue, self._backlog_timeout_s(self._choice, now_s)), []
+        # Every queue that answers was tried once: those that come back later may be tried again.
+        self._tried.clear()
+        chance_s = rotation.next_chance_s()
+        if chance_s is None:
+            chance_s = now_s + BACKLOG_TRY_S_MIN  # Somebody else is asking the last one.
+        if chance_s < self._deadline.end_s:
+            return Wait(max(chance_s, now_s)), []
+        return self._give_up_on_backlog(now_s)
+
+    def _give_up_on_backlog(self, now_s: float) -> tuple[Step, list[Event]]:
+        path, withdrawn = self._failover.path, self._rules.rotation.withdrawn
+        if len(withdrawn) < len(self._rules.rotation.queues):
+            return self._fail(self._last_error or self._too_late()), []
+        error = BacklogExhausted(path=path, withdrawn=withdrawn)
+        error.__cause__ = self._last_error
+        return self._fail(error), [BacklogOutOfReach(path, now_s, len(withdrawn))]
+
+    # -- what came of it ----------------------------------------------------------------------
+
+    def answered(self, now_s: float, error: BaseException | None = None) -> list[Event]:
+        """The outcome of the last ToPrimary or ToBacklog."""
+        choice, self._choice = self._choice, None
+        if choice is None:
+            return self._primary_answered(now_s, error)
+        return self._backlog_answered(choice, now_s, error)
+
+    def cancelled(self) -> None:
+        """The caller went away in the middle of a step."""
+        if self._choice is not None:
+            self._rules.rotation.let_go(self._choice)
+            self._choice = None
+
+    def _primary_answered(self, now_s: float, error: BaseException | None) -> list[Event]:
+        if error is None:
+            self._rules.credential.has_worked = True
+            return self._done(self._failover.path, now_s, self._failover.send_succeeded(now_s))
+        self._remember(error, self._failover.path)
+        verdict = self._rules.classifier.at_primary(
+            error, credential_worked=self._rules.credential.has_worked
+        )
+        self._was_outage = verdict is Verdict.OUTAGE
+        if self._was_outage:
+            return self._outage(now_s, error)
+        if verdict is Verdict.THROTTLED and self._can_wait_for_quiet(now_s, error):
+            return []
+        self._fail(error)
+        return []
+
+    def _outage(self, now_s: float, error: BaseException) -> list[Event]:
+        if self._failover.is_diverted:
+            return []  # Somebody else's failure has diverted it meanwhile: step() follows.
+        if self._may_retry(error):
+            self._retries += 1
+            delay_s = self._retry_delay_s()
+            if now_s + delay_s < self._primary_end_s():
+                self._not_before_s = now_s + delay_s
+                return []
+        return self._count(now_s, error)
+
+    def _count(self, now_s: float, error: BaseException) -> list[Event]:
+        """The retries are used up: the failure counts for the entity, and surfaces unless it
+        diverts."""
+        if isinstance(error, ServiceError):
+            error.used_up()
+        events = self._failover.send_failed(now_s, _told(error))
+        if not self._failover.is_diverted:
+            self._fail(error)
+        return events
+
+    def _may_retry(self, error: BaseException) -> bool:
+        if isinstance(error, OperationTimeout) or self._failover.health is Health.DIVERTED:
+            return False  # A timeout has used the primary's whole time.
+        at_once = self._failover.policy.failover_interval_s <= 0
+        return self._retries < (
+            min(1, self._rules.retry.retry_total) if at_once else self._rules.retry.retry_total
+        )
+
+    def _retry_delay_s(self) -> float:
+        if self._failover.policy.failover_interval_s <= 0:
+            return 0.0
+        return self._rules.retry.delay_s(self._retries, self._rng)
+
+    def _can_wait_for_quiet(self, now_s: float, error: BaseException) -> bool:
+        wanted_s = (
+            error.retry_after_s if isinstance(error, ServerBusy) else ServerBusy.retry_after_s
+        )
+        # Everybody was told the same thing at the same time: return one by one.
+        wait_s = max(wanted_s, ServerBusy.retry_after_s) * self._rng.uniform(1.0, 1.2)
+        if now_s + wait_s >= self._deadline.end_s:
+            return False
+        # Throttled is not down: the reserve is of more use to this attempt.
+        self._spends_all = self._spends_all or now_s + wait_s >= self._primary_end_s()
+        self._not_before_s = now_s + wait_s
+        return True
+
+    def _backlog_answered(
+        self, choice: Choice, now_s: float, error: BaseException | None
+    ) -> list[Event]:
+        rotation = self._rules.rotation
+        if error is None:
+            self._seat.queue = choice.queue
+            return self._done(choice.queue, now_s, rotation.succeeded(choice.queue, now_s))
+        self._remember(error, choice.queue)
+        match self._rules.classifier.at_backlog(error):
+            case BacklogVerdict.WITHDRAW:
+                self._tried.add(choice.queue)
+                return rotation.failed(choice.queue, now_s, _told(error), is_probe=choice.is_probe)
+            case BacklogVerdict.TRY_ANOTHER:
+                self._tried.add(choice.queue)
+                return rotation.throttled(choice.queue, now_s, is_probe=choice.is_probe)
+            case BacklogVerdict.GIVE_UP:
+                rotation.let_go(choice)
+                self._fail(error)
+                return []
+
+    # -- parts --------------------------------------------------------------------------------
+
+    def _primary_end_s(self) -> float:
+        """The reserve is kept only where this send could be diverted: P0 for all others."""
+        failover = self._failover
+        if self._spends_all or failover.health is Health.HELD_HOME:
+            return self._deadline.end_s
+        interval_s = failover.policy.failover_interval_s
+        if failover.health is Health.HEALTHY and interval_s >= self._deadline.timeout_s:
+            return self._deadline.end_s
+        return self._deadline.primary_end_s
+
+    def _backlog_timeout_s(self, choice: Choice, now_s: float) -> float:
+        rotation = self._rules.rotation
+        remaining_s = self._deadline.remaining_s(now_s)
+        in_use = len(rotation.queues) - len(rotation.withdrawn)
+        if choice.is_probe and in_use:
+            return min(remaining_s / 2, BACKLOG_PROBE_S_MAX)
+        tries = max(1, min(in_use - len(self._tried), BACKLOG_TRIES_PLANNED))
+        return min(max(remaining_s / tries, BACKLOG_TRY_S_MIN), remaining_s)
+
+    def _remember(self, error: BaseException, where: str) -> None:
+        self._last_error = error
+        if isinstance(error, ServiceError) and error.is_ambiguous and self._unclear is None:
+            self._unclear = where
+
+    def _done(self, where: str, now_s: float, events: list[Event]) -> list[Event]:
+        self._end = Done(where)
+        if self._unclear is not None:
+            unclear = PossibleDuplicate(
+                self._failover.path, now_s, self._unclear, self._message_ids
+            )
+            return [*events, unclear]
+        return events
+
+    def _fail(self, error: BaseException) -> Fail:
+        self._end = Fail(error)
+        return self._end
+
+    def _too_late(self) -> OperationTimeout:
+        error = OperationTimeout(
+            f"the send to {self._failover.path!r} was not over after "
+            f"{self._deadline.timeout_s:g} s",
+            path=self._failover.path,
+            hint="Give it more time, or look at the health of both namespaces",
+        )
+        error.is_ambiguous = self._unclear is not None
+        return error
+
+
+def _told(error: BaseException) -> str:
+    """An error as one line for events."""
+    return f"{type(error).__name__}: {error}".splitlines()[0][:300]

@@ -1,0 +1,103 @@
+"""The door between blocking threads and the loop that works for them."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import AsyncIterator
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from twinbus.errors import ConfigurationError
+from twinbus.sync.portal import Portal
+
+
+@pytest.fixture
+def portal() -> Portal:
+    return Portal("test-loop")
+
+
+async def doubled(number: int) -> int:
+    await asyncio.sleep(0)
+    return 2 * number
+
+
+def test_a_call_returns_what_the_coroutine_returns(portal: Portal) -> None:
+    assert portal.call(doubled(21)) == 42
+
+
+def test_a_call_raises_what_the_coroutine_raises(portal: Portal) -> None:
+    async def failing() -> None:
+        raise LookupError("not here")
+
+    with pytest.raises(LookupError, match="not here"):
+        portal.call(failing())
+
+
+def test_many_threads_share_one_loop(portal: Portal) -> None:
+    async def where() -> int:
+        return threading.get_ident()
+
+    with ThreadPoolExecutor(8) as threads:
+        seen = set(threads.map(lambda _: portal.call(where()), range(100)))
+    assert len(seen) == 1
+    assert threading.get_ident() not in seen
+
+
+def test_an_async_iterator_becomes_an_iterator(portal: Portal) -> None:
+    async def counting() -> AsyncIterator[int]:
+        for number in range(3):
+            yield number
+
+    assert list(portal.iterate(counting())) == [0, 1, 2]
+
+
+def test_a_blocking_call_on_the_loop_itself_is_refused_with_a_sentence(portal: Portal) -> None:
+    async def confused() -> int:
+        return portal.call(doubled(1))
+
+    with pytest.raises(ConfigurationError, match=r"twinbus\.aio"):
+        portal.call(confused())
+
+
+def test_an_interrupted_caller_leaves_nothing_running(portal: Portal) -> None:
+    cleaned: list[str] = []
+
+    async def endless() -> None:
+        try:
+            await asyncio.sleep(3600)
+        finally:
+            await asyncio.sleep(0.05)
+            cleaned.append("cleaned")
+
+    portal.call(doubled(1))
+    timer = threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT))
+    timer.start()
+    with pytest.raises(KeyboardInterrupt):
+        portal.call(endless())
+    timer.join()
+    assert cleaned == ["cleaned"]
+
+
+def test_a_forked_child_gets_a_loop_of_its_own() -> None:
+    code = """
+import os, sys
+from twinbus.sync.portal import PORTAL
+async def one(): return 1
+assert PORTAL.call(one()) == 1
+child = os.fork()
+if child == 0:
+    os._exit(0 if PORTAL.call(one()) == 1 else 1)
+_, status = os.waitpid(child, 0)
+sys.exit(os.waitstatus_to_exitcode(status))
+"""
+    began_s = time.monotonic()
+    done = subprocess.run([sys.executable, "-c", code], timeout=30, check=False)
+    assert done.returncode == 0
+    assert time.monotonic() - began_s < 30

@@ -23,6 +23,7 @@ LAYERS: list[set[str]] = [
         "twinbus.entity_path",
         "twinbus.connection_string",
         "twinbus.clock",
+        "twinbus.iso_duration",
         "twinbus.shared_access",
     },
     {"twinbus.amqp"},

@@ -11,11 +11,9 @@ from hypothesis import strategies as st
 
 from tests.support.answers import assert_well_put
 from twinbus.broker.administration.values import (
-    NEVER,
     duration_ms,
     duration_text,
     duration_us,
-    duration_us_text,
     flag,
     lifetime_ms,
     lifetime_text,
@@ -24,6 +22,7 @@ from twinbus.broker.administration.values import (
 )
 from twinbus.broker.entities.description import DURATION_MS_MAX
 from twinbus.errors import ConfigurationError
+from twinbus.iso_duration import NEVER, format_duration_us
 
 
 @given(st.integers(0, DURATION_MS_MAX - 1))
@@ -36,7 +35,7 @@ def test_a_duration_comes_back_as_it_was(total_ms: int) -> None:
 def test_the_stock_client_reads_our_durations_and_we_read_its(total_us: int) -> None:
     """M10: it uses isodate."""
     value = timedelta(microseconds=total_us)
-    assert isodate.parse_duration(duration_us_text(total_us)) == value
+    assert isodate.parse_duration(format_duration_us(total_us)) == value
     assert duration_us(isodate.duration_isoformat(value), "x") == total_us
 
 

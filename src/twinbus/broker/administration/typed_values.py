@@ -19,7 +19,6 @@ from twinbus.amqp.types import Int
 from twinbus.broker.administration.refusals import Refused
 from twinbus.broker.administration.values import (
     duration_us,
-    duration_us_text,
     flag,
     flag_text,
     whole_number,
@@ -29,6 +28,7 @@ from twinbus.broker.administration.xml_reading import children, items, text_of, 
 from twinbus.broker.administration.xml_writing import element, escaped
 from twinbus.broker.entities.filters import PropertyValue
 from twinbus.errors import ConfigurationError
+from twinbus.iso_duration import format_duration_us
 
 __all__ = ["read_values", "values_text"]
 
@@ -85,7 +85,7 @@ def _number(text: str, _name: str) -> float:
 
 def _duration_text(value: timedelta) -> str:
     total_us = value // _MICROSECOND
-    return ("-" if total_us < 0 else "") + duration_us_text(abs(total_us))
+    return ("-" if total_us < 0 else "") + format_duration_us(abs(total_us))
 
 
 _READERS: Final[dict[str, Callable[[str, str], PropertyValue]]] = {

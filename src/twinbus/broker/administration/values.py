@@ -12,12 +12,12 @@ from typing import Final
 
 from twinbus.broker.entities.description import DURATION_MS_MAX
 from twinbus.errors import ConfigurationError
+from twinbus.iso_duration import NEVER, format_duration_us, parse_duration_us
 
 __all__ = [
     "duration_ms",
     "duration_text",
     "duration_us",
-    "duration_us_text",
     "flag",
     "flag_text",
     "lifetime_ms",
@@ -26,19 +26,11 @@ __all__ = [
     "whole_number",
 ]
 
-NEVER: Final = "P10675199DT2H48M5.4775807S"
-# No honest value is longer, and no number in it reaches what takes long to convert.
-VALUE_LENGTH_MAX: Final = 64
+# What an error repeats of a value that it refuses.
+VALUE_SHOWN_LENGTH_MAX: Final = 64
 
-_DURATION = re.compile(
-    r"P(?:(?P<weeks>[0-9]{1,10})W)?(?:(?P<days>[0-9]{1,10})D)?"
-    r"(?:T(?:(?P<hours>[0-9]{1,10})H)?(?:(?P<minutes>[0-9]{1,10})M)?"
-    r"(?:(?P<seconds>[0-9]{1,10})(?:\.(?P<fraction>[0-9]{1,10}))?S)?)?",
-    re.ASCII,
-)
 _NUMBER = re.compile(r"[+-]?[0-9]{1,19}", re.ASCII)
 _FLAGS: Final = {"true": True, "1": True, "false": False, "0": False}
-_UNITS_S: Final = {"weeks": 604_800, "days": 86_400, "hours": 3_600, "minutes": 60, "seconds": 1}
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 # What the service says for a time that has not come about yet.
 _NO_TIME: Final = "0001-01-01T00:00:00Z"
@@ -48,14 +40,13 @@ _TIME_MS_MAX: Final = 253_402_300_799_999
 
 def duration_us(text: str, name: str) -> int:
     """Microseconds of an ISO 8601 duration; what is finer is cut off."""
-    match = _DURATION.fullmatch(text) if len(text) <= VALUE_LENGTH_MAX else None
-    if match is None or text[-1] in "PT":
+    total_us = parse_duration_us(text)
+    if total_us is None:
         raise ConfigurationError(
-            f"{name} is not a duration: {text[:VALUE_LENGTH_MAX]!a}",
+            f"{name} is not a duration: {text[:VALUE_SHOWN_LENGTH_MAX]!a}",
             hint="Write days, hours, minutes and seconds as in P1DT2H30M or PT30S",
         )
-    total_s = sum(int(match[unit] or 0) * size_s for unit, size_s in _UNITS_S.items())
-    return total_s * 1_000_000 + int((match["fraction"] or "0").ljust(6, "0")[:6])
+    return total_us
 
 
 def duration_ms(text: str, name: str) -> int:
@@ -71,22 +62,7 @@ def duration_ms(text: str, name: str) -> int:
 
 def duration_text(total_ms: int) -> str:
     """The shortest spelling of a duration in milliseconds."""
-    return duration_us_text(total_ms * 1_000)
-
-
-def duration_us_text(total_us: int) -> str:
-    """The shortest spelling of a duration in microseconds."""
-    seconds, fraction_us = divmod(total_us, 1_000_000)
-    days, seconds = divmod(seconds, 86_400)
-    hours, seconds = divmod(seconds, 3_600)
-    minutes, seconds = divmod(seconds, 60)
-    date = f"{days}D" if days else ""
-    time = (f"{hours}H" if hours else "") + (f"{minutes}M" if minutes else "")
-    if fraction_us:
-        time += f"{seconds}.{fraction_us:06}".rstrip("0") + "S"
-    elif seconds or not (date or time):
-        time += f"{seconds}S"
-    return f"P{date}T{time}" if time else f"P{date}"
+    return format_duration_us(total_ms * 1_000)
 
 
 def lifetime_ms(text: str, name: str) -> int | None:
@@ -110,7 +86,8 @@ def time_text(wall_ms: int) -> str:
 def whole_number(text: str, name: str) -> int:
     if not _NUMBER.fullmatch(text):
         raise ConfigurationError(
-            f"{name} is not a whole number: {text[:VALUE_LENGTH_MAX]!a}", hint="Use digits only"
+            f"{name} is not a whole number: {text[:VALUE_SHOWN_LENGTH_MAX]!a}",
+            hint="Use digits only",
         )
     return int(text)
 
@@ -119,7 +96,7 @@ def flag(text: str, name: str) -> bool:
     value = _FLAGS.get(text.lower())
     if value is None:
         raise ConfigurationError(
-            f"{name} is neither true nor false: {text[:VALUE_LENGTH_MAX]!a}",
+            f"{name} is neither true nor false: {text[:VALUE_SHOWN_LENGTH_MAX]!a}",
             hint="Write true or false",
         )
     return value

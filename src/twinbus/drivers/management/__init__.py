@@ -1,0 +1,36 @@
+"""Entities over the service's HTTP interface (ATOM): Azure, the official emulator, our broker.
+
+client.py      ManagementClient: the verbs
+endpoint.py    which door a namespace has for HTTP
+exchange.py    one HTTP request and its bounded answer, on asyncio streams
+answers.py     what a status means: one table, one sentence
+entities.py    what a queue, a topic, a subscription is: frozen values
+atom.py        those values as XML, and back
+
+Rule 1: nothing here needs the claim for more than it asks: every refusal names the claim.
+Rule 2: an answer is data from outside: bounded, without document types, never followed elsewhere.
+Rule 3: no retry happens here; whoever asks knows how long it may take.
+"""
+
+from __future__ import annotations
+
+from twinbus.drivers.management.client import Knock, ManagementClient
+from twinbus.drivers.management.endpoint import ManagementEndpoint
+from twinbus.drivers.management.entities import (
+    MessageCounts,
+    NamespaceInfo,
+    QueueProperties,
+    SubscriptionProperties,
+    TopicProperties,
+)
+
+__all__ = [
+    "Knock",
+    "ManagementClient",
+    "ManagementEndpoint",
+    "MessageCounts",
+    "NamespaceInfo",
+    "QueueProperties",
+    "SubscriptionProperties",
+    "TopicProperties",
+]

@@ -1,0 +1,315 @@
+"""Entities as the service's XML: one Atom entry each, a feed of them for a list.
+
+Rule 1: the rows of a table are in the order in which the service wants the elements.
+Rule 2: an element that is missing or empty leaves the default; one that cannot be read makes the
+        whole answer unreadable, because a wrong guess about a queue may lose messages.
+Rule 3: a document type or an entity declaration is refused where it stands.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, Final
+from urllib.parse import urlsplit
+from xml.etree.ElementTree import Element, ParseError
+from xml.sax.saxutils import escape
+
+from defusedxml.common import DefusedXmlException  # type: ignore[import-untyped]
+from defusedxml.ElementTree import fromstring  # type: ignore[import-untyped]
+
+from twinbus.drivers.management.entities import (
+    MessageCounts,
+    NamespaceInfo,
+    QueueProperties,
+    SubscriptionProperties,
+    TopicProperties,
+)
+from twinbus.errors import ConfigurationError
+from twinbus.iso_duration import NEVER, format_duration_us, parse_duration_us
+from twinbus.service_errors import ServiceInternalError
+
+__all__ = ["QUEUE", "SUBSCRIPTION", "TOPIC", "Entry", "Page", "Shape", "namespace_in", "page_in"]
+
+ATOM: Final = "{http://www.w3.org/2005/Atom}"
+SERVICE_BUS: Final = "http://schemas.microsoft.com/netservices/2010/10/servicebus/connect"
+COUNT_DETAILS: Final = "{http://schemas.microsoft.com/netservices/2011/06/servicebus}"
+_CONNECT: Final = f"{{{SERVICE_BUS}}}"
+
+_MICROSECOND: Final = timedelta(microseconds=1)
+_NEVER_US: Final = parse_duration_us(NEVER) or 0
+_NUMBER = re.compile(r"-?[0-9]{1,19}", re.ASCII)
+# XML 1.0 has no way to write these, not even escaped.
+_UNSPEAKABLE = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+
+
+# -- values -------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Codec:
+    """How the text of an element and a value become each other."""
+
+    read: Callable[[str], Any]
+    """Raises ValueError."""
+    write: Callable[[Any], str | None]
+    """None leaves the element out."""
+
+
+def _duration(text: str) -> timedelta:
+    total_us = parse_duration_us(text)
+    if total_us is None:
+        raise ValueError(text)
+    return timedelta(microseconds=total_us)
+
+
+def _lifetime(text: str) -> timedelta | None:
+    value = _duration(text)
+    # The stock client rounds the longest duration, so anything as long as that is "never".
+    return None if value // _MICROSECOND >= _NEVER_US - 1_000 else value
+
+
+def _duration_text(value: timedelta) -> str:
+    if value < timedelta():
+        raise ConfigurationError("a duration of an entity is negative", hint="Use None for never")
+    return format_duration_us(value // _MICROSECOND)
+
+
+def _number(text: str) -> int:
+    if not _NUMBER.fullmatch(text):
+        raise ValueError(text)
+    return int(text)
+
+
+def _flag(text: str) -> bool:
+    if text.lower() not in ("true", "false", "1", "0"):
+        raise ValueError(text)
+    return text.lower() in ("true", "1")
+
+
+def _path_of_url(text: str) -> str:
+    """The service tells a forwarding as a URL; within a namespace its path says it all."""
+    url = urlsplit(text)
+    return url.path.strip("/") if url.netloc else text
+
+
+def _text(value: str) -> str | None:
+    if _UNSPEAKABLE.search(value):
+        raise ConfigurationError(
+            "a property of an entity has a character that XML cannot spell", hint="Leave it out"
+        )
+    return escape(value) or None
+
+
+DURATION: Final = Codec(_duration, _duration_text)
+LIFETIME: Final = Codec(_lifetime, lambda value: NEVER if value is None else _duration_text(value))
+NUMBER: Final = Codec(_number, lambda value: None if value is None else str(value))
+FLAG: Final = Codec(_flag, lambda value: "true" if value else "false")
+TEXT: Final = Codec(str, _text)
+FORWARD: Final = Codec(_path_of_url, lambda value: None if value is None else _text(value))
+
+
+# -- shapes -------------------------------------------------------------------------------
+
+Rows = tuple[tuple[str, str, Codec], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """One kind of entity: its element, its settings in order, and facts that are only read."""
+
+    element: str
+    rows: Rows
+    facts: Rows = ()
+
+    def write(self, value: QueueProperties | TopicProperties | SubscriptionProperties) -> bytes:
+        """The body of a request that creates the entity."""
+        written = [(name, codec.write(getattr(value, field))) for name, field, codec in self.rows]
+        inside = "".join(f"<{name}>{text}</{name}>" for name, text in written if text is not None)
+        return (
+            '<?xml version="1.0" encoding="utf-8"?><entry xmlns="http://www.w3.org/2005/Atom">'
+            f'<content type="application/xml"><{self.element} xmlns="{SERVICE_BUS}">'
+            f"{inside}</{self.element}></content></entry>"
+        ).encode()
+
+    def read(self, described: Element) -> dict[str, Any]:
+        """The fields that an element of this kind fills, its counts among them."""
+        fields: dict[str, Any] = {"counts": _counts_in(described)}
+        for name, field, codec in self.rows + self.facts:
+            text = _text_in(described, _CONNECT + name)
+            if text:
+                fields[field] = _read(codec, text, name)
+        return fields
+
+
+_COMMON: Final[Rows] = (
+    ("MaxDeliveryCount", "max_delivery_count", NUMBER),
+    ("EnableBatchedOperations", "enable_batched_operations", FLAG),
+    ("Status", "status", TEXT),
+    ("ForwardTo", "forward_to", FORWARD),
+    ("UserMetadata", "user_metadata", TEXT),
+)
+_EXPIRED: Final[Rows] = (
+    ("DefaultMessageTimeToLive", "default_message_time_to_live", LIFETIME),
+    ("DeadLetteringOnMessageExpiration", "enable_dead_lettering_on_message_expiration", FLAG),
+)
+_FORWARD_DEAD: Final = (
+    "ForwardDeadLetteredMessagesTo",
+    "forward_dead_lettered_messages_to",
+    FORWARD,
+)
+_WINDOW: Final = (
+    "DuplicateDetectionHistoryTimeWindow",
+    "duplicate_detection_history_time_window",
+    DURATION,
+)
+_SIZE: Final = ("SizeInBytes", "size_bytes", NUMBER)
+
+QUEUE: Final = Shape(
+    "QueueDescription",
+    (
+        ("LockDuration", "lock_duration", DURATION),
+        ("MaxSizeInMegabytes", "max_size_in_megabytes", NUMBER),
+        ("RequiresDuplicateDetection", "requires_duplicate_detection", FLAG),
+        ("RequiresSession", "requires_session", FLAG),
+        *_EXPIRED,
+        _WINDOW,
+        *_COMMON,
+        ("AutoDeleteOnIdle", "auto_delete_on_idle", LIFETIME),
+        ("EnablePartitioning", "enable_partitioning", FLAG),
+        _FORWARD_DEAD,
+        ("MaxMessageSizeInKilobytes", "max_message_size_in_kilobytes", NUMBER),
+    ),
+    (_SIZE,),
+)
+TOPIC: Final = Shape(
+    "TopicDescription",
+    (
+        _EXPIRED[0],
+        ("MaxSizeInMegabytes", "max_size_in_megabytes", NUMBER),
+        ("RequiresDuplicateDetection", "requires_duplicate_detection", FLAG),
+        _WINDOW,
+        ("EnableBatchedOperations", "enable_batched_operations", FLAG),
+        ("Status", "status", TEXT),
+        ("UserMetadata", "user_metadata", TEXT),
+        ("SupportOrdering", "support_ordering", FLAG),
+        ("AutoDeleteOnIdle", "auto_delete_on_idle", LIFETIME),
+        ("EnablePartitioning", "enable_partitioning", FLAG),
+        ("MaxMessageSizeInKilobytes", "max_message_size_in_kilobytes", NUMBER),
+    ),
+    (_SIZE, ("SubscriptionCount", "subscription_count", NUMBER)),
+)
+SUBSCRIPTION: Final = Shape(
+    "SubscriptionDescription",
+    (
+        ("LockDuration", "lock_duration", DURATION),
+        ("RequiresSession", "requires_session", FLAG),
+        *_EXPIRED,
+        (
+            "DeadLetteringOnFilterEvaluationExceptions",
+            "enable_dead_lettering_on_filter_evaluation_exceptions",
+            FLAG,
+        ),
+        *_COMMON,
+        _FORWARD_DEAD,
+        ("AutoDeleteOnIdle", "auto_delete_on_idle", LIFETIME),
+    ),
+)
+_COUNTS: Final[Mapping[str, str]] = {
+    "ActiveMessageCount": "active",
+    "DeadLetterMessageCount": "dead_letter",
+    "ScheduledMessageCount": "scheduled",
+    "TransferMessageCount": "transfer",
+    "TransferDeadLetterMessageCount": "transfer_dead_letter",
+}
+
+
+# -- documents ----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One entity as it was told: its title, and its description by the element's name."""
+
+    title: str
+    kind: str
+    described: Element
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """The entries of a document, and whether the service has more of them."""
+
+    entries: tuple[Entry, ...]
+    has_more: bool
+
+
+def page_in(body: bytes) -> Page:
+    """The entries of a feed, or the one that the document is."""
+    root = _parsed(body)
+    if root.tag == f"{ATOM}entry":
+        return Page(_entries([root]), has_more=False)
+    if root.tag != f"{ATOM}feed":
+        raise _unreadable("it is neither an entry nor a feed")
+    links = root.findall(f"{ATOM}link")
+    has_more = any(link.get("rel") == "next" for link in links)
+    return Page(_entries(root.findall(f"{ATOM}entry")), has_more)
+
+
+def namespace_in(body: bytes) -> NamespaceInfo:
+    """What the namespace says of itself."""
+    for entry in page_in(body).entries:
+        name = _text_in(entry.described, f"{_CONNECT}Name") or entry.title
+        if entry.kind == "NamespaceInfo" and name:
+            return NamespaceInfo(name, _text_in(entry.described, f"{_CONNECT}MessagingSKU"))
+    raise _unreadable("it has no NamespaceInfo")
+
+
+def _entries(found: list[Element]) -> tuple[Entry, ...]:
+    entries = []
+    for entry in found:
+        content = entry.find(f"{ATOM}content")
+        # The service tells of what does not exist with an entry that has no content.
+        if content is not None and len(content):
+            kind = str(content[0].tag).removeprefix(_CONNECT)
+            entries.append(Entry(_text_in(entry, f"{ATOM}title"), kind, content[0]))
+    return tuple(entries)
+
+
+def _counts_in(described: Element) -> MessageCounts:
+    details = described.find(f"{_CONNECT}CountDetails")
+    if details is None:
+        return MessageCounts()
+    told = {
+        field: _read(NUMBER, _text_in(details, COUNT_DETAILS + name) or "0", name)
+        for name, field in _COUNTS.items()
+    }
+    return MessageCounts(**told)
+
+
+def _text_in(parent: Element, name: str) -> str:
+    return (parent.findtext(name) or "").strip()
+
+
+def _read(codec: Codec, text: str, name: str) -> Any:
+    try:
+        return codec.read(text)
+    except ValueError:
+        raise _unreadable(f"its {name} is {text[:40]!a}") from None
+
+
+def _parsed(body: bytes) -> Element:
+    try:
+        root: Element = fromstring(body, forbid_dtd=True)
+    except (ParseError, DefusedXmlException, LookupError, ValueError) as error:
+        raise _unreadable("it is no plain XML") from error
+    return root
+
+
+def _unreadable(reason: str) -> ServiceInternalError:
+    return ServiceInternalError(
+        f"the namespace answered with something that cannot be understood: {reason}",
+        hint="Check that the address is the one of a messaging service",
+    )

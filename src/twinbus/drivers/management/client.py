@@ -1,0 +1,292 @@
+"""The management of one namespace, asked over HTTP.
+
+    client = ManagementClient.from_connection_string(parsed)
+    queue = await client.get_queue("orders")           # None when there is none
+    async for queue in client.list_queues("orders/"): ...
+
+Rule 1: what does not exist is None to who reads it, EntityNotFound to who deletes it.
+Rule 2: a page's successor is counted by us; an address from an answer is never followed.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from email.utils import parsedate_to_datetime
+from pathlib import Path
+from typing import Final
+from urllib.parse import quote
+
+from twinbus.connection_string import ConnectionString
+from twinbus.drivers.credentials import Credential, credential_in
+from twinbus.drivers.management.answers import refusal_of
+from twinbus.drivers.management.atom import (
+    QUEUE,
+    SUBSCRIPTION,
+    TOPIC,
+    Entry,
+    Shape,
+    namespace_in,
+    page_in,
+)
+from twinbus.drivers.management.endpoint import ManagementEndpoint
+from twinbus.drivers.management.entities import (
+    NamespaceInfo,
+    QueueProperties,
+    SubscriptionProperties,
+    TopicProperties,
+)
+from twinbus.drivers.management.exchange import HttpAnswer, exchange
+from twinbus.entity_path import parse_entity_path
+from twinbus.service_errors import EntityNotFound, ServiceInternalError
+
+__all__ = ["Knock", "ManagementClient"]
+
+API_VERSION: Final = "2021-05"
+"""The oldest that knows of everything here; Azure and our broker both speak it."""
+DEFAULT_TIMEOUT_S: Final = 60.0
+PAGE_SIZE: Final = 100
+"""More than that the service does not give at once."""
+# A namespace holds at most 10,000 entities of a kind. Whoever answers with more pages than
+# that needs would keep us for ever.
+PAGES_MAX: Final = 1_000
+
+_AnyProperties = QueueProperties | TopicProperties | SubscriptionProperties
+
+
+@dataclass(frozen=True, slots=True)
+class Knock:
+    """What a namespace's door said to somebody who only knocked."""
+
+    status: int
+    clock_ahead_s: float | None
+    """How far its clock is ahead of ours; None when it did not tell the time."""
+
+
+class ManagementClient:
+    """One namespace. It holds no connection between calls, so there is nothing to close."""
+
+    def __init__(
+        self,
+        endpoint: ManagementEndpoint,
+        credential: Credential,
+        *,
+        ca_file: str | Path | None = None,
+        timeout_s: float = DEFAULT_TIMEOUT_S,
+    ) -> None:
+        self.endpoint = endpoint
+        self._credential = credential
+        self._tls = endpoint.tls_context(ca_file)
+        self._timeout_s = timeout_s
+
+    @classmethod
+    def from_connection_string(
+        cls,
+        parsed: ConnectionString,
+        *,
+        management_port: int | None = None,
+        ca_file: str | Path | None = None,
+        timeout_s: float = DEFAULT_TIMEOUT_S,
+    ) -> ManagementClient:
+        endpoint = ManagementEndpoint.of(parsed, management_port=management_port)
+        return cls(endpoint, credential_in(parsed), ca_file=ca_file, timeout_s=timeout_s)
+
+    # -- the namespace --------------------------------------------------------------------
+
+    async def knock(self) -> Knock:
+        """Whether anybody answers, and what its clock shows; no claim is needed for that."""
+        asked_s = time.time()
+        answer = await self._exchange("GET", "/$namespaceinfo")
+        answered_s = time.time()
+        return Knock(answer.status, _clock_ahead_s(answer, (asked_s + answered_s) / 2))
+
+    async def namespace_info(self) -> NamespaceInfo:
+        return namespace_in(await self._ask("read", "namespace", "", "/$namespaceinfo"))
+
+    # -- queues ---------------------------------------------------------------------------
+
+    async def get_queue(self, path: str) -> QueueProperties | None:
+        entry = await self._entry(QUEUE, "queue", path, f"/{_quoted(path)}")
+        return None if entry is None else _queue(entry, path)
+
+    async def list_queues(self, prefix: str = "") -> AsyncIterator[QueueProperties]:
+        """Every queue whose path begins so, whatever the case of its letters."""
+        async for entry in self._listed(QUEUE, "queues", "", "/$Resources/queues"):
+            if entry.title.lower().startswith(prefix.lower()):
+                yield _queue(entry, entry.title)
+
+    async def create_queue(self, queue: QueueProperties) -> QueueProperties:
+        """Make it; raises EntityExists when the name is taken, by whatever kind of entity."""
+        entry = await self._created(QUEUE, "queue", queue.path, f"/{_quoted(queue.path)}", queue)
+        return _queue(entry, queue.path)
+
+    async def delete_queue(self, path: str) -> None:
+        await self._ask("delete", "queue", path, f"/{_quoted(path)}", method="DELETE")
+
+    # -- topics ---------------------------------------------------------------------------
+
+    async def get_topic(self, path: str) -> TopicProperties | None:
+        entry = await self._entry(TOPIC, "topic", path, f"/{_quoted(path)}")
+        return None if entry is None else _topic(entry, path)
+
+    async def list_topics(self, prefix: str = "") -> AsyncIterator[TopicProperties]:
+        """Every topic whose path begins so, whatever the case of its letters."""
+        async for entry in self._listed(TOPIC, "topics", "", "/$Resources/topics"):
+            if entry.title.lower().startswith(prefix.lower()):
+                yield _topic(entry, entry.title)
+
+    async def create_topic(self, topic: TopicProperties) -> TopicProperties:
+        entry = await self._created(TOPIC, "topic", topic.path, f"/{_quoted(topic.path)}", topic)
+        return _topic(entry, topic.path)
+
+    async def delete_topic(self, path: str) -> None:
+        await self._ask("delete", "topic", path, f"/{_quoted(path)}", method="DELETE")
+
+    # -- subscriptions --------------------------------------------------------------------
+
+    async def get_subscription(self, topic: str, name: str) -> SubscriptionProperties | None:
+        where = _subscription_target(topic, name)
+        entry = await self._entry(SUBSCRIPTION, "subscription", f"{topic}/{name}", where)
+        return None if entry is None else _subscription(entry, topic, name)
+
+    async def list_subscriptions(self, topic: str) -> AsyncIterator[SubscriptionProperties]:
+        where = f"/{_quoted(topic)}/subscriptions"
+        async for entry in self._listed(SUBSCRIPTION, "subscriptions of the topic", topic, where):
+            yield _subscription(entry, topic, entry.title)
+
+    async def create_subscription(
+        self, subscription: SubscriptionProperties
+    ) -> SubscriptionProperties:
+        """Make it, with the usual rule that takes every message."""
+        topic, name = subscription.topic, subscription.name
+        where = _subscription_target(topic, name)
+        entry = await self._created(
+            SUBSCRIPTION, "subscription", f"{topic}/{name}", where, subscription
+        )
+        return _subscription(entry, topic, name)
+
+    async def delete_subscription(self, topic: str, name: str) -> None:
+        where = _subscription_target(topic, name)
+        await self._ask("delete", "subscription", f"{topic}/{name}", where, method="DELETE")
+
+    # -- asking ---------------------------------------------------------------------------
+
+    async def _entry(self, shape: Shape, kind: str, path: str, target: str) -> Entry | None:
+        try:
+            page = page_in(await self._ask("read", kind, path, target))
+        except EntityNotFound:
+            return None
+        # A topic under that name is no queue.
+        found = [entry for entry in page.entries if entry.kind == shape.element]
+        return found[0] if found else None
+
+    async def _listed(
+        self, shape: Shape, kind: str, path: str, target: str
+    ) -> AsyncIterator[Entry]:
+        skip = 0
+        for _ in range(PAGES_MAX):
+            query = f"&$skip={skip}&$top={PAGE_SIZE}"
+            page = page_in(await self._ask("list", kind, path, target, query=query))
+            for entry in page.entries:
+                if entry.kind == shape.element:
+                    yield entry
+            skip += len(page.entries)
+            if not page.has_more or not page.entries:
+                return
+        raise ServiceInternalError(
+            f"the namespace has more than {PAGES_MAX} pages of {kind}", hint="Ask for one by name"
+        )
+
+    async def _created(
+        self, shape: Shape, kind: str, path: str, target: str, value: _AnyProperties
+    ) -> Entry:
+        headers = {"Content-Type": "application/atom+xml", **await self._forwarding(value)}
+        body = await self._ask(
+            "create", kind, path, target, method="PUT", headers=headers, body=shape.write(value)
+        )
+        for entry in page_in(body).entries:
+            if entry.kind == shape.element:
+                return entry
+        raise ServiceInternalError(
+            f"the namespace made the {kind} {path!r} and did not tell how", path=path
+        )
+
+    async def _forwarding(self, value: _AnyProperties) -> dict[str, str]:
+        """Whoever forwards must show that it may send to where the messages go."""
+        told = {}
+        if getattr(value, "forward_to", None):
+            told["ServiceBusSupplementaryAuthorization"] = await self._authorization()
+        if getattr(value, "forward_dead_lettered_messages_to", None):
+            told["ServiceBusDlqSupplementaryAuthorization"] = await self._authorization()
+        return told
+
+    async def _ask(
+        self,
+        verb: str,
+        kind: str,
+        path: str,
+        target: str,
+        *,
+        method: str = "GET",
+        query: str = "",
+        headers: dict[str, str] | None = None,
+        body: bytes = b"",
+    ) -> bytes:
+        answer = await self._exchange(method, target, query=query, headers=headers, body=body)
+        if 200 <= answer.status < 300:
+            return answer.body
+        raise refusal_of(answer, verb=verb, kind=kind, path=path)
+
+    async def _exchange(
+        self,
+        method: str,
+        target: str,
+        *,
+        query: str = "",
+        headers: dict[str, str] | None = None,
+        body: bytes = b"",
+    ) -> HttpAnswer:
+        shown = {"Authorization": await self._authorization(), **(headers or {})}
+        return await exchange(
+            self.endpoint,
+            self._tls,
+            method=method,
+            target=f"{target}?api-version={API_VERSION}{query}",
+            headers=shown,
+            body=body,
+            timeout_s=self._timeout_s,
+        )
+
+    async def _authorization(self) -> str:
+        return (await self._credential.token_for(self.endpoint.url)).http_header
+
+
+def _queue(entry: Entry, path: str) -> QueueProperties:
+    return QueueProperties(path=path, **QUEUE.read(entry.described))
+
+
+def _topic(entry: Entry, path: str) -> TopicProperties:
+    return TopicProperties(path=path, **TOPIC.read(entry.described))
+
+
+def _subscription(entry: Entry, topic: str, name: str) -> SubscriptionProperties:
+    return SubscriptionProperties(topic=topic, name=name, **SUBSCRIPTION.read(entry.described))
+
+
+def _subscription_target(topic: str, name: str) -> str:
+    return f"/{_quoted(topic)}/subscriptions/{_quoted(name)}"
+
+
+def _quoted(path: str) -> str:
+    parse_entity_path(path)  # Neither "$Resources" nor "../x" is the name of an entity.
+    return quote(path, safe="/")
+
+
+def _clock_ahead_s(answer: HttpAnswer, now_s: float) -> float | None:
+    try:
+        # The header has whole seconds: on average half of one has passed since.
+        told_s = parsedate_to_datetime(answer.headers["date"]).timestamp() + 0.5
+    except (KeyError, ValueError, TypeError):
+        return None
+    return told_s - now_s

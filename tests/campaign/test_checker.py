@@ -1,0 +1,229 @@
+"""The checker's own proof: planted histories, each with one thing wrong, and each is caught."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from campaign.checker import CHUNK_S_MAX, LATE_S_MAX, Rules, Verdict, check
+from campaign.history import Event
+
+RULES = Rules(
+    places={
+        "orders": ["orders"],
+        "once": ["once"],
+        "news": ["news/subscriptions/a", "news/subscriptions/b"],
+        "brief": ["brief"],
+    },
+    without_duplicates=frozenset({"once"}),
+    ttl_s={"brief": 5.0},
+    lock_s=60.0,
+)
+
+
+def event(what: Any, type: Any, at_s: float, value: str = "", **facts: Any) -> Event:
+    facts.setdefault("process", "receiver-1" if what in ("receive", "complete") else "sender-1")
+    return Event(what=what, type=type, at_s=at_s, values=(value,) if value else (), **facts)
+
+
+def sent(value: str, at_s: float = 1.0, entity: str = "orders") -> list[Event]:
+    return [
+        event("send", "invoke", at_s, value, place=entity),
+        event("send", "ok", at_s + 0.5, value, place=entity),
+    ]
+
+
+def received(
+    value: str, at_s: float = 2.0, place: str = "orders", copy: int = 1, process: str = "receiver-1"
+) -> list[Event]:
+    facts = {"place": place, "copy": copy, "process": process}
+    return [
+        event("receive", "ok", at_s, value, enqueued_s=at_s - 0.1, **facts),
+        event("complete", "ok", at_s + 0.1, value, **facts),
+    ]
+
+
+def verdict(*parts: list[Event]) -> Verdict:
+    return check([each for part in parts for each in part], RULES)
+
+
+GOOD = [*sent("s-1"), *received("s-1")]
+
+
+def test_a_message_that_goes_in_and_comes_out_is_all_right() -> None:
+    found = verdict(GOOD)
+    assert found.is_kept
+    assert (found.acknowledged, found.received, found.failed) == (1, 1, 0)
+
+
+# -- one thing is wrong ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("planted", "complaint"),
+    [
+        pytest.param(sent("s-2"), "lost", id="one is lost"),
+        pytest.param(
+            [*sent("s-2", entity="news"), *received("s-2", place="news/subscriptions/a")],
+            "lost",
+            id="one of two subscriptions did not get it",
+        ),
+        pytest.param(received("x-9"), "unexpected", id="one comes from nowhere"),
+        pytest.param(
+            [*sent("s-2", entity="once"), *received("s-2"), *received("s-2", place="once")],
+            "unexpected",
+            id="one is where it does not belong",
+        ),
+        pytest.param([event("ping", "ok", 3.0, place="orders")], "pings seen", id="a ping is seen"),
+        pytest.param(received("s-1", 9.0, copy=2), "unexplained duplicates", id="a second copy"),
+        pytest.param(
+            received("s-1", 9.0), "unexplained duplicates", id="completed, and comes again"
+        ),
+        pytest.param(
+            [
+                *sent("s-2"),
+                event("receive", "ok", 2.0, "s-2", place="orders", copy=7),
+                event("receive", "ok", 3.0, "s-2", place="orders", copy=7, process="receiver-2"),
+            ],
+            "unexplained duplicates",
+            id="in two hands at once",
+        ),
+        pytest.param(
+            [event("complete", "ok", 2.5, "s-1", place="orders", copy=1, process="receiver-2")],
+            "unexplained duplicates",
+            id="completed by two",
+        ),
+        pytest.param(
+            [
+                *sent("s-2", entity="once"),
+                event("possible-duplicate", "info", 1.5, "s-2"),
+                *received("s-2", 2.0, "once", 1),
+                *received("s-2", 3.0, "once", 2),
+            ],
+            "duplicates where they are detected",
+            id="twice where duplicates are detected, with a good reason",
+        ),
+        pytest.param(
+            [*sent("s-2"), event("dead", "ok", 9.0, "s-2", place="orders")],
+            "dead-lettered without a reason",
+            id="dead for no reason",
+        ),
+        pytest.param(
+            [event("dead", "ok", 9.0, "x-9", place="orders", detail="poison")],
+            "unexpected",
+            id="a dead one comes from nowhere",
+        ),
+        pytest.param(
+            [event("left", "ok", 9.0, place="backlog/3", count=2)], "left behind", id="left behind"
+        ),
+    ],
+)
+def test_each_planted_fault_is_caught_and_nothing_else_is_said(
+    planted: list[Event], complaint: str
+) -> None:
+    assert list(verdict(GOOD, planted).complaints) == [complaint]
+
+
+# -- what explains a further copy -----------------------------------------------------------------
+
+FURTHER = received("s-1", 9.0, copy=2)
+
+
+@pytest.mark.parametrize(
+    "cause",
+    [
+        event("possible-duplicate", "info", 1.4, "s-1"),
+        event("move", "info", 5.0, "s-1", detail="unsure", process="mover-1"),
+        event("move", "info", 5.0, "s-1", detail="lock-lost", process="mover-1"),
+        event("kill", "ok", 9.0 + CHUNK_S_MAX - 1, process="mover-1.2"),
+        event("kill", "ok", 2.0, process="mover-1.2"),
+    ],
+    ids=lambda each: f"{each.what} {each.detail}",
+)
+def test_a_recorded_ambiguity_explains_a_further_copy(cause: Event) -> None:
+    found = verdict(GOOD, FURTHER, [cause])
+    assert found.is_kept
+    assert found.duplicates.total() == 1
+
+
+@pytest.mark.parametrize(
+    "stranger",
+    [
+        event("possible-duplicate", "info", 1.4, "s-7"),
+        event("move", "info", 5.0, "s-7", detail="unsure", process="mover-1"),
+        event("move", "ok", 5.0, "s-1", detail="moved", process="mover-1"),
+        event("kill", "ok", 9.0 + CHUNK_S_MAX + 1, process="mover-1"),
+        event("kill", "ok", 1.0 - LATE_S_MAX, process="mover-1"),
+        event("kill", "ok", 5.0, process="sender-1"),
+        event("kill", "ok", 5.0, process="primary"),
+    ],
+    ids=lambda each: f"{each.what} {each.process} {each.at_s:g}",
+)
+def test_what_is_about_something_else_explains_nothing(stranger: Event) -> None:
+    assert list(verdict(GOOD, FURTHER, [stranger]).complaints) == ["unexplained duplicates"]
+
+
+def test_a_send_without_an_answer_may_have_been_done_twice() -> None:
+    unanswered = [event("send", "invoke", 1.0, "s-2", place="orders")]
+    found = verdict(unanswered, received("s-2", 2.0), received("s-2", 3.0, copy=2))
+    assert found.is_kept
+    assert (found.failed, found.recovered) == (1, 1)
+
+
+def test_a_send_that_ended_with_an_error_may_have_been_done_or_not() -> None:
+    timeout = event("send", "info", 1.9, "s-2", place="orders", detail="OperationTimeout")
+    tried = [event("send", "invoke", 1.0, "s-2", place="orders"), timeout]
+    assert verdict(tried).is_kept, "it never arrived, and nobody was promised that it would"
+    assert verdict(tried, received("s-2", 2.0), received("s-2", 3.0, copy=2)).is_kept
+
+
+# -- what explains a further delivery -------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "cause",
+    [
+        event("complete", "info", 2.3, "s-2", place="orders", copy=7, detail="MessageLockLost"),
+        event("kill", "ok", 2.5, process="primary"),
+        event("kill", "ok", 2.5, process="receiver-1"),
+    ],
+    ids=lambda each: f"{each.what} {each.process}",
+)
+def test_a_copy_that_could_not_be_completed_may_come_again(cause: Event) -> None:
+    again = [
+        *sent("s-2"),
+        event("receive", "ok", 2.0, "s-2", place="orders", copy=7),
+        *received("s-2", 3.0, copy=7, process="receiver-2"),
+    ]
+    assert not verdict(again).is_kept
+    assert verdict(again, [cause]).is_kept
+
+
+def test_a_lock_that_ran_out_explains_a_further_delivery() -> None:
+    again = [
+        *sent("s-2"),
+        event("receive", "ok", 2.0, "s-2", place="orders", copy=7),
+        *received("s-2", 62.0, copy=7, process="receiver-2"),
+    ]
+    assert verdict(again).is_kept
+
+
+# -- where else a message may be ------------------------------------------------------------------
+
+
+def test_a_message_that_is_dead_for_a_reason_is_not_lost() -> None:
+    dead = [event("dead", "ok", 9.0, "s-2", place="backlog/1", detail="destination-not-found")]
+    found = verdict(sent("s-2", entity="news"), dead)
+    assert found.is_kept
+    assert found.dead_lettered == 1
+
+
+def test_a_message_whose_time_was_up_is_expired_and_not_lost() -> None:
+    found = verdict(sent("s-2", entity="brief"), [event("left", "ok", 7.0, place="brief")])
+    assert found.is_kept and found.expired == 1
+    assert verdict(sent("s-2", entity="brief"), [event("left", "ok", 5.0)]).lost
+
+
+def test_the_order_of_the_lines_does_not_matter() -> None:
+    assert check(reversed(GOOD), RULES).is_kept

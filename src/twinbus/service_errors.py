@@ -17,6 +17,7 @@
     ├── NoBacklogQueue            pairing found and made none
     ├── ReservedProperty          (also a ValueError) a property with a name of the envelope
     ├── TooLargeForBacklog        (also MessageTooLarge) fits the primary, not a backlog queue
+    ├── EnvelopeError             a backlog message that cannot be brought home
     ├── AlreadyPaired             (also a ConfigurationError)
     ├── FactoryClosed             used after close
     └── FactoryFaulted            given up because its partner closed or faulted
@@ -38,6 +39,7 @@ __all__ = [
     "CommunicationError",
     "EntityDisabled",
     "EntityNotFound",
+    "EnvelopeError",
     "FactoryClosed",
     "FactoryFaulted",
     "LinkDetached",
@@ -197,16 +199,35 @@ class TooLargeForBacklog(PairingError, MessageTooLarge):
     """A message that the primary takes and no backlog queue would, with its aliases (P13)."""
 
     def __init__(
-        self, *, path: str, size_bytes: int, overhead_bytes: int, limit_bytes: int
+        self,
+        *,
+        path: str,
+        size_bytes: int,
+        overhead_bytes: int,
+        limit_bytes: int,
+        what: str = "message",
     ) -> None:
         self.path, self.condition = path, ""
         self.size_bytes, self.overhead_bytes = size_bytes, overhead_bytes
         self.limit_bytes = limit_bytes
         TwinbusError.__init__(
             self,
-            f"the message has {size_bytes} bytes and needs {overhead_bytes} more in a backlog "
+            f"the {what} has {size_bytes} bytes and needs {overhead_bytes} more in a backlog "
             f"queue, which takes {limit_bytes}",
             hint="Make it smaller; paired sends refuse it in every state, outage or not",
+        )
+
+
+class EnvelopeError(PairingError):
+    """A backlog message that can never be brought home as it is (Y4).
+
+    ``reason`` is a stable name and ``description`` a sentence, as a dead-letter queue takes them.
+    """
+
+    def __init__(self, *, reason: str, description: str) -> None:
+        self.reason, self.description = reason, description
+        super().__init__(
+            description, hint="Look for it in the dead-letter queue of its backlog queue"
         )
 
 

@@ -159,7 +159,7 @@ def _scan(buf: bytes, pos: int, end: int, found: MessageSections, budget: Budget
         if buf[pos] == 0x00 and buf[pos + 1] == 0x53 and pos + 3 < end:
             code, value_pos = buf[pos + 2], pos + 3
         else:
-            code, value_pos = _section_at(buf, pos, end, budget)
+            code, value_pos = section_at(buf, pos, end, budget)
         if code not in FOLLOWERS[last]:
             raise _out_of_order(code, last)
         if code >= PROPERTIES:
@@ -226,7 +226,7 @@ _Reader: TypeAlias = Callable[[bytes, int, int, MessageSections, Budget], int]
 """Check the section value at the position, note it, and return the position after it."""
 
 
-def _section_at(buf: bytes, pos: int, end: int, budget: Budget) -> tuple[int, int]:
+def section_at(buf: bytes, pos: int, end: int, budget: Budget) -> tuple[int, int]:
     """(section code, position of its value) for any form of descriptor."""
     if buf[pos] != 0x00:
         raise DecodeError("a section does not start with a descriptor. Check the message.")

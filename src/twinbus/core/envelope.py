@@ -1,0 +1,52 @@
+"""What a message looks like while it waits in a backlog queue, and how it becomes itself again.
+
+    alias(message, path)     a copy for the backlog: destination, session, TTL and schedule stand in
+                             application properties, and what they were taken from is empty
+    restore(as delivered)    the message as it was, for its destination
+
+Rule 1: everything works on encoded messages and splices: body, kept properties and kept
+        annotations keep their bytes. The caller's bytes are never changed.
+Rule 2: alias and restore undo each other in every value that a broker hands on (P12). What only
+        a broker says about a message (numbers, times, locks, counts) is never carried home.
+Rule 3: a reserved name is refused in every spelling, because .NET and SQL filters ignore case,
+        and a restored message has none: whatever comes to a backlog queue a second time has no
+        destination. One hop is the limit, and no counter is needed (Y6).
+
+envelope_away     alias, sizes, reserved names         envelope_layout   sections and splices
+envelope_home     restore                              envelope_times    TTL, expiry, header
+envelope_values   the aliases and their types          envelope_batches, envelope_ping
+"""
+
+from __future__ import annotations
+
+from twinbus.core.envelope_away import (
+    alias,
+    check_fits,
+    check_reserved,
+    check_reserved_names,
+    overhead_bytes,
+    overhead_bytes_max,
+    size_if_aliased,
+)
+from twinbus.core.envelope_batches import ranges_that_fit, split_to_fit
+from twinbus.core.envelope_home import Restored, TtlPolicy, restore
+from twinbus.core.envelope_ping import ping
+from twinbus.core.envelope_values import RESERVED_NAMES, Reason
+
+__all__ = [
+    "RESERVED_NAMES",
+    "Reason",
+    "Restored",
+    "TtlPolicy",
+    "alias",
+    "check_fits",
+    "check_reserved",
+    "check_reserved_names",
+    "overhead_bytes",
+    "overhead_bytes_max",
+    "ping",
+    "ranges_that_fit",
+    "restore",
+    "size_if_aliased",
+    "split_to_fit",
+]

@@ -1,0 +1,256 @@
+"""Into the backlog: the copy of a message that waits there, and its size.
+
+    header | annotations          | properties           | application properties | body
+    no ttl | no scheduled time    | no group-id, expiry  | + x-ms-path, ...       | as it is
+
+Rule 1: what the primary would refuse and a backlog queue would not notice is refused here: an
+        outage must not turn an error of the caller into a lost message.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable
+from itertools import pairwise
+from typing import Final
+
+from twinbus.amqp.decode import decode_value
+from twinbus.amqp.encode import encode_value
+from twinbus.amqp.errors import DecodeError
+from twinbus.amqp.limits import Budget
+from twinbus.amqp.properties import GROUP_ID
+from twinbus.amqp.scan import APPLICATION_PROPERTIES, MESSAGE_ANNOTATIONS
+from twinbus.amqp.types import Long, UInt
+from twinbus.core.envelope_layout import (
+    NULL,
+    SECTION_HEAD_BYTES,
+    Stops,
+    inside,
+    map_section,
+    outline,
+    pairs_of,
+    property_starts,
+    with_properties,
+    without,
+)
+from twinbus.core.envelope_times import (
+    CREATION_TIME,
+    EXPIRY_TIME,
+    TTL_MS_UNSPECIFIED,
+    expiry_ms,
+    header_at,
+    header_section,
+    timestamp_at,
+)
+from twinbus.core.envelope_values import (
+    PATH,
+    RESERVED_NAMES,
+    SCHEDULED,
+    SCHEDULED_ANNOTATION,
+    SESSION_ID,
+    SESSION_ID_CHARACTERS_MAX,
+    TIME_TO_LIVE,
+    TTL_MS_MAX,
+    WALL_MS_MAX,
+    WALL_MS_MIN,
+)
+from twinbus.service_errors import MessageRefused, ReservedProperty, TooLargeForBacklog
+
+_RESERVED_HINT: Final = b"x-ms-"
+"""What all reserved names contain: a message without it is not looked at further."""
+
+_SCHEDULED_ONLY: Final = frozenset((SCHEDULED_ANNOTATION,))
+
+# All properties of a message together, in Azure Service Bus and in our broker.
+PROPERTIES_BYTES_MAX: Final = 65_536
+
+_PATH_KEY: Final = encode_value(PATH)
+_SESSION_KEY: Final = encode_value(SESSION_ID)
+_TTL_KEY: Final = encode_value(TIME_TO_LIVE)
+_SCHEDULED_KEY: Final = encode_value(SCHEDULED)
+
+
+# --- reserved names ----------------------------------------------------------------------------
+
+
+def check_reserved_names(names: Iterable[str | bytes]) -> None:
+    """Raise ReservedProperty if an application property has a name of the envelope."""
+    for name in names:
+        text = name.decode("utf-8", "replace") if isinstance(name, bytes) else name
+        if text.lower() in RESERVED_NAMES:
+            raise ReservedProperty(name=text)
+
+
+def check_reserved(encoded: bytes) -> None:
+    """The same for an encoded message."""
+    if _RESERVED_HINT in encoded.lower():
+        buf, stops = outline(encoded)
+        _check_keys(buf, stops[3], stops[4])
+
+
+def _check_keys(buf: bytes, start: int, stop: int) -> None:
+    if _RESERVED_HINT in buf[start:stop].lower():
+        check_reserved_names(
+            pair.key for pair in pairs_of(buf, start, stop) if pair.key is not None
+        )
+
+
+# --- into the backlog --------------------------------------------------------------------------
+
+
+def alias(encoded: bytes, path: str) -> bytes:
+    """A copy for a backlog queue, to be brought home to ``path``.
+
+    Raises ReservedProperty, and MessageRefused for what the primary would refuse and a backlog
+    queue would not notice: an outage must not turn an error of the caller into a lost message.
+    """
+    buf, stops, front = _aliased(encoded, path)
+    return b"".join((*front, buf[stops[4] :]))
+
+
+def _aliased(encoded: bytes, path: str) -> tuple[bytes, Stops, list[bytes]]:
+    """The message, where its sections end, and what stands before the body of the copy."""
+    try:
+        return _taken_apart(encoded, path)
+    except (DecodeError, IndexError, struct.error) as error:
+        raise MessageRefused("the message is not a whole AMQP message", path=path) from error
+
+
+def _taken_apart(encoded: bytes, path: str) -> tuple[bytes, Stops, list[bytes]]:
+    buf, stops = outline(encoded)
+    header_stop, delivery_stop, annotations_stop, properties_stop, stop = stops
+    _check_keys(buf, properties_stop, stop)
+    pairs = [_PATH_KEY, encode_value(path)]
+    header = buf[:header_stop]
+    annotations = buf[delivery_stop:annotations_stop]
+    starts = property_starts(buf, annotations_stop, properties_stop)
+    changes: dict[int, bytes] = {}
+    if len(starts) > GROUP_ID + 1 and buf[starts[GROUP_ID]] != 0x40:
+        changes[GROUP_ID] = NULL
+        pairs += (_SESSION_KEY, _session_value(buf, starts, path))
+    if header and (ttl_ms := header_at(buf, header_stop).ttl_ms) is not None:
+        header = _header_without_ttl(buf, header_stop)
+        pairs += (_TTL_KEY, _take_ttl(buf, starts, ttl_ms, changes))
+    if SCHEDULED_ANNOTATION in annotations:
+        annotations = _take_schedule(buf, delivery_stop, annotations_stop, path, pairs)
+    properties = buf[annotations_stop:properties_stop]
+    if changes:
+        properties = with_properties(buf, starts, changes)
+    delivery = buf[header_stop:delivery_stop]
+    return buf, stops, [header, delivery, annotations, properties, _added(buf, stops, pairs)]
+
+
+def _added(buf: bytes, stops: Stops, pairs: list[bytes]) -> bytes:
+    """The application properties, and behind them the pairs of the envelope."""
+    start, stop = stops[3], stops[4]
+    count, first = inside(buf, start + SECTION_HEAD_BYTES) if stop > start else (0, stop)
+    body = b"".join((buf[first:stop], *pairs))
+    return map_section(APPLICATION_PROPERTIES, (count + len(pairs)) >> 1, body)
+
+
+def _session_value(buf: bytes, starts: list[int], path: str) -> bytes:
+    raw = buf[starts[GROUP_ID] : starts[GROUP_ID + 1]]
+    # Only a long text has many characters, and one byte is at most one character.
+    if len(raw) > SESSION_ID_CHARACTERS_MAX:
+        session_id = decode_value(raw, 0, len(raw), Budget())[0]
+        if len(session_id) > SESSION_ID_CHARACTERS_MAX:
+            raise MessageRefused(
+                f"the session id has {len(session_id)} characters",
+                path=path,
+                hint=f"Use at most {SESSION_ID_CHARACTERS_MAX}",
+            )
+    return raw
+
+
+def _header_without_ttl(buf: bytes, header_stop: int) -> bytes:
+    header = header_at(buf, header_stop)
+    return header_section(priority=header.priority, durable=header.durable)
+
+
+def _take_ttl(buf: bytes, starts: list[int], ttl_ms: int, changes: dict[int, bytes]) -> bytes:
+    """The alias of the time to live, by the table at the top of this file."""
+    expires_ms = timestamp_at(buf, starts, EXPIRY_TIME)
+    creation_ms = timestamp_at(buf, starts, CREATION_TIME)
+    if creation_ms is None:
+        return encode_value(Long(ttl_ms))
+    if expires_ms is None:
+        return encode_value(UInt(ttl_ms))
+    if ttl_ms == TTL_MS_UNSPECIFIED and ttl_ms < expires_ms - creation_ms <= TTL_MS_MAX:
+        ttl_ms = expires_ms - creation_ms
+    if expires_ms == expiry_ms(creation_ms, ttl_ms):
+        changes[EXPIRY_TIME] = NULL
+    elif ttl_ms > TTL_MS_UNSPECIFIED:
+        ttl_ms = TTL_MS_UNSPECIFIED
+    return encode_value(Long(ttl_ms))
+
+
+def _take_schedule(buf: bytes, start: int, stop: int, path: str, pairs: list[bytes]) -> bytes:
+    """The annotations without the schedule, whose alias is added to ``pairs``.
+
+    A value that is not a timestamp stays where it is, for the service to refuse.
+    """
+    for pair in pairs_of(buf, start, stop):
+        if pair.key == SCHEDULED_ANNOTATION and buf[pair.value_at] == 0x83:
+            at_ms = int.from_bytes(buf[pair.value_at + 1 : pair.stop], "big", signed=True)
+            if not WALL_MS_MIN <= at_ms <= WALL_MS_MAX:
+                raise MessageRefused(
+                    "the scheduled enqueue time lies outside the years 1 to 9999", path=path
+                )
+            pairs += (_SCHEDULED_KEY, buf[pair.value_at : pair.stop])
+            return without(MESSAGE_ANNOTATIONS, buf, start, stop, _SCHEDULED_ONLY)
+    return buf[start:stop]
+
+
+# --- sizes -------------------------------------------------------------------------------------
+
+
+def size_if_aliased(encoded: bytes, path: str) -> int:
+    """How many bytes alias() would give, without copying the body."""
+    buf, stops, front = _aliased(encoded, path)
+    return sum(map(len, front)) + len(buf) - stops[4]
+
+
+def overhead_bytes(encoded: bytes, path: str) -> int:
+    """How many bytes alias() adds to this message."""
+    return size_if_aliased(encoded, path) - len(encoded)
+
+
+def overhead_bytes_max(path: str) -> int:
+    """The most that alias() can add to any message for this destination.
+
+    12 for the section and its head, 11 for the first name, the path, 17 for a session (its name,
+    and a null where it was), 26 for a time to live, 1 for a schedule, whose names differ by one.
+    332 bytes for the longest path.
+    """
+    return 67 + len(encode_value(path))
+
+
+def check_fits(encoded: bytes, path: str, limit_bytes: int) -> None:
+    """Raise TooLargeForBacklog if a backlog queue that takes ``limit_bytes`` would refuse it (P13).
+
+    A small message costs one comparison.
+    """
+    if len(encoded) + overhead_bytes_max(path) <= min(limit_bytes, PROPERTIES_BYTES_MAX):
+        return
+    buf, stops, front = _aliased(encoded, path)
+    size = len(encoded)
+    aliased = sum(map(len, front)) + len(buf) - stops[4]
+    if aliased > limit_bytes:
+        raise TooLargeForBacklog(
+            path=path, size_bytes=size, overhead_bytes=aliased - size, limit_bytes=limit_bytes
+        )
+    before = _values_bytes(buf[start:stop] for start, stop in pairwise(stops))
+    after = _values_bytes(front[1:])
+    if after > PROPERTIES_BYTES_MAX >= before:
+        raise TooLargeForBacklog(
+            path=path,
+            size_bytes=before,
+            overhead_bytes=after - before,
+            limit_bytes=PROPERTIES_BYTES_MAX,
+            what="property part of the message",
+        )
+
+
+def _values_bytes(sections: Iterable[bytes]) -> int:
+    """The sections as the limit for properties counts them: without their descriptors."""
+    return sum(len(section) - SECTION_HEAD_BYTES for section in sections if section)

@@ -1,0 +1,251 @@
+"""Home again: from what a backlog queue delivered to the message that was sent.
+
+Rule 1: a message is restored whole or not at all: any fault is an EnvelopeError with a reason.
+Rule 2: what only a broker says about a message (numbers, times, locks, counts) is left behind.
+"""
+
+from __future__ import annotations
+
+import struct
+from enum import Enum
+from typing import Any, Final, NamedTuple
+
+from twinbus.amqp.decode import decode_value
+from twinbus.amqp.encode import encode_value
+from twinbus.amqp.errors import DecodeError
+from twinbus.amqp.limits import Budget
+from twinbus.amqp.properties import GROUP_ID, MESSAGE_ID
+from twinbus.amqp.scan import APPLICATION_PROPERTIES, DELIVERY_ANNOTATIONS, MESSAGE_ANNOTATIONS
+from twinbus.amqp.types import Long, Symbol, Timestamp
+from twinbus.core.envelope_layout import (
+    Pair,
+    map_section,
+    outline,
+    pairs_of,
+    property_starts,
+    with_properties,
+    without,
+)
+from twinbus.core.envelope_times import (
+    CREATION_TIME,
+    EXPIRY_TIME,
+    TTL_MS_UNSPECIFIED,
+    expiry_ms,
+    header_at,
+    header_section,
+    timestamp_at,
+)
+from twinbus.core.envelope_values import (
+    PATH,
+    RESERVED_NAMES,
+    SCHEDULED,
+    SCHEDULED_ANNOTATION,
+    SESSION_ID,
+    TIME_TO_LIVE,
+    Reason,
+    malformed,
+    misspelt,
+    no_destination,
+    read_path,
+    read_scheduled_ms,
+    read_session_id,
+    read_ttl_ms,
+)
+from twinbus.service_errors import EnvelopeError
+
+_RESERVED: Final = frozenset(name.encode() for name in RESERVED_NAMES)
+# What a broker says about a message in one of its queues, and nobody else.
+_BROKER_ANNOTATIONS: Final = frozenset(
+    (
+        b"x-opt-sequence-number",
+        b"x-opt-enqueued-time",
+        b"x-opt-locked-until",
+        b"x-opt-lock-token",
+        b"x-opt-enqueue-sequence-number",
+        b"x-opt-message-state",
+        b"x-opt-deadletter-source",
+        b"x-opt-partition-id",
+    )
+)
+
+_DEFAULT_PRIORITY: Final = 4
+_SCHEDULED_PAIR: Final = encode_value(Symbol(SCHEDULED_ANNOTATION.decode()))
+
+
+class TtlPolicy(Enum):
+    """What the time in the backlog does to a message's time to live (Y8)."""
+
+    RESTART = "restart"
+    """Nothing: the message gets its whole time again, as in the original."""
+    ELAPSED = "elapsed"
+    """It counts. What has expired goes home with a millisecond left, so that the destination's
+    own rules for expired messages apply."""
+    DEAD_LETTER = "dead-letter"
+    """It counts, and what has expired stays in the backlog queue's dead-letter queue."""
+
+
+class Restored(NamedTuple):
+    """A message on its way home."""
+
+    path: str
+    """The destination as the sender wrote it; see destinations.py before believing it."""
+    encoded: bytes
+    session_id: str | None
+    message_id: str | None
+    """As text, whatever its type, for receipts."""
+
+
+def restore(
+    encoded: bytes,
+    *,
+    now_ms: int,
+    enqueued_at_ms: int | None = None,
+    ttl_policy: TtlPolicy = TtlPolicy.RESTART,
+) -> Restored:
+    """The message as it was sent, from the bytes that the backlog queue delivered.
+
+    ``now_ms`` and ``enqueued_at_ms`` count for policies other than RESTART. Raises EnvelopeError
+    for a message that can never be brought home.
+    """
+    try:
+        return _restored(encoded, now_ms, enqueued_at_ms, ttl_policy)
+    except DecodeError as error:
+        raise malformed(error.description) from error
+    except (IndexError, struct.error) as error:
+        raise malformed("its bytes end too soon.") from error
+
+
+def _restored(
+    encoded: bytes, now_ms: int, enqueued_at_ms: int | None, ttl_policy: TtlPolicy
+) -> Restored:
+    buf, stops = outline(encoded)
+    header_stop, delivery_stop, annotations_stop, properties_stop, stop = stops
+    found, application_properties = _take_aliases(buf, properties_stop, stop)
+    path = read_path(found.get(PATH))
+    starts = property_starts(buf, annotations_stop, properties_stop)
+    changes: dict[int, bytes] = {}
+    session_id = _group_id(buf, starts)
+    ttl_ms = scheduled_ms = None
+    if len(found) > 1:
+        if SESSION_ID in found:
+            session_id = read_session_id(found[SESSION_ID])
+            changes[GROUP_ID] = encode_value(session_id)
+        if SCHEDULED in found:
+            scheduled_ms = read_scheduled_ms(found[SCHEDULED])
+        if TIME_TO_LIVE in found:
+            ttl_ms = read_ttl_ms(found[TIME_TO_LIVE])
+            waited_ms = _waited_ms(now_ms, enqueued_at_ms, scheduled_ms)
+            ttl_ms = _ttl_left_ms(ttl_ms, waited_ms, ttl_policy)
+            _put_times(buf, starts, ttl_ms, type(found[TIME_TO_LIVE]), now_ms, changes)
+    properties = buf[annotations_stop:properties_stop]
+    if changes:
+        properties = with_properties(buf, starts, changes)
+    front = (
+        _restored_header(buf, header_stop, ttl_ms),
+        without(DELIVERY_ANNOTATIONS, buf, header_stop, delivery_stop, _BROKER_ANNOTATIONS),
+        _restored_annotations(buf, delivery_stop, annotations_stop, scheduled_ms),
+        properties,
+        application_properties,
+        buf[stop:],
+    )
+    return Restored(path, b"".join(front), session_id, _message_id(buf, starts))
+
+
+def _take_aliases(buf: bytes, start: int, stop: int) -> tuple[dict[str, Any], bytes]:
+    """The values of the envelope by name, and the other application properties."""
+    found: dict[str, Any] = {}
+    kept: list[bytes] = []
+    for pair in pairs_of(buf, start, stop):
+        key = pair.key
+        if key is None or key.lower() not in _RESERVED:
+            kept.append(buf[pair.start : pair.stop])
+            continue
+        _take(buf, pair, found)
+    if PATH not in found:
+        raise no_destination()
+    return found, map_section(APPLICATION_PROPERTIES, len(kept), b"".join(kept))
+
+
+def _take(buf: bytes, pair: Pair, found: dict[str, Any]) -> None:
+    assert pair.key is not None
+    name = pair.key.decode()
+    if name not in RESERVED_NAMES:
+        raise misspelt(pair.key)
+    if name in found:
+        raise malformed(f"it has {name} twice.")
+    found[name] = decode_value(buf, pair.value_at, pair.stop, Budget())[0]
+
+
+def _waited_ms(now_ms: int, enqueued_at_ms: int | None, scheduled_ms: int | None) -> int:
+    """How long its time to live would have been running: it begins when a message is due."""
+    if enqueued_at_ms is None:
+        return 0
+    begun_ms = enqueued_at_ms if scheduled_ms is None else max(enqueued_at_ms, scheduled_ms)
+    return max(0, now_ms - begun_ms)
+
+
+def _ttl_left_ms(ttl_ms: int, waited_ms: int, ttl_policy: TtlPolicy) -> int:
+    if ttl_policy is TtlPolicy.RESTART or waited_ms < ttl_ms:
+        return ttl_ms if ttl_policy is TtlPolicy.RESTART else ttl_ms - waited_ms
+    if ttl_policy is TtlPolicy.ELAPSED:
+        return 1
+    raise EnvelopeError(
+        reason=Reason.EXPIRED,
+        description=f"The message could live for {ttl_ms} ms and has waited for {waited_ms} ms.",
+    )
+
+
+def _put_times(
+    buf: bytes, starts: list[int], ttl_ms: int, kind: type, now_ms: int, changes: dict[int, bytes]
+) -> None:
+    """The times that go with a time to live, by the table at the top of this file."""
+    creation_ms = timestamp_at(buf, starts, CREATION_TIME)
+    if timestamp_at(buf, starts, EXPIRY_TIME) is not None and ttl_ms <= TTL_MS_UNSPECIFIED:
+        return
+    if creation_ms is None:
+        if ttl_ms <= TTL_MS_UNSPECIFIED:
+            return
+        creation_ms = now_ms
+        changes[CREATION_TIME] = encode_value(Timestamp(creation_ms))
+    elif kind is not Long and ttl_ms <= TTL_MS_UNSPECIFIED:
+        return
+    changes[EXPIRY_TIME] = encode_value(Timestamp(expiry_ms(creation_ms, ttl_ms)))
+
+
+def _restored_header(buf: bytes, header_stop: int, ttl_ms: int | None) -> bytes:
+    """Priority and time to live. Service Bus stores every message, so durable need not be said."""
+    priority = _priority_at(buf, header_stop)
+    if ttl_ms is not None:
+        ttl_ms = min(ttl_ms, TTL_MS_UNSPECIFIED)
+    return header_section(
+        priority=None if priority == _DEFAULT_PRIORITY else priority, ttl_ms=ttl_ms
+    )
+
+
+def _priority_at(buf: bytes, header_stop: int) -> int | None:
+    if not header_stop:
+        return None
+    if buf[3] == 0xC0 and buf[6] in b"\x40\x41\x42" and buf[7] == 0x50 and header_stop > 8:
+        return buf[8]
+    return header_at(buf, header_stop).priority
+
+
+def _restored_annotations(buf: bytes, start: int, stop: int, scheduled_ms: int | None) -> bytes:
+    names, added = _BROKER_ANNOTATIONS, b""
+    if scheduled_ms is not None:
+        names = names | {SCHEDULED_ANNOTATION}
+        added = _SCHEDULED_PAIR + encode_value(Timestamp(scheduled_ms))
+    return without(MESSAGE_ANNOTATIONS, buf, start, stop, names, added)
+
+
+def _group_id(buf: bytes, starts: list[int]) -> str | None:
+    if len(starts) <= GROUP_ID + 1 or buf[starts[GROUP_ID]] == 0x40:
+        return None
+    return str(decode_value(buf, starts[GROUP_ID], starts[GROUP_ID + 1], Budget())[0])
+
+
+def _message_id(buf: bytes, starts: list[int]) -> str | None:
+    if len(starts) < 2 or buf[starts[MESSAGE_ID]] == 0x40:
+        return None
+    value = decode_value(buf, starts[MESSAGE_ID], starts[MESSAGE_ID + 1], Budget())[0]
+    return value.hex() if isinstance(value, bytes) else str(value)

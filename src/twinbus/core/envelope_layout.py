@@ -1,0 +1,236 @@
+"""The front of an encoded message as positions, and splices of it. Nothing is decoded.
+
+    header | delivery annot. | message annot. | properties | application properties | the rest
+    0      [0]               [1]              [2]          [3]                      [4]
+
+Rule 1: a number says where a section ends and the next begins; a section that is missing is empty.
+Rule 2: what is kept is copied byte for byte. Only heads (descriptors, sizes, counts) are rewritten.
+Rule 3: the bytes may be hostile: functions here answer or raise DecodeError, IndexError or
+        struct.error, and never read anything into a size that is not there.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from struct import Struct
+from typing import Final, NamedTuple, TypeAlias
+
+from twinbus.amqp.errors import DecodeError
+from twinbus.amqp.limits import Budget
+from twinbus.amqp.scan import (
+    APPLICATION_PROPERTIES,
+    DELIVERY_ANNOTATIONS,
+    HEADER,
+    MESSAGE_ANNOTATIONS,
+    PROPERTIES,
+    section_at,
+)
+from twinbus.amqp.wire import truncated, unpack_u32
+
+Stops: TypeAlias = list[int]
+"""Where the first five sections end."""
+
+SECTION_HEAD_BYTES: Final = 3
+_CODES: Final = (
+    HEADER,
+    DELIVERY_ANNOTATIONS,
+    MESSAGE_ANNOTATIONS,
+    PROPERTIES,
+    APPLICATION_PROPERTIES,
+)
+_HEADS: Final = tuple(bytes((0x00, 0x53, code)) for code in _CODES)
+# What may follow the application properties: body, footer, and the delivery annotations that the
+# Azure SDK writes last of all.
+_REST_CODES: Final = b"\x75\x76\x77\x78\x71"
+
+NULL: Final = b"\x40"
+_COUNTED8: Final = Struct(">BBB").pack
+_COUNTED32: Final = Struct(">BII").pack
+_SIZE_COUNT: Final = Struct(">II").unpack_from
+
+
+def outline(encoded: bytes) -> tuple[bytes, Stops]:
+    """The message, and where its first five sections end.
+
+    The message that comes back is the one that went in, unless a section has a descriptor of an
+    unusual form: then it has the usual one.
+    """
+    stops = _stops(encoded)
+    if not _is_rest(encoded, stops[4]):
+        encoded = _with_usual_heads(encoded)
+        stops = _stops(encoded)
+        if not _is_rest(encoded, stops[4]):
+            raise DecodeError("the sections of a message are in a wrong order. Send them in order.")
+    return encoded, stops
+
+
+def _is_rest(buf: bytes, pos: int) -> bool:
+    return pos == len(buf) or (buf[pos : pos + 2] == b"\x00\x53" and buf[pos + 2] in _REST_CODES)
+
+
+def _stops(buf: bytes) -> Stops:
+    stops = []
+    pos = 0
+    for head in _HEADS:
+        if buf.startswith(head, pos):
+            code = buf[pos + 3]
+            if code == 0xC0 or code == 0xC1:
+                pos += 5 + buf[pos + 4]
+            elif code == 0xD0 or code == 0xD1:
+                pos += 8 + unpack_u32(buf, pos + 4)[0]
+            elif code == 0x45:
+                pos += 4
+            else:
+                raise DecodeError("a section is neither a list nor a map. Check the message.")
+        stops.append(pos)
+    if pos > len(buf):
+        raise truncated("a section")
+    return stops
+
+
+def _with_usual_heads(buf: bytes) -> bytes:
+    """The message with short descriptors before the first sections, up to the body's first."""
+    parts: list[bytes] = []
+    pos, code, budget = 0, HEADER, Budget()
+    while pos < len(buf) and code in _CODES:
+        code, value_at = section_at(buf, pos, len(buf), budget)
+        pos = after_value(buf, value_at)
+        parts += (bytes((0x00, 0x53, code)), buf[value_at:pos])
+    return b"".join((*parts, buf[pos:]))
+
+
+# --- single values -----------------------------------------------------------------------------
+
+# AMQP 1.0 section 1.2: the upper half of a constructor says how wide what follows is.
+_WIDTHS: Final = (0, 0, 0, 0, 1, 2, 3, 5, 9, 17)
+
+
+def after_value(buf: bytes, pos: int) -> int:
+    """The position behind the value at ``pos``, judged by its size alone."""
+    while buf[pos] == 0x00:  # A descriptor, then what it describes.
+        pos = after_value(buf, pos + 1) if buf[pos + 1] else _nested_descriptor()
+    kind = buf[pos] >> 4
+    if 4 <= kind <= 9:
+        return pos + _WIDTHS[kind]
+    if kind in (0xA, 0xC, 0xE):
+        return pos + 2 + buf[pos + 1]
+    if kind in (0xB, 0xD, 0xF):
+        after: int = pos + 5 + unpack_u32(buf, pos + 1)[0]
+        return after
+    raise DecodeError(f"0x{buf[pos]:02x} is not a constructor of AMQP 1.0. Check the encoder.")
+
+
+def _nested_descriptor() -> int:
+    raise DecodeError("a descriptor is itself described. Use a ulong or a symbol.")
+
+
+def counted(code8: int, count: int, body: bytes) -> bytes:
+    """A list or map whose elements are encoded already, in the smaller form that fits."""
+    size = len(body)
+    if size < 255 and count <= 255:
+        return _COUNTED8(code8, size + 1, count) + body
+    return _COUNTED32(code8 + 0x10, size + 4, count) + body
+
+
+def inside(buf: bytes, pos: int) -> tuple[int, int]:
+    """(how many elements, where the first is) of the list or map at ``pos``."""
+    code = buf[pos]
+    if code == 0xC0 or code == 0xC1:
+        return buf[pos + 2], pos + 3
+    if code == 0xD0 or code == 0xD1:
+        return _SIZE_COUNT(buf, pos + 1)[1], pos + 9
+    return 0, pos + 1
+
+
+# --- maps --------------------------------------------------------------------------------------
+
+
+class Pair(NamedTuple):
+    """One entry of a map."""
+
+    key: bytes | None
+    """A string's or symbol's characters; None for any other key."""
+    start: int
+    value_at: int
+    stop: int
+
+
+def pairs_of(buf: bytes, start: int, stop: int) -> list[Pair]:
+    """The entries of the map section in ``buf[start:stop]``, which may be empty."""
+    if start == stop:
+        return []
+    count, pos = inside(buf, start + SECTION_HEAD_BYTES)
+    if count & 1 or count > stop - pos:
+        raise DecodeError("a map has a wrong number of elements. Correct its count.")
+    pairs = []
+    for _ in range(count >> 1):
+        key, value_at = _key_at(buf, pos)
+        after = after_value(buf, value_at)
+        pairs.append(Pair(key, pos, value_at, after))
+        pos = after
+    if pos != stop:
+        raise DecodeError("the size of a map differs from its elements. Correct its size.")
+    return pairs
+
+
+def _key_at(buf: bytes, pos: int) -> tuple[bytes | None, int]:
+    code = buf[pos]
+    if code == 0xA1 or code == 0xA3:
+        after = pos + 2 + buf[pos + 1]
+        return buf[pos + 2 : after], after
+    after = after_value(buf, pos)
+    return (buf[pos + 5 : after] if code in (0xB1, 0xB3) else None), after
+
+
+def map_section(code: int, count: int, pairs: bytes) -> bytes:
+    """A section with ``count`` pairs; nothing at all for none."""
+    if not count:
+        return b""
+    return bytes((0x00, 0x53, code)) + counted(0xC1, 2 * count, pairs)
+
+
+def without(
+    code: int, buf: bytes, start: int, stop: int, names: frozenset[bytes], added: bytes = b""
+) -> bytes:
+    """The map section in ``buf[start:stop]`` without some entries, perhaps with one more."""
+    pairs = pairs_of(buf, start, stop)
+    kept = [buf[pair.start : pair.stop] for pair in pairs if pair.key not in names]
+    if added:
+        kept.append(added)
+    return map_section(code, len(kept), b"".join(kept))
+
+
+# --- the properties list -----------------------------------------------------------------------
+
+PROPERTY_COUNT_MAX: Final = 13
+
+
+def property_starts(buf: bytes, start: int, stop: int) -> list[int]:
+    """Where each field of the properties section begins, and, last, where they end."""
+    if start == stop:
+        return [stop]
+    count, pos = inside(buf, start + SECTION_HEAD_BYTES)
+    if count > PROPERTY_COUNT_MAX:
+        raise DecodeError(f"properties have {count} fields; AMQP has {PROPERTY_COUNT_MAX}.")
+    starts: list[int] = []
+    for left in range(count, 0, -1):
+        if stop - pos == left:  # One byte each is left: most messages have an id and then nulls.
+            starts.extend(range(pos, stop))
+            pos = stop
+            break
+        starts.append(pos)
+        pos = after_value(buf, pos)
+    if pos != stop:
+        raise DecodeError("the size of the properties differs from its fields. Correct its size.")
+    starts.append(stop)
+    return starts
+
+
+def with_properties(buf: bytes, starts: list[int], changes: dict[int, bytes]) -> bytes:
+    """The properties section with some fields set to other values, already encoded."""
+    count = max(len(starts) - 1, max(changes) + 1)
+    fields = [buf[start:stop] for start, stop in pairwise(starts)]
+    fields += [NULL] * (count - len(fields))
+    for index, value in changes.items():
+        fields[index] = value
+    return _HEADS[3] + counted(0xC0, count, b"".join(fields))

@@ -1,0 +1,26 @@
+"""The message that asks whether an entity takes messages again, and is never handed out (M7)."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from twinbus.amqp.message import Message
+from twinbus.amqp.properties import Header, Properties
+
+PING_CONTENT_TYPE: Final = "application/vnd.ms-servicebus-ping"
+PING_TTL_MS: Final = 1_000
+
+
+def ping(session_id: str) -> bytes:
+    """A ping, encoded. An entity without sessions ignores the id; one with sessions needs it.
+
+    The id is also the message's id, so give each ping one of its own: an entity that detects
+    duplicates would answer a repeated one without asking its store.
+    """
+    return Message(
+        header=Header(ttl_ms=PING_TTL_MS),
+        properties=Properties(
+            message_id=session_id, content_type=PING_CONTENT_TYPE, group_id=session_id
+        ),
+        body=b"",
+    ).encode()

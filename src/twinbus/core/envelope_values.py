@@ -1,0 +1,167 @@
+"""The values behind the reserved names of a backlog message: how they are written and read.
+
+    x-ms-path                       string     where the message was meant to go
+    x-ms-sessionid                  string     group-id of the properties
+    x-ms-timetolive                 long, ms   ttl of the header
+    x-ms-scheduledenqueuetimeutc    timestamp  annotation x-opt-scheduled-enqueue-time
+
+The .NET original wrote TimeSpan and DateTimeOffset, which AMQP carries as described longs of
+100 ns ticks; both are understood here and never written.
+
+Rule 1: a value is right or the message is dead-lettered: nothing is repaired or guessed.
+Rule 2: a refusal names the property and what it found, and never repeats a value at length.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Any, Final
+
+from twinbus.amqp.types import (
+    Byte,
+    Described,
+    Int,
+    Long,
+    Short,
+    Symbol,
+    Timestamp,
+    UByte,
+    UInt,
+    ULong,
+    UShort,
+)
+from twinbus.entity_path import ENTITY_PATH_LENGTH_MAX
+from twinbus.service_errors import EnvelopeError
+
+PATH: Final = "x-ms-path"
+SESSION_ID: Final = "x-ms-sessionid"
+TIME_TO_LIVE: Final = "x-ms-timetolive"
+SCHEDULED: Final = "x-ms-scheduledenqueuetimeutc"
+
+RESERVED_NAMES: Final = frozenset((PATH, SESSION_ID, TIME_TO_LIVE, SCHEDULED))
+SCHEDULED_ANNOTATION: Final = b"x-opt-scheduled-enqueue-time"
+
+SESSION_ID_CHARACTERS_MAX: Final = 128
+# TimeSpan.MaxValue in whole milliseconds: what every SDK can say, and 29,000 years.
+TTL_MS_MAX: Final = 922_337_203_685_477
+# The years 1 to 9999, which is what every SDK can show as a date.
+WALL_MS_MIN: Final = -62_135_596_800_000
+WALL_MS_MAX: Final = 253_402_300_799_999
+
+_TICKS_PER_MS: Final = 10_000
+_EPOCH_TICKS: Final = 621_355_968_000_000_000
+"""The Unix epoch, counted from the year 1 as .NET does."""
+_TIMESPAN: Final = "com.microsoft:timespan"
+_DATETIME_OFFSET: Final = "com.microsoft:datetime-offset"
+_WHOLE_NUMBERS: Final = frozenset((Long, Int, Short, Byte, ULong, UInt, UShort, UByte))
+
+
+class Reason(StrEnum):
+    """Why a backlog message is dead-lettered: stable names, for people and programs."""
+
+    NO_DESTINATION = "no-destination"
+    DESTINATION_NOT_ALLOWED = "destination-not-allowed"
+    INVALID_PROPERTY_TYPE = "invalid-property-type"
+    INVALID_PROPERTY_VALUE = "invalid-property-value"
+    MALFORMED_MESSAGE = "malformed-message"
+    EXPIRED = "expired"
+
+
+def read_path(value: Any) -> str:
+    """The destination, a text of a possible length; whether it is allowed is not asked here."""
+    if value is None or value == "":
+        raise no_destination()
+    _check_text(PATH, value)
+    if len(value) > ENTITY_PATH_LENGTH_MAX:
+        raise _wrong_value(PATH, f"has {len(value)} characters, more than {ENTITY_PATH_LENGTH_MAX}")
+    path: str = value
+    return path
+
+
+def read_session_id(value: Any) -> str:
+    _check_text(SESSION_ID, value)
+    if len(value) > SESSION_ID_CHARACTERS_MAX:
+        raise _wrong_value(
+            SESSION_ID, f"has {len(value)} characters, more than {SESSION_ID_CHARACTERS_MAX}"
+        )
+    session_id: str = value
+    return session_id
+
+
+def read_ttl_ms(value: Any) -> int:
+    """The time to live in milliseconds; a part of one counts as a whole one."""
+    if isinstance(value, Described) and value.descriptor == _TIMESPAN:
+        _check_ticks(TIME_TO_LIVE, value)
+        ticks = int(value.value)
+        ttl_ms = -(-ticks // _TICKS_PER_MS) if ticks > 0 else ticks
+    elif type(value) in _WHOLE_NUMBERS:
+        ttl_ms = int(value)
+    else:
+        raise _wrong_type(TIME_TO_LIVE, "a whole number of milliseconds or a timespan", value)
+    # TimeSpan.MaxValue has 0.5 ms more than whole milliseconds can say.
+    if not 0 <= ttl_ms <= TTL_MS_MAX + 1:
+        raise _wrong_value(TIME_TO_LIVE, f"is {ttl_ms} ms, which no message can live")
+    return min(ttl_ms, TTL_MS_MAX)
+
+
+def read_scheduled_ms(value: Any) -> int:
+    """The moment in milliseconds since the Unix epoch."""
+    if isinstance(value, Described) and value.descriptor == _DATETIME_OFFSET:
+        _check_ticks(SCHEDULED, value)
+        at_ms = (int(value.value) - _EPOCH_TICKS) // _TICKS_PER_MS
+    elif type(value) is Timestamp:
+        at_ms = int(value)
+    else:
+        raise _wrong_type(SCHEDULED, "a timestamp", value)
+    if not WALL_MS_MIN <= at_ms <= WALL_MS_MAX:
+        raise _wrong_value(SCHEDULED, f"is {at_ms} ms, outside the years 1 to 9999")
+    return at_ms
+
+
+def no_destination() -> EnvelopeError:
+    return EnvelopeError(
+        reason=Reason.NO_DESTINATION,
+        description=f"The message has no {PATH}: somebody else is using this backlog queue.",
+    )
+
+
+def malformed(detail: str) -> EnvelopeError:
+    return EnvelopeError(
+        reason=Reason.MALFORMED_MESSAGE, description=f"The message cannot be read: {detail}"
+    )
+
+
+def misspelt(name: bytes) -> EnvelopeError:
+    """For a reserved name in capitals: readers that ignore case would see it twice."""
+    return EnvelopeError(
+        reason=Reason.INVALID_PROPERTY_VALUE,
+        description=f"The property {name.decode('ascii', 'replace')!a} is a reserved name that is "
+        "not spelt as it should be.",
+    )
+
+
+def _check_text(name: str, value: Any) -> None:
+    if type(value) is not str:
+        raise _wrong_type(name, "a string", value)
+
+
+def _check_ticks(name: str, value: Described) -> None:
+    if type(value.value) is not Long:
+        raise _wrong_type(name, "a described long", value.value)
+
+
+def _wrong_type(name: str, expected: str, value: Any) -> EnvelopeError:
+    found = type(value).__name__
+    if isinstance(value, Described):
+        kind = value.descriptor if isinstance(value.descriptor, Symbol) else "value"
+        found = f"a described {kind[:60]!a}"
+    return EnvelopeError(
+        reason=Reason.INVALID_PROPERTY_TYPE,
+        description=f"The property {name} should be {expected} and is {found}.",
+    )
+
+
+def _wrong_value(name: str, fault: str) -> EnvelopeError:
+    return EnvelopeError(
+        reason=Reason.INVALID_PROPERTY_VALUE, description=f"The property {name} {fault}."
+    )

@@ -1,0 +1,303 @@
+"""One sender or receiver of the SDK for as long as its link lives: what only its inside can tell.
+
+The SDK keeps to itself what the port asks for: whether the service has taken an idle link away,
+whether a message had left when the line broke, the bytes of a message as they were delivered, a
+receive that can be cancelled without losing a message, and an end that does not wait.
+tests/drivers/servicebus/test_line.py fails when a new version changes the names used here.
+
+    Line            every object of the SDK: look at it, drop it, close it
+    SendingLine     knows whether something was sent since a mark
+    ReceivingLine   takes messages with their bytes
+
+Rule 1: a line is dropped once and for good; whoever needs another one has the SDK make one.
+Rule 2: dropping waits for nobody, so it is safe in a cancelled task and when the peer is silent.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from functools import partial
+from typing import Any, Final, NamedTuple
+
+from azure.servicebus._pyamqp.constants import ConnectionState, LinkState
+
+# A read that finds a whole frame in the buffer does not wait; half a frame is on its way.
+FRAME_S: Final = 0.2
+# Frames that belong together come within this time of each other; a receive that has a message
+# waits no longer for more.
+TOGETHER_S: Final = 0.01
+# A task that was not woken by its own connection for so long lets the loop look at it once more.
+IDLE_S: Final = 1.0
+# Detach, end and close are small frames to a peer that answers, and the SDK drains a receiver
+# for 0.4 s; one that does not answer is left alone.
+CLOSE_S: Final = 3.0
+
+# Positions in a transfer frame of the SDK.
+_MORE: Final = 5
+_PAYLOAD: Final = 11
+
+
+class Mark(NamedTuple):
+    """How far a sending link had come."""
+
+    link: Any
+    delivery_count: int
+
+
+class Line:
+    """An object of the SDK and its connection."""
+
+    def __init__(self, sdk: Any) -> None:
+        self.sdk = sdk
+        self.is_dropped = False
+        self._handler: Any = None
+        """The last one: it still tells what happened after the SDK has let go of it."""
+        self._used_s = 0.0
+        # The SDK's way to give a connection up after an error waits for its keep-alive, which
+        # looks up once a second.
+        sdk._close_handler = self._give_up
+
+    @property
+    def is_open(self) -> bool:
+        return bool(self.sdk._running)
+
+    async def open(self) -> None:
+        """Make sure that there is a link."""
+        await self.sdk.__aenter__()
+
+    async def look(self) -> bool:
+        """Take in what came while nobody listened; whether the line can still be used."""
+        handler = self.sdk._handler
+        if not self.sdk._running or handler is None:
+            return not self.is_dropped
+        now_s = asyncio.get_running_loop().time()
+        if now_s - self._used_s > IDLE_S:
+            await asyncio.sleep(0)
+        self._used_s = now_s
+        connection = handler._connection
+        while _has_input(connection) and connection._error is None:
+            await connection.listen(wait=FRAME_S)
+        return not _is_gone(handler)
+
+    @property
+    def link_error(self) -> BaseException | None:
+        """What the service said when it took the link away."""
+        link = getattr(self._known_handler(), "_link", None)
+        error: BaseException | None = getattr(link, "_error", None)
+        return error
+
+    def _known_handler(self) -> Any:
+        self._handler = self.sdk._handler or self._handler
+        return self._handler
+
+    def drop(self) -> None:
+        """Let go of the connection at once, in whatever state it is."""
+        self.is_dropped = True
+        handler = self._known_handler()
+        self.sdk._handler, self.sdk._running = None, False
+        if handler is not None:
+            handler._shutdown = True
+            _stop_keep_alive(handler)
+            _abort(handler._connection)
+
+    async def _give_up(self) -> None:
+        self.drop()
+
+    async def close(self) -> None:
+        """Say goodbye if somebody listens, and let go."""
+        handler = self.sdk._handler
+        if handler is not None:
+            _stop_keep_alive(handler)
+            await self._say_goodbye()
+        self.drop()
+        # One turn for the keep-alive and the socket to end.
+        await asyncio.sleep(0)
+
+    async def _say_goodbye(self) -> None:
+        polite = type(self.sdk)._close_handler
+        try:
+            async with asyncio.timeout(CLOSE_S):
+                await polite(self.sdk)
+        except Exception:
+            return  # There is nobody to tell, and nothing that the caller could do.
+
+
+class SendingLine(Line):
+    """A sender of the SDK."""
+
+    def mark(self) -> Mark | None:
+        """Where the link is now; None when there is no link yet."""
+        handler = self.sdk._handler
+        link = None if handler is None else handler._link
+        return None if link is None else Mark(link, link.delivery_count)
+
+    def has_sent_since(self, mark: Mark | None) -> bool:
+        """Whether a whole message has left since then."""
+        link = getattr(self._known_handler(), "_link", None)
+        if link is None:
+            return False
+        if mark is not None and mark.link is link:
+            return bool(link.delivery_count != mark.delivery_count)
+        return bool(link.delivery_count != link.initial_delivery_count)
+
+    @property
+    def message_bytes_max(self) -> int:
+        """What the service takes, as it said when the link was attached."""
+        return int(self.sdk._max_message_size_on_link)
+
+
+class ReceivingLine(Line):
+    """A receiver of the SDK."""
+
+    def __init__(self, sdk: Any, *, prefetch: int) -> None:
+        super().__init__(sdk)
+        self._prefetch = prefetch
+        self._tapped: Any = None
+        self._build = sdk._build_received_message
+        self._ask = sdk._mgmt_request_response_with_retry
+        sdk._build_received_message = self._built
+        sdk._mgmt_request_response_with_retry = self._asked
+
+    async def open(self) -> None:
+        await super().open()
+        link = self.sdk._handler._link
+        if self._tapped is not link:
+            self._tapped = link
+            link._incoming_transfer = partial(_whole_transfer, link, link._incoming_transfer)
+
+    async def take(self, count_max: int, *, until_s: float) -> list[Any]:
+        """Messages of the SDK as soon as there are some, or none when it is ``until_s``.
+
+        A message is either returned or still in the SDK's buffer: a cancelled call loses none.
+        """
+        handler, context = self.sdk._handler, self.sdk._receive_context
+        clock = asyncio.get_running_loop().time
+        waiting = handler._received_messages
+        context.set()
+        try:
+            await self._grant(handler, count_max - waiting.qsize())
+            while waiting.empty() and clock() < until_s:
+                await _to_the_end(_work(handler, until_s - clock()))
+            await _gather(handler, count_max)
+        finally:
+            context.clear()
+        count = min(count_max, waiting.qsize())
+        return [self.sdk._build_received_message(waiting.get_nowait()) for _ in range(count)]
+
+    async def _grant(self, handler: Any, count: int) -> None:
+        """Credit for what is still wanted; with a prefetch the SDK itself sees to it."""
+        link = handler._link
+        if self._prefetch == 0 and count > 0 and link.current_link_credit != count:
+            await link.flow(link_credit=count)
+
+    def _built(self, received: tuple[Any, Any]) -> Any:
+        message = self._build(received)
+        message._as_delivered = bytes(received[0][_PAYLOAD])
+        return message
+
+    async def _asked(
+        self, operation: bytes, body: Any, callback: Callable[..., Any], **options: Any
+    ) -> Any:
+        return await self._ask(operation, body, partial(_with_bytes, callback), **options)
+
+
+def encoded_of(message: Any) -> bytes:
+    """A message of a ReceivingLine in message format 0, as the service delivered it."""
+    encoded: bytes = message._as_delivered
+    return encoded
+
+
+async def _whole_transfer(link: Any, incoming: Callable[[Any], Any], frame: list[Any]) -> None:
+    """Before the SDK forgets them, keep the bytes of a message that comes in several frames."""
+    if link._received_payload and not frame[_MORE]:
+        link._first_frame[_PAYLOAD] = bytes(link._received_payload) + bytes(frame[_PAYLOAD])
+    await incoming(frame)
+
+
+def _with_bytes(
+    callback: Callable[..., Any], status: int, response: Any, description: Any, **options: Any
+) -> Any:
+    """The answer of ``$management``; messages in it keep their bytes."""
+    answer = callback(status, response, description, **options)
+    entries = response.value.get(b"messages") if isinstance(response.value, dict) else None
+    if isinstance(answer, list) and entries:
+        for message, entry in zip(answer, entries, strict=True):
+            message._as_delivered = bytes(entry[b"message"])
+    return answer
+
+
+async def _work(handler: Any, seconds: float) -> None:
+    """Let the SDK read one frame, for at most so long."""
+    if not await handler.client_ready_async():
+        return
+    if handler._link.current_link_credit <= 0:
+        await handler._link.flow(link_credit=handler._link_credit)
+    await handler._connection.listen(wait=max(0.001, min(FRAME_S, seconds)))
+
+
+async def _gather(handler: Any, count_max: int) -> None:
+    """Take in what comes along with a first message."""
+    waiting, before = handler._received_messages, 0
+    while before < waiting.qsize() < count_max:
+        before = waiting.qsize()
+        await _to_the_end(handler._connection.listen(wait=TOGETHER_S, batch=count_max))
+
+
+async def _to_the_end(reading: Coroutine[Any, Any, None]) -> None:
+    """Read on although the caller is cancelled: the SDK can lose a frame that it is reading."""
+    task = asyncio.ensure_future(reading)
+    task.add_done_callback(lambda done: done.cancelled() or done.exception())
+    await asyncio.shield(task)
+
+
+def _has_input(connection: Any) -> bool:
+    """Whether something has arrived that nobody has read: a frame, or the end of the line."""
+    reader = getattr(connection._transport, "reader", None)
+    if reader is None:
+        return False
+    return bool(reader._buffer) or reader.at_eof() or reader.exception() is not None
+
+
+def _is_gone(handler: Any) -> bool:
+    connection, link = handler._connection, handler._link
+    return (
+        connection._error is not None
+        or connection.state is not ConnectionState.OPENED
+        or link is None
+        or link._error is not None
+        or link.state is not LinkState.ATTACHED
+        or any(each._mgmt_error is not None for each in handler._mgmt_links.values())
+    )
+
+
+def _stop_keep_alive(handler: Any) -> None:
+    keep_alive, handler._keep_alive_thread = handler._keep_alive_thread, None
+    if keep_alive is not None:
+        keep_alive.cancel()
+
+
+def _abort(connection: Any) -> None:
+    transport = getattr(connection, "_transport", None)
+    writer = getattr(transport, "writer", None)
+    if writer is not None:
+        writer.transport.abort()
+    elif transport is not None and getattr(transport, "session", None) is not None:
+        _farewell(transport.close())
+
+
+_FAREWELLS: Final[set[asyncio.Task[None]]] = set()
+"""Web sockets that are being closed: a loop holds its tasks only weakly."""
+
+
+def _farewell(closing: Any) -> None:
+    async def close() -> None:
+        try:
+            async with asyncio.timeout(CLOSE_S):
+                await closing
+        except Exception:
+            return  # Nobody waits for it.
+
+    task = asyncio.ensure_future(close())
+    _FAREWELLS.add(task)
+    task.add_done_callback(_FAREWELLS.discard)

@@ -1,0 +1,284 @@
+"""A way out of one queue, subscription or dead-letter queue, through a receiver of the SDK.
+
+Rule 1: one receive at a time, and one of everything else; a settlement does not wait for a receive
+        that waits for messages.
+Rule 2: a cancelled call loses nothing: what was received for it is there for the next one. After
+        a timeout the SDK's receiver is dropped; messages are settled through ``$management`` then.
+Rule 3: a lock that is lost is told in the result, never raised.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, Final, TypeVar
+from uuid import UUID
+
+from azure.servicebus import ServiceBusReceivedMessage
+
+from twinbus.core.parcel import Delivered
+from twinbus.drivers.port import NEXT_SESSION, NextSession
+from twinbus.drivers.servicebus.line import ReceivingLine, encoded_of
+from twinbus.drivers.servicebus.translation import translated
+from twinbus.service_errors import (
+    CommunicationError,
+    FactoryClosed,
+    LinkDetached,
+    MessageLockLost,
+    MessageNotFound,
+    OperationTimeout,
+    ServiceError,
+    SessionLockLost,
+)
+
+T = TypeVar("T")
+
+# A receive may be asked to wait for less than a link takes to open, half a second with this SDK.
+# A service that has not answered by then is not going to.
+OPEN_S: Final = 20.0
+# The service takes no shorter wait for a free session.
+SESSION_WAIT_S_MIN: Final = 0.1
+
+
+class SdkReceiver:
+    """The port's Receiver."""
+
+    def __init__(
+        self,
+        path: str,
+        make: Callable[[float | None], Any],
+        *,
+        prefetch: int,
+        session: str | NextSession | None,
+        forget: Callable[[SdkReceiver], object],
+    ) -> None:
+        self.path = path
+        self.session_id = None if isinstance(session, NextSession) else session
+        self._make = make
+        self._forget = forget
+        self._prefetch = prefetch
+        self._session = session
+        self._line: ReceivingLine | None = None
+        self._opening = asyncio.Lock()
+        self._receiving = asyncio.Lock()
+        self._settling = asyncio.Lock()
+        self._is_closed = False
+
+    # -- receiving --------------------------------------------------------------------------
+
+    async def receive(self, count_max: int, *, wait_s: float) -> list[Delivered]:
+        until_s = asyncio.get_running_loop().time() + wait_s
+        try:
+            async with asyncio.timeout_at(until_s):
+                await self._receiving.acquire()
+        except TimeoutError:
+            return []
+        try:
+            return await self._received(count_max, wait_s)
+        finally:
+            self._receiving.release()
+
+    async def _received(self, count_max: int, wait_s: float) -> list[Delivered]:
+        was_open = self._line is not None
+        try:
+            return await self._received_once(count_max, wait_s)
+        except (CommunicationError, LinkDetached):
+            # Nothing was handed out by this call, so a link that was lost is only a link.
+            if not was_open or self._is_closed:
+                raise
+        return await self._received_once(count_max, wait_s)
+
+    async def _received_once(self, count_max: int, wait_s: float) -> list[Delivered]:
+        doing = "receiving from"
+        try:
+            line = await self._open(doing, session_wait_s=wait_s)
+        except OperationTimeout as error:
+            # No session was free; the service itself says so.
+            if self._session is NEXT_SESSION and error.condition:
+                return []
+            raise
+        until_s = asyncio.get_running_loop().time() + wait_s
+        try:
+            messages = await line.take(count_max, until_s=until_s)
+        except Exception as error:
+            raise self._failed(error, line, doing) from error
+        return [self._delivered(message) for message in messages]
+
+    async def receive_deferred(
+        self, sequence_numbers: Sequence[int], *, timeout_s: float
+    ) -> list[Delivered]:
+        numbers = list(sequence_numbers)
+        if not numbers:
+            return []
+        messages = await self._call(
+            lambda sdk: sdk.receive_deferred_messages(numbers, timeout=timeout_s),
+            "receiving from",
+            timeout_s=timeout_s,
+        )
+        if len(messages) < len(numbers):
+            raise MessageNotFound(
+                f"{len(numbers) - len(messages)} of {len(numbers)} messages are not in "
+                f"{self.path!r}",
+                path=self.path,
+            )
+        return [self._delivered(message) for message in messages]
+
+    async def peek(
+        self, count_max: int, *, from_sequence: int = 1, timeout_s: float
+    ) -> list[Delivered]:
+        messages = await self._call(
+            lambda sdk: sdk.peek_messages(
+                count_max, sequence_number=max(1, from_sequence), timeout=timeout_s
+            ),
+            "peeking into",
+            timeout_s=timeout_s,
+        )
+        return [self._delivered(message, has_lock=False) for message in messages]
+
+    def _delivered(self, message: ServiceBusReceivedMessage, *, has_lock: bool = True) -> Delivered:
+        raw = message.raw_amqp_message
+        annotations: dict[Any, Any] = dict(raw.annotations or {})
+        token = message.lock_token if has_lock else None
+        return Delivered(
+            path=self.path,
+            encoded=encoded_of(message),
+            sequence_number=annotations.get(b"x-opt-sequence-number", 0),
+            enqueued_at_ms=annotations.get(b"x-opt-enqueued-time"),
+            locked_until_ms=annotations.get(b"x-opt-locked-until"),
+            delivery_count=(raw.header.delivery_count or 0) if raw.header else 0,
+            lock_token=token.bytes_le if isinstance(token, UUID) else b"",
+            handle=message,
+        )
+
+    # -- settling ---------------------------------------------------------------------------
+
+    async def complete(self, messages: Sequence[Delivered], *, timeout_s: float) -> list[Delivered]:
+        return await self._each(
+            messages, lambda sdk, message: sdk.complete_message(message), timeout_s=timeout_s
+        )
+
+    async def abandon(self, messages: Sequence[Delivered], *, timeout_s: float) -> list[Delivered]:
+        return await self._each(
+            messages, lambda sdk, message: sdk.abandon_message(message), timeout_s=timeout_s
+        )
+
+    async def defer(self, messages: Sequence[Delivered], *, timeout_s: float) -> list[Delivered]:
+        return await self._each(
+            messages, lambda sdk, message: sdk.defer_message(message), timeout_s=timeout_s
+        )
+
+    async def dead_letter(
+        self, messages: Sequence[Delivered], *, reason: str, description: str, timeout_s: float
+    ) -> list[Delivered]:
+        return await self._each(
+            messages,
+            lambda sdk, message: sdk.dead_letter_message(
+                message, reason=reason, error_description=description
+            ),
+            timeout_s=timeout_s,
+        )
+
+    async def renew(self, messages: Sequence[Delivered], *, timeout_s: float) -> list[Delivered]:
+        def renew(sdk: Any, message: Any) -> Awaitable[Any]:
+            if sdk.session is not None:
+                renewal: Awaitable[Any] = sdk.session.renew_lock(timeout=timeout_s)
+            else:
+                renewal = sdk.renew_message_lock(message, timeout=timeout_s)
+            return renewal
+
+        # One lock covers all messages of a session.
+        if self._session is not None and messages:
+            lost = await self._each(messages[:1], renew, timeout_s=timeout_s)
+            return list(messages) if lost else []
+        return await self._each(messages, renew, timeout_s=timeout_s)
+
+    async def _each(
+        self,
+        messages: Sequence[Delivered],
+        settle: Callable[[Any, Any], Awaitable[Any]],
+        *,
+        timeout_s: float,
+    ) -> list[Delivered]:
+        """Settle one after the other; those whose lock was lost."""
+        lost: list[Delivered] = []
+
+        async def settle_all(sdk: Any) -> None:
+            for message in messages:
+                try:
+                    await settle(sdk, message.handle)
+                except Exception as error:
+                    failure = translated(error, doing="settling in", path=self.path)
+                    if not isinstance(failure, MessageLockLost | SessionLockLost):
+                        raise
+                    lost.append(message)
+
+        if messages:
+            await self._call(settle_all, "settling in", timeout_s=timeout_s)
+        return lost
+
+    # -- one call ---------------------------------------------------------------------------
+
+    async def _call(
+        self, operation: Callable[[Any], Awaitable[T]], doing: str, *, timeout_s: float
+    ) -> T:
+        try:
+            async with asyncio.timeout(timeout_s), self._settling:
+                line = await self._open(doing, session_wait_s=timeout_s)
+                try:
+                    return await operation(line.sdk)
+                except Exception as error:
+                    raise self._failed(error, line, doing) from error
+        except TimeoutError as error:
+            self._let_go()
+            raise OperationTimeout(
+                f"{doing} {self.path!r} had no answer within {timeout_s:g} s", path=self.path
+            ) from error
+
+    async def _open(self, doing: str, *, session_wait_s: float) -> ReceivingLine:
+        """A line that can be used, opened again if the service took it away."""
+        async with self._opening:
+            if self._line is not None and not await self._line.look():
+                self._let_go()
+            if self._is_closed:
+                raise FactoryClosed(
+                    f"the receiver of {self.path!r} is closed", hint="Make a new one"
+                )
+            if self._line is None:
+                self._line = await self._opened(doing, session_wait_s)
+            return self._line
+
+    async def _opened(self, doing: str, session_wait_s: float) -> ReceivingLine:
+        is_next = self._session is NEXT_SESSION
+        wait_s = max(session_wait_s, SESSION_WAIT_S_MIN) if is_next else None
+        line = ReceivingLine(self._make(wait_s), prefetch=self._prefetch)
+        try:
+            async with asyncio.timeout(OPEN_S + (wait_s or 0.0)):
+                await line.open()
+        except Exception as error:
+            line.drop()
+            raise translated(error, doing=doing, path=self.path) from error
+        except asyncio.CancelledError:
+            line.drop()
+            raise
+        if line.sdk.session is not None:
+            self.session_id = line.sdk.session.session_id
+        return line
+
+    def _failed(self, error: Exception, line: ReceivingLine, doing: str) -> ServiceError:
+        failure = translated(error, doing=doing, path=self.path, link_error=line.link_error)
+        is_broken = isinstance(failure, CommunicationError | LinkDetached | SessionLockLost)
+        if (is_broken or line.is_dropped) and self._line is line:
+            self._let_go()
+        return failure
+
+    def _let_go(self) -> None:
+        line, self._line = self._line, None
+        if line is not None:
+            line.drop()
+
+    async def close(self) -> None:
+        self._is_closed = True
+        self._forget(self)
+        line, self._line = self._line, None
+        if line is not None:
+            await line.close()

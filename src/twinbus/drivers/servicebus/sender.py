@@ -1,0 +1,208 @@
+"""A way into one queue or topic, through a sender of the SDK.
+
+Rule 1: one call at a time has the SDK's sender: it repeats a delivery id when two use it at once.
+Rule 2: after a timeout or a cancellation nobody knows where the SDK's sender is: it is dropped,
+        and the next call has a new one.
+Rule 3: a link that was there before the call and turns out to be gone is opened again once, and
+        only if nothing had left on it.
+
+    parcels --native?--> the SDK's own messages, as they are
+            --bytes----> a sealed batch
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, TypeVar
+
+from azure.servicebus import ServiceBusMessageBatch
+from azure.servicebus.exceptions import OperationTimeoutError
+
+from twinbus.core.parcel import Parcel
+from twinbus.drivers.port import LinkFacts
+from twinbus.drivers.servicebus.line import SendingLine
+from twinbus.drivers.servicebus.sealed import (
+    encode_native,
+    is_native,
+    schedule,
+    sealed_batch,
+    split_batch,
+)
+from twinbus.drivers.servicebus.translation import condition_of, translated
+from twinbus.service_errors import (
+    CommunicationError,
+    FactoryClosed,
+    LinkDetached,
+    MessageRefused,
+    OperationTimeout,
+    ServiceError,
+)
+
+T = TypeVar("T")
+
+
+class SdkSender:
+    """The port's Sender."""
+
+    def __init__(
+        self, path: str, make: Callable[[], Any], *, forget: Callable[[SdkSender], object]
+    ) -> None:
+        self.path = path
+        self._make = make
+        self._forget = forget
+        self._line: SendingLine | None = None
+        self._turn = asyncio.Lock()
+        self._is_closed = False
+
+    async def send(self, parcels: Sequence[Parcel], *, timeout_s: float) -> None:
+        if not parcels:
+            return
+        outgoing = self._outgoing(parcels)
+
+        async def send(line: SendingLine) -> None:
+            await line.sdk.send_messages(outgoing, timeout=timeout_s)
+
+        try:
+            await self._call(send, "sending to", timeout_s=timeout_s)
+        except CommunicationError as error:
+            _check_encodable(parcels, error)
+            raise
+
+    async def schedule(self, parcels: Sequence[Parcel], *, timeout_s: float) -> list[int]:
+        if not parcels:
+            return []
+        messages = [each for parcel in parcels for each in _encoded(parcel)]
+        return await self._call(
+            lambda line: schedule(line.sdk, messages, timeout_s=timeout_s),
+            "scheduling in",
+            timeout_s=timeout_s,
+        )
+
+    async def cancel_scheduled(self, sequence_numbers: Sequence[int], *, timeout_s: float) -> None:
+        numbers = list(sequence_numbers)
+        await self._call(
+            lambda line: line.sdk.cancel_scheduled_messages(numbers, timeout=timeout_s),
+            "cancelling in",
+            timeout_s=timeout_s,
+        )
+
+    async def attach(self, *, timeout_s: float) -> LinkFacts:
+        async def attach(line: SendingLine) -> LinkFacts:
+            await line.open()
+            return LinkFacts(message_bytes_max=line.message_bytes_max)
+
+        return await self._call(attach, "opening", timeout_s=timeout_s)
+
+    async def close(self) -> None:
+        self._is_closed = True
+        self._forget(self)
+        line, self._line = self._line, None
+        if line is not None:
+            await line.close()
+
+    def _outgoing(self, parcels: Sequence[Parcel]) -> Any:
+        """What the SDK is handed: its own messages if they are all that, else a batch of bytes."""
+        natives = [parcel.native for parcel in parcels]
+        if len(natives) == 1 and is_native(natives[0]):
+            return natives[0]
+        if all(map(_is_single, natives)):
+            return natives
+        try:
+            return sealed_batch([each for parcel in parcels for each in _encoded(parcel)])
+        except (TypeError, ValueError) as error:
+            raise _refused(self.path, error) from error
+
+    # -- one call ---------------------------------------------------------------------------
+
+    async def _call(
+        self, operation: Callable[[SendingLine], Awaitable[T]], doing: str, *, timeout_s: float
+    ) -> T:
+        try:
+            async with asyncio.timeout(timeout_s), self._turn:
+                if self._line is not None and not await self._line.look():
+                    self._let_go()
+                was_open = self._line is not None and self._line.is_open
+                try:
+                    return await self._attempt(operation, doing)
+                except (CommunicationError, LinkDetached) as error:
+                    if not was_open or error.is_ambiguous:
+                        raise
+                return await self._attempt(operation, doing)
+        except TimeoutError as error:
+            raise OperationTimeout(
+                f"{doing} {self.path!r} had no answer within {timeout_s:g} s", path=self.path
+            ) from error
+
+    async def _attempt(self, operation: Callable[[SendingLine], Awaitable[T]], doing: str) -> T:
+        line = self._line_in_use()
+        mark = line.mark()
+        try:
+            return await operation(line)
+        except asyncio.CancelledError:
+            self._let_go()
+            raise
+        except Exception as error:
+            was_sent = line.has_sent_since(mark)
+            failure = translated(
+                error,
+                doing=doing,
+                path=self.path,
+                was_sent=was_sent,
+                link_error=line.link_error,
+            )
+            if isinstance(failure, LinkDetached):
+                failure.is_ambiguous = was_sent
+            if _is_unsettled(error, line):
+                self._let_go()
+            raise failure from error
+
+    def _line_in_use(self) -> SendingLine:
+        if self._is_closed:
+            raise FactoryClosed(f"the sender to {self.path!r} is closed", hint="Make a new one")
+        if self._line is None or self._line.is_dropped:
+            self._line = SendingLine(self._make())
+        return self._line
+
+    def _let_go(self) -> None:
+        line, self._line = self._line, None
+        if line is not None:
+            line.drop()
+
+
+def _is_single(native: object) -> bool:
+    return is_native(native) and not isinstance(native, ServiceBusMessageBatch)
+
+
+def _encoded(parcel: Parcel) -> list[bytes]:
+    if isinstance(parcel.native, ServiceBusMessageBatch):
+        return split_batch(parcel.native)
+    if is_native(parcel.native):
+        return [encode_native(parcel.native)]
+    return [parcel.encoded]
+
+
+def _is_unsettled(error: Exception, line: SendingLine) -> bool:
+    """Whether the SDK's sender may still wait for an answer that the service owes it."""
+    is_silence = isinstance(error, OperationTimeoutError) and not condition_of(error)
+    return is_silence or line.is_dropped
+
+
+def _check_encodable(parcels: Sequence[Parcel], failure: ServiceError) -> None:
+    """The SDK says "handler failed" of a message that it cannot encode, as of a peer that talks
+    nonsense: nothing but an attempt tells the two apart."""
+    if failure.condition or failure.is_ambiguous:
+        return
+    try:
+        for parcel in parcels:
+            _encoded(parcel)
+    except Exception as error:
+        raise _refused(failure.path, error) from failure
+
+
+def _refused(path: str, error: Exception) -> MessageRefused:
+    return MessageRefused(
+        f"a message to {path!r} cannot be encoded: {type(error).__name__}",
+        path=path,
+        hint="Use values that AMQP has types for",
+    )

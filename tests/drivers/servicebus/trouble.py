@@ -1,0 +1,30 @@
+"""Faults of any kind in a test's namespace, with the options that ``Bus.outage`` cannot say."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from twinbus.broker.faults import Fault, Scope
+from twinbus.testing.bus import Bus
+
+
+@contextmanager
+def fault(bus: Bus, kind: str, *, entity: str = "", **options: Any) -> Iterator[None]:
+    """Broken inside the block, well again behind it."""
+    board = bus._namespace.faults
+    made = Fault(kind, Scope(entity=entity), **options)
+    fault_id = bus._thread.call_now(lambda: board.add(made))
+    try:
+        yield
+    finally:
+        bus._thread.call(bus._healed(fault_id))
+
+
+async def detached(bus: Bus) -> None:
+    """Every link of the namespace is taken away, and the clients have been told."""
+    board = bus._namespace.faults
+    bus._thread.call_now(lambda: board.add(Fault("detach", Scope(entity=""))))
+    await asyncio.sleep(0.05)

@@ -1,0 +1,219 @@
+"""Bringing a chunk of the backlog home: who gets what, and what an answer means.
+
+    deliveries --plan_chunk--> for each destination its messages, and what nobody can deliver
+    messages   --batches_of--> what goes to the primary in one send
+    an error   --verdict_of--> what becomes of the batch that met it
+
+Rule 1: a message that can never be delivered is found here or by its destination's refusal; it
+        is dead-lettered with a reason and never stands in the way of others (Y4).
+Rule 2: a batch that is refused is halved until the refused message is alone; the rest goes home.
+Rule 3: what an error means is the table VERDICTS; an ambiguous error is UNSURE whatever it says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum, auto
+from typing import Final, NamedTuple, TypeVar
+
+from twinbus.core.chunk_board import Sign
+from twinbus.core.chunk_ledger import Homeward
+from twinbus.core.destinations import check_destination
+from twinbus.core.envelope import TtlPolicy, restore
+from twinbus.core.envelope_batches import ranges_that_fit
+from twinbus.core.parcel import Delivered
+from twinbus.service_errors import (
+    AccessRefused,
+    AuthenticationFailed,
+    CommunicationError,
+    EntityDisabled,
+    EntityNotFound,
+    EnvelopeError,
+    LinkDetached,
+    MessageRefused,
+    MessageTooLarge,
+    OperationTimeout,
+    QuotaExceeded,
+    ServerBusy,
+    ServiceError,
+    ServiceInternalError,
+)
+
+__all__ = [
+    "BATCH_COUNT_MAX",
+    "ChunkPlan",
+    "HomeRules",
+    "Poison",
+    "Verdict",
+    "batches_of",
+    "halves",
+    "plan_chunk",
+    "poison_of",
+    "sign_of",
+    "verdict_of",
+]
+
+# One refused message costs about 2 log2 of this in further sends, and a crash between sending
+# and completing repeats at most this many of a destination; larger batches are hardly faster.
+BATCH_COUNT_MAX: Final = 250
+# A message that was out this often travels in company half as large each further time, so that
+# one which always ends in a timeout is alone in the end.
+ATTEMPTS_IN_COMPANY: Final = 3
+# The service takes 4,096 characters of a description; a few lines say enough.
+DESCRIPTION_LENGTH_MAX: Final = 1_000
+
+
+class Verdict(Enum):
+    """What an error means for the batch that met it."""
+
+    LATER = auto()
+    """Nothing was stored and the destination takes nothing now."""
+    UNSURE = auto()
+    """It may have been stored; it is sent again later."""
+    REFUSED = auto()
+    """A message in it is not taken, now or later."""
+    GONE = auto()
+    """The destination does not exist."""
+
+
+VERDICTS: Final[Mapping[type[ServiceError], Verdict]] = {
+    ServerBusy: Verdict.LATER,
+    EntityDisabled: Verdict.LATER,
+    QuotaExceeded: Verdict.LATER,
+    # Rights can be given back; messages that were dead-lettered for them would not return.
+    AuthenticationFailed: Verdict.LATER,
+    AccessRefused: Verdict.LATER,
+    CommunicationError: Verdict.LATER,
+    OperationTimeout: Verdict.UNSURE,
+    ServiceInternalError: Verdict.UNSURE,
+    LinkDetached: Verdict.UNSURE,
+    MessageTooLarge: Verdict.REFUSED,
+    MessageRefused: Verdict.REFUSED,
+    EntityNotFound: Verdict.GONE,
+    # What is not named above is nobody's fault that we know of: keep the message.
+    ServiceError: Verdict.UNSURE,
+}
+SIGNS: Final[Mapping[Verdict, Sign]] = {
+    Verdict.LATER: Sign.FAILED,
+    Verdict.UNSURE: Sign.FAILED,
+    # A destination that judges a message is alive.
+    Verdict.REFUSED: Sign.ACCEPTED,
+    Verdict.GONE: Sign.GONE,
+}
+POISON_REASONS: Final[Mapping[type[ServiceError], str]] = {
+    MessageTooLarge: "message-too-large",
+    MessageRefused: "message-refused",
+    EntityNotFound: "destination-not-found",
+    ServiceError: "too-many-attempts",
+}
+
+
+def verdict_of(error: ServiceError) -> Verdict:
+    """What ``error`` means for the batch that met it."""
+    return Verdict.UNSURE if error.is_ambiguous else _by_kind(VERDICTS, error)
+
+
+def sign_of(error: ServiceError) -> Sign:
+    """What ``error`` says about its destination."""
+    return SIGNS[verdict_of(error)]
+
+
+_Value = TypeVar("_Value")
+
+
+def _by_kind(table: Mapping[type[ServiceError], _Value], error: ServiceError) -> _Value:
+    return next(table[kind] for kind in type(error).__mro__ if kind in table)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HomeRules:
+    """Where messages may go, and what becomes of their time to live."""
+
+    primary_name: str
+    """The first label of the primary's host: its backlog queues are no destination (Y6)."""
+    allowed: tuple[str, ...] = ("*",)
+    """Patterns of destinations that are delivered to."""
+    ttl_policy: TtlPolicy = TtlPolicy.RESTART
+    """Whether the time in the backlog counts (Y8)."""
+
+
+class Poison(NamedTuple):
+    """A message that can never be delivered."""
+
+    item: Homeward
+    reason: str
+    description: str
+
+
+@dataclass(slots=True)
+class ChunkPlan:
+    """What to do with the messages of one chunk."""
+
+    by_destination: dict[str, list[Homeward]] = field(default_factory=dict)
+    poison: list[Poison] = field(default_factory=list)
+
+
+def plan_chunk(deliveries: Sequence[Delivered], rules: HomeRules, *, now_ms: int) -> ChunkPlan:
+    """Restore every message and put it with the others of its destination."""
+    plan = ChunkPlan()
+    # Most chunks name a few destinations a thousand times: each name is checked once.
+    homes: dict[str, tuple[str, list[Homeward]]] = {}
+    ttl_policy = rules.ttl_policy
+    for delivered in deliveries:
+        named = message_id = None
+        try:
+            named, encoded, _session_id, message_id = restore(
+                delivered.encoded,
+                now_ms=now_ms,
+                enqueued_at_ms=delivered.enqueued_at_ms,
+                ttl_policy=ttl_policy,
+            )
+            home = homes.get(named)
+            if home is None:
+                home = homes[named] = _home(plan, named, rules)
+        except EnvelopeError as error:
+            item = Homeward(delivered, named or "", message_id, b"")
+            plan.poison.append(Poison(item, error.reason, _clipped(error.description)))
+            continue
+        home[1].append(Homeward(delivered, home[0], message_id, encoded))
+    return plan
+
+
+def _home(plan: ChunkPlan, named: str, rules: HomeRules) -> tuple[str, list[Homeward]]:
+    """(path, its list) for one spelling of a destination: all spellings of it share one."""
+    path = check_destination(named, allowed=rules.allowed, primary_name=rules.primary_name)
+    return path, plan.by_destination.setdefault(path, [])
+
+
+def batches_of(items: Sequence[Homeward], *, limit_bytes: int) -> Iterator[list[Homeward]]:
+    """The items in order, in batches that fit into one send."""
+    for company_max, alike in _by_company(items).items():
+        for fitting in ranges_that_fit((len(each.encoded) for each in alike), limit_bytes):
+            for start in range(fitting.start, fitting.stop, company_max):
+                yield alike[start : min(start + company_max, fitting.stop)]
+
+
+def _by_company(items: Sequence[Homeward]) -> dict[int, list[Homeward]]:
+    groups: dict[int, list[Homeward]] = {}
+    for item in items:
+        repeats = max(0, item.delivered.delivery_count - ATTEMPTS_IN_COMPANY)
+        groups.setdefault(max(1, BATCH_COUNT_MAX >> repeats), []).append(item)
+    return groups
+
+
+def halves(items: Sequence[Homeward]) -> tuple[Sequence[Homeward], Sequence[Homeward]]:
+    """A refused batch in two, so that what is wrong with it is found."""
+    middle = len(items) // 2
+    return items[:middle], items[middle:]
+
+
+def poison_of(item: Homeward, error: ServiceError) -> Poison:
+    """A message that its destination will never take."""
+    description = f"{item.destination}: {error.sentence} ({type(error).__name__})"
+    return Poison(item, _by_kind(POISON_REASONS, error), _clipped(description))
+
+
+def _clipped(text: str) -> str:
+    is_long = len(text) > DESCRIPTION_LENGTH_MAX
+    return text[: DESCRIPTION_LENGTH_MAX - 1] + "…" if is_long else text

@@ -1,0 +1,192 @@
+"""Which destinations take messages now: back-off and half-open probes, one entry for each.
+
+    OPEN --failed--> CLOSED --due--> PROBING --accepted--> OPEN
+                       ^------------- failed ----'  (a longer pause)
+
+Rule 1: while a destination is closed nothing is sent to it; when its pause is over one batch goes
+        as a probe, and everything else waits for what becomes of that.
+Rule 2: only a probe opens it again. What was on its way when it closed changes nothing: neither
+        a late success, nor more failures of the same moment.
+Rule 3: one that does not exist is closed like the others, and *lost* once it has been missing
+        for the grace period; a probe must find it missing at the end of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum, auto
+from random import Random
+from typing import Final
+
+from twinbus.errors import ConfigurationError
+
+__all__ = ["Admission", "Backoff", "DestinationBoard", "Sign", "Standing"]
+
+# A probe that nobody reported on (its task was cancelled) is given up after this long: longer
+# than any send may take.
+PROBE_S_MAX: Final = 120.0
+# Destinations are data from messages; a flood of invented names must not fill the memory.
+DESTINATIONS_MAX: Final = 10_000
+
+
+class Standing(Enum):
+    OPEN = auto()
+    CLOSED = auto()
+    PROBING = auto()
+
+
+class Sign(Enum):
+    """What a send told us about its destination."""
+
+    ACCEPTED = auto()
+    """It answered as a live one does; also when it refused one message for what it is."""
+    FAILED = auto()
+    GONE = auto()
+    """It does not exist."""
+
+
+class Admission(Enum):
+    """What to do with messages for a destination."""
+
+    SEND = auto()
+    PROBE = auto()
+    """Send one batch, and the rest once it was accepted."""
+    WAIT = auto()
+    GIVE_UP = auto()
+    """It has been gone for too long: dead-letter them."""
+
+
+TRANSITIONS: Final[Mapping[Standing, Mapping[Sign, Standing]]] = {
+    Standing.OPEN: {
+        Sign.ACCEPTED: Standing.OPEN,
+        Sign.FAILED: Standing.CLOSED,
+        Sign.GONE: Standing.CLOSED,
+    },
+    Standing.CLOSED: {
+        # Sent before it closed (rule 2).
+        Sign.ACCEPTED: Standing.CLOSED,
+        Sign.FAILED: Standing.CLOSED,
+        Sign.GONE: Standing.CLOSED,
+    },
+    Standing.PROBING: {
+        Sign.ACCEPTED: Standing.OPEN,
+        Sign.FAILED: Standing.CLOSED,
+        Sign.GONE: Standing.CLOSED,
+    },
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Backoff:
+    """How long a destination is left alone."""
+
+    first_s: float = 1.0
+    """The pause after the first failure; it doubles with each probe that fails."""
+    last_s: float = 60.0
+    """The longest pause, and so about how late a recovery can be noticed."""
+    gone_grace_s: float = 600.0
+    """How long a destination may be missing before its messages are dead-lettered."""
+
+    def __post_init__(self) -> None:
+        if not 0 < self.first_s <= self.last_s:
+            raise ConfigurationError(
+                f"pauses from {self.first_s!r} to {self.last_s!r} seconds make no sense",
+                hint="Use a first pause above 0 and a last one that is not shorter",
+            )
+        if not self.gone_grace_s >= 0:
+            raise ConfigurationError(
+                f"gone_grace_s is {self.gone_grace_s!r}", hint="Use seconds, 0 for none"
+            )
+
+    def pause_s(self, failure_count: int, random: Random) -> float:
+        """The pause after so many failures in a row, a fifth shorter or longer by chance."""
+        # 2**30 first pauses are longer than any last one; beyond that floats overflow.
+        doubled = self.first_s * 2.0 ** min(failure_count - 1, 30)
+        return min(self.last_s, doubled) * random.uniform(0.8, 1.2)
+
+
+@dataclass(slots=True)
+class _Entry:
+    standing: Standing = Standing.OPEN
+    failure_count: int = 0
+    due_s: float = 0.0
+    """When the next probe may go, or when the one under way is given up."""
+    gone_since_s: float | None = None
+    is_lost: bool = False
+
+
+class DestinationBoard:
+    """The standing of every destination that has failed; all others are open."""
+
+    def __init__(self, backoff: Backoff, random: Random) -> None:
+        self._backoff = backoff
+        self._random = random
+        self._entries: dict[str, _Entry] = {}
+
+    def standing(self, path: str) -> Standing:
+        entry = self._entries.get(path)
+        return Standing.OPEN if entry is None else entry.standing
+
+    def is_due(self, path: str, now_s: float) -> bool:
+        """Whether admit() would let something through."""
+        entry = self._entries.get(path)
+        return entry is None or entry.standing is Standing.OPEN or now_s >= entry.due_s
+
+    def admit(self, path: str, now_s: float, *, may_probe: bool = True) -> Admission:
+        """What to do with messages for ``path``; PROBE is said to one caller only."""
+        entry = self._entries.get(path)
+        if entry is None or entry.standing is Standing.OPEN:
+            return Admission.SEND
+        if now_s >= entry.due_s and may_probe:
+            entry.standing, entry.due_s = Standing.PROBING, now_s + PROBE_S_MAX
+            return Admission.PROBE
+        return Admission.GIVE_UP if entry.is_lost else Admission.WAIT
+
+    def receive(self, path: str, sign: Sign, now_s: float, *, pause_s_min: float = 0.0) -> None:
+        """Note what a send to ``path`` told us."""
+        entry = self._entries.get(path)
+        if entry is None:
+            if sign is Sign.ACCEPTED:
+                return
+            entry = self._made(path)
+        before, entry.standing = entry.standing, TRANSITIONS[entry.standing][sign]
+        if entry.standing is Standing.OPEN:
+            del self._entries[path]
+        elif before is not Standing.CLOSED:
+            self._close(entry, sign, now_s, pause_s_min)
+
+    def _made(self, path: str) -> _Entry:
+        if len(self._entries) >= DESTINATIONS_MAX:
+            del self._entries[next(iter(self._entries))]
+        return self._entries.setdefault(path, _Entry())
+
+    def _close(self, entry: _Entry, sign: Sign, now_s: float, pause_s_min: float) -> None:
+        entry.failure_count += 1
+        pause_s = self._backoff.pause_s(entry.failure_count, self._random)
+        entry.due_s = now_s + max(pause_s, pause_s_min)
+        if sign is Sign.GONE:
+            if entry.gone_since_s is None:
+                entry.gone_since_s = now_s
+            entry.is_lost = now_s - entry.gone_since_s >= self._backoff.gone_grace_s
+        else:
+            entry.is_lost = False
+
+    def is_lost(self, path: str) -> bool:
+        """Whether it was missing for the whole grace period, and at its end."""
+        entry = self._entries.get(path)
+        return entry is not None and entry.is_lost
+
+    def next_due_s(self) -> float | None:
+        """When the next probe may go, or None when every destination is open."""
+        return min((entry.due_s for entry in self._entries.values()), default=None)
+
+    def hurry(self, now_s: float) -> None:
+        """What kept them all away is over: every closed destination may be probed now."""
+        for entry in self._entries.values():
+            if entry.standing is Standing.CLOSED:
+                entry.due_s = min(entry.due_s, now_s)
+
+    def closed(self) -> list[str]:
+        """Destinations that take nothing now."""
+        return [path for path, each in self._entries.items() if each.standing is not Standing.OPEN]

@@ -1,0 +1,126 @@
+"""What is owed for the messages of one chunk, until each of them has its receipt.
+
+    received --sent--> sent --accepted--> accepted --close(MOVED)--> settled
+        '---------------'-- close(any other outcome) -----------------^
+
+Rule 1: a message is completed in the backlog only after the primary accepted it (Y1). The list
+        to complete comes from here, and it is refused for anything else.
+Rule 2: every message gets exactly one receipt; closing one twice is refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from twinbus.core.parcel import Delivered
+from twinbus.core.receipts import Outcome, Receipt
+from twinbus.service_errors import PairingError
+
+__all__ = ["ChunkLedger", "Homeward", "LedgerError", "Place"]
+
+
+class Homeward(NamedTuple):
+    """One message of the backlog, and what the primary is to get."""
+
+    delivered: Delivered
+    destination: str
+    message_id: str | None
+    encoded: bytes
+    """As it goes to the primary; empty when it cannot."""
+
+
+class Place(NamedTuple):
+    """Where a chunk is moved: which queue it came from and who moves it."""
+
+    queue: str
+    host: str
+    pid: int
+
+
+class LedgerError(PairingError):
+    """A step that would lose a message, or tell of it twice: a fault of the program."""
+
+
+class ChunkLedger:
+    """The books of one chunk."""
+
+    def __init__(self, place: Place, deliveries: Sequence[Delivered], received_ms: int) -> None:
+        self._place = place
+        self._received_ms = received_ms
+        self._open = {each.sequence_number: each for each in deliveries}
+        self._sent: dict[int, Homeward] = {}
+        self._accepted: set[int] = set()
+        self.receipts: list[Receipt] = []
+
+    def sent(self, items: Sequence[Homeward]) -> None:
+        """They are on their way to the primary."""
+        self._sent.update({each.delivered.sequence_number: each for each in items})
+
+    def accepted(self, items: Sequence[Homeward]) -> None:
+        """The primary holds them."""
+        numbers = [each.delivered.sequence_number for each in items]
+        self._check(self._sent.keys() >= set(numbers), "accepted a message that was not sent")
+        self._accepted.update(numbers)
+
+    def completable(self, items: Sequence[Homeward]) -> list[Delivered]:
+        """What may be completed in the backlog now: all of ``items``, or LedgerError."""
+        numbers = [each.delivered.sequence_number for each in items]
+        self._check(
+            self._accepted.issuperset(numbers), "completed a message before it was accepted"
+        )
+        return [each.delivered for each in items]
+
+    def close(
+        self, items: Iterable[Homeward], outcome: Outcome, now_ms: int, reason: str = ""
+    ) -> None:
+        """Their receipts: nothing more will be done with them."""
+        queue, host, pid = self._place
+        received_ms, is_open = self._received_ms, self._open
+        add = self.receipts.append
+        for delivered, destination, message_id, encoded in items:
+            number = delivered.sequence_number
+            if is_open.pop(number, None) is None:
+                raise LedgerError(f"message {number} of {queue!r} has its receipt already")
+            add(
+                Receipt(
+                    queue,
+                    number,
+                    message_id,
+                    destination,
+                    outcome,
+                    reason,
+                    len(encoded),
+                    delivered.enqueued_at_ms,
+                    received_ms,
+                    now_ms,
+                    host,
+                    pid,
+                )
+            )
+
+    def give_up(self, now_ms: int, reason: str) -> None:
+        """Receipts for all that is open, of a chunk that was cut short."""
+        for number in list(self._open):
+            item = self._sent.get(number) or Homeward(self._open[number], "", None, b"")
+            if number in self._accepted:
+                outcome = Outcome.LOCK_LOST
+            else:
+                outcome = Outcome.UNSURE if number in self._sent else Outcome.LEFT
+            self.close([item], outcome, now_ms, reason)
+
+    @property
+    def unsettled(self) -> list[Delivered]:
+        """Messages whose locks are still needed."""
+        return list(self._open.values())
+
+    @property
+    def is_closed(self) -> bool:
+        return not self._open
+
+    def _check(self, is_right: bool, offence: str) -> None:
+        if not is_right:
+            raise LedgerError(
+                f"the mover of {self._place.queue!r} {offence}",
+                hint="Report this: nothing was lost, because it was stopped here",
+            )

@@ -1,0 +1,91 @@
+"""What became of one message of the backlog: a receipt, as a value, a row and a line of JSON.
+
+Rule 1: every reception of a message ends in exactly one receipt; the ledger sees to it.
+Rule 2: a receipt names the message and never shows its content.
+Rule 3: it is a plain tuple, so that it crosses processes and becomes a table row as it is.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from enum import StrEnum
+from typing import NamedTuple
+
+__all__ = ["Outcome", "Receipt", "Tally", "to_json_line"]
+
+
+class Outcome(StrEnum):
+    """How a reception ended."""
+
+    MOVED = "moved"
+    """The primary accepted it, and the backlog let it go."""
+    PARKED = "parked"
+    """Its destination takes nothing now; it stays in the backlog."""
+    DEAD_LETTERED = "dead-lettered"
+    """It can never be delivered; it is in the backlog queue's dead-letter queue."""
+    UNSURE = "unsure"
+    """Nobody knows whether the primary has it; it stays, so a second copy may follow."""
+    LOCK_LOST = "lock-lost"
+    """The primary has it and the backlog still does: a second copy will follow."""
+    LEFT = "left"
+    """Nothing was done with it, because its lock or the line was lost; it comes again."""
+    WOULD_MOVE = "would-move"
+    """Seen by a dry run; it would be sent home."""
+    WOULD_DEAD_LETTER = "would-dead-letter"
+    """Seen by a dry run; it can never be delivered."""
+
+    @property
+    def may_repeat(self) -> bool:
+        """Whether a second copy on the primary is announced by this."""
+        return self in (Outcome.UNSURE, Outcome.LOCK_LOST)
+
+
+class Receipt(NamedTuple):
+    """One reception of one message. Times are Unix milliseconds."""
+
+    queue: str
+    """The backlog queue."""
+    sequence_number: int
+    """Its number there: with ``queue`` the identity of the message."""
+    message_id: str | None
+    destination: str
+    """Empty when the message names none that can be used."""
+    outcome: Outcome
+    reason: str
+    """Why it was not moved; empty when it was."""
+    size_bytes: int
+    """As the primary got it, or would."""
+    enqueued_ms: int | None
+    received_ms: int
+    settled_ms: int
+    host: str
+    pid: int
+
+
+def to_json_line(receipt: Receipt) -> str:
+    """The receipt as one line, without the line's end."""
+    return json.dumps(receipt._asdict(), ensure_ascii=False, separators=(",", ":"))
+
+
+class Tally:
+    """How many receptions ended how, and how many bytes came home."""
+
+    def __init__(self) -> None:
+        self.counts = dict.fromkeys(Outcome, 0)
+        self.moved_bytes = 0
+
+    def add(self, receipts: Iterable[Receipt]) -> None:
+        for receipt in receipts:
+            self.counts[receipt.outcome] += 1
+            if receipt.outcome is Outcome.MOVED:
+                self.moved_bytes += receipt.size_bytes
+
+    @property
+    def total(self) -> int:
+        return sum(self.counts.values())
+
+    @property
+    def may_repeat_count(self) -> int:
+        """How many second copies on the primary are announced."""
+        return sum(count for outcome, count in self.counts.items() if outcome.may_repeat)

@@ -1,0 +1,141 @@
+"""Who gets what of a chunk, and what an answer means."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.pairing.mover.messages import backlog, plain
+from twinbus import service_errors
+from twinbus.core.chunk import (
+    BATCH_COUNT_MAX,
+    HomeRules,
+    Verdict,
+    batches_of,
+    halves,
+    plan_chunk,
+    poison_of,
+    sign_of,
+    verdict_of,
+)
+from twinbus.core.chunk_board import Sign
+from twinbus.core.chunk_ledger import Homeward
+from twinbus.core.parcel import Delivered
+from twinbus.service_errors import (
+    CommunicationError,
+    EntityNotFound,
+    MessageTooLarge,
+    OperationTimeout,
+    ServiceError,
+)
+
+RULES = HomeRules(primary_name="east")
+QUEUE = "east/x-servicebus-transfer/0"
+
+
+def delivered(encoded: bytes, number: int = 1, delivery_count: int = 0) -> Delivered:
+    return Delivered(
+        path=QUEUE, encoded=encoded, sequence_number=number, delivery_count=delivery_count
+    )
+
+
+def item(size: int, delivery_count: int = 0, number: int = 1) -> Homeward:
+    return Homeward(delivered(b"", number, delivery_count), "orders", "m", bytes(size))
+
+
+def test_messages_are_restored_and_grouped_by_destination() -> None:
+    """Y1: translating the aliases back."""
+    chunk = [
+        delivered(backlog("a", "orders"), 1),
+        delivered(backlog("b", "news"), 2),
+        delivered(backlog("c", "Orders"), 3),
+    ]
+    plan = plan_chunk(chunk, RULES, now_ms=0)
+    shape = {
+        path: [(each.message_id, each.encoded) for each in items]
+        for path, items in plan.by_destination.items()
+    }
+    assert shape == {"orders": [("a", plain("a")), ("c", plain("c"))], "news": [("b", plain("b"))]}
+    assert {each.destination for each in plan.by_destination["orders"]} == {"orders"}
+    assert plan.poison == []
+
+
+@pytest.mark.parametrize(
+    ("encoded", "reason", "named"),
+    [
+        (plain("a"), "no-destination", ""),
+        (backlog("a", "east/x-servicebus-transfer/3"), "destination-not-allowed", "3"),
+        (backlog("a", "secret"), "destination-not-allowed", "secret"),
+        (b"garbage", "malformed-message", ""),
+    ],
+)
+def test_what_nobody_can_deliver_is_poison_with_a_reason(
+    encoded: bytes, reason: str, named: str
+) -> None:
+    """Y4, Y6: no destination, not allowed, malformed."""
+    rules = HomeRules(primary_name="east", allowed=("orders", "x-*"))
+    chunk = [delivered(encoded, 1), delivered(backlog("good"), 2)]
+    plan = plan_chunk(chunk, rules, now_ms=0)
+    [poison] = plan.poison
+    assert poison.reason == reason
+    assert named in poison.description
+    assert poison.item.delivered.sequence_number == 1
+    assert [each.message_id for each in plan.by_destination["orders"]] == ["good"]
+
+
+def test_batches_fit_into_one_send_and_keep_the_order() -> None:
+    items = [item(1_000, number=number) for number in range(10)]
+    batches = list(batches_of(items, limit_bytes=6_000))
+    assert [each for batch in batches for each in batch] == items
+    assert [len(batch) for batch in batches] == [4, 4, 2]
+
+
+def test_a_batch_has_a_largest_number_of_messages() -> None:
+    items = [item(1, number=number) for number in range(BATCH_COUNT_MAX + 1)]
+    assert [len(each) for each in batches_of(items, limit_bytes=1 << 20)] == [BATCH_COUNT_MAX, 1]
+
+
+def test_a_message_that_was_out_often_travels_alone_in_the_end() -> None:
+    items = [item(1, delivery_count=number, number=number) for number in (0, 3, 50, 51)]
+    assert [len(each) for each in batches_of(items, limit_bytes=1 << 20)] == [2, 1, 1]
+
+
+def test_a_refused_batch_is_halved() -> None:
+    items = [item(1, number=number) for number in range(3)]
+    assert halves(items) == (items[:1], items[1:])
+
+
+def test_every_error_of_the_service_has_a_verdict() -> None:
+    kinds = [getattr(service_errors, name) for name in service_errors.__all__]
+    for kind in kinds:
+        if issubclass(kind, ServiceError) and kind is not service_errors.TooLargeForBacklog:
+            assert isinstance(verdict_of(kind("it happened")), Verdict)
+
+
+@pytest.mark.parametrize(
+    ("error", "verdict", "sign"),
+    [
+        (CommunicationError("x", was_sent=False), Verdict.LATER, Sign.FAILED),
+        (CommunicationError("x", was_sent=True), Verdict.UNSURE, Sign.FAILED),
+        (OperationTimeout("x"), Verdict.UNSURE, Sign.FAILED),
+        (service_errors.ServerBusy("x"), Verdict.LATER, Sign.FAILED),
+        (service_errors.AccessRefused("x"), Verdict.LATER, Sign.FAILED),
+        (service_errors.EntityDisabled("x"), Verdict.LATER, Sign.FAILED),
+        (service_errors.QuotaExceeded("x"), Verdict.LATER, Sign.FAILED),
+        (MessageTooLarge("x"), Verdict.REFUSED, Sign.ACCEPTED),
+        (service_errors.MessageRefused("x"), Verdict.REFUSED, Sign.ACCEPTED),
+        (EntityNotFound("x"), Verdict.GONE, Sign.GONE),
+        (ServiceError("x"), Verdict.UNSURE, Sign.FAILED),
+    ],
+)
+def test_an_error_means_what_the_table_says(
+    error: ServiceError, verdict: Verdict, sign: Sign
+) -> None:
+    assert (verdict_of(error), sign_of(error)) == (verdict, sign)
+
+
+def test_a_refused_message_is_buried_with_its_destination_and_error() -> None:
+    """Y4: a reason that names destination and error."""
+    poison = poison_of(item(1), MessageTooLarge("the message has 300000 bytes" + "!" * 5_000))
+    assert poison.reason == "message-too-large"
+    assert poison.description.startswith("orders: the message has 300000 bytes")
+    assert len(poison.description) <= 1_000

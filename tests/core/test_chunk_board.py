@@ -1,0 +1,156 @@
+"""When a destination that failed is tried again."""
+
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+
+from twinbus.core.chunk_board import (
+    PROBE_S_MAX,
+    TRANSITIONS,
+    Admission,
+    Backoff,
+    DestinationBoard,
+    Sign,
+    Standing,
+)
+from twinbus.errors import ConfigurationError
+
+HOUR_S = 3_600.0
+
+
+def make_board(**backoff: float) -> DestinationBoard:
+    return DestinationBoard(Backoff(**backoff), Random(1))
+
+
+def test_the_table_is_total() -> None:
+    assert {(standing, sign) for standing, row in TRANSITIONS.items() for sign in row} == {
+        (standing, sign) for standing in Standing for sign in Sign
+    }
+
+
+def test_a_destination_that_never_failed_is_open() -> None:
+    board = make_board()
+    board.receive("orders", Sign.ACCEPTED, 5)
+    assert board.admit("orders", 10) is Admission.SEND
+    assert board.next_due_s() is None
+
+
+def test_a_destination_that_failed_is_left_alone_and_then_probed_by_one() -> None:
+    # Given a destination that failed at 100 s
+    board = make_board(first_s=10)
+    board.receive("orders", Sign.FAILED, 100)
+    due_s = board.next_due_s()
+    assert due_s is not None and 108 <= due_s <= 112
+
+    # Then nothing goes there before its pause is over, and one batch after it
+    assert board.admit("orders", 107) is Admission.WAIT
+    assert board.admit("orders", due_s) is Admission.PROBE
+    assert board.admit("orders", due_s + 1) is Admission.WAIT
+    assert board.admit("news", 107) is Admission.SEND
+
+
+def test_a_probe_that_is_accepted_opens_it_for_all() -> None:
+    board = make_board(first_s=10)
+    board.receive("orders", Sign.FAILED, 100)
+    board.admit("orders", 200)
+    board.receive("orders", Sign.ACCEPTED, 201)
+    assert board.admit("orders", 201) is Admission.SEND
+    assert board.closed() == []
+
+
+def test_pauses_double_to_the_last_one_and_begin_anew_after_a_success() -> None:
+    board = make_board(first_s=1, last_s=60)
+    now_s, pauses = 0.0, []
+    for _failure in range(9):
+        board.receive("orders", Sign.FAILED, now_s)
+        due_s = board.next_due_s()
+        assert due_s is not None
+        pauses.append(due_s - now_s)
+        now_s = due_s
+        assert board.admit("orders", now_s) is Admission.PROBE
+    for pause_s, expected_s in zip(pauses, (1, 2, 4, 8, 16, 32, 60, 60, 60), strict=True):
+        assert 0.8 * expected_s <= pause_s <= 1.2 * expected_s
+    board.receive("orders", Sign.ACCEPTED, now_s)
+    board.receive("orders", Sign.FAILED, now_s)
+    assert board.admit("orders", now_s + 1.3) is Admission.PROBE
+
+
+def test_many_failures_of_one_moment_count_once() -> None:
+    board = make_board(first_s=10)
+    for _batch in range(8):
+        board.receive("orders", Sign.FAILED, 100)
+    assert board.admit("orders", 113) is Admission.PROBE
+
+
+def test_a_late_success_does_not_open_a_closed_destination() -> None:
+    board = make_board(first_s=10)
+    board.receive("orders", Sign.FAILED, 100)
+    board.receive("orders", Sign.ACCEPTED, 101)
+    assert board.admit("orders", 102) is Admission.WAIT
+
+
+def test_a_throttled_destination_rests_at_least_as_long_as_it_asked() -> None:
+    """F2: nothing is sent again for 10 s."""
+    board = make_board(first_s=1)
+    board.receive("orders", Sign.FAILED, 100, pause_s_min=10)
+    assert board.admit("orders", 109.9) is Admission.WAIT
+    assert board.admit("orders", 110) is Admission.PROBE
+
+
+def test_a_probe_that_nobody_reports_on_is_given_up() -> None:
+    board = make_board(first_s=1)
+    board.receive("orders", Sign.FAILED, 100)
+    assert board.admit("orders", 200) is Admission.PROBE
+    assert board.admit("orders", 199 + PROBE_S_MAX) is Admission.WAIT
+    assert board.admit("orders", 200 + PROBE_S_MAX) is Admission.PROBE
+
+
+def test_a_missing_destination_is_lost_only_when_a_probe_misses_it_after_the_grace() -> None:
+    """Y4: gone for longer than a grace period."""
+    board = make_board(gone_grace_s=600, last_s=1_000)
+    board.receive("orders", Sign.GONE, 0)
+    assert board.admit("orders", 0.5) is Admission.WAIT
+    # The grace is over, and nobody has looked since
+    assert board.admit("orders", 601, may_probe=False) is Admission.WAIT
+    assert board.admit("orders", 601) is Admission.PROBE
+    board.receive("orders", Sign.GONE, 601)
+    assert board.is_lost("orders")
+    assert board.admit("orders", 601.5) is Admission.GIVE_UP
+    # It is probed all the same, and may come back
+    assert board.admit("orders", 601 + HOUR_S) is Admission.PROBE
+    board.receive("orders", Sign.ACCEPTED, 601 + HOUR_S)
+    assert not board.is_lost("orders")
+
+
+def test_a_missing_destination_that_then_fails_otherwise_is_not_lost() -> None:
+    board = make_board(gone_grace_s=0)
+    board.receive("orders", Sign.GONE, 0)
+    assert board.is_lost("orders")
+    board.admit("orders", HOUR_S)
+    board.receive("orders", Sign.FAILED, HOUR_S)
+    assert not board.is_lost("orders")
+
+
+def test_all_may_be_probed_at_once_when_what_kept_them_away_is_over() -> None:
+    board = make_board(first_s=50)
+    board.receive("orders", Sign.FAILED, 100)
+    board.hurry(101)
+    assert board.admit("orders", 101) is Admission.PROBE
+
+
+def test_invented_destinations_do_not_fill_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("twinbus.core.chunk_board.DESTINATIONS_MAX", 3)
+    board = make_board()
+    for index in range(10):
+        board.receive(f"invented-{index}", Sign.GONE, index)
+    assert len(board.closed()) == 3
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"first_s": 0.0}, {"first_s": 2.0, "last_s": 1.0}, {"gone_grace_s": -1.0}]
+)
+def test_pauses_that_make_no_sense_are_refused(wrong: dict[str, float]) -> None:
+    with pytest.raises(ConfigurationError):
+        Backoff(**wrong)

@@ -1,0 +1,255 @@
+"""One chunk on its way home: what the plan says, done over the network.
+
+    for each destination, at once:   admit --> send in batches --> complete what was accepted
+                                       '----> set aside what has to wait
+    what nobody can deliver:         dead-letter
+
+Rule 1: completing goes through the ledger, which refuses it before the primary accepted (Y1).
+Rule 2: no error of either namespace leaves run(); it becomes receipts and signs on the board.
+Rule 3: what has to wait is deferred: nobody receives it until somebody asks for its number, so
+        it neither stands before others nor is received over and over (Y4).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Final
+
+from twinbus.clock import Clock
+from twinbus.core.chunk import (
+    ChunkPlan,
+    Poison,
+    Verdict,
+    batches_of,
+    halves,
+    poison_of,
+    sign_of,
+    verdict_of,
+)
+from twinbus.core.chunk_aside import SetAside
+from twinbus.core.chunk_board import Admission, DestinationBoard, Sign, Standing
+from twinbus.core.chunk_ledger import ChunkLedger, Homeward
+from twinbus.core.parcel import Delivered, Parcel
+from twinbus.core.receipts import Outcome
+from twinbus.drivers.port import Receiver
+from twinbus.pairing.mover_options import MoverOptions
+from twinbus.pairing.mover_senders import SenderPool
+from twinbus.service_errors import CommunicationError, ServerBusy, ServiceError
+
+__all__ = ["PRIMARY", "ChunkRun"]
+
+PRIMARY: Final = ""
+"""The board's entry for the primary as a whole: no entity has an empty name."""
+# Batches of one chunk under way at once. More would only wait in the primary's commit.
+BATCHES_IN_FLIGHT_MAX: Final = 8
+
+
+class ChunkRun:
+    """Moves the messages of one plan."""
+
+    def __init__(
+        self,
+        receiver: Receiver,
+        senders: SenderPool,
+        *,
+        board: DestinationBoard,
+        aside: SetAside,
+        ledger: ChunkLedger,
+        options: MoverOptions,
+        clock: Clock,
+        is_returning: bool,
+    ) -> None:
+        self._receiver, self._senders = receiver, senders
+        self._board, self._aside, self._ledger = board, aside, ledger
+        self._options, self._clock = options, clock
+        self._is_returning = is_returning
+        self._ends_s = clock.now().monotonic_s + options.chunk_s_max
+        self._in_flight = asyncio.Semaphore(BATCHES_IN_FLIGHT_MAX)
+
+    async def run(self, plan: ChunkPlan) -> None:
+        """Return when every message of the plan has its receipt."""
+        async with asyncio.TaskGroup() as group:
+            if plan.poison:
+                group.create_task(self._bury(plan.poison))
+            for path, items in plan.by_destination.items():
+                group.create_task(self._deliver(path, items))
+
+    # -- one destination ------------------------------------------------------------------
+
+    async def _deliver(self, path: str, items: list[Homeward]) -> None:
+        # Whoever has messages set aside probes with those; fresh ones need not wait for it.
+        may_probe = self._is_returning or not self._aside.holds(path)
+        match self._board.admit(path, self._now_s(), may_probe=may_probe):
+            case Admission.WAIT:
+                await self._set_aside(path, items, Outcome.PARKED, "its destination is down")
+            case Admission.GIVE_UP:
+                await self._bury([self._lost(item) for item in items])
+            case Admission.SEND:
+                await self._send_all(path, items, is_probe=False)
+            case Admission.PROBE:
+                await self._send_all(path, items, is_probe=True)
+
+    async def _send_all(self, path: str, items: list[Homeward], *, is_probe: bool) -> None:
+        try:
+            limit_bytes = await self._senders.limit_bytes(
+                path, timeout_s=self._options.send_timeout_s
+            )
+        except ServiceError as error:
+            await self._not_sent(path, items, error)
+            return
+        batches = list(batches_of(items, limit_bytes=limit_bytes))
+        if is_probe:
+            await self._send(path, batches.pop(0), is_probe=True)
+        if len(batches) == 1:
+            await self._send(path, batches[0])
+        elif batches:
+            async with asyncio.TaskGroup() as group:
+                for batch in batches:
+                    group.create_task(self._send(path, batch))
+
+    async def _send(self, path: str, items: Sequence[Homeward], *, is_probe: bool = False) -> None:
+        async with self._in_flight:
+            if not is_probe and self._board.standing(path) is not Standing.OPEN:
+                # It closed while this batch waited for its turn.
+                await self._set_aside(path, items, Outcome.PARKED, "its destination is down")
+            elif self._now_s() >= self._ends_s:
+                await self._leave(items)
+            else:
+                await self._try(path, items, is_probe=is_probe)
+
+    async def _try(self, path: str, items: Sequence[Homeward], *, is_probe: bool) -> None:
+        sender = await self._senders.sender(path)
+        parcels = [Parcel(each.encoded) for each in items]
+        self._ledger.sent(items)
+        try:
+            await sender.send(parcels, timeout_s=self._options.send_timeout_s)
+        except ServiceError as error:
+            await self._refused(path, items, error, is_probe=is_probe)
+            return
+        self._ledger.accepted(items)
+        self._board.receive(path, Sign.ACCEPTED, self._now_s())
+        await self._complete(items)
+
+    async def _refused(
+        self, path: str, items: Sequence[Homeward], error: ServiceError, *, is_probe: bool
+    ) -> None:
+        self._note(path, error)
+        match verdict_of(error):
+            case Verdict.REFUSED if len(items) > 1:
+                for half in halves(items):
+                    await self._try(path, half, is_probe=is_probe)
+            case Verdict.REFUSED:
+                await self._bury([poison_of(items[0], error)])
+            case Verdict.UNSURE if self._is_hopeless(items, is_probe):
+                await self._bury([poison_of(items[0], error)])
+            case Verdict.UNSURE:
+                await self._set_aside(path, items, Outcome.UNSURE, error.sentence)
+            case Verdict.GONE | Verdict.LATER:
+                await self._put_off(path, items, error)
+
+    def _is_hopeless(self, items: Sequence[Homeward], is_probe: bool) -> bool:
+        """A message that always ends in doubt, although its destination takes others."""
+        attempts = items[0].delivered.delivery_count
+        return len(items) == 1 and not is_probe and attempts >= self._options.attempts_max
+
+    async def _not_sent(self, path: str, items: list[Homeward], error: ServiceError) -> None:
+        """The destination could not even be reached: nothing of this is in doubt."""
+        self._note(path, error)
+        await self._put_off(path, items, error)
+
+    async def _put_off(self, path: str, items: Sequence[Homeward], error: ServiceError) -> None:
+        if self._board.is_lost(path):
+            await self._bury([poison_of(item, error) for item in items])
+        else:
+            await self._set_aside(path, items, Outcome.PARKED, error.sentence)
+
+    def _note(self, path: str, error: ServiceError) -> None:
+        pause_s_min = error.retry_after_s if isinstance(error, ServerBusy) else 0.0
+        now_s = self._now_s()
+        self._board.receive(path, sign_of(error), now_s, pause_s_min=pause_s_min)
+        if isinstance(error, CommunicationError):
+            self._board.receive(PRIMARY, Sign.FAILED, now_s)
+
+    def _lost(self, item: Homeward) -> Poison:
+        description = f"{item.destination}: it does not exist, also after the grace period"
+        return Poison(item, "destination-not-found", description)
+
+    # -- settling in the backlog ----------------------------------------------------------
+
+    async def _complete(self, items: Sequence[Homeward]) -> None:
+        deliveries = self._ledger.completable(items)
+        try:
+            lost = await self._receiver.complete(
+                deliveries, timeout_s=self._options.settle_timeout_s
+            )
+        except ServiceError as error:
+            self._close(items, Outcome.LOCK_LOST, f"moved, not completed: {error.sentence}")
+            return
+        kept, moved = _parted(items, lost)
+        self._close(moved, Outcome.MOVED)
+        self._close(kept, Outcome.LOCK_LOST, "moved, and its lock was lost before")
+
+    async def _set_aside(
+        self, path: str, items: Sequence[Homeward], outcome: Outcome, reason: str
+    ) -> None:
+        try:
+            lost = await self._receiver.defer(
+                [each.delivered for each in items], timeout_s=self._options.settle_timeout_s
+            )
+        except ServiceError:
+            # Deferred or still locked: asking for a number that is not deferred harms nobody.
+            lost = []
+        _lost, deferred = _parted(items, lost)
+        self._aside.add(path, [each.delivered.sequence_number for each in deferred])
+        self._close(items, outcome, reason)
+
+    async def _bury(self, poison: Sequence[Poison]) -> None:
+        groups: dict[tuple[str, str], list[Homeward]] = {}
+        for item, reason, description in poison:
+            groups.setdefault((reason, description), []).append(item)
+        for (reason, description), items in groups.items():
+            await self._dead_letter(items, reason, description)
+
+    async def _dead_letter(self, items: list[Homeward], reason: str, description: str) -> None:
+        try:
+            lost = await self._receiver.dead_letter(
+                [each.delivered for each in items],
+                reason=reason,
+                description=description,
+                timeout_s=self._options.settle_timeout_s,
+            )
+        except ServiceError:
+            lost = [each.delivered for each in items]
+        kept, buried = _parted(items, lost)
+        self._close(buried, Outcome.DEAD_LETTERED, reason)
+        self._close(kept, Outcome.LEFT, f"not dead-lettered ({reason}): its lock was lost")
+
+    async def _leave(self, items: Sequence[Homeward]) -> None:
+        """Out of time: back to the queue, for whoever receives next."""
+        with suppress(ServiceError):  # Their locks end by themselves.
+            await self._receiver.abandon(
+                [each.delivered for each in items], timeout_s=self._options.settle_timeout_s
+            )
+        self._close(items, Outcome.LEFT, "the chunk was out of time")
+
+    def _close(self, items: Sequence[Homeward], outcome: Outcome, reason: str = "") -> None:
+        if items:
+            self._ledger.close(items, outcome, self._clock.now().wall_ms, reason)
+
+    def _now_s(self) -> float:
+        return self._clock.now().monotonic_s
+
+
+def _parted(
+    items: Sequence[Homeward], lost: Sequence[Delivered]
+) -> tuple[Sequence[Homeward], Sequence[Homeward]]:
+    """(those whose lock was lost, the others)."""
+    if not lost:
+        return (), items
+    numbers = {each.sequence_number for each in lost}
+    return (
+        [each for each in items if each.delivered.sequence_number in numbers],
+        [each for each in items if each.delivered.sequence_number not in numbers],
+    )

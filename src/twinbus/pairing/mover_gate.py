@@ -1,0 +1,62 @@
+"""Keeps a mover from receiving while nobody can be reached at the primary.
+
+A destination that is down concerns its own messages. A line that cannot be had concerns all: then
+messages stay in the backlog untouched, and opening a link tells when somebody is there again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final
+
+from twinbus.clock import Clock
+from twinbus.core.chunk_board import Admission, DestinationBoard, Sign, Standing
+from twinbus.pairing.mover_chunk import PRIMARY
+from twinbus.pairing.mover_senders import SenderPool
+from twinbus.service_errors import CommunicationError, OperationTimeout, ServiceError
+
+__all__ = ["PrimaryGate"]
+
+LOOK_INTERVAL_S: Final = 0.1
+"""How often a waiting lane looks at the gate, in memory."""
+
+
+class PrimaryGate:
+    """Open while the primary can be reached, as far as anybody knows."""
+
+    def __init__(
+        self, board: DestinationBoard, senders: SenderPool, clock: Clock, timeout_s: float
+    ) -> None:
+        self._board, self._senders = board, senders
+        self._clock, self._timeout_s = clock, timeout_s
+
+    @property
+    def is_closed(self) -> bool:
+        return self._board.standing(PRIMARY) is not Standing.OPEN
+
+    async def opened(self) -> None:
+        """Return once the primary can be reached; knocks when it is time to."""
+        while self.is_closed:
+            if self._board.admit(PRIMARY, self._now_s()) is Admission.PROBE:
+                sign = await self._knock()
+                self._board.receive(PRIMARY, sign, self._now_s())
+                if sign is Sign.ACCEPTED:
+                    self._board.hurry(self._now_s())
+            else:
+                await asyncio.sleep(LOOK_INTERVAL_S)
+
+    async def _knock(self) -> Sign:
+        path = next((each for each in self._board.closed() if each != PRIMARY), None)
+        if path is None:
+            return Sign.ACCEPTED
+        try:
+            sender = await self._senders.sender(path)
+            await sender.attach(timeout_s=self._timeout_s)
+        except (CommunicationError, OperationTimeout):
+            return Sign.FAILED
+        except ServiceError:
+            return Sign.ACCEPTED  # Whatever it is, somebody answered.
+        return Sign.ACCEPTED
+
+    def _now_s(self) -> float:
+        return self._clock.now().monotonic_s

@@ -1,0 +1,250 @@
+"""Brings the messages of one backlog queue home, chunk by chunk.
+
+    receive()      a chunk of what waits in the queue
+    bring_home()   restore it, send it, complete what was accepted
+    bring_back()   ask for messages that were set aside, once their destinations may be tried
+    discover()     look through the queue for messages that somebody else set aside
+    preview()      look at what would be moved, and touch nothing
+
+Rule 1: all of them may run at once, here and in other processes: locks keep them apart (Y5).
+Rule 2: receipts are handed to ``on_receipts`` also when a chunk is cut short, so that every
+        second copy on the primary was announced by one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import dataclass
+from math import ceil
+from typing import Final
+
+from twinbus.clock import Clock
+from twinbus.core.chunk import ChunkPlan, plan_chunk
+from twinbus.core.chunk_aside import SetAside, is_set_aside
+from twinbus.core.chunk_board import DestinationBoard
+from twinbus.core.chunk_ledger import ChunkLedger, Place
+from twinbus.core.parcel import Delivered
+from twinbus.core.receipts import Outcome, Receipt
+from twinbus.drivers.port import Driver
+from twinbus.pairing.mover_chunk import PRIMARY, ChunkRun
+from twinbus.pairing.mover_locks import lock_s, locks_kept
+from twinbus.pairing.mover_options import MoverOptions
+from twinbus.pairing.mover_senders import SenderPool
+from twinbus.service_errors import MessageNotFound, MessageTooLarge
+
+__all__ = ["OnReceipts", "QueueMover", "Shared"]
+
+OnReceipts = Callable[[Sequence[Receipt]], object]
+
+# Messages that are looked at or asked for by number in one request; the service takes 250.
+BY_NUMBER_COUNT: Final = 250
+# The first chunk of a queue, before the size of its messages is known.
+FIRST_CHUNK_COUNT: Final = 100
+_SETTLED: Final = frozenset({Outcome.MOVED, Outcome.DEAD_LETTERED})
+
+
+@dataclass(frozen=True, slots=True)
+class Shared:
+    """What all queues of one mover have in common."""
+
+    secondary: Driver
+    senders: SenderPool
+    board: DestinationBoard
+    options: MoverOptions
+    clock: Clock
+    on_receipts: OnReceipts
+
+
+class QueueMover:
+    """One backlog queue, and what was set aside in it."""
+
+    def __init__(self, shared: Shared, queue: str) -> None:
+        self.queue = queue
+        self.aside = SetAside()
+        self._shared = shared
+        self._place = Place(queue, socket.gethostname(), os.getpid())
+        self._receiver = shared.secondary.receiver(queue)
+        self._receiving = asyncio.Lock()
+        self._next_discovery_s = 0.0
+        self._count = min(FIRST_CHUNK_COUNT, self._count_max)
+
+    @property
+    def _count_max(self) -> int:
+        # At a limited rate a chunk is what may be moved in a second: no bursts.
+        options = self._shared.options
+        return min(options.chunk_count, ceil(options.rate_per_s or options.chunk_count))
+
+    async def receive(self, *, wait_s: float) -> list[Delivered]:
+        """A chunk, as soon as there is something; empty after ``wait_s``."""
+        # One receive at a time: an idle queue costs one long poll, however many chunks may be
+        # under way (Y3).
+        async with self._receiving:
+            deliveries = await self._receiver.receive(self._count, wait_s=wait_s)
+        if deliveries:
+            self._adapt(deliveries)
+        return deliveries
+
+    async def bring_home(self, deliveries: Sequence[Delivered]) -> list[Receipt]:
+        """Send a chunk to its destinations and settle it: a receipt for each message."""
+        return await self._bring_home(deliveries, is_returning=False) if deliveries else []
+
+    def _adapt(self, deliveries: Sequence[Delivered]) -> None:
+        """The next chunk holds as many messages of this size as a chunk should."""
+        average_bytes = sum(len(each.encoded) for each in deliveries) // len(deliveries) + 1
+        fitting = self._shared.options.chunk_bytes // average_bytes
+        self._count = max(1, min(self._count_max, fitting))
+
+    async def _bring_home(
+        self, deliveries: Sequence[Delivered], *, is_returning: bool
+    ) -> list[Receipt]:
+        shared, now_ms = self._shared, self._shared.clock.now().wall_ms
+        ledger = ChunkLedger(self._place, deliveries, now_ms)
+        run = ChunkRun(
+            self._receiver,
+            shared.senders,
+            board=shared.board,
+            aside=self.aside,
+            ledger=ledger,
+            options=shared.options,
+            clock=shared.clock,
+            is_returning=is_returning,
+        )
+        keeping = locks_kept(
+            self._receiver,
+            ledger,
+            lock_s=lock_s(deliveries, now_ms),
+            timeout_s=shared.options.settle_timeout_s,
+        )
+        try:
+            async with keeping:
+                await run.run(self._planned(deliveries))
+        finally:
+            ledger.give_up(shared.clock.now().wall_ms, "the mover was stopped")
+            shared.on_receipts(ledger.receipts)
+        return ledger.receipts
+
+    # -- messages that were set aside -----------------------------------------------------
+
+    async def bring_back(self) -> list[Receipt]:
+        """Try every destination that may be tried, with all that was set aside for it."""
+        receipts: list[Receipt] = []
+        for path in self.aside.paths():
+            left = self.aside.count(path)
+            while left > 0 and self._is_due(path):
+                numbers = self.aside.take(path, min(left, BY_NUMBER_COUNT))
+                left -= len(numbers)
+                receipts += await self._bring_back(path, numbers)
+        return receipts
+
+    def _is_due(self, path: str) -> bool:
+        return self._shared.board.is_due(path, self._shared.clock.now().monotonic_s)
+
+    async def _bring_back(self, path: str, numbers: list[int]) -> list[Receipt]:
+        settled: set[int] = set()
+        try:
+            numbers, deliveries = await self._fetch(numbers)
+            if not deliveries:
+                return []
+            receipts = await self._bring_home(deliveries, is_returning=True)
+            settled = {each.sequence_number for each in receipts if each.outcome in _SETTLED}
+            return receipts
+        finally:
+            # A deferred message whose lock ends is deferred again: its number is still needed.
+            self.aside.add(path, [each for each in numbers if each not in settled])
+
+    async def _fetch(self, numbers: list[int]) -> tuple[list[int], list[Delivered]]:
+        """(the numbers that are still set aside, their messages).
+
+        The service gives all or none. Where another mover was faster we look what is left, and
+        leave it for the next time when it is held by somebody right now.
+        """
+        try:
+            return numbers, await self._ask_for(numbers)
+        except MessageNotFound:
+            numbers = await self._still_aside(numbers)
+        try:
+            return numbers, await self._ask_for(numbers)
+        except MessageNotFound:
+            return numbers, []
+
+    async def _ask_for(self, numbers: list[int]) -> list[Delivered]:
+        if not numbers:
+            return []
+        try:
+            return await self._receiver.receive_deferred(
+                numbers, timeout_s=self._shared.options.settle_timeout_s
+            )
+        except MessageTooLarge:
+            # Too much for one reply. One message alone never is.
+            middle = len(numbers) // 2
+            if not middle:
+                raise
+            return await self._ask_for(numbers[:middle]) + await self._ask_for(numbers[middle:])
+
+    async def _still_aside(self, numbers: list[int]) -> list[int]:
+        wanted = set(numbers)
+        looked = self._looked_through(min(wanted), max(wanted))
+        return [number async for number, _path in looked if number in wanted]
+
+    async def discover_if_due(self) -> None:
+        """discover() for the first time, and then now and then: looking costs an operation."""
+        if self._shared.clock.now().monotonic_s >= self._next_discovery_s:
+            await self.discover()
+
+    async def discover(self) -> int:
+        """Remember what is set aside in the queue, whoever did it; how many were new."""
+        now_s = self._shared.clock.now().monotonic_s
+        self._next_discovery_s = now_s + self._shared.options.discovery_interval_s
+        before = len(self.aside)
+        async for number, path in self._looked_through(1, None):
+            self.aside.add(path, [number])
+        return len(self.aside) - before
+
+    async def _looked_through(self, first: int, last: int | None) -> AsyncIterator[tuple[int, str]]:
+        """(number, destination) of what is set aside between two numbers."""
+        async for page in self._pages(first):
+            deferred = [each for each in page if is_set_aside(each.encoded)]
+            plan = self._planned(deferred)
+            for path, items in plan.by_destination.items():
+                for item in items:
+                    yield item.delivered.sequence_number, path
+            for poison in plan.poison:
+                yield poison.item.delivered.sequence_number, PRIMARY
+            if last is not None and page[-1].sequence_number >= last:
+                return
+
+    async def _pages(self, first: int) -> AsyncIterator[list[Delivered]]:
+        timeout_s = self._shared.options.settle_timeout_s
+        while page := await self._receiver.peek(
+            BY_NUMBER_COUNT, from_sequence=first, timeout_s=timeout_s
+        ):
+            yield page
+            first = page[-1].sequence_number + 1
+
+    def _planned(self, deliveries: Sequence[Delivered]) -> ChunkPlan:
+        now_ms = self._shared.clock.now().wall_ms
+        return plan_chunk(deliveries, self._shared.options.rules, now_ms=now_ms)
+
+    # -- looking only ---------------------------------------------------------------------
+
+    async def preview(self) -> list[Receipt]:
+        """What would become of everything in the queue; nothing is received."""
+        receipts: list[Receipt] = []
+        async for page in self._pages(1):
+            now_ms = self._shared.clock.now().wall_ms
+            ledger = ChunkLedger(self._place, page, now_ms)
+            plan = self._planned(page)
+            for items in plan.by_destination.values():
+                ledger.close(items, Outcome.WOULD_MOVE, now_ms)
+            for item, reason, _description in plan.poison:
+                ledger.close([item], Outcome.WOULD_DEAD_LETTER, now_ms, reason)
+            self._shared.on_receipts(ledger.receipts)
+            receipts += ledger.receipts
+        return receipts
+
+    async def close(self) -> None:
+        """Let go of the link; what is locked comes again when its locks end."""
+        await self._receiver.close()

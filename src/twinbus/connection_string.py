@@ -14,9 +14,9 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from twinbus.entity_path import parse_entity_path
-from twinbus.errors import ConnectionStringError, InvalidEntityPath
+from twinbus.errors import ConfigurationError, ConnectionStringError, InvalidEntityPath
 
-__all__ = ["ConnectionString", "parse_connection_string"]
+__all__ = ["ConnectionString", "namespace_at", "parse_connection_string"]
 
 # Endpoint, names and keys at their longest come to about 1,000 characters, a signature to 2,000.
 CONNECTION_STRING_LENGTH_MAX: Final = 8_192
@@ -131,6 +131,18 @@ def parse_connection_string(text: str, *, entity_path: str | None = None) -> Con
             stacklevel=2,
         )
     return parsed
+
+
+def namespace_at(fully_qualified_namespace: str) -> ConnectionString:
+    """A namespace named by its host (and port) alone; it holds no credential."""
+    try:
+        _scheme, host, port = _endpoint(f"sb://{fully_qualified_namespace}")
+    except ConnectionStringError as error:
+        raise ConfigurationError(
+            "the fully qualified namespace is not a plain host name",
+            hint="Write it as contoso.servicebus.windows.net, without a scheme",
+        ) from error
+    return ConnectionString(host=host, port=port)
 
 
 def _split(text: str) -> tuple[dict[str, str], tuple[str, ...]]:

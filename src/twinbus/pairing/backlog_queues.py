@@ -1,0 +1,146 @@
+"""What a backlog queue is called and what it must be like (P4); pure.
+
+Rule 1: the properties of a new backlog queue stand here and nowhere else.
+Rule 2: an existing queue is used as it is. What differs is drift, told and left alone; a queue
+        that would lose or refuse messages is not used at all.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from dataclasses import dataclass, fields
+from datetime import timedelta
+from typing import Final
+
+from twinbus.connection_string import ConnectionString
+from twinbus.drivers.management import QueueProperties
+from twinbus.drivers.port import NamespaceAddress
+from twinbus.entity_path import BacklogPath, parse_entity_path
+from twinbus.errors import ConfigurationError
+
+__all__ = [
+    "Drift",
+    "backlog_paths",
+    "backlog_queue",
+    "danger_in",
+    "drift_of",
+    "has_no_name",
+    "primary_name_of",
+]
+
+BACKLOG_SIZE_MB: Final = 5120
+# A message that cannot go home yet is received again and again; its count must never end that.
+DELIVERY_COUNT_MAX: Final = 2_147_483_647
+
+# Not of the queue but of its namespace, its users or the moment.
+_NOT_COMPARED: Final = {
+    "path",
+    "counts",
+    "size_bytes",
+    "user_metadata",
+    "max_message_size_in_kilobytes",
+    # Without duplicate detection the window means nothing, and with it the queue is not used.
+    "duplicate_detection_history_time_window",
+}
+_LIFETIMES: Final = {"default_message_time_to_live", "auto_delete_on_idle"}
+
+
+@dataclass(frozen=True, slots=True)
+class Drift:
+    """One property in which an existing backlog queue differs from what we would have made."""
+
+    path: str
+    name: str
+    wanted: str
+    found: str
+
+    def __str__(self) -> str:
+        return f"{self.path}: {self.name} is {self.found}, not {self.wanted}"
+
+
+def primary_name_of(
+    address: NamespaceAddress, *, given: str | None = None, told: str | None = None
+) -> str:
+    """The primary's name in the paths of its backlog queues.
+
+    ``given`` is the application's word, ``told`` the namespace's own (its namespace info), which
+    counts where the host name says nothing: on this machine and behind a bare address.
+    """
+    if given is not None:
+        return _checked(given)
+    if not has_no_name(address):
+        return _checked(address.host.split(".", 1)[0])
+    if told is not None:
+        return _checked(told)
+    raise ConfigurationError(
+        f"the address {address} does not tell what the primary namespace is called",
+        hint="Give its name with namespace_name, or a rule with Manage so that it can be asked",
+    )
+
+
+def has_no_name(address: NamespaceAddress) -> bool:
+    """Whether the host does not tell what its namespace is called: a bare or loopback address."""
+    try:
+        ipaddress.ip_address(address.host)
+    except ValueError:
+        return ConnectionString(host=address.host).is_loopback
+    return True
+
+
+def backlog_paths(primary_name: str, count: int) -> tuple[str, ...]:
+    """The paths of a primary's backlog queues, in order."""
+    return tuple(str(BacklogPath(primary_name, index)) for index in range(count))
+
+
+def backlog_queue(path: str) -> QueueProperties:
+    """What a backlog queue is made like; whatever is not said here is the service's default."""
+    return QueueProperties(
+        path=path,
+        max_size_in_megabytes=BACKLOG_SIZE_MB,
+        max_delivery_count=DELIVERY_COUNT_MAX,
+        default_message_time_to_live=None,
+        auto_delete_on_idle=None,
+        lock_duration=timedelta(minutes=1),
+        enable_dead_lettering_on_message_expiration=True,
+        enable_batched_operations=True,
+    )
+
+
+def drift_of(queue: QueueProperties) -> tuple[Drift, ...]:
+    """In what an existing queue differs."""
+    wanted = backlog_queue(queue.path)
+    return tuple(
+        Drift(queue.path, field.name, _shown(field.name, expected), _shown(field.name, found))
+        for field in fields(queue)
+        if field.name not in _NOT_COMPARED
+        and (expected := getattr(wanted, field.name)) != (found := getattr(queue, field.name))
+    )
+
+
+def danger_in(queue: QueueProperties) -> str | None:
+    """Why a queue cannot be used as a backlog queue without losing messages; None if it can."""
+    if queue.requires_duplicate_detection:
+        return (
+            "it has duplicate detection, which drops the second of two messages with equal ids "
+            "although they are for different destinations"
+        )
+    if queue.requires_session:
+        return "it requires sessions, and backlog messages have none"
+    if queue.forward_to is not None:
+        return f"it forwards its messages to {queue.forward_to!r}, where no syphon looks"
+    return None
+
+
+def _checked(name: str) -> str:
+    canonical = parse_entity_path(name)
+    if "/" in canonical:
+        raise ConfigurationError(
+            f"{name[:80]!a} cannot be the name of a namespace", hint="Use a name without a slash"
+        )
+    return canonical
+
+
+def _shown(name: str, value: object) -> str:
+    if value is None:
+        return "never" if name in _LIFETIMES else "none"
+    return str(value)

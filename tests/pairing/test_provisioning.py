@@ -1,0 +1,354 @@
+"""Backlog queues, found or made on the secondary."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from tests.support.access import connection_string_with
+from tests.support.answers import assert_well_put
+from twinbus.broker.access.claims import Claim
+from twinbus.drivers.management import QueueProperties
+from twinbus.drivers.port import LinkFacts, NamespaceAddress
+from twinbus.errors import ConfigurationError, EntityExists, InvalidEntityPath
+from twinbus.pairing.backlog_queues import (
+    backlog_paths,
+    backlog_queue,
+    danger_in,
+    drift_of,
+    primary_name_of,
+)
+from twinbus.pairing.manager import NamespaceManager
+from twinbus.pairing.provisioning import Missing, Provisioned, provision
+from twinbus.service_errors import (
+    AccessRefused,
+    AuthenticationFailed,
+    CommunicationError,
+    EntityNotFound,
+    NoBacklogQueue,
+    QuotaExceeded,
+    ServerBusy,
+    ServiceError,
+)
+from twinbus.testing.bus import Bus
+
+PATHS = backlog_paths("contoso", 3)
+
+
+# -- names and properties -----------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("host", "given", "told", "name"),
+    [
+        ("contoso.servicebus.windows.net", None, None, "contoso"),
+        ("contoso.servicebus.windows.net", None, "other", "contoso"),
+        ("emulator", None, None, "emulator"),
+        ("contoso.servicebus.windows.net", "Fabrikam", None, "fabrikam"),
+        ("localhost", None, "Demo", "demo"),
+        ("127.0.0.1", None, "demo", "demo"),
+        ("10.1.2.3", None, "demo", "demo"),
+        ("::1", "given", "demo", "given"),
+        ("east.localhost", None, "demo", "demo"),
+    ],
+)
+def test_the_primary_s_name(host: str, given: str | None, told: str | None, name: str) -> None:
+    """P4: the first label; for loopback and bare addresses the namespace's own name."""
+    address = NamespaceAddress(host, 5671)
+    assert primary_name_of(address, given=given, told=told) == name
+
+
+@pytest.mark.parametrize("host", ["localhost", "192.168.0.1", "::1"])
+def test_a_name_that_nobody_knows_is_refused(host: str) -> None:
+    """P4: refuse when unknown."""
+    with pytest.raises(ConfigurationError, match="namespace_name") as caught:
+        primary_name_of(NamespaceAddress(host, 5672))
+    assert_well_put(str(caught.value))
+
+
+@pytest.mark.parametrize("name", ["a/b", "", "$x", "a b", "../x"])
+def test_a_name_must_be_one_part_of_a_path(name: str) -> None:
+    with pytest.raises((ConfigurationError, InvalidEntityPath)):
+        primary_name_of(NamespaceAddress("localhost", 5672), given=name)
+
+
+def test_what_a_backlog_queue_is_like() -> None:
+    """P4: these properties, everything else default."""
+    assert PATHS[1] == "contoso/x-servicebus-transfer/1"
+    assert backlog_queue(PATHS[1]) == replace(
+        QueueProperties(path=PATHS[1]),
+        max_size_in_megabytes=5120,
+        max_delivery_count=2_147_483_647,
+        default_message_time_to_live=None,
+        auto_delete_on_idle=None,
+        lock_duration=timedelta(minutes=1),
+        enable_dead_lettering_on_message_expiration=True,
+        enable_batched_operations=True,
+    )
+
+
+def test_drift_names_the_property_and_both_values() -> None:
+    """P4: drift is a warning."""
+    queue = replace(
+        backlog_queue(PATHS[0]),
+        max_delivery_count=10,
+        auto_delete_on_idle=timedelta(days=1),
+        user_metadata="somebody's note",
+        max_message_size_in_kilobytes=1024,
+    )
+    assert [str(each) for each in drift_of(queue)] == [
+        f"{PATHS[0]}: max_delivery_count is 10, not 2147483647",
+        f"{PATHS[0]}: auto_delete_on_idle is 1 day, 0:00:00, not never",
+    ]
+    assert drift_of(backlog_queue(PATHS[0])) == ()
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"requires_duplicate_detection": True}, "duplicate detection"),
+        ({"requires_session": True}, "sessions"),
+        ({"forward_to": "elsewhere"}, "elsewhere"),
+    ],
+)
+def test_what_would_lose_messages_is_a_danger(change: dict[str, Any], words: str) -> None:
+    """P4: refuse only what would lose messages."""
+    found = danger_in(replace(backlog_queue(PATHS[0]), **change))
+    assert found is not None and words in found
+    assert danger_in(backlog_queue(PATHS[0])) is None
+
+
+# -- a namespace that misbehaves on request ------------------------------------------------
+
+
+@dataclass
+class Secondary:
+    """A manager and a driver in memory, with errors for whoever asks next."""
+
+    queues: dict[str, QueueProperties] = field(default_factory=dict)
+    get_errors: list[Exception] = field(default_factory=list)
+    create_errors: dict[str, list[Exception]] = field(default_factory=dict)
+    attach_errors: dict[str, ServiceError] = field(default_factory=dict)
+    closed_count: int = 0
+
+    async def get_queue(self, path: str) -> QueueProperties:
+        if self.get_errors:
+            raise self.get_errors.pop(0)
+        if path not in self.queues:
+            raise EntityNotFound("there is none", path=path)
+        return self.queues[path]
+
+    async def create_queue(self, queue: QueueProperties) -> QueueProperties:
+        errors = self.create_errors.get(queue.path)
+        if errors:
+            raise errors.pop(0)
+        self.queues[queue.path] = queue
+        return queue
+
+    def sender(self, path: str) -> Any:
+        secondary = self
+
+        class Sender:
+            async def attach(self, *, timeout_s: float) -> LinkFacts:
+                if path in secondary.attach_errors:
+                    raise secondary.attach_errors[path]
+                if path not in secondary.queues:
+                    raise EntityNotFound("there is none", path=path)
+                return LinkFacts(262_144)
+
+            async def close(self) -> None:
+                secondary.closed_count += 1
+
+        return Sender()
+
+
+async def provisioned(secondary: Secondary, *, timeout_s: float = 20.0) -> Provisioned:
+    return await provision(
+        manager=secondary,
+        driver=secondary,  # type: ignore[arg-type]
+        primary_name="contoso",
+        count=3,
+        timeout_s=timeout_s,
+        pause_s=0.001,
+    )
+
+
+async def test_missing_queues_are_made_and_existing_ones_used_as_they_are() -> None:
+    """P2 and P4: the number really found or created; never altered."""
+    found = replace(backlog_queue(PATHS[1]), max_size_in_megabytes=1024)
+    extra = backlog_queue("contoso/x-servicebus-transfer/7")
+    secondary = Secondary({PATHS[1]: found, extra.path: extra})
+
+    result = await provisioned(secondary)
+
+    assert (result.created, result.found) == ((PATHS[0], PATHS[2]), (PATHS[1],))
+    assert result.paths == PATHS and result.missing == ()
+    [drift] = result.drift
+    assert (drift.path, drift.name, drift.found) == (PATHS[1], "max_size_in_megabytes", "1024")
+    assert secondary.queues[PATHS[1]] is found and extra.path in secondary.queues
+    assert "used as it is" in result.warnings()[0]
+
+
+async def test_a_queue_that_would_lose_messages_is_not_used() -> None:
+    """P4"""
+    deduplicating = replace(backlog_queue(PATHS[0]), requires_duplicate_detection=True)
+    result = await provisioned(Secondary({PATHS[0]: deduplicating}))
+    assert result.paths == PATHS[1:]
+    assert "duplicate detection" in result.missing[0].reason
+    assert "not used" in result.warnings()[0]
+
+
+async def test_somebody_else_may_make_the_queue_first() -> None:
+    """P4: the race ends well."""
+    secondary = Secondary()
+
+    class Racing(Secondary):
+        async def create_queue(self, queue: QueueProperties) -> QueueProperties:
+            if queue.path not in self.queues:
+                self.queues[queue.path] = queue
+                raise EntityExists(kind="queue", path=queue.path)
+            return await super().create_queue(queue)
+
+    result = await provisioned(Racing(secondary.queues))
+    assert result.found == PATHS and result.created == ()
+
+
+async def test_a_topic_in_the_way_costs_one_queue() -> None:
+    exists = [EntityExists(kind="queue", path=PATHS[1]) for _ in range(9)]
+    result = await provisioned(Secondary(create_errors={PATHS[1]: exists}))
+    assert result.paths == (PATHS[0], PATHS[2])
+    assert "a topic has the name" in result.missing[0].reason
+
+
+async def test_a_busy_service_is_asked_again() -> None:
+    secondary = Secondary(
+        get_errors=[ServerBusy("later"), ServerBusy("later")],
+        create_errors={PATHS[2]: [CommunicationError("lost")]},
+    )
+    assert (await provisioned(secondary)).created == PATHS
+
+
+async def test_partial_success_is_counted() -> None:
+    """P2: the number really found or created."""
+    full = [QuotaExceeded("the namespace is full") for _ in range(9)]
+    result = await provisioned(Secondary(create_errors={PATHS[0]: full, PATHS[2]: full}))
+    assert result.paths == (PATHS[1],)
+    assert [each.path for each in result.missing] == [PATHS[0], PATHS[2]]
+    assert "the namespace is full" in str(result.missing[0])
+
+
+async def test_nothing_at_all_is_an_error_that_says_why() -> None:
+    """P1: no backlog queue possible is raised from pairing."""
+    full = {path: [QuotaExceeded("the namespace is full")] for path in PATHS}
+    with pytest.raises(NoBacklogQueue, match=r"none of 3 .* the namespace is full") as caught:
+        await provisioned(Secondary(create_errors=full))
+    assert isinstance(caught.value.__cause__, QuotaExceeded)
+    assert_well_put(str(caught.value))
+
+
+# -- without Manage -----------------------------------------------------------------------
+
+REFUSED = AccessRefused("the namespace refused to read the queue, which needs the claim Manage")
+
+
+async def test_with_send_only_the_reachable_queues_count() -> None:
+    """P5"""
+    secondary = Secondary({PATHS[0]: backlog_queue(PATHS[0])}, get_errors=[REFUSED])
+    result = await provisioned(secondary)
+    assert result.paths == result.found == (PATHS[0],)
+    assert result.unmanaged is not None and "claim Manage" in result.unmanaged
+    assert result.missing[0] == Missing(
+        PATHS[1], "it does not exist, and making it needs the claim Manage on the secondary"
+    )
+    assert secondary.closed_count == 3, "nothing stays open"
+    assert "not known" in result.warnings()[0]
+
+
+async def test_with_neither_claim_both_are_named() -> None:
+    """P5: which claim is missing where."""
+    refusals: dict[str, ServiceError] = {path: AccessRefused("no") for path in PATHS}
+    with pytest.raises(AccessRefused) as caught:
+        await provisioned(Secondary(get_errors=[REFUSED], attach_errors=refusals))
+    for words in ("claim Send", "claim Manage", PATHS[0], "secondary"):
+        assert words in str(caught.value)
+    assert_well_put(str(caught.value))
+
+
+async def test_a_wrong_key_comes_under_its_own_name() -> None:
+    """P1: bad credentials are raised from pairing."""
+    wrong = AuthenticationFailed("the signature is wrong")
+    refusals: dict[str, ServiceError] = dict.fromkeys(PATHS, wrong)
+    with pytest.raises(AuthenticationFailed):
+        await provisioned(Secondary(get_errors=[wrong], attach_errors=refusals))
+
+
+@pytest.mark.parametrize("error", [CommunicationError("refused"), ServerBusy("busy")])
+async def test_a_management_that_is_away_does_not_stop_the_pairing(error: ServiceError) -> None:
+    """F5: the data plane is up while management is down."""
+    queues = {path: backlog_queue(path) for path in PATHS}
+    result = await provisioned(Secondary(queues, get_errors=[error] * 9))
+    assert result.paths == PATHS
+
+
+async def test_a_management_that_never_answers_does_not_stop_the_pairing() -> None:
+    """F5"""
+
+    class Silent(Secondary):
+        async def get_queue(self, path: str) -> QueueProperties:
+            await asyncio.sleep(60)
+            raise AssertionError
+
+    queues = {path: backlog_queue(path) for path in PATHS}
+    result = await provisioned(Silent(queues), timeout_s=0.2)
+    assert result.paths == PATHS
+
+
+# -- our broker ---------------------------------------------------------------------------
+
+
+async def test_a_real_namespace_gets_its_backlog_queues(servicebus: Bus) -> None:
+    """P4: exactly these properties, as the broker tells them."""
+    manager = NamespaceManager.from_connection_string(servicebus.connection_string)
+
+    async def run() -> Provisioned:
+        nobody: Any = None
+        return await provision(manager=manager, driver=nobody, primary_name="contoso", count=10)
+
+    first, second = await run(), await run()
+
+    assert first.created == second.found == backlog_paths("contoso", 10)
+    assert second.drift == () and second.missing == ()
+    for path in first.paths:
+        made = await manager.get_queue(path)
+        assert replace(made, max_message_size_in_kilobytes=None) == backlog_queue(path)
+
+
+async def test_ten_that_pair_at_once_make_each_queue_once(servicebus: Bus) -> None:
+    """P4: the race, over real sockets."""
+    manager = NamespaceManager.from_connection_string(servicebus.connection_string)
+    nobody: Any = None
+    results = await asyncio.gather(
+        *(
+            provision(manager=manager, driver=nobody, primary_name="contoso", count=4)
+            for _ in range(10)
+        )
+    )
+    assert all(result.paths == backlog_paths("contoso", 4) for result in results)
+    assert sum(len(result.created) for result in results) == 4
+
+
+async def test_a_real_namespace_names_the_claim(servicebus: Bus) -> None:
+    """P5"""
+    text = connection_string_with(servicebus, Claim.SEND)
+    secondary = Secondary({PATHS[0]: backlog_queue(PATHS[0])})
+    result = await provision(
+        manager=NamespaceManager.from_connection_string(text),
+        driver=secondary,  # type: ignore[arg-type]
+        primary_name="contoso",
+        count=3,
+    )
+    assert result.unmanaged is not None and "claim Manage" in result.unmanaged

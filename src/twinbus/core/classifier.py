@@ -90,8 +90,10 @@ BACKLOG_ERRORS: Final[Mapping[type[BaseException], BacklogVerdict]] = MappingPro
 class Classifier:
     """The two tables; give your own rows to change what counts."""
 
-    primary: Mapping[type[BaseException], Verdict] = field(default=PRIMARY_ERRORS)
-    backlog: Mapping[type[BaseException], BacklogVerdict] = field(default=BACKLOG_ERRORS)
+    primary: Mapping[type[BaseException], Verdict] = field(default_factory=lambda: PRIMARY_ERRORS)
+    backlog: Mapping[type[BaseException], BacklogVerdict] = field(
+        default_factory=lambda: BACKLOG_ERRORS
+    )
 
     def with_primary(self, rows: Mapping[type[BaseException], Verdict]) -> Classifier:
         """This classifier with some rows of the primary's table replaced or added."""

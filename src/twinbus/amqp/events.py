@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import repeat
 from typing import TYPE_CHECKING, Any
 
 from twinbus.amqp.performatives import Error, Open
@@ -58,6 +59,13 @@ class CreditChanged:
 
 
 @dataclass(slots=True)
+class Drained:
+    """The peer has sent all that it had for a link we receive on, and gave the credit back."""
+
+    link: ReceivingLink
+
+
+@dataclass(slots=True)
 class WindowOpened:
     """A session that was out of window can send again."""
 
@@ -76,6 +84,7 @@ class DeliveryReceived:
     is_repeat: bool
     """The delivery id is not a new one on this link. The Azure SDK's aio sender, used from several
     tasks at once, does that with the very same message and also with another one."""
+    tag: bytes = b""
 
 
 @dataclass(slots=True)
@@ -87,13 +96,16 @@ class DeliveriesReceived:
     message_format: int
     payloads: list[bytes]
     settled: bool
+    tags: list[bytes]
+    """One for each, or none at all when the link does not keep them."""
 
     def singles(self) -> Iterator[DeliveryReceived]:
         """The same, one by one."""
-        for offset, payload in enumerate(self.payloads):
+        tags = self.tags or repeat(b"")
+        for offset, (payload, tag) in enumerate(zip(self.payloads, tags, strict=False)):
             delivery_id = (self.first_id + offset) & 0xFFFFFFFF
             yield DeliveryReceived(
-                self.link, delivery_id, self.message_format, payload, self.settled, False
+                self.link, delivery_id, self.message_format, payload, self.settled, False, tag
             )
 
 
@@ -125,6 +137,7 @@ Event = (
     | LinkAttached
     | LinkDetached
     | CreditChanged
+    | Drained
     | WindowOpened
     | DeliveryReceived
     | DeliveriesReceived

@@ -12,7 +12,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from twinbus.amqp.errors import AmqpError, Condition
+from twinbus.amqp.frames import encode_frame
 from twinbus.amqp.performatives import Attach, Detach, Error, Flow, Transfer
+from twinbus.amqp.transfers import encode_transfer
 
 if TYPE_CHECKING:
     from twinbus.amqp.session import Session
@@ -143,6 +145,9 @@ class ReceivingLink(Link):
         self.credit_target = 0
         self.message_size_bytes_max = session.connection.limits.batch_size_bytes_max
         self.last_delivery_id: int | None = None
+        self.keeps_tags = False
+        """Whether runs of deliveries come with their tags."""
+        self.is_draining = False
         self._partial = bytearray()
         self._first: Transfer | None = None
 
@@ -151,6 +156,22 @@ class ReceivingLink(Link):
         self.credit_target = credit
         self.credit = credit
         self.session.send_flow(self)
+
+    def drain(self) -> None:
+        """Ask the peer for what it has at hand and for the rest of the credit; see Drained."""
+        self.credit_target = 0
+        self.is_draining = True
+        self.session.send_flow(self, drain=True)
+
+    def on_drained(self, flow: Flow) -> bool:
+        """The peer's side of a drain; False when the flow is about something else."""
+        if not self.is_draining or not flow.drain or flow.link_credit:
+            return False
+        self.is_draining = False
+        self.credit = 0
+        if flow.delivery_count is not None:
+            self.delivery_count = flow.delivery_count
+        return True
 
     def replenish(self) -> None:
         """Top the credit up when half of it is used."""
@@ -290,22 +311,14 @@ class SendingLink(Link):
         message_format: int = 0,
     ) -> None:
         """Send one delivery under an id that was reserved before."""
-        room = self.session.payload_bytes_max
+        session = self.session
+        room = session.payload_bytes_max
         position = 0
         while True:
             part = payload[position : position + room]
             position += room
             more = position < len(payload)
-            self.session.send_transfer(
-                Transfer(
-                    handle=self.handle,
-                    delivery_id=delivery_id,
-                    delivery_tag=tag,
-                    message_format=message_format,
-                    settled=settled,
-                    more=more,
-                ),
-                part,
-            )
+            head = encode_transfer(self.handle, delivery_id, tag, message_format, settled, more)
+            session.write_transfers([encode_frame(session.channel, head, part)])
             if not more:
                 return

@@ -84,9 +84,14 @@ def shape_of(
 
 def take_run(
     buf: bytes, pos: int, shape: TransferShape, delivery_id: int, count_max: int, size_max: int
-) -> tuple[list[bytes], int]:
-    """The payloads of the frames from ``pos`` on that fit the shape, and where they end."""
+) -> tuple[list[bytes], list[bytes], int]:
+    """The payloads and tags of the frames from ``pos`` on that fit the shape, and where they end.
+
+    Tags are for those who keep them: a receiver's lock tokens.
+    """
     payloads: list[bytes] = []
+    tags: list[bytes] = []
+    keeps_tags = shape.link.keeps_tags
     append, startswith = payloads.append, buf.startswith
     head, tag_head, tail = shape.head, shape.tag_head, shape.tail
     id_at, tail_at, payload_at = shape.id_at, shape.tail_at, shape.payload_at
@@ -105,10 +110,12 @@ def take_run(
         ):
             break
         append(buf[pos + payload_at : stop])
+        if keeps_tags:
+            tags.append(buf[pos + tag_at + 2 : pos + tail_at])
         delivery_id = (delivery_id + 1) & _WRAP
         pos = stop
         count_max -= 1
-    return payloads, pos
+    return payloads, tags, pos
 
 
 class RunTaker:
@@ -140,10 +147,12 @@ class RunTaker:
             self._limits.frame_size_bytes_max, shape.payload_at + link.message_size_bytes_max
         )
         count_max = min(RUN_COUNT_MAX, session.run_room())
-        payloads, pos = take_run(buf, pos, shape, first_id, count_max, size_max)
+        payloads, tags, pos = take_run(buf, pos, shape, first_id, count_max, size_max)
         if not payloads:
             return False
         self._frames.advance(pos)
-        run = DeliveriesReceived(link, first_id, shape.message_format, payloads, shape.settled)
+        run = DeliveriesReceived(
+            link, first_id, shape.message_format, payloads, shape.settled, tags
+        )
         session.receive_run(run, events)
         return True

@@ -20,6 +20,7 @@ from twinbus.amqp.events import (
     DeliveriesReceived,
     DeliveryReceived,
     DispositionReceived,
+    Drained,
     Event,
     LinkAttached,
     LinkDetached,
@@ -101,10 +102,6 @@ class Session:
         self._remote_window -= count
         self._next_outgoing_id = (self._next_outgoing_id + count) & _WRAP
         self.connection.write_many(frames)
-
-    def send_transfer(self, transfer: Transfer, payload: bytes) -> None:
-        frame = encode_frame(self.channel, encode_performative(transfer), payload)
-        self.write_transfers([frame])
 
     def _drain_outbox(self) -> None:
         while self._outbox and self._remote_window:
@@ -308,6 +305,7 @@ class Session:
                 body,
                 bool(first.settled),
                 link.is_repeat(delivery_id),
+                first.delivery_tag or b"",
             )
         )
 
@@ -347,6 +345,8 @@ class Session:
                 self._fail_link(link, error, events)
                 return
             events.append(CreditChanged(link))
+        elif link is not None and link.on_drained(flow):
+            events.append(Drained(link))
         if link is not None and flow.echo:
             self.send_flow(link)
 

@@ -139,7 +139,9 @@ class Bus:
     # -- trouble --------------------------------------------------------------------------
 
     @contextmanager
-    def outage(self, how: str = "refused", *, entity: str = "", **options: Any) -> Iterator[None]:
+    def outage(
+        self, how: str = "refused", /, *, entity: str = "", **options: Any
+    ) -> Iterator[None]:
         """Something is broken inside the block, and well again behind it.
 
         ``how`` is one of OUTAGES or the name of a fault; ``options`` are those of the fault, e.g.
@@ -154,7 +156,9 @@ class Bus:
             self._thread.call(self._healed(fault_id))
 
     async def _healed(self, fault_id: str) -> None:
-        self._namespace.faults.clear(fault_id)
+        if self._namespace.faults.get(fault_id) is not None:
+            # What happens in a moment is over by itself.
+            self._namespace.faults.clear(fault_id)
         await self._namespace.access.stage.contact.until_open()
 
     # -- time -----------------------------------------------------------------------------
@@ -191,7 +195,7 @@ class BusPair:
         self.secondary = secondary
 
     @contextmanager
-    def outage(self, how: str = "refused", **options: Any) -> Iterator[None]:
+    def outage(self, how: str = "refused", /, **options: Any) -> Iterator[None]:
         """An outage of the primary."""
         with self.primary.outage(how, **options):
             yield

@@ -1,0 +1,100 @@
+"""The tokens that a connection has shown, each for one entity, and their renewal.
+
+Rule 1: nothing is attached before the token for it was taken.
+Rule 2: a token is shown again well before it expires, as long as a link needs it. If that fails,
+        it is tried again until the service itself puts an end to the link.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from functools import partial
+from typing import Final
+
+from twinbus.drivers.amqp.attempts import Attempt
+from twinbus.drivers.amqp.line import Line
+from twinbus.drivers.amqp.nodes import TokenNode
+from twinbus.drivers.credentials import Credential
+from twinbus.service_errors import ServiceError
+
+logger = logging.getLogger("twinbus.drivers")
+
+# Of an hour's token the last twelve minutes are left for trouble with the token service.
+RENEW_AT_SHARE: Final = 0.8
+RENEW_RETRY_S: Final = 15.0
+# A token that expires sooner is shown again at this pace, not faster.
+RENEW_PERIOD_S_MIN: Final = 1.0
+
+# What $cbs calls the two kinds of token.
+_KINDS: Final = {"sas": "servicebus.windows.net:sastoken", "jwt": "jwt"}
+
+
+class Authority:
+    """Shows tokens on one line."""
+
+    def __init__(self, line: Line, credential: Credential) -> None:
+        self._line = line
+        self._credential = credential
+        self._node: TokenNode | None = None
+        self._opening: Attempt[TokenNode] = Attempt()
+        self._showing: dict[str, Attempt[None]] = {}
+        self._renewals: dict[str, asyncio.TimerHandle | asyncio.Task[None] | None] = {}
+        """By path that was admitted; None when its token is good for ever."""
+
+    async def admit(self, path: str) -> None:
+        """Return once the service knows who we are as far as ``path`` is concerned."""
+        if path not in self._renewals:
+            showing = self._showing.setdefault(path, Attempt())
+            await showing.result(partial(self._show, path))
+
+    async def _show(self, path: str) -> None:
+        began_s = time.time()
+        audience = self._line.endpoint.audience(path)
+        token = await self._credential.token_for(audience)
+        node = self._node
+        if node is None or not node.is_open:
+            node = await self._opening.result(self._open_node)
+        await node.show(path=path, audience=audience, text=token.text, kind=_KINDS[token.kind])
+        self._showing.pop(path, None)
+        self._renew_later(path, (token.expires_s - began_s) * RENEW_AT_SHARE)
+
+    async def _open_node(self) -> TokenNode:
+        node = TokenNode(self._line)
+        await node.attached()
+        self._node = node
+        return node
+
+    # -- renewal --------------------------------------------------------------------------
+
+    def _renew_later(self, path: str, in_s: float) -> None:
+        if in_s == float("inf"):
+            self._renewals[path] = None
+            return
+        loop = asyncio.get_running_loop()
+        delay_s = max(RENEW_PERIOD_S_MIN, in_s)
+        self._renewals[path] = loop.call_later(delay_s, self._renew, path)
+
+    def _renew(self, path: str) -> None:
+        if self._line.loss is None and any(end.path == path for end in self._line.ends):
+            self._renewals[path] = asyncio.create_task(self._renewed(path))
+        else:
+            # Whoever needs it next shows a new one.
+            self._renewals.pop(path, None)
+
+    async def _renewed(self, path: str) -> None:
+        try:
+            await self._show(path)
+        except ServiceError as error:
+            if self._line.loss is not None:
+                return
+            logger.warning("The token for %r could not be renewed: %s", path, error)
+            self._renew_later(path, RENEW_RETRY_S)
+
+    def close(self) -> None:
+        """The line is gone: nothing is renewed any more."""
+        for renewal in self._renewals.values():
+            if renewal is not None:
+                renewal.cancel()
+        self._renewals.clear()

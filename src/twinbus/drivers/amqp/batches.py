@@ -1,0 +1,75 @@
+"""Several messages as one delivery: Service Bus' batch envelope.
+
+The envelope is a message whose data sections are the encoded messages. The service routes it by
+what the envelope itself says, so it repeats the first message's id, session and partition key.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from typing import Any, Final
+
+from twinbus.amqp.decode import decode_value
+from twinbus.amqp.errors import DecodeError
+from twinbus.amqp.limits import Budget
+from twinbus.amqp.properties import GROUP_ID, MESSAGE_ID, property_field
+from twinbus.amqp.sections import Message, MessageSections, Properties, scan_message
+from twinbus.amqp.types import Symbol
+from twinbus.core.parcel import Parcel
+from twinbus.service_errors import MessageRefused
+
+FORMAT_MESSAGE: Final = 0
+FORMAT_BATCH: Final = 0x80013700
+
+PARTITION_KEY: Final = Symbol("x-opt-partition-key")
+
+_DATA_HEAD: Final = struct.Struct(">4sI").pack
+_DATA: Final = b"\x00\x53\x75\xb0"
+_EMPTY_BODY_BYTES: Final = 5
+"""What a message without content ends with: an empty data section."""
+
+
+def sealed(parcels: Sequence[Parcel]) -> tuple[bytes, int]:
+    """What to send for them, and its message format."""
+    if len(parcels) == 1:
+        return parcels[0].encoded, FORMAT_MESSAGE
+    parts = [envelope_of(parcels[0].encoded)]
+    for parcel in parcels:
+        encoded = parcel.encoded
+        parts.append(_DATA_HEAD(_DATA, len(encoded)))
+        parts.append(encoded)
+    return b"".join(parts), FORMAT_BATCH
+
+
+def envelope_of(encoded: bytes) -> bytes:
+    """The sections of a batch in front of its messages."""
+    routing = Routing(encoded)
+    annotations = {} if routing.partition_key is None else {PARTITION_KEY: routing.partition_key}
+    message = Message(
+        message_annotations=annotations or None,
+        properties=Properties(message_id=routing.message_id, group_id=routing.session_id),
+    )
+    return message.encode()[:-_EMPTY_BODY_BYTES]
+
+
+class Routing:
+    """What of an encoded message the service wants to know beside it."""
+
+    def __init__(self, encoded: bytes) -> None:
+        try:
+            found = scan_message(encoded, 0, len(encoded), body_required=False)
+        except DecodeError as error:
+            raise MessageRefused(f"a message is not valid AMQP: {error.description}") from error
+        span = found.properties
+        self.message_id: Any = None if span is None else property_field(encoded, span, MESSAGE_ID)
+        self.session_id: Any = None if span is None else property_field(encoded, span, GROUP_ID)
+        self.partition_key: Any = _annotations(encoded, found).get(PARTITION_KEY)
+
+
+def _annotations(encoded: bytes, found: MessageSections) -> dict[Any, Any]:
+    if found.message_annotations is None:
+        return {}
+    start, stop = found.message_annotations
+    decoded: dict[Any, Any] = decode_value(encoded, start, stop, Budget())[0]
+    return decoded

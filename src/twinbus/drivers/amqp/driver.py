@@ -1,0 +1,79 @@
+"""The port's Driver over AMQP: one namespace of Service Bus, or of the twinbus broker."""
+
+from __future__ import annotations
+
+import asyncio
+
+from twinbus.connection_string import ConnectionString, parse_connection_string
+from twinbus.drivers.amqp.namespace import Namespace
+from twinbus.drivers.amqp.options import AmqpOptions, Endpoint
+from twinbus.drivers.amqp.receiver import AmqpReceiver
+from twinbus.drivers.amqp.sender import AmqpSender
+from twinbus.drivers.credentials import (
+    Credential,
+    IdentityCredential,
+    credential_in,
+    credential_of,
+)
+from twinbus.drivers.port import NextSession, ReceiveMode
+
+
+class AmqpDriver:
+    """One namespace. Nothing is connected before it is needed."""
+
+    def __init__(
+        self,
+        endpoint: Endpoint,
+        credential: Credential | IdentityCredential,
+        options: AmqpOptions | None = None,
+    ) -> None:
+        self.address = endpoint.address
+        self._namespace = Namespace(endpoint, credential_of(credential), options or AmqpOptions())
+        self._open: set[AmqpSender | AmqpReceiver] = set()
+
+    @classmethod
+    def from_connection_string(
+        cls, connection_string: ConnectionString | str, options: AmqpOptions | None = None
+    ) -> AmqpDriver:
+        parsed = connection_string
+        if isinstance(parsed, str):
+            parsed = parse_connection_string(parsed)
+        return cls(Endpoint.of(parsed), credential_in(parsed), options)
+
+    @classmethod
+    def for_namespace(
+        cls,
+        fully_qualified_namespace: str,
+        credential: Credential | IdentityCredential,
+        options: AmqpOptions | None = None,
+    ) -> AmqpDriver:
+        """The namespace is named by its host, such as ``orders.servicebus.windows.net``."""
+        return cls(Endpoint(host=fully_qualified_namespace.lower()), credential, options)
+
+    def sender(self, path: str) -> AmqpSender:
+        sender = AmqpSender(self._namespace, path, self._open.discard)
+        self._open.add(sender)
+        return sender
+
+    def receiver(
+        self,
+        path: str,
+        *,
+        mode: ReceiveMode = ReceiveMode.PEEK_LOCK,
+        prefetch: int = 0,
+        session: str | NextSession | None = None,
+    ) -> AmqpReceiver:
+        receiver = AmqpReceiver(
+            self._namespace,
+            path,
+            mode=mode,
+            prefetch=prefetch,
+            session=session,
+            on_close=self._open.discard,
+        )
+        self._open.add(receiver)
+        return receiver
+
+    async def close(self) -> None:
+        await asyncio.gather(*(each.close() for each in list(self._open)))
+        await self._namespace.close()

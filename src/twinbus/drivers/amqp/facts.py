@@ -1,0 +1,188 @@
+"""What a delivered message says about itself: number, times, deliveries.
+
+The messages of one link look alike up to their bodies. Once one was read with care, the next are
+recognised by the bytes around the numbers, and the numbers are read from their places.
+
+    header .. count | lock token | map head | key number | key time | key until | the rest
+    equal     read    ignored      ignored    equal read   equal read ...
+
+Rule 1: a message that looks different in any way is read with care, and looked for from then on.
+Rule 2: a message that cannot be read is delivered all the same, with zeros: whoever receives it
+        decides what becomes of it.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from typing import Any, Final, NamedTuple
+
+from twinbus.amqp.decode import decode_value
+from twinbus.amqp.errors import DecodeError
+from twinbus.amqp.limits import Budget
+from twinbus.amqp.sections import MessageSections, scan_message
+from twinbus.amqp.skip import skip_value
+from twinbus.amqp.wire import FIXED_WIDTHS
+from twinbus.drivers.amqp.options import CLIENT_LIMITS
+
+
+class Facts(NamedTuple):
+    """The service's own notes on a message."""
+
+    sequence_number: int = 0
+    enqueued_at_ms: int | None = None
+    locked_until_ms: int | None = None
+    delivery_count: int = 0
+
+
+_UNKNOWN: Final = Facts()
+
+_SEQUENCE_NUMBER: Final = "x-opt-sequence-number"
+_ENQUEUED: Final = "x-opt-enqueued-time"
+_LOCKED_UNTIL: Final = "x-opt-locked-until"
+_FACT_OF: Final = {_SEQUENCE_NUMBER: 0, _ENQUEUED: 1, _LOCKED_UNTIL: 2}
+_DELIVERY_COUNT: Final = 3
+_NO_FACT: Final = -1
+
+_HEADER_FIELD_COUNT: Final = 5
+_LAYOUTS: Final = {8: "q", 4: "I", 1: "B"}
+_LIST_HEADS: Final = {0xC0: 3, 0xD0: 9}
+_MAP_HEADS: Final = {0xC1: (1, 2), 0xD1: (1, 8)}
+"""By constructor: where size and count stand, and how wide they are together."""
+
+
+class _Hole(NamedTuple):
+    """Bytes that may differ between messages of one shape."""
+
+    start: int
+    size: int
+    fact: int
+    """Which of the facts they are, if any."""
+
+
+class FactReader:
+    """Reads the messages of one link."""
+
+    def __init__(self) -> None:
+        self._equal: Callable[[bytes], tuple[Any, ...]] | None = None
+        self._numbers: Callable[[bytes], tuple[Any, ...]] = struct.Struct("").unpack_from
+        self._expected: tuple[Any, ...] = ()
+        self._order: tuple[int, int, int, int] = (0, 0, 0, 0)
+        self._size_bytes = 0
+        self._same: tuple[int, None] = (0, None)
+
+    def read(self, message: bytes) -> tuple[int, int | None, int | None, int]:
+        """The facts of a message, in the order of Facts."""
+        equal = self._equal
+        if (
+            equal is not None
+            and len(message) >= self._size_bytes
+            and equal(message) == self._expected
+        ):
+            # Facts that have no place in messages of this shape stand behind those that have one.
+            found = (*self._numbers(message), 0, None)
+            number, enqueued, until, count = self._order
+            return found[number], found[enqueued], found[until], found[count]
+        return self._read_with_care(message)
+
+    def _read_with_care(self, message: bytes) -> Facts:
+        try:
+            sections = scan_message(message, 0, len(message), CLIENT_LIMITS, body_required=False)
+            facts = _facts(message, sections)
+            self._learn(_holes(message, sections))
+        except DecodeError:
+            return _UNKNOWN
+        equal = self._equal
+        self._expected = () if equal is None else equal(message)
+        return facts
+
+    def _learn(self, holes: list[_Hole]) -> None:
+        """Take the shape of a message: what is equal in all of them, and where the facts are."""
+        equal, numbers = ">", ">"
+        position = 0
+        for hole in holes:
+            between = hole.start - position
+            equal += f"{between}s{hole.size}x"
+            numbers += f"{between}x" + (
+                f"{hole.size}x" if hole.fact == _NO_FACT else _LAYOUTS[hole.size]
+            )
+            position = hole.start + hole.size
+        found = [hole.fact for hole in holes if hole.fact != _NO_FACT]
+        none, zero = len(found) + 1, len(found)
+        number, enqueued, until, count = (
+            found.index(fact) if fact in found else default
+            for fact, default in ((0, zero), (1, none), (2, none), (3, zero))
+        )
+        self._equal = struct.Struct(equal).unpack_from
+        self._numbers = struct.Struct(numbers).unpack_from
+        self._order = (number, enqueued, until, count)
+        self._size_bytes = position
+
+
+def _facts(message: bytes, sections: MessageSections) -> Facts:
+    annotations: dict[Any, Any] = {}
+    if sections.message_annotations is not None:
+        start, stop = sections.message_annotations
+        annotations = decode_value(message, start, stop, Budget(CLIENT_LIMITS))[0]
+    return Facts(
+        _whole(annotations.get(_SEQUENCE_NUMBER)) or 0,
+        _whole(annotations.get(_ENQUEUED)),
+        _whole(annotations.get(_LOCKED_UNTIL)),
+        0 if sections.header is None else sections.header.delivery_count,
+    )
+
+
+def _whole(value: Any) -> int | None:
+    return int(value) if isinstance(value, int) and not isinstance(value, bool) else None
+
+
+def _holes(message: bytes, sections: MessageSections) -> list[_Hole]:
+    """The places in front of the body where messages of one link differ."""
+    holes: list[_Hole] = []
+    if sections.header is not None:
+        holes += _header_holes(message)
+    if sections.delivery_annotations is not None:
+        holes += _map_holes(message, sections.delivery_annotations)
+    if sections.message_annotations is not None:
+        holes += _map_holes(message, sections.message_annotations)
+    return sorted(holes)
+
+
+def _header_holes(message: bytes) -> list[_Hole]:
+    """Every field of the header that has a width; it always stands first."""
+    position = 3
+    if message[1] != 0x53 or message[position] not in _LIST_HEADS:
+        return []
+    end = position + 2 + message[position + 1]
+    position += _LIST_HEADS[message[position]]
+    holes = []
+    for index in range(_HEADER_FIELD_COUNT):
+        if position >= end:
+            break
+        width = FIXED_WIDTHS[message[position]]
+        if width:
+            is_count = index == _HEADER_FIELD_COUNT - 1
+            holes.append(_Hole(position + 1, width, _DELIVERY_COUNT if is_count else _NO_FACT))
+        position += 1 + width
+    return holes
+
+
+def _map_holes(message: bytes, span: tuple[int, int]) -> list[_Hole]:
+    """The head of a map, its facts, and its lock token."""
+    start, stop = span
+    offset, width = _MAP_HEADS[message[start]]
+    holes = [_Hole(start + offset, width, _NO_FACT)]
+    position = start + offset + width
+    budget = Budget(CLIENT_LIMITS)
+    while position < stop:
+        key, position = decode_value(message, position, stop, budget)
+        after = skip_value(message, position, stop, budget)
+        fact = _FACT_OF.get(key, _NO_FACT) if isinstance(key, str) else _NO_FACT
+        size = FIXED_WIDTHS.get(message[position], 0)
+        if fact == _NO_FACT and size != 16:
+            # What a sender annotated may be of any length: the shape ends in front of it.
+            break
+        if size:
+            holes.append(_Hole(position + 1, size, fact))
+        position = after
+    return holes

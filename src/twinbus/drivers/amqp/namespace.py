@@ -1,0 +1,95 @@
+"""The connections of one driver: where an end gets its line from.
+
+    Trunk       a line with its authority and its management nodes
+    Namespace   the trunks of one driver: one, or as many as its links need
+
+Rule 1: links share a connection as long as it has room and can be heard.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+
+from twinbus.drivers.amqp.attempts import Attempt
+from twinbus.drivers.amqp.authority import Authority
+from twinbus.drivers.amqp.line import Line, open_line
+from twinbus.drivers.amqp.nodes import ManagementNode
+from twinbus.drivers.amqp.options import AmqpOptions, Endpoint
+from twinbus.drivers.amqp.refusals import closed_by_us
+from twinbus.drivers.credentials import Credential
+from twinbus.errors import ConfigurationError
+
+
+class Trunk:
+    """One line and what is shared by everybody on it."""
+
+    def __init__(self, line: Line, credential: Credential) -> None:
+        self.line = line
+        self.authority = Authority(line, credential)
+        self._nodes: dict[str, ManagementNode] = {}
+        self._opening: dict[str, Attempt[ManagementNode]] = {}
+        line.on_loss = self.authority.close
+
+    async def management(self, path: str) -> ManagementNode:
+        """The management node of an entity."""
+        node = self._nodes.get(path)
+        if node is None or not node.is_open:
+            opening = self._opening.setdefault(path, Attempt())
+            node = await opening.result(lambda: self._open_node(path))
+        return node
+
+    async def _open_node(self, path: str) -> ManagementNode:
+        await self.authority.admit(path)
+        node = ManagementNode(self.line, path)
+        await node.attached()
+        self._nodes[path] = node
+        self._opening.pop(path, None)
+        return node
+
+
+class Namespace:
+    """All connections of one driver."""
+
+    def __init__(self, endpoint: Endpoint, credential: Credential, options: AmqpOptions) -> None:
+        self.endpoint = endpoint
+        self._credential = credential
+        self._options = options
+        self._trunks: list[Trunk] = []
+        self._opening: Attempt[Trunk] = Attempt()
+        self._context = _tls_context(options.ca_file) if endpoint.uses_tls else None
+        self._is_closed = False
+
+    async def trunk(self) -> Trunk:
+        """A connection with room for one more end."""
+        if self._is_closed:
+            raise closed_by_us(f"the driver for {self.endpoint.address}").error("", was_sent=False)
+        self._trunks = [each for each in self._trunks if each.line.loss is None]
+        for trunk in [each for each in self._trunks if each.line.is_usable]:
+            await trunk.line.listen()
+            if trunk.line.is_usable and trunk.line.has_room:
+                return trunk
+        return await self._opening.result(self._open)
+
+    async def _open(self) -> Trunk:
+        line = await open_line(self.endpoint, self._options, self._context)
+        trunk = Trunk(line, self._credential)
+        self._trunks.append(trunk)
+        return trunk
+
+    async def close(self) -> None:
+        self._is_closed = True
+        loss = closed_by_us(f"the driver for {self.endpoint.address}")
+        self._opening.fail(loss.error("", was_sent=False))
+        trunks, self._trunks = self._trunks, []
+        await asyncio.gather(*(trunk.line.close() for trunk in trunks))
+
+
+def _tls_context(ca_file: str | None) -> ssl.SSLContext:
+    try:
+        return ssl.create_default_context(cafile=ca_file)
+    except OSError as error:
+        raise ConfigurationError(
+            f"the certificates in {ca_file!r} cannot be read: {error.strerror or error}",
+            hint="ca_file is a file in PEM format",
+        ) from error

@@ -1,0 +1,36 @@
+"""How long calls wait (rule 2 of the port)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Final
+
+from twinbus.service_errors import OperationTimeout
+
+# The wait of a receive is for messages: its link gets at least so long to open.
+OPEN_TIMEOUT_S: Final = 10.0
+
+
+@asynccontextmanager
+async def in_time(timeout_s: float, *, path: str, doing: str) -> AsyncIterator[None]:
+    """What takes longer ends with OperationTimeout."""
+    try:
+        async with asyncio.timeout(timeout_s):
+            yield
+    except TimeoutError:
+        raise timed_out(timeout_s, path=path, doing=doing) from None
+
+
+def timed_out(
+    timeout_s: float, *, path: str, doing: str, was_sent: bool = True
+) -> OperationTimeout:
+    """The error of a call that got no answer."""
+    error = OperationTimeout(
+        f"{doing} {path!r} took longer than {timeout_s:g} s",
+        path=path,
+        hint="It may have been carried out" if was_sent else "Nothing was sent",
+    )
+    error.is_ambiguous = was_sent
+    return error

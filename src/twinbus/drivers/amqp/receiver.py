@@ -1,0 +1,298 @@
+"""The port's Receiver over AMQP.
+
+Rule 1: one call at a time waits for messages; the others wait for their turn.
+Rule 2: a message is settled on the link that brought it, as long as that is open, and otherwise by
+        its lock token.
+Rule 3: a receiver of "the next session" stays with the one it got.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+from uuid import UUID, uuid4
+
+from twinbus.amqp.errors import Condition
+from twinbus.amqp.types import Array, Int, Long, UInt
+from twinbus.core.parcel import Delivered
+from twinbus.drivers.amqp.attempts import Attempt
+from twinbus.drivers.amqp.facts import FactReader
+from twinbus.drivers.amqp.namespace import Namespace, Trunk
+from twinbus.drivers.amqp.patience import OPEN_TIMEOUT_S, in_time, timed_out
+from twinbus.drivers.amqp.receiving import SESSION_FILTER, Arrival, ReceivingEnd, Settlement
+from twinbus.drivers.amqp.refusals import closed_by_us
+from twinbus.drivers.amqp.settling import (
+    ABANDON,
+    COMPLETE,
+    DEFER,
+    Decision,
+    dead_letter,
+    lost_of,
+    tokens_of,
+)
+from twinbus.drivers.port import NextSession, ReceiveMode
+from twinbus.service_errors import (
+    CommunicationError,
+    LinkDetached,
+    MessageRefused,
+    OperationTimeout,
+    ServiceError,
+)
+
+_LONG: Final = 0x81
+_MS_PER_S: Final = 1_000
+_UINT_MAX: Final = 0xFFFFFFFF
+
+
+class AmqpReceiver:
+    """A way out of one queue, subscription or dead-letter queue."""
+
+    def __init__(
+        self,
+        namespace: Namespace,
+        path: str,
+        *,
+        mode: ReceiveMode,
+        prefetch: int,
+        session: str | NextSession | None,
+        on_close: Callable[[AmqpReceiver], None],
+    ) -> None:
+        self.path = path
+        self.session_id = session if isinstance(session, str) else None
+        self._namespace = namespace
+        self._deletes = mode is ReceiveMode.RECEIVE_AND_DELETE
+        self._prefetch = prefetch
+        self._has_session = session is not None
+        self._on_close = on_close
+        self._trunk: Trunk | None = None
+        self._end: ReceivingEnd | None = None
+        self._opening: Attempt[ReceivingEnd] = Attempt()
+        self._turn = asyncio.Lock()
+        self._is_closed = False
+
+    # -- receiving ------------------------------------------------------------------------
+
+    async def receive(self, count_max: int, *, wait_s: float) -> list[Delivered]:
+        loop = asyncio.get_running_loop()
+        deadline_s = loop.time() + wait_s
+        try:
+            async with asyncio.timeout(wait_s if self._turn.locked() else None):
+                await self._turn.acquire()
+        except TimeoutError:
+            return []
+        try:
+            return await self._received(count_max, deadline_s)
+        except OperationTimeout as error:
+            if self._has_session and error.condition == Condition.TIMEOUT:
+                return []  # No session was free in all that time.
+            raise
+        finally:
+            self._turn.release()
+
+    async def _received(self, count_max: int, deadline_s: float) -> list[Delivered]:
+        loop = asyncio.get_running_loop()
+        for is_last in (False, True):
+            end = await self._fresh(max(0.0, deadline_s - loop.time()))
+            try:
+                arrivals = await end.collect(count_max, max(0.0, deadline_s - loop.time()))
+                return [self._delivered(end, arrival) for arrival in arrivals]
+            except (LinkDetached, CommunicationError):
+                # Nothing came, so nothing is lost by waiting on a new link.
+                if is_last or self._is_closed:
+                    raise
+        raise AssertionError("the last try returns or raises")
+
+    def _delivered(self, end: ReceivingEnd, arrival: Arrival) -> Delivered:
+        delivery_id, tag, payload = arrival
+        number, enqueued_ms, until_ms, count = end.facts.read(payload)
+        return Delivered(
+            path=self.path,
+            encoded=payload,
+            sequence_number=number,
+            enqueued_at_ms=enqueued_ms,
+            locked_until_ms=until_ms,
+            delivery_count=count,
+            lock_token=b"" if self._deletes else tag,
+            handle=(end, delivery_id),
+        )
+
+    async def _fresh(self, wait_s: float) -> ReceivingEnd:
+        """The link there is if it has messages or is open, or a new one."""
+        if self._is_closed:
+            raise self._closed()
+        end = self._end
+        if end is not None and (end.has_arrivals or end.is_fresh):
+            await end.line.listen()
+            if end.has_arrivals or end.is_fresh:
+                return end
+        timeout_s = wait_s + OPEN_TIMEOUT_S if self._has_session else max(wait_s, OPEN_TIMEOUT_S)
+        try:
+            async with asyncio.timeout(timeout_s):
+                return await self._opening.result(lambda: self._open(wait_s))
+        except TimeoutError:
+            raise timed_out(
+                timeout_s, path=self.path, doing="opening a link from", was_sent=False
+            ) from None
+
+    async def _open(self, wait_s: float) -> ReceivingEnd:
+        trunk = await self._namespace.trunk()
+        await trunk.authority.admit(self.path)
+        end = ReceivingEnd(
+            trunk.line,
+            self.path,
+            f"receiver-{uuid4()}",
+            deletes=self._deletes,
+            prefetch=self._prefetch,
+            session_filter={SESSION_FILTER: self.session_id} if self._has_session else None,
+            session_wait_ms=min(_UINT_MAX, max(1, int(wait_s * _MS_PER_S)))
+            if self._has_session
+            else None,
+        )
+        await end.attached()
+        if self._has_session:
+            self.session_id = end.session_id
+        old, self._end, self._trunk = self._end, end, trunk
+        if old is not None:
+            old.close_when_idle()
+        return end
+
+    # -- settling -------------------------------------------------------------------------
+
+    async def complete(self, messages: Sequence[Delivered], *, timeout_s: float) -> list[Delivered]:
+        return await self._settle(messages, COMPLETE, timeout_s)
+
+    async def abandon(self, messages: Sequence[Delivered], *, timeout_s: float) -> list[Delivered]:
+        return await self._settle(messages, ABANDON, timeout_s)
+
+    async def defer(self, messages: Sequence[Delivered], *, timeout_s: float) -> list[Delivered]:
+        return await self._settle(messages, DEFER, timeout_s)
+
+    async def dead_letter(
+        self, messages: Sequence[Delivered], *, reason: str, description: str, timeout_s: float
+    ) -> list[Delivered]:
+        return await self._settle(messages, dead_letter(reason, description), timeout_s)
+
+    async def _settle(
+        self, messages: Sequence[Delivered], decision: Decision, timeout_s: float
+    ) -> list[Delivered]:
+        self._check_settling()
+        on_links: dict[ReceivingEnd, dict[int, Delivered]] = {}
+        by_token: list[Delivered] = []
+        for message in messages:
+            end, delivery_id = message.handle or (None, 0)
+            if isinstance(end, ReceivingEnd) and end.loss is None:
+                on_links.setdefault(end, {})[delivery_id] = message
+            else:
+                by_token.append(message)
+        async with in_time(timeout_s, path=self.path, doing="settling messages of"):
+            lost = []
+            for end, by_id in on_links.items():
+                lost += await self._settle_on(end, by_id, decision)
+            return lost + await self._settle_by_token(by_token, decision, timeout_s)
+
+    async def _settle_on(
+        self, end: ReceivingEnd, by_id: dict[int, Delivered], decision: Decision
+    ) -> list[Delivered]:
+        settlement: Settlement = end.settle(list(by_id), decision.state)
+        try:
+            await settlement.future
+        finally:
+            end.forget(settlement)
+        return [by_id[each] for each in sorted(settlement.lost)]
+
+    async def _settle_by_token(
+        self, messages: Sequence[Delivered], decision: Decision, timeout_s: float
+    ) -> list[Delivered]:
+        async def ask(some: Sequence[Delivered]) -> None:
+            body = {**decision.body, "lock-tokens": tokens_of(some)}
+            await self._request("update-disposition", body, timeout_s)
+
+        return await lost_of(messages, ask) if messages else []
+
+    def _check_settling(self) -> None:
+        if self._deletes:
+            raise MessageRefused(
+                "a message that was deleted when it was received cannot be settled",
+                path=self.path,
+                hint="Receive with ReceiveMode.PEEK_LOCK",
+            )
+
+    async def renew(self, messages: Sequence[Delivered], *, timeout_s: float) -> list[Delivered]:
+        self._check_settling()
+
+        async def ask(some: Sequence[Delivered]) -> None:
+            if self._has_session:
+                await self._request("renew-session-lock", {}, timeout_s)
+            else:
+                await self._request("renew-lock", {"lock-tokens": tokens_of(some)}, timeout_s)
+
+        async with in_time(timeout_s, path=self.path, doing="renewing locks of"):
+            if self._has_session and messages:
+                return list(messages) if await lost_of(messages[:1], ask) else []
+            return await lost_of(messages, ask)
+
+    # -- looking --------------------------------------------------------------------------
+
+    async def peek(
+        self, count_max: int, *, from_sequence: int = 1, timeout_s: float
+    ) -> list[Delivered]:
+        body = {"from-sequence-number": Long(from_sequence), "message-count": Int(count_max)}
+        async with in_time(timeout_s, path=self.path, doing="peeking into"):
+            answer = await self._request("peek-message", body, timeout_s)
+        return self._listed(answer)
+
+    async def receive_deferred(
+        self, sequence_numbers: Sequence[int], *, timeout_s: float
+    ) -> list[Delivered]:
+        body = {
+            "sequence-numbers": Array.of(_LONG, [Long(each) for each in sequence_numbers]),
+            "receiver-settle-mode": UInt(0 if self._deletes else 1),
+        }
+        async with in_time(timeout_s, path=self.path, doing="receiving from"):
+            answer = await self._request("receive-by-sequence-number", body, timeout_s)
+        return self._listed(answer)
+
+    def _listed(self, answer: dict[str, Any]) -> list[Delivered]:
+        reader = FactReader()
+        return [self._listed_one(reader, each) for each in answer.get("messages") or []]
+
+    def _listed_one(self, reader: FactReader, entry: dict[str, Any]) -> Delivered:
+        encoded, token = bytes(entry["message"]), entry.get("lock-token")
+        number, enqueued_ms, until_ms, count = reader.read(encoded)
+        return Delivered(
+            path=self.path,
+            encoded=encoded,
+            sequence_number=number,
+            enqueued_at_ms=enqueued_ms,
+            locked_until_ms=until_ms,
+            delivery_count=count,
+            lock_token=token.bytes_le if isinstance(token, UUID) and not self._deletes else b"",
+        )
+
+    async def _request(
+        self, operation: str, body: dict[str, Any], timeout_s: float
+    ) -> dict[str, Any]:
+        if self._is_closed:
+            raise self._closed()
+        end, trunk = self._end, self._trunk
+        if end is None or trunk is None or not end.is_fresh:
+            # A session is known to the service by its link, which must be on the same connection.
+            trunk = await self._namespace.trunk()
+        if self.session_id is not None:
+            body = {**body, "session-id": self.session_id}
+        node = await trunk.management(self.path)
+        name = "" if end is None or not end.is_open else end.name
+        return await node.request(operation, body, timeout_s=timeout_s, link_name=name)
+
+    # -- the end --------------------------------------------------------------------------
+
+    def _closed(self) -> ServiceError:
+        return closed_by_us(f"the receiver of {self.path!r}").error(self.path, was_sent=False)
+
+    async def close(self) -> None:
+        self._is_closed = True
+        self._on_close(self)
+        self._opening.fail(self._closed())
+        if self._end is not None:
+            await self._end.hand_back()

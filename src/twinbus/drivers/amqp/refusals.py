@@ -1,0 +1,138 @@
+"""What the service says no with, as errors: one table from AMQP's conditions.
+
+Rule 1: a Loss is why a link is gone. It makes an error of its own for every call that waited,
+        because an error belongs to one call (it turns from transient to final there).
+Rule 2: the service's own words are quoted, shortened and on one line.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from twinbus.amqp.delivery_states import Error
+from twinbus.amqp.errors import Condition
+from twinbus.service_errors import (
+    AccessRefused,
+    AuthenticationFailed,
+    CommunicationError,
+    EntityDisabled,
+    EntityNotFound,
+    LinkDetached,
+    MessageLockLost,
+    MessageNotFound,
+    MessageRefused,
+    MessageTooLarge,
+    OperationTimeout,
+    QuotaExceeded,
+    ServerBusy,
+    ServiceError,
+    ServiceInternalError,
+    SessionCannotBeLocked,
+    SessionLockLost,
+)
+
+CONDITIONS: Final[Mapping[str, type[ServiceError]]] = {
+    Condition.INTERNAL_ERROR: ServiceInternalError,
+    Condition.OPERATION_CANCELLED: ServiceInternalError,
+    Condition.NOT_FOUND: EntityNotFound,
+    Condition.ENTITY_DISABLED: EntityDisabled,
+    Condition.UNAUTHORIZED_ACCESS: AccessRefused,
+    Condition.AUTH_FAILED: AuthenticationFailed,
+    Condition.RESOURCE_LIMIT_EXCEEDED: QuotaExceeded,
+    Condition.LINK_MESSAGE_SIZE_EXCEEDED: MessageTooLarge,
+    Condition.SERVER_BUSY: ServerBusy,
+    Condition.TIMEOUT: OperationTimeout,
+    Condition.LINK_DETACH_FORCED: LinkDetached,
+    Condition.LINK_STOLEN: LinkDetached,
+    Condition.LINK_TRANSFER_LIMIT_EXCEEDED: LinkDetached,
+    Condition.CONNECTION_FORCED: CommunicationError,
+    Condition.FRAMING_ERROR: CommunicationError,
+    Condition.MESSAGE_LOCK_LOST: MessageLockLost,
+    Condition.SESSION_LOCK_LOST: SessionLockLost,
+    Condition.SESSION_CANNOT_BE_LOCKED: SessionCannotBeLocked,
+    Condition.MESSAGE_NOT_FOUND: MessageNotFound,
+    Condition.NOT_ALLOWED: MessageRefused,
+    Condition.NOT_IMPLEMENTED: MessageRefused,
+    Condition.INVALID_FIELD: MessageRefused,
+    Condition.DECODE_ERROR: MessageRefused,
+    Condition.ARGUMENT_ERROR: MessageRefused,
+    Condition.ARGUMENT_OUT_OF_RANGE: MessageRefused,
+}
+"""Everything else is ServiceInternalError: the service broke in a way that we have no word for."""
+
+STATUS_CODES: Final[Mapping[int, type[ServiceError]]] = {
+    400: MessageRefused,
+    401: AccessRefused,
+    403: AccessRefused,
+    404: EntityNotFound,
+    408: OperationTimeout,
+    410: MessageLockLost,
+    503: ServerBusy,
+}
+"""For answers of a node that give no condition."""
+
+# Errors about one message: when a link dies of one, it does not say which of many it was.
+ABOUT_ONE_MESSAGE: Final = (MessageTooLarge, MessageRefused)
+
+QUOTE_LENGTH_MAX: Final = 300
+
+
+def quoted(text: object) -> str:
+    """Somebody else's words, fit for our sentence."""
+    line = " ".join(str(text).split())
+    printable = "".join(each if each.isprintable() else "?" for each in line)
+    if len(printable) > QUOTE_LENGTH_MAX:
+        printable = printable[:QUOTE_LENGTH_MAX] + "…"
+    return printable
+
+
+def refusal(
+    error: Error, *, path: str, otherwise: type[ServiceError] = ServiceInternalError
+) -> ServiceError:
+    """The error for a condition that the service gave."""
+    kind = CONDITIONS.get(str(error.condition), otherwise)
+    said = quoted(error.description or error.condition)
+    return kind(f"{path!r} answered: {said}", path=path, condition=str(error.condition))
+
+
+def status_refusal(status: int, condition: str, text: object, *, path: str) -> ServiceError:
+    """The error for the answer of a management node."""
+    kind = CONDITIONS.get(condition) or STATUS_CODES.get(status, ServiceInternalError)
+    return kind(f"{path!r} answered {status}: {quoted(text)}", path=path, condition=condition)
+
+
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """Why a link, or the whole connection, is gone."""
+
+    kind: type[ServiceError]
+    sentence: str
+    condition: str = ""
+    hint: str = ""
+    is_final: bool = False
+    """Our own side closed it: trying again makes no sense."""
+    cause: BaseException | None = None
+
+    def error(self, path: str, *, was_sent: bool) -> ServiceError:
+        """The error of one call; ``was_sent`` says whether its bytes had left."""
+        made = self.kind(self.sentence, path=path, condition=self.condition, hint=self.hint)
+        made.is_ambiguous = was_sent and made.is_ambiguous
+        made.__cause__ = self.cause
+        return made.used_up() if self.is_final else made
+
+
+def detached(error: Error | None, path: str) -> Loss:
+    """The service took a link away."""
+    if error is None:
+        return Loss(LinkDetached, f"the service detached the link to {path!r}")
+    condition = str(error.condition)
+    kind = CONDITIONS.get(condition, LinkDetached)
+    said = quoted(error.description or condition)
+    return Loss(kind, f"the service detached the link to {path!r}: {said}", condition)
+
+
+def closed_by_us(what: str) -> Loss:
+    """A call that was waiting when its own side closed, or came after that."""
+    return Loss(CommunicationError, f"{what} is closed", is_final=True)

@@ -1,0 +1,178 @@
+"""The port's Sender over AMQP.
+
+Rule 1: a link opens when it is first needed. One that the service took away while nothing was under
+        way is replaced without a word.
+Rule 2: bytes that have left are never sent again: then the caller decides.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+from uuid import uuid4
+
+from twinbus.amqp.types import Array, Long
+from twinbus.core.parcel import Parcel
+from twinbus.drivers.amqp.attempts import Attempt
+from twinbus.drivers.amqp.batches import FORMAT_BATCH, Routing, sealed
+from twinbus.drivers.amqp.line import QUIET_S
+from twinbus.drivers.amqp.namespace import Namespace
+from twinbus.drivers.amqp.patience import in_time, timed_out
+from twinbus.drivers.amqp.refusals import closed_by_us
+from twinbus.drivers.amqp.sending import NeverLeft, SendingEnd
+from twinbus.drivers.port import LinkFacts
+from twinbus.service_errors import MessageRefused, MessageTooLarge, ServiceError
+
+_LONG: Final = 0x81
+
+
+class AmqpSender:
+    """A way into one queue or topic."""
+
+    def __init__(
+        self, namespace: Namespace, path: str, on_close: Callable[[AmqpSender], None]
+    ) -> None:
+        self.path = path
+        self._namespace = namespace
+        self._on_close = on_close
+        self._end: SendingEnd | None = None
+        self._opening: Attempt[SendingEnd] = Attempt()
+        self._is_closed = False
+
+    # -- sending --------------------------------------------------------------------------
+
+    async def send(self, parcels: Sequence[Parcel], *, timeout_s: float) -> None:
+        if not parcels:
+            raise MessageRefused("there is nothing to send", path=self.path)
+        payload, message_format = sealed(parcels)
+        began_s = asyncio.get_running_loop().time()
+        try:
+            await self._send(payload, message_format, parcels, began_s, timeout_s)
+        except NeverLeft as gone:
+            if gone.loss.is_final:
+                raise gone.loss.error(self.path, was_sent=False) from None
+            try:
+                await self._send(payload, message_format, parcels, began_s, timeout_s)
+            except NeverLeft as again:
+                raise again.loss.error(self.path, was_sent=False) from None
+
+    async def _send(
+        self,
+        payload: bytes,
+        message_format: int,
+        parcels: Sequence[Parcel],
+        began_s: float,
+        timeout_s: float,
+    ) -> None:
+        loop = asyncio.get_running_loop()
+        end, deadline_s = self._end, began_s + timeout_s
+        if end is None or not end.is_fresh or began_s - end.line.heard_at_s > QUIET_S:
+            end = await self._fresh(deadline_s - loop.time(), timeout_s)
+        self._check_size(end, payload, message_format, parcels)
+        outgoing = end.post(payload, message_format)
+        timer = loop.call_at(deadline_s, outgoing.expire)
+        try:
+            await outgoing.future
+        except TimeoutError:
+            end.line.suspect(began_s)
+            was_sent = end.has_left(outgoing)
+            raise timed_out(
+                timeout_s, path=self.path, doing="sending to", was_sent=was_sent
+            ) from None
+        finally:
+            timer.cancel()
+
+    def _check_size(
+        self, end: SendingEnd, payload: bytes, message_format: int, parcels: Sequence[Parcel]
+    ) -> None:
+        """A service that is sent too much takes the link away, from everybody who sends on it."""
+        size, limit = len(payload), end.facts.message_bytes_max
+        if message_format == FORMAT_BATCH:
+            size, limit = max(len(each.encoded) for each in parcels), limit
+            if size <= limit:
+                size, limit = len(payload), end.batch_bytes_max
+        if size > limit:
+            what = "batch" if size == len(payload) and len(parcels) > 1 else "message"
+            raise MessageTooLarge(
+                f"the {what} has {size} bytes and {self.path!r} takes {limit}",
+                path=self.path,
+                hint="Make it smaller" if what == "message" else "Send fewer messages at once",
+            )
+
+    async def attach(self, *, timeout_s: float) -> LinkFacts:
+        return (await self._fresh(timeout_s, timeout_s)).facts
+
+    async def _fresh(self, left_s: float, timeout_s: float) -> SendingEnd:
+        """An open link, the one there is or a new one."""
+        if self._is_closed:
+            raise self._closed()
+        end = self._end
+        if end is not None and end.is_fresh:
+            await end.line.listen()
+            if end.is_fresh:
+                return end
+        try:
+            async with asyncio.timeout(left_s):
+                return await self._opening.result(self._open)
+        except TimeoutError:
+            raise timed_out(
+                timeout_s, path=self.path, doing="opening a link to", was_sent=False
+            ) from None
+
+    async def _open(self) -> SendingEnd:
+        trunk = await self._namespace.trunk()
+        await trunk.authority.admit(self.path)
+        end = SendingEnd(trunk.line, self.path, f"sender-{uuid4()}")
+        await end.attached()
+        old, self._end = self._end, end
+        if old is not None:
+            old.close_when_idle()
+        return end
+
+    # -- schedules ------------------------------------------------------------------------
+
+    async def schedule(self, parcels: Sequence[Parcel], *, timeout_s: float) -> list[int]:
+        messages = [_entry(parcel.encoded) for parcel in parcels]
+        answer = await self._request("schedule-message", {"messages": messages}, timeout_s)
+        numbers = answer.get("sequence-numbers")
+        return [int(each) for each in numbers.items] if isinstance(numbers, Array) else []
+
+    async def cancel_scheduled(self, sequence_numbers: Sequence[int], *, timeout_s: float) -> None:
+        numbers = Array.of(_LONG, [Long(each) for each in sequence_numbers])
+        body = {"sequence-numbers": numbers}
+        await self._request("cancel-scheduled-message", body, timeout_s)
+
+    async def _request(
+        self, operation: str, body: dict[str, Any], timeout_s: float
+    ) -> dict[str, Any]:
+        if self._is_closed:
+            raise self._closed()
+        async with in_time(timeout_s, path=self.path, doing=f"the request {operation} to"):
+            trunk = await self._namespace.trunk()
+            node = await trunk.management(self.path)
+            return await node.request(operation, body, timeout_s=timeout_s)
+
+    # -- the end --------------------------------------------------------------------------
+
+    def _closed(self) -> ServiceError:
+        return closed_by_us(f"the sender to {self.path!r}").error(self.path, was_sent=False)
+
+    async def close(self) -> None:
+        self._is_closed = True
+        self._on_close(self)
+        self._opening.fail(self._closed())
+        if self._end is not None:
+            self._end.close()
+
+
+def _entry(encoded: bytes) -> dict[str, Any]:
+    """A message to be scheduled, with what the service wants to know beside it."""
+    routing = Routing(encoded)
+    known = {
+        "message-id": routing.message_id,
+        "session-id": routing.session_id,
+        "partition-key": routing.partition_key,
+    }
+    entry: dict[str, Any] = {"message": encoded}
+    return entry | {name: value for name, value in known.items() if value is not None}

@@ -1,0 +1,254 @@
+"""The contract of a Receiver."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+import pytest
+
+from tests.drivers.parcels import bodies, parcel
+from twinbus.amqp.sections import Message
+from twinbus.drivers.port import NEXT_SESSION, Driver, ReceiveMode
+from twinbus.service_errors import EntityNotFound, MessageNotFound, SessionCannotBeLocked
+from twinbus.testing import Bus
+
+SOON_S = 20.0
+AT_ONCE_S = 0.2
+
+
+async def fill(driver: Driver, path: str, count: int, **properties: str) -> None:
+    sender = driver.sender(path)
+    parcels = [parcel(b"%d" % number, **properties) for number in range(count)]
+    await sender.send(parcels, timeout_s=SOON_S)
+    await sender.close()
+
+
+async def test_an_empty_queue_gives_nothing_after_the_wait(driver: Driver, servicebus: Bus) -> None:
+    servicebus.queue("orders")
+    receiver = driver.receiver("orders")
+    began = time.monotonic()
+    assert await receiver.receive(5, wait_s=0.3) == []
+    assert time.monotonic() - began >= 0.25
+
+
+async def test_a_wait_ends_with_the_first_message(driver: Driver, servicebus: Bus) -> None:
+    # Given somebody who waits for a minute
+    servicebus.queue("orders")
+    receiver = driver.receiver("orders")
+    waiting = asyncio.create_task(receiver.receive(100, wait_s=60))
+    await asyncio.sleep(0.2)
+
+    # When one message comes
+    began = time.monotonic()
+    await fill(driver, "orders", 1)
+
+    # Then it is there long before the minute is over
+    assert bodies(await waiting) == [b"0"]
+    assert time.monotonic() - began < 30
+
+
+async def test_no_more_come_than_were_asked_for(driver: Driver, servicebus: Bus) -> None:
+    servicebus.queue("orders")
+    await fill(driver, "orders", 10)
+    receiver = driver.receiver("orders")
+    first = await receiver.receive(4, wait_s=SOON_S)
+    second = await receiver.receive(100, wait_s=SOON_S)
+    assert 1 <= len(first) <= 4
+    assert bodies(first + second)[:5] == [b"0", b"1", b"2", b"3", b"4"]
+
+
+@pytest.mark.parametrize("prefetch", [0, 7])
+async def test_everything_comes_once_and_completed_messages_are_gone(
+    driver: Driver, servicebus: Bus, prefetch: int
+) -> None:
+    queue = servicebus.queue("orders")
+    await fill(driver, "orders", 60)
+    receiver = driver.receiver("orders", prefetch=prefetch)
+    seen: list[bytes] = []
+    while len(seen) < 60:
+        messages = await receiver.receive(25, wait_s=SOON_S)
+        assert await receiver.complete(messages, timeout_s=SOON_S) == []
+        seen += bodies(messages)
+    assert sorted(map(int, seen)) == list(range(60))
+    assert queue.active_message_count == 0
+
+
+async def test_an_abandoned_message_comes_again_and_counts(driver: Driver, servicebus: Bus) -> None:
+    servicebus.queue("orders")
+    await fill(driver, "orders", 1)
+    receiver = driver.receiver("orders")
+    [first] = await receiver.receive(1, wait_s=SOON_S)
+    assert first.delivery_count == 0 and len(first.lock_token) == 16
+    assert await receiver.abandon([first], timeout_s=SOON_S) == []
+    [again] = await receiver.receive(1, wait_s=SOON_S)
+    assert again.delivery_count == 1
+    assert again.lock_token != first.lock_token
+
+
+async def test_a_deferred_message_is_had_by_its_number(driver: Driver, servicebus: Bus) -> None:
+    # Given a message that was set aside
+    queue = servicebus.queue("orders")
+    await fill(driver, "orders", 1)
+    receiver = driver.receiver("orders")
+    [message] = await receiver.receive(1, wait_s=SOON_S)
+    assert await receiver.defer([message], timeout_s=SOON_S) == []
+    assert await receiver.receive(1, wait_s=AT_ONCE_S) == []
+
+    # When it is asked for by number
+    numbers = [message.sequence_number]
+    [found] = await receiver.receive_deferred(numbers, timeout_s=SOON_S)
+
+    # Then it is locked, so that nobody else has it, and can be completed
+    assert bodies([found]) == [b"0"]
+    with pytest.raises(MessageNotFound):
+        await receiver.receive_deferred(numbers, timeout_s=SOON_S)
+    assert await receiver.complete([found], timeout_s=SOON_S) == []
+    assert queue.deferred_message_count == 0
+
+
+async def test_a_dead_letter_has_its_reason(driver: Driver, servicebus: Bus) -> None:
+    servicebus.queue("orders")
+    await fill(driver, "orders", 1)
+    receiver = driver.receiver("orders")
+    messages = await receiver.receive(1, wait_s=SOON_S)
+    lost = await receiver.dead_letter(
+        messages, reason="no address", description="x-ms-path is missing", timeout_s=SOON_S
+    )
+    [dead] = await driver.receiver("orders/$DeadLetterQueue").receive(1, wait_s=SOON_S)
+    told = Message.decode(dead.encoded).application_properties or {}
+    assert lost == []
+    assert told["DeadLetterReason"] == "no address"
+    assert told["DeadLetterErrorDescription"] == "x-ms-path is missing"
+
+
+async def test_lost_locks_are_returned_and_not_raised(driver: Driver, servicebus: Bus) -> None:
+    # Given four messages, two of which are completed already
+    queue = servicebus.queue("orders")
+    await fill(driver, "orders", 4)
+    receiver = driver.receiver("orders")
+    messages = await receiver.receive(4, wait_s=SOON_S)
+    assert await receiver.complete(messages[:2], timeout_s=SOON_S) == []
+
+    # When all four are abandoned
+    lost = await receiver.abandon(messages, timeout_s=SOON_S)
+
+    # Then the two are named, and the others are back
+    assert [each.sequence_number for each in lost] == [1, 2]
+    assert queue.active_message_count == 2
+
+
+async def test_a_renewed_lock_lasts_and_another_runs_out(driver: Driver, servicebus: Bus) -> None:
+    # Given two messages that are locked for a minute
+    servicebus.queue("orders")
+    await fill(driver, "orders", 2)
+    receiver = driver.receiver("orders")
+    kept, left = await receiver.receive(2, wait_s=SOON_S)
+
+    # When one is renewed half way and a minute and a half has passed
+    servicebus.advance(45)
+    assert await receiver.renew([kept], timeout_s=SOON_S) == []
+    servicebus.advance(45)
+
+    # Then the other's lock is lost, for renewing and for completing
+    assert await receiver.renew([kept, left], timeout_s=SOON_S) == [left]
+    assert await receiver.complete([kept, left], timeout_s=SOON_S) == [left]
+
+
+async def test_a_look_takes_nothing(driver: Driver, servicebus: Bus) -> None:
+    queue = servicebus.queue("orders")
+    await fill(driver, "orders", 5)
+    receiver = driver.receiver("orders")
+    seen = await receiver.peek(3, timeout_s=SOON_S)
+    rest = await receiver.peek(10, from_sequence=4, timeout_s=SOON_S)
+    assert bodies(seen + rest) == [b"0", b"1", b"2", b"3", b"4"]
+    assert {each.lock_token for each in seen} == {b""}
+    assert await receiver.peek(10, from_sequence=99, timeout_s=SOON_S) == []
+    assert queue.active_message_count == 5
+
+
+async def test_receive_and_delete_leaves_nothing_behind(driver: Driver, servicebus: Bus) -> None:
+    queue = servicebus.queue("orders")
+    await fill(driver, "orders", 3)
+    receiver = driver.receiver("orders", mode=ReceiveMode.RECEIVE_AND_DELETE)
+    messages = await receiver.receive(3, wait_s=SOON_S)
+    while len(messages) < 3:
+        messages += await receiver.receive(3 - len(messages), wait_s=SOON_S)
+    assert {each.lock_token for each in messages} == {b""}
+    assert queue.active_message_count == 0
+
+
+async def test_a_named_session_is_held_by_one(driver: Driver, servicebus: Bus) -> None:
+    servicebus.queue("orders", requires_session=True)
+    await fill(driver, "orders", 2, group_id="red")
+    await fill(driver, "orders", 2, group_id="blue")
+    receiver = driver.receiver("orders", session="red")
+    messages = await receiver.receive(2, wait_s=SOON_S)
+    assert receiver.session_id == "red"
+    assert {Message.decode(each.encoded).properties.group_id for each in messages} == {"red"}  # type: ignore[union-attr]
+    with pytest.raises(SessionCannotBeLocked):
+        await driver.receiver("orders", session="red").receive(1, wait_s=1)
+    assert await receiver.renew(messages, timeout_s=SOON_S) == []
+    assert await receiver.complete(messages, timeout_s=SOON_S) == []
+
+
+async def test_the_next_session_is_one_that_is_free(driver: Driver, servicebus: Bus) -> None:
+    servicebus.queue("orders", requires_session=True)
+    await fill(driver, "orders", 1, group_id="red")
+    await fill(driver, "orders", 1, group_id="blue")
+    receivers = [driver.receiver("orders", session=NEXT_SESSION) for _ in range(2)]
+    for receiver in receivers:
+        assert len(await receiver.receive(1, wait_s=SOON_S)) == 1
+    assert {receiver.session_id for receiver in receivers} == {"red", "blue"}
+    third = driver.receiver("orders", session=NEXT_SESSION)
+    assert await third.receive(1, wait_s=0.5) == []
+
+
+async def test_subscriptions_are_received_from(driver: Driver, servicebus: Bus) -> None:
+    servicebus.subscription("news", "sport")
+    await fill(driver, "news", 2)
+    receiver = driver.receiver("news/Subscriptions/sport")
+    messages = await receiver.receive(2, wait_s=SOON_S)
+    assert await receiver.complete(messages, timeout_s=SOON_S) == []
+
+
+async def test_an_unknown_queue_is_not_found(driver: Driver) -> None:
+    with pytest.raises(EntityNotFound):
+        await driver.receiver("nowhere").receive(1, wait_s=1)
+
+
+async def test_what_nobody_was_given_goes_back_when_a_receiver_closes(
+    driver: Driver, servicebus: Bus
+) -> None:
+    # Given a receiver that fetched more than its caller took
+    servicebus.queue("orders")
+    await fill(driver, "orders", 10)
+    receiver = driver.receiver("orders", prefetch=10)
+    taken = await receiver.receive(1, wait_s=SOON_S)
+    assert bodies(taken) == [b"0"]
+
+    # When it closes
+    await receiver.close()
+    await receiver.close()
+
+    # Then the others are there for the next one, as if they had never been out
+    other = driver.receiver("orders")
+    rest = await other.receive(9, wait_s=SOON_S)
+    while len(rest) < 9:
+        rest += await other.receive(9 - len(rest), wait_s=SOON_S)
+    assert sorted(bodies(rest)) == [b"%d" % number for number in range(1, 10)]
+    assert {each.delivery_count for each in rest} == {0}
+
+
+async def test_a_message_is_settled_after_its_receiver_was_replaced(
+    driver: Driver, servicebus: Bus
+) -> None:
+    """M2: the lock token is what counts."""
+    queue = servicebus.queue("orders")
+    await fill(driver, "orders", 3)
+    receiver = driver.receiver("orders")
+    messages = await receiver.receive(3, wait_s=SOON_S)
+    await receiver.close()
+    other = driver.receiver("orders")
+    assert await other.complete(messages, timeout_s=SOON_S) == []
+    assert queue.active_message_count == 0

@@ -1,0 +1,35 @@
+"""Messages for the tests of drivers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from twinbus.amqp.sections import Message, Properties
+from twinbus.amqp.types import Symbol, Timestamp
+from twinbus.core.parcel import Delivered, Parcel
+
+
+def parcel(body: bytes, *, annotations: dict[str, Any] | None = None, **properties: Any) -> Parcel:
+    """A message with that body; ``properties`` are those of AMQP."""
+    keyed = {Symbol(name): value for name, value in (annotations or {}).items()}
+    message = Message(
+        message_annotations=keyed or None,
+        properties=Properties(**properties) if properties else None,
+        body=body,
+    )
+    return Parcel(message.encode())
+
+
+def due_at(ms: int) -> dict[str, Any]:
+    """The annotation of a message that is scheduled."""
+    return {"x-opt-scheduled-enqueue-time": Timestamp(ms)}
+
+
+def body_of(delivered: Delivered) -> bytes:
+    body = Message.decode(delivered.encoded).body
+    assert isinstance(body, bytes)
+    return body
+
+
+def bodies(messages: list[Delivered]) -> list[bytes]:
+    return [body_of(each) for each in messages]

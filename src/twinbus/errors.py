@@ -4,7 +4,8 @@
     ├── ConfigurationError (also a ValueError)   the caller gave something we cannot use
     │   ├── ConnectionStringError                names the key that is wrong, never its value
     │   ├── EntityExists                         a name that a queue or topic has already
-    │   └── InvalidEntityPath                    a queue or topic name that no namespace would take
+    │   ├── InvalidEntityPath                    a queue or topic name that no namespace would take
+    │   └── InvalidMessage                       a message that no service would take
     ├── AccessDenied                             a token that does not open this door
     ├── FilterError                              a rule that cannot be worked out for a message
     ├── StoreCorrupt                             what is on disk is not what was acknowledged
@@ -31,6 +32,7 @@ __all__ = [
     "EntityExists",
     "FilterError",
     "InvalidEntityPath",
+    "InvalidMessage",
     "StoreCorrupt",
     "StoreFailed",
     "StoreFull",
@@ -97,6 +99,14 @@ class InvalidEntityPath(ConfigurationError):
             hint=hint
             or "Use letters, digits, '.', '-' and '_', with single slashes between the parts",
         )
+
+
+class InvalidMessage(ConfigurationError):
+    """A message holds something that no service would take; ``name`` says where."""
+
+    def __init__(self, name: str, fault: str, *, hint: str = "") -> None:
+        self.name = name
+        super().__init__(f"{name} of a message {fault}", hint=hint)
 
 
 class AccessDenied(TwinbusError):

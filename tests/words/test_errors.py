@@ -28,6 +28,7 @@ EXAMPLES = [
     errors.FilterError("a division by zero"),
     ConnectionStringError("Endpoint is missing", key="Endpoint"),
     InvalidEntityPath("the name is empty"),
+    errors.InvalidMessage("priority", "is 300"),
     errors.AccessDenied("the token has expired"),
     StoreCorrupt(path=Path("data"), detail="bad checksum", queue_id=3, first_seq=7, last_seq=9),
     StoreLocked(path="data", pid=42),

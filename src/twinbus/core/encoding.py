@@ -1,0 +1,323 @@
+"""A BrokeredMessage as bytes, and what was received as a BrokeredMessage.
+
+    body                          data section(s), amqp-value or amqp-sequence
+    ids, texts, session           properties       (session_id is group-id, subject is subject)
+    properties                    application properties
+    partition key, schedule       message annotations x-opt-partition-key, x-opt-scheduled-...
+    priority, time to live        header
+
+Rule 1: what is not set takes no bytes, so that a plain message is properties and a body.
+Rule 2: what was encoded decodes to an equal message, except that text is received as bytes and
+        a datetime among the properties as a Timestamp.
+Rule 3: whatever a service delivers can be decoded: a moment outside the calendar is its edge.
+"""
+
+from __future__ import annotations
+
+import struct
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final
+from uuid import UUID
+
+from twinbus.amqp.decode import decode_value
+from twinbus.amqp.encode import encode_into, encode_value
+from twinbus.amqp.errors import DecodeError, EncodeError
+from twinbus.amqp.limits import Budget
+from twinbus.amqp.message import AmqpSequence, AmqpValue, DataSections
+from twinbus.amqp.properties import Header, Properties, decode_properties
+from twinbus.amqp.scan import (
+    APPLICATION_PROPERTIES,
+    DATA,
+    MESSAGE_ANNOTATIONS,
+    SEQUENCE,
+    VALUE,
+    section_at,
+)
+from twinbus.amqp.types import Array, Symbol, Timestamp, ULong
+from twinbus.core.envelope_layout import SECTION_HEAD_BYTES, counted, map_section, outline
+from twinbus.core.envelope_times import TTL_MS_UNSPECIFIED, expiry_ms, header_at, header_section
+from twinbus.core.parcel import Delivered
+from twinbus.errors import InvalidMessage
+from twinbus.message import BrokeredMessage, check_moment
+from twinbus.service_errors import ServiceError
+
+__all__ = ["decode_message", "encode_message", "moment_of", "ms_of"]
+
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_MILLISECOND: Final = timedelta(milliseconds=1)
+
+_PARTITION_KEY: Final = encode_value(Symbol("x-opt-partition-key"))
+_SCHEDULED: Final = encode_value(Symbol("x-opt-scheduled-enqueue-time"))
+_PROPERTIES_HEAD: Final = b"\x00\x53\x73"
+_DATA_HEAD: Final = bytes((0x00, 0x53, DATA))
+_NULL: Final = b"\x40"
+_SIZED8: Final = struct.Struct(">BB").pack
+_SIZED32: Final = struct.Struct(">BI").pack
+
+
+# --- out ---------------------------------------------------------------------------------------
+
+
+def encode_message(message: BrokeredMessage, *, now_ms: int = 0) -> bytes:
+    """The message in AMQP's message format 0.
+
+    ``now_ms`` is written as its creation time if its time to live is above 49 days: such a one
+    travels as two times. Raises InvalidMessage for what no service would take.
+    """
+    message.check()
+    try:
+        return b"".join(
+            (
+                _header_of(message),
+                _annotations_of(message),
+                _properties_of(message, now_ms),
+                _application_properties_of(message.properties) if message.properties else b"",
+                _body_of(message.body),
+            )
+        )
+    except EncodeError as error:
+        raise InvalidMessage("A value", "has no AMQP form", hint=error.description) from error
+
+
+def ms_of(moment: datetime) -> int:
+    """Milliseconds since the Unix epoch."""
+    return (moment - _EPOCH) // _MILLISECOND
+
+
+def _header_of(message: BrokeredMessage) -> bytes:
+    ttl_ms = None
+    if message.time_to_live is not None:
+        ttl_ms = min(_ttl_ms(message.time_to_live), TTL_MS_UNSPECIFIED)
+    return header_section(priority=message.priority, ttl_ms=ttl_ms)
+
+
+def _ttl_ms(time_to_live: timedelta) -> int:
+    """Whole milliseconds; a part of one counts as one, so that nothing lives for no time."""
+    return -(-time_to_live // _MILLISECOND)
+
+
+def _annotations_of(message: BrokeredMessage) -> bytes:
+    pairs = []
+    if message.partition_key is not None:
+        pairs.append(_PARTITION_KEY + _string(message.partition_key))
+    if message.scheduled_enqueue_time_utc is not None:
+        at_ms = ms_of(message.scheduled_enqueue_time_utc)
+        pairs.append(_SCHEDULED + encode_value(Timestamp(at_ms)))
+    return map_section(MESSAGE_ANNOTATIONS, len(pairs), b"".join(pairs))
+
+
+def _properties_of(message: BrokeredMessage, now_ms: int) -> bytes:
+    expiry = creation = _NULL
+    if message.time_to_live is not None and _ttl_ms(message.time_to_live) >= TTL_MS_UNSPECIFIED:
+        creation = encode_value(Timestamp(now_ms))
+        expiry = encode_value(Timestamp(expiry_ms(now_ms, _ttl_ms(message.time_to_live))))
+    fields = (
+        _id("message_id", message.message_id),
+        _NULL,
+        _string(message.to),
+        _string(message.subject),
+        _string(message.reply_to),
+        _id("correlation_id", message.correlation_id),
+        _symbol("content_type", message.content_type),
+        _symbol("content_encoding", message.content_encoding),
+        expiry,
+        creation,
+        _string(message.session_id),
+        _NULL,
+        _string(message.reply_to_session_id),
+    )
+    count = len(fields)
+    while count and fields[count - 1] is _NULL:
+        count -= 1
+    return _PROPERTIES_HEAD + counted(0xC0, count, b"".join(fields[:count])) if count else b""
+
+
+def _string(text: str | None) -> bytes:
+    if text is None:
+        return _NULL
+    raw = _utf8(text)
+    size = len(raw)
+    return (_SIZED8(0xA1, size) if size < 256 else _SIZED32(0xB1, size)) + raw
+
+
+def _utf8(text: str) -> bytes:
+    try:
+        return text.encode()
+    except UnicodeEncodeError as error:
+        raise EncodeError("A text has a lone surrogate, which UTF-8 cannot carry.") from error
+
+
+def _symbol(name: str, text: str | None) -> bytes:
+    if text is None:
+        return _NULL
+    if not text.isascii():
+        raise InvalidMessage(name, "has characters outside ASCII", hint="Use ASCII only")
+    return encode_value(Symbol(text))
+
+
+def _id(name: str, value: Any) -> bytes:
+    if value is None or isinstance(value, str):
+        return _string(value)
+    if isinstance(value, bytes | UUID):
+        return encode_value(value)
+    if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**64:
+        return encode_value(ULong(value))
+    raise InvalidMessage(
+        name, f"is {type(value).__name__}", hint="Use text, bytes, a UUID or a number from 0 up"
+    )
+
+
+def _application_properties_of(properties: dict[str, Any]) -> bytes:
+    out = bytearray()
+    for name, value in properties.items():
+        if not isinstance(name, str):
+            raise InvalidMessage("A property name", f"is {type(name).__name__}", hint="Use text")
+        out += _string(name)
+        encode_into(out, _simple(name, value))
+    return map_section(APPLICATION_PROPERTIES, len(properties), bytes(out))
+
+
+def _simple(name: str, value: Any) -> Any:
+    if isinstance(value, datetime):
+        check_moment(f"The property {name[:60]!a}", value)
+        return Timestamp(ms_of(value))
+    if isinstance(value, list | dict | tuple | Array):
+        raise InvalidMessage(
+            f"The property {name[:60]!a}",
+            f"is {type(value).__name__}",
+            hint="Use simple values, or put it into the body",
+        )
+    return value
+
+
+def _body_of(body: Any) -> bytes:
+    match body:
+        case bytes() | bytearray() | memoryview():
+            return _data(bytes(body))
+        case str():
+            return _data(_utf8(body))
+        case None:
+            return b""
+        case AmqpValue(value):
+            return bytes((0x00, 0x53, VALUE)) + encode_value(value)
+        case AmqpSequence(items):
+            head = bytes((0x00, 0x53, SEQUENCE))
+            return b"".join(head + encode_value(item) for item in items)
+        case DataSections(items):
+            return b"".join(map(_data, items))
+        case list() | tuple() if body and all(isinstance(item, bytes) for item in body):
+            return b"".join(map(_data, body))
+    raise InvalidMessage(
+        "body",
+        f"is {type(body).__name__}",
+        hint="Use bytes, text, a list of bytes, AmqpValue or AmqpSequence",
+    )
+
+
+def _data(raw: bytes) -> bytes:
+    size = len(raw)
+    return b"".join((_DATA_HEAD, _SIZED8(0xA0, size) if size < 256 else _SIZED32(0xB0, size), raw))
+
+
+# --- in ----------------------------------------------------------------------------------------
+
+
+def decode_message(delivered: Delivered) -> BrokeredMessage:
+    """The message that a driver received."""
+    try:
+        return _decoded(delivered)
+    except (DecodeError, IndexError, struct.error) as error:
+        raise ServiceError(
+            "the service delivered bytes that are no message",
+            path=delivered.path,
+            hint="Receive it with another client, or dead-letter it by its sequence number "
+            f"{delivered.sequence_number}",
+        ) from error
+
+
+def _decoded(delivered: Delivered) -> BrokeredMessage:
+    buf, (header_stop, delivery_stop, annotations_stop, properties_stop, stop) = outline(
+        delivered.encoded
+    )
+    header = header_at(buf, header_stop) if header_stop else Header()
+    annotations = _map_at(buf, delivery_stop, annotations_stop)
+    properties = Properties()
+    if properties_stop > annotations_stop:
+        span = (annotations_stop + SECTION_HEAD_BYTES, properties_stop)
+        properties = decode_properties(buf, span)
+    message = BrokeredMessage.__new__(BrokeredMessage)
+    message.body = _body_at(buf, stop)
+    message.message_id = properties.message_id
+    message.session_id = properties.group_id
+    message.correlation_id = properties.correlation_id
+    message.subject = properties.subject
+    message.to = properties.to
+    message.reply_to = properties.reply_to
+    message.reply_to_session_id = properties.reply_to_group_id
+    message.content_type = _text(properties.content_type)
+    message.content_encoding = _text(properties.content_encoding)
+    message.partition_key = _text(annotations.get("x-opt-partition-key"))
+    message.priority = None if header.priority is None else int(header.priority)
+    message.time_to_live = _time_to_live(header, properties)
+    message.scheduled_enqueue_time_utc = moment_of(annotations.get("x-opt-scheduled-enqueue-time"))
+    message.properties = _map_at(buf, properties_stop, stop)
+    message.sequence_number = delivered.sequence_number
+    message.enqueued_sequence_number = annotations.get("x-opt-enqueue-sequence-number")
+    message.enqueued_time_utc = moment_of(delivered.enqueued_at_ms)
+    message.locked_until_utc = moment_of(delivered.locked_until_ms)
+    message.delivery_count = delivered.delivery_count
+    message.lock_token = UUID(bytes_le=delivered.lock_token) if delivered.lock_token else None
+    message.dead_letter_source = _text(annotations.get("x-opt-deadletter-source"))
+    return message
+
+
+def moment_of(ms: Any) -> datetime | None:
+    """The moment so many milliseconds after the Unix epoch; the calendar's edge beyond it."""
+    if not isinstance(ms, int):
+        return None
+    try:
+        return _EPOCH + timedelta(milliseconds=ms)
+    except OverflowError:
+        return (datetime.max if ms > 0 else datetime.min).replace(tzinfo=UTC)
+
+
+def _map_at(buf: bytes, start: int, stop: int) -> dict[Any, Any]:
+    if start == stop:
+        return {}
+    values: dict[Any, Any] = decode_value(buf, start + SECTION_HEAD_BYTES, stop, Budget())[0]
+    return values
+
+
+def _text(value: Any) -> str | None:
+    """Plain text of a string or symbol; None of anything else."""
+    return str(value) if isinstance(value, str) else None
+
+
+def _time_to_live(header: Header, properties: Properties) -> timedelta | None:
+    ttl_ms = header.ttl_ms
+    if ttl_ms == TTL_MS_UNSPECIFIED:
+        expiry, creation = properties.absolute_expiry_time, properties.creation_time
+        if expiry is None or creation is None or expiry <= creation:
+            return None
+        ttl_ms = expiry - creation
+    try:
+        return None if ttl_ms is None else timedelta(milliseconds=ttl_ms)
+    except OverflowError:
+        return timedelta.max
+
+
+def _body_at(buf: bytes, pos: int) -> Any:
+    budget, end = Budget(), len(buf)
+    kind, values = 0, []
+    while pos < end:
+        code, value_at = section_at(buf, pos, end, budget)
+        if code not in (DATA, SEQUENCE, VALUE):
+            break  # A footer, or delivery annotations that come late.
+        value, pos = decode_value(buf, value_at, end, budget)
+        values.append(value)
+        kind = code
+    if kind == DATA:
+        return values[0] if len(values) == 1 else DataSections(tuple(values))
+    if kind == SEQUENCE:
+        return AmqpSequence(tuple(values))
+    return AmqpValue(values[0]) if values else None

@@ -1,6 +1,7 @@
 """The embedded, durable Service Bus broker.
 
-broker.py      Broker: start it, stop it, its namespaces and connection strings
+broker.py      Broker: start it, stop it, its namespaces and connection strings;
+               loop_thread.py for one inside another program
 admin.py       the HTTP side in JSON: health, queues, access; beside it admin_topics.py,
                admin_purge.py, admin_faults.py, and admin_requests.py, which they share
 entrance.py    the ports of a namespace and of the administration; doors.py tells AMQP, HTTP and

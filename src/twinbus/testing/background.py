@@ -8,13 +8,12 @@ Rule 3: a namespace costs a few milliseconds, so every test can have a clean one
 
 from __future__ import annotations
 
-import asyncio
-import threading
 from collections.abc import Callable, Coroutine
 from types import TracebackType
 from typing import Any, TypeVar
 
 from twinbus.broker.broker import Broker, NamespaceSpec
+from twinbus.broker.loop_thread import LoopThread
 from twinbus.broker.options import BrokerOptions
 from twinbus.clock import AdjustableClock
 from twinbus.testing.bus import Bus, BusPair
@@ -29,25 +28,15 @@ class BackgroundBroker:
     """Runs until closed; also a context manager."""
 
     def __init__(self) -> None:
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._run, name="twinbus-broker", daemon=True)
-        self._thread.start()
-
-    def _run(self) -> None:
-        asyncio.set_event_loop(self._loop)
-        self._loop.run_forever()
+        self._thread = LoopThread("twinbus-broker")
 
     def call(self, work: Coroutine[Any, Any, T]) -> T:
         """Run a coroutine on the broker's loop and wait for it."""
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result(CALL_TIMEOUT_S)
+        return self._thread.call(work, timeout_s=CALL_TIMEOUT_S)
 
     def call_now(self, work: Callable[[], T]) -> T:
         """Call a function on the broker's loop and wait for it."""
-
-        async def run() -> T:
-            return work()
-
-        return self.call(run())
+        return self._thread.call_now(work, timeout_s=CALL_TIMEOUT_S)
 
     def open_bus(self) -> Bus:
         """A clean namespace."""
@@ -66,9 +55,7 @@ class BackgroundBroker:
         return [Bus(self, broker, namespace) for namespace in namespaces]
 
     def close(self) -> None:
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
-        self._loop.close()
+        self._thread.close()
 
     def __enter__(self) -> BackgroundBroker:
         return self

@@ -1,0 +1,149 @@
+"""A namespace inside the application's own process."""
+
+from __future__ import annotations
+
+import asyncio
+import stat
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from tests.drivers.embedded.spooling_application import QUEUE, ROOMY
+from tests.drivers.parcels import bodies, parcel
+from twinbus.connection_string import parse_connection_string
+from twinbus.drivers.embedded import EmbeddedNamespace
+from twinbus.drivers.port import Driver
+from twinbus.errors import ConfigurationError, StoreLocked
+from twinbus.pairing.manager import NamespaceManager
+from twinbus.service_errors import CommunicationError
+
+ROOT = Path(__file__).resolve().parents[3]
+SOON_S = 30.0
+ACKNOWLEDGED_MIN = 50
+
+
+async def all_in(driver: Driver, path: str) -> list[bytes]:
+    """The bodies of everything in a queue, completed."""
+    receiver = driver.receiver(path)
+    found: list[bytes] = []
+    while messages := await receiver.receive(1_000, wait_s=SOON_S if not found else 0.5):
+        assert await receiver.complete(messages, timeout_s=SOON_S) == []
+        found += bodies(messages)
+    await receiver.close()
+    return found
+
+
+async def test_messages_go_in_and_come_out_in_memory() -> None:
+    async with EmbeddedNamespace() as spool:
+        await NamespaceManager.from_connection_string(spool.connection_string).create_queue("q")
+        driver = spool.driver()
+        assert driver.address == spool.address
+        sender = driver.sender("q")
+        await asyncio.gather(
+            *(sender.send([parcel(b"%d" % number)], timeout_s=SOON_S) for number in range(20))
+        )
+        assert sorted(map(int, await all_in(driver, "q"))) == list(range(20))
+        await driver.close()
+        assert spool.connection_string_path is None
+
+
+async def test_what_was_sent_is_there_after_the_next_start(tmp_path: Path) -> None:
+    for number in range(2):
+        async with EmbeddedNamespace(data_directory=tmp_path / "d", thresholds=ROOMY) as spool:
+            manager = NamespaceManager.from_connection_string(spool.connection_string)
+            if number == 0:
+                await manager.create_queue("q")
+            driver = spool.driver()
+            await driver.sender("q").send([parcel(b"%d" % number)], timeout_s=SOON_S)
+            if number == 1:
+                assert await all_in(driver, "q") == [b"0", b"1"]
+            await driver.close()
+
+
+async def test_another_process_finds_it_by_a_file_that_only_its_owner_reads(
+    tmp_path: Path,
+) -> None:
+    data = tmp_path / "d"
+    async with EmbeddedNamespace("spool", data_directory=data, thresholds=ROOMY) as spool:
+        path = spool.connection_string_path
+        assert path is not None and path.read_text() == spool.connection_string
+        modes = {each: stat.S_IMODE(each.stat().st_mode) for each in [data, path]}
+        assert modes == {data: 0o700, path: 0o600}
+        key = parse_connection_string(spool.connection_string).shared_access_key or ""
+        assert key and key not in repr(spool)
+        for each in data.rglob("*"):
+            if each.is_file() and key.encode() in each.read_bytes():
+                assert stat.S_IMODE(each.stat().st_mode) == 0o600, each
+        manager = NamespaceManager.from_connection_string(path.read_text())
+        assert await manager.namespace_name() == "spool"
+        assert spool.address.host in ("localhost", "127.0.0.1")
+
+
+async def test_a_data_directory_has_one_process_at_a_time(tmp_path: Path) -> None:
+    async with EmbeddedNamespace(data_directory=tmp_path / "d", thresholds=ROOMY):
+        with pytest.raises(StoreLocked):
+            async with EmbeddedNamespace(data_directory=tmp_path / "d"):
+                pass
+    before = threading.active_count()
+    async with EmbeddedNamespace(data_directory=tmp_path / "d", thresholds=ROOMY):
+        pass
+    assert threading.active_count() <= before, "no thread stays behind"
+
+
+async def test_it_is_opened_once_and_may_be_opened_again() -> None:
+    spool = EmbeddedNamespace()
+    with pytest.raises(ConfigurationError, match="is not open"):
+        _ = spool.connection_string
+    async with spool:
+        driver = spool.driver()
+        with pytest.raises(ConfigurationError, match="started already"):
+            spool.start()
+    sender = driver.sender("q")
+    with pytest.raises(CommunicationError):
+        await sender.attach(timeout_s=SOON_S)
+    await driver.close()
+    async with spool:
+        assert spool.address.port
+    spool.stop()
+
+
+def test_a_program_without_an_event_loop_may_use_it() -> None:
+    with EmbeddedNamespace("sync") as spool:
+        assert parse_connection_string(spool.connection_string).is_loopback
+
+
+def test_an_application_that_is_killed_loses_nothing(tmp_path: Path) -> None:
+    """M8: a secondary on local disk; kill -9 of the application while it sends."""
+    # Given an application that sends to its own disk
+    command = [sys.executable, "-m", "tests.drivers.embedded.spooling_application"]
+    with subprocess.Popen(
+        [*command, str(tmp_path / "d")], cwd=ROOT, stdout=subprocess.PIPE, text=True
+    ) as application:
+        assert application.stdout is not None
+        for line in application.stdout:
+            if int(line) == ACKNOWLEDGED_MIN:
+                break
+
+        # When it is killed
+        application.kill()
+        acknowledged = max([ACKNOWLEDGED_MIN, *map(int, whole_lines(application.stdout.read()))])
+
+    # Then everything that was acknowledged is there when the directory is opened again
+    async def reopened() -> list[bytes]:
+        data = tmp_path / "d"
+        async with EmbeddedNamespace("spool", data_directory=data, thresholds=ROOMY) as spool:
+            driver = spool.driver()
+            found = await all_in(driver, QUEUE)
+            await driver.close()
+            return found
+
+    found = [int(body) for body in asyncio.run(reopened())]
+    assert found[: acknowledged + 1] == list(range(acknowledged + 1))
+    assert len(found) <= acknowledged + 2, "at most one that was not acknowledged yet"
+
+
+def whole_lines(text: str) -> list[str]:
+    return text.split("\n")[:-1]

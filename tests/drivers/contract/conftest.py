@@ -2,13 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 
 import pytest
 
 from tests.drivers.contract.drivers import DRIVERS
+from twinbus.clock import AdjustableClock
+from twinbus.drivers.embedded import EmbeddedNamespace
 from twinbus.drivers.port import Driver
 from twinbus.testing import Bus
+from twinbus.testing.background import BackgroundBroker
+
+
+@pytest.fixture
+def servicebus(
+    request: pytest.FixtureRequest, servicebus_broker: BackgroundBroker
+) -> Iterator[Bus]:
+    """A clean namespace: of the tests' broker, or embedded for the driver of that name."""
+    if request.node.callspec.params.get("driver") != "embedded":
+        bus = servicebus_broker.open_bus()
+        yield bus
+        bus.close()
+        return
+    with EmbeddedNamespace("test", clock=AdjustableClock()) as spool:
+        yield Bus(spool._thread, spool._broker, spool._running)  # type: ignore[arg-type]
 
 
 @pytest.fixture(params=DRIVERS)

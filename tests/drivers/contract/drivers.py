@@ -1,6 +1,7 @@
 """Every driver that the contract is tested with: add yours here.
 
-A driver is made from the connection string of a namespace of the broker.
+A driver is made from the connection string of a namespace of the broker. For "embedded" that
+namespace is an EmbeddedNamespace (see conftest.py), with the driver that it gives out.
 """
 
 from __future__ import annotations
@@ -12,4 +13,5 @@ from twinbus.drivers.port import Driver
 
 DRIVERS: dict[str, Callable[[str], Driver]] = {
     "amqp": AmqpDriver.from_connection_string,
+    "embedded": AmqpDriver.from_connection_string,
 }

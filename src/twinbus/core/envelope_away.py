@@ -33,6 +33,7 @@ from twinbus.core.envelope_layout import (
     with_properties,
     without,
 )
+from twinbus.core.envelope_plain import alias_plain
 from twinbus.core.envelope_times import (
     CREATION_TIME,
     EXPIRY_TIME,
@@ -83,16 +84,16 @@ def check_reserved_names(names: Iterable[str | bytes]) -> None:
 
 def check_reserved(encoded: bytes) -> None:
     """The same for an encoded message."""
-    if _RESERVED_HINT in encoded.lower():
+    try:
         buf, stops = outline(encoded)
         _check_keys(buf, stops[3], stops[4])
+    except (DecodeError, IndexError, struct.error) as error:
+        raise _no_message() from error
 
 
 def _check_keys(buf: bytes, start: int, stop: int) -> None:
-    if _RESERVED_HINT in buf[start:stop].lower():
-        check_reserved_names(
-            pair.key for pair in pairs_of(buf, start, stop) if pair.key is not None
-        )
+    if stop > start and _RESERVED_HINT in buf[start:stop].lower():
+        check_reserved_names(pair[0] for pair in pairs_of(buf, start, stop) if pair[0])
 
 
 # --- into the backlog --------------------------------------------------------------------------
@@ -104,6 +105,9 @@ def alias(encoded: bytes, path: str) -> bytes:
     Raises ReservedProperty, and MessageRefused for what the primary would refuse and a backlog
     queue would not notice: an outage must not turn an error of the caller into a lost message.
     """
+    plain = alias_plain(encoded, path)
+    if plain is not None:
+        return plain
     buf, stops, front = _aliased(encoded, path)
     return b"".join((*front, buf[stops[4] :]))
 
@@ -113,7 +117,11 @@ def _aliased(encoded: bytes, path: str) -> tuple[bytes, Stops, list[bytes]]:
     try:
         return _taken_apart(encoded, path)
     except (DecodeError, IndexError, struct.error) as error:
-        raise MessageRefused("the message is not a whole AMQP message", path=path) from error
+        raise _no_message(path) from error
+
+
+def _no_message(path: str = "") -> MessageRefused:
+    return MessageRefused("the message is not a whole AMQP message", path=path)
 
 
 def _taken_apart(encoded: bytes, path: str) -> tuple[bytes, Stops, list[bytes]]:
@@ -128,9 +136,11 @@ def _taken_apart(encoded: bytes, path: str) -> tuple[bytes, Stops, list[bytes]]:
     if len(starts) > GROUP_ID + 1 and buf[starts[GROUP_ID]] != 0x40:
         changes[GROUP_ID] = NULL
         pairs += (_SESSION_KEY, _session_value(buf, starts, path))
-    if header and (ttl_ms := header_at(buf, header_stop).ttl_ms) is not None:
-        header = _header_without_ttl(buf, header_stop)
-        pairs += (_TTL_KEY, _take_ttl(buf, starts, ttl_ms, changes))
+    if header_stop:
+        told = header_at(buf, header_stop)
+        if told.ttl_ms is not None:
+            header = header_section(priority=told.priority, durable=told.durable)
+            pairs += (_TTL_KEY, _take_ttl(buf, starts, told.ttl_ms, changes))
     if SCHEDULED_ANNOTATION in annotations:
         annotations = _take_schedule(buf, delivery_stop, annotations_stop, path, pairs)
     properties = buf[annotations_stop:properties_stop]
@@ -162,13 +172,8 @@ def _session_value(buf: bytes, starts: list[int], path: str) -> bytes:
     return raw
 
 
-def _header_without_ttl(buf: bytes, header_stop: int) -> bytes:
-    header = header_at(buf, header_stop)
-    return header_section(priority=header.priority, durable=header.durable)
-
-
 def _take_ttl(buf: bytes, starts: list[int], ttl_ms: int, changes: dict[int, bytes]) -> bytes:
-    """The alias of the time to live, by the table at the top of this file."""
+    """The alias of the time to live, by the table in envelope_times.py."""
     expires_ms = timestamp_at(buf, starts, EXPIRY_TIME)
     creation_ms = timestamp_at(buf, starts, CREATION_TIME)
     if creation_ms is None:
@@ -189,14 +194,14 @@ def _take_schedule(buf: bytes, start: int, stop: int, path: str, pairs: list[byt
 
     A value that is not a timestamp stays where it is, for the service to refuse.
     """
-    for pair in pairs_of(buf, start, stop):
-        if pair.key == SCHEDULED_ANNOTATION and buf[pair.value_at] == 0x83:
-            at_ms = int.from_bytes(buf[pair.value_at + 1 : pair.stop], "big", signed=True)
+    for key, _, value_at, after in pairs_of(buf, start, stop):
+        if key == SCHEDULED_ANNOTATION and buf[value_at] == 0x83:
+            at_ms = int.from_bytes(buf[value_at + 1 : after], "big", signed=True)
             if not WALL_MS_MIN <= at_ms <= WALL_MS_MAX:
                 raise MessageRefused(
                     "the scheduled enqueue time lies outside the years 1 to 9999", path=path
                 )
-            pairs += (_SCHEDULED_KEY, buf[pair.value_at : pair.stop])
+            pairs += (_SCHEDULED_KEY, buf[value_at:after])
             return without(MESSAGE_ANNOTATIONS, buf, start, stop, _SCHEDULED_ONLY)
     return buf[start:stop]
 
@@ -222,7 +227,8 @@ def overhead_bytes_max(path: str) -> int:
     and a null where it was), 26 for a time to live, 1 for a schedule, whose names differ by one.
     332 bytes for the longest path.
     """
-    return 67 + len(encode_value(path))
+    size = len(path.encode())
+    return size + (69 if size < 256 else 72)
 
 
 def check_fits(encoded: bytes, path: str, limit_bytes: int) -> None:

@@ -19,6 +19,7 @@ from twinbus.amqp.scan import APPLICATION_PROPERTIES, DELIVERY_ANNOTATIONS, MESS
 from twinbus.amqp.types import Long, Symbol, Timestamp
 from twinbus.core.envelope_layout import (
     Pair,
+    Stops,
     map_section,
     outline,
     pairs_of,
@@ -26,6 +27,7 @@ from twinbus.core.envelope_layout import (
     with_properties,
     without,
 )
+from twinbus.core.envelope_plain import bare_start, restore_plain
 from twinbus.core.envelope_times import (
     CREATION_TIME,
     EXPIRY_TIME,
@@ -107,26 +109,30 @@ def restore(
     ``now_ms`` and ``enqueued_at_ms`` count for policies other than RESTART. Raises EnvelopeError
     for a message that can never be brought home.
     """
+    bare_at = bare_start(encoded)
     try:
-        return _restored(encoded, now_ms, enqueued_at_ms, ttl_policy)
+        if bare_at and (plain := restore_plain(encoded, bare_at)):
+            return Restored(*plain)
+        return _restored(encoded, bare_at, now_ms, enqueued_at_ms, ttl_policy)
     except DecodeError as error:
         raise malformed(error.description) from error
-    except (IndexError, struct.error) as error:
-        raise malformed("its bytes end too soon.") from error
+    except (IndexError, UnicodeDecodeError, struct.error) as error:
+        raise malformed("its bytes end too soon, or are no text.") from error
 
 
 def _restored(
-    encoded: bytes, now_ms: int, enqueued_at_ms: int | None, ttl_policy: TtlPolicy
+    encoded: bytes, bare_at: int, now_ms: int, enqueued_at_ms: int | None, ttl_policy: TtlPolicy
 ) -> Restored:
-    buf, stops = outline(encoded)
-    header_stop, delivery_stop, annotations_stop, properties_stop, stop = stops
+    buf, stops = outline(encoded, bare_at)
+    _, _, annotations_stop, properties_stop, stop = stops
     found, application_properties = _take_aliases(buf, properties_stop, stop)
-    path = read_path(found.get(PATH))
+    path = read_path(found[PATH])
     starts = property_starts(buf, annotations_stop, properties_stop)
-    changes: dict[int, bytes] = {}
+    properties = buf[annotations_stop:properties_stop]
     session_id = _group_id(buf, starts)
     ttl_ms = scheduled_ms = None
     if len(found) > 1:
+        changes: dict[int, bytes] = {}
         if SESSION_ID in found:
             session_id = read_session_id(found[SESSION_ID])
             changes[GROUP_ID] = encode_value(session_id)
@@ -137,18 +143,27 @@ def _restored(
             waited_ms = _waited_ms(now_ms, enqueued_at_ms, scheduled_ms)
             ttl_ms = _ttl_left_ms(ttl_ms, waited_ms, ttl_policy)
             _put_times(buf, starts, ttl_ms, type(found[TIME_TO_LIVE]), now_ms, changes)
-    properties = buf[annotations_stop:properties_stop]
-    if changes:
-        properties = with_properties(buf, starts, changes)
-    front = (
-        _restored_header(buf, header_stop, ttl_ms),
-        without(DELIVERY_ANNOTATIONS, buf, header_stop, delivery_stop, _BROKER_ANNOTATIONS),
-        _restored_annotations(buf, delivery_stop, annotations_stop, scheduled_ms),
-        properties,
-        application_properties,
-        buf[stop:],
-    )
-    return Restored(path, b"".join(front), session_id, _message_id(buf, starts))
+        if changes:
+            properties = with_properties(buf, starts, changes)
+    front = _restored_front(buf, stops, bool(bare_at), ttl_ms, scheduled_ms)
+    whole = b"".join((*front, properties, application_properties, buf[stop:]))
+    return Restored(path, whole, session_id, _message_id(buf, starts))
+
+
+def _restored_front(
+    buf: bytes, stops: Stops, is_usual: bool, ttl_ms: int | None, scheduled_ms: int | None
+) -> tuple[bytes, ...]:
+    """Header, delivery and message annotations; of a usual front nothing is kept."""
+    header_stop, delivery_stop, annotations_stop = stops[:3]
+    if not is_usual:
+        return (
+            _restored_header(_priority_at(buf, header_stop), ttl_ms),
+            without(DELIVERY_ANNOTATIONS, buf, header_stop, delivery_stop, _BROKER_ANNOTATIONS),
+            _restored_annotations(buf, delivery_stop, annotations_stop, scheduled_ms),
+        )
+    if ttl_ms is None and scheduled_ms is None:
+        return ()
+    return _restored_header(None, ttl_ms), _restored_annotations(buf, 0, 0, scheduled_ms)
 
 
 def _take_aliases(buf: bytes, start: int, stop: int) -> tuple[dict[str, Any], bytes]:
@@ -156,24 +171,29 @@ def _take_aliases(buf: bytes, start: int, stop: int) -> tuple[dict[str, Any], by
     found: dict[str, Any] = {}
     kept: list[bytes] = []
     for pair in pairs_of(buf, start, stop):
-        key = pair.key
+        key = pair[0]
         if key is None or key.lower() not in _RESERVED:
-            kept.append(buf[pair.start : pair.stop])
-            continue
-        _take(buf, pair, found)
+            kept.append(buf[pair[1] : pair[3]])
+        else:
+            _take(buf, key, pair, found)
     if PATH not in found:
         raise no_destination()
     return found, map_section(APPLICATION_PROPERTIES, len(kept), b"".join(kept))
 
 
-def _take(buf: bytes, pair: Pair, found: dict[str, Any]) -> None:
-    assert pair.key is not None
-    name = pair.key.decode()
+def _take(buf: bytes, key: bytes, pair: Pair, found: dict[str, Any]) -> None:
+    name = key.decode()
     if name not in RESERVED_NAMES:
-        raise misspelt(pair.key)
+        raise misspelt(key)
     if name in found:
         raise malformed(f"it has {name} twice.")
-    found[name] = decode_value(buf, pair.value_at, pair.stop, Budget())[0]
+    found[name] = _value_at(buf, pair[2], pair[3])
+
+
+def _value_at(buf: bytes, start: int, stop: int) -> Any:
+    if buf[start] == 0xA1:  # A short text, as nearly always.
+        return buf[start + 2 : stop].decode()
+    return decode_value(buf, start, stop, Budget())[0]
 
 
 def _waited_ms(now_ms: int, enqueued_at_ms: int | None, scheduled_ms: int | None) -> int:
@@ -198,7 +218,7 @@ def _ttl_left_ms(ttl_ms: int, waited_ms: int, ttl_policy: TtlPolicy) -> int:
 def _put_times(
     buf: bytes, starts: list[int], ttl_ms: int, kind: type, now_ms: int, changes: dict[int, bytes]
 ) -> None:
-    """The times that go with a time to live, by the table at the top of this file."""
+    """The times that go with a time to live, by the table in envelope_times.py."""
     creation_ms = timestamp_at(buf, starts, CREATION_TIME)
     if timestamp_at(buf, starts, EXPIRY_TIME) is not None and ttl_ms <= TTL_MS_UNSPECIFIED:
         return
@@ -212,9 +232,8 @@ def _put_times(
     changes[EXPIRY_TIME] = encode_value(Timestamp(expiry_ms(creation_ms, ttl_ms)))
 
 
-def _restored_header(buf: bytes, header_stop: int, ttl_ms: int | None) -> bytes:
+def _restored_header(priority: int | None, ttl_ms: int | None) -> bytes:
     """Priority and time to live. Service Bus stores every message, so durable need not be said."""
-    priority = _priority_at(buf, header_stop)
     if ttl_ms is not None:
         ttl_ms = min(ttl_ms, TTL_MS_UNSPECIFIED)
     return header_section(
@@ -241,11 +260,11 @@ def _restored_annotations(buf: bytes, start: int, stop: int, scheduled_ms: int |
 def _group_id(buf: bytes, starts: list[int]) -> str | None:
     if len(starts) <= GROUP_ID + 1 or buf[starts[GROUP_ID]] == 0x40:
         return None
-    return str(decode_value(buf, starts[GROUP_ID], starts[GROUP_ID + 1], Budget())[0])
+    return str(_value_at(buf, starts[GROUP_ID], starts[GROUP_ID + 1]))
 
 
 def _message_id(buf: bytes, starts: list[int]) -> str | None:
     if len(starts) < 2 or buf[starts[MESSAGE_ID]] == 0x40:
         return None
-    value = decode_value(buf, starts[MESSAGE_ID], starts[MESSAGE_ID + 1], Budget())[0]
+    value = _value_at(buf, starts[MESSAGE_ID], starts[MESSAGE_ID + 1])
     return value.hex() if isinstance(value, bytes) else str(value)

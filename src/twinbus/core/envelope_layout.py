@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from itertools import pairwise
 from struct import Struct
-from typing import Final, NamedTuple, TypeAlias
+from typing import Final, TypeAlias
 
 from twinbus.amqp.errors import DecodeError
 from twinbus.amqp.limits import Budget
@@ -39,6 +39,7 @@ _CODES: Final = (
     APPLICATION_PROPERTIES,
 )
 _HEADS: Final = tuple(bytes((0x00, 0x53, code)) for code in _CODES)
+_BARE_HEADS: Final = _HEADS[3:]
 # What may follow the application properties: body, footer, and the delivery annotations that the
 # Azure SDK writes last of all.
 _REST_CODES: Final = b"\x75\x76\x77\x78\x71"
@@ -49,16 +50,17 @@ _COUNTED32: Final = Struct(">BII").pack
 _SIZE_COUNT: Final = Struct(">II").unpack_from
 
 
-def outline(encoded: bytes) -> tuple[bytes, Stops]:
+def outline(encoded: bytes, bare_at: int = 0) -> tuple[bytes, Stops]:
     """The message, and where its first five sections end.
 
     The message that comes back is the one that went in, unless a section has a descriptor of an
-    unusual form: then it has the usual one.
+    unusual form: then it has the usual one. With ``bare_at``, where the properties begin, all
+    that stands before is taken for one header.
     """
-    stops = _stops(encoded)
+    stops = _stops(encoded, bare_at)
     if not _is_rest(encoded, stops[4]):
-        encoded = _with_usual_heads(encoded)
-        stops = _stops(encoded)
+        encoded = encoded[:bare_at] + _with_usual_heads(encoded[bare_at:])
+        stops = _stops(encoded, bare_at)
         if not _is_rest(encoded, stops[4]):
             raise DecodeError("the sections of a message are in a wrong order. Send them in order.")
     return encoded, stops
@@ -68,10 +70,9 @@ def _is_rest(buf: bytes, pos: int) -> bool:
     return pos == len(buf) or (buf[pos : pos + 2] == b"\x00\x53" and buf[pos + 2] in _REST_CODES)
 
 
-def _stops(buf: bytes) -> Stops:
-    stops = []
-    pos = 0
-    for head in _HEADS:
+def _stops(buf: bytes, pos: int) -> Stops:
+    stops = [pos, pos, pos] if pos else []
+    for head in _BARE_HEADS if pos else _HEADS:
         if buf.startswith(head, pos):
             code = buf[pos + 3]
             if code == 0xC0 or code == 0xC1:
@@ -102,7 +103,8 @@ def _with_usual_heads(buf: bytes) -> bytes:
 # --- single values -----------------------------------------------------------------------------
 
 # AMQP 1.0 section 1.2: the upper half of a constructor says how wide what follows is.
-_WIDTHS: Final = (0, 0, 0, 0, 1, 2, 3, 5, 9, 17)
+_WIDTHS: Final = (0, 0, 0, 0, 1, 2, 3, 5, 9, 17, 0, 0, 0, 0, 0, 0)
+"""The whole size of a value by that half; 0 where the bytes that follow say it."""
 
 
 def after_value(buf: bytes, pos: int) -> int:
@@ -110,7 +112,7 @@ def after_value(buf: bytes, pos: int) -> int:
     while buf[pos] == 0x00:  # A descriptor, then what it describes.
         pos = after_value(buf, pos + 1) if buf[pos + 1] else _nested_descriptor()
     kind = buf[pos] >> 4
-    if 4 <= kind <= 9:
+    if _WIDTHS[kind]:
         return pos + _WIDTHS[kind]
     if kind in (0xA, 0xC, 0xE):
         return pos + 2 + buf[pos + 1]
@@ -145,14 +147,9 @@ def inside(buf: bytes, pos: int) -> tuple[int, int]:
 # --- maps --------------------------------------------------------------------------------------
 
 
-class Pair(NamedTuple):
-    """One entry of a map."""
-
-    key: bytes | None
-    """A string's or symbol's characters; None for any other key."""
-    start: int
-    value_at: int
-    stop: int
+Pair: TypeAlias = tuple[bytes | None, int, int, int]
+"""(key, where the pair begins, where its value does, where it ends). The key is the characters of
+a string or symbol, and None for any other."""
 
 
 def pairs_of(buf: bytes, start: int, stop: int) -> list[Pair]:
@@ -162,24 +159,23 @@ def pairs_of(buf: bytes, start: int, stop: int) -> list[Pair]:
     count, pos = inside(buf, start + SECTION_HEAD_BYTES)
     if count & 1 or count > stop - pos:
         raise DecodeError("a map has a wrong number of elements. Correct its count.")
-    pairs = []
+    pairs: list[Pair] = []
     for _ in range(count >> 1):
-        key, value_at = _key_at(buf, pos)
-        after = after_value(buf, value_at)
-        pairs.append(Pair(key, pos, value_at, after))
+        code = buf[pos]
+        if code == 0xA1 or code == 0xA3:
+            value_at = pos + 2 + buf[pos + 1]
+            key: bytes | None = buf[pos + 2 : value_at]
+        else:
+            value_at = after_value(buf, pos)
+            key = buf[pos + 5 : value_at] if code == 0xB1 or code == 0xB3 else None
+        after = value_at + _WIDTHS[buf[value_at] >> 4]
+        if after == value_at:
+            after = after_value(buf, value_at)
+        pairs.append((key, pos, value_at, after))
         pos = after
     if pos != stop:
         raise DecodeError("the size of a map differs from its elements. Correct its size.")
     return pairs
-
-
-def _key_at(buf: bytes, pos: int) -> tuple[bytes | None, int]:
-    code = buf[pos]
-    if code == 0xA1 or code == 0xA3:
-        after = pos + 2 + buf[pos + 1]
-        return buf[pos + 2 : after], after
-    after = after_value(buf, pos)
-    return (buf[pos + 5 : after] if code in (0xB1, 0xB3) else None), after
 
 
 def map_section(code: int, count: int, pairs: bytes) -> bytes:
@@ -193,8 +189,9 @@ def without(
     code: int, buf: bytes, start: int, stop: int, names: frozenset[bytes], added: bytes = b""
 ) -> bytes:
     """The map section in ``buf[start:stop]`` without some entries, perhaps with one more."""
-    pairs = pairs_of(buf, start, stop)
-    kept = [buf[pair.start : pair.stop] for pair in pairs if pair.key not in names]
+    kept = [
+        buf[first:after] for key, first, _, after in pairs_of(buf, start, stop) if key not in names
+    ]
     if added:
         kept.append(added)
     return map_section(code, len(kept), b"".join(kept))
@@ -219,7 +216,13 @@ def property_starts(buf: bytes, start: int, stop: int) -> list[int]:
             pos = stop
             break
         starts.append(pos)
-        pos = after_value(buf, pos)
+        code = buf[pos]
+        if code == 0xA1 or code == 0xA3:
+            pos += 2 + buf[pos + 1]
+        elif code == 0x40:
+            pos += 1
+        else:
+            pos = after_value(buf, pos)
     if pos != stop:
         raise DecodeError("the size of the properties differs from its fields. Correct its size.")
     starts.append(stop)

@@ -1,0 +1,91 @@
+"""The short way through the envelope gives what the general way gives."""
+
+from __future__ import annotations
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.core.roundtrip import as_delivered
+from twinbus.amqp.message import AmqpValue, Message
+from twinbus.amqp.properties import Properties
+from twinbus.core import envelope_away, envelope_home
+from twinbus.core.envelope import Restored, TtlPolicy, alias, restore
+from twinbus.core.envelope_plain import alias_plain, bare_start, restore_plain
+from twinbus.service_errors import EnvelopeError
+
+PLAIN = Message(properties=Properties(message_id="m" * 36), body=b"x" * 1_024).encode()
+
+near_plain = st.builds(
+    lambda message_id, subject, body: Message(
+        properties=Properties(message_id=message_id, subject=subject), body=body
+    ).encode(),
+    st.sampled_from(["m-1", "é", "@@@", "", "m" * 128, None, b"\x40"]),
+    st.sampled_from([None, None, "about"]),
+    st.binary(max_size=300) | st.just(AmqpValue("text")),
+)
+paths = st.sampled_from(["o", "orders", "p" * 236, "p" * 237, "p" * 255, "p" * 256, "@"])
+
+
+def generally_aliased(encoded: bytes, path: str) -> bytes:
+    buf, stops, front = envelope_away._aliased(encoded, path)
+    return b"".join((*front, buf[stops[4] :]))
+
+
+def generally_restored(encoded: bytes) -> Restored:
+    return envelope_home._restored(encoded, 0, 0, None, TtlPolicy.RESTART)
+
+
+def outcome(encoded: bytes) -> Restored | None:
+    try:
+        return restore(encoded, now_ms=0)
+    except EnvelopeError:
+        return None
+
+
+def test_a_plain_message_takes_the_short_way() -> None:
+    """P12: otherwise the tests below prove nothing."""
+    assert alias_plain(PLAIN, "orders") is not None
+    delivered = as_delivered(alias(PLAIN, "orders"))
+    assert restore_plain(delivered, bare_start(delivered)) is not None
+
+
+@settings(deadline=None)
+@given(message=near_plain, path=paths)
+def test_both_ways_agree(message: bytes, path: str) -> None:
+    """P12: short or general, the copy and the restored message are the same."""
+    aliased = alias(message, path)
+    assert aliased == generally_aliased(message, path)
+
+    delivered = as_delivered(aliased)
+    assert restore(delivered, now_ms=0) == generally_restored(delivered)
+
+
+@settings(deadline=None, max_examples=400)
+@given(data=st.data())
+def test_both_ways_agree_about_damage(data: st.DataObject) -> None:
+    """Y4: what the general way refuses does not slip through the short one."""
+    delivered = as_delivered(alias(PLAIN, "orders"))
+    bare_at = bare_start(delivered)
+    place = data.draw(st.integers(bare_at, bare_at + 90))
+    byte = data.draw(st.integers(0, 255))
+    damaged = delivered[:place] + bytes((byte,)) + delivered[place + 1 :]
+
+    try:
+        expected = generally_restored(damaged)
+    except Exception:
+        assert outcome(damaged) is None
+    else:
+        assert outcome(damaged) == expected
+
+
+@settings(deadline=None, max_examples=400)
+@given(data=st.data())
+def test_whatever_the_bytes_are_there_is_a_message_or_a_reason(data: st.DataObject) -> None:
+    """Y4: no damage raises anything but an EnvelopeError."""
+    delivered = bytearray(as_delivered(alias(PLAIN, "orders"))[: data.draw(st.integers(0, 300))])
+    for _ in range(data.draw(st.integers(0, 6))):
+        if delivered:
+            place = data.draw(st.integers(0, len(delivered) - 1))
+            delivered[place] = data.draw(st.sampled_from(b"\x00\x40\x45\x53\x74\xa1\xc1\xd1\xff"))
+
+    outcome(bytes(delivered))

@@ -16,6 +16,7 @@ from typing import Final
 from twinbus.drivers.amqp.attempts import Attempt
 from twinbus.drivers.amqp.line import Line
 from twinbus.drivers.amqp.nodes import TokenNode
+from twinbus.drivers.amqp.patience import in_time
 from twinbus.drivers.credentials import Credential
 from twinbus.service_errors import ServiceError
 
@@ -24,6 +25,7 @@ logger = logging.getLogger("twinbus.drivers")
 # Of an hour's token the last twelve minutes are left for trouble with the token service.
 RENEW_AT_SHARE: Final = 0.8
 RENEW_RETRY_S: Final = 15.0
+RENEW_TIMEOUT_S: Final = 60.0
 # A token that expires sooner is shown again at this pace, not faster.
 RENEW_PERIOD_S_MIN: Final = 1.0
 
@@ -40,12 +42,13 @@ class Authority:
         self._node: TokenNode | None = None
         self._opening: Attempt[TokenNode] = Attempt()
         self._showing: dict[str, Attempt[None]] = {}
-        self._renewals: dict[str, asyncio.TimerHandle | asyncio.Task[None] | None] = {}
-        """By path that was admitted; None when its token is good for ever."""
+        self._good_until_s: dict[str, float] = {}
+        """By path: Unix time, because a machine that slept has missed its timers."""
+        self._renewals: dict[str, asyncio.TimerHandle | asyncio.Task[None]] = {}
 
     async def admit(self, path: str) -> None:
         """Return once the service knows who we are as far as ``path`` is concerned."""
-        if path not in self._renewals:
+        if self._good_until_s.get(path, 0) <= time.time():
             showing = self._showing.setdefault(path, Attempt())
             await showing.result(partial(self._show, path))
 
@@ -58,7 +61,12 @@ class Authority:
             node = await self._opening.result(self._open_node)
         await node.show(path=path, audience=audience, text=token.text, kind=_KINDS[token.kind])
         self._showing.pop(path, None)
+        self._good_until_s[path] = token.expires_s
         self._renew_later(path, (token.expires_s - began_s) * RENEW_AT_SHARE)
+
+    def forget(self, path: str) -> None:
+        """The service refused us all the same: the next link shows a new token."""
+        self._good_until_s.pop(path, None)
 
     async def _open_node(self) -> TokenNode:
         node = TokenNode(self._line)
@@ -69,12 +77,13 @@ class Authority:
     # -- renewal --------------------------------------------------------------------------
 
     def _renew_later(self, path: str, in_s: float) -> None:
-        if in_s == float("inf"):
-            self._renewals[path] = None
-            return
-        loop = asyncio.get_running_loop()
-        delay_s = max(RENEW_PERIOD_S_MIN, in_s)
-        self._renewals[path] = loop.call_later(delay_s, self._renew, path)
+        known = self._renewals.pop(path, None)
+        if isinstance(known, asyncio.TimerHandle):
+            known.cancel()
+        if self._line.loss is None and in_s != float("inf"):
+            loop = asyncio.get_running_loop()
+            delay_s = max(RENEW_PERIOD_S_MIN, in_s)
+            self._renewals[path] = loop.call_later(delay_s, self._renew, path)
 
     def _renew(self, path: str) -> None:
         if self._line.loss is None and any(end.path == path for end in self._line.ends):
@@ -82,10 +91,12 @@ class Authority:
         else:
             # Whoever needs it next shows a new one.
             self._renewals.pop(path, None)
+            self.forget(path)
 
     async def _renewed(self, path: str) -> None:
         try:
-            await self._show(path)
+            async with in_time(RENEW_TIMEOUT_S, path=path, doing="showing a token for"):
+                await self._show(path)
         except ServiceError as error:
             if self._line.loss is not None:
                 return
@@ -95,6 +106,5 @@ class Authority:
     def close(self) -> None:
         """The line is gone: nothing is renewed any more."""
         for renewal in self._renewals.values():
-            if renewal is not None:
-                renewal.cancel()
+            renewal.cancel()
         self._renewals.clear()

@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import ssl
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 from uuid import uuid4
 
 from twinbus.amqp.connection import Connection, ConnectionOptions, Role
@@ -43,8 +43,10 @@ from twinbus.service_errors import CommunicationError
 if TYPE_CHECKING:
     from twinbus.drivers.amqp.ends import End
 
-# Sessions on one connection; the broker and Service Bus both allow more than that.
-SESSIONS_PER_LINE_MAX: Final = 200
+# Links on one connection; the broker and Service Bus both allow more sessions than that, and some
+# are left for requests.
+LINKS_PER_LINE_MAX: Final = 200
+SHARE_FOR_LINKS: Final = 0.75
 # Bytes that wait in the socket's buffer before senders are asked to wait: some batches' worth.
 WRITE_BUFFER_BYTES_MAX: Final = 1 << 20
 # A line that said nothing for so long may have been closed behind our back.
@@ -94,13 +96,14 @@ class Line(asyncio.Protocol):
 
     @property
     def has_room(self) -> bool:
-        return len(self._channels_in_use()) < self._channel_count_max
+        """Whether one more link may come here."""
+        allowed = max(1, int(self._channel_count_max * SHARE_FOR_LINKS))
+        return len(self._channels_in_use()) < min(LINKS_PER_LINE_MAX, allowed)
 
     @property
     def _channel_count_max(self) -> int:
         remote = self._engine.remote_open
-        allowed = 1 if remote is None else remote.channel_max + 1
-        return min(SESSIONS_PER_LINE_MAX, allowed)
+        return 1 if remote is None else remote.channel_max + 1
 
     def _channels_in_use(self) -> set[int]:
         # A session that we ended is there until the peer has ended it too.
@@ -112,6 +115,10 @@ class Line(asyncio.Protocol):
         if self.loss is not None:
             raise self.loss.error(end.path, was_sent=False)
         used = self._channels_in_use()
+        if len(used) >= self._channel_count_max:
+            raise CommunicationError(
+                f"{self.endpoint.address} allows no more sessions", path=end.path, was_sent=False
+            )
         channel = next(number for number in range(len(used) + 1) if number not in used)
         session = self._engine.begin_session(channel)
         self._begun_channels.add(channel)
@@ -159,9 +166,9 @@ class Line(asyncio.Protocol):
     # -- the socket -----------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
-        transport.set_write_buffer_limits(high=WRITE_BUFFER_BYTES_MAX)
+        # Not checked: the transports of uvloop are no children of asyncio's.
+        self._transport = cast(asyncio.Transport, transport)
+        self._transport.set_write_buffer_limits(high=WRITE_BUFFER_BYTES_MAX)
         self._flush()
 
     def data_received(self, data: bytes) -> None:

@@ -71,6 +71,19 @@ class Namespace:
                 return trunk
         return await self._opening.result(self._open)
 
+    async def admitted(self, path: str) -> Trunk:
+        """A connection with room, on which the service knows who we are (for ``path``)."""
+        while True:
+            trunk = await self.trunk()
+            await trunk.authority.admit(path)
+            if trunk.line.is_usable and trunk.line.has_room:
+                return trunk
+
+    def suspect(self, since_s: float) -> None:
+        """A call had no answer: whatever was silent since is not used for others."""
+        for trunk in self._trunks:
+            trunk.line.suspect(since_s)
+
     async def _open(self) -> Trunk:
         line = await open_line(self.endpoint, self._options, self._context)
         trunk = Trunk(line, self._credential)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Final
 
@@ -14,12 +14,21 @@ OPEN_TIMEOUT_S: Final = 10.0
 
 
 @asynccontextmanager
-async def in_time(timeout_s: float, *, path: str, doing: str) -> AsyncIterator[None]:
-    """What takes longer ends with OperationTimeout."""
+async def in_time(
+    timeout_s: float,
+    *,
+    path: str,
+    doing: str,
+    on_timeout: Callable[[float], None] | None = None,
+) -> AsyncIterator[None]:
+    """What takes longer ends with OperationTimeout; ``on_timeout`` is told when it had begun."""
+    began_s = asyncio.get_running_loop().time()
     try:
         async with asyncio.timeout(timeout_s):
             yield
     except TimeoutError:
+        if on_timeout is not None:
+            on_timeout(began_s)
         raise timed_out(timeout_s, path=path, doing=doing) from None
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from contextlib import AbstractAsyncContextManager
 from typing import Any, Final
 from uuid import UUID, uuid4
 
@@ -33,11 +34,13 @@ from twinbus.drivers.amqp.settling import (
 )
 from twinbus.drivers.port import NextSession, ReceiveMode
 from twinbus.service_errors import (
+    AccessRefused,
     CommunicationError,
     LinkDetached,
     MessageRefused,
     OperationTimeout,
     ServiceError,
+    ServiceInternalError,
 )
 
 _LONG: Final = 0x81
@@ -134,10 +137,12 @@ class AmqpReceiver:
             raise timed_out(
                 timeout_s, path=self.path, doing="opening a link from", was_sent=False
             ) from None
+        except ServiceError as error:
+            error.path = error.path or self.path
+            raise
 
     async def _open(self, wait_s: float) -> ReceivingEnd:
-        trunk = await self._namespace.trunk()
-        await trunk.authority.admit(self.path)
+        trunk = await self._namespace.admitted(self.path)
         end = ReceivingEnd(
             trunk.line,
             self.path,
@@ -149,7 +154,11 @@ class AmqpReceiver:
             if self._has_session
             else None,
         )
-        await end.attached()
+        try:
+            await end.attached()
+        except AccessRefused:
+            trunk.authority.forget(self.path)
+            raise
         if self._has_session:
             self.session_id = end.session_id
         old, self._end, self._trunk = self._end, end, trunk
@@ -185,7 +194,7 @@ class AmqpReceiver:
                 on_links.setdefault(end, {})[delivery_id] = message
             else:
                 by_token.append(message)
-        async with in_time(timeout_s, path=self.path, doing="settling messages of"):
+        async with self._in_time(timeout_s, "settling messages of"):
             lost = []
             for end, by_id in on_links.items():
                 lost += await self._settle_on(end, by_id, decision)
@@ -227,7 +236,7 @@ class AmqpReceiver:
             else:
                 await self._request("renew-lock", {"lock-tokens": tokens_of(some)}, timeout_s)
 
-        async with in_time(timeout_s, path=self.path, doing="renewing locks of"):
+        async with self._in_time(timeout_s, "renewing locks of"):
             if self._has_session and messages:
                 return list(messages) if await lost_of(messages[:1], ask) else []
             return await lost_of(messages, ask)
@@ -238,7 +247,7 @@ class AmqpReceiver:
         self, count_max: int, *, from_sequence: int = 1, timeout_s: float
     ) -> list[Delivered]:
         body = {"from-sequence-number": Long(from_sequence), "message-count": Int(count_max)}
-        async with in_time(timeout_s, path=self.path, doing="peeking into"):
+        async with self._in_time(timeout_s, "peeking into"):
             answer = await self._request("peek-message", body, timeout_s)
         return self._listed(answer)
 
@@ -249,7 +258,7 @@ class AmqpReceiver:
             "sequence-numbers": Array.of(_LONG, [Long(each) for each in sequence_numbers]),
             "receiver-settle-mode": UInt(0 if self._deletes else 1),
         }
-        async with in_time(timeout_s, path=self.path, doing="receiving from"):
+        async with self._in_time(timeout_s, "receiving from"):
             answer = await self._request("receive-by-sequence-number", body, timeout_s)
         return self._listed(answer)
 
@@ -257,8 +266,11 @@ class AmqpReceiver:
         reader = FactReader()
         return [self._listed_one(reader, each) for each in answer.get("messages") or []]
 
-    def _listed_one(self, reader: FactReader, entry: dict[str, Any]) -> Delivered:
-        encoded, token = bytes(entry["message"]), entry.get("lock-token")
+    def _listed_one(self, reader: FactReader, entry: Any) -> Delivered:
+        encoded = entry.get("message") if isinstance(entry, dict) else None
+        if not isinstance(encoded, bytes):
+            raise ServiceInternalError("the answer holds no messages", path=self.path)
+        token = entry.get("lock-token")
         number, enqueued_ms, until_ms, count = reader.read(encoded)
         return Delivered(
             path=self.path,
@@ -269,6 +281,10 @@ class AmqpReceiver:
             delivery_count=count,
             lock_token=token.bytes_le if isinstance(token, UUID) and not self._deletes else b"",
         )
+
+    def _in_time(self, timeout_s: float, doing: str) -> AbstractAsyncContextManager[None]:
+        suspect = self._namespace.suspect
+        return in_time(timeout_s, path=self.path, doing=doing, on_timeout=suspect)
 
     async def _request(
         self, operation: str, body: dict[str, Any], timeout_s: float

@@ -26,9 +26,12 @@ from twinbus.drivers.amqp.ends import FIRST, SECOND, SETTLED, UNSETTLED, End
 from twinbus.drivers.amqp.facts import FactReader
 from twinbus.drivers.amqp.line import CLOSE_TIMEOUT_S, Line
 from twinbus.drivers.amqp.refusals import Loss, refusal
+from twinbus.service_errors import ServiceInternalError
 
 _WRAP: Final = 0xFFFFFFFF
 
+# Messages without credit may be on their way for a good reason once; a flood of them fills memory.
+SURPLUS_MAX: Final = 1_000
 # For the service to give back what is left of our credit. If it does not, the link is of no use.
 DRAIN_TIMEOUT_S: Final = 5.0
 
@@ -111,10 +114,13 @@ class ReceivingEnd(End):
     def on_delivery(self, event: DeliveryReceived) -> None:
         self._arrived.append((event.delivery_id, event.tag, event.payload))
         self._tell_arrival()
+        if self.link.credit < -SURPLUS_MAX:
+            self.lost(Loss(ServiceInternalError, f"{self.path!r} sent more than it was asked for"))
+            self.close()
 
     def on_deliveries(self, event: DeliveriesReceived) -> None:
         first, count = event.first_id, len(event.payloads)
-        if first + count > _WRAP:
+        if first + count > _WRAP or self.link.credit < 0:
             super().on_deliveries(event)
             return
         ids = range(first, first + count)
@@ -151,6 +157,10 @@ class ReceivingEnd(End):
                 await self._arrival
         except TimeoutError:
             pass
+        except asyncio.CancelledError:
+            if not self._prefetch:
+                self._begin_drain()  # Nobody waits for what would come.
+            raise
         finally:
             self._arrival = None
 
@@ -162,18 +172,20 @@ class ReceivingEnd(End):
 
     async def _drain(self, timeout_s: float = DRAIN_TIMEOUT_S) -> None:
         """Have no credit outstanding; whatever was on its way has arrived then."""
-        if self.loss is not None or not (self.link.credit > 0 or self.link.is_draining):
-            return
-        if not self.link.is_draining:
-            self.link.drain()
-            self.line.wants_flush()
+        self._begin_drain()
         if self._drained is None:
-            self._drained = self._loop.create_future()
+            return
         try:
             async with asyncio.timeout(timeout_s):
                 await asyncio.shield(self._drained)
         except TimeoutError:
             self.close()
+
+    def _begin_drain(self) -> None:
+        if self.loss is None and self.link.credit > 0 and self._drained is None:
+            self.link.drain()
+            self.line.wants_flush()
+            self._drained = self._loop.create_future()
 
     def on_drained(self) -> None:
         drained, self._drained = self._drained, None

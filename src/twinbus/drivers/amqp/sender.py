@@ -22,7 +22,13 @@ from twinbus.drivers.amqp.patience import in_time, timed_out
 from twinbus.drivers.amqp.refusals import closed_by_us
 from twinbus.drivers.amqp.sending import NeverLeft, SendingEnd
 from twinbus.drivers.port import LinkFacts
-from twinbus.service_errors import MessageRefused, MessageTooLarge, ServiceError
+from twinbus.service_errors import (
+    AccessRefused,
+    MessageRefused,
+    MessageTooLarge,
+    ServiceError,
+    ServiceInternalError,
+)
 
 _LONG: Final = 0x81
 
@@ -75,7 +81,7 @@ class AmqpSender:
         try:
             await outgoing.future
         except TimeoutError:
-            end.line.suspect(began_s)
+            self._namespace.suspect(began_s)
             was_sent = end.has_left(outgoing)
             raise timed_out(
                 timeout_s, path=self.path, doing="sending to", was_sent=was_sent
@@ -119,12 +125,18 @@ class AmqpSender:
             raise timed_out(
                 timeout_s, path=self.path, doing="opening a link to", was_sent=False
             ) from None
+        except ServiceError as error:
+            error.path = error.path or self.path
+            raise
 
     async def _open(self) -> SendingEnd:
-        trunk = await self._namespace.trunk()
-        await trunk.authority.admit(self.path)
+        trunk = await self._namespace.admitted(self.path)
         end = SendingEnd(trunk.line, self.path, f"sender-{uuid4()}")
-        await end.attached()
+        try:
+            await end.attached()
+        except AccessRefused:
+            trunk.authority.forget(self.path)
+            raise
         old, self._end = self._end, end
         if old is not None:
             old.close_when_idle()
@@ -136,7 +148,9 @@ class AmqpSender:
         messages = [_entry(parcel.encoded) for parcel in parcels]
         answer = await self._request("schedule-message", {"messages": messages}, timeout_s)
         numbers = answer.get("sequence-numbers")
-        return [int(each) for each in numbers.items] if isinstance(numbers, Array) else []
+        if not isinstance(numbers, Array) or len(numbers.items) != len(parcels):
+            raise ServiceInternalError("the answer has no sequence numbers", path=self.path)
+        return [int(each) for each in numbers.items]
 
     async def cancel_scheduled(self, sequence_numbers: Sequence[int], *, timeout_s: float) -> None:
         numbers = Array.of(_LONG, [Long(each) for each in sequence_numbers])
@@ -148,7 +162,9 @@ class AmqpSender:
     ) -> dict[str, Any]:
         if self._is_closed:
             raise self._closed()
-        async with in_time(timeout_s, path=self.path, doing=f"the request {operation} to"):
+        doing = f"the request {operation} to"
+        suspect = self._namespace.suspect
+        async with in_time(timeout_s, path=self.path, doing=doing, on_timeout=suspect):
             trunk = await self._namespace.trunk()
             node = await trunk.management(self.path)
             return await node.request(operation, body, timeout_s=timeout_s)

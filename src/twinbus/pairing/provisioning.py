@@ -12,9 +12,9 @@ Rule 3: somebody else may be doing the same at this moment: "exists already" is 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Final, Protocol, TypeVar
+from typing import Final, Protocol
 
 from twinbus.drivers.management import QueueProperties
 from twinbus.drivers.port import Driver
@@ -26,6 +26,7 @@ from twinbus.pairing.backlog_queues import (
     danger_in,
     drift_of,
 )
+from twinbus.pairing.few_at_once import few_at_once
 from twinbus.service_errors import (
     AccessRefused,
     AuthenticationFailed,
@@ -55,8 +56,6 @@ _CLOSED: Final = (
     ServerBusy,
     ServiceInternalError,
 )
-
-T = TypeVar("T")
 
 
 class BacklogManager(Protocol):
@@ -153,7 +152,9 @@ async def _managed(
     first = await _looked_at(manager, paths[0], pause_s)
     if isinstance(first, _CLOSED):
         return first
-    rest = await _each(paths[1:], lambda path: _looked_at(manager, path, pause_s))
+    rest = await few_at_once(
+        paths[1:], lambda path: _looked_at(manager, path, pause_s), at_once_max=AT_ONCE_MAX
+    )
     return _summed_up(paths, [first, *rest])
 
 
@@ -216,7 +217,9 @@ async def _attached(
     driver: Driver, paths: Sequence[str], timeout_s: float, unmanaged: ServiceError
 ) -> Provisioned:
     """Count the queues that a sender can reach."""
-    failures = await _each(paths, lambda path: _attach_error(driver, path, timeout_s))
+    failures = await few_at_once(
+        paths, lambda path: _attach_error(driver, path, timeout_s), at_once_max=AT_ONCE_MAX
+    )
     told = list(zip(paths, failures, strict=True))
     found = tuple(path for path, failure in told if failure is None)
     return Provisioned(
@@ -273,14 +276,3 @@ def _nothing(outcome: Provisioned) -> ServiceError | NoBacklogQueue:
     )
     nothing.__cause__ = first.error
     return nothing
-
-
-async def _each(paths: Sequence[str], work: Callable[[str], Awaitable[T]]) -> list[T]:
-    """The work for every path, a few at a time."""
-    turns = asyncio.Semaphore(AT_ONCE_MAX)
-
-    async def one(path: str) -> T:
-        async with turns:
-            return await work(path)
-
-    return await asyncio.gather(*(one(path) for path in paths))

@@ -1,0 +1,25 @@
+"""The same work for many, a few at a time."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable
+from typing import TypeVar
+
+__all__ = ["few_at_once"]
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+
+async def few_at_once(
+    items: Iterable[Item], work: Callable[[Item], Awaitable[Result]], *, at_once_max: int
+) -> list[Result]:
+    """The results in the order of the items; the first error ends it."""
+    turns = asyncio.Semaphore(at_once_max)
+
+    async def one(item: Item) -> Result:
+        async with turns:
+            return await work(item)
+
+    return await asyncio.gather(*(one(item) for item in items))

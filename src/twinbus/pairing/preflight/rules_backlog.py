@@ -1,0 +1,181 @@
+"""Checks of the backlog queues: are they there, may they be used, have they room."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Final
+
+from twinbus.drivers.management import QueueProperties
+from twinbus.errors import TwinbusError
+from twinbus.pairing.backlog_queues import BACKLOG_SIZE_MB, danger_in, drift_of
+from twinbus.pairing.preflight.facts import BacklogFacts, Facts
+from twinbus.pairing.preflight.findings import Finding, Severity
+from twinbus.pairing.preflight.wording import counted, listed, named
+from twinbus.service_errors import AccessRefused, EntityNotFound
+
+Findings = Iterator[Finding]
+
+PERCENT_FULL_NOTED: Final = 50.0
+PERCENT_FULL_MAX: Final = 90.0
+# A message grows by its aliases and by what the service keeps beside it.
+OVERHEAD_BYTES: Final = 512
+_MEGABYTE: Final = 1 << 20
+
+
+def backlog_queues(facts: Facts) -> Findings:
+    """Whether there is a place for messages to wait."""
+    if facts.secondary.amqp is not None or not facts.backlog:
+        return
+    missing = [each.path for each in facts.backlog if isinstance(each.send, EntityNotFound)]
+    there = [each for each in facts.backlog if each.path not in missing]
+    find = partial(Finding, "backlog-queues")
+    if missing and facts.secondary.management is None:
+        says = f"{counted(len(missing), 'backlog queue')} will be made when the namespaces pair"
+        yield find(Severity.NOTE, listed(missing), says)
+    elif missing:
+        # With some of them there the pair works, with less room.
+        yield find(
+            Severity.WARNING if there else Severity.PROBLEM,
+            listed(missing),
+            "they do not exist, and the claim Manage to make them is missing on the secondary",
+            "Create them, or pair once with a rule that has Manage",
+        )
+    if there:
+        says = f"{counted(len(there), 'backlog queue')} of {len(facts.backlog)} are there"
+        yield find(Severity.OK, named(facts.secondary), says)
+
+
+def backlog_claims(facts: Facts) -> Findings:
+    """Whether the backlog queues that exist can be used."""
+    if facts.secondary.amqp is not None:
+        return
+    there = [each for each in facts.backlog if not isinstance(each.send, EntityNotFound)]
+    yield from _claim(there, "Send", lambda each: each.send, "sends that are diverted would fail")
+    if facts.expectation.has_syphon:
+        why = "the syphon could not bring messages home"
+        yield from _claim(there, "Listen", lambda each: each.listen, why)
+
+
+def _claim(
+    queues: list[BacklogFacts],
+    claim: str,
+    error_of: Callable[[BacklogFacts], TwinbusError | None],
+    consequence: str,
+) -> Findings:
+    refused = [each.path for each in queues if isinstance(error_of(each), AccessRefused)]
+    if refused:
+        yield Finding(
+            "claims",
+            Severity.PROBLEM,
+            listed(refused),
+            f"the claim {claim} is missing on the secondary: {consequence}",
+            f"Give the secondary's access rule {claim} on them",
+        )
+    for each in queues:
+        error = error_of(each)
+        if error is not None and not isinstance(error, AccessRefused):
+            fix = error.hint or "Look at it on the secondary"
+            yield Finding("claims", Severity.PROBLEM, each.path, error.sentence, fix)
+    if queues and all(error_of(each) is None for each in queues):
+        says = f"the claim {claim} is there for every backlog queue"
+        yield Finding("claims", Severity.OK, listed([each.path for each in queues]), says)
+
+
+def drift(facts: Facts) -> Findings:
+    """Whether backlog queues that exist are like those that we would make (P4)."""
+    alike = []
+    for queue in _known(facts):
+        danger = danger_in(queue)
+        differences = drift_of(queue)
+        if danger is not None:
+            fix = "Delete it when it is empty: pairing makes it anew"
+            yield Finding("drift", Severity.PROBLEM, queue.path, f"it is not used: {danger}", fix)
+        elif differences:
+            told = "; ".join(
+                f"{each.name} is {each.found}, not {each.wanted}" for each in differences
+            )
+            fix = "Change these properties, or live with them: pairing leaves them alone"
+            yield Finding("drift", Severity.WARNING, queue.path, told, fix)
+        else:
+            alike.append(queue.path)
+    if alike:
+        says = "they have the properties of backlog queues"
+        yield Finding("drift", Severity.OK, listed(alike), says)
+
+
+def leftovers(facts: Facts) -> Findings:
+    """Whether messages wait there although nothing is wrong."""
+    for queue in _known(facts):
+        if queue.counts.active:
+            yield Finding(
+                "leftovers",
+                Severity.WARNING,
+                queue.path,
+                f"{counted(queue.counts.active, 'message')} wait in it",
+                "Run a syphon: `twinbus syphon --local --once`",
+            )
+        if queue.counts.dead_letter:
+            yield Finding(
+                "leftovers",
+                Severity.WARNING,
+                queue.path,
+                f"{counted(queue.counts.dead_letter, 'message')} could not be delivered",
+                "Look into its dead-letter queue: each has the reason beside it",
+            )
+
+
+def headroom(facts: Facts) -> Findings:
+    """Whether the backlog queues have room for the outage that is expected."""
+    known = _known(facts)
+    for queue in known:
+        if queue.percent_full >= PERCENT_FULL_NOTED:
+            is_full = queue.percent_full >= PERCENT_FULL_MAX
+            yield Finding(
+                "headroom",
+                Severity.PROBLEM if is_full else Severity.WARNING,
+                queue.path,
+                f"it is {queue.percent_full:.0f} % full",
+                "Run a syphon, and purge its dead-letter queue",
+            )
+    rate = facts.expectation.rate_per_s
+    if not known or rate is None:
+        return
+    free = sum(each.max_size_in_megabytes * _MEGABYTE - each.size_bytes for each in known)
+    needed = int(
+        rate
+        * facts.expectation.expected_outage_s
+        * (facts.expectation.message_bytes + OVERHEAD_BYTES)
+    )
+    find = partial(Finding, "headroom", subject=named(facts.secondary))
+    says = f"{needed >> 20} MB of {max(0, free) >> 20} MB would be used in the expected outage"
+    if needed <= free:
+        yield find(Severity.OK, says=says)
+    else:
+        more = -(-(needed - free) // (BACKLOG_SIZE_MB * _MEGABYTE))
+        yield find(
+            Severity.PROBLEM,
+            says=says,
+            fix=f"Use {counted(more, 'backlog queue')} more, or larger ones",
+        )
+
+
+def message_sizes(facts: Facts) -> Findings:
+    """Whether what fits the primary fits the backlog (P13)."""
+    limits = [each.message_bytes_max for each in facts.backlog if each.message_bytes_max]
+    if not limits:
+        return
+    larger = [each.path for each in facts.entities if (each.message_bytes_max or 0) > min(limits)]
+    if larger:
+        yield Finding(
+            "message-size",
+            Severity.WARNING,
+            listed(larger),
+            f"they take larger messages than a backlog queue does ({min(limits)} bytes): paired "
+            "sends refuse those, outage or not",
+            "Keep messages smaller, or use a secondary of the same tier",
+        )
+
+
+def _known(facts: Facts) -> list[QueueProperties]:
+    return [each.properties for each in facts.backlog if each.properties is not None]

@@ -1,0 +1,313 @@
+"""What the facts about two namespaces mean."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from tests.support.answers import TELLTALES
+from twinbus.drivers.management import MessageCounts, QueueProperties, TopicProperties
+from twinbus.drivers.port import NamespaceAddress
+from twinbus.errors import ConfigurationError
+from twinbus.pairing.backlog_queues import backlog_paths, backlog_queue
+from twinbus.pairing.preflight.facts import (
+    BacklogFacts,
+    EntityFacts,
+    Expectation,
+    Facts,
+    NamespaceFacts,
+    PingFacts,
+)
+from twinbus.pairing.preflight.findings import Finding, Severity
+from twinbus.pairing.preflight.rules import judge
+from twinbus.service_errors import (
+    AccessRefused,
+    AuthenticationFailed,
+    CommunicationError,
+    EntityNotFound,
+    ServerBusy,
+)
+
+PATHS = backlog_paths("contoso", 2)
+ORDERS = QueueProperties(
+    path="orders",
+    requires_duplicate_detection=True,
+    duplicate_detection_history_time_window=timedelta(hours=2),
+)
+REFUSED = AccessRefused("the claim is missing", hint="Add it")
+GONE = EntityNotFound("there is no such queue")
+
+
+def backlog(**changes: Any) -> tuple[BacklogFacts, ...]:
+    """Two queues that are as they should be, but for the changes."""
+    return tuple(
+        BacklogFacts(path=path, properties=replace(backlog_queue(path), **changes))
+        for path in PATHS
+    )
+
+
+READY = Facts(
+    expectation=Expectation(rate_per_s=10),
+    primary=NamespaceFacts(
+        role="primary",
+        address=NamespaceAddress("contoso.example", 5671),
+        ip_addresses=frozenset({"192.0.2.1"}),
+        clock_ahead_s=0.4,
+    ),
+    secondary=NamespaceFacts(
+        role="secondary",
+        address=NamespaceAddress("fabrikam.example", 5671),
+        ip_addresses=frozenset({"192.0.2.2"}),
+        clock_ahead_s=-1.2,
+    ),
+    primary_name="contoso",
+    entities=(EntityFacts(path="orders", properties=ORDERS),),
+    backlog=backlog(),
+    pings=(PingFacts(path="probe", was_seen=False),),
+)
+
+
+def findings(check: str, facts: Facts) -> list[Finding]:
+    found = [finding for finding in judge(facts).findings if finding.check == check]
+    for finding in found:
+        assert finding.severity < Severity.WARNING or finding.fix, "whoever warns says what to do"
+        text = f"{finding.subject} {finding.says} {finding.fix}"
+        assert text.isprintable() and not any(word in text for word in TELLTALES)
+    return found
+
+
+def worst(check: str, facts: Facts) -> Finding:
+    return findings(check, facts)[0]
+
+
+def primary(**changes: Any) -> Facts:
+    return replace(READY, primary=replace(READY.primary, **changes))
+
+
+def secondary(**changes: Any) -> Facts:
+    return replace(READY, secondary=replace(READY.secondary, **changes))
+
+
+def test_a_pair_that_is_ready_has_nothing_to_fix() -> None:
+    report = judge(READY)
+    assert report.is_ready
+    assert {finding.severity for finding in report.findings} == {Severity.OK}
+    assert report.to_json()["counts"]["problem"] == 0
+
+
+def test_the_worst_comes_first() -> None:
+    facts = replace(secondary(amqp=CommunicationError("refused")), pings=())
+    severities = [finding.severity for finding in judge(facts).findings]
+    assert severities == sorted(severities, reverse=True)
+    assert not judge(facts).is_ready
+
+
+@pytest.mark.parametrize("role", ["primary", "secondary"])
+def test_a_namespace_that_cannot_be_reached_is_a_problem(role: str) -> None:
+    change = primary if role == "primary" else secondary
+    found = worst("amqp", change(amqp=CommunicationError("it cannot be reached")))
+    assert found.severity is Severity.PROBLEM and found.subject.startswith(role)
+    found = worst("amqp", change(amqp=AuthenticationFailed("the key is wrong")))
+    assert found.severity is Severity.PROBLEM and "key" in found.fix
+
+
+def test_a_management_that_is_away_is_no_problem_by_itself() -> None:
+    assert worst("management", secondary(management=REFUSED)).severity is Severity.NOTE
+    found = worst("management", secondary(management=CommunicationError("refused")))
+    assert found.severity is Severity.WARNING
+
+
+def test_one_namespace_twice_is_a_problem() -> None:
+    """P3: refused, so it is told before."""
+    found = worst("same-place", secondary(address=READY.primary.address))
+    assert found.severity is Severity.PROBLEM
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"ip_addresses": frozenset({"192.0.2.1", "192.0.2.9"})},
+        {"address": NamespaceAddress("contoso.example", 5673), "ip_addresses": frozenset()},
+    ],
+)
+def test_two_namespaces_on_one_host_fail_together(change: dict[str, Any]) -> None:
+    assert worst("same-place", secondary(**change)).severity is Severity.WARNING
+
+
+@pytest.mark.parametrize(
+    ("ahead_s", "severity"),
+    [
+        (None, Severity.NOTE),
+        (-4.9, Severity.OK),
+        (5.0, Severity.WARNING),
+        (-299.0, Severity.WARNING),
+        (301.0, Severity.PROBLEM),
+    ],
+)
+def test_clocks_that_differ(ahead_s: float | None, severity: Severity) -> None:
+    found = worst("clock", primary(clock_ahead_s=ahead_s))
+    assert found.severity is severity
+    if severity >= Severity.WARNING and ahead_s is not None:
+        assert ("behind" if ahead_s > 0 else "ahead") in found.says
+
+
+def test_a_primary_without_a_name_is_a_problem() -> None:
+    """P4"""
+    found = worst("primary-name", replace(READY, primary_name=ConfigurationError("nobody knows")))
+    assert found.severity is Severity.PROBLEM and "--primary-name" in found.fix
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (REFUSED, "claim Send is missing on the primary"),
+        (GONE, "no such entity"),
+        (ServerBusy("it is throttled"), "throttled"),
+    ],
+)
+def test_an_entity_that_cannot_be_sent_to(error: Exception, words: str) -> None:
+    """P5: which claim is missing where."""
+    entity = replace(READY.entities[0], send=error)
+    found = worst("entities", replace(READY, entities=(entity,)))
+    assert found.severity is Severity.PROBLEM and words in found.says
+
+
+def test_without_entities_it_is_said_that_none_was_tried() -> None:
+    assert worst("entities", replace(READY, entities=())).severity is Severity.NOTE
+
+
+# -- the backlog --------------------------------------------------------------------------
+
+
+def test_missing_queues_are_made_by_pairing_if_it_may() -> None:
+    """P5"""
+    missing = tuple(BacklogFacts(path=path, send=GONE) for path in PATHS)
+    facts = replace(READY, backlog=missing)
+    assert worst("backlog-queues", facts).severity is Severity.NOTE
+
+    unmanaged = replace(secondary(management=REFUSED), backlog=missing)
+    found = worst("backlog-queues", unmanaged)
+    assert found.severity is Severity.PROBLEM and "claim Manage" in found.says
+    assert PATHS[0] in found.subject
+
+    one = replace(unmanaged, backlog=(missing[0], READY.backlog[1]))
+    assert worst("backlog-queues", one).severity is Severity.WARNING, "one queue is enough"
+
+
+def test_a_claim_that_is_missing_is_named_with_its_consequence() -> None:
+    """P5"""
+    cannot_send = replace(READY, backlog=(replace(READY.backlog[0], send=REFUSED),))
+    found = worst("claims", cannot_send)
+    assert found.severity is Severity.PROBLEM and "claim Send" in found.says
+
+    cannot_listen = replace(READY, backlog=(replace(READY.backlog[0], listen=REFUSED),))
+    found = worst("claims", cannot_listen)
+    assert found.severity is Severity.PROBLEM and "claim Listen" in found.says
+
+    sender_only = replace(cannot_listen, expectation=Expectation(has_syphon=False))
+    assert worst("claims", sender_only).severity is Severity.OK
+
+
+def test_a_queue_that_answers_otherwise_is_a_problem() -> None:
+    broken = replace(READY, backlog=(replace(READY.backlog[0], send=ServerBusy("busy")),))
+    assert worst("claims", broken).severity is Severity.PROBLEM
+
+
+def test_drift_is_a_warning_and_danger_a_problem() -> None:
+    """P4"""
+    drifted = replace(READY, backlog=backlog(max_delivery_count=10))
+    found = worst("drift", drifted)
+    assert found.severity is Severity.WARNING
+    assert "max_delivery_count is 10, not 2147483647" in found.says
+
+    dangerous = replace(READY, backlog=backlog(requires_session=True))
+    assert worst("drift", dangerous).severity is Severity.PROBLEM
+
+
+def test_messages_that_wait_without_an_outage_are_told() -> None:
+    """Y7: a backlog that nobody brings home."""
+    facts = replace(READY, backlog=backlog(counts=MessageCounts(active=3, dead_letter=1)))
+    says = [finding.says for finding in findings("leftovers", facts)]
+    assert says[:2] == ["3 messages wait in it", "1 message could not be delivered"]
+
+
+@pytest.mark.parametrize(
+    ("percent", "severity"), [(40, Severity.OK), (60, Severity.WARNING), (95, Severity.PROBLEM)]
+)
+def test_a_queue_that_fills_up(percent: int, severity: Severity) -> None:
+    facts = replace(READY, backlog=backlog(size_bytes=5120 * (1 << 20) * percent // 100))
+    assert worst("headroom", facts).severity is severity
+
+
+def test_an_outage_that_does_not_fit() -> None:
+    # 10 GB are free; an hour at 3,000 messages a second of 1.5 KB needs 16 GB.
+    facts = replace(READY, expectation=Expectation(rate_per_s=3_000))
+    found = worst("headroom", facts)
+    assert found.severity is Severity.PROBLEM
+    assert found.fix == "Use 2 backlog queues more, or larger ones"
+    assert findings("headroom", replace(READY, expectation=Expectation())) == []
+
+
+def test_messages_that_only_the_primary_takes() -> None:
+    """P13"""
+    facts = replace(
+        READY,
+        entities=(replace(READY.entities[0], message_bytes_max=100 << 20),),
+        backlog=(replace(READY.backlog[0], message_bytes_max=256 << 10),),
+    )
+    found = worst("message-size", facts)
+    assert found.severity is Severity.WARNING and str(256 << 10) in found.says
+
+
+# -- coming home --------------------------------------------------------------------------
+
+
+def test_a_window_shorter_than_the_outage_is_a_warning() -> None:
+    """Y1: duplicate detection on the primary removes repeats, if it remembers long enough."""
+    short = TopicProperties(path="news", requires_duplicate_detection=True)
+    facts = replace(READY, entities=(EntityFacts(path="news", properties=short),))
+    found = worst("duplicate-window", facts)
+    assert found.severity is Severity.WARNING and "0:10:00" in found.says
+    patient = replace(facts, expectation=Expectation(expected_outage_s=300))
+    assert findings("duplicate-window", patient) == []
+
+
+def test_entities_without_duplicate_detection_are_listed_once() -> None:
+    plain = tuple(
+        EntityFacts(path=f"q{number}", properties=QueueProperties(path=f"q{number}"))
+        for number in range(7)
+    )
+    [found] = findings("duplicate-window", replace(READY, entities=plain))
+    assert found.severity is Severity.NOTE
+    assert found.subject == "q0, q1, q2, q3, q4 and 2 more"
+
+
+def test_pings_that_are_handed_out_need_the_other_mode() -> None:
+    """P11: preflight tells which mode."""
+    seen = replace(READY, pings=(PingFacts(path="orders", was_seen=True),))
+    found = worst("pings", seen)
+    assert found.severity is Severity.PROBLEM and 'ping_mode="attach"' in found.fix
+
+    failed = replace(READY, pings=(PingFacts(path="orders", error=ServerBusy("busy")),))
+    assert worst("pings", failed).severity is Severity.WARNING
+    assert worst("pings", replace(READY, pings=())).severity is Severity.NOTE
+    unknown = replace(READY, pings=(PingFacts(path="orders", was_seen=None),))
+    assert worst("pings", unknown).severity is Severity.NOTE
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"expected_outage_s": 0},
+        {"expected_outage_s": float("nan")},
+        {"message_bytes": 0},
+        {"backlog_queue_count": 0},
+        {"rate_per_s": 0},
+    ],
+)
+def test_expectations_are_above_zero(options: dict[str, Any]) -> None:
+    with pytest.raises(ConfigurationError):
+        Expectation(**options)

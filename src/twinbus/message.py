@@ -16,7 +16,7 @@ from datetime import datetime, timedelta
 from typing import Any, Final
 from uuid import UUID, uuid4
 
-from twinbus.errors import InvalidMessage
+from twinbus.errors import ConfigurationError, InvalidMessage
 
 __all__ = ["BrokeredMessage"]
 
@@ -85,6 +85,8 @@ class BrokeredMessage:
     lock_token: UUID | None = None
     dead_letter_source: str | None = None
     """The entity that the message was moved from, in a dead-letter queue."""
+    held: Any = field(default=None, init=False, repr=False, compare=False)
+    """What its receiver keeps to settle it; None for a message that was not received."""
 
     def __post_init__(self) -> None:
         self.check()
@@ -109,6 +111,36 @@ class BrokeredMessage:
             return self.enqueued_time_utc + self.time_to_live
         except OverflowError:  # Beyond the calendar is never.
             return None
+
+    # -- settling, of a message that was received: to be awaited if its receiver is async ------
+
+    def complete(self) -> Any:
+        """It is done: the service forgets it."""
+        return self._settle("complete")
+
+    def abandon(self) -> Any:
+        """Give it back at once; its delivery count grows."""
+        return self._settle("abandon")
+
+    def defer(self) -> Any:
+        """Set it aside; it is received again by its number."""
+        return self._settle("defer")
+
+    def dead_letter(self, *, reason: str = "", description: str = "") -> Any:
+        """Move it to the dead-letter queue, with a reason."""
+        return self._settle("dead_letter", reason=reason, description=description)
+
+    def renew_lock(self) -> Any:
+        """Lock it for as long again."""
+        return self._settle("renew_lock")
+
+    def _settle(self, verb: str, **reasons: str) -> Any:
+        if self.held is None:
+            raise ConfigurationError(
+                "a message that was not received with a lock cannot be settled",
+                hint="Receive it in peek-lock mode",
+            )
+        return self.held.settle(verb, self, **reasons)
 
     def check(self) -> None:
         """Raise InvalidMessage if no service would take it."""
@@ -142,7 +174,7 @@ class BrokeredMessage:
         shown = [f"{len(self.body)} bytes" if isinstance(self.body, bytes) else _kind(self.body)]
         for item in fields(self)[1:]:
             value = getattr(self, item.name)
-            if value not in (None, 0) and item.name != "properties":
+            if item.repr and value not in (None, 0) and item.name != "properties":
                 shown.append(f"{item.name}={value!r}")
         return f"BrokeredMessage({', '.join(shown)})"
 

@@ -18,6 +18,8 @@
     ├── ReservedProperty          (also a ValueError) a property with a name of the envelope
     ├── TooLargeForBacklog        (also MessageTooLarge) fits the primary, not a backlog queue
     ├── EnvelopeError             a backlog message that cannot be brought home
+    ├── BatchPartlySent           some messages of a batch are safe, the others are not
+    ├── CancelImpossible          a scheduled message that cannot be taken back, or not now
     ├── AlreadyPaired             (also a ConfigurationError)
     ├── FactoryClosed             used after close
     └── FactoryFaulted            given up because its partner closed or faulted
@@ -36,6 +38,8 @@ __all__ = [
     "AlreadyPaired",
     "AuthenticationFailed",
     "BacklogExhausted",
+    "BatchPartlySent",
+    "CancelImpossible",
     "CommunicationError",
     "EntityDisabled",
     "EntityNotFound",
@@ -229,6 +233,46 @@ class EnvelopeError(PairingError):
         super().__init__(
             description, hint="Look for it in the dead-letter queue of its backlog queue"
         )
+
+
+class BatchPartlySent(PairingError):
+    """A batch went to the backlog in parts, and not all of them found a place (P13).
+
+    The first ``accepted`` messages are safe and must not be sent again; the error of the others
+    is the cause.
+    """
+
+    is_transient = True
+
+    def __init__(self, *, path: str, accepted: int, total: int) -> None:
+        self.path, self.accepted, self.total = path, accepted, total
+        super().__init__(
+            f"{accepted} of {total} messages for {path!r} are in the backlog, the others in no "
+            "place that answered",
+            hint=f"Send the last {total - accepted} again",
+        )
+
+
+class CancelImpossible(PairingError):
+    """A scheduled message cannot be taken back; nothing was cancelled."""
+
+    @classmethod
+    def in_backlog(cls, path: str) -> CancelImpossible:
+        return cls(
+            f"a message for {path!r} was scheduled while its entity was diverted, so it has no "
+            "sequence number yet",
+            hint="It will be scheduled when it comes home; cancel it there, by the number that a "
+            "peek shows",
+        )
+
+    @classmethod
+    def while_diverted(cls, path: str) -> CancelImpossible:
+        error = cls(
+            f"{path!r} is diverted, and a scheduled message waits at its primary",
+            hint="Cancel it when the entity is restored",
+        )
+        error.is_transient = True
+        return error
 
 
 class AlreadyPaired(PairingError, ConfigurationError):

@@ -39,8 +39,7 @@ class Deadline:
     @property
     def reserve_s(self) -> float:
         """What the backlog is sure to get."""
-        timeout_s = self.timeout_s
-        return min(max(timeout_s * RESERVE_SHARE, RESERVE_S_MIN), timeout_s * RESERVE_SHARE_MAX)
+        return reserve_s(self.timeout_s)
 
     @property
     def primary_end_s(self) -> float:
@@ -48,3 +47,8 @@ class Deadline:
 
     def remaining_s(self, now_s: float) -> float:
         return self.end_s - now_s
+
+
+def reserve_s(timeout_s: float) -> float:
+    """What the backlog is sure to get of so much time."""
+    return min(max(timeout_s * RESERVE_SHARE, RESERVE_S_MIN), timeout_s * RESERVE_SHARE_MAX)

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable
+from functools import lru_cache
 from itertools import pairwise
 from typing import Final
 
@@ -220,6 +221,7 @@ def overhead_bytes(encoded: bytes, path: str) -> int:
     return size_if_aliased(encoded, path) - len(encoded)
 
 
+@lru_cache(maxsize=1_024)  # Asked for every send; an application has a few paths.
 def overhead_bytes_max(path: str) -> int:
     """The most that alias() can add to any message for this destination.
 

@@ -193,6 +193,11 @@ class Failover:
             self._next_ping_s = now_s + self.policy.ping_interval_s
         return events
 
+    def start_diverted(self, now_s: float, reason: str) -> list[Event]:
+        """The primary was out of reach before the first send: begin on the backlog (P17), and
+        ask at once whether that still holds."""
+        return self._receive(Signal.FORCED, now_s, reason)
+
     def mark_healthy(self, now_s: float, reason: str = "marked healthy") -> list[Event]:
         return self._receive(Signal.MARKED_HEALTHY, now_s, reason)
 

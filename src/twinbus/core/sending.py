@@ -24,7 +24,7 @@ from random import Random
 from typing import TypeAlias
 
 from twinbus.core.classifier import BacklogVerdict, Classifier, Verdict
-from twinbus.core.deadline import Deadline
+from twinbus.core.deadline import Deadline, reserve_s
 from twinbus.core.events import BacklogOutOfReach, Event, PossibleDuplicate
 from twinbus.core.failover import Failover, Health
 from twinbus.core.retry import RetryPolicy
@@ -98,6 +98,19 @@ class SendRules:
     credential: CredentialMemory
     retry: RetryPolicy = field(default_factory=RetryPolicy)
     classifier: Classifier = field(default_factory=Classifier)
+
+
+def first_attempt_s(failover: Failover, timeout_s: float) -> float | None:
+    """How long the first attempt at an entity may take, or None where a Send decides.
+
+    Nearly every send is this one attempt and needs no Send; if it fails, a Send takes over with
+    answered(), as if it had said ToPrimary itself.
+    """
+    if failover.health is Health.HEALTHY:
+        if failover.policy.failover_interval_s >= timeout_s:
+            return timeout_s
+        return timeout_s - reserve_s(timeout_s)
+    return timeout_s if failover.health is Health.HELD_HOME else None
 
 
 class Send:

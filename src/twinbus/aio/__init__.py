@@ -1,0 +1,38 @@
+"""Paired namespaces for asyncio: everything an application imports.
+
+from twinbus.aio import BrokeredMessage, MessagingFactory, NamespaceManager
+from twinbus.aio import SendAvailabilityPairedNamespaceOptions
+
+primary = MessagingFactory.from_connection_string(primary_text)
+secondary = MessagingFactory.from_connection_string(secondary_text)
+manager = NamespaceManager.from_connection_string(secondary_text)
+await primary.pair_namespace(SendAvailabilityPairedNamespaceOptions(manager, secondary))
+
+orders = primary.create_queue_client("orders")
+await orders.send(BrokeredMessage(b"..."))     # goes home, or to the backlog until it can
+"""
+
+from __future__ import annotations
+
+from twinbus.message import BrokeredMessage
+from twinbus.pairing.clients import MessageSender, QueueClient, SubscriptionClient, TopicClient
+from twinbus.pairing.factory import MessagingFactory
+from twinbus.pairing.manager import NamespaceManager
+from twinbus.pairing.options import (
+    PairedNamespaceOptions,
+    SendAvailabilityPairedNamespaceOptions,
+)
+from twinbus.pairing.receiving import MessageReceiver
+
+__all__ = [
+    "BrokeredMessage",
+    "MessageReceiver",
+    "MessageSender",
+    "MessagingFactory",
+    "NamespaceManager",
+    "PairedNamespaceOptions",
+    "QueueClient",
+    "SendAvailabilityPairedNamespaceOptions",
+    "SubscriptionClient",
+    "TopicClient",
+]

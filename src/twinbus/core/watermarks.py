@@ -1,0 +1,149 @@
+"""When the state of the backlog is worth an event: levels, emptiness, and nobody at work.
+
+    level      passed upwards: an event; it must fall to nine tenths before it can be passed again
+    drained    messages were there and none is any more
+    unattended messages wait, the oldest of them stays the same one, and nothing is diverted
+
+Rule 1: this file reads no clock and asks nobody: readings come in, events go out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from twinbus.core.events import BacklogLevel, BacklogUnattended, Drained, Event
+from twinbus.errors import ConfigurationError
+
+# A level that moves to and fro around its threshold is one event, not one for every reading.
+FALLS_TO: Final = 0.9
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Thresholds:
+    """Levels of one backlog queue that are events when they are passed."""
+
+    percent_full: tuple[float, ...] = (50.0, 80.0, 95.0)
+    messages: tuple[float, ...] = ()
+    age_s: tuple[float, ...] = (3_600.0,)
+    unattended_s: float = 600.0
+    """How long the oldest message may stay where it is while nothing is diverted (Y7)."""
+
+    def __post_init__(self) -> None:
+        levels = (*self.percent_full, *self.messages, *self.age_s, self.unattended_s)
+        if not all(level > 0 for level in levels):
+            raise ConfigurationError(
+                "a threshold of the backlog is not above 0", hint="Leave out what you do not need"
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueueReading:
+    """What one backlog queue holds; None where nobody may know."""
+
+    queue: str
+    messages: int | None = None
+    percent_full: float | None = None
+    oldest_age_s: float | None = None
+    oldest: int | None = None
+    """The sequence number of the oldest message; None when there is none."""
+    is_known: bool = True
+    """Whether anybody could look."""
+
+
+@dataclass(slots=True)
+class _Stay:
+    """The oldest message of a queue, and since when it has not moved."""
+
+    oldest: int
+    since_s: float
+    is_told: bool = False
+
+
+@dataclass(slots=True)
+class Watermarks:
+    """Remembers the levels that were passed."""
+
+    thresholds: Thresholds = field(default_factory=Thresholds)
+    holds_messages: bool = False
+    """Whether the last reading found any."""
+    _above: set[tuple[str, str, float]] = field(default_factory=set)
+    _stays: dict[str, _Stay] = field(default_factory=dict)
+
+    def observe(
+        self, readings: Sequence[QueueReading], now_s: float, *, is_diverted: bool
+    ) -> list[Event]:
+        """What the readings of all queues, taken together, are worth telling."""
+        events: list[Event] = []
+        for reading in readings:
+            events += self._levels(reading, now_s)
+        events += self._unattended(readings, now_s, is_diverted=is_diverted)
+        held, self.holds_messages = self.holds_messages, any(map(_holds, readings))
+        if held and not self.holds_messages and all(one.is_known for one in readings):
+            events.append(Drained(now_s))
+        return events
+
+    def _levels(self, reading: QueueReading, now_s: float) -> list[Event]:
+        wanted = self.thresholds
+        known = (
+            ("percent-full", reading.percent_full, wanted.percent_full),
+            ("messages", reading.messages, wanted.messages),
+            ("age", reading.oldest_age_s, wanted.age_s),
+        )
+        events: list[Event] = []
+        for what, value, thresholds in known:
+            for threshold in thresholds if value is not None else ():
+                assert value is not None
+                events += self._level(reading.queue, now_s, what, value, threshold)
+        return events
+
+    def _level(
+        self, queue: str, now_s: float, what: str, value: float, threshold: float
+    ) -> list[Event]:
+        key = (queue, what, threshold)
+        if key not in self._above and value >= threshold:
+            self._above.add(key)
+        elif key in self._above and value < threshold * FALLS_TO:
+            self._above.discard(key)
+        else:
+            return []
+        return [BacklogLevel(queue, now_s, what, value, threshold, key in self._above)]
+
+    def _unattended(
+        self, readings: Sequence[QueueReading], now_s: float, *, is_diverted: bool
+    ) -> list[Event]:
+        """While something is diverted nobody could bring its messages home: that time does not
+        count."""
+        stuck = [
+            reading
+            for reading in readings
+            if self._has_stayed(reading, now_s, is_diverted=is_diverted)
+        ]
+        if not stuck:
+            return []
+        messages = sum(reading.messages or 1 for reading in stuck)
+        return [
+            BacklogUnattended(
+                now_s, messages, max(reading.oldest_age_s or 0.0 for reading in stuck)
+            )
+        ]
+
+    def _has_stayed(self, reading: QueueReading, now_s: float, *, is_diverted: bool) -> bool:
+        stay = self._stays.get(reading.queue)
+        if reading.oldest is None:
+            self._stays.pop(reading.queue, None)
+            return False
+        if stay is None or stay.oldest != reading.oldest:
+            self._stays[reading.queue] = _Stay(reading.oldest, now_s)
+            return False
+        if is_diverted:
+            stay.since_s = now_s
+        if stay.is_told or now_s - stay.since_s < self.thresholds.unattended_s:
+            return False
+        stay.is_told = True
+        return True
+
+
+def _holds(reading: QueueReading) -> bool:
+    return bool(reading.messages) or reading.oldest is not None

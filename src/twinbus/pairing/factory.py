@@ -1,0 +1,392 @@
+"""MessagingFactory: everything an application uses of one namespace, alone or paired.
+
+    async with MessagingFactory.from_connection_string(primary_text) as primary:
+        await primary.pair_namespace(options)
+        orders = primary.create_queue_client("orders")
+        await orders.send(BrokeredMessage(b"..."))
+
+Rule 1: making a client touches no network; the first call that needs one opens a link.
+Rule 2: pairing covers every client of the factory, made before or after (P1); receiving is never
+        touched by it (P15).
+Rule 3: after close() or a fault every call ends with FactoryClosed or FactoryFaulted.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from types import TracebackType
+from typing import Final, Self, TypeVar, Unpack
+
+from twinbus.connection_string import ConnectionString, namespace_at, parse_connection_string
+from twinbus.core.deadline import SEND_TIMEOUT_S
+from twinbus.core.failover import Failover
+from twinbus.core.lifecycle import Side
+from twinbus.drivers.credentials import (
+    Credential,
+    IdentityCredential,
+    credential_in,
+    credential_of,
+)
+from twinbus.drivers.management import ManagementClient, ManagementEndpoint
+from twinbus.drivers.port import Driver, NamespaceAddress, NextSession, ReceiveMode
+from twinbus.entity_path import parse_entity_path
+from twinbus.errors import ConfigurationError
+from twinbus.pairing.clients import MessageSender, QueueClient, SubscriptionClient, TopicClient
+from twinbus.pairing.environment import Role, namespace_in, variables_of
+from twinbus.pairing.factory_options import (
+    FactoryOptions,
+    driver_for,
+    driver_for_identity,
+    retry_policy_in,
+)
+from twinbus.pairing.health import EntityHealth, health_of
+from twinbus.pairing.hub import EventHub, EventStream, Listener
+from twinbus.pairing.joining import check_pairing, join
+from twinbus.pairing.office import SendOffice
+from twinbus.pairing.options import PairedNamespaceOptions
+from twinbus.pairing.pair import Pair
+from twinbus.pairing.parcels import BROKERED, ENCODED, ParcelKind
+from twinbus.pairing.receiving import MessageReceiver, receiver_path
+from twinbus.pairing.routing import Command, Routing
+from twinbus.pairing.sending import PairedSender, checked_timeout_s
+from twinbus.pairing.standing import Standing
+from twinbus.pairing.watch import QueueBacklog
+
+__all__ = ["MessagingFactory"]
+
+R = TypeVar("R", bound=MessageReceiver)
+
+# A send that is under way gets this long when its factory is closed; its own deadline may be
+# longer, but whoever closes wants to end.
+CLOSE_WAIT_S: Final = 10.0
+# A primary that is away must not hold up the start of an application.
+NAME_TIMEOUT_S: Final = 10.0
+
+
+class MessagingFactory:
+    """One namespace, by its host name and a credential of azure-identity.
+
+    See FactoryOptions for what can be chosen.
+    """
+
+    _entity_path: str | None = None
+    _asked: ManagementClient | None = None
+    """Who tells the namespace's name."""
+    _pair: Pair | None = None
+    _side: Side | None = None
+
+    def __init__(
+        self,
+        fully_qualified_namespace: str,
+        credential: Credential | IdentityCredential,
+        **options: Unpack[FactoryOptions],
+    ) -> None:
+        self._bind(driver_for_identity(fully_qualified_namespace, credential, options), options)
+        parsed = namespace_at(fully_qualified_namespace)
+        self._asked = _management(parsed, credential_of(credential), options)
+
+    @classmethod
+    def from_connection_string(
+        cls, connection_string: str, **options: Unpack[FactoryOptions]
+    ) -> Self:
+        """A factory with the key or the signature of a connection string."""
+        parsed = parse_connection_string(connection_string)
+        made = cls.__new__(cls)
+        made._bind(driver_for(parsed, options), options)
+        made._asked = _management(parsed, credential_in(parsed), options)
+        made._entity_path = parsed.entity_path
+        return made
+
+    @classmethod
+    def from_environment(
+        cls,
+        environment: Mapping[str, str] | None = None,
+        *,
+        role: Role = "primary",
+        credential: Credential | IdentityCredential | None = None,
+        **options: Unpack[FactoryOptions],
+    ) -> Self:
+        """A factory for what the environment names: SERVICEBUS_CONNECTION_STRING, or
+        SERVICEBUS_FULLY_QUALIFIED_NAMESPACE with a credential; for the role ``secondary`` their
+        twins SERVICEBUS_SECONDARY_...."""
+        found = namespace_in(os.environ if environment is None else environment, role)
+        if found is not None and found.connection_string is not None:
+            return cls.from_connection_string(found.connection_string, **options)
+        if found is not None and credential is not None:
+            return cls(found.fully_qualified_namespace or "", credential, **options)
+        raise ConfigurationError(
+            f"the environment does not say where the {role} namespace is"
+            if found is None
+            else f"{found.source} needs a credential",
+            hint=f"Set {variables_of(role)[0]}, or give a credential of azure-identity",
+        )
+
+    @classmethod
+    def from_driver(cls, port: Driver, /, **options: Unpack[FactoryOptions]) -> Self:
+        """A factory over a driver that was made elsewhere, such as an embedded namespace's; it
+        is closed with the factory."""
+        made = cls.__new__(cls)
+        made._bind(port, options)
+        return made
+
+    def _bind(self, driver: Driver, options: FactoryOptions) -> None:
+        self._driver = driver
+        self._hub = EventHub(str(driver.address))
+        self._standing = Standing(str(driver.address))
+        self._office = SendOffice(
+            driver,
+            self._standing,
+            Routing.unpaired(self._hub, retry_policy_in(options)),
+            checked_timeout_s(options.get("operation_timeout", SEND_TIMEOUT_S)),
+        )
+        self._receivers: set[MessageReceiver] = set()
+
+    @property
+    def address(self) -> NamespaceAddress:
+        return self._driver.address
+
+    @property
+    def driver(self) -> Driver:
+        """The namespace through the port, for who builds on it."""
+        return self._driver
+
+    @property
+    def routing(self) -> Routing:
+        """Where sends go now."""
+        return self._office.routing
+
+    @property
+    def known_path(self) -> str | None:
+        """An entity that this factory is used for, if it is known yet."""
+        return next(iter(self._office.paths), self._entity_path)
+
+    async def namespace_name(self) -> str | None:
+        """What the namespace calls itself, if it can be asked."""
+        if self._asked is None:
+            return None
+        return (await self._asked.namespace_info()).name
+
+    # -- clients ------------------------------------------------------------------------------
+
+    def create_queue_client(
+        self, path: str, *, receive_mode: ReceiveMode = ReceiveMode.PEEK_LOCK, prefetch: int = 0
+    ) -> QueueClient:
+        """Send to a queue and receive from it."""
+        return QueueClient(
+            self.create_message_sender(path),
+            self.create_message_receiver(path, receive_mode=receive_mode, prefetch=prefetch),
+        )
+
+    def create_topic_client(self, path: str) -> TopicClient:
+        """Send to a topic."""
+        return TopicClient(self.create_paired_sender(path, BROKERED))
+
+    def create_subscription_client(
+        self,
+        topic_path: str,
+        name: str,
+        *,
+        receive_mode: ReceiveMode = ReceiveMode.PEEK_LOCK,
+        prefetch: int = 0,
+        session: str | NextSession | None = None,
+    ) -> SubscriptionClient:
+        """Receive from a subscription of a topic."""
+        path = f"{parse_entity_path(topic_path)}/Subscriptions/{parse_entity_path(name)}"
+        return self._receiver(
+            SubscriptionClient, path, receive_mode=receive_mode, prefetch=prefetch, session=session
+        )
+
+    def create_message_sender(self, path: str) -> MessageSender:
+        """Send to a queue or a topic."""
+        return MessageSender(self.create_paired_sender(path, BROKERED))
+
+    def create_paired_sender(self, path: str, kind: ParcelKind = ENCODED) -> PairedSender:
+        """Send parcels: for who has messages of another library, as ``kind`` knows them."""
+        return self._office.sender(parse_entity_path(path), kind)
+
+    def create_message_receiver(
+        self,
+        path: str,
+        *,
+        receive_mode: ReceiveMode = ReceiveMode.PEEK_LOCK,
+        prefetch: int = 0,
+        session: str | NextSession | None = None,
+    ) -> MessageReceiver:
+        """Receive from a queue, a subscription or a dead-letter queue (``.../$DeadLetterQueue``).
+
+        ``session`` is the id of a session, or NEXT_SESSION.
+        """
+        return self._receiver(
+            MessageReceiver, path, receive_mode=receive_mode, prefetch=prefetch, session=session
+        )
+
+    def _receiver(
+        self,
+        kind: type[R],
+        path: str,
+        *,
+        receive_mode: ReceiveMode,
+        prefetch: int,
+        session: str | NextSession | None,
+    ) -> R:
+        self._standing.check()
+        canonical = receiver_path(path)
+        receiver = kind(
+            lambda: self._driver.receiver(
+                canonical, mode=receive_mode, prefetch=prefetch, session=session
+            ),
+            canonical,
+            self._standing,
+            timeout_s=self._office.operation_timeout_s,
+            forget=self._receivers.discard,
+        )
+        self._receivers.add(receiver)
+        return receiver
+
+    # -- pairing ------------------------------------------------------------------------------
+
+    @property
+    def is_paired(self) -> bool:
+        """Whether this factory is the primary of a pair, or becoming one."""
+        return self._side is Side.PRIMARY
+
+    @property
+    def is_secondary(self) -> bool:
+        return self._side is Side.SECONDARY
+
+    async def pair_namespace(self, options: PairedNamespaceOptions) -> None:
+        """Pair this namespace, as the primary, with the secondary of the options.
+
+        When it returns, every client of this factory is covered. Sends that are issued while it
+        runs wait for it. An error leaves both factories as they were.
+        """
+        checked = check_pairing(self, options)
+        secondary = checked.messaging_factory
+        self._standing.check()
+        secondary._standing.check()
+        self._side, secondary._side = Side.PRIMARY, Side.SECONDARY
+        self._office.shut_gate()
+        try:
+            pair = await self._standing.wait(join(self, checked))
+        except BaseException:
+            self._side = secondary._side = None
+            raise
+        else:
+            self._pair = secondary._pair = pair
+            self._office.routing = pair.routing
+            pair.start()
+        finally:
+            self._office.open_gate()
+
+    # -- state and control (P16) --------------------------------------------------------------
+
+    def health(self, path: str) -> EntityHealth:
+        """What is known about one queue or topic."""
+        canonical = parse_entity_path(path)
+        return health_of(canonical, self.routing.entities.get(canonical))
+
+    def failovers(self) -> list[EntityHealth]:
+        """All entities that this factory has used, the diverted ones first."""
+        known = [health_of(path, entity) for path, entity in self.routing.entities.items()]
+        return sorted(known, key=lambda one: (not one.is_diverted, one.path))
+
+    async def backlog(self) -> list[QueueBacklog]:
+        """What every backlog queue holds. Counts need Manage on the secondary, the age of the
+        oldest message needs Listen; what may not be asked is None, with the reason."""
+        return await self._standing.wait(self._paired().reader.read())
+
+    def force_failover(self, path: str) -> None:
+        """Divert a path, or all of them (``"*"``), although nothing failed. The first ping is
+        sent after a whole interval; use hold() to keep it away for longer."""
+        self._command(path, Failover.force)
+
+    def mark_path_healthy(self, path: str) -> None:
+        """Send to the primary again, whatever was known about a path (or ``"*"``)."""
+        self._command(path, Failover.mark_healthy)
+
+    def hold(self, path: str) -> None:
+        """Keep a path (or ``"*"``) where it is, until it is marked healthy or forced over."""
+        self._command(path, Failover.hold)
+
+    def _command(self, path: str, command: Command) -> None:
+        self._standing.check()
+        self._paired().routing.command(path, command)
+
+    def _paired(self) -> Pair:
+        if self._pair is None or self._side is not Side.PRIMARY:
+            raise ConfigurationError(
+                f"{self.address} is not the primary of a pair", hint="Call pair_namespace() first"
+            )
+        return self._pair
+
+    def events(self) -> EventStream:
+        """All events from now on, for ``async for``; bounded, see ``dropped``."""
+        return self._hub.stream()
+
+    def on_event(self, listener: Listener) -> Callable[[], None]:
+        """Call ``listener`` with every event, on the event loop; returns how to stop that."""
+        return self._hub.listen(listener)
+
+    # -- end ----------------------------------------------------------------------------------
+
+    @property
+    def is_open(self) -> bool:
+        return self._standing.is_open
+
+    @property
+    def fault(self) -> str | None:
+        """Why this factory was given up, if it was (L1)."""
+        return self._standing.fault
+
+    async def close(self) -> None:
+        """Wait for the sends under way, at most 10 s, then let go of everything.
+
+        A primary that hosts the syphon stops it and closes its secondary, too (L2).
+        """
+        if not await self._standing.close(wait_s=CLOSE_WAIT_S):
+            return
+        if self._pair is not None and self._side is not None:
+            await self._pair.closed(self._side)
+        await self._let_go()
+
+    async def give_up(self, reason: str) -> None:
+        """Fault: end every call at once, and let go of everything. In a pair that hosts the
+        syphon the partner is given up, too (L1)."""
+        if not self._standing.give_up(reason):
+            return
+        if self._pair is not None and self._side is not None:
+            await self._pair.faulted(self._side, reason)
+        await self._let_go()
+
+    async def _let_go(self) -> None:
+        for receiver in tuple(self._receivers):
+            await receiver.close()
+        await self._office.close_senders()
+        await self._driver.close()
+        await self._hub.close()
+
+    async def __aenter__(self) -> Self:
+        self._standing.check()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    def __repr__(self) -> str:
+        return f"<MessagingFactory {self.address}>"
+
+
+def _management(
+    parsed: ConnectionString, credential: Credential, options: FactoryOptions
+) -> ManagementClient:
+    """Whom to ask for the namespace's name, where its host does not tell it (P4)."""
+    endpoint = ManagementEndpoint.of(parsed, management_port=options.get("management_port"))
+    return ManagementClient(
+        endpoint, credential, ca_file=options.get("ca_file"), timeout_s=NAME_TIMEOUT_S
+    )

@@ -1,0 +1,114 @@
+"""What can be chosen about a factory, and the driver that follows from it.
+
+    servicebus   the official SDK, for Azure, its emulator and our broker (extra ``azure``)
+    amqp         our lean client, for throughput
+
+Rule 1: a library is imported when it is asked for: the bare install has no SDK.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal, TypeAlias, TypedDict
+
+from twinbus.connection_string import ConnectionString
+from twinbus.core.retry import RetryPolicy
+from twinbus.drivers.credentials import Credential, IdentityCredential
+from twinbus.drivers.port import Driver
+from twinbus.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from twinbus.drivers.amqp import AmqpOptions
+    from twinbus.drivers.servicebus import ServiceBusOptions
+
+__all__ = [
+    "DriverName",
+    "FactoryOptions",
+    "driver_for",
+    "driver_for_identity",
+    "retry_policy_in",
+]
+
+DriverName: TypeAlias = Literal["servicebus", "amqp"]
+
+
+class FactoryOptions(TypedDict, total=False):
+    """Keywords of every way to make a MessagingFactory."""
+
+    driver: DriverName
+    """The library that speaks to the namespace; ``servicebus`` unless told otherwise."""
+    ca_file: str | Path | None
+    """The authority that signed the namespace's certificate, where this machine does not know
+    it."""
+    management_port: int | None
+    """Where its HTTP side is, if not at the usual place (the official emulator: 5300)."""
+    operation_timeout: float
+    """Seconds that a call may take when it says nothing else; 60."""
+    retry_total: int
+    """Attempts after the first one, as in the Azure SDK; 3."""
+    retry_backoff_factor: float
+    retry_backoff_max: float
+    retry_mode: Literal["exponential", "fixed"]
+
+
+def retry_policy_in(options: FactoryOptions) -> RetryPolicy:
+    default = RetryPolicy()
+    return RetryPolicy(
+        retry_total=options.get("retry_total", default.retry_total),
+        retry_backoff_factor=options.get("retry_backoff_factor", default.retry_backoff_factor),
+        retry_backoff_max=options.get("retry_backoff_max", default.retry_backoff_max),
+        retry_mode=options.get("retry_mode", default.retry_mode),
+    )
+
+
+def driver_for(parsed: ConnectionString, options: FactoryOptions) -> Driver:
+    """A driver for the namespace of a connection string."""
+    match options.get("driver", "servicebus"):
+        case "amqp":
+            from twinbus.drivers.amqp import AmqpDriver
+
+            return AmqpDriver.from_connection_string(parsed, _amqp(options))
+        case "servicebus":
+            from twinbus.drivers.servicebus import ServiceBusDriver
+
+            return ServiceBusDriver.from_connection_string(parsed, _servicebus(options))
+        case other:
+            raise _unknown(other)
+
+
+def driver_for_identity(
+    host: str, credential: Credential | IdentityCredential, options: FactoryOptions
+) -> Driver:
+    """A driver for a namespace and an identity of its user."""
+    match options.get("driver", "servicebus"):
+        case "amqp":
+            from twinbus.drivers.amqp import AmqpDriver
+
+            return AmqpDriver.for_namespace(host, credential, _amqp(options))
+        case "servicebus":
+            from twinbus.drivers.servicebus import ServiceBusDriver
+
+            return ServiceBusDriver.from_credential(host, credential, _servicebus(options))
+        case other:
+            raise _unknown(other)
+
+
+def _amqp(options: FactoryOptions) -> AmqpOptions:
+    from twinbus.drivers.amqp import AmqpOptions
+
+    return AmqpOptions(ca_file=_ca_file(options))
+
+
+def _servicebus(options: FactoryOptions) -> ServiceBusOptions:
+    from twinbus.drivers.servicebus import ServiceBusOptions
+
+    return ServiceBusOptions(ca_file=_ca_file(options))
+
+
+def _ca_file(options: FactoryOptions) -> str | None:
+    given = options.get("ca_file")
+    return None if given is None else str(given)
+
+
+def _unknown(name: object) -> ConfigurationError:
+    return ConfigurationError(f"there is no driver {name!r:.40}", hint="Use 'servicebus' or 'amqp'")

@@ -1,0 +1,203 @@
+"""Making a pair: what is checked first, and what is found out before the first send (P1 to P5).
+
+    check       refusals, before anything is contacted (P3)
+    join        backlog queues, the size they take, whether the primary can be contacted (P17)
+
+Rule 1: an error leaves both factories as they were.
+Rule 2: a primary that is away is no error: pairing during an outage is what pairing is for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING, Final
+
+from twinbus.core.chunk import HomeRules
+from twinbus.drivers.management import QueueProperties
+from twinbus.drivers.port import Driver
+from twinbus.errors import ConfigurationError
+from twinbus.pairing.backlog_queues import has_no_name, primary_name_of
+from twinbus.pairing.journal import Journal
+from twinbus.pairing.mover_local import LocalSyphon
+from twinbus.pairing.mover_options import MoverOptions
+from twinbus.pairing.options import (
+    PairedNamespaceOptions,
+    SendAvailabilityPairedNamespaceOptions,
+)
+from twinbus.pairing.pair import Pair
+from twinbus.pairing.pinger import Pinger
+from twinbus.pairing.provisioning import provision
+from twinbus.pairing.routing import Backlog, Routing
+from twinbus.pairing.watch import BacklogReader, BacklogWatch
+from twinbus.service_errors import (
+    AccessRefused,
+    AlreadyPaired,
+    AuthenticationFailed,
+    CommunicationError,
+    OperationTimeout,
+    ServiceError,
+)
+
+if TYPE_CHECKING:
+    from twinbus.pairing.factory import MessagingFactory
+
+__all__ = ["check_pairing", "join"]
+
+_log = logging.getLogger("twinbus.pairing")
+
+# A primary in a black hole must not hold up the start of an application.
+CONTACT_TIMEOUT_S: Final = 5.0
+# What a queue of Azure's standard tier takes; asked for, but the answer is not waited for long.
+MESSAGE_BYTES_MAX: Final = 262_144
+LIMIT_TIMEOUT_S: Final = 10.0
+# A primary is asked for this when nobody has said yet which entities are used: "there is none"
+# is an answer, too.
+UNKNOWN_PATH: Final = "twinbus-contact"
+
+
+class NoManager:
+    """Stands for a namespace manager that the application does not have."""
+
+    async def get_queue(self, path: str) -> QueueProperties:
+        raise AccessRefused("no namespace manager was given", path=path)
+
+    async def create_queue(self, queue: QueueProperties) -> QueueProperties:
+        raise AccessRefused("no namespace manager was given", path=queue.path)
+
+
+def check_pairing(
+    primary: MessagingFactory, options: PairedNamespaceOptions
+) -> SendAvailabilityPairedNamespaceOptions:
+    """Refuse what can never be a pair (P3)."""
+    if not isinstance(options, SendAvailabilityPairedNamespaceOptions):
+        raise ConfigurationError(
+            f"a {type(options).__name__} is no way to pair namespaces",
+            hint="Use SendAvailabilityPairedNamespaceOptions",
+        )
+    secondary = options.messaging_factory
+    if primary.is_paired:
+        raise AlreadyPaired(f"{primary.address} is paired already", hint="A factory pairs once")
+    if primary.is_secondary:
+        raise AlreadyPaired(f"{primary.address} is the secondary of another factory")
+    if secondary is primary or secondary.address == primary.address:
+        raise ConfigurationError(
+            f"{primary.address} cannot be its own secondary", hint="Name another namespace"
+        )
+    if secondary.is_paired or secondary.is_secondary:
+        raise AlreadyPaired(
+            f"the factory of {secondary.address} belongs to a pair already",
+            hint="Make a factory of its own for every pair; they may use one namespace",
+        )
+    return options
+
+
+async def join(primary: MessagingFactory, options: SendAvailabilityPairedNamespaceOptions) -> Pair:
+    """Find out what is needed, and put the pair together; nothing runs yet."""
+    contact = asyncio.create_task(_outage_of(primary))
+    try:
+        name = await _primary_name(primary, options)
+        provisioned = await provision(
+            manager=options.secondary_namespace_manager or NoManager(),
+            driver=options.messaging_factory.driver,
+            primary_name=name,
+            count=options.backlog_queue_count,
+        )
+        limit_bytes = await _limit_bytes(options.messaging_factory.driver, provisioned.paths[0])
+        outage = await contact
+    finally:
+        contact.cancel()
+        await asyncio.gather(contact, return_exceptions=True)
+    backlog = Backlog(
+        driver=options.messaging_factory.driver,
+        queues=provisioned.paths,
+        message_bytes_max=limit_bytes,
+    )
+    for warning in provisioned.warnings():
+        _log.warning("%s", warning)
+    options.found_queues(len(provisioned.paths))
+    return _pair(primary, options, name, primary.routing.paired(options, backlog, outage))
+
+
+async def _outage_of(primary: MessagingFactory) -> str:
+    """Why the primary cannot be contacted, or nothing (P17)."""
+    if primary.routing.rules.credential.has_worked:
+        return ""  # It has taken a message in this process: let the sends find out.
+    path = primary.known_path
+    sender = primary.driver.sender(path or UNKNOWN_PATH)
+    try:
+        await sender.attach(timeout_s=CONTACT_TIMEOUT_S)
+    except (CommunicationError, OperationTimeout) as error:
+        return f"out of reach when the pair was made: {error}"
+    except AuthenticationFailed:
+        if path is not None:
+            raise
+    except ServiceError:
+        pass  # Whatever else it says, it can say something.
+    finally:
+        await sender.close()
+    return ""
+
+
+async def _primary_name(
+    primary: MessagingFactory, options: SendAvailabilityPairedNamespaceOptions
+) -> str:
+    """The primary is asked for its name only where its host does not tell it."""
+    told = None
+    if options.namespace_name is None and has_no_name(primary.address):
+        try:
+            told = await primary.namespace_name()
+        except ServiceError as error:
+            _log.warning("%s did not tell its name: %s", primary.address, error)
+    return primary_name_of(primary.address, given=options.namespace_name, told=told)
+
+
+async def _limit_bytes(secondary: Driver, queue: str) -> int:
+    """What a backlog queue takes; a secondary that does not say is taken for a small one."""
+    sender = secondary.sender(queue)
+    try:
+        facts = await sender.attach(timeout_s=LIMIT_TIMEOUT_S)
+    except ServiceError as error:
+        _log.warning("the size limit of %s is not known, 256 KB assumed: %s", queue, error)
+        return MESSAGE_BYTES_MAX
+    finally:
+        await sender.close()
+    return facts.message_bytes_max or MESSAGE_BYTES_MAX
+
+
+def _pair(
+    primary: MessagingFactory,
+    options: SendAvailabilityPairedNamespaceOptions,
+    name: str,
+    routing: Routing,
+) -> Pair:
+    assert routing.backlog is not None
+    secondary, queues = options.messaging_factory, routing.backlog.queues
+    journal = None if options.journal_path is None else Journal(options.journal_path)
+    routing.hub.paired(str(secondary.address), journal)
+    if options.on_event is not None:
+        routing.hub.listen(options.on_event)
+    reader = BacklogReader(secondary.driver, options.secondary_namespace_manager, queues)
+    pair = Pair(
+        primary,
+        secondary,
+        routing=routing,
+        reader=reader,
+        pinger=Pinger(routing, primary.driver, options.ping_mode),
+        watch=BacklogWatch(routing, reader, options.thresholds),
+        hosts_syphon=options.enable_syphon,
+    )
+    if options.enable_syphon:
+        rules = HomeRules(
+            primary_name=name,
+            allowed=options.allowed_destinations,
+            ttl_policy=options.ttl_policy,
+        )
+        pair.syphon = LocalSyphon(
+            primary.driver,
+            secondary.driver,
+            queues,
+            MoverOptions(rules=rules),
+            on_end=pair.syphon_ended,
+        )
+    return pair

@@ -1,0 +1,210 @@
+"""One send that met trouble, or that begins away from home: the core's steps, carried out.
+
+    Send.step() --> ToPrimary   hand the parcels to the primary's sender
+                    ToBacklog   hand aliased copies to a backlog queue's sender
+                    Wait        until then, or until something changes
+                    Done, Fail  tell the caller
+
+Rule 1: aliased copies are made when a send is diverted, once for each send.
+Rule 2: a batch that outgrows a backlog queue through its aliases is sent in parts. A part that
+        was accepted is never sent again; if the rest finds no place, BatchPartlySent says how
+        many are safe.
+Rule 3: a caller that is cancelled leaves nothing behind but what was accepted.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, TypeAlias, assert_never
+
+from twinbus.amqp.message import Message
+from twinbus.core.deadline import Deadline
+from twinbus.core.envelope import alias, split_to_fit
+from twinbus.core.events import Event, PossibleDuplicate
+from twinbus.core.parcel import Parcel
+from twinbus.core.rotation import Seat
+from twinbus.core.sending import Done, Fail, Send, ToBacklog, ToPrimary, Wait
+from twinbus.drivers.port import Driver, Sender
+from twinbus.errors import ConfigurationError
+from twinbus.pairing.parcels import ParcelKind
+from twinbus.pairing.routing import Entity, Routing
+from twinbus.service_errors import BatchPartlySent
+
+__all__ = ["Hand", "Journey", "Links", "Outcome"]
+
+Hand: TypeAlias = Callable[[Sender, Sequence[Parcel], float], Awaitable[Any]]
+"""One attempt at the primary: its sender, the parcels, the time in seconds."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """Where a send ended."""
+
+    where: str
+    answer: Any
+    """What the primary said, if it was the last to be asked."""
+    diverted: int
+    """How many of the messages, from the first on, went to the backlog."""
+
+
+class Links:
+    """The links of one sender: one home, and one to every backlog queue that it has used."""
+
+    def __init__(self, path: str, driver: Driver) -> None:
+        self.path = path
+        self._driver = driver
+        self._primary: Sender | None = None
+        self._backlog: dict[str, Sender] = {}
+        self._is_closed = False
+
+    def primary(self) -> Sender:
+        if self._primary is None:
+            self._check_open()
+            self._primary = self._driver.sender(self.path)
+        return self._primary
+
+    def backlog(self, driver: Driver, queue: str) -> Sender:
+        if queue not in self._backlog:
+            self._check_open()
+            self._backlog[queue] = driver.sender(queue)
+        return self._backlog[queue]
+
+    async def close(self) -> None:
+        self._is_closed = True
+        links = [*self._backlog.values()] + ([self._primary] if self._primary else [])
+        self._primary, self._backlog = None, {}
+        for link in links:
+            await link.close()
+
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise ConfigurationError(
+                f"the sender of {self.path!r} is closed", hint="Ask the factory for a new one"
+            )
+
+
+class Journey:
+    """One message or batch on its way."""
+
+    def __init__(
+        self,
+        links: Links,
+        routing: Routing,
+        entity: Entity,
+        seat: Seat,
+        parcels: Sequence[Parcel],
+        kind: ParcelKind,
+        hand: Hand,
+        deadline: Deadline,
+    ) -> None:
+        self._links = links
+        self._routing = routing
+        self._entity = entity
+        self._parcels = self._left = parcels
+        """``_left``: those that no place is known to hold."""
+        self._kind = kind
+        self._hand = hand
+        self._aliased: list[bytes] | None = None
+        self._diverted = 0
+        self._answer: Any = None
+        self._send = Send(entity.failover, routing.rules, seat, deadline, routing.rng)
+
+    async def run(self, first_error: Exception | None = None) -> Outcome:
+        """To its end; ``first_error`` is that of an attempt at the primary that was made before
+        this began."""
+        now_s = self._routing.now_s
+        if first_error is not None:
+            self._answered(first_error)
+        while True:
+            step, events = self._send.step(now_s())
+            self._tell(events)
+            match step:
+                case ToPrimary():
+                    await self._attempt(self._to_primary(step.timeout_s))
+                case ToBacklog():
+                    await self._attempt(self._to_backlog(step.queue, step.timeout_s))
+                case Wait():
+                    await self._routing.pulse.wait(step.until_s - now_s())
+                case Done():
+                    return Outcome(step.where, self._answer, self._diverted)
+                case Fail():
+                    raise self._failure(step.error)
+                case _:
+                    assert_never(step)
+
+    async def _attempt(self, attempt: Awaitable[None]) -> None:
+        error: Exception | None = None
+        try:
+            await attempt
+        except Exception as raised:
+            error = raised
+        except asyncio.CancelledError:
+            self._send.cancelled()
+            raise
+        self._answered(error)
+
+    def _answered(self, error: Exception | None) -> None:
+        if error is not None:
+            self._entity.last_error = f"{type(error).__name__}: {error}"
+        self._tell(self._send.answered(self._routing.now_s(), error))
+
+    # -- the two ways ---------------------------------------------------------------------------
+
+    async def _to_primary(self, timeout_s: float) -> None:
+        self._answer = await self._hand(self._links.primary(), self._left, timeout_s)
+
+    async def _to_backlog(self, queue: str, timeout_s: float) -> None:
+        backlog, now_s = self._routing.backlog, self._routing.now_s
+        assert backlog is not None
+        end_s = now_s() + timeout_s
+        sender = self._links.backlog(backlog.driver, queue)
+        for part in split_to_fit(self._copies(), backlog.message_bytes_max):
+            parcels = [Parcel(encoded) for encoded in part]
+            await sender.send(parcels, timeout_s=max(end_s - now_s(), 0.0))
+            self._accepted(len(part))
+
+    def _copies(self) -> list[bytes]:
+        """The aliased copies of what is left."""
+        if self._aliased is None:
+            encoded = [each for parcel in self._left for each in self._kind.unpack(parcel)]
+            if len(encoded) != len(self._left):
+                self._left = [Parcel(each) for each in encoded]
+            self._aliased = [alias(each, self._links.path) for each in encoded]
+        return self._aliased
+
+    def _accepted(self, count: int) -> None:
+        assert self._aliased is not None
+        self._entity.messages_diverted += count
+        self._diverted += count
+        self._left, self._aliased = self._left[count:], self._aliased[count:]
+
+    # -- what is told ---------------------------------------------------------------------------
+
+    def _failure(self, error: BaseException) -> BaseException:
+        if not self._diverted:
+            return error
+        partly = BatchPartlySent(
+            path=self._links.path,
+            accepted=self._diverted,
+            total=self._diverted + len(self._left),
+        )
+        partly.__cause__ = error
+        return partly
+
+    def _tell(self, events: list[Event]) -> None:
+        if events:
+            self._routing.tell(map(self._with_ids, events))
+
+    def _with_ids(self, event: Event) -> Event:
+        """The core does not look into messages; who must look for duplicates needs their ids."""
+        if not isinstance(event, PossibleDuplicate):
+            return event
+        ids = [_message_id(each) for parcel in self._parcels for each in self._kind.unpack(parcel)]
+        return replace(event, message_ids=tuple(ids))
+
+
+def _message_id(encoded: bytes) -> str:
+    properties = Message.decode(encoded).properties
+    return "" if properties is None else str(properties.message_id)

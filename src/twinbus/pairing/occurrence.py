@@ -1,0 +1,115 @@
+"""An event of the core with the calendar's time and the names of the pair, ready to be told.
+
+    Occurrence   what subscribers, callbacks, the log and the journal receive
+    facts()      the same as plain values, for a line of JSON
+
+Rule 1: the core's clock means nothing outside this process: every moment leaves as UTC.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import re
+import time
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from twinbus.core.events import (
+    BacklogLevel,
+    BacklogOutOfReach,
+    BacklogUnattended,
+    Diverted,
+    Event,
+    Faulted,
+    Held,
+    PingFailed,
+    PingSent,
+    PossibleDuplicate,
+    QueueWithdrawn,
+    Suspected,
+)
+
+__all__ = ["Occurrence", "level_of", "utc_at"]
+
+_WARNINGS: Final = (
+    Suspected,
+    Diverted,
+    QueueWithdrawn,
+    BacklogOutOfReach,
+    PossibleDuplicate,
+    BacklogLevel,
+    BacklogUnattended,
+    Faulted,
+    Held,
+)
+_MOMENTS: Final = {"at_s": "at", "until_s": "until"}
+
+
+@dataclass(frozen=True, slots=True)
+class Occurrence:
+    """One event of a pair."""
+
+    event: Event
+    at: datetime
+    primary: str
+    """The address of the primary."""
+    secondary: str = ""
+
+    @property
+    def name(self) -> str:
+        """What happened, in an operator's word: ``diverted``, ``queue-withdrawn``, ..."""
+        return _NAMES[type(self.event)]
+
+    def facts(self) -> dict[str, Any]:
+        """Everything as plain values, moments as ISO 8601 in UTC."""
+        told: dict[str, Any] = {
+            "event": self.name,
+            "at": self.at.isoformat(),
+            "primary": self.primary,
+            "secondary": self.secondary,
+        }
+        event: Any = self.event
+        for field in dataclasses.fields(event):
+            value = getattr(event, field.name)
+            if field.name == "at_s":
+                continue
+            if field.name in _MOMENTS:
+                value = utc_at(value).isoformat()
+            told[_MOMENTS.get(field.name, field.name)] = (
+                list(value) if isinstance(value, tuple) else value
+            )
+        return told
+
+    def __str__(self) -> str:
+        facts = self.facts()
+        about = ", ".join(
+            f"{name}={facts[name]}"
+            for name in facts
+            if name not in ("event", "at", "primary", "secondary") and facts[name] not in ("", [])
+        )
+        return f"{self.name}: {about}" if about else self.name
+
+
+class _Names(dict[type[Any], str]):
+    """``QueueWithdrawn`` is told as ``queue-withdrawn``."""
+
+    def __missing__(self, kind: type[Any]) -> str:
+        self[kind] = re.sub(r"(?<=[a-z])(?=[A-Z])", "-", kind.__name__).lower()
+        return self[kind]
+
+
+_NAMES: Final = _Names()
+
+
+def utc_at(monotonic_s: float) -> datetime:
+    """The calendar's name for a moment of the monotonic clock."""
+    return datetime.fromtimestamp(time.time() + (monotonic_s - time.monotonic()), UTC)
+
+
+def level_of(event: Event) -> int:
+    """How loudly the log tells it."""
+    if isinstance(event, _WARNINGS):
+        return logging.WARNING
+    return logging.DEBUG if isinstance(event, PingSent | PingFailed) else logging.INFO

@@ -1,0 +1,88 @@
+"""What all senders of one factory share: the driver, the routing, and the gate of pairing.
+
+Rule 1: while a pair is being made the gate is shut, and sends wait in front of it (P1), each at
+        most until its own deadline.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from random import Random
+from typing import TYPE_CHECKING
+
+from twinbus.drivers.port import Driver
+from twinbus.pairing.parcels import ParcelKind
+from twinbus.pairing.routing import Routing
+from twinbus.pairing.sending import PairedSender
+from twinbus.pairing.standing import Standing
+from twinbus.service_errors import OperationTimeout
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+__all__ = ["SendOffice"]
+
+
+class SendOffice:
+    """Gives out senders and knows the way."""
+
+    def __init__(
+        self, driver: Driver, standing: Standing, routing: Routing, operation_timeout_s: float
+    ) -> None:
+        self.driver = driver
+        self.standing = standing
+        self.routing = routing
+        self.operation_timeout_s = operation_timeout_s
+        self.now_s: Callable[[], float] = time.monotonic
+        self.rng = Random()
+        self._senders: set[PairedSender] = set()
+        self._gate: asyncio.Event | None = None
+
+    def sender(self, path: str, kind: ParcelKind) -> PairedSender:
+        """A new sender with links of its own; ``path`` is canonical."""
+        self.standing.check()
+        sender = PairedSender(path, self, kind)
+        self._senders.add(sender)
+        return sender
+
+    def forget(self, sender: PairedSender) -> None:
+        self._senders.discard(sender)
+
+    @property
+    def paths(self) -> list[str]:
+        """The entities that somebody has a sender for."""
+        return sorted({sender.path for sender in self._senders})
+
+    async def close_senders(self) -> None:
+        for sender in tuple(self._senders):
+            await sender.close()
+
+    # -- the gate -----------------------------------------------------------------------------
+
+    def shut_gate(self) -> None:
+        self._gate = asyncio.Event()
+
+    def open_gate(self) -> None:
+        if self._gate is not None:
+            self._gate.set()
+            self._gate = None
+
+    @property
+    def is_shut(self) -> bool:
+        return self._gate is not None
+
+    async def pass_gate(self, start_s: float, timeout_s: float) -> None:
+        """Wait until the pair is made, at most as long as the send has time."""
+        if self._gate is None:
+            return
+        try:
+            async with asyncio.timeout(start_s + timeout_s - self.now_s()):
+                await self._gate.wait()
+        except TimeoutError:
+            error = OperationTimeout(
+                f"the namespaces were not paired within the {timeout_s:g} s of a send",
+                hint="Give the send more time, or look at what pair_namespace() waits for",
+            )
+            error.is_ambiguous = False
+            raise error from None

@@ -1,0 +1,141 @@
+"""The two factories of a pair while they are together: what runs for them, and their ends.
+
+    PairLifecycle says   StopPings, StopSyphon, CloseFactory, FaultFactory
+    this file does it
+
+Rule 1: sends that are under way finish before the secondary is closed: they may need it.
+Rule 2: nothing that was started here is left running when both have ended.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Coroutine
+from typing import TYPE_CHECKING, Any, assert_never
+
+from twinbus.core.events import Closed, Faulted
+from twinbus.core.lifecycle import (
+    CloseFactory,
+    Effect,
+    FaultFactory,
+    PairLifecycle,
+    Side,
+    StopPings,
+    StopSyphon,
+)
+from twinbus.pairing.pinger import Pinger
+from twinbus.pairing.routing import Routing
+from twinbus.pairing.watch import BacklogReader, BacklogWatch
+
+if TYPE_CHECKING:
+    from twinbus.pairing.factory import MessagingFactory
+    from twinbus.pairing.mover_local import LocalSyphon
+
+__all__ = ["Pair"]
+
+_log = logging.getLogger("twinbus.pairing")
+
+
+class Pair:
+    """A primary, a secondary, and what keeps them useful to each other."""
+
+    def __init__(
+        self,
+        primary: MessagingFactory,
+        secondary: MessagingFactory,
+        *,
+        routing: Routing,
+        reader: BacklogReader,
+        pinger: Pinger,
+        watch: BacklogWatch,
+        hosts_syphon: bool,
+    ) -> None:
+        self._factories = {Side.PRIMARY: primary, Side.SECONDARY: secondary}
+        self.reader = reader
+        self._pinger = pinger
+        self._watch = watch
+        self.routing = routing
+        self.syphon: LocalSyphon | None = None
+        """Set before start(), where this process hosts one."""
+        self._lifecycle = PairLifecycle(hosts_syphon=hosts_syphon)
+        self._window: asyncio.TimerHandle | None = None
+        self._endings: set[asyncio.Task[None]] = set()
+
+    def start(self) -> None:
+        self._pinger.start()
+        self._watch.start()
+        if self.syphon is not None:
+            self.syphon.start()
+
+    # -- ends ---------------------------------------------------------------------------------
+
+    async def closed(self, side: Side) -> None:
+        """A factory was closed by its owner, and its sends are over."""
+        now_s = time.monotonic()
+        effects = self._lifecycle.closed(side, now_s)
+        self.routing.tell([Closed(side.value, now_s)])
+        await self._carry_out(effects)
+        self._set_window()
+
+    async def faulted(self, side: Side, reason: str) -> None:
+        """A factory was given up."""
+        now_s = time.monotonic()
+        effects = self._lifecycle.faulted(side, now_s, reason)
+        self.routing.tell([Faulted(side.value, now_s, reason)])
+        await self._carry_out(effects)
+        self._set_window()
+
+    def syphon_ended(self, error: BaseException) -> None:
+        """The syphon has stopped by itself: without it the pair does not keep its promise."""
+        reason = f"the syphon ended: {type(error).__name__}: {error}"
+        self._later(self._factories[Side.SECONDARY].give_up(reason))
+
+    async def _carry_out(self, effects: list[Effect]) -> None:
+        for effect in effects:
+            match effect:
+                case StopPings():
+                    await self._pinger.stop()
+                    await self._watch.stop()
+                case StopSyphon():
+                    await self._stop_syphon(effect.within_s)
+                case CloseFactory():
+                    await self._factories[effect.side].close()
+                case FaultFactory():
+                    await self._factories[effect.side].give_up(effect.reason)
+                case _:
+                    assert_never(effect)
+
+    async def _stop_syphon(self, within_s: float) -> None:
+        if self.syphon is None:
+            return
+        try:
+            async with asyncio.timeout(within_s):
+                await self.syphon.stop()
+        except TimeoutError:
+            _log.warning("the syphon did not stop within %g s", within_s)
+
+    # -- the five seconds -----------------------------------------------------------------------
+
+    def _set_window(self) -> None:
+        if self._window is not None:
+            self._window.cancel()
+            self._window = None
+        due_s = self._lifecycle.next_timer()
+        if due_s is not None:
+            loop = asyncio.get_running_loop()
+            self._window = loop.call_later(due_s - time.monotonic(), self._window_is_over)
+
+    def _window_is_over(self) -> None:
+        self._window = None
+        effects = self._lifecycle.handle_timer(time.monotonic())
+        if effects:
+            self._later(self._carry_out(effects))
+        else:
+            self._set_window()
+
+    def _later(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
+        self._endings.add(task)
+        task.add_done_callback(self._endings.discard)

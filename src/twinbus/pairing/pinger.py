@@ -1,0 +1,112 @@
+"""Keeps the time of a pair: diverts what has failed for long enough, pings what is diverted.
+
+    the earliest timer of all entities --> handle_timer --> events, and pings
+    a ping's answer --> ping_answered --> restored, or another ping later
+
+Rule 1: one task keeps the time of all entities; each ping has a task of its own, so that one that
+        hangs delays no other. An entity never has two pending (P11).
+Rule 2: a ping uses a link of its own, because the senders' links may be the problem.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Final, assert_never
+from uuid import uuid4
+
+from twinbus.core.envelope import ping
+from twinbus.core.events import Event, PingPrimary
+from twinbus.core.parcel import Parcel
+from twinbus.drivers.port import Driver, Sender
+from twinbus.pairing.options import PingMode
+from twinbus.pairing.routing import Routing
+
+__all__ = ["Pinger"]
+
+_log = logging.getLogger("twinbus.pairing")
+
+# Long enough for a slow primary that is coming back, short enough to ask again soon when the
+# answer was lost on the way.
+PING_TIMEOUT_S_MIN: Final = 5.0
+PING_TIMEOUT_S_MAX: Final = 30.0
+
+
+class Pinger:
+    """Runs as long as the pair."""
+
+    def __init__(self, routing: Routing, primary: Driver, mode: PingMode) -> None:
+        self._routing = routing
+        self._primary = primary
+        self._mode = mode
+        interval_s = routing.policy.ping_interval_s
+        self._timeout_s = min(max(interval_s, PING_TIMEOUT_S_MIN), PING_TIMEOUT_S_MAX)
+        self._pings: set[asyncio.Task[None]] = set()
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        self._task = asyncio.create_task(self._keep_time(), name="twinbus-pinger")
+
+    async def stop(self) -> None:
+        """No ping after this; may be called twice."""
+        tasks = [*self._pings] + ([self._task] if self._task is not None else [])
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _keep_time(self) -> None:
+        while True:
+            self._do_what_is_due()
+            await self._routing.pulse.wait(self._until_next_s())
+
+    def _do_what_is_due(self) -> None:
+        now_s = self._routing.now_s()
+        for entity in list(self._routing.entities.values()):
+            due: list[Event | PingPrimary] = entity.failover.handle_timer(now_s)
+            for each in due:
+                if isinstance(each, PingPrimary):
+                    self._begin(each)
+            self._routing.tell(each for each in due if not isinstance(each, PingPrimary))
+
+    def _until_next_s(self) -> float | None:
+        timers = [entity.failover.next_timer() for entity in self._routing.entities.values()]
+        times = [timer for timer in timers if timer is not None]
+        return min(times) - self._routing.now_s() if times else None
+
+    # -- one ping -----------------------------------------------------------------------------
+
+    def _begin(self, wanted: PingPrimary) -> None:
+        task = asyncio.create_task(self._ping(wanted), name=f"twinbus-ping-{wanted.path}")
+        self._pings.add(task)
+        task.add_done_callback(self._pings.discard)
+
+    async def _ping(self, wanted: PingPrimary) -> None:
+        failure = await self._failure(wanted.path)
+        failover = self._routing.entity(wanted.path).failover
+        self._routing.tell(failover.ping_answered(wanted.epoch, self._routing.now_s(), failure))
+        self._routing.pulse.ring()  # The next ping has a time again, also when nothing is told.
+
+    async def _failure(self, path: str) -> str | None:
+        """Ping; what went wrong, or None."""
+        sender = self._primary.sender(path)
+        try:
+            match self._mode:
+                case "message":
+                    parcel = Parcel(ping(uuid4().hex))
+                    await sender.send([parcel], timeout_s=self._timeout_s)
+                case "attach":
+                    await sender.attach(timeout_s=self._timeout_s)
+                case _:
+                    assert_never(self._mode)
+        except Exception as error:
+            return f"{type(error).__name__}: {error}".splitlines()[0][:300]
+        finally:
+            await _let_go(sender)
+        return None
+
+
+async def _let_go(sender: Sender) -> None:
+    try:
+        await sender.close()
+    except Exception as error:
+        _log.debug("the link of a ping did not close: %s", error)

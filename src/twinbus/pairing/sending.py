@@ -1,0 +1,202 @@
+"""Carries out a send through a pair: the core decides, this file and journey.py do it.
+
+Rule 1: a healthy send costs one look-up and the driver's own work: no copy, no extra round trip
+        (P0). Only a send that meets trouble becomes a journey.
+Rule 2: a message that could not make the detour is refused in every state (P12, P13).
+Rule 3: the messages are the caller's: nothing of them is changed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from random import Random
+from typing import TYPE_CHECKING, Any, Final
+
+from twinbus.core.deadline import SEND_TIMEOUT_S, Deadline
+from twinbus.core.parcel import Parcel
+from twinbus.core.rotation import Seat
+from twinbus.core.sending import first_attempt_s
+from twinbus.drivers.port import Sender
+from twinbus.errors import ConfigurationError
+from twinbus.pairing.journey import Hand, Journey, Links, Outcome
+from twinbus.pairing.parcels import ENCODED, ParcelKind
+from twinbus.pairing.routing import Entity, Routing
+from twinbus.service_errors import CancelImpossible
+
+if TYPE_CHECKING:
+    from twinbus.pairing.office import SendOffice
+
+__all__ = ["PairedSender", "checked_timeout_s"]
+
+SEND_TIMEOUT_S_MAX: Final = 86_400.0
+"""A day: whoever waits longer wants something else."""
+
+
+class PairedSender:
+    """A way into one entity, that goes round by the backlog while the entity is away.
+
+    It may be used from many tasks at once. Before its factory is paired it is an ordinary sender
+    with retries; afterwards the same object is a paired one (P1).
+    """
+
+    def __init__(self, path: str, office: SendOffice, kind: ParcelKind = ENCODED) -> None:
+        self.path = path
+        """Canonical: the name that events, health and the backlog use."""
+        self._office = office
+        self._kind = kind
+        self._links = Links(path, office.driver)
+        self._seat = Seat()
+        self._routing: Routing | None = None
+        self._entity: Entity | None = None
+
+    # -- what callers ask ---------------------------------------------------------------------
+
+    async def send_parcels(
+        self, parcels: Sequence[Parcel], *, timeout_s: float | None = None
+    ) -> str:
+        """Return once they are durable; the path of the entity or of the backlog queue that
+        took them (the last one, if a batch was sent in parts)."""
+        return (await self._carry(parcels, _send, timeout_s)).where
+
+    async def schedule_parcels(
+        self, parcels: Sequence[Parcel], *, timeout_s: float | None = None
+    ) -> list[int]:
+        """Hand in messages that carry their time; numbers for cancelling.
+
+        The primary's sequence numbers are positive. While the entity is diverted the messages
+        wait in the backlog with their schedule, and the numbers are negative: cancel_scheduled()
+        knows them, and cannot cancel them.
+        """
+        outcome = await self._carry(parcels, _schedule, timeout_s)
+        return [*_slips(outcome.diverted, self._office.rng), *(outcome.answer or ())]
+
+    async def cancel_scheduled(
+        self, sequence_numbers: Sequence[int], *, timeout_s: float | None = None
+    ) -> None:
+        """Take scheduled messages back.
+
+        Raises CancelImpossible, before anything is cancelled, for messages that went to the
+        backlog, and while the entity is diverted, because nothing but pings goes there (P8).
+        """
+        if any(number < 0 for number in sequence_numbers):
+            raise CancelImpossible.in_backlog(self.path)
+
+        async def cancel(sender: Sender, _parcels: Sequence[Parcel], timeout_s: float) -> None:
+            await sender.cancel_scheduled(sequence_numbers, timeout_s=timeout_s)
+
+        standing = self._office.standing
+        task = standing.enter_send()
+        try:
+            await self._cancel(cancel, self._timeout_s(timeout_s))
+        except asyncio.CancelledError:
+            raise standing.why_cancelled(task) from None
+        finally:
+            standing.leave_send(task)
+
+    async def close(self) -> None:
+        """Let go of the links; may be called twice."""
+        self._office.forget(self)
+        await self._links.close()
+
+    # -- how it is done -----------------------------------------------------------------------
+
+    async def _carry(
+        self, parcels: Sequence[Parcel], hand: Hand, timeout_s: float | None
+    ) -> Outcome:
+        if not parcels:
+            raise ConfigurationError("there is nothing to send", hint="Give at least one message")
+        timeout_s = self._timeout_s(timeout_s)
+        standing = self._office.standing
+        task = standing.enter_send()
+        try:
+            start_s, has_waited = self._office.now_s(), self._office.is_shut
+            if has_waited:
+                await self._office.pass_gate(start_s, timeout_s)
+            return await self._go(parcels, hand, start_s, timeout_s, is_late=has_waited)
+        except asyncio.CancelledError:
+            raise standing.why_cancelled(task) from None
+        finally:
+            standing.leave_send(task)
+
+    async def _go(
+        self,
+        parcels: Sequence[Parcel],
+        hand: Hand,
+        start_s: float,
+        timeout_s: float,
+        *,
+        is_late: bool,
+    ) -> Outcome:
+        routing, entity = self._known()
+        if routing.backlog is not None:
+            self._kind.check(parcels, self.path, routing.backlog.message_bytes_max)
+        entity.sends_under_way += 1
+        try:
+            error: Exception | None = None
+            attempt_s = None if is_late else first_attempt_s(entity.failover, timeout_s)
+            if attempt_s is not None:
+                try:
+                    answer = await hand(self._links.primary(), parcels, attempt_s)
+                except Exception as raised:
+                    error = raised
+                else:
+                    routing.first_attempt_succeeded(entity)
+                    return Outcome(self.path, answer, 0)
+            deadline = Deadline(start_s, start_s + timeout_s)
+            journey = Journey(
+                self._links, routing, entity, self._seat, parcels, self._kind, hand, deadline
+            )
+            return await journey.run(error)
+        finally:
+            entity.sends_under_way -= 1
+
+    def _known(self) -> tuple[Routing, Entity]:
+        routing = self._office.routing
+        if self._entity is None or self._routing is not routing:
+            self._routing, self._entity = routing, routing.entity(self.path)
+        return routing, self._entity
+
+    async def _cancel(self, hand: Hand, timeout_s: float) -> None:
+        start_s = self._office.now_s()
+        if self._office.is_shut:
+            await self._office.pass_gate(start_s, timeout_s)
+        routing, entity = self._known()
+        if entity.failover.is_diverted:
+            raise CancelImpossible.while_diverted(self.path)
+        # A cancel has no way round: it is retried as an unpaired call and diverts nothing.
+        alone = Routing.unpaired(routing.hub, routing.rules.retry)
+        deadline = Deadline(start_s, start_s + timeout_s)
+        await Journey(
+            self._links, alone, alone.entity(self.path), Seat(), (), self._kind, hand, deadline
+        ).run()
+
+    def _timeout_s(self, given: float | None) -> float:
+        return self._office.operation_timeout_s if given is None else checked_timeout_s(given)
+
+
+async def _send(sender: Sender, parcels: Sequence[Parcel], timeout_s: float) -> None:
+    await sender.send(parcels, timeout_s=timeout_s)
+
+
+async def _schedule(sender: Sender, parcels: Sequence[Parcel], timeout_s: float) -> Any:
+    return await sender.schedule(parcels, timeout_s=timeout_s)
+
+
+def _slips(count: int, rng: Random) -> list[int]:
+    """Numbers for scheduled messages that went to the backlog: never those of a message."""
+    return [-1 - rng.getrandbits(62) for _ in range(count)]
+
+
+def checked_timeout_s(timeout_s: object) -> float:
+    """A time that a caller gave for one call."""
+    if (
+        isinstance(timeout_s, bool)
+        or not isinstance(timeout_s, int | float)
+        or not 0 < timeout_s <= SEND_TIMEOUT_S_MAX
+    ):
+        raise ConfigurationError(
+            f"a timeout is {timeout_s!r:.40}",
+            hint=f"Use seconds above 0; {SEND_TIMEOUT_S:g} is the default",
+        )
+    return float(timeout_s)

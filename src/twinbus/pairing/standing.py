@@ -1,0 +1,131 @@
+"""Whether a factory still stands, and the calls that are inside it.
+
+    OPEN --close--> CLOSED       sends that are under way may finish, other calls end at once
+    OPEN --fault--> FAULTED      every call ends at once
+
+Rule 1: after its end every new call is refused with a typed error, and so is every call that was
+        waiting (L1): nothing hangs.
+Rule 2: a call is ended by cancelling its task and taking the cancellation back, as a timeout
+        does; a caller that was cancelled by somebody else stays cancelled.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Any, TypeVar
+
+from twinbus.service_errors import FactoryClosed, FactoryFaulted, PairingError
+
+T = TypeVar("T")
+
+
+class Standing:
+    """Open, closed or faulted."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._is_closed = False
+        self._fault: str | None = None
+        self._sends: dict[asyncio.Task[Any], bool] = {}
+        """The tasks that are inside, each with whether we have ended it."""
+        self._waits: dict[asyncio.Task[Any], bool] = {}
+        self._idle: asyncio.Event | None = None
+
+    @property
+    def is_open(self) -> bool:
+        return not self._is_closed and self._fault is None
+
+    @property
+    def fault(self) -> str | None:
+        """Why the factory was given up, if it was."""
+        return self._fault
+
+    @property
+    def sends_under_way(self) -> int:
+        return len(self._sends)
+
+    def check(self) -> None:
+        """Raise what a call on a factory that is gone gets."""
+        if self._is_closed or self._fault is not None:
+            raise self._error()
+
+    # -- calls --------------------------------------------------------------------------------
+
+    def enter_send(self) -> asyncio.Task[Any]:
+        """A send begins, which a close waits for; call leave_send() with the answer."""
+        if self._is_closed or self._fault is not None:
+            raise self._error()
+        task = asyncio.current_task()
+        assert task is not None
+        self._sends[task] = False
+        return task
+
+    def leave_send(self, task: asyncio.Task[Any]) -> None:
+        del self._sends[task]
+        if self._idle is not None and not self._sends:
+            self._idle.set()
+
+    def why_cancelled(self, task: asyncio.Task[Any]) -> BaseException:
+        """What a call that is inside raises for a CancelledError: ours has a reason."""
+        if (self._sends.get(task) or self._waits.get(task)) and task.uncancel() == 0:
+            return self._error()
+        return asyncio.CancelledError()
+
+    async def wait(self, call: Coroutine[Any, Any, T]) -> T:
+        """Run a call that a close ends: nothing is lost with a receive that has not returned."""
+        if self._is_closed or self._fault is not None:
+            call.close()
+            raise self._error()
+        task = asyncio.current_task()
+        assert task is not None
+        self._waits[task] = False
+        try:
+            return await call
+        except asyncio.CancelledError:
+            raise self.why_cancelled(task) from None
+        finally:
+            del self._waits[task]
+
+    # -- ends ---------------------------------------------------------------------------------
+
+    async def close(self, *, wait_s: float) -> bool:
+        """Refuse new calls, give sends ``wait_s`` to finish, then end them; False if it had
+        ended before."""
+        if not self.is_open:
+            return False
+        self._is_closed = True
+        self._end(self._waits)
+        if self._sends:
+            self._idle = asyncio.Event()
+            try:
+                async with asyncio.timeout(wait_s):
+                    await self._idle.wait()
+            except TimeoutError:
+                self._end(self._sends)
+        return True
+
+    def give_up(self, reason: str) -> bool:
+        """Fault: end every call now; False if it had ended before."""
+        if not self.is_open:
+            return False
+        self._fault = reason
+        self._end(self._waits)
+        self._end(self._sends)
+        return True
+
+    def _end(self, calls: dict[asyncio.Task[Any], bool]) -> None:
+        for task in calls:
+            if task is not asyncio.current_task():
+                calls[task] = True
+                task.cancel()
+
+    def _error(self) -> PairingError:
+        if self._fault is not None:
+            return FactoryFaulted(
+                f"the factory of {self._name} was given up: {self._fault}",
+                hint="Make a new factory; look at what ended its partner first",
+            )
+        return FactoryClosed(
+            f"the factory of {self._name} is closed", hint="Make a new one to go on"
+        )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from typing import Annotated, Any
 
 import typer
@@ -17,6 +16,7 @@ from twinbus.cli.admin_client import (
     AdminNamespace,
     AdminUrl,
 )
+from twinbus.cli.durations import seconds
 from twinbus.cli.output import check_output, counted
 from twinbus.cli.tables import show_table
 from twinbus.errors import ConfigurationError
@@ -29,16 +29,6 @@ fault_app = typer.Typer(
 )
 
 Output = Annotated[str, typer.Option("--output", help="How to show it: table or json.")]
-_DURATION = re.compile(r"([0-9]+(?:\.[0-9]+)?)(ms|s|m|h)?", re.ASCII)
-_UNIT_S = {"ms": 0.001, "s": 1.0, None: 1.0, "m": 60.0, "h": 3600.0}
-
-
-def seconds(text: str) -> float:
-    """``250ms``, ``30s``, ``5m``, ``1h``, or a plain number of seconds."""
-    match = _DURATION.fullmatch(text.strip())
-    if match is None:
-        raise ConfigurationError(f"{text!r:.40} is not a time", hint="Write it as 30s, 5m or 1h")
-    return float(match[1]) * _UNIT_S[match[2]]
 
 
 @fault_app.command("add")

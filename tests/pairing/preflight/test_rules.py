@@ -251,6 +251,20 @@ def test_an_outage_that_does_not_fit() -> None:
     assert findings("headroom", replace(READY, expectation=Expectation())) == []
 
 
+def test_queues_that_pairing_will_make_are_room_too() -> None:
+    missing = tuple(BacklogFacts(path=path, send=GONE) for path in PATHS)
+    assert worst("headroom", replace(READY, backlog=missing)).severity is Severity.OK
+    unmanaged = replace(secondary(management=REFUSED), backlog=missing)
+    assert worst("headroom", unmanaged).severity is Severity.PROBLEM
+
+
+def test_room_that_cannot_be_seen_is_not_known() -> None:
+    unseen = tuple(BacklogFacts(path=path) for path in PATHS)
+    facts = replace(secondary(management=REFUSED), backlog=unseen)
+    assert worst("headroom", facts).severity is Severity.NOTE
+    assert judge(facts).is_ready
+
+
 def test_messages_that_only_the_primary_takes() -> None:
     """P13"""
     facts = replace(
@@ -282,7 +296,7 @@ def test_entities_without_duplicate_detection_are_listed_once() -> None:
     )
     [found] = findings("duplicate-window", replace(READY, entities=plain))
     assert found.severity is Severity.NOTE
-    assert found.subject == "q0, q1, q2, q3, q4 and 2 more"
+    assert found.subject == "q0, q1, q2 and 4 more"
 
 
 def test_pings_that_are_handed_out_need_the_other_mode() -> None:

@@ -10,19 +10,25 @@ import asyncio
 import secrets
 import socket
 from collections.abc import Awaitable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 from typing import Final, TypeVar
 
 from twinbus.amqp.message import Message
 from twinbus.core.envelope_ping import ping
 from twinbus.core.parcel import Parcel
-from twinbus.drivers.management import ManagementClient, QueueProperties, TopicProperties
+from twinbus.drivers.management import (
+    Knock,
+    ManagementClient,
+    NamespaceInfo,
+    QueueProperties,
+    TopicProperties,
+)
 from twinbus.drivers.port import Driver
 from twinbus.entity_path import BACKLOG_MARKER
 from twinbus.errors import TwinbusError
-from twinbus.pairing.backlog_queues import backlog_paths, has_no_name, primary_name_of
+from twinbus.pairing.backlog_queues import backlog_paths, primary_name_of
 from twinbus.pairing.environment import Role
 from twinbus.pairing.few_at_once import few_at_once
 from twinbus.pairing.preflight.facts import (
@@ -83,20 +89,20 @@ async def observe(
     timeout_s: float = DEFAULT_TIMEOUT_S,
 ) -> Facts:
     """Look at everything; raises nothing but what a programmer's mistake raises."""
-    name = await _primary_name(primary, primary_name)
-    seen = await _entities(primary, entities, timeout_s)
+    ours, theirs = await asyncio.gather(
+        _Look.at(primary, timeout_s), _Look.at(secondary, timeout_s)
+    )
+    name = _primary_name(ours, primary_name)
     paths = backlog_paths(name, expectation.backlog_queue_count) if isinstance(name, str) else ()
-    backlog = await few_at_once(
-        paths, lambda path: _backlog_queue(secondary, path, timeout_s), at_once_max=AT_ONCE_MAX
+    seen, backlog = await asyncio.gather(
+        _entities(ours, entities),
+        few_at_once(paths, partial(_backlog_queue, theirs), at_once_max=AT_ONCE_MAX),
     )
     facts_of_primary, facts_of_secondary = await asyncio.gather(
-        _namespace(primary, "primary", [each.send for each in seen], timeout_s),
-        _namespace(secondary, "secondary", [each.send for each in backlog], timeout_s),
+        _namespace(ours, "primary", [each.send for each in seen]),
+        _namespace(theirs, "secondary", [each.send for each in backlog]),
     )
-    pings = []
-    if may_ping and facts_of_primary.amqp is None:
-        can_make = facts_of_primary.management is None
-        pings = await _pings(primary, entities, can_make=can_make, timeout_s=timeout_s)
+    may_ping = may_ping and facts_of_primary.amqp is None
     return Facts(
         expectation=expectation,
         primary=facts_of_primary,
@@ -104,35 +110,59 @@ async def observe(
         primary_name=name,
         entities=tuple(seen),
         backlog=tuple(backlog),
-        pings=tuple(pings),
+        pings=tuple(await _pings(ours, entities) if may_ping else ()),
     )
+
+
+@dataclass(frozen=True, slots=True)
+class _Look:
+    """A namespace while it is looked at: its doors, and what the management said first."""
+
+    driver: Driver
+    management: ManagementClient
+    timeout_s: float
+    knock: Knock | TwinbusError
+    info: NamespaceInfo | TwinbusError
+
+    @classmethod
+    async def at(cls, ends: Ends, timeout_s: float) -> _Look:
+        knock = await _answer(ends.management.knock(), timeout_s)
+        info: NamespaceInfo | TwinbusError
+        if isinstance(knock, TwinbusError):
+            info = knock
+        else:
+            info = await _answer(ends.management.namespace_info(), timeout_s)
+        return cls(ends.driver, ends.management, timeout_s, knock, info)
+
+    @property
+    def can_manage(self) -> bool:
+        return not isinstance(self.info, TwinbusError)
+
+    async def ask(self, question: Awaitable[T]) -> T | TwinbusError:
+        return await _answer(question, self.timeout_s)
 
 
 # -- namespaces ---------------------------------------------------------------------------
 
 
 async def _namespace(
-    ends: Ends, role: Role, attached: Sequence[TwinbusError | None], timeout_s: float
+    look: _Look, role: Role, attached: Sequence[TwinbusError | None]
 ) -> NamespaceFacts:
-    knock = await _answer(ends.management.knock())
-    info = await _answer(ends.management.namespace_info())
     return NamespaceFacts(
         role=role,
-        address=ends.driver.address,
-        ip_addresses=await _ip_addresses(ends.driver.address.host),
-        amqp=await _amqp(ends.driver, attached, timeout_s),
-        management=info if isinstance(info, TwinbusError) else None,
-        clock_ahead_s=None if isinstance(knock, TwinbusError) else knock.clock_ahead_s,
+        address=look.driver.address,
+        ip_addresses=await _ip_addresses(look.driver.address.host),
+        amqp=await _amqp(look, attached),
+        management=look.info if isinstance(look.info, TwinbusError) else None,
+        clock_ahead_s=None if isinstance(look.knock, TwinbusError) else look.knock.clock_ahead_s,
     )
 
 
-async def _amqp(
-    driver: Driver, attached: Sequence[TwinbusError | None], timeout_s: float
-) -> TwinbusError | None:
+async def _amqp(look: _Look, attached: Sequence[TwinbusError | None]) -> TwinbusError | None:
     """Whether anybody answers: what was learnt by attaching, or by asking for what is not there."""
     tried = list(attached)
     if not tried:
-        error, _limit = await _attached(driver, PROBE_PREFIX + secrets.token_hex(4), timeout_s)
+        error, _limit = await _attached(look, PROBE_PREFIX + secrets.token_hex(4))
         tried = [error]
     unreached = [error for error in tried if isinstance(error, _UNREACHED)]
     return unreached[0] if len(unreached) == len(tried) else None
@@ -147,13 +177,10 @@ async def _ip_addresses(host: str) -> frozenset[str]:
     return frozenset(str(address[0]) for *_, address in found)
 
 
-async def _primary_name(primary: Ends, given: str | None) -> str | TwinbusError:
-    told = None
-    if given is None and has_no_name(primary.driver.address):
-        info = await _answer(primary.management.namespace_info())
-        told = None if isinstance(info, TwinbusError) else info.name
+def _primary_name(look: _Look, given: str | None) -> str | TwinbusError:
+    told = None if isinstance(look.info, TwinbusError) else look.info.name
     try:
-        return primary_name_of(primary.driver.address, given=given, told=told)
+        return primary_name_of(look.driver.address, given=given, told=told)
     except TwinbusError as error:
         return error
 
@@ -161,65 +188,65 @@ async def _primary_name(primary: Ends, given: str | None) -> str | TwinbusError:
 # -- entities -----------------------------------------------------------------------------
 
 
-async def _entities(primary: Ends, named: Sequence[str], timeout_s: float) -> list[EntityFacts]:
+async def _entities(look: _Look, named: Sequence[str]) -> list[EntityFacts]:
     if named:
-        return await few_at_once(
-            named, lambda path: _entity(primary, path, timeout_s), at_once_max=AT_ONCE_MAX
-        )
+        return await few_at_once(named, partial(_entity, look), at_once_max=AT_ONCE_MAX)
+    found = await look.ask(_listed(look.management)) if look.can_manage else []
+    if isinstance(found, TwinbusError):
+        return []  # With nobody there none are known; the management's check says why.
+
+    async def seen(properties: QueueProperties | TopicProperties) -> EntityFacts:
+        return await _seen(look, properties.path, properties)
+
+    return await few_at_once(found, seen, at_once_max=AT_ONCE_MAX)
+
+
+async def _listed(management: ManagementClient) -> list[QueueProperties | TopicProperties]:
+    """The first of the entities that applications use."""
     found: list[QueueProperties | TopicProperties] = []
-    # With fewer claims, or with nobody there, none are known; the management's check says why.
-    with suppress(TwinbusError):
-        found += [each async for each in primary.management.list_queues()]
-        found += [each async for each in primary.management.list_topics()]
-    by_path = {each.path: each for each in found if BACKLOG_MARKER not in each.path}
-    chosen = list(by_path)[:ENTITIES_MAX]
-    return await few_at_once(
-        chosen,
-        lambda path: _seen(primary.driver, path, by_path[path], timeout_s),
-        at_once_max=AT_ONCE_MAX,
-    )
+    found += [each async for each in management.list_queues()]
+    found += [each async for each in management.list_topics()]
+    return [each for each in found if BACKLOG_MARKER not in each.path][:ENTITIES_MAX]
 
 
-async def _entity(primary: Ends, path: str, timeout_s: float) -> EntityFacts:
-    queue = await _answer(primary.management.get_queue(path))
-    found: QueueProperties | TopicProperties | TwinbusError | None = queue
-    if queue is None:
-        found = await _answer(primary.management.get_topic(path))
-    properties = None if isinstance(found, TwinbusError) else found
-    return await _seen(primary.driver, path, properties, timeout_s)
+async def _entity(look: _Look, path: str) -> EntityFacts:
+    found: QueueProperties | TopicProperties | TwinbusError | None = None
+    if look.can_manage:
+        found = await look.ask(look.management.get_queue(path))
+        if found is None:
+            found = await look.ask(look.management.get_topic(path))
+    return await _seen(look, path, None if isinstance(found, TwinbusError) else found)
 
 
 async def _seen(
-    driver: Driver,
-    path: str,
-    properties: QueueProperties | TopicProperties | None,
-    timeout_s: float,
+    look: _Look, path: str, properties: QueueProperties | TopicProperties | None
 ) -> EntityFacts:
-    error, limit = await _attached(driver, path, timeout_s)
+    error, limit = await _attached(look, path)
     return EntityFacts(path=path, properties=properties, send=error, message_bytes_max=limit)
 
 
-async def _backlog_queue(secondary: Ends, path: str, timeout_s: float) -> BacklogFacts:
-    found = await _answer(secondary.management.get_queue(path))
-    error, limit = await _attached(secondary.driver, path, timeout_s)
+async def _backlog_queue(look: _Look, path: str) -> BacklogFacts:
+    found: QueueProperties | TwinbusError | None = None
+    if look.can_manage:
+        found = await look.ask(look.management.get_queue(path))
+    send, limit = await _attached(look, path)
+    listen = None
+    # Whoever may not send may still listen; all other trouble would only be told twice.
+    if send is None or isinstance(send, AccessRefused):
+        listen = await _listen_error(look, path)
     return BacklogFacts(
         path=path,
         properties=None if isinstance(found, TwinbusError) else found,
-        send=error,
-        # Who may not even send was told already why, unless it is this one claim.
-        listen=None
-        if error is not None and not isinstance(error, AccessRefused)
-        else await _listen_error(secondary.driver, path, timeout_s),
+        send=send,
+        listen=listen,
         message_bytes_max=limit,
     )
 
 
-async def _attached(
-    driver: Driver, path: str, timeout_s: float
-) -> tuple[TwinbusError | None, int | None]:
-    sender = driver.sender(path)
+async def _attached(look: _Look, path: str) -> tuple[TwinbusError | None, int | None]:
+    sender = look.driver.sender(path)
     try:
-        facts = await sender.attach(timeout_s=timeout_s)
+        facts = await sender.attach(timeout_s=look.timeout_s)
         return None, facts.message_bytes_max
     except TwinbusError as error:
         return error, None
@@ -227,11 +254,11 @@ async def _attached(
         await sender.close()
 
 
-async def _listen_error(driver: Driver, path: str, timeout_s: float) -> TwinbusError | None:
+async def _listen_error(look: _Look, path: str) -> TwinbusError | None:
     """Peeking needs Listen and takes nothing away."""
-    receiver = driver.receiver(path)
+    receiver = look.driver.receiver(path)
     try:
-        await receiver.peek(1, timeout_s=timeout_s)
+        await receiver.peek(1, timeout_s=look.timeout_s)
     except TwinbusError as error:
         return error
     finally:
@@ -242,43 +269,39 @@ async def _listen_error(driver: Driver, path: str, timeout_s: float) -> TwinbusE
 # -- pings --------------------------------------------------------------------------------
 
 
-async def _pings(
-    primary: Ends, named: Sequence[str], *, can_make: bool, timeout_s: float
-) -> list[PingFacts]:
-    if not can_make:
-        return [await _pinged(primary.driver, path, timeout_s) for path in named]
+async def _pings(look: _Look, named: Sequence[str]) -> list[PingFacts]:
+    """A queue of our own tells it for the whole namespace; without Manage, the named ones do."""
     probe = QueueProperties(
         path=PROBE_PREFIX + secrets.token_hex(4), auto_delete_on_idle=PROBE_LIFE
     )
-    made = await _answer(primary.management.create_queue(probe))
+    made = await look.ask(look.management.create_queue(probe)) if look.can_manage else look.info
     if isinstance(made, TwinbusError):
-        return [await _pinged(primary.driver, path, timeout_s) for path in named]
+        return [await _pinged(look, path) for path in named]
     try:
-        return [await _pinged(primary.driver, probe.path, timeout_s)]
+        return [await _pinged(look, probe.path)]
     finally:
-        with suppress(TwinbusError):
-            await primary.management.delete_queue(probe.path)
+        await look.ask(look.management.delete_queue(probe.path))
 
 
-async def _pinged(driver: Driver, path: str, timeout_s: float) -> PingFacts:
+async def _pinged(look: _Look, path: str) -> PingFacts:
     mark = f"twinbus-{secrets.token_hex(16)}"
-    sender = driver.sender(path)
+    sender = look.driver.sender(path)
     try:
-        await sender.send([Parcel(ping(mark))], timeout_s=timeout_s)
+        await sender.send([Parcel(ping(mark))], timeout_s=look.timeout_s)
     except TwinbusError as error:
         return PingFacts(path=path, error=error)
     finally:
         await sender.close()
-    return PingFacts(path=path, was_seen=await _was_seen(driver, path, mark, timeout_s))
+    return PingFacts(path=path, was_seen=await _was_seen(look, path, mark))
 
 
-async def _was_seen(driver: Driver, path: str, mark: str, timeout_s: float) -> bool | None:
+async def _was_seen(look: _Look, path: str, mark: str) -> bool | None:
     """Whether the ping stands among the messages; None when that cannot be seen."""
-    receiver = driver.receiver(path)
+    receiver = look.driver.receiver(path)
     sequence, looked_at = 1, 0
     try:
         while looked_at < PEEKED_MAX:
-            page = await receiver.peek(100, from_sequence=sequence, timeout_s=timeout_s)
+            page = await receiver.peek(100, from_sequence=sequence, timeout_s=look.timeout_s)
             if not page:
                 return False
             if any(_mark_of(each.encoded) == mark for each in page):
@@ -297,8 +320,14 @@ def _mark_of(encoded: bytes) -> object:
     return None if properties is None else properties.message_id
 
 
-async def _answer(question: Awaitable[T]) -> T | TwinbusError:
+async def _answer(question: Awaitable[T], timeout_s: float) -> T | TwinbusError:
     try:
-        return await question
+        async with asyncio.timeout(timeout_s):
+            return await question
     except TwinbusError as error:
         return error
+    except TimeoutError:
+        return OperationTimeout(
+            f"the management gave no answer within {timeout_s:g} s",
+            hint="Check its port for HTTP, and the firewall",
+        )

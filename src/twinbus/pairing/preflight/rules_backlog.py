@@ -127,8 +127,7 @@ def leftovers(facts: Facts) -> Findings:
 
 def headroom(facts: Facts) -> Findings:
     """Whether the backlog queues have room for the outage that is expected."""
-    known = _known(facts)
-    for queue in known:
+    for queue in _known(facts):
         if queue.percent_full >= PERCENT_FULL_NOTED:
             is_full = queue.percent_full >= PERCENT_FULL_MAX
             yield Finding(
@@ -139,15 +138,19 @@ def headroom(facts: Facts) -> Findings:
                 "Run a syphon, and purge its dead-letter queue",
             )
     rate = facts.expectation.rate_per_s
-    if not known or rate is None:
+    if rate is None or not facts.backlog:
         return
-    free = sum(each.max_size_in_megabytes * _MEGABYTE - each.size_bytes for each in known)
+    find = partial(Finding, "headroom", subject=named(facts.secondary))
+    if any(each.properties is None and each.send is None for each in facts.backlog):
+        says = "how much room the backlog queues have is not known"
+        yield find(Severity.NOTE, says=says, fix="Check once with a rule that has Manage")
+        return
+    free = _room_bytes(facts)
     needed = int(
         rate
         * facts.expectation.expected_outage_s
         * (facts.expectation.message_bytes + OVERHEAD_BYTES)
     )
-    find = partial(Finding, "headroom", subject=named(facts.secondary))
     says = f"{needed >> 20} MB of {max(0, free) >> 20} MB would be used in the expected outage"
     if needed <= free:
         yield find(Severity.OK, says=says)
@@ -175,6 +178,19 @@ def message_sizes(facts: Facts) -> Findings:
             "sends refuse those, outage or not",
             "Keep messages smaller, or use a secondary of the same tier",
         )
+
+
+def _room_bytes(facts: Facts) -> int:
+    """What the backlog queues can take, those included that pairing will make."""
+    room = sum(
+        each.max_size_in_megabytes * _MEGABYTE - each.size_bytes
+        for each in _known(facts)
+        if danger_in(each) is None
+    )
+    if facts.secondary.management is None:
+        missing = [each for each in facts.backlog if isinstance(each.send, EntityNotFound)]
+        room += len(missing) * BACKLOG_SIZE_MB * _MEGABYTE
+    return room
 
 
 def _known(facts: Facts) -> list[QueueProperties]:

@@ -9,7 +9,7 @@ from twinbus.pairing.preflight.facts import NamespaceFacts
 __all__ = ["counted", "listed", "named"]
 
 # Of many queues with the same trouble these are named; the others are counted.
-NAMED_MAX: Final = 5
+NAMED_MAX: Final = 3
 
 
 def named(namespace: NamespaceFacts) -> str:

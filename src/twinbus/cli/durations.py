@@ -1,0 +1,20 @@
+"""Times as they are written on a command line."""
+
+from __future__ import annotations
+
+import re
+
+from twinbus.errors import ConfigurationError
+
+__all__ = ["seconds"]
+
+_DURATION = re.compile(r"([0-9]+(?:\.[0-9]+)?)(ms|s|m|h)?", re.ASCII)
+_UNIT_S = {"ms": 0.001, "s": 1.0, None: 1.0, "m": 60.0, "h": 3600.0}
+
+
+def seconds(text: str) -> float:
+    """``250ms``, ``30s``, ``5m``, ``1h``, or a plain number of seconds."""
+    match = _DURATION.fullmatch(text.strip())
+    if match is None:
+        raise ConfigurationError(f"{text!r:.40} is not a time", hint="Write it as 30s, 5m or 1h")
+    return float(match[1]) * _UNIT_S[match[2]]

@@ -16,6 +16,7 @@ from typing import Any
 from twinbus.amqp.connection import Connection, ConnectionOptions, Role
 from twinbus.amqp.delivery_states import Accepted
 from twinbus.amqp.events import (
+    CreditChanged,
     DeliveriesReceived,
     DeliveryReceived,
     DispositionReceived,
@@ -48,8 +49,8 @@ class Rogue:
         self.token_status: int | None = 202
         self.credit = 100
         self.limits = AmqpLimits()
-        self.is_mute = False
-        """Say nothing any more, and send no heartbeats."""
+        self.keeps_credit = False
+        """Never answer a drain."""
         self.visits: list[Visit] = []
         self.tokens: list[Message] = []
         self.taken: list[bytes] = []
@@ -75,6 +76,8 @@ class Visit(asyncio.Protocol):
             Role.SERVER, ConnectionOptions(container_id="rogue", limits=rogue.limits)
         )
         self.is_over = False
+        self.is_mute = False
+        """Say nothing any more, and send no heartbeats."""
 
     def connection_made(self, transport: Any) -> None:
         self.transport: asyncio.Transport = transport
@@ -96,7 +99,7 @@ class Visit(asyncio.Protocol):
 
     def flush(self) -> None:
         data = self.engine.take_output()
-        if data and not self.rogue.is_mute and not self.transport.is_closing():
+        if data and not self.is_mute and not self.transport.is_closing():
             self.transport.write(data)
 
     def hang_up(self) -> None:
@@ -111,6 +114,8 @@ class Visit(asyncio.Protocol):
                     self._on_delivery(single)
             case DeliveryReceived():
                 self._on_delivery(event)
+            case CreditChanged() if event.link.is_draining and not self.rogue.keeps_credit:
+                event.link.drained()
             case DispositionReceived() if self.rogue.on_disposition is not None:
                 self.rogue.on_disposition(self, event)
 

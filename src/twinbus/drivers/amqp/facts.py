@@ -3,8 +3,8 @@
 The messages of one link look alike up to their bodies. Once one was read with care, the next are
 recognised by the bytes around the numbers, and the numbers are read from their places.
 
-    header .. count | lock token | map head | key number | key time | key until | the rest
-    equal     read    ignored      ignored    equal read   equal read ...
+    header .. count | lock token | key number | key time | key until | the rest
+    equal     read    ignored      equal read   equal read   equal read   ignored
 
 Rule 1: a message that looks different in any way is read with care, and looked for from then on.
 Rule 2: a message that cannot be read is delivered all the same, with zeros: whoever receives it
@@ -21,7 +21,6 @@ from twinbus.amqp.decode import decode_value
 from twinbus.amqp.errors import DecodeError
 from twinbus.amqp.limits import Budget
 from twinbus.amqp.sections import MessageSections, scan_message
-from twinbus.amqp.skip import skip_value
 from twinbus.amqp.wire import FIXED_WIDTHS
 from twinbus.drivers.amqp.options import CLIENT_LIMITS
 
@@ -45,10 +44,11 @@ _DELIVERY_COUNT: Final = 3
 _NO_FACT: Final = -1
 
 _HEADER_FIELD_COUNT: Final = 5
-_LAYOUTS: Final = {8: "q", 4: "I", 1: "B"}
+_LAYOUTS: Final = {0x43: "", 0x52: "B", 0x70: "I", 0x55: "b", 0x81: "q", 0x83: "q"}
+"""How numbers stand there, by their constructors."""
 _LIST_HEADS: Final = {0xC0: 3, 0xD0: 9}
-_MAP_HEADS: Final = {0xC1: (1, 2), 0xD1: (1, 8)}
-"""By constructor: where size and count stand, and how wide they are together."""
+_MAP_HEADS: Final = {0xC1: 2, 0xD1: 8}
+"""By constructor: the bytes of size and count behind it."""
 
 
 class _Hole(NamedTuple):
@@ -56,8 +56,13 @@ class _Hole(NamedTuple):
 
     start: int
     size: int
-    fact: int
+    fact: int = _NO_FACT
     """Which of the facts they are, if any."""
+    layout: str = ""
+
+
+class _NoShape(Exception):
+    """A fact may stand behind something of any length: such messages have no places in common."""
 
 
 class FactReader:
@@ -69,7 +74,6 @@ class FactReader:
         self._expected: tuple[Any, ...] = ()
         self._order: tuple[int, int, int, int] = (0, 0, 0, 0)
         self._size_bytes = 0
-        self._same: tuple[int, None] = (0, None)
 
     def read(self, message: bytes) -> tuple[int, int | None, int | None, int]:
         """The facts of a message, in the order of Facts."""
@@ -89,26 +93,25 @@ class FactReader:
         try:
             sections = scan_message(message, 0, len(message), CLIENT_LIMITS, body_required=False)
             facts = _facts(message, sections)
-            self._learn(_holes(message, sections))
         except DecodeError:
             return _UNKNOWN
-        equal = self._equal
-        self._expected = () if equal is None else equal(message)
+        try:
+            self._learn(message, _holes(message, sections))
+        except _NoShape:
+            self._equal = None
         return facts
 
-    def _learn(self, holes: list[_Hole]) -> None:
+    def _learn(self, message: bytes, holes: list[_Hole]) -> None:
         """Take the shape of a message: what is equal in all of them, and where the facts are."""
         equal, numbers = ">", ">"
         position = 0
         for hole in holes:
             between = hole.start - position
             equal += f"{between}s{hole.size}x"
-            numbers += f"{between}x" + (
-                f"{hole.size}x" if hole.fact == _NO_FACT else _LAYOUTS[hole.size]
-            )
+            numbers += f"{between}x" + (hole.layout or f"{hole.size}x")
             position = hole.start + hole.size
-        found = [hole.fact for hole in holes if hole.fact != _NO_FACT]
-        none, zero = len(found) + 1, len(found)
+        found = [hole.fact for hole in holes if hole.layout]
+        zero, none = len(found), len(found) + 1
         number, enqueued, until, count = (
             found.index(fact) if fact in found else default
             for fact, default in ((0, zero), (1, none), (2, none), (3, zero))
@@ -117,6 +120,7 @@ class FactReader:
         self._numbers = struct.Struct(numbers).unpack_from
         self._order = (number, enqueued, until, count)
         self._size_bytes = position
+        self._expected = self._equal(message)
 
 
 def _facts(message: bytes, sections: MessageSections) -> Facts:
@@ -138,51 +142,72 @@ def _whole(value: Any) -> int | None:
 
 def _holes(message: bytes, sections: MessageSections) -> list[_Hole]:
     """The places in front of the body where messages of one link differ."""
-    holes: list[_Hole] = []
+    if sections.message_annotations is None:
+        raise _NoShape
+    holes = _annotation_holes(message, sections.message_annotations)
     if sections.header is not None:
         holes += _header_holes(message)
     if sections.delivery_annotations is not None:
-        holes += _map_holes(message, sections.delivery_annotations)
-    if sections.message_annotations is not None:
-        holes += _map_holes(message, sections.message_annotations)
-    return sorted(holes)
+        found, _ = _map_holes(message, sections.delivery_annotations)
+        holes += found
+    holes.sort()
+    return holes
 
 
 def _header_holes(message: bytes) -> list[_Hole]:
     """Every field of the header that has a width; it always stands first."""
     position = 3
     if message[1] != 0x53 or message[position] not in _LIST_HEADS:
-        return []
-    end = position + 2 + message[position + 1]
-    position += _LIST_HEADS[message[position]]
+        raise _NoShape
+    size, start = message[position + 1], position + _LIST_HEADS[message[position]]
+    end, position = (position + 2 + size if message[position] == 0xC0 else len(message)), start
     holes = []
     for index in range(_HEADER_FIELD_COUNT):
         if position >= end:
             break
-        width = FIXED_WIDTHS[message[position]]
-        if width:
-            is_count = index == _HEADER_FIELD_COUNT - 1
-            holes.append(_Hole(position + 1, width, _DELIVERY_COUNT if is_count else _NO_FACT))
+        code = message[position]
+        width = FIXED_WIDTHS[code]
+        if index == _HEADER_FIELD_COUNT - 1:
+            holes.append(_fact_hole(position, width, _DELIVERY_COUNT, code))
+        elif width:
+            holes.append(_Hole(position + 1, width))
         position += 1 + width
     return holes
 
 
-def _map_holes(message: bytes, span: tuple[int, int]) -> list[_Hole]:
-    """The head of a map, its facts, and its lock token."""
+def _fact_hole(position: int, width: int, fact: int, code: int) -> _Hole:
+    if code not in _LAYOUTS:
+        raise _NoShape
+    return _Hole(position + 1, width, fact, _LAYOUTS[code])
+
+
+def _annotation_holes(message: bytes, span: tuple[int, int]) -> list[_Hole]:
+    """The facts, and the head of their map if senders' own annotations stand behind them."""
+    holes, is_whole = _map_holes(message, span)
+    if is_whole:
+        # Up to its end the map is as it was learned, so nothing else can stand in it.
+        return [*holes, _Hole(span[1], 0)]
+    if {hole.fact for hole in holes} >= set(_FACT_OF.values()):
+        return [_Hole(span[0] + 1, _MAP_HEADS[message[span[0]]]), *holes]
+    raise _NoShape
+
+
+def _map_holes(message: bytes, span: tuple[int, int]) -> tuple[list[_Hole], bool]:
+    """Values with a width, up to the first that has none; whether those were all."""
     start, stop = span
-    offset, width = _MAP_HEADS[message[start]]
-    holes = [_Hole(start + offset, width, _NO_FACT)]
-    position = start + offset + width
+    holes: list[_Hole] = []
+    position = start + 1 + _MAP_HEADS[message[start]]
     budget = Budget(CLIENT_LIMITS)
     while position < stop:
         key, position = decode_value(message, position, stop, budget)
-        after = skip_value(message, position, stop, budget)
+        code = message[position]
         fact = _FACT_OF.get(key, _NO_FACT) if isinstance(key, str) else _NO_FACT
-        size = FIXED_WIDTHS.get(message[position], 0)
-        if fact == _NO_FACT and size != 16:
-            # What a sender annotated may be of any length: the shape ends in front of it.
-            break
-        if size:
-            holes.append(_Hole(position + 1, size, fact))
-        position = after
-    return holes
+        if code not in FIXED_WIDTHS:
+            return holes, False
+        width = FIXED_WIDTHS[code]
+        if fact != _NO_FACT:
+            holes.append(_fact_hole(position, width, fact, code))
+        elif width:
+            holes.append(_Hole(position + 1, width))
+        position += 1 + width
+    return holes, True

@@ -9,8 +9,9 @@ from typing import Final
 
 from twinbus.service_errors import OperationTimeout
 
-# The wait of a receive is for messages: its link gets at least so long to open.
-OPEN_TIMEOUT_S: Final = 10.0
+# The wait of a receive is for messages: its link has at least so long to open, and at most.
+OPEN_TIMEOUT_S_MIN: Final = 10.0
+OPEN_TIMEOUT_S_MAX: Final = 30.0
 
 
 @asynccontextmanager

@@ -20,7 +20,7 @@ from twinbus.core.parcel import Delivered
 from twinbus.drivers.amqp.attempts import Attempt
 from twinbus.drivers.amqp.facts import FactReader
 from twinbus.drivers.amqp.namespace import Namespace, Trunk
-from twinbus.drivers.amqp.patience import OPEN_TIMEOUT_S, in_time, timed_out
+from twinbus.drivers.amqp.patience import OPEN_TIMEOUT_S_MAX, OPEN_TIMEOUT_S_MIN, in_time, timed_out
 from twinbus.drivers.amqp.receiving import SESSION_FILTER, Arrival, ReceivingEnd, Settlement
 from twinbus.drivers.amqp.refusals import closed_by_us
 from twinbus.drivers.amqp.settling import (
@@ -129,7 +129,10 @@ class AmqpReceiver:
             await end.line.listen()
             if end.has_arrivals or end.is_fresh:
                 return end
-        timeout_s = wait_s + OPEN_TIMEOUT_S if self._has_session else max(wait_s, OPEN_TIMEOUT_S)
+        timeout_s = min(max(wait_s, OPEN_TIMEOUT_S_MIN), OPEN_TIMEOUT_S_MAX)
+        if self._has_session:
+            # The service answers when a session is free.
+            timeout_s = wait_s + OPEN_TIMEOUT_S_MIN
         try:
             async with asyncio.timeout(timeout_s):
                 return await self._opening.result(lambda: self._open(wait_s))

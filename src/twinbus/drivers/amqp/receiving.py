@@ -26,7 +26,7 @@ from twinbus.drivers.amqp.ends import FIRST, SECOND, SETTLED, UNSETTLED, End
 from twinbus.drivers.amqp.facts import FactReader
 from twinbus.drivers.amqp.line import CLOSE_TIMEOUT_S, Line
 from twinbus.drivers.amqp.refusals import Loss, refusal
-from twinbus.service_errors import ServiceInternalError
+from twinbus.service_errors import LinkDetached, ServiceInternalError
 
 _WRAP: Final = 0xFFFFFFFF
 
@@ -140,10 +140,10 @@ class ReceivingEnd(End):
                     self.link.grant(count_max)
                     self.line.wants_flush()
             await self._await_arrival(wait_s)
-            if not self._prefetch and self.link.credit > 0:
+            if not self._arrived and self.loss is not None:
+                raise self.loss.error(self.path, was_sent=False)
+            if not self._prefetch:
                 await self._drain()
-        if not self._arrived and self.loss is not None:
-            raise self.loss.error(self.path, was_sent=False)
         taken = [self._arrived.popleft() for _ in range(min(count_max, len(self._arrived)))]
         self._top_up()
         return taken
@@ -170,15 +170,16 @@ class ReceivingEnd(End):
             self.link.grant(wanted)
             self.line.wants_flush()
 
-    async def _drain(self, timeout_s: float = DRAIN_TIMEOUT_S) -> None:
+    async def _drain(self, timeout_s: float | None = None) -> None:
         """Have no credit outstanding; whatever was on its way has arrived then."""
         self._begin_drain()
         if self._drained is None:
             return
         try:
-            async with asyncio.timeout(timeout_s):
+            async with asyncio.timeout(DRAIN_TIMEOUT_S if timeout_s is None else timeout_s):
                 await asyncio.shield(self._drained)
         except TimeoutError:
+            self.lost(Loss(LinkDetached, f"{self.path!r} did not give our credit back"))
             self.close()
 
     def _begin_drain(self) -> None:

@@ -1,0 +1,45 @@
+"""Batch envelopes, next to what the official SDK makes of them."""
+
+from __future__ import annotations
+
+import pytest
+from azure.servicebus._pyamqp._decode import decode_payload
+
+from tests.drivers.parcels import parcel
+from twinbus.amqp.sections import Message, Properties
+from twinbus.core.parcel import Parcel
+from twinbus.drivers.amqp.batches import FORMAT_BATCH, FORMAT_MESSAGE, sealed
+from twinbus.service_errors import MessageRefused
+
+
+def test_one_message_travels_as_it_is() -> None:
+    message = parcel(b"x")
+    assert sealed([message]) == (message.encoded, FORMAT_MESSAGE)
+
+
+def test_the_sdk_finds_every_message_in_a_batch() -> None:
+    parcels = [parcel(b"%d" % number, message_id=str(number)) for number in range(300)]
+    payload, message_format = sealed(parcels)
+    envelope = decode_payload(memoryview(payload))
+    assert message_format == FORMAT_BATCH
+    assert [bytes(section) for section in envelope.data] == [each.encoded for each in parcels]
+
+
+def test_the_envelope_says_what_the_first_message_says() -> None:
+    first = parcel(
+        b"x", annotations={"x-opt-partition-key": "p"}, message_id="m", group_id="session"
+    )
+    envelope = Message.decode(sealed([first, parcel(b"y")])[0])
+    assert envelope.properties == Properties(message_id="m", group_id="session")
+    assert envelope.message_annotations == {"x-opt-partition-key": "p"}
+
+
+def test_a_first_message_without_properties_has_an_envelope_too() -> None:
+    parcels = [parcel(b"x"), parcel(b"y", message_id="late")]
+    envelope = decode_payload(memoryview(sealed(parcels)[0]))
+    assert len(list(envelope.data)) == 2
+
+
+def test_bytes_that_are_no_message_are_refused() -> None:
+    with pytest.raises(MessageRefused):
+        sealed([Parcel(b"\xff\xff"), parcel(b"x")])

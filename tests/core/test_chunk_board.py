@@ -113,7 +113,7 @@ def test_a_missing_destination_is_lost_only_when_a_probe_misses_it_after_the_gra
     board.receive("orders", Sign.GONE, 0)
     assert board.admit("orders", 0.5) is Admission.WAIT
     # The grace is over, and nobody has looked since
-    assert board.admit("orders", 601, may_probe=False) is Admission.WAIT
+    assert not board.is_lost("orders")
     assert board.admit("orders", 601) is Admission.PROBE
     board.receive("orders", Sign.GONE, 601)
     assert board.is_lost("orders")
@@ -138,6 +138,15 @@ def test_all_may_be_probed_at_once_when_what_kept_them_away_is_over() -> None:
     board.receive("orders", Sign.FAILED, 100)
     board.hurry(101)
     assert board.admit("orders", 101) is Admission.PROBE
+
+
+def test_a_silent_destination_is_probed_by_those_only_who_may_wait() -> None:
+    board = make_board(first_s=1)
+    board.receive("silent", Sign.FAILED, 100, is_silent=True)
+    board.receive("disabled", Sign.FAILED, 100)
+    assert board.admit("silent", 200, may_wait=False) is Admission.WAIT
+    assert board.admit("silent", 200) is Admission.PROBE
+    assert board.admit("disabled", 200, may_wait=False) is Admission.PROBE
 
 
 def test_invented_destinations_do_not_fill_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -114,6 +114,7 @@ class _Entry:
     """When the next probe may go, or when the one under way is given up."""
     gone_since_s: float | None = None
     is_lost: bool = False
+    is_silent: bool = False
 
 
 class DestinationBoard:
@@ -133,18 +134,30 @@ class DestinationBoard:
         entry = self._entries.get(path)
         return entry is None or entry.standing is Standing.OPEN or now_s >= entry.due_s
 
-    def admit(self, path: str, now_s: float, *, may_probe: bool = True) -> Admission:
-        """What to do with messages for ``path``; PROBE is said to one caller only."""
+    def admit(self, path: str, now_s: float, *, may_wait: bool = True) -> Admission:
+        """What to do with messages for ``path``; PROBE is said to one caller only.
+
+        Somebody who may not wait does not get to probe a destination that gave no answer the
+        last time: that takes a whole timeout.
+        """
         entry = self._entries.get(path)
         if entry is None or entry.standing is Standing.OPEN:
             return Admission.SEND
-        if now_s >= entry.due_s and may_probe:
+        if now_s >= entry.due_s and (may_wait or not entry.is_silent):
             entry.standing, entry.due_s = Standing.PROBING, now_s + PROBE_S_MAX
             return Admission.PROBE
         return Admission.GIVE_UP if entry.is_lost else Admission.WAIT
 
-    def receive(self, path: str, sign: Sign, now_s: float, *, pause_s_min: float = 0.0) -> None:
-        """Note what a send to ``path`` told us."""
+    def receive(
+        self,
+        path: str,
+        sign: Sign,
+        now_s: float,
+        *,
+        pause_s_min: float = 0.0,
+        is_silent: bool = False,
+    ) -> None:
+        """Note what a send to ``path`` told us; ``is_silent`` when that was no answer at all."""
         entry = self._entries.get(path)
         if entry is None:
             if sign is Sign.ACCEPTED:
@@ -154,6 +167,7 @@ class DestinationBoard:
         if entry.standing is Standing.OPEN:
             del self._entries[path]
         elif before is not Standing.CLOSED:
+            entry.is_silent = is_silent
             self._close(entry, sign, now_s, pause_s_min)
 
     def _made(self, path: str) -> _Entry:

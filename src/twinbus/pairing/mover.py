@@ -121,6 +121,18 @@ class Mover:
             await self.close()
         return self.report
 
+    async def preview(self) -> MoverReport:
+        """What run() would do with everything that is there now; nothing is received."""
+        try:
+            for queue in self.queues:
+                try:
+                    await queue.preview()
+                except ServiceError as error:
+                    self._note_fault(queue, error)
+        finally:
+            await self.close()
+        return self.report
+
     def stop(self) -> None:
         """Ask run() to end; it does within about 5 s."""
         self._stopped.set()

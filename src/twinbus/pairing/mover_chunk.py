@@ -36,7 +36,12 @@ from twinbus.core.receipts import Outcome
 from twinbus.drivers.port import Receiver
 from twinbus.pairing.mover_options import MoverOptions
 from twinbus.pairing.mover_senders import SenderPool
-from twinbus.service_errors import CommunicationError, ServerBusy, ServiceError
+from twinbus.service_errors import (
+    CommunicationError,
+    OperationTimeout,
+    ServerBusy,
+    ServiceError,
+)
 
 __all__ = ["PRIMARY", "ChunkRun"]
 
@@ -44,6 +49,8 @@ PRIMARY: Final = ""
 """The board's entry for the primary as a whole: no entity has an empty name."""
 # Batches of one chunk under way at once. More would only wait in the primary's commit.
 BATCHES_IN_FLIGHT_MAX: Final = 8
+# What was accepted waits this long for the rest of its chunk: a crash in that time repeats it.
+SETTLE_INTERVAL_S: Final = 0.05
 
 
 class ChunkRun:
@@ -67,21 +74,28 @@ class ChunkRun:
         self._is_returning = is_returning
         self._ends_s = clock.now().monotonic_s + options.chunk_s_max
         self._in_flight = asyncio.Semaphore(BATCHES_IN_FLIGHT_MAX)
+        self._to_complete: list[Homeward] = []
+        self._all_sent = asyncio.Event()
 
     async def run(self, plan: ChunkPlan) -> None:
         """Return when every message of the plan has its receipt."""
-        async with asyncio.TaskGroup() as group:
-            if plan.poison:
-                group.create_task(self._bury(plan.poison))
-            for path, items in plan.by_destination.items():
-                group.create_task(self._deliver(path, items))
+        async with asyncio.TaskGroup() as settling:
+            settling.create_task(self._settle())
+            try:
+                async with asyncio.TaskGroup() as sending:
+                    if plan.poison:
+                        sending.create_task(self._bury(plan.poison))
+                    for path, items in plan.by_destination.items():
+                        sending.create_task(self._deliver(path, items))
+            finally:
+                self._all_sent.set()
 
     # -- one destination ------------------------------------------------------------------
 
     async def _deliver(self, path: str, items: list[Homeward]) -> None:
-        # Whoever has messages set aside probes with those; fresh ones need not wait for it.
-        may_probe = self._is_returning or not self._aside.holds(path)
-        match self._board.admit(path, self._now_s(), may_probe=may_probe):
+        # Whoever has messages set aside can probe with those; fresh ones need not wait for it.
+        may_wait = self._is_returning or not self._aside.holds(path)
+        match self._board.admit(path, self._now_s(), may_wait=may_wait):
             case Admission.WAIT:
                 await self._set_aside(path, items, Outcome.PARKED, "its destination is down")
             case Admission.GIVE_UP:
@@ -130,7 +144,7 @@ class ChunkRun:
             return
         self._ledger.accepted(items)
         self._board.receive(path, Sign.ACCEPTED, self._now_s())
-        await self._complete(items)
+        self._to_complete.extend(items)
 
     async def _refused(
         self, path: str, items: Sequence[Homeward], error: ServiceError, *, is_probe: bool
@@ -168,7 +182,13 @@ class ChunkRun:
     def _note(self, path: str, error: ServiceError) -> None:
         pause_s_min = error.retry_after_s if isinstance(error, ServerBusy) else 0.0
         now_s = self._now_s()
-        self._board.receive(path, sign_of(error), now_s, pause_s_min=pause_s_min)
+        self._board.receive(
+            path,
+            sign_of(error),
+            now_s,
+            pause_s_min=pause_s_min,
+            is_silent=isinstance(error, OperationTimeout),
+        )
         if isinstance(error, CommunicationError):
             self._board.receive(PRIMARY, Sign.FAILED, now_s)
 
@@ -177,6 +197,21 @@ class ChunkRun:
         return Poison(item, "destination-not-found", description)
 
     # -- settling in the backlog ----------------------------------------------------------
+
+    async def _settle(self) -> None:
+        """Complete what was accepted, in few and large ranges, until everything was sent.
+
+        A chunk for two destinations is accepted in two halves that lie between each other:
+        completed one by one they would cost a frame for each message, together they cost one.
+        """
+        while self._to_complete or not self._all_sent.is_set():
+            with suppress(TimeoutError):
+                async with asyncio.timeout(SETTLE_INTERVAL_S):
+                    await self._all_sent.wait()
+            items, self._to_complete = self._to_complete, []
+            if items:
+                items.sort(key=_sequence_number)
+                await self._complete(items)
 
     async def _complete(self, items: Sequence[Homeward]) -> None:
         deliveries = self._ledger.completable(items)
@@ -240,6 +275,10 @@ class ChunkRun:
 
     def _now_s(self) -> float:
         return self._clock.now().monotonic_s
+
+
+def _sequence_number(item: Homeward) -> int:
+    return item.delivered.sequence_number
 
 
 def _parted(

@@ -1,0 +1,121 @@
+"""Two brokers in their own processes: a backlog on one, its destinations on the other."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from uuid import uuid4
+
+from tests.pairing.mover.messages import backlog, id_of
+from tests.support.broker_process import BrokerProcess
+from twinbus.core.chunk import HomeRules
+from twinbus.core.chunk_board import Backoff
+from twinbus.core.parcel import Parcel
+from twinbus.core.receipts import Receipt
+from twinbus.drivers.amqp import AmqpDriver
+from twinbus.drivers.port import ReceiveMode
+from twinbus.pairing.mover import MoverOptions
+
+TIMEOUT_S = 30.0
+
+
+class Pair:
+    """A primary, a secondary, and a name that no other test uses."""
+
+    def __init__(self, directory: Path) -> None:
+        self.primary = BrokerProcess(directory / "primary", namespace="east")
+        self.secondary = BrokerProcess(directory / "secondary", namespace="west")
+
+    def start(self) -> Pair:
+        self.primary.start()
+        self.secondary.start()
+        return self
+
+    def close(self) -> None:
+        self.primary.close()
+        self.secondary.close()
+
+
+class Scene:
+    """One test's queues in a pair of brokers."""
+
+    def __init__(self, pair: Pair, *, queue_count: int = 2, **backlog_properties: object) -> None:
+        self.pair = pair
+        self.name = f"east-{uuid4().hex[:8]}"
+        self.queues = [f"{self.name}/x-servicebus-transfer/{i}" for i in range(queue_count)]
+        for queue in self.queues:
+            pair.secondary.create_queue(
+                queue, **{"max_delivery_count": 2_147_483_647, **backlog_properties}
+            )
+        self._drivers: list[AmqpDriver] = []
+
+    def destination(self, **properties: object) -> str:
+        return self.pair.primary.fresh_queue(**properties)
+
+    def enable(self, destination: str) -> None:
+        """A destination that was disabled takes messages again."""
+        where = f"/namespaces/east/queues/{destination}"
+        self.pair.primary.admin("PATCH", where, {"status": "Active"})
+
+    def driver(self, broker: BrokerProcess) -> AmqpDriver:
+        driver = AmqpDriver.from_connection_string(broker.connection_string)
+        self._drivers.append(driver)
+        return driver
+
+    def options(self, **more: object) -> MoverOptions:
+        given = {"backoff": Backoff(first_s=0.2, last_s=1.0), "poll_s": 2.0, **more}
+        return MoverOptions(rules=HomeRules(primary_name=self.name), **given)  # type: ignore[arg-type]
+
+    async def fill(self, destination: str, ids: Iterable[str], body: bytes = b"hello") -> None:
+        """Messages for ``destination``, spread over the backlog queues in order."""
+        driver = AmqpDriver.from_connection_string(self.pair.secondary.connection_string)
+        parcels = [Parcel(backlog(each, destination, body)) for each in ids]
+        share = -(-len(parcels) // len(self.queues))
+        for index, queue in enumerate(self.queues):
+            sender = driver.sender(queue)
+            mine = parcels[index * share : (index + 1) * share]
+            for start in range(0, len(mine), 250):
+                await sender.send(mine[start : start + 250], timeout_s=TIMEOUT_S)
+        await driver.close()
+
+    async def arrived(self, destination: str) -> Counter[str]:
+        """How often each message is in a destination now; empties it."""
+        driver = AmqpDriver.from_connection_string(self.pair.primary.connection_string)
+        receiver = driver.receiver(destination, mode=ReceiveMode.RECEIVE_AND_DELETE)
+        found: Counter[str] = Counter()
+        while self.home(destination):
+            messages = await receiver.receive(1_000, wait_s=1)
+            found.update(id_of(each.encoded) for each in messages)
+        await driver.close()
+        return found
+
+    def left(self) -> int:
+        """Messages that are still in the backlog, set aside or not; dead letters not counted."""
+        found = [self.pair.secondary.queue(each) for each in self.queues]
+        return sum(each["active_message_count"] + each["deferred_message_count"] for each in found)
+
+    def locked(self) -> int:
+        """Messages that a mover holds, or held when it was killed."""
+        found = [self.pair.secondary.queue(each) for each in self.queues]
+        return sum(each["locked_message_count"] for each in found)
+
+    def home(self, destination: str) -> int:
+        count: int = self.pair.primary.queue(destination)["active_message_count"]
+        return count
+
+    async def close(self) -> None:
+        for driver in self._drivers:
+            await driver.close()
+
+
+def announced(receipts: Sequence[Receipt]) -> set[str]:
+    """Ids of messages of which a second copy was announced."""
+    return {str(each.message_id) for each in receipts if each.outcome.may_repeat}
+
+
+async def until(happened: Callable[[], bool], timeout_s: float = 60.0) -> None:
+    async with asyncio.timeout(timeout_s):
+        while not happened():
+            await asyncio.sleep(0.05)

@@ -1,0 +1,38 @@
+"""One pair of brokers for the tests that leave them alive; killers start their own."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.pairing.mover.brokers import Pair, Scene
+
+
+@pytest.fixture(scope="session")
+def standing_pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
+    pair = Pair(tmp_path_factory.mktemp("mover"))
+    try:
+        yield pair.start()
+    finally:
+        pair.close()
+
+
+@pytest.fixture
+async def scene(standing_pair: Pair) -> AsyncIterator[Scene]:
+    opened = Scene(standing_pair)
+    yield opened
+    await opened.close()
+
+
+@pytest.fixture
+async def mortal_scene(tmp_path: Path) -> AsyncIterator[Scene]:
+    """Brokers that a test may kill."""
+    pair = Pair(tmp_path)
+    try:
+        opened = Scene(pair.start())
+        yield opened
+        await opened.close()
+    finally:
+        pair.close()

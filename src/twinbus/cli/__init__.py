@@ -14,6 +14,7 @@ from twinbus import __version__
 from twinbus.cli.emptying import queue_app, reset
 from twinbus.cli.fault import fault_app
 from twinbus.cli.serve import serve
+from twinbus.cli.syphon import syphon
 from twinbus.errors import TwinbusError
 
 EXIT_FAILED = 1
@@ -46,6 +47,7 @@ def _common(
 
 app.command()(serve)
 app.command()(reset)
+app.command()(syphon)
 app.add_typer(queue_app)
 app.add_typer(fault_app)
 

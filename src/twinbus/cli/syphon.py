@@ -1,0 +1,128 @@
+"""``twinbus syphon``: bring the messages of the backlog queues home.
+
+This module declares the command; syphon_run.py does it, and is imported when it is asked for.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from twinbus.cli.output import check_output
+from twinbus.errors import ConfigurationError
+
+EXIT_LEFT = 3
+"""Messages were left for later or dead-lettered: the summary says which."""
+
+TTL_POLICIES = ("restart", "elapsed", "dead-letter")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SyphonOptions:
+    """What the command line said."""
+
+    once: bool
+    dry_run: bool
+    primary_name: str | None
+    backlog_queue_count: int | None
+    allow: tuple[str, ...]
+    ttl_policy: str
+    gone_grace_s: float
+    rate_per_s: float | None
+    chunk_count: int
+    receipts: Path | None
+    ca_file: Path | None
+    management_port: int | None
+    output: str
+
+
+def syphon(
+    local: Annotated[
+        bool, typer.Option("--local", help="Run in this process, without Spark.")
+    ] = False,
+    once: Annotated[
+        bool, typer.Option("--once", help="Stop when the backlog queues are empty.")
+    ] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Only look: show what would be moved.")
+    ] = False,
+    primary_name: Annotated[
+        str | None,
+        typer.Option(help="The primary's name in the backlog queues [its host's first label]."),
+    ] = None,
+    backlog_queue_count: Annotated[
+        int | None,
+        typer.Option(help="How many backlog queues there are [found by listing].", min=1),
+    ] = None,
+    allow: Annotated[
+        list[str] | None,
+        typer.Option(help="Deliver to these only; * and ? match; repeatable.", metavar="PATTERN"),
+    ] = None,
+    ttl_policy: Annotated[
+        str, typer.Option(help="Time in the backlog: restart, elapsed or dead-letter.")
+    ] = "restart",
+    gone_grace: Annotated[
+        float,
+        typer.Option(help="Seconds before messages for a missing entity are dead-lettered.", min=0),
+    ] = 600.0,
+    rate: Annotated[
+        float | None, typer.Option(help="At most this many messages a second.", min=0.001)
+    ] = None,
+    chunk: Annotated[int, typer.Option(help="Messages in one chunk.", min=1, max=1_000)] = 1_000,
+    receipts: Annotated[
+        Path | None,
+        typer.Option(help="Append a line of JSON for each message to this file.", metavar="FILE"),
+    ] = None,
+    ca_file: Annotated[
+        Path | None, typer.Option(help="Trust the certificates in this file (PEM).", metavar="FILE")
+    ] = None,
+    management_port: Annotated[
+        int | None,
+        typer.Option(help="The port for HTTP, for the official emulator (5300)."),
+    ] = None,
+    output: Annotated[str, typer.Option(help="table or json.")] = "table",
+) -> None:
+    """Bring the messages of the backlog queues home to the primary.
+
+    The namespaces come from the environment: SERVICEBUS_CONNECTION_STRING for the primary and
+    SERVICEBUS_SECONDARY_CONNECTION_STRING for the secondary. Listen on the backlog queues and
+    Send on the destinations are needed, and Manage on the secondary unless
+    --backlog-queue-count is given.
+
+    Exit codes: 0 everything is home, 1 the command failed or a backlog queue could not be read,
+    2 wrong usage, 3 messages were left for later or dead-lettered.
+    """
+    check_output(output, "table")
+    if not local:
+        raise ConfigurationError(
+            "this version runs the syphon in one process only, not on Spark",
+            hint="Give --local",
+        )
+    if ttl_policy not in TTL_POLICIES:
+        raise ConfigurationError(
+            f"--ttl-policy cannot be {ttl_policy!r}", hint=f"Use {', '.join(TTL_POLICIES)}"
+        )
+    options = SyphonOptions(
+        once=once,
+        dry_run=dry_run,
+        primary_name=primary_name,
+        backlog_queue_count=backlog_queue_count,
+        allow=tuple(allow or ["*"]),
+        ttl_policy=ttl_policy,
+        gone_grace_s=gone_grace,
+        rate_per_s=rate,
+        chunk_count=chunk,
+        receipts=receipts,
+        ca_file=ca_file,
+        management_port=management_port,
+        output=output,
+    )
+    # The drivers and the pairing: 100 ms that other commands should not pay.
+    from twinbus.cli.syphon_run import run_syphon
+
+    code = run_syphon(options)
+    if code:
+        raise typer.Exit(code)

@@ -1,0 +1,173 @@
+"""``twinbus syphon`` as users run it, in a process of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from tests.pairing.mover.brokers import Pair, Scene, until
+from twinbus.cli import app
+from twinbus.errors import ConfigurationError
+from twinbus.service_errors import NoBacklogQueue
+
+
+def names(prefix: str, count: int) -> list[str]:
+    return [f"{prefix}{number}" for number in range(count)]
+
+
+def environment(scene: Scene) -> dict[str, str]:
+    return {
+        "SERVICEBUS_CONNECTION_STRING": scene.pair.primary.connection_string,
+        "SERVICEBUS_SECONDARY_CONNECTION_STRING": scene.pair.secondary.connection_string,
+    }
+
+
+def launch(scene: Scene, *arguments: str) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "twinbus", "syphon", "--local", "--output", "json"]
+    return subprocess.Popen(
+        [*command, "--primary-name", scene.name, *arguments],
+        env={**os.environ, **environment(scene)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+async def finished(process: subprocess.Popen[str]) -> tuple[int, dict[str, Any], str]:
+    """Exit code, summary, standard error."""
+    out, err = await asyncio.to_thread(process.communicate, timeout=60)
+    return process.returncode, json.loads(out) if out else {}, err
+
+
+async def test_the_command_brings_everything_home_and_says_so(scene: Scene, tmp_path: Path) -> None:
+    """Y1: twinbus syphon --local --once closes the loop."""
+    orders = scene.destination()
+    await scene.fill(orders, names("m", 500))
+    receipts = tmp_path / "receipts.jsonl"
+    code, summary, err = await finished(launch(scene, "--once", "--receipts", str(receipts)))
+    assert (code, err) == (0, "")
+    assert (summary["moved"], summary["parked"], summary["faults"]) == (500, 0, {})
+    lines = [json.loads(line) for line in receipts.read_text().splitlines()]
+    assert {line["message_id"] for line in lines} == set(names("m", 500))
+    assert {line["outcome"] for line in lines} == {"moved"}
+    assert await scene.arrived(orders) == Counter(names("m", 500))
+
+
+async def test_what_is_not_home_has_an_exit_code_of_its_own(scene: Scene) -> None:
+    orders = scene.destination(status="SendDisabled")
+    await scene.fill(orders, names("m", 5))
+    code, summary, _err = await finished(launch(scene, "--once", "--backlog-queue-count", "2"))
+    assert code == 3
+    assert summary["moved"] == 0 and summary["parked"] >= 5
+
+
+async def test_a_mover_that_is_killed_loses_nothing(standing_pair: Pair, tmp_path: Path) -> None:
+    """Y1: kill -9 in the middle; what repeats has no receipt, and is a few chunks at most."""
+    scene = Scene(standing_pair, lock_duration_ms=5_000)
+    orders = scene.destination()
+    await scene.fill(orders, names("m", 6_000))
+    receipts = tmp_path / "receipts.jsonl"
+    killed = launch(scene, "--chunk", "100", "--receipts", str(receipts))
+    await until(lambda: scene.home(orders) > 0)
+    killed.kill()
+    await finished(killed)
+    await until(lambda: scene.locked() == 0)
+    code, _summary, _err = await finished(launch(scene, "--once"))
+    assert code == 0
+    found = await scene.arrived(orders)
+    assert set(found) == set(names("m", 6_000))
+    settled = {
+        line["message_id"]
+        for line in map(json.loads, receipts.read_text().splitlines())
+        if line["outcome"] == "moved"
+    }
+    repeated = {name for name, count in found.items() if count > 1}
+    assert not repeated & settled
+    assert len(repeated) <= 400
+
+
+async def test_ctrl_c_ends_it_with_a_summary(scene: Scene) -> None:
+    """L2: after the current chunk."""
+    orders = scene.destination()
+    await scene.fill(orders, names("m", 50))
+    process = launch(scene)
+    await until(lambda: scene.home(orders) == 50)
+    process.send_signal(signal.SIGINT)
+    code, summary, _err = await finished(process)
+    assert (code, summary["moved"]) == (0, 50)
+
+
+def invoke(*arguments: str, **variables: str) -> Any:
+    return CliRunner().invoke(app, ["syphon", *arguments], env=variables)
+
+
+def test_a_dry_run_shows_what_would_be_moved(scene: Scene) -> None:
+    result = invoke(
+        "--local",
+        "--dry-run",
+        "--primary-name",
+        scene.name,
+        "--allow",
+        "orders*",
+        **environment(scene),
+    )
+    assert result.exit_code == 0
+    assert "moved" in result.output
+
+
+def test_without_local_it_says_what_this_version_can_do() -> None:
+    result = invoke("--once")
+    assert isinstance(result.exception, ConfigurationError)
+    assert "--local" in str(result.exception)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "word"),
+    [(["--ttl-policy", "never"], "--ttl-policy"), (["--output", "xml"], "--output")],
+)
+def test_wrong_options_are_refused(arguments: list[str], word: str) -> None:
+    result = invoke("--local", *arguments)
+    assert isinstance(result.exception, ConfigurationError)
+    assert word in str(result.exception)
+
+
+def test_a_namespace_that_nobody_named_is_asked_for() -> None:
+    result = invoke(
+        "--local", SERVICEBUS_CONNECTION_STRING="", SERVICEBUS_FULLY_QUALIFIED_NAMESPACE=""
+    )
+    assert isinstance(result.exception, ConfigurationError)
+    assert "SERVICEBUS_CONNECTION_STRING" in str(result.exception)
+
+
+def test_a_secondary_without_backlog_queues_is_named(scene: Scene) -> None:
+    result = invoke("--local", "--primary-name", "nobody", **environment(scene))
+    assert isinstance(result.exception, NoBacklogQueue)
+    assert "nobody/x-servicebus-transfer/0" in str(result.exception)
+
+
+def test_receipts_that_cannot_be_written_stop_it(scene: Scene, tmp_path: Path) -> None:
+    result = invoke(
+        "--local",
+        "--once",
+        "--primary-name",
+        scene.name,
+        "--receipts",
+        str(tmp_path / "missing" / "receipts"),
+        **environment(scene),
+    )
+    assert isinstance(result.exception, ConfigurationError)
+
+
+def test_the_help_names_the_exit_codes() -> None:
+    help_text = invoke("--help").output
+    assert "Exit codes" in help_text and "SERVICEBUS_SECONDARY_CONNECTION_STRING" in help_text

@@ -15,7 +15,7 @@ from twinbus.core.envelope import (
 )
 
 paths = st.sampled_from(["o", "orders", "Billing/Invoices", "p" * 255, "p" * 256, "q" * 260])
-thorough = settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+thorough = settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
 @thorough

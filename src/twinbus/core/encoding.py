@@ -16,15 +16,16 @@ from __future__ import annotations
 
 import struct
 from datetime import UTC, datetime, timedelta
+from itertools import pairwise
 from typing import Any, Final
 from uuid import UUID
 
 from twinbus.amqp.decode import decode_value
 from twinbus.amqp.encode import encode_into, encode_value
-from twinbus.amqp.errors import DecodeError, EncodeError
+from twinbus.amqp.errors import EncodeError
 from twinbus.amqp.limits import Budget
 from twinbus.amqp.message import AmqpSequence, AmqpValue, DataSections
-from twinbus.amqp.properties import Header, Properties, decode_properties
+from twinbus.amqp.properties import CONTENT_TYPE, CORRELATION_ID, GROUP_ID, MESSAGE_ID, Header
 from twinbus.amqp.scan import (
     APPLICATION_PROPERTIES,
     DATA,
@@ -34,8 +35,25 @@ from twinbus.amqp.scan import (
     section_at,
 )
 from twinbus.amqp.types import Array, Symbol, Timestamp, ULong
-from twinbus.core.envelope_layout import SECTION_HEAD_BYTES, counted, map_section, outline
-from twinbus.core.envelope_times import TTL_MS_UNSPECIFIED, expiry_ms, header_at, header_section
+from twinbus.core.envelope_layout import (
+    DAMAGE,
+    PROPERTY_COUNT_MAX,
+    SECTION_HEAD_BYTES,
+    counted,
+    map_section,
+    outline,
+    pairs_of,
+    property_starts,
+    value_at,
+)
+from twinbus.core.envelope_times import (
+    CREATION_TIME,
+    EXPIRY_TIME,
+    TTL_MS_UNSPECIFIED,
+    expiry_ms,
+    header_at,
+    header_section,
+)
 from twinbus.core.parcel import Delivered
 from twinbus.errors import InvalidMessage
 from twinbus.message import BrokeredMessage, check_moment
@@ -48,6 +66,7 @@ _MILLISECOND: Final = timedelta(milliseconds=1)
 
 _PARTITION_KEY: Final = encode_value(Symbol("x-opt-partition-key"))
 _SCHEDULED: Final = encode_value(Symbol("x-opt-scheduled-enqueue-time"))
+_TO, _SUBJECT, _REPLY_TO, _CONTENT_ENCODING, _REPLY_TO_GROUP_ID = 2, 3, 4, 7, 12
 _PROPERTIES_HEAD: Final = b"\x00\x53\x73"
 _DATA_HEAD: Final = bytes((0x00, 0x53, DATA))
 _NULL: Final = b"\x40"
@@ -226,7 +245,7 @@ def decode_message(delivered: Delivered) -> BrokeredMessage:
     """The message that a driver received."""
     try:
         return _decoded(delivered)
-    except (DecodeError, IndexError, struct.error) as error:
+    except DAMAGE as error:
         raise ServiceError(
             "the service delivered bytes that are no message",
             path=delivered.path,
@@ -240,34 +259,31 @@ def _decoded(delivered: Delivered) -> BrokeredMessage:
         delivered.encoded
     )
     header = header_at(buf, header_stop) if header_stop else Header()
-    annotations = _map_at(buf, delivery_stop, annotations_stop)
-    properties = Properties()
-    if properties_stop > annotations_stop:
-        span = (annotations_stop + SECTION_HEAD_BYTES, properties_stop)
-        properties = decode_properties(buf, span)
+    annotations = _annotations_at(buf, delivery_stop, annotations_stop)
+    fields = _fields_at(buf, annotations_stop, properties_stop)
     message = BrokeredMessage.__new__(BrokeredMessage)
     message.body = _body_at(buf, stop)
-    message.message_id = properties.message_id
-    message.session_id = properties.group_id
-    message.correlation_id = properties.correlation_id
-    message.subject = properties.subject
-    message.to = properties.to
-    message.reply_to = properties.reply_to
-    message.reply_to_session_id = properties.reply_to_group_id
-    message.content_type = _text(properties.content_type)
-    message.content_encoding = _text(properties.content_encoding)
-    message.partition_key = _text(annotations.get("x-opt-partition-key"))
+    message.message_id = fields[MESSAGE_ID]
+    message.session_id = _text(fields[GROUP_ID])
+    message.correlation_id = fields[CORRELATION_ID]
+    message.subject = _text(fields[_SUBJECT])
+    message.to = _text(fields[_TO])
+    message.reply_to = _text(fields[_REPLY_TO])
+    message.reply_to_session_id = _text(fields[_REPLY_TO_GROUP_ID])
+    message.content_type = _text(fields[CONTENT_TYPE])
+    message.content_encoding = _text(fields[_CONTENT_ENCODING])
+    message.partition_key = _text(annotations.get(b"x-opt-partition-key"))
     message.priority = None if header.priority is None else int(header.priority)
-    message.time_to_live = _time_to_live(header, properties)
-    message.scheduled_enqueue_time_utc = moment_of(annotations.get("x-opt-scheduled-enqueue-time"))
+    message.time_to_live = _time_to_live(header, fields)
+    message.scheduled_enqueue_time_utc = moment_of(annotations.get(b"x-opt-scheduled-enqueue-time"))
     message.properties = _map_at(buf, properties_stop, stop)
     message.sequence_number = delivered.sequence_number
-    message.enqueued_sequence_number = annotations.get("x-opt-enqueue-sequence-number")
+    message.enqueued_sequence_number = annotations.get(b"x-opt-enqueue-sequence-number")
     message.enqueued_time_utc = moment_of(delivered.enqueued_at_ms)
     message.locked_until_utc = moment_of(delivered.locked_until_ms)
     message.delivery_count = delivered.delivery_count
     message.lock_token = UUID(bytes_le=delivered.lock_token) if delivered.lock_token else None
-    message.dead_letter_source = _text(annotations.get("x-opt-deadletter-source"))
+    message.dead_letter_source = _text(annotations.get(b"x-opt-deadletter-source"))
     return message
 
 
@@ -288,18 +304,47 @@ def _map_at(buf: bytes, start: int, stop: int) -> dict[Any, Any]:
     return values
 
 
+# The annotations that a message shows; there are more.
+_SHOWN: Final = frozenset(
+    (
+        b"x-opt-partition-key",
+        b"x-opt-scheduled-enqueue-time",
+        b"x-opt-enqueue-sequence-number",
+        b"x-opt-deadletter-source",
+    )
+)
+
+
+def _annotations_at(buf: bytes, start: int, stop: int) -> dict[bytes, Any]:
+    return {
+        key: value_at(buf, first, after)
+        for key, _, first, after in pairs_of(buf, start, stop)
+        if key in _SHOWN and key is not None
+    }
+
+
+def _fields_at(buf: bytes, start: int, stop: int) -> list[Any]:
+    """The thirteen properties."""
+    starts = property_starts(buf, start, stop)
+    fields: list[Any] = [None] * PROPERTY_COUNT_MAX
+    for index, (first, after) in enumerate(pairwise(starts)):
+        if buf[first] != 0x40:
+            fields[index] = value_at(buf, first, after)
+    return fields
+
+
 def _text(value: Any) -> str | None:
     """Plain text of a string or symbol; None of anything else."""
     return str(value) if isinstance(value, str) else None
 
 
-def _time_to_live(header: Header, properties: Properties) -> timedelta | None:
+def _time_to_live(header: Header, fields: list[Any]) -> timedelta | None:
     ttl_ms = header.ttl_ms
     if ttl_ms == TTL_MS_UNSPECIFIED:
-        expiry, creation = properties.absolute_expiry_time, properties.creation_time
-        if expiry is None or creation is None or expiry <= creation:
+        expires_ms, creation_ms = fields[EXPIRY_TIME], fields[CREATION_TIME]
+        if type(expires_ms) is not Timestamp or type(creation_ms) is not Timestamp:
             return None
-        ttl_ms = expiry - creation
+        ttl_ms = max(0, expires_ms - creation_ms)
     try:
         return None if ttl_ms is None else timedelta(milliseconds=ttl_ms)
     except OverflowError:
@@ -310,10 +355,10 @@ def _body_at(buf: bytes, pos: int) -> Any:
     budget, end = Budget(), len(buf)
     kind, values = 0, []
     while pos < end:
-        code, value_at = section_at(buf, pos, end, budget)
+        code, start = section_at(buf, pos, end, budget)
         if code not in (DATA, SEQUENCE, VALUE):
             break  # A footer, or delivery annotations that come late.
-        value, pos = decode_value(buf, value_at, end, budget)
+        value, pos = decode_value(buf, start, end, budget)
         values.append(value)
         kind = code
     if kind == DATA:

@@ -9,20 +9,17 @@ Rule 1: what the primary would refuse and a backlog queue would not notice is re
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Iterable
 from functools import lru_cache
 from itertools import pairwise
 from typing import Final
 
-from twinbus.amqp.decode import decode_value
 from twinbus.amqp.encode import encode_value
-from twinbus.amqp.errors import DecodeError
-from twinbus.amqp.limits import Budget
 from twinbus.amqp.properties import GROUP_ID
 from twinbus.amqp.scan import APPLICATION_PROPERTIES, MESSAGE_ANNOTATIONS
 from twinbus.amqp.types import Long, UInt
 from twinbus.core.envelope_layout import (
+    DAMAGE,
     NULL,
     SECTION_HEAD_BYTES,
     Stops,
@@ -31,6 +28,7 @@ from twinbus.core.envelope_layout import (
     outline,
     pairs_of,
     property_starts,
+    value_at,
     with_properties,
     without,
 )
@@ -88,7 +86,7 @@ def check_reserved(encoded: bytes) -> None:
     try:
         buf, stops = outline(encoded)
         _check_keys(buf, stops[3], stops[4])
-    except (DecodeError, IndexError, struct.error) as error:
+    except DAMAGE as error:
         raise _no_message() from error
 
 
@@ -117,7 +115,7 @@ def _aliased(encoded: bytes, path: str) -> tuple[bytes, Stops, list[bytes]]:
     """The message, where its sections end, and what stands before the body of the copy."""
     try:
         return _taken_apart(encoded, path)
-    except (DecodeError, IndexError, struct.error) as error:
+    except DAMAGE as error:
         raise _no_message(path) from error
 
 
@@ -163,7 +161,7 @@ def _session_value(buf: bytes, starts: list[int], path: str) -> bytes:
     raw = buf[starts[GROUP_ID] : starts[GROUP_ID + 1]]
     # Only a long text has many characters, and one byte is at most one character.
     if len(raw) > SESSION_ID_CHARACTERS_MAX:
-        session_id = decode_value(raw, 0, len(raw), Budget())[0]
+        session_id = value_at(raw, 0, len(raw))
         if len(session_id) > SESSION_ID_CHARACTERS_MAX:
             raise MessageRefused(
                 f"the session id has {len(session_id)} characters",
@@ -195,14 +193,14 @@ def _take_schedule(buf: bytes, start: int, stop: int, path: str, pairs: list[byt
 
     A value that is not a timestamp stays where it is, for the service to refuse.
     """
-    for key, _, value_at, after in pairs_of(buf, start, stop):
-        if key == SCHEDULED_ANNOTATION and buf[value_at] == 0x83:
-            at_ms = int.from_bytes(buf[value_at + 1 : after], "big", signed=True)
+    for key, _, first, after in pairs_of(buf, start, stop):
+        if key == SCHEDULED_ANNOTATION and buf[first] == 0x83:
+            at_ms = int.from_bytes(buf[first + 1 : after], "big", signed=True)
             if not WALL_MS_MIN <= at_ms <= WALL_MS_MAX:
                 raise MessageRefused(
                     "the scheduled enqueue time lies outside the years 1 to 9999", path=path
                 )
-            pairs += (_SCHEDULED_KEY, buf[value_at:after])
+            pairs += (_SCHEDULED_KEY, buf[first:after])
             return without(MESSAGE_ANNOTATIONS, buf, start, stop, _SCHEDULED_ONLY)
     return buf[start:stop]
 

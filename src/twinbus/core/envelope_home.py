@@ -6,24 +6,22 @@ Rule 2: what only a broker says about a message (numbers, times, locks, counts) 
 
 from __future__ import annotations
 
-import struct
 from enum import Enum
 from typing import Any, Final, NamedTuple
 
-from twinbus.amqp.decode import decode_value
 from twinbus.amqp.encode import encode_value
-from twinbus.amqp.errors import DecodeError
-from twinbus.amqp.limits import Budget
 from twinbus.amqp.properties import GROUP_ID, MESSAGE_ID
 from twinbus.amqp.scan import APPLICATION_PROPERTIES, DELIVERY_ANNOTATIONS, MESSAGE_ANNOTATIONS
 from twinbus.amqp.types import Long, Symbol, Timestamp
 from twinbus.core.envelope_layout import (
+    DAMAGE,
     Pair,
     Stops,
     map_section,
     outline,
     pairs_of,
     property_starts,
+    value_at,
     with_properties,
     without,
 )
@@ -114,10 +112,8 @@ def restore(
         if bare_at and (plain := restore_plain(encoded, bare_at)):
             return Restored(*plain)
         return _restored(encoded, bare_at, now_ms, enqueued_at_ms, ttl_policy)
-    except DecodeError as error:
-        raise malformed(error.description) from error
-    except (IndexError, UnicodeDecodeError, struct.error) as error:
-        raise malformed("its bytes end too soon, or are no text.") from error
+    except DAMAGE as error:
+        raise malformed(getattr(error, "description", "its bytes end too soon.")) from error
 
 
 def _restored(
@@ -187,13 +183,7 @@ def _take(buf: bytes, key: bytes, pair: Pair, found: dict[str, Any]) -> None:
         raise misspelt(key)
     if name in found:
         raise malformed(f"it has {name} twice.")
-    found[name] = _value_at(buf, pair[2], pair[3])
-
-
-def _value_at(buf: bytes, start: int, stop: int) -> Any:
-    if buf[start] == 0xA1:  # A short text, as nearly always.
-        return buf[start + 2 : stop].decode()
-    return decode_value(buf, start, stop, Budget())[0]
+    found[name] = value_at(buf, pair[2], pair[3])
 
 
 def _waited_ms(now_ms: int, enqueued_at_ms: int | None, scheduled_ms: int | None) -> int:
@@ -260,11 +250,11 @@ def _restored_annotations(buf: bytes, start: int, stop: int, scheduled_ms: int |
 def _group_id(buf: bytes, starts: list[int]) -> str | None:
     if len(starts) <= GROUP_ID + 1 or buf[starts[GROUP_ID]] == 0x40:
         return None
-    return str(_value_at(buf, starts[GROUP_ID], starts[GROUP_ID + 1]))
+    return str(value_at(buf, starts[GROUP_ID], starts[GROUP_ID + 1]))
 
 
 def _message_id(buf: bytes, starts: list[int]) -> str | None:
     if len(starts) < 2 or buf[starts[MESSAGE_ID]] == 0x40:
         return None
-    value = _value_at(buf, starts[MESSAGE_ID], starts[MESSAGE_ID + 1])
+    value = value_at(buf, starts[MESSAGE_ID], starts[MESSAGE_ID + 1])
     return value.hex() if isinstance(value, bytes) else str(value)

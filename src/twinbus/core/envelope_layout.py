@@ -5,16 +5,17 @@
 
 Rule 1: a number says where a section ends and the next begins; a section that is missing is empty.
 Rule 2: what is kept is copied byte for byte. Only heads (descriptors, sizes, counts) are rewritten.
-Rule 3: the bytes may be hostile: functions here answer or raise DecodeError, IndexError or
-        struct.error, and never read anything into a size that is not there.
+Rule 3: the bytes may be hostile: functions here answer or raise one of DAMAGE, and never read
+        anything into a size that is not there.
 """
 
 from __future__ import annotations
 
+import struct
 from itertools import pairwise
-from struct import Struct
-from typing import Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
+from twinbus.amqp.decode import decode_value
 from twinbus.amqp.errors import DecodeError
 from twinbus.amqp.limits import Budget
 from twinbus.amqp.scan import (
@@ -26,6 +27,9 @@ from twinbus.amqp.scan import (
     section_at,
 )
 from twinbus.amqp.wire import truncated, unpack_u32
+
+DAMAGE: Final = (DecodeError, IndexError, UnicodeDecodeError, struct.error)
+"""What bytes that are not a whole message raise."""
 
 Stops: TypeAlias = list[int]
 """Where the first five sections end."""
@@ -45,9 +49,9 @@ _BARE_HEADS: Final = _HEADS[3:]
 _REST_CODES: Final = b"\x75\x76\x77\x78\x71"
 
 NULL: Final = b"\x40"
-_COUNTED8: Final = Struct(">BBB").pack
-_COUNTED32: Final = Struct(">BII").pack
-_SIZE_COUNT: Final = Struct(">II").unpack_from
+_COUNTED8: Final = struct.Struct(">BBB").pack
+_COUNTED32: Final = struct.Struct(">BII").pack
+_SIZE_COUNT: Final = struct.Struct(">II").unpack_from
 
 
 def outline(encoded: bytes, bare_at: int = 0) -> tuple[bytes, Stops]:
@@ -94,9 +98,9 @@ def _with_usual_heads(buf: bytes) -> bytes:
     parts: list[bytes] = []
     pos, code, budget = 0, HEADER, Budget()
     while pos < len(buf) and code in _CODES:
-        code, value_at = section_at(buf, pos, len(buf), budget)
-        pos = after_value(buf, value_at)
-        parts += (bytes((0x00, 0x53, code)), buf[value_at:pos])
+        code, start = section_at(buf, pos, len(buf), budget)
+        pos = after_value(buf, start)
+        parts += (bytes((0x00, 0x53, code)), buf[start:pos])
     return b"".join((*parts, buf[pos:]))
 
 
@@ -124,6 +128,13 @@ def after_value(buf: bytes, pos: int) -> int:
 
 def _nested_descriptor() -> int:
     raise DecodeError("a descriptor is itself described. Use a ulong or a symbol.")
+
+
+def value_at(buf: bytes, start: int, stop: int) -> Any:
+    """The value in ``buf[start:stop]``."""
+    if buf[start] == 0xA1:  # A short text, as nearly always.
+        return buf[start + 2 : stop].decode()
+    return decode_value(buf, start, stop, Budget())[0]
 
 
 def counted(code8: int, count: int, body: bytes) -> bytes:
@@ -163,15 +174,15 @@ def pairs_of(buf: bytes, start: int, stop: int) -> list[Pair]:
     for _ in range(count >> 1):
         code = buf[pos]
         if code == 0xA1 or code == 0xA3:
-            value_at = pos + 2 + buf[pos + 1]
-            key: bytes | None = buf[pos + 2 : value_at]
+            value_start = pos + 2 + buf[pos + 1]
+            key: bytes | None = buf[pos + 2 : value_start]
         else:
-            value_at = after_value(buf, pos)
-            key = buf[pos + 5 : value_at] if code == 0xB1 or code == 0xB3 else None
-        after = value_at + _WIDTHS[buf[value_at] >> 4]
-        if after == value_at:
-            after = after_value(buf, value_at)
-        pairs.append((key, pos, value_at, after))
+            value_start = after_value(buf, pos)
+            key = buf[pos + 5 : value_start] if code == 0xB1 or code == 0xB3 else None
+        after = value_start + _WIDTHS[buf[value_start] >> 4]
+        if after == value_start:
+            after = after_value(buf, value_start)
+        pairs.append((key, pos, value_start, after))
         pos = after
     if pos != stop:
         raise DecodeError("the size of a map differs from its elements. Correct its size.")

@@ -437,6 +437,17 @@ def test_a_long_timespan_gets_the_two_times_that_it_needs() -> None:
     )
 
 
+def test_the_longest_timespan_ends_with_the_calendar() -> None:
+    """P12: no SDK can show an expiry behind the year 9999."""
+    properties = {"x-ms-path": "orders", "x-ms-timetolive": timespan(2**63 - 1)}
+
+    home = Message.decode(restore(backlog_message(properties), now_ms=NOW_MS).encoded)
+
+    assert home.header == Header(ttl_ms=2**32 - 1)
+    assert home.properties is not None
+    assert home.properties.absolute_expiry_time == 253_402_243_199_000
+
+
 def test_a_part_of_a_millisecond_counts_as_one() -> None:
     """P12: one tick is not nothing."""
     properties = {"x-ms-path": "orders", "x-ms-timetolive": timespan(1)}
@@ -479,6 +490,9 @@ def test_a_message_without_a_usable_destination_is_refused(
 
     assert error.reason == reason
     assert "x-ms-path" in error.description.lower()
+    with pytest.raises(EnvelopeError) as caught:
+        restore(as_delivered(backlog_message(properties)), now_ms=NOW_MS)
+    assert caught.value.reason == reason
 
 
 @pytest.mark.parametrize(
@@ -525,6 +539,16 @@ def test_a_name_that_stands_there_twice_is_refused() -> None:
 
     with pytest.raises(EnvelopeError) as caught:
         restore(twice + message(), now_ms=0)
+    assert caught.value.reason == "malformed-message"
+
+
+def test_properties_that_count_more_fields_than_they_have_are_refused() -> None:
+    """Y4: they would be misread, or refused by the primary again and again."""
+    few = b"\x00\x53\x73\xc0\x04\x0d\xa1\x01m"
+    path = b"\x00\x53\x74" + encode_value({"x-ms-path": "orders"})
+
+    with pytest.raises(EnvelopeError) as caught:
+        restore(few + path + message(), now_ms=0)
     assert caught.value.reason == "malformed-message"
 
 

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from tests.core.roundtrip import BACKLOG
 from twinbus.amqp.limits import DEFAULT_LIMITS
+from twinbus.amqp.message import DataSections, Message
 from twinbus.broker.ingest import ingest
 from twinbus.clock import Instant
 from twinbus.core.destinations import check_destination
@@ -50,6 +51,14 @@ def test_a_message_that_no_batch_can_hold_stands_alone() -> None:
 
     assert split_to_fit([small, large, small, small], 4_000) == [[small], [large], [small, small]]
     assert split_to_fit([], 4_000) == []
+
+
+@pytest.mark.parametrize("size", [0, 1, 255, 256, 70_000])
+def test_the_size_in_a_batch_is_what_a_data_section_takes(size: int) -> None:
+    """P13: the heads count as well."""
+    batch = Message(body=DataSections((b"x" * size, b"y" * size))).encode()
+
+    assert len(batch) == 2 * size_in_batch(size)
 
 
 # --- pings -------------------------------------------------------------------------------------

@@ -154,6 +154,7 @@ class ReceivingLine(Line):
         super().__init__(sdk)
         self._prefetch = prefetch
         self._tapped: Any = None
+        self._reading: asyncio.Future[None] | None = None
         self._build = sdk._build_received_message
         self._ask = sdk._mgmt_request_response_with_retry
         sdk._build_received_message = self._built
@@ -173,23 +174,42 @@ class ReceivingLine(Line):
         """
         handler, context = self.sdk._handler, self.sdk._receive_context
         clock = asyncio.get_running_loop().time
-        waiting = handler._received_messages
+        waiting, before = handler._received_messages, 0
         context.set()
         try:
-            await self._grant(handler, count_max - waiting.qsize())
             while waiting.empty() and clock() < until_s:
-                await _to_the_end(_work(handler, until_s - clock()))
-            await _gather(handler, count_max)
+                await self._unbroken(self._wait(handler, count_max, until_s - clock()))
+            while before < waiting.qsize() < count_max:
+                before = waiting.qsize()
+                reading = handler._connection.listen(wait=TOGETHER_S, batch=count_max)
+                await self._unbroken(reading)
         finally:
             context.clear()
         count = min(count_max, waiting.qsize())
         return [self.sdk._build_received_message(waiting.get_nowait()) for _ in range(count)]
 
-    async def _grant(self, handler: Any, count: int) -> None:
-        """Credit for what is still wanted; with a prefetch the SDK itself sees to it."""
+    async def _wait(self, handler: Any, count: int, seconds: float) -> None:
+        """Ask for messages, and let the SDK read one frame for at most so long."""
+        if not await handler.client_ready_async():
+            return
         link = handler._link
-        if self._prefetch == 0 and count > 0 and link.current_link_credit != count:
+        if self._prefetch == 0 and link.current_link_credit != count:
             await link.flow(link_credit=count)
+        elif link.current_link_credit <= 0:
+            await link.flow(link_credit=handler._link_credit)
+        await handler._connection.listen(wait=max(0.001, min(FRAME_S, seconds)))
+
+    async def _unbroken(self, reading: Coroutine[Any, Any, None]) -> None:
+        """Read on although the caller is cancelled: the SDK can lose a frame that it is reading.
+
+        One at a time: whoever comes while another's is still under way waits for that.
+        """
+        if self._reading is not None and not self._reading.done():
+            reading.close()
+        else:
+            self._reading = asyncio.ensure_future(reading)
+            self._reading.add_done_callback(lambda done: done.cancelled() or done.exception())
+        await asyncio.shield(self._reading)
 
     def _built(self, received: tuple[Any, Any]) -> Any:
         message = self._build(received)
@@ -225,30 +245,6 @@ def _with_bytes(
         for message, entry in zip(answer, entries, strict=True):
             message._as_delivered = bytes(entry[b"message"])
     return answer
-
-
-async def _work(handler: Any, seconds: float) -> None:
-    """Let the SDK read one frame, for at most so long."""
-    if not await handler.client_ready_async():
-        return
-    if handler._link.current_link_credit <= 0:
-        await handler._link.flow(link_credit=handler._link_credit)
-    await handler._connection.listen(wait=max(0.001, min(FRAME_S, seconds)))
-
-
-async def _gather(handler: Any, count_max: int) -> None:
-    """Take in what comes along with a first message."""
-    waiting, before = handler._received_messages, 0
-    while before < waiting.qsize() < count_max:
-        before = waiting.qsize()
-        await _to_the_end(handler._connection.listen(wait=TOGETHER_S, batch=count_max))
-
-
-async def _to_the_end(reading: Coroutine[Any, Any, None]) -> None:
-    """Read on although the caller is cancelled: the SDK can lose a frame that it is reading."""
-    task = asyncio.ensure_future(reading)
-    task.add_done_callback(lambda done: done.cancelled() or done.exception())
-    await asyncio.shield(task)
 
 
 def _has_input(connection: Any) -> bool:

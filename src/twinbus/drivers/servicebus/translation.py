@@ -111,6 +111,9 @@ _HINTS: Final[Mapping[type[ServiceError], str]] = {
 
 def condition_of(error: object) -> str:
     """The AMQP condition that an error of the SDK carries, or nothing."""
+    if isinstance(error, sdk.OperationTimeoutError) and error.__cause__ is not None:
+        # The SDK makes a new one of it, without the condition.
+        error = error.__cause__
     condition = getattr(error, "_condition", None) or getattr(error, "condition", None)
     condition = getattr(condition, "value", condition)
     return condition.decode("ascii", "replace") if isinstance(condition, bytes) else condition or ""

@@ -54,6 +54,7 @@ class Line:
         self._handler: Any = None
         """The last one: it still tells what happened after the SDK has let go of it."""
         self._used_s = 0.0
+        self._reading: asyncio.Future[None] | None = None
         # The SDK's way to give a connection up after an error waits for its keep-alive, which
         # looks up once a second.
         sdk._close_handler = self._give_up
@@ -77,8 +78,20 @@ class Line:
         self._used_s = now_s
         connection = handler._connection
         while _has_input(connection) and connection._error is None:
-            await connection.listen(wait=FRAME_S)
+            await self._unbroken(connection.listen(wait=FRAME_S))
         return not _is_gone(handler)
+
+    async def _unbroken(self, reading: Coroutine[Any, Any, None]) -> None:
+        """Read on although the caller is cancelled: the SDK can lose a frame that it is reading.
+
+        One at a time: whoever comes while another's is still under way waits for that.
+        """
+        if self._reading is not None and not self._reading.done():
+            reading.close()
+        else:
+            self._reading = asyncio.ensure_future(reading)
+            self._reading.add_done_callback(lambda done: done.cancelled() or done.exception())
+        await asyncio.shield(self._reading)
 
     @property
     def link_error(self) -> BaseException | None:
@@ -154,7 +167,6 @@ class ReceivingLine(Line):
         super().__init__(sdk)
         self._prefetch = prefetch
         self._tapped: Any = None
-        self._reading: asyncio.Future[None] | None = None
         self._build = sdk._build_received_message
         self._ask = sdk._mgmt_request_response_with_retry
         sdk._build_received_message = self._built
@@ -166,6 +178,14 @@ class ReceivingLine(Line):
         if self._tapped is not link:
             self._tapped = link
             link._incoming_transfer = partial(_whole_transfer, link, link._incoming_transfer)
+
+    async def look_for_messages(self) -> bool:
+        """Look, and keep what has come: otherwise the SDK gives back what nobody receives."""
+        self.sdk._receive_context.set()
+        try:
+            return await self.look()
+        finally:
+            self.sdk._receive_context.clear()
 
     async def take(self, count_max: int, *, until_s: float) -> list[Any]:
         """Messages of the SDK as soon as there are some, or none when it is ``until_s``.
@@ -198,18 +218,6 @@ class ReceivingLine(Line):
         elif link.current_link_credit <= 0:
             await link.flow(link_credit=handler._link_credit)
         await handler._connection.listen(wait=max(0.001, min(FRAME_S, seconds)))
-
-    async def _unbroken(self, reading: Coroutine[Any, Any, None]) -> None:
-        """Read on although the caller is cancelled: the SDK can lose a frame that it is reading.
-
-        One at a time: whoever comes while another's is still under way waits for that.
-        """
-        if self._reading is not None and not self._reading.done():
-            reading.close()
-        else:
-            self._reading = asyncio.ensure_future(reading)
-            self._reading.add_done_callback(lambda done: done.cancelled() or done.exception())
-        await asyncio.shield(self._reading)
 
     def _built(self, received: tuple[Any, Any]) -> Any:
         message = self._build(received)

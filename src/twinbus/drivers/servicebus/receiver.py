@@ -62,6 +62,7 @@ class SdkReceiver:
         self._opening = asyncio.Lock()
         self._receiving = asyncio.Lock()
         self._settling = asyncio.Lock()
+        self._calls: set[asyncio.Future[Any]] = set()
         self._is_closed = False
 
     # -- receiving --------------------------------------------------------------------------
@@ -91,7 +92,7 @@ class SdkReceiver:
     async def _received_once(self, count_max: int, wait_s: float) -> list[Delivered]:
         doing = "receiving from"
         try:
-            line = await self._open(doing, session_wait_s=wait_s)
+            line = await self._open(doing, session_wait_s=wait_s, is_receiving=True)
         except OperationTimeout as error:
             # No session was free; the service itself says so.
             if self._session is NEXT_SESSION and error.condition:
@@ -221,6 +222,21 @@ class SdkReceiver:
     async def _call(
         self, operation: Callable[[Any], Awaitable[T]], doing: str, *, timeout_s: float
     ) -> T:
+        """Carry something out to its end, also when the caller is cancelled: what the SDK reads
+        meanwhile may be a message for somebody else."""
+        call = asyncio.ensure_future(self._carried_out(operation, doing, timeout_s))
+        self._calls.add(call)
+        call.add_done_callback(self._ended)
+        return await asyncio.shield(call)
+
+    def _ended(self, call: asyncio.Future[Any]) -> None:
+        self._calls.discard(call)
+        if not call.cancelled():
+            call.exception()  # Nobody may be left to be told.
+
+    async def _carried_out(
+        self, operation: Callable[[Any], Awaitable[T]], doing: str, timeout_s: float
+    ) -> T:
         try:
             async with asyncio.timeout(timeout_s), self._settling:
                 line = await self._open(doing, session_wait_s=timeout_s)
@@ -234,11 +250,16 @@ class SdkReceiver:
                 f"{doing} {self.path!r} had no answer within {timeout_s:g} s", path=self.path
             ) from error
 
-    async def _open(self, doing: str, *, session_wait_s: float) -> ReceivingLine:
+    async def _open(
+        self, doing: str, *, session_wait_s: float, is_receiving: bool = False
+    ) -> ReceivingLine:
         """A line that can be used, opened again if the service took it away."""
         async with self._opening:
-            if self._line is not None and not await self._line.look():
-                self._let_go()
+            line = self._line
+            if line is not None:
+                looks = line.look_for_messages if is_receiving else line.look
+                if not await looks():
+                    self._let_go()
             if self._is_closed:
                 raise FactoryClosed(
                     f"the receiver of {self.path!r} is closed", hint="Make a new one"
@@ -282,3 +303,6 @@ class SdkReceiver:
         line, self._line = self._line, None
         if line is not None:
             await line.close()
+        for call in tuple(self._calls):
+            call.cancel()
+        await asyncio.gather(*self._calls, return_exceptions=True)

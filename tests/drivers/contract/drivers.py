@@ -10,8 +10,10 @@ from collections.abc import Callable
 
 from twinbus.drivers.amqp import AmqpDriver
 from twinbus.drivers.port import Driver
+from twinbus.drivers.servicebus import ServiceBusDriver
 
 DRIVERS: dict[str, Callable[[str], Driver]] = {
     "amqp": AmqpDriver.from_connection_string,
     "embedded": AmqpDriver.from_connection_string,
+    "servicebus": ServiceBusDriver.from_connection_string,
 }

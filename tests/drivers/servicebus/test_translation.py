@@ -237,7 +237,7 @@ class Identity:
 
 
 def with_identity(bus: Bus, identity: Identity) -> ServiceBusDriver:
-    return ServiceBusDriver.from_credential(
+    return ServiceBusDriver.for_namespace(
         f"localhost:{bus.port}", identity, ServiceBusOptions(client_options={"use_tls": False})
     )
 

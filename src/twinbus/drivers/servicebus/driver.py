@@ -15,11 +15,12 @@ from azure.core.credentials import AzureNamedKeyCredential, AzureSasCredential
 from azure.servicebus import NEXT_AVAILABLE_SESSION, ServiceBusReceiveMode, TransportType
 from azure.servicebus.aio import ServiceBusClient
 
-from twinbus.connection_string import TLS_PORT, ConnectionString
+from twinbus.connection_string import TLS_PORT, ConnectionString, parse_connection_string
 from twinbus.drivers.port import NamespaceAddress, NextSession, ReceiveMode
 from twinbus.drivers.servicebus.receiver import SdkReceiver
 from twinbus.drivers.servicebus.sender import SdkSender
-from twinbus.service_errors import AuthenticationFailed, FactoryClosed
+from twinbus.drivers.servicebus.translation import closed
+from twinbus.service_errors import AuthenticationFailed
 
 _MODES: Final = {
     ReceiveMode.PEEK_LOCK: ServiceBusReceiveMode.PEEK_LOCK,
@@ -49,9 +50,12 @@ class ServiceBusDriver:
 
     @classmethod
     def from_connection_string(
-        cls, parsed: ConnectionString, options: ServiceBusOptions | None = None
+        cls, connection_string: ConnectionString | str, options: ServiceBusOptions | None = None
     ) -> ServiceBusDriver:
         """A driver for a namespace, with the key or the signature of its connection string."""
+        parsed = connection_string
+        if isinstance(parsed, str):
+            parsed = parse_connection_string(parsed)
         keywords = _keywords(options or ServiceBusOptions())
         address = NamespaceAddress(parsed.host, parsed.effective_port)
         if parsed.uses_tls and parsed.effective_port != TLS_PORT:
@@ -69,7 +73,7 @@ class ServiceBusDriver:
         return cls(ServiceBusClient.from_connection_string(shown.to_text(), **keywords), address)
 
     @classmethod
-    def from_credential(
+    def for_namespace(
         cls,
         fully_qualified_namespace: str,
         credential: Any,
@@ -121,7 +125,7 @@ class ServiceBusDriver:
 
     def _check_open(self) -> None:
         if self._is_closed:
-            raise FactoryClosed(f"the driver of {self.address} is closed", hint="Make a new one")
+            raise closed(f"the driver of {self.address}")
 
     async def close(self) -> None:
         self._is_closed = True

@@ -33,9 +33,34 @@ IDLE_S: Final = 1.0
 # for 0.4 s; one that does not answer is left alone.
 CLOSE_S: Final = 3.0
 
+# The SDK can swallow the one cancellation that a time limit sends (until Python 3.12). What is
+# still running so long after it has its connection taken away.
+GUARD_S: Final = 0.1
+
 # Positions in a transfer frame of the SDK.
 _MORE: Final = 5
 _PAYLOAD: Final = 11
+
+
+class in_time:
+    """A time limit that holds for the SDK: TimeoutError when it has passed."""
+
+    __slots__ = ("_guard", "_limit", "_until_s")
+
+    def __init__(self, seconds: float, drop: Callable[[], None]) -> None:
+        loop = asyncio.get_running_loop()
+        self._until_s = loop.time() + seconds
+        self._limit = asyncio.timeout_at(self._until_s)
+        self._guard = loop.call_at(self._until_s + GUARD_S, drop)
+
+    async def __aenter__(self) -> None:
+        await self._limit.__aenter__()
+
+    async def __aexit__(self, kind: Any, error: Any, traceback: Any) -> None:
+        self._guard.cancel()
+        await self._limit.__aexit__(kind, error, traceback)
+        if error is not None and asyncio.get_running_loop().time() > self._until_s + GUARD_S:
+            raise TimeoutError from error
 
 
 class Mark(NamedTuple):

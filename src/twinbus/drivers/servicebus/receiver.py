@@ -10,7 +10,7 @@ Rule 3: a lock that is lost is told in the result, never raised.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any, Final, TypeVar
 from uuid import UUID
 
@@ -18,11 +18,10 @@ from azure.servicebus import ServiceBusReceivedMessage
 
 from twinbus.core.parcel import Delivered
 from twinbus.drivers.port import NEXT_SESSION, NextSession
-from twinbus.drivers.servicebus.line import ReceivingLine, encoded_of
-from twinbus.drivers.servicebus.translation import translated
+from twinbus.drivers.servicebus.line import ReceivingLine, encoded_of, in_time
+from twinbus.drivers.servicebus.translation import closed, translated
 from twinbus.service_errors import (
     CommunicationError,
-    FactoryClosed,
     LinkDetached,
     MessageLockLost,
     MessageNotFound,
@@ -59,7 +58,7 @@ class SdkReceiver:
         self._prefetch = prefetch
         self._session = session
         self._line: ReceivingLine | None = None
-        self._opening = asyncio.Lock()
+        self._opening: asyncio.Future[ReceivingLine] | None = None
         self._receiving = asyncio.Lock()
         self._settling = asyncio.Lock()
         self._calls: set[asyncio.Future[Any]] = set()
@@ -224,10 +223,30 @@ class SdkReceiver:
     ) -> T:
         """Carry something out to its end, also when the caller is cancelled: what the SDK reads
         meanwhile may be a message for somebody else."""
-        call = asyncio.ensure_future(self._carried_out(operation, doing, timeout_s))
+        return await self._result_of(self._started(self._carried_out(operation, doing, timeout_s)))
+
+    def _started(self, work: Coroutine[Any, Any, T]) -> asyncio.Future[T]:
+        call = asyncio.ensure_future(work)
         self._calls.add(call)
         call.add_done_callback(self._ended)
-        return await asyncio.shield(call)
+        return call
+
+    async def _result_of(self, call: asyncio.Future[T]) -> T:
+        try:
+            return await asyncio.shield(call)
+        except asyncio.CancelledError as error:
+            task = asyncio.current_task()
+            if task is None or task.cancelling() or not call.cancelled():
+                raise
+            # Not we but the work was cancelled, with everything of this receiver.
+            raise self._given_up() from error
+
+    def _given_up(self) -> ServiceError:
+        if self._is_closed:
+            return closed(f"the receiver of {self.path!r}", self.path)
+        return CommunicationError(
+            f"the connection to {self.path!r} was given up", path=self.path, was_sent=False
+        )
 
     def _ended(self, call: asyncio.Future[Any]) -> None:
         self._calls.discard(call)
@@ -238,7 +257,7 @@ class SdkReceiver:
         self, operation: Callable[[Any], Awaitable[T]], doing: str, timeout_s: float
     ) -> T:
         try:
-            async with asyncio.timeout(timeout_s), self._settling:
+            async with in_time(timeout_s, self._let_go), self._settling:
                 line = await self._open(doing, session_wait_s=timeout_s)
                 try:
                     return await operation(line.sdk)
@@ -254,35 +273,35 @@ class SdkReceiver:
         self, doing: str, *, session_wait_s: float, is_receiving: bool = False
     ) -> ReceivingLine:
         """A line that can be used, opened again if the service took it away."""
-        async with self._opening:
-            line = self._line
-            if line is not None:
-                looks = line.look_for_messages if is_receiving else line.look
-                if not await looks():
-                    self._let_go()
-            if self._is_closed:
-                raise FactoryClosed(
-                    f"the receiver of {self.path!r} is closed", hint="Make a new one"
-                )
-            if self._line is None:
-                self._line = await self._opened(doing, session_wait_s)
+        line = self._line
+        if line is not None:
+            looks = line.look_for_messages if is_receiving else line.look
+            if not await looks() and self._line is line:
+                self._let_go()
+        if self._is_closed:
+            raise self._given_up()
+        if self._line is not None:
             return self._line
+        # Whoever is cancelled meanwhile leaves the others, and the next call, an open line.
+        if self._opening is None or self._opening.done():
+            self._opening = self._started(self._opened(doing, session_wait_s))
+        return await self._result_of(self._opening)
 
     async def _opened(self, doing: str, session_wait_s: float) -> ReceivingLine:
         is_next = self._session is NEXT_SESSION
         wait_s = max(session_wait_s, SESSION_WAIT_S_MIN) if is_next else None
         line = ReceivingLine(self._make(wait_s), prefetch=self._prefetch)
         try:
-            async with asyncio.timeout(OPEN_S + (wait_s or 0.0)):
+            async with in_time(OPEN_S + (wait_s or 0.0), line.drop):
                 await line.open()
-        except Exception as error:
+        except BaseException as error:
             line.drop()
+            if not isinstance(error, Exception):
+                raise
             raise translated(error, doing=doing, path=self.path) from error
-        except asyncio.CancelledError:
-            line.drop()
-            raise
         if line.sdk.session is not None:
             self.session_id = line.sdk.session.session_id
+        self._line = line
         return line
 
     def _failed(self, error: Exception, line: ReceivingLine, doing: str) -> ServiceError:
@@ -293,6 +312,8 @@ class SdkReceiver:
         return failure
 
     def _let_go(self) -> None:
+        if self._opening is not None:
+            self._opening.cancel()
         line, self._line = self._line, None
         if line is not None:
             line.drop()
@@ -303,6 +324,7 @@ class SdkReceiver:
         line, self._line = self._line, None
         if line is not None:
             await line.close()
-        for call in tuple(self._calls):
+        for call in self._calls:
             call.cancel()
         await asyncio.gather(*self._calls, return_exceptions=True)
+        self._let_go()

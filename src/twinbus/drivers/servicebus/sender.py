@@ -21,7 +21,7 @@ from azure.servicebus.exceptions import OperationTimeoutError
 
 from twinbus.core.parcel import Parcel
 from twinbus.drivers.port import LinkFacts
-from twinbus.drivers.servicebus.line import SendingLine
+from twinbus.drivers.servicebus.line import SendingLine, in_time
 from twinbus.drivers.servicebus.sealed import (
     encode_native,
     is_native,
@@ -29,10 +29,9 @@ from twinbus.drivers.servicebus.sealed import (
     sealed_batch,
     split_batch,
 )
-from twinbus.drivers.servicebus.translation import condition_of, translated
+from twinbus.drivers.servicebus.translation import closed, condition_of, translated
 from twinbus.service_errors import (
     CommunicationError,
-    FactoryClosed,
     LinkDetached,
     MessageRefused,
     OperationTimeout,
@@ -119,7 +118,7 @@ class SdkSender:
         self, operation: Callable[[SendingLine], Awaitable[T]], doing: str, *, timeout_s: float
     ) -> T:
         try:
-            async with asyncio.timeout(timeout_s), self._turn:
+            async with in_time(timeout_s, self._let_go), self._turn:
                 if self._line is not None and not await self._line.look():
                     self._let_go()
                 was_open = self._line is not None and self._line.is_open
@@ -159,7 +158,7 @@ class SdkSender:
 
     def _line_in_use(self) -> SendingLine:
         if self._is_closed:
-            raise FactoryClosed(f"the sender to {self.path!r} is closed", hint="Make a new one")
+            raise closed(f"the sender to {self.path!r}", self.path)
         if self._line is None or self._line.is_dropped:
             self._line = SendingLine(self._make())
         return self._line

@@ -37,7 +37,7 @@ from twinbus.service_errors import (
     SessionLockLost,
 )
 
-__all__ = ["CONDITIONS", "condition_of", "translated"]
+__all__ = ["CONDITIONS", "closed", "condition_of", "translated"]
 
 CONDITIONS: Final[Mapping[str, type[ServiceError]]] = {
     "amqp:not-found": EntityNotFound,
@@ -107,6 +107,11 @@ _HINTS: Final[Mapping[type[ServiceError], str]] = {
     MessageTooLarge: "Make the message smaller",
     ServerBusy: "Wait 10 s before the next attempt",
 }
+
+
+def closed(what: str, path: str = "") -> MessageRefused:
+    """For whoever uses something that was closed here: no outage, and nothing to wait for."""
+    return MessageRefused(f"{what} is closed", path=path, hint="Make a new one")
 
 
 def condition_of(error: object) -> str:

@@ -88,7 +88,7 @@ def driver_for_identity(
         case "servicebus":
             from twinbus.drivers.servicebus import ServiceBusDriver
 
-            return ServiceBusDriver.from_credential(host, credential, _servicebus(options))
+            return ServiceBusDriver.for_namespace(host, credential, _servicebus(options))
         case other:
             raise _unknown(other)
 

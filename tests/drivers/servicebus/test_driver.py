@@ -5,15 +5,16 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
-from azure.core.credentials import AzureNamedKeyCredential
+from azure.core.credentials import AzureNamedKeyCredential, AzureSasCredential
 from azure.servicebus import ServiceBusMessage
-from azure.servicebus.aio._base_handler_async import ServiceBusSharedKeyCredential
 
 from tests.support.broker_process import BrokerProcess
 from twinbus.connection_string import parse_connection_string
 from twinbus.core.parcel import Parcel
+from twinbus.drivers.credentials import SharedKey, SharedSignature
 from twinbus.drivers.port import NamespaceAddress
 from twinbus.drivers.servicebus import ServiceBusDriver, ServiceBusOptions
 from twinbus.service_errors import AuthenticationFailed, CommunicationError
@@ -65,14 +66,21 @@ async def test_the_sdk_has_no_retries_whoever_asks_for_them() -> None:
     await driver.close()
 
 
-@pytest.mark.parametrize("kind", [AzureNamedKeyCredential, ServiceBusSharedKeyCredential])
-async def test_a_credential_with_a_key_gets_in(servicebus: Bus, queue: str, kind: type) -> None:
+@pytest.mark.parametrize("kind", ["named key", "key", "sdk signature", "signature"])
+async def test_a_key_or_a_signature_gets_in(servicebus: Bus, queue: str, kind: str) -> None:
+    """P5: whoever's class it comes in."""
     parsed = parse_connection_string(servicebus.connection_string)
-    driver = ServiceBusDriver.for_namespace(
-        f"localhost:{servicebus.port}",
-        kind(parsed.shared_access_key_name, parsed.shared_access_key),
-        ServiceBusOptions(client_options={"use_tls": False}),
-    )
+    rule_name, key = parsed.shared_access_key_name or "", parsed.shared_access_key or ""
+    host = f"localhost:{servicebus.port}"
+    token = await SharedKey(rule_name, key).token_for(f"sb://{host}/")
+    credential: Any = {
+        "named key": AzureNamedKeyCredential(rule_name, key),
+        "key": SharedKey(rule_name, key),
+        "sdk signature": AzureSasCredential(token.text),
+        "signature": SharedSignature(token.text),
+    }[kind]
+    plain = ServiceBusOptions(client_options={"use_tls": False})
+    driver = ServiceBusDriver.for_namespace(host, credential, plain)
     assert driver.address == NamespaceAddress("localhost", servicebus.port)
     await driver.sender(queue).attach(timeout_s=TIMEOUT_S)
     await driver.close()

@@ -11,16 +11,24 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from azure.core.credentials import AzureNamedKeyCredential, AzureSasCredential
+from azure.core.credentials import AccessToken, AzureNamedKeyCredential, AzureSasCredential
 from azure.servicebus import NEXT_AVAILABLE_SESSION, ServiceBusReceiveMode, TransportType
 from azure.servicebus.aio import ServiceBusClient
 
 from twinbus.connection_string import TLS_PORT, ConnectionString, parse_connection_string
+from twinbus.drivers.credentials import (
+    Credential,
+    IdentityCredential,
+    SharedKey,
+    SharedSignature,
+    credential_of,
+)
 from twinbus.drivers.port import NamespaceAddress, NextSession, ReceiveMode
 from twinbus.drivers.servicebus.receiver import SdkReceiver
 from twinbus.drivers.servicebus.sender import SdkSender
 from twinbus.drivers.servicebus.translation import closed
-from twinbus.service_errors import AuthenticationFailed
+
+SdkCredential = AzureNamedKeyCredential | AzureSasCredential
 
 _MODES: Final = {
     ReceiveMode.PEEK_LOCK: ServiceBusReceiveMode.PEEK_LOCK,
@@ -76,14 +84,14 @@ class ServiceBusDriver:
     def for_namespace(
         cls,
         fully_qualified_namespace: str,
-        credential: Any,
+        credential: SdkCredential | Credential | IdentityCredential,
         options: ServiceBusOptions | None = None,
     ) -> ServiceBusDriver:
-        """A driver for a namespace with an async credential, as azure-identity has them."""
-        if not isinstance(credential, AzureSasCredential | AzureNamedKeyCredential):
-            credential = _Tokens(credential)
+        """A driver for a namespace with a credential: azure-identity's, the SDK's, or ours."""
         client = ServiceBusClient(
-            fully_qualified_namespace, credential, **_keywords(options or ServiceBusOptions())
+            fully_qualified_namespace,
+            _shown(credential),
+            **_keywords(options or ServiceBusOptions()),
         )
         host, _, port = client.fully_qualified_namespace.partition(":")
         return cls(client, NamespaceAddress(host.lower(), int(port or TLS_PORT)))
@@ -134,23 +142,27 @@ class ServiceBusDriver:
 
 
 class _Tokens:
-    """A credential whose every failure is told apart from a failure of the service."""
+    """An identity as the SDK knows them; its failures are told apart from the service's."""
 
-    def __init__(self, credential: Any) -> None:
+    def __init__(self, credential: Credential) -> None:
         self._credential = credential
 
-    def __getattr__(self, name: str) -> Any:
-        # The SDK looks for ``token_type``, which tells a signature from an identity's token.
-        return getattr(self._credential, name)
+    async def get_token(self, *scopes: str, **_options: Any) -> AccessToken:
+        token = await self._credential.token_for(scopes[0])
+        return AccessToken(token.text, int(token.expires_s))
 
-    async def get_token(self, *scopes: str, **options: Any) -> Any:
-        try:
-            return await self._credential.get_token(*scopes, **options)
-        except Exception as error:
-            raise AuthenticationFailed(
-                f"the credential gave no token: {type(error).__name__}",
-                hint="Sign in again, or check what the identity may do",
-            ) from error
+
+def _shown(given: SdkCredential | Credential | IdentityCredential) -> Any:
+    """A credential as the SDK takes it."""
+    if isinstance(given, SdkCredential):
+        return given
+    match credential_of(given):
+        case SharedKey(rule_name, key):
+            return AzureNamedKeyCredential(rule_name, key)
+        case SharedSignature(signature):
+            return AzureSasCredential(signature)
+        case identity:
+            return _Tokens(identity)
 
 
 def _keywords(options: ServiceBusOptions) -> dict[str, Any]:

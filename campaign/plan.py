@@ -1,0 +1,119 @@
+"""The entities, the numbers and the addresses of a run.
+
+Every role has an address of its own, on which its lines to both brokers listen, each with the
+broker's own port: a token names host and port of the namespace it is for.
+
+    127.9.0.1:P      the primary           127.9.0.1:S      the secondary
+    127.9.1.1:P, :S  lines of sender-1     127.9.2.1:P, :S  lines of sender-2, and so on
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Final
+
+from campaign.checker import Rules
+
+PRIMARY: Final = "primary"
+SECONDARY: Final = "secondary"
+BROKERS: Final = (PRIMARY, SECONDARY)
+BROKER_HOST: Final = "127.9.0.1"
+
+TOPIC: Final = "news"
+SUBSCRIPTIONS: Final = ("all", "audit")
+ONCE: Final = "once"
+"""A queue that detects duplicates; its window is longer than any run."""
+QUEUES: Final = ("orders", "bills", "parcels", ONCE)
+WINDOW: Final = "PT1H"
+# What a killed receiver held comes back after this long, so that a run need not wait for it.
+LOCK_S: Final = 10
+# A message that lives long is restored with its time to live, and never expires in a run.
+TTL_S: Final = 3_600
+DELIVERIES_MAX: Final = 1_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """One run. Everything that is left to chance comes from the seed."""
+
+    seed: int = 1
+    messages: int = 10_000
+    """To be acknowledged, at least."""
+    fault_s: float = 35.0
+    """How long faults happen; afterwards everything is healed and drained."""
+    senders: int = 3
+    receivers: int = 2
+    movers: int = 1
+    backlog_queues: int = 4
+    in_flight: int = 4
+    """Sends of one sender at a time."""
+    batch_max: int = 8
+    pause_s: float = 0.05
+    """Between two sends of one of them."""
+    send_timeout_s: float = 6.0
+    ping_interval_s: float = 1.0
+    drain_s_max: float = 60.0
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> Plan:
+        return cls(**json.loads(text))
+
+    # -- who there is -------------------------------------------------------------------------
+
+    @property
+    def roles(self) -> list[str]:
+        """The processes beside the brokers."""
+        counted = (("sender", self.senders), ("receiver", self.receivers), ("mover", self.movers))
+        return [f"{role}-{number + 1}" for role, count in counted for number in range(count)]
+
+    def host_of(self, role: str) -> str:
+        """Where the lines of a role listen."""
+        return f"127.9.{self.roles.index(role) + 1}.1"
+
+    # -- what there is ------------------------------------------------------------------------
+
+    @property
+    def destinations(self) -> tuple[str, ...]:
+        return (*QUEUES, TOPIC)
+
+    @property
+    def places(self) -> dict[str, Sequence[str]]:
+        """Where what is sent to a destination arrives."""
+        topic = [f"{TOPIC}/subscriptions/{name}" for name in SUBSCRIPTIONS]
+        return {**{queue: [queue] for queue in QUEUES}, TOPIC: topic}
+
+    @property
+    def backlog(self) -> list[str]:
+        return [
+            f"{PRIMARY}/x-servicebus-transfer/{number}" for number in range(self.backlog_queues)
+        ]
+
+    @property
+    def rules(self) -> Rules:
+        return Rules(
+            places=self.places,
+            without_duplicates=frozenset({ONCE}),
+            lock_s=LOCK_S,
+            broker=PRIMARY,
+        )
+
+    def config_json(self) -> str:
+        """The primary's entities, as a configuration of the official emulator."""
+        usual = {"LockDuration": f"PT{LOCK_S}S", "MaxDeliveryCount": DELIVERIES_MAX}
+        detecting = {
+            "RequiresDuplicateDetection": True,
+            "DuplicateDetectionHistoryTimeWindow": WINDOW,
+        }
+        queues: list[dict[str, Any]] = [
+            {"Name": name, "Properties": {**usual, **(detecting if name == ONCE else {})}}
+            for name in QUEUES
+        ]
+        subscriptions = [{"Name": name, "Properties": usual, "Rules": []} for name in SUBSCRIPTIONS]
+        topic = {"Name": TOPIC, "Properties": {}, "Subscriptions": subscriptions}
+        namespace = {"Name": PRIMARY, "Queues": queues, "Topics": [topic]}
+        return json.dumps({"UserConfig": {"Namespaces": [namespace]}})

@@ -11,9 +11,10 @@ in a receiver's hands.
 
     a further delivery   is explained if whoever had the copy could not complete it: no answer, a
                          lock that was lost or ran out, a holder or a broker that was killed
-    a further copy       is explained by an Ambiguity: a *named* one says which messages it is
-                         about and began before the copy was there; an unnamed one (a mover that
-                         was killed) must cover the moment at which one of the copies was made
+    a further copy       is explained by an ambiguity that is recorded for this message and began
+                         before the copy was there. A mover that is killed leaves no receipts for
+                         what it had in hand: those messages are the ones of which a copy was made
+                         about then, and that a mover had in hand again later
 
 Rule 1: this file reads no clock, no file and no network. Same events, same verdict.
 Rule 2: what was never answered may have happened; what was answered with ok has.
@@ -28,10 +29,10 @@ from typing import Final
 
 from campaign.history import Event
 
-__all__ = ["Ambiguity", "Rules", "Verdict", "check"]
+__all__ = ["Rules", "Verdict", "check"]
 
-# A mover has a chunk in hand for a few seconds at most before its receipts are written.
-CHUNK_S_MAX: Final = 10.0
+# How long a mover may have a chunk in hand before it must give it up (half of a backlog lock).
+CHUNK_S_MAX: Final = 30.0
 # What it had sent when it was killed may have hung in the network for the longest black hole.
 LATE_S_MAX: Final = 10.0
 LOCK_SHARE_MIN: Final = 0.8
@@ -53,20 +54,11 @@ class Rules:
 
 
 @dataclass(frozen=True, slots=True)
-class Ambiguity:
-    """A moment after which nobody could say whether something had been done."""
+class _Ambiguity:
+    """From then on nobody could say whether a message had been sent."""
 
     cause: str
     begin_s: float
-    end_s: float
-    values: frozenset[str] | None = None
-    """The messages that it is about; None when nobody can say which."""
-
-    def explains(self, value: str, copies_s: Sequence[float], further_s: float) -> bool:
-        """Whether it explains a copy made at ``further_s``, beside others of the same message."""
-        if self.values is not None:
-            return value in self.values and self.begin_s <= further_s
-        return any(self.begin_s <= at_s <= self.end_s for at_s in (*copies_s, further_s))
 
 
 @dataclass(slots=True)
@@ -158,8 +150,10 @@ class _Check:
         """By place and value."""
         self._dead: set[tuple[str, str]] = set()
         self._kills: list[Event] = []
-        self._ambiguities: list[Ambiguity] = []
-        self._named: dict[str, list[Ambiguity]] = defaultdict(list)
+        self._ambiguities: dict[str, list[_Ambiguity]] = defaultdict(list)
+        """By value."""
+        self._moved_s: dict[str, list[float]] = defaultdict(list)
+        """When movers wrote receipts for a value."""
         self.verdict = Verdict()
         for event in events:
             self._read(event)
@@ -179,8 +173,8 @@ class _Check:
                 self._send_ended(event)
             case "possible-duplicate", _:
                 self._name("an unclear attempt, sent another way", event)
-            case "move", "info":
-                self._name(f"a mover's receipt: {event.detail}", event)
+            case "move", _:
+                self._moved(event)
             case "receive", _:
                 self._received(event)
             case "complete", _:
@@ -225,10 +219,12 @@ class _Check:
     def _killed(self, event: Event) -> None:
         self.verdict.faults[f"kill {_role(event.process)}"] += 1
         self._kills.append(event)
-        if _role(event.process) == "mover":
-            self._ambiguities.append(
-                Ambiguity("a mover was killed", event.at_s - CHUNK_S_MAX, event.at_s + LATE_S_MAX)
-            )
+
+    def _moved(self, event: Event) -> None:
+        for value in event.values:
+            self._moved_s[value].append(event.at_s)
+        if event.type != "ok":
+            self._name(f"a mover's receipt: {event.detail}", event)
 
     def _found_dead(self, event: Event) -> None:
         self.verdict.dead_lettered += len(event.values)
@@ -248,7 +244,7 @@ class _Check:
         for value in event.values:
             sent = self._sent.get(value)
             begin_s = event.at_s if sent is None else sent.invoked_s
-            self._named[value].append(Ambiguity(cause, begin_s, event.at_s, frozenset({value})))
+            self._ambiguities[value].append(_Ambiguity(cause, begin_s))
 
     # -- judging ------------------------------------------------------------------------------
 
@@ -259,11 +255,7 @@ class _Check:
             self.verdict.acknowledged += sent.is_acknowledged
             self.verdict.failed += not sent.is_acknowledged
             if sent.ended_s is None:
-                self._named[value].append(
-                    Ambiguity(
-                        "its sender was killed", sent.invoked_s, self._end_s, frozenset({value})
-                    )
-                )
+                self._ambiguities[value].append(_Ambiguity("its sender was killed", sent.invoked_s))
 
     def _check_copies(self) -> None:
         arrived: set[str] = set()
@@ -318,14 +310,23 @@ class _Check:
         return None
 
     def _cause(self, value: str, made_s: Sequence[float], further_s: float) -> str | None:
-        return next(
-            (
-                ambiguity.cause
-                for ambiguity in (*self._named[value], *self._ambiguities)
-                if ambiguity.explains(value, made_s, further_s)
-            ),
-            None,
+        for ambiguity in self._ambiguities[value]:
+            if ambiguity.begin_s <= further_s:
+                return ambiguity.cause
+        return self._killed_mover(value, (*made_s, further_s))
+
+    def _killed_mover(self, value: str, made_s: Sequence[float]) -> str | None:
+        kills = [
+            kill.at_s
+            for kill in self._kills
+            if _role(kill.process) == "mover"
+            and any(kill.at_s - CHUNK_S_MAX <= at_s <= kill.at_s + LATE_S_MAX for at_s in made_s)
+        ]
+        # Two movers in a row, each killed with the same message in hand, leave no receipt at all.
+        again = len(kills) > 1 or any(
+            moved_s >= kill_s for kill_s in kills for moved_s in self._moved_s[value]
         )
+        return "a mover was killed" if kills and again else None
 
     def _check_losses(self) -> None:
         for value, sent in self._sent.items():

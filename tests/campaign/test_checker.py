@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from campaign.checker import CHUNK_S_MAX, LATE_S_MAX, Rules, Verdict, check
+from campaign.checker import CHUNK_S_MAX, Rules, Verdict, check
 from campaign.history import Event
 
 RULES = Rules(
@@ -136,8 +136,6 @@ FURTHER = received("s-1", 9.0, copy=2)
         event("possible-duplicate", "info", 1.4, "s-1"),
         event("move", "info", 5.0, "s-1", detail="unsure", process="mover-1"),
         event("move", "info", 5.0, "s-1", detail="lock-lost", process="mover-1"),
-        event("kill", "ok", 9.0 + CHUNK_S_MAX - 1, process="mover-1.2"),
-        event("kill", "ok", 2.0, process="mover-1.2"),
     ],
     ids=lambda each: f"{each.what} {each.detail}",
 )
@@ -153,8 +151,7 @@ def test_a_recorded_ambiguity_explains_a_further_copy(cause: Event) -> None:
         event("possible-duplicate", "info", 1.4, "s-7"),
         event("move", "info", 5.0, "s-7", detail="unsure", process="mover-1"),
         event("move", "ok", 5.0, "s-1", detail="moved", process="mover-1"),
-        event("kill", "ok", 9.0 + CHUNK_S_MAX + 1, process="mover-1"),
-        event("kill", "ok", 1.0 - LATE_S_MAX, process="mover-1"),
+        event("kill", "ok", 5.0, process="mover-1"),
         event("kill", "ok", 5.0, process="sender-1"),
         event("kill", "ok", 5.0, process="primary"),
     ],
@@ -162,6 +159,30 @@ def test_a_recorded_ambiguity_explains_a_further_copy(cause: Event) -> None:
 )
 def test_what_is_about_something_else_explains_nothing(stranger: Event) -> None:
     assert list(verdict(GOOD, FURTHER, [stranger]).complaints) == ["unexplained duplicates"]
+
+
+@pytest.mark.parametrize(
+    ("killed_s", "moved_s", "is_explained"),
+    [(5.0, 8.0, True), (5.0, 3.0, False), (10.0 + CHUNK_S_MAX, 99.0, False), (-9.0, 8.0, False)],
+    ids=["moved again", "moved before", "too late to matter", "too early to matter"],
+)
+def test_a_killed_mover_explains_copies_of_its_time_that_a_mover_had_again(
+    killed_s: float, moved_s: float, is_explained: bool
+) -> None:
+    found = verdict(
+        GOOD,
+        FURTHER,
+        [
+            event("kill", "ok", killed_s, process="mover-1.0"),
+            event("move", "ok", moved_s, "s-1", detail="moved", process="mover-1.1"),
+        ],
+    )
+    assert found.is_kept is is_explained
+
+
+def test_two_movers_killed_with_the_same_message_in_hand_leave_no_receipt() -> None:
+    kills = [event("kill", "ok", at_s, process="mover-1") for at_s in (2.5, 9.5)]
+    assert verdict(GOOD, FURTHER, kills).is_kept
 
 
 def test_a_send_without_an_answer_may_have_been_done_twice() -> None:

@@ -81,6 +81,8 @@ class Verdict:
     """Different messages in different places."""
     recovered: int = 0
     """Of the failed ones, those that arrived all the same."""
+    moved: int = 0
+    """Messages that a mover brought home, at least once."""
     dead_lettered: int = 0
     expired: int = 0
     duplicates: Counter[str] = field(default_factory=Counter)
@@ -161,6 +163,7 @@ class _Check:
         self._close_sends()
         self._check_copies()
         self._check_losses()
+        self.verdict.moved = len(self._moved_s)
 
     # -- reading ------------------------------------------------------------------------------
 

@@ -59,9 +59,10 @@ class Journal:
         self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
 
     def write(self, what: What, type: Type, **facts: Any) -> Event:
-        event = Event(what=what, type=type, process=self.process, at_s=time.monotonic(), **facts)
-        empty = _EMPTY
-        told = {name: value for name, value in asdict(event).items() if value != empty.get(name)}
+        """Write one line; ``process`` is the writer unless the line is about another one."""
+        facts.setdefault("process", self.process)
+        event = Event(what=what, type=type, at_s=time.monotonic(), **facts)
+        told = {name: value for name, value in asdict(event).items() if value != _EMPTY[name]}
         os.write(self._file, json.dumps(told, separators=(",", ":")).encode() + b"\n")
         return event
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, Final
+from typing import Final
 
 from campaign.checker import Rules
 
@@ -26,7 +26,10 @@ SUBSCRIPTIONS: Final = ("all", "audit")
 ONCE: Final = "once"
 """A queue that detects duplicates; its window is longer than any run."""
 QUEUES: Final = ("orders", "bills", "parcels", ONCE)
-WINDOW: Final = "PT1H"
+DETECTING: Final = {
+    "RequiresDuplicateDetection": True,
+    "DuplicateDetectionHistoryTimeWindow": "PT1H",
+}
 # What a killed receiver held comes back after this long, so that a run need not wait for it.
 LOCK_S: Final = 10
 # A message that lives long is restored with its time to live, and never expires in a run.
@@ -102,18 +105,18 @@ class Plan:
             broker=PRIMARY,
         )
 
-    def config_json(self) -> str:
-        """The primary's entities, as a configuration of the official emulator."""
+    def config_json(self, broker: str) -> str:
+        """The entities that a broker begins with, as a configuration of the official emulator.
+
+        The backlog queues would be made by pairing; these have shorter locks, so that what a
+        killed mover held is soon free.
+        """
         usual = {"LockDuration": f"PT{LOCK_S}S", "MaxDeliveryCount": DELIVERIES_MAX}
-        detecting = {
-            "RequiresDuplicateDetection": True,
-            "DuplicateDetectionHistoryTimeWindow": WINDOW,
-        }
-        queues: list[dict[str, Any]] = [
-            {"Name": name, "Properties": {**usual, **(detecting if name == ONCE else {})}}
-            for name in QUEUES
-        ]
+        queues = [{"Name": name, "Properties": usual} for name in QUEUES if name != ONCE]
+        queues += [{"Name": ONCE, "Properties": {**usual, **DETECTING}}]
         subscriptions = [{"Name": name, "Properties": usual, "Rules": []} for name in SUBSCRIPTIONS]
-        topic = {"Name": TOPIC, "Properties": {}, "Subscriptions": subscriptions}
-        namespace = {"Name": PRIMARY, "Queues": queues, "Topics": [topic]}
+        topics = [{"Name": TOPIC, "Properties": {}, "Subscriptions": subscriptions}]
+        if broker == SECONDARY:
+            queues, topics = [{"Name": name, "Properties": usual} for name in self.backlog], []
+        namespace = {"Name": broker, "Queues": queues, "Topics": topics}
         return json.dumps({"UserConfig": {"Namespaces": [namespace]}})

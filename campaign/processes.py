@@ -90,12 +90,11 @@ class Child:
 class BrokerChild(Child):
     """``twinbus serve`` with one namespace."""
 
-    def __init__(self, name: str, directory: Path, config_json: str | None = None) -> None:
+    def __init__(self, name: str, directory: Path, config_json: str) -> None:
         super().__init__(name, directory)
         self._data = directory / f"{name}.data"
         self._config = directory / f"{name}.json"
-        if config_json is not None:
-            self._config.write_text(config_json)
+        self._config.write_text(config_json)
         self.port = 0
         self._admin_port = 0
         self._credential: ConnectionString | None = None
@@ -105,7 +104,7 @@ class BrokerChild(Child):
         command += ["--data", str(self._data), "--host", BROKER_HOST]
         command += ["--namespace", f"{self.name}:{self.port}"]
         command += ["--admin-port", str(self._admin_port), "--disk-free-mb", str(DISK_FREE_MB)]
-        command += ["--config", str(self._config)] if self._config.exists() else []
+        command += ["--config", str(self._config)]
         await self.spawn(command)
         ready = json.loads(await self.first_line())
         served = ready["namespaces"][self.name]

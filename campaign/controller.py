@@ -1,0 +1,223 @@
+"""Runs a plan: starts everything, makes trouble, heals, drains, counts.
+
+    brokers, lines, roles --> faults by the schedule --> healed --> enough was acknowledged
+    --> senders end --> backlog and queues run empty --> all end --> dead letters and counts
+
+Rule 1: the controller's own work, counts and dead letters, goes straight to the brokers.
+Rule 2: whatever happens, no process outlives the run.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import sys
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from random import Random
+from typing import Final
+
+from campaign.checker import Verdict, check
+from campaign.history import Journal, merged
+from campaign.plan import BROKER_HOST, BROKERS, PRIMARY, SECONDARY, Plan
+from campaign.processes import BrokerChild, Child
+from campaign.proxy import CLEAR, Line
+from campaign.roles import ADDRESS_VARIABLES, JOURNAL_VARIABLE, PLAN_VARIABLE
+from campaign.schedule import Fault, schedule
+from twinbus.core.encoding import decode_message
+from twinbus.drivers.amqp import AmqpDriver
+
+LOOK_S: Final = 0.5
+# Enough to begin with on a busy machine: pairing, links, the first messages.
+ACKNOWLEDGE_S_MAX: Final = 120.0
+DEAD_LETTERS: Final = "$DeadLetterQueue"
+
+
+class Campaign:
+    """One run, in a directory of its own."""
+
+    def __init__(self, plan: Plan, directory: Path) -> None:
+        self.plan = plan
+        self._directory = directory
+        self._journal = Journal(directory / "controller.jsonl", "controller")
+        self._brokers = {
+            name: BrokerChild(name, directory, plan.config_json(name)) for name in BROKERS
+        }
+        self._roles: dict[str, Child] = {}
+        self._lives: Counter[str] = Counter()
+        self._lines: dict[tuple[str, str], Line] = {}
+        self._turns: dict[object, asyncio.Lock] = {}
+        """What happens to one process or one line happens one after the other."""
+
+    async def run(self) -> Verdict:
+        async with self._everything():
+            await self._trouble()
+            await self._until(self._has_enough, ACKNOWLEDGE_S_MAX)
+            await self._end("sender")
+            await self._until(self._is_empty, self.plan.drain_s_max)
+            await self._end("mover")
+            await self._end("receiver")
+            await self._take_stock()
+        self._journal.close()
+        return check(self._history(), self.plan.rules)
+
+    def _history(self) -> list[object]:
+        return merged(self._directory.glob("*.jsonl"))
+
+    @asynccontextmanager
+    async def _everything(self) -> AsyncIterator[None]:
+        """Brokers, lines and roles; none of them is left behind."""
+        async with AsyncExitStack() as stack:
+            for broker in self._brokers.values():
+                stack.push_async_callback(broker.kill)
+                await broker.start()
+            for role in self.plan.roles:
+                for name, broker in self._brokers.items():
+                    self._lines[role, name] = line = Line(
+                        listen=(self.plan.host_of(role), broker.port),
+                        target=(BROKER_HOST, broker.port),
+                        rng=Random(f"{self.plan.seed}-{role}-{name}"),
+                    )
+                    await stack.enter_async_context(line)
+                stack.push_async_callback(self._kill_role, role)
+            await asyncio.gather(*(self._start_role(role) for role in self.plan.roles))
+            yield
+
+    # -- roles --------------------------------------------------------------------------------
+
+    async def _start_role(self, role: str) -> None:
+        name = f"{role}.{self._lives[role]}"
+        self._lives[role] += 1
+        child = self._roles[role] = Child(name, self._directory)
+        host = self.plan.host_of(role)
+        await child.spawn(
+            [sys.executable, "-m", "campaign.roles", name],
+            {
+                PLAN_VARIABLE: self.plan.to_json(),
+                JOURNAL_VARIABLE: str(self._directory / f"{name}.jsonl"),
+                **{
+                    variable: self._brokers[broker].connection_string(host)
+                    for broker, variable in ADDRESS_VARIABLES.items()
+                },
+            },
+        )
+        await child.first_line()
+
+    async def _kill_role(self, role: str) -> None:
+        if role in self._roles:
+            await self._roles[role].kill()
+
+    async def _end(self, kind: str) -> None:
+        """All processes of a kind finish what they are doing."""
+        children = [child for role, child in self._roles.items() if role.startswith(kind)]
+        for child, code in zip(
+            children, await asyncio.gather(*(child.end() for child in children)), strict=True
+        ):
+            if code != 0:
+                raise RuntimeError(f"{child.name} ended with {code}:\n{child.log()}")
+
+    # -- faults -------------------------------------------------------------------------------
+
+    async def _trouble(self) -> None:
+        began_s = time.monotonic()
+
+        async def strike(fault: Fault) -> None:
+            await asyncio.sleep(max(0.0, began_s + fault.at_s - time.monotonic()))
+            target = (fault.process, fault.broker)
+            async with self._turns.setdefault(target, asyncio.Lock()):
+                self._journal.write("fault", "invoke", detail=fault.name, place=str(target))
+                await self._strike(fault)
+                self._journal.write("fault", "ok", detail=fault.name, place=str(target))
+
+        await asyncio.gather(*(strike(fault) for fault in schedule(self.plan)))
+
+    async def _strike(self, fault: Fault) -> None:
+        if fault.broker:
+            await self._change_weather(self._lines[fault.process, fault.broker], fault)
+        elif fault.is_kill:
+            await self._kill(fault)
+        else:
+            child = self._child(fault.process)
+            child.signal(signal.SIGSTOP)
+            await asyncio.sleep(fault.lasts_s)
+            child.signal(signal.SIGCONT)
+
+    def _child(self, name: str) -> Child:
+        return self._brokers[name] if name in self._brokers else self._roles[name]
+
+    async def _change_weather(self, line: Line, fault: Fault) -> None:
+        if fault.weather is None:
+            line.reset_all()
+            return
+        line.set(fault.weather)
+        await asyncio.sleep(fault.lasts_s)
+        line.set(CLEAR)
+
+    async def _kill(self, fault: Fault) -> None:
+        child = self._child(fault.process)
+        await child.kill()
+        self._journal.write("kill", "ok", process=child.name)
+        await asyncio.sleep(fault.lasts_s)
+        if fault.process in self._brokers:
+            await self._brokers[fault.process].start()
+        else:
+            await self._start_role(fault.process)
+
+    # -- the end ------------------------------------------------------------------------------
+
+    async def _until(self, is_so: Callable[[], Awaitable[bool]], seconds: float) -> None:
+        """Wait for something; when it does not come, the checker will say what is missing."""
+        end_s = time.monotonic() + seconds
+        while not await is_so() and time.monotonic() < end_s:
+            await asyncio.sleep(LOOK_S)
+
+    async def _has_enough(self) -> bool:
+        paths = self._directory.glob("sender-*.jsonl")
+        events = await asyncio.to_thread(lambda: merged(paths))
+        acknowledged = sum(
+            len(event.values) for event in events if (event.what, event.type) == ("send", "ok")
+        )
+        return acknowledged >= self.plan.messages
+
+    async def _is_empty(self) -> bool:
+        return not any([count async for _broker, _place, count, _dead in self._counts()])
+
+    async def _counts(self) -> AsyncIterator[tuple[str, str, int, int]]:
+        """Broker, place, messages and dead letters of everything there is."""
+        for broker, places in (
+            (PRIMARY, [place for each in self.plan.places.values() for place in each]),
+            (SECONDARY, self.plan.backlog),
+        ):
+            for place in places:
+                kind = "topics" if "/subscriptions/" in place else "queues"
+                facts = await self._brokers[broker].facts(f"{kind}/{place}")
+                waiting = facts["active_message_count"] + facts["scheduled_message_count"]
+                yield broker, place, waiting, facts["dead_letter_message_count"]
+
+    async def _take_stock(self) -> None:
+        """Write down what is dead, and what is left when that is taken out."""
+        async for broker, place, _count, dead in self._counts():
+            if dead:
+                await self._bury(broker, place)
+        async for _broker, place, count, dead in self._counts():
+            self._journal.write("left", "ok", place=place, count=count + dead)
+
+    async def _bury(self, broker: str, place: str) -> None:
+        driver = AmqpDriver.from_connection_string(self._brokers[broker].connection_string())
+        try:
+            receiver = driver.receiver(f"{place}/{DEAD_LETTERS}")
+            while found := await receiver.receive(100, wait_s=1.0):
+                for message in map(decode_message, found):
+                    self._journal.write(
+                        "dead",
+                        "ok",
+                        values=(str(message.message_id),),
+                        place=place,
+                        detail=message.dead_letter_reason or "",
+                    )
+                await receiver.complete(found, timeout_s=10.0)
+        finally:
+            await driver.close()

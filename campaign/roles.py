@@ -1,0 +1,301 @@
+"""What senders, receivers and movers do in their processes: ``python -m campaign.roles NAME``.
+
+Rule 1: everything is written down before and after it is done (history.py); what is not written
+        down did not get an answer.
+Rule 2: a role never gives up: whatever goes wrong it tries again, until SIGTERM.
+Rule 3: the brokers' addresses, keys included, come in the environment.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from random import Random
+from typing import Final
+
+from campaign.history import Journal
+from campaign.plan import PRIMARY, SECONDARY, TTL_S, Plan
+from twinbus.aio import (
+    BrokeredMessage,
+    MessageSender,
+    MessagingFactory,
+    NamespaceManager,
+    SendAvailabilityPairedNamespaceOptions,
+)
+from twinbus.core.chunk import HomeRules
+from twinbus.core.encoding import decode_message
+from twinbus.core.events import PossibleDuplicate
+from twinbus.core.parcel import Delivered
+from twinbus.core.receipts import Receipt
+from twinbus.drivers.amqp import AmqpDriver
+from twinbus.drivers.port import Receiver
+from twinbus.errors import TwinbusError
+from twinbus.pairing.drivers import DriverName
+from twinbus.pairing.mover import Mover, MoverOptions
+from twinbus.pairing.occurrence import Occurrence
+from twinbus.service_errors import ServiceError
+
+PLAN_VARIABLE: Final = "CAMPAIGN_PLAN"
+JOURNAL_VARIABLE: Final = "CAMPAIGN_JOURNAL"
+ADDRESS_VARIABLES: Final = {PRIMARY: "CAMPAIGN_PRIMARY", SECONDARY: "CAMPAIGN_SECONDARY"}
+
+PING_CONTENT_TYPE: Final = "application/vnd.ms-servicebus-ping"
+RECEIVE_COUNT_MAX: Final = 50
+RECEIVE_WAIT_S: Final = 2.0
+COMPLETE_S_MAX: Final = 5.0
+# The official SDK takes a tenth of a millisecond for every message: one sender uses it, and the
+# others make up the numbers.
+SDK_SENDERS: Final = ("sender-1",)
+TRY_AGAIN_S: Final = 0.3
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """What a role knows."""
+
+    name: str
+    plan: Plan
+    journal: Journal
+    addresses: dict[str, str]
+    rng: Random
+    stops: asyncio.Event
+
+    async def pause(self, seconds: float) -> None:
+        """Wait, or less when it is time to stop."""
+        try:
+            await asyncio.wait_for(self.stops.wait(), seconds)
+        except TimeoutError:
+            return
+
+    async def again_and_again(self, work: Callable[[], Awaitable[None]]) -> None:
+        """Until the end, whatever goes wrong."""
+        while not self.stops.is_set():
+            try:
+                await work()
+            except TwinbusError as error:
+                print(f"{type(error).__name__}: {error}", file=sys.stderr, flush=True)
+                await self.pause(TRY_AGAIN_S)
+
+
+# -- senders --------------------------------------------------------------------------------------
+
+
+class Sending:
+    """One application that sends through a pair."""
+
+    def __init__(self, stage: Stage) -> None:
+        self._stage = stage
+        self._driver: DriverName = "amqp"
+        if stage.name.startswith(SDK_SENDERS):
+            self._driver = "servicebus"
+        self._count = 0
+
+    async def run(self) -> None:
+        await self._stage.again_and_again(self._run_paired)
+
+    def _factory(self, broker: str) -> MessagingFactory:
+        return MessagingFactory.from_connection_string(
+            self._stage.addresses[broker], driver=self._driver
+        )
+
+    async def _run_paired(self) -> None:
+        stage, plan = self._stage, self._stage.plan
+        async with (
+            self._factory(SECONDARY) as secondary,
+            NamespaceManager.from_connection_string(stage.addresses[SECONDARY]) as manager,
+            self._factory(PRIMARY) as primary,
+        ):
+            await primary.pair_namespace(
+                SendAvailabilityPairedNamespaceOptions(
+                    manager,
+                    secondary,
+                    plan.backlog_queues,
+                    failover_interval=0,
+                    ping_primary_interval=plan.ping_interval_s,
+                    namespace_name=PRIMARY,
+                    on_event=self._tell,
+                )
+            )
+            senders = {path: primary.create_message_sender(path) for path in plan.destinations}
+            await asyncio.gather(*(self._lane(senders) for _ in range(plan.in_flight)))
+
+    async def _lane(self, senders: dict[str, MessageSender]) -> None:
+        """One send after the other."""
+        stage = self._stage
+        while not stage.stops.is_set():
+            path = stage.rng.choice(stage.plan.destinations)
+            batch = stage.rng.choice((1, stage.rng.randint(1, stage.plan.batch_max)))
+            values = tuple(self._next_value() for _ in range(batch))
+            stage.journal.write("send", "invoke", values=values, place=path)
+            try:
+                await self._send(senders[path], [self._message(value) for value in values])
+            except TwinbusError as error:
+                name = type(error).__name__
+                stage.journal.write("send", "info", values=values, place=path, detail=name)
+            else:
+                stage.journal.write("send", "ok", values=values, place=path)
+            await stage.pause(stage.plan.pause_s * stage.rng.random() * 2)
+
+    async def _send(self, sender: MessageSender, messages: Sequence[BrokeredMessage]) -> None:
+        timeout_s = self._stage.plan.send_timeout_s
+        if len(messages) == 1:
+            await sender.send(messages[0], timeout=timeout_s)
+        else:
+            await sender.send_batch(messages, timeout=timeout_s)
+
+    def _next_value(self) -> str:
+        self._count += 1
+        return f"{self._stage.name}-{self._count}"
+
+    def _message(self, value: str) -> BrokeredMessage:
+        lives = timedelta(seconds=TTL_S) if self._stage.rng.random() < 0.2 else None
+        size = self._stage.rng.choice((0, 50, 1_000, 4_000))
+        return BrokeredMessage(
+            f"{value} {'x' * size}".encode(), message_id=value, time_to_live=lives
+        )
+
+    def _tell(self, occurrence: Occurrence) -> None:
+        event = occurrence.event
+        if isinstance(event, PossibleDuplicate):
+            self._stage.journal.write(
+                "possible-duplicate", "info", values=event.message_ids, place=event.path
+            )
+
+
+# -- receivers ------------------------------------------------------------------------------------
+
+
+class Receiving:
+    """One application that receives everything that arrives at the primary."""
+
+    def __init__(self, stage: Stage) -> None:
+        self._stage = stage
+
+    async def run(self) -> None:
+        places = [place for each in self._stage.plan.places.values() for place in each]
+        driver = AmqpDriver.from_connection_string(self._stage.addresses[PRIMARY])
+        try:
+            await asyncio.gather(*(self._place(driver.receiver(place)) for place in places))
+        finally:
+            await driver.close()
+
+    async def _place(self, receiver: Receiver) -> None:
+        await self._stage.again_and_again(lambda: self._some(receiver))
+
+    async def _some(self, receiver: Receiver) -> None:
+        delivered = await receiver.receive(RECEIVE_COUNT_MAX, wait_s=RECEIVE_WAIT_S)
+        values = {each.sequence_number: self._note(each, receiver.path) for each in delivered}
+        try:
+            lost = await receiver.complete(delivered, timeout_s=COMPLETE_S_MAX)
+        except ServiceError as error:
+            lost, reason = delivered, type(error).__name__
+        else:
+            reason = "lock lost"
+        unsure = {each.sequence_number for each in lost}
+        for number, value in values.items():
+            facts = {"values": (value,), "place": receiver.path, "copy": number}
+            if number in unsure:
+                self._stage.journal.write("complete", "info", **facts, detail=reason)
+            else:
+                self._stage.journal.write("complete", "ok", **facts)
+
+    def _note(self, delivered: Delivered, place: str) -> str:
+        message = decode_message(delivered)
+        if message.content_type == PING_CONTENT_TYPE:
+            self._stage.journal.write("ping", "ok", place=place)
+        value = known_value(message)
+        self._stage.journal.write(
+            "receive",
+            "ok",
+            values=(value,),
+            place=place,
+            copy=delivered.sequence_number,
+            enqueued_s=_monotonic(delivered.enqueued_at_ms),
+        )
+        return value
+
+
+def known_value(message: BrokeredMessage) -> str:
+    """The value of a message; one whose body is not what was sent is nobody's."""
+    value, _, filling = bytes(message.body).partition(b" ")
+    is_whole = value.decode(errors="replace") == message.message_id and not filling.strip(b"x")
+    return str(message.message_id) if is_whole else f"changed: {message.message_id}"
+
+
+def _monotonic(unix_ms: int | None) -> float | None:
+    """A moment of the calendar on the monotonic clock."""
+    return None if unix_ms is None else time.monotonic() - (time.time() - unix_ms / 1_000)
+
+
+# -- movers ---------------------------------------------------------------------------------------
+
+
+class Moving:
+    """Brings backlog messages home."""
+
+    def __init__(self, stage: Stage) -> None:
+        self._stage = stage
+
+    async def run(self) -> None:
+        await self._stage.again_and_again(self._move)
+
+    async def _move(self) -> None:
+        stage = self._stage
+        secondary, primary = (
+            AmqpDriver.from_connection_string(stage.addresses[each])
+            for each in (SECONDARY, PRIMARY)
+        )
+        options = MoverOptions(rules=HomeRules(primary_name=PRIMARY))
+        mover = Mover(secondary, primary, stage.plan.backlog, options, on_receipts=self._note)
+        stopping = asyncio.create_task(self._stop(mover))
+        try:
+            await mover.run()
+        finally:
+            stopping.cancel()
+            await secondary.close()
+            await primary.close()
+
+    async def _stop(self, mover: Mover) -> None:
+        await self._stage.stops.wait()
+        mover.stop()
+
+    def _note(self, receipts: Sequence[Receipt]) -> None:
+        for receipt in receipts:
+            self._stage.journal.write(
+                "move",
+                "info" if receipt.outcome.may_repeat else "ok",
+                values=(receipt.message_id or "",),
+                place=receipt.queue,
+                detail=str(receipt.outcome),
+            )
+
+
+# -- the program ----------------------------------------------------------------------------------
+
+ROLES = {"sender": Sending, "receiver": Receiving, "mover": Moving}
+
+
+async def play(name: str, environment: dict[str, str]) -> None:
+    stage = Stage(
+        name=name,
+        plan=Plan.from_json(environment[PLAN_VARIABLE]),
+        journal=Journal(Path(environment[JOURNAL_VARIABLE]), name),
+        addresses={broker: environment[each] for broker, each in ADDRESS_VARIABLES.items()},
+        rng=Random(f"{Plan.from_json(environment[PLAN_VARIABLE]).seed}-{name}"),
+        stops=asyncio.Event(),
+    )
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stage.stops.set)
+    print("ready", flush=True)
+    await ROLES[name.partition("-")[0]](stage).run()
+    stage.journal.close()
+
+
+if __name__ == "__main__":
+    asyncio.run(play(sys.argv[1], dict(os.environ)))

@@ -1,0 +1,130 @@
+"""The four symptoms of a failing primary, and a datacenter that is gone, through both drivers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.faults.switchboard import Switchboard
+from tests.pairing_faults.scene import BRIEF_S, HOME, SEND_TIMEOUT_S, Scene
+from tests.support.broker_process import BrokerProcess
+from twinbus.connection_string import parse_connection_string
+from twinbus.core.events import Diverted
+
+# The first ping is sent at once, not an interval of one second later.
+AT_ONCE_S = 0.5
+
+
+async def goes_round_and_comes_back(
+    scene: Scene, faults: Switchboard, kind: str, timeout_s: float, **options: Any
+) -> None:
+    """The whole story of one entity: well, away, well again."""
+    assert await scene.send("before") is None
+    with faults.on(kind, **options):
+        # When the primary fails, the very send that finds out is acknowledged
+        assert await scene.send("during-1", timeout_s=timeout_s) is None
+        assert scene.is_diverted
+        assert await scene.send("during-2") is None
+    await scene.until_restored()
+    assert await scene.send("after") is None
+
+    # Then every message is in one place, or announced to be in two
+    assert scene.first_ping_after_s() < AT_ONCE_S
+    home, backlog = await scene.at_home(), await scene.in_backlog()
+    assert set(backlog) == {"during-1", "during-2"}
+    assert {"before", "after"} <= set(home) <= {"before", "after", "during-1"}
+    assert set((home + backlog).values()) <= {1, 2}
+
+
+@pytest.mark.parametrize("how", ["error", "timeout", "detach"])
+async def test_a_primary_that_cannot_be_sent_to_is_gone_round(
+    scene: Scene, faults: Switchboard, how: str
+) -> None:
+    """F1 and P10: cannot send."""
+    timeout_s = BRIEF_S if how == "timeout" else SEND_TIMEOUT_S
+    await goes_round_and_comes_back(
+        scene, faults, "cannot-send", timeout_s, entity=scene.queue, how=how
+    )
+
+
+@pytest.mark.parametrize("how", ["refuse", "reset", "black-hole", "half-open"])
+async def test_a_primary_that_cannot_be_contacted_is_gone_round(
+    scene: Scene, faults: Switchboard, how: str
+) -> None:
+    """F1 and F5: cannot contact, in all its forms."""
+    timeout_s = BRIEF_S if how in ("black-hole", "half-open") else SEND_TIMEOUT_S
+    await goes_round_and_comes_back(scene, faults, "cannot-contact", timeout_s, how=how)
+
+
+async def test_messages_go_round_while_only_administration_is_up(
+    scene: Scene, faults: Switchboard
+) -> None:
+    """F5: the data plane is down and management is up."""
+    await goes_round_and_comes_back(
+        scene, faults, "cannot-contact", SEND_TIMEOUT_S, how="refuse", plane="data"
+    )
+
+
+@pytest.mark.parametrize(
+    ("kind", "options"),
+    [
+        ("cannot-receive", {"how": "error"}),
+        ("cannot-manage", {"how": "error"}),
+        ("cannot-manage", {"how": "timeout"}),
+        ("cannot-contact", {"how": "gateway-error"}),
+        ("cannot-contact", {"how": "refuse", "plane": "management"}),
+    ],
+    ids=lambda value: " ".join(value.values()) if isinstance(value, dict) else value,
+)
+async def test_what_is_not_about_sending_diverts_nothing(
+    scene: Scene, faults: Switchboard, kind: str, options: dict[str, Any]
+) -> None:
+    """F1, F5 and P0: cannot receive, cannot manage, and management alone down."""
+    with faults.on(kind, **options):
+        for number in range(3):
+            assert await scene.send(f"value-{number}") is None
+    assert scene.seen(Diverted) == []
+    assert sum((await scene.at_home()).values()) == 3
+    assert not await scene.in_backlog()
+
+
+async def test_only_the_failing_entity_is_diverted(
+    scene: Scene, faults: Switchboard, broker: BrokerProcess
+) -> None:
+    """P6: failover is per entity."""
+    other = broker.fresh_queue()
+    with faults.on("cannot-send", scene.queue):
+        assert await scene.send("away") is None
+        assert await scene.send("home", queue=other) is None
+    assert set(await scene.at_home(other)) == {"home"}
+    assert set(await scene.in_backlog()) == {"away"}
+
+
+async def test_a_primary_whose_name_leads_nowhere_is_gone_round_from_the_start(
+    broker: BrokerProcess, driver: str
+) -> None:
+    """F5, P17: DNS fails, also for a process that starts during the outage."""
+    parsed = parse_connection_string(broker.connection_strings[HOME])
+    nowhere = parsed.to_text().replace(parsed.host, "primary.invalid", 1)
+    scene = Scene(broker, driver, primary=nowhere)
+    await scene.open()
+    try:
+        assert await scene.send("value") is None
+        assert scene.is_diverted
+        assert set(await scene.in_backlog()) == {"value"}
+    finally:
+        await scene.close()
+
+
+async def test_with_both_namespaces_gone_the_caller_is_told(
+    scene: Scene, faults: Switchboard, faults_away: Switchboard
+) -> None:
+    """P9 and P10: an error only if the message is in neither place."""
+    with (
+        faults.on("cannot-contact", how="refuse"),
+        faults_away.on("cannot-contact", how="refuse"),
+    ):
+        error = await scene.send("value", timeout_s=BRIEF_S)
+    assert error is not None
+    assert not await scene.in_backlog() and not await scene.at_home()

@@ -12,8 +12,8 @@ STAMP := $(VENV)/.installed
 INTEROP_STAMP := $(INTEROP_VENV)/.installed
 PYTEST := $(BIN)/python -m pytest
 
-.PHONY: help venv test demo check fmt format-check lint types tidy bench soak interop conformance lock \
-	clean
+.PHONY: help venv test demo check fmt format-check lint types tidy bench soak campaign interop \
+	conformance lock clean
 
 help:
 	@echo "make test      run all the tests"
@@ -22,6 +22,7 @@ help:
 	@echo "make fmt       format the code"
 	@echo "make bench     measure, next to RabbitMQ (ONLY=name runs one)"
 	@echo "make soak      200 entities, 500 connections, 5 minutes: nothing may grow"
+	@echo "make campaign  kills and network faults over real processes: nothing is lost (SEED=n)"
 	@echo "make interop   compare with python-qpid-proton (compiles it)"
 	@echo "make conformance run the Azure SDK's own tests against the broker (ONLY=file::test)"
 	@echo "make lock      choose versions again and write requirements.lock"
@@ -66,6 +67,9 @@ bench: venv
 
 soak: venv
 	$(BIN)/python -m soak --minutes $(MINUTES)
+
+campaign: venv
+	$(BIN)/python -m campaign $(if $(SEED),--seed $(SEED)) --messages 50000 --fault-seconds 240
 
 interop: $(INTEROP_STAMP)
 	$(INTEROP_VENV)/bin/python -m pytest -o norecursedirs='.*' tests/interop

@@ -183,7 +183,7 @@ class _Check:
             case "complete", _:
                 self._completed(event)
             case "kill", _:
-                self._killed(event)
+                self._kills.append(event)
             case "fault", "invoke":
                 self.verdict.faults[event.detail] += 1
             case "ping", _:
@@ -218,10 +218,6 @@ class _Check:
                 copy.completed_s.append(event.at_s)
             else:
                 copy.unsure.add(event.process)
-
-    def _killed(self, event: Event) -> None:
-        self.verdict.faults[f"kill {_role(event.process)}"] += 1
-        self._kills.append(event)
 
     def _moved(self, event: Event) -> None:
         for value in event.values:

@@ -34,6 +34,7 @@ LOOK_S: Final = 0.5
 # Enough to begin with on a busy machine: pairing, links, the first messages.
 ACKNOWLEDGE_S_MAX: Final = 120.0
 DEAD_LETTERS: Final = "$DeadLetterQueue"
+WAITING: Final = ("active", "scheduled", "deferred")
 
 
 class Campaign:
@@ -62,10 +63,7 @@ class Campaign:
             await self._end("receiver")
             await self._take_stock()
         self._journal.close()
-        return check(self._history(), self.plan.rules)
-
-    def _history(self) -> list[object]:
-        return merged(self._directory.glob("*.jsonl"))
+        return check(merged(self._directory.glob("*.jsonl")), self.plan.rules)
 
     @asynccontextmanager
     async def _everything(self) -> AsyncIterator[None]:
@@ -132,7 +130,9 @@ class Campaign:
                 await self._strike(fault)
                 self._journal.write("fault", "ok", detail=fault.name, place=str(target))
 
-        await asyncio.gather(*(strike(fault) for fault in schedule(self.plan)))
+        async with asyncio.TaskGroup() as group:
+            for fault in schedule(self.plan):
+                group.create_task(strike(fault))
 
     async def _strike(self, fault: Fault) -> None:
         if fault.broker:
@@ -194,7 +194,7 @@ class Campaign:
             for place in places:
                 kind = "topics" if "/subscriptions/" in place else "queues"
                 facts = await self._brokers[broker].facts(f"{kind}/{place}")
-                waiting = facts["active_message_count"] + facts["scheduled_message_count"]
+                waiting = sum(facts[f"{state}_message_count"] for state in WAITING)
                 yield broker, place, waiting, facts["dead_letter_message_count"]
 
     async def _take_stock(self) -> None:

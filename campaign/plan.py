@@ -44,7 +44,7 @@ class Plan:
     seed: int = 1
     messages: int = 10_000
     """To be acknowledged, at least."""
-    fault_s: float = 35.0
+    fault_s: float = 30.0
     """How long faults happen; afterwards everything is healed and drained."""
     senders: int = 3
     receivers: int = 2

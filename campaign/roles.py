@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 from random import Random
-from typing import Final
+from typing import Final, Literal
 
 from campaign.history import Journal
 from campaign.plan import PRIMARY, SECONDARY, TTL_S, Plan
@@ -37,7 +37,6 @@ from twinbus.core.receipts import Receipt
 from twinbus.drivers.amqp import AmqpDriver
 from twinbus.drivers.port import Receiver
 from twinbus.errors import TwinbusError
-from twinbus.pairing.drivers import DriverName
 from twinbus.pairing.mover import Mover, MoverOptions
 from twinbus.pairing.occurrence import Occurrence
 from twinbus.service_errors import ServiceError
@@ -50,6 +49,10 @@ PING_CONTENT_TYPE: Final = "application/vnd.ms-servicebus-ping"
 RECEIVE_COUNT_MAX: Final = 50
 RECEIVE_WAIT_S: Final = 2.0
 COMPLETE_S_MAX: Final = 5.0
+# A mover polls for a quarter of an hour and looks for what others set aside once an hour; a run
+# has a minute.
+POLL_S: Final = 2.0
+DISCOVERY_S: Final = 3.0
 # The official SDK takes a tenth of a millisecond for every message: one sender uses it, and the
 # others make up the numbers.
 SDK_SENDERS: Final = ("sender-1",)
@@ -92,7 +95,7 @@ class Sending:
 
     def __init__(self, stage: Stage) -> None:
         self._stage = stage
-        self._driver: DriverName = "amqp"
+        self._driver: Literal["servicebus", "amqp"] = "amqp"
         if stage.name.startswith(SDK_SENDERS):
             self._driver = "servicebus"
         self._count = 0
@@ -252,7 +255,13 @@ class Moving:
             AmqpDriver.from_connection_string(stage.addresses[each])
             for each in (SECONDARY, PRIMARY)
         )
-        options = MoverOptions(rules=HomeRules(primary_name=PRIMARY))
+        options = MoverOptions(
+            rules=HomeRules(primary_name=PRIMARY),
+            poll_s=POLL_S,
+            discovery_interval_s=DISCOVERY_S,
+            send_timeout_s=stage.plan.send_timeout_s,
+            settle_timeout_s=stage.plan.send_timeout_s,
+        )
         mover = Mover(secondary, primary, stage.plan.backlog, options, on_receipts=self._note)
         stopping = asyncio.create_task(self._stop(mover))
         try:

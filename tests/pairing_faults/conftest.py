@@ -42,7 +42,7 @@ def faults(broker: BrokerProcess) -> Iterator[Switchboard]:
 @pytest.fixture
 def faults_away(broker: BrokerProcess) -> Iterator[Switchboard]:
     """The faults of the secondary."""
-    board = Switchboard(broker, AWAY)
+    board = Switchboard(BrokerProcess(None, namespace=AWAY).found(broker.announcement))
     yield board
     board.clear()
 

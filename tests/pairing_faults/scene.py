@@ -18,6 +18,7 @@ from twinbus.aio import (
 )
 from twinbus.core.encoding import decode_message
 from twinbus.core.events import Diverted, Event, PingSent, Restored
+from twinbus.core.retry import RetryPolicy
 from twinbus.drivers.amqp import AmqpDriver
 from twinbus.pairing.occurrence import Occurrence
 
@@ -42,15 +43,17 @@ class Scene:
         *,
         primary: str = "",
         secondary: str = "",
+        retry: RetryPolicy | None = None,
         **options: Any,
     ) -> None:
         self._broker = broker
         self.name = f"home-{uuid4().hex[:8]}"
         """Backlog queues of its own: their names begin with it."""
         self._primary_string = primary or broker.connection_strings[HOME]
-        self._secondary_string = secondary or broker.connection_strings[AWAY]
+        self._secondary_string = secondary or broker.connection_strings.get(AWAY, "")
         self._options = {"failover_interval": 0, "ping_primary_interval": 1.0, **options}
         self._driver: Any = driver
+        self._retry = retry
         self.events: list[Event] = []
         self.acknowledged: list[str] = []
         self.failed: list[tuple[str, Exception]] = []
@@ -60,7 +63,7 @@ class Scene:
     async def open(self, queue: str = "") -> Scene:
         self.queue = queue or self._broker.fresh_queue(lock_duration_ms=300_000)
         connect = MessagingFactory.from_connection_string
-        self.primary = connect(self._primary_string, driver=self._driver)
+        self.primary = connect(self._primary_string, driver=self._driver, retry=self._retry)
         self._secondary = connect(self._secondary_string, driver=self._driver)
         self._manager = NamespaceManager.from_connection_string(self._secondary_string)
         options = SendAvailabilityPairedNamespaceOptions(
@@ -138,7 +141,7 @@ class Scene:
         return int(self._broker.queue(self.queue)["active_message_count"])
 
     async def in_backlog(self) -> Counter[str]:
-        return await self._values(self._broker.connection_strings[AWAY], self.backlog)
+        return await self._values(self._secondary_string, self.backlog)
 
     async def _values(self, connection_string: str, paths: list[str]) -> Counter[str]:
         driver = AmqpDriver.from_connection_string(connection_string)

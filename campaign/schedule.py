@@ -15,6 +15,8 @@ from campaign.plan import BROKERS, PRIMARY, SECONDARY, Plan
 from campaign.proxy import BOTH, Direction, Weather
 
 CALM_SHARE: Final = 0.25
+# About two dozen cards: more than one fault at a time, and time to recover in between.
+DECK_S: Final = 30.0
 # Shorter than the checker's allowance for what hangs in the network.
 FAULT_S_MIN, FAULT_S_MAX = 0.5, 3.0
 # Less than a send's timeout sometimes and more at other times, without eating the whole run.
@@ -46,16 +48,23 @@ class Fault:
 
 
 def schedule(plan: Plan) -> list[Fault]:
-    """The faults of a run, in their order."""
+    """The faults of a run, in their order: one deck after the other."""
     rng = Random(f"schedule-{plan.seed}")
+    decks = max(1, round(plan.fault_s / DECK_S))
+    length_s = plan.fault_s / decks
+    return [
+        fault for number in range(decks) for fault in _deck(plan, rng, number * length_s, length_s)
+    ]
+
+
+def _deck(plan: Plan, rng: Random, begin_s: float, length_s: float) -> list[Fault]:
     cards = [*_kills(plan, rng), *_pauses(plan, rng), *_lines(plan, rng)]
-    rng.shuffle(cards)
     # Every card has a slot, and some slots are empty.
     slots: list[Fault | None] = [*cards, *[None] * round(len(cards) * CALM_SHARE)]
     rng.shuffle(slots)
-    step_s = plan.fault_s / len(slots)
+    step_s = length_s / len(slots)
     return [
-        replace(card, at_s=(number + rng.random()) * step_s)
+        replace(card, at_s=begin_s + (number + rng.random()) * step_s)
         for number, card in enumerate(slots)
         if card is not None
     ]

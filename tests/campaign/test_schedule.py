@@ -30,6 +30,10 @@ def test_a_seed_deals_the_same_again_and_another_one_does_not() -> None:
     assert schedule(Plan(seed=7)) != schedule(Plan(seed=8))
 
 
+def test_a_longer_run_has_more_faults_at_the_same_pace() -> None:
+    assert len(schedule(Plan(fault_s=120))) == 4 * len(schedule(Plan(fault_s=30)))
+
+
 def test_a_plan_travels_as_text() -> None:
     plan = Plan(seed=3, messages=5, fault_s=1.5)
     assert Plan.from_json(plan.to_json()) == plan

@@ -12,14 +12,16 @@ from uuid import uuid4
 from tests.support.broker_process import BrokerProcess
 from twinbus.aio import (
     BrokeredMessage,
+    MessageSender,
     MessagingFactory,
     NamespaceManager,
     SendAvailabilityPairedNamespaceOptions,
 )
 from twinbus.core.encoding import decode_message
 from twinbus.core.events import Diverted, Event, PingSent, Restored
-from twinbus.core.retry import RetryPolicy
 from twinbus.drivers.amqp import AmqpDriver
+from twinbus.errors import TwinbusError
+from twinbus.pairing.factory_options import FactoryOptions
 from twinbus.pairing.occurrence import Occurrence
 
 HOME, AWAY = "home", "away"
@@ -43,7 +45,7 @@ class Scene:
         *,
         primary: str = "",
         secondary: str = "",
-        retry: RetryPolicy | None = None,
+        factory: FactoryOptions | None = None,
         **options: Any,
     ) -> None:
         self._broker = broker
@@ -53,17 +55,18 @@ class Scene:
         self._secondary_string = secondary or broker.connection_strings.get(AWAY, "")
         self._options = {"failover_interval": 0, "ping_primary_interval": 1.0, **options}
         self._driver: Any = driver
-        self._retry = retry
+        self._factory = factory or {}
+        self._senders: dict[str, MessageSender] = {}
         self.events: list[Event] = []
         self.acknowledged: list[str] = []
-        self.failed: list[tuple[str, Exception]] = []
+        self.failed: list[tuple[str, TwinbusError]] = []
         self.queue = ""
         self.backlog: list[str] = []
 
     async def open(self, queue: str = "") -> Scene:
         self.queue = queue or self._broker.fresh_queue(lock_duration_ms=300_000)
         connect = MessagingFactory.from_connection_string
-        self.primary = connect(self._primary_string, driver=self._driver, retry=self._retry)
+        self.primary = connect(self._primary_string, driver=self._driver, **self._factory)
         self._secondary = connect(self._secondary_string, driver=self._driver)
         self._manager = NamespaceManager.from_connection_string(self._secondary_string)
         options = SendAvailabilityPairedNamespaceOptions(
@@ -90,18 +93,28 @@ class Scene:
 
     async def send(
         self, value: str, *, timeout_s: float = SEND_TIMEOUT_S, queue: str = ""
-    ) -> Exception | None:
+    ) -> TwinbusError | None:
         """Send one message; None when it was acknowledged."""
-        sender = self.primary.create_message_sender(queue or self.queue)
         try:
-            await sender.send(BrokeredMessage(value, message_id=value), timeout=timeout_s)
-        except Exception as error:
+            await self._sender(queue or self.queue).send(
+                BrokeredMessage(value, message_id=value), timeout=timeout_s
+            )
+        except TwinbusError as error:
             self.failed.append((value, error))
             return error
-        finally:
-            await sender.close()
         self.acknowledged.append(value)
         return None
+
+    def _sender(self, queue: str) -> MessageSender:
+        if queue not in self._senders:
+            self._senders[queue] = self.primary.create_message_sender(queue)
+        return self._senders[queue]
+
+    async def change_senders(self) -> None:
+        """From now on others send, who choose their backlog queues anew."""
+        for sender in self._senders.values():
+            await sender.close()
+        self._senders.clear()
 
     # -- what happened ------------------------------------------------------------------------
 

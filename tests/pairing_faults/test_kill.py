@@ -13,13 +13,12 @@ from tests.pairing_faults.scene import AWAY, HOME, Scene
 from tests.support.broker_process import BrokerProcess
 from twinbus.core.chunk import HomeRules
 from twinbus.core.events import Diverted, PingSent, PossibleDuplicate, Suspected
-from twinbus.core.retry import RetryPolicy
 from twinbus.drivers.amqp import AmqpDriver
 from twinbus.pairing.mover import Mover, MoverOptions
 
 LANES = 8
-LOAD_S = 3.0
-KILL_AFTER_S = 1.0
+LOAD_S = 2.0
+KILL_AFTER_S = 0.7
 INTERVAL_S = 2.0
 AT_ONCE_S = 0.5
 
@@ -92,7 +91,7 @@ async def test_with_an_interval_errors_surface_until_it_has_passed(
         driver,
         secondary=secondary,
         failover_interval=INTERVAL_S,
-        retry=RetryPolicy(retry_total=1, retry_backoff_factor=0.05),
+        factory={"retry_total": 1, "retry_backoff_factor": 0.05},
     )
     await scene.open()
     assert await scene.send("before") is None

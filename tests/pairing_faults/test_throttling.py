@@ -54,8 +54,8 @@ async def test_another_queue_is_tried_when_a_backlog_queue_is_throttled(
     scene.primary.force_failover(scene.queue)
     scene.primary.hold(scene.queue)
     with faults_away.on("throttle", scene.backlog[0]):
-        # Every send has a sender of its own, which chooses by chance.
         for number in range(8):
+            await scene.change_senders()
             assert await scene.send(f"value-{number}") is None
     assert scene.seen(QueueWithdrawn) == []
     assert len(await scene.in_backlog()) == 8

@@ -12,6 +12,7 @@ import pytest
 from tests.support.access import connection_string_with
 from tests.support.answers import assert_well_put
 from twinbus.broker.access.claims import Claim
+from twinbus.drivers.amqp import AmqpDriver
 from twinbus.drivers.management import QueueProperties
 from twinbus.drivers.port import LinkFacts, NamespaceAddress
 from twinbus.errors import ConfigurationError, EntityExists, InvalidEntityPath
@@ -194,7 +195,7 @@ async def test_missing_queues_are_made_and_existing_ones_used_as_they_are() -> N
 
 
 async def test_a_queue_that_would_lose_messages_is_not_used() -> None:
-    """P4"""
+    """P4: refuse what would lose messages, and keep the others."""
     deduplicating = replace(backlog_queue(PATHS[0]), requires_duplicate_detection=True)
     result = await provisioned(Secondary({PATHS[0]: deduplicating}))
     assert result.paths == PATHS[1:]
@@ -256,7 +257,7 @@ REFUSED = AccessRefused("the namespace refused to read the queue, which needs th
 
 
 async def test_with_send_only_the_reachable_queues_count() -> None:
-    """P5"""
+    """P5: attach to each expected queue and count the reachable ones."""
     secondary = Secondary({PATHS[0]: backlog_queue(PATHS[0])}, get_errors=[REFUSED])
     result = await provisioned(secondary)
     assert result.paths == result.found == (PATHS[0],)
@@ -295,7 +296,7 @@ async def test_a_management_that_is_away_does_not_stop_the_pairing(error: Servic
 
 
 async def test_a_management_that_never_answers_does_not_stop_the_pairing() -> None:
-    """F5"""
+    """F5: management is a black hole."""
 
     class Silent(Secondary):
         async def get_queue(self, path: str) -> QueueProperties:
@@ -341,14 +342,27 @@ async def test_ten_that_pair_at_once_make_each_queue_once(servicebus: Bus) -> No
     assert sum(len(result.created) for result in results) == 4
 
 
-async def test_a_real_namespace_names_the_claim(servicebus: Bus) -> None:
-    """P5"""
+async def test_a_sender_finds_the_queues_that_somebody_made(servicebus: Bus) -> None:
+    """P5: over real sockets, with Send only."""
+    for path in PATHS[:2]:
+        servicebus.queue(path)
     text = connection_string_with(servicebus, Claim.SEND)
-    secondary = Secondary({PATHS[0]: backlog_queue(PATHS[0])})
-    result = await provision(
-        manager=NamespaceManager.from_connection_string(text),
-        driver=secondary,  # type: ignore[arg-type]
-        primary_name="contoso",
-        count=3,
-    )
+    driver = AmqpDriver.from_connection_string(text)
+    manager = NamespaceManager.from_connection_string(text)
+    result = await provision(manager=manager, driver=driver, primary_name="contoso", count=3)
+    await driver.close()
+    assert result.paths == PATHS[:2]
     assert result.unmanaged is not None and "claim Manage" in result.unmanaged
+    assert "making it needs the claim Manage on the secondary" in result.missing[0].reason
+
+
+async def test_a_listener_is_told_that_it_cannot_send(servicebus: Bus) -> None:
+    """P5: which claim is missing where."""
+    servicebus.queue(PATHS[0])
+    text = connection_string_with(servicebus, Claim.LISTEN)
+    driver = AmqpDriver.from_connection_string(text)
+    manager = NamespaceManager.from_connection_string(text)
+    with pytest.raises(AccessRefused, match="claim Send is missing") as caught:
+        await provision(manager=manager, driver=driver, primary_name="contoso", count=1)
+    await driver.close()
+    assert_well_put(str(caught.value))

@@ -177,7 +177,7 @@ async def test_a_wrong_key_is_seen_to_be(servicebus_pair: BusPair, opened: Async
 async def test_one_namespace_twice_is_seen(
     servicebus_pair: BusPair, opened: AsyncExitStack
 ) -> None:
-    """P3"""
+    """P3: pairing with itself is refused."""
     primary, _ = texts(servicebus_pair)
     report = judge(await seen(opened, primary, primary))
     assert [each.check for each in report.findings if each.severity is Severity.PROBLEM] == [

@@ -155,7 +155,7 @@ def test_clocks_that_differ(ahead_s: float | None, severity: Severity) -> None:
 
 
 def test_a_primary_without_a_name_is_a_problem() -> None:
-    """P4"""
+    """P4: refuse when the name is unknown."""
     found = worst("primary-name", replace(READY, primary_name=ConfigurationError("nobody knows")))
     assert found.severity is Severity.PROBLEM and "--primary-name" in found.fix
 
@@ -183,7 +183,7 @@ def test_without_entities_it_is_said_that_none_was_tried() -> None:
 
 
 def test_missing_queues_are_made_by_pairing_if_it_may() -> None:
-    """P5"""
+    """P5: provisioning needs Manage."""
     missing = tuple(BacklogFacts(path=path, send=GONE) for path in PATHS)
     facts = replace(READY, backlog=missing)
     assert worst("backlog-queues", facts).severity is Severity.NOTE
@@ -198,7 +198,7 @@ def test_missing_queues_are_made_by_pairing_if_it_may() -> None:
 
 
 def test_a_claim_that_is_missing_is_named_with_its_consequence() -> None:
-    """P5"""
+    """P5: say which claim is missing where."""
     cannot_send = replace(READY, backlog=(replace(READY.backlog[0], send=REFUSED),))
     found = worst("claims", cannot_send)
     assert found.severity is Severity.PROBLEM and "claim Send" in found.says
@@ -217,7 +217,7 @@ def test_a_queue_that_answers_otherwise_is_a_problem() -> None:
 
 
 def test_drift_is_a_warning_and_danger_a_problem() -> None:
-    """P4"""
+    """P4: drift is a warning, danger is refused."""
     drifted = replace(READY, backlog=backlog(max_delivery_count=10))
     found = worst("drift", drifted)
     assert found.severity is Severity.WARNING
@@ -266,7 +266,7 @@ def test_room_that_cannot_be_seen_is_not_known() -> None:
 
 
 def test_messages_that_only_the_primary_takes() -> None:
-    """P13"""
+    """P13: a message that fits the primary and no backlog queue."""
     facts = replace(
         READY,
         entities=(replace(READY.entities[0], message_bytes_max=100 << 20),),

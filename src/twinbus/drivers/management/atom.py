@@ -144,43 +144,52 @@ class Shape:
         return fields
 
 
-_COMMON: Final[Rows] = (
-    ("MaxDeliveryCount", "max_delivery_count", NUMBER),
-    ("EnableBatchedOperations", "enable_batched_operations", FLAG),
-    ("Status", "status", TEXT),
-    ("ForwardTo", "forward_to", FORWARD),
-    ("UserMetadata", "user_metadata", TEXT),
-)
 _EXPIRED: Final[Rows] = (
     ("DefaultMessageTimeToLive", "default_message_time_to_live", LIFETIME),
     ("DeadLetteringOnMessageExpiration", "enable_dead_lettering_on_message_expiration", FLAG),
 )
-_FORWARD_DEAD: Final = (
-    "ForwardDeadLetteredMessagesTo",
-    "forward_dead_lettered_messages_to",
-    FORWARD,
-)
+_DUPLICATES: Final = ("RequiresDuplicateDetection", "requires_duplicate_detection", FLAG)
 _WINDOW: Final = (
     "DuplicateDetectionHistoryTimeWindow",
     "duplicate_detection_history_time_window",
     DURATION,
 )
+_LOCK: Final = ("LockDuration", "lock_duration", DURATION)
+_MAX_SIZE: Final = ("MaxSizeInMegabytes", "max_size_in_megabytes", NUMBER)
+_SESSION: Final = ("RequiresSession", "requires_session", FLAG)
+_DELIVERIES: Final = ("MaxDeliveryCount", "max_delivery_count", NUMBER)
+_BATCHED: Final = ("EnableBatchedOperations", "enable_batched_operations", FLAG)
+_STATUS: Final = ("Status", "status", TEXT)
+_IDLE: Final = ("AutoDeleteOnIdle", "auto_delete_on_idle", LIFETIME)
+_PARTITIONS: Final = ("EnablePartitioning", "enable_partitioning", FLAG)
+_FORWARD: Final = ("ForwardTo", "forward_to", FORWARD)
+_FORWARD_DEAD: Final = (
+    "ForwardDeadLetteredMessagesTo",
+    "forward_dead_lettered_messages_to",
+    FORWARD,
+)
+_METADATA: Final = ("UserMetadata", "user_metadata", TEXT)
+_MESSAGE_SIZE: Final = ("MaxMessageSizeInKilobytes", "max_message_size_in_kilobytes", NUMBER)
 _SIZE: Final = ("SizeInBytes", "size_bytes", NUMBER)
 
 QUEUE: Final = Shape(
     "QueueDescription",
     (
-        ("LockDuration", "lock_duration", DURATION),
-        ("MaxSizeInMegabytes", "max_size_in_megabytes", NUMBER),
-        ("RequiresDuplicateDetection", "requires_duplicate_detection", FLAG),
-        ("RequiresSession", "requires_session", FLAG),
+        _LOCK,
+        _MAX_SIZE,
+        _DUPLICATES,
+        _SESSION,
         *_EXPIRED,
         _WINDOW,
-        *_COMMON,
-        ("AutoDeleteOnIdle", "auto_delete_on_idle", LIFETIME),
-        ("EnablePartitioning", "enable_partitioning", FLAG),
+        _DELIVERIES,
+        _BATCHED,
+        _STATUS,
+        _IDLE,
+        _PARTITIONS,
+        _FORWARD,
+        _METADATA,
         _FORWARD_DEAD,
-        ("MaxMessageSizeInKilobytes", "max_message_size_in_kilobytes", NUMBER),
+        _MESSAGE_SIZE,
     ),
     (_SIZE,),
 )
@@ -188,33 +197,37 @@ TOPIC: Final = Shape(
     "TopicDescription",
     (
         _EXPIRED[0],
-        ("MaxSizeInMegabytes", "max_size_in_megabytes", NUMBER),
-        ("RequiresDuplicateDetection", "requires_duplicate_detection", FLAG),
+        _MAX_SIZE,
+        _DUPLICATES,
         _WINDOW,
-        ("EnableBatchedOperations", "enable_batched_operations", FLAG),
-        ("Status", "status", TEXT),
-        ("UserMetadata", "user_metadata", TEXT),
+        _BATCHED,
+        _STATUS,
         ("SupportOrdering", "support_ordering", FLAG),
-        ("AutoDeleteOnIdle", "auto_delete_on_idle", LIFETIME),
-        ("EnablePartitioning", "enable_partitioning", FLAG),
-        ("MaxMessageSizeInKilobytes", "max_message_size_in_kilobytes", NUMBER),
+        _IDLE,
+        _PARTITIONS,
+        _METADATA,
+        _MESSAGE_SIZE,
     ),
     (_SIZE, ("SubscriptionCount", "subscription_count", NUMBER)),
 )
 SUBSCRIPTION: Final = Shape(
     "SubscriptionDescription",
     (
-        ("LockDuration", "lock_duration", DURATION),
-        ("RequiresSession", "requires_session", FLAG),
+        _LOCK,
+        _SESSION,
         *_EXPIRED,
         (
             "DeadLetteringOnFilterEvaluationExceptions",
             "enable_dead_lettering_on_filter_evaluation_exceptions",
             FLAG,
         ),
-        *_COMMON,
+        _DELIVERIES,
+        _BATCHED,
+        _STATUS,
+        _FORWARD,
         _FORWARD_DEAD,
-        ("AutoDeleteOnIdle", "auto_delete_on_idle", LIFETIME),
+        _IDLE,
+        _METADATA,
     ),
 )
 _COUNTS: Final[Mapping[str, str]] = {

@@ -1,0 +1,12 @@
+"""A drop-in for ``azure-servicebus``: one changed import turns pairing on.
+
+from twinbus.azure import PairedServiceBusClient as ServiceBusClient        # sync
+from twinbus.azure.aio import PairedServiceBusClient as ServiceBusClient    # async
+"""
+
+from __future__ import annotations
+
+from twinbus.azure.client import PairedServiceBusClient, PairedServiceBusSender
+from twinbus.azure.pairing_settings import Pairing
+
+__all__ = ["PairedServiceBusClient", "PairedServiceBusSender", "Pairing"]

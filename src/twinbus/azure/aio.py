@@ -1,0 +1,265 @@
+"""The SDK's async client with a second namespace behind it.
+
+    from twinbus.azure.aio import PairedServiceBusClient as ServiceBusClient
+
+is the one line that an application changes; the secondary is in the environment, or given as
+``pairing=Pairing(...)``.
+
+Rule 1: every public member of the SDK's client and sender is here with the SDK's signature.
+Rule 2: receivers are the SDK's own, on the primary: receiving is never diverted (P15).
+Rule 3: a sender opens no link before its first message, so that a process can start while the
+        primary is away (P17).
+
+Scheduling while diverted: the messages wait in the backlog with their schedule, and the numbers
+that schedule_messages() returns for them are negative. cancel_scheduled_messages() raises
+ServiceBusError for such numbers, and for all numbers while the entity is diverted.
+"""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Sequence
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Self
+
+from azure.servicebus import ServiceBusMessageBatch
+from azure.servicebus.aio import ServiceBusClient
+
+from twinbus.azure.engine import Engine
+from twinbus.azure.failures import in_words_of_the_sdk
+from twinbus.azure.messages import parcels_of, scheduled_parcels
+from twinbus.azure.pairing_settings import Pairing
+from twinbus.core.retry import RetryPolicy
+from twinbus.pairing.factory import MessagingFactory
+
+if TYPE_CHECKING:
+    from azure.servicebus._typing import MessageTypes
+
+__all__ = ["PairedServiceBusClient", "PairedServiceBusSender", "Pairing"]
+
+# As the SDK: a link that takes messages of a megabyte takes batches of one, any other 256 KB.
+BATCH_BYTES = 262_144
+BATCH_BYTES_LARGE = 1_048_576
+# How long making a batch may ask a primary that does not answer; the usual size serves as well.
+ASK_S_MAX = 5.0
+
+
+class PairedServiceBusClient(ServiceBusClient):
+    """``azure.servicebus.aio.ServiceBusClient`` whose sends keep working during an outage."""
+
+    def __init__(
+        self,
+        fully_qualified_namespace: str,
+        credential: Any,
+        *,
+        retry_total: int = 3,
+        retry_backoff_factor: float = 0.8,
+        retry_backoff_max: float = 120,
+        retry_mode: str = "exponential",
+        **kwargs: Any,
+    ) -> None:
+        pairing = kwargs.pop("pairing", None)
+        retry = {
+            "retry_total": retry_total,
+            "retry_backoff_factor": retry_backoff_factor,
+            "retry_backoff_max": retry_backoff_max,
+            "retry_mode": retry_mode,
+        }
+        self._retry = RetryPolicy(**retry)  # type: ignore[arg-type]
+        self._pairing = pairing or Pairing.from_environment(os.environ, credential)
+        super().__init__(fully_qualified_namespace, credential, **retry, **kwargs)  # type: ignore[arg-type]
+        # Which entity a connection string is for is checked by this client, not by the one inside.
+        inside = {name: value for name, value in kwargs.items() if name != "entity_name"}
+        self._engine = Engine(
+            ServiceBusClient(fully_qualified_namespace, credential, retry_total=0, **inside),
+            self._pairing,
+            self._retry,
+        )
+
+    @property
+    def messaging_factory(self) -> MessagingFactory:
+        """The pair's primary: health(), events(), force_failover() and the like."""
+        return self._engine.factory
+
+    async def __aenter__(self) -> Self:
+        await super().__aenter__()
+        with in_words_of_the_sdk():
+            await self._engine.ready()
+        return self
+
+    async def close(self) -> None:
+        await self._engine.close()
+        await super().close()
+
+    def get_queue_sender(  # type: ignore[override]
+        self,
+        queue_name: str,
+        *,
+        client_identifier: str | None = None,
+        socket_timeout: float | None = None,
+        **kwargs: Any,
+    ) -> PairedServiceBusSender:
+        stock = super().get_queue_sender(
+            queue_name, client_identifier=client_identifier, socket_timeout=socket_timeout, **kwargs
+        )
+        return self._paired(stock, queue_name, socket_timeout, kwargs)
+
+    def get_topic_sender(  # type: ignore[override]
+        self,
+        topic_name: str,
+        *,
+        client_identifier: str | None = None,
+        socket_timeout: float | None = None,
+        **kwargs: Any,
+    ) -> PairedServiceBusSender:
+        stock = super().get_topic_sender(
+            topic_name, client_identifier=client_identifier, socket_timeout=socket_timeout, **kwargs
+        )
+        return self._paired(stock, topic_name, socket_timeout, kwargs)
+
+    def _paired(
+        self, stock: Any, path: str, socket_timeout: float | None, options: dict[str, Any]
+    ) -> PairedServiceBusSender:
+        """A sender in place of the SDK's own, which has checked the arguments and is never
+        opened."""
+        return PairedServiceBusSender(
+            self._engine,
+            path,
+            fully_qualified_namespace=stock.fully_qualified_namespace,
+            client_identifier=stock.client_identifier,
+            options={**options, "socket_timeout": socket_timeout},
+        )
+
+
+class PairedServiceBusSender:
+    """``azure.servicebus.aio.ServiceBusSender`` that goes round by the backlog during an outage.
+
+    Unlike the SDK's it may be used from many tasks at once.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        path: str,
+        *,
+        fully_qualified_namespace: str,
+        client_identifier: str,
+        options: dict[str, Any],
+    ) -> None:
+        self.fully_qualified_namespace = fully_qualified_namespace
+        self.entity_name = path
+        self._client_identifier = client_identifier
+        self._engine = engine
+        self._sender = engine.sender(path, client_identifier=client_identifier, **options)
+        self._batch_bytes_max: int | None = None
+        self._is_closed = False
+
+    @property
+    def client_identifier(self) -> str:
+        return self._client_identifier
+
+    async def send_messages(
+        self,
+        message: MessageTypes | ServiceBusMessageBatch,
+        *,
+        timeout: float | None = None,
+        **kwargs: Any,
+    ) -> None:
+        """Send, and return once the primary or a backlog queue holds all of it."""
+        self._check(timeout, kwargs)
+        with in_words_of_the_sdk():
+            await self._engine.ready()
+            parcels = parcels_of(message, self._sender.path, self._engine.message_bytes_max)
+            if parcels:
+                await self._sender.send_parcels(parcels, timeout_s=timeout, is_checked=True)
+
+    async def schedule_messages(
+        self,
+        messages: MessageTypes,
+        schedule_time_utc: datetime,
+        *,
+        timeout: float | None = None,
+        **kwargs: Any,
+    ) -> list[int]:
+        """Send messages that become visible later; numbers for cancelling (see above)."""
+        self._check(timeout, kwargs)
+        with in_words_of_the_sdk():
+            await self._engine.ready()
+            parcels = scheduled_parcels(
+                messages, schedule_time_utc, self._sender.path, self._engine.message_bytes_max
+            )
+            if not parcels:
+                return []
+            return await self._sender.schedule_parcels(parcels, timeout_s=timeout, is_checked=True)
+
+    async def cancel_scheduled_messages(
+        self,
+        sequence_numbers: int | list[int],
+        *,
+        timeout: float | None = None,
+        **kwargs: Any,
+    ) -> None:
+        """Take scheduled messages back, as long as that is possible (see above)."""
+        self._check(timeout, kwargs)
+        numbers: Sequence[int] = (
+            [sequence_numbers] if isinstance(sequence_numbers, int) else sequence_numbers
+        )
+        if not numbers:
+            return
+        with in_words_of_the_sdk():
+            await self._engine.ready()
+            await self._sender.cancel_scheduled(numbers, timeout_s=timeout)
+
+    async def create_message_batch(
+        self, max_size_in_bytes: int | None = None
+    ) -> ServiceBusMessageBatch:
+        """An empty batch; also while the primary is away."""
+        self._check(None, {})
+        limit_bytes = await self._batch_limit_bytes()
+        if max_size_in_bytes is not None and max_size_in_bytes > limit_bytes:
+            raise ValueError(
+                f"Max message size: {max_size_in_bytes} is too large, "
+                f"acceptable max batch size is: {limit_bytes} bytes."
+            )
+        return ServiceBusMessageBatch(max_size_in_bytes=max_size_in_bytes or limit_bytes)
+
+    async def close(self) -> None:
+        self._is_closed = True
+        await self._sender.close()
+
+    async def __aenter__(self) -> Self:
+        self._check(None, {})
+        with in_words_of_the_sdk():
+            await self._engine.ready()
+        return self
+
+    async def __aexit__(self, *args: Any) -> None:
+        await self.close()
+
+    def __str__(self) -> str:
+        return f"Sender client id: {self._client_identifier}, entity: {self.entity_name}"
+
+    async def _batch_limit_bytes(self) -> int:
+        if self._batch_bytes_max is None:
+            if self._engine.factory.health(self._sender.path).is_diverted:
+                return BATCH_BYTES
+            try:
+                facts = await self._sender.primary_sender().attach(timeout_s=ASK_S_MAX)
+            except Exception:
+                return BATCH_BYTES  # A batch of the usual size goes both ways.
+            is_large = facts.message_bytes_max >= BATCH_BYTES_LARGE
+            self._batch_bytes_max = BATCH_BYTES_LARGE if is_large else BATCH_BYTES
+        return self._batch_bytes_max
+
+    def _check(self, timeout: float | None, kwargs: dict[str, Any]) -> None:
+        """What the SDK says to a closed sender, a wrong timeout and unknown arguments."""
+        if kwargs:
+            warnings.warn(f"Unsupported keyword args: {kwargs}", stacklevel=3)
+        if self._is_closed:
+            raise ValueError(
+                "The handler has already been shutdown. Please use ServiceBusClient to "
+                "create a new instance."
+            )
+        if timeout is not None and timeout <= 0:
+            raise ValueError("The timeout must be greater than 0.")

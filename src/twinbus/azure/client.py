@@ -1,0 +1,202 @@
+"""The SDK's sync client with a second namespace behind it: the async one, through the portal.
+
+Rule 1: every public member of the SDK's client and sender is here with the SDK's signature.
+Rule 2: receivers are the SDK's own sync ones; only sends go through the loop of ``twinbus.sync``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import os
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Self
+
+from azure.core.credentials import AzureNamedKeyCredential, AzureSasCredential
+from azure.servicebus import ServiceBusClient, ServiceBusMessageBatch
+
+from twinbus.azure import aio
+from twinbus.azure.pairing_settings import Pairing
+from twinbus.pairing.factory import MessagingFactory
+from twinbus.sync.portal import PORTAL
+
+if TYPE_CHECKING:
+    from azure.servicebus._typing import MessageTypes
+
+
+class PairedServiceBusClient(ServiceBusClient):
+    """``azure.servicebus.ServiceBusClient`` whose sends keep working during an outage."""
+
+    def __init__(
+        self,
+        fully_qualified_namespace: str,
+        credential: Any,
+        *,
+        retry_total: int = 3,
+        retry_backoff_factor: float = 0.8,
+        retry_backoff_max: float = 120,
+        retry_mode: str = "exponential",
+        **kwargs: Any,
+    ) -> None:
+        pairing = kwargs.pop("pairing", None) or Pairing.from_environment(os.environ, credential)
+        retry: dict[str, Any] = {
+            "retry_total": retry_total,
+            "retry_backoff_factor": retry_backoff_factor,
+            "retry_backoff_max": retry_backoff_max,
+            "retry_mode": retry_mode,
+        }
+        super().__init__(fully_qualified_namespace, credential, **retry, **kwargs)
+        self._paired = PORTAL.call(
+            _made(
+                fully_qualified_namespace,
+                as_async_credential(credential),
+                pairing=pairing,
+                **retry,
+                **kwargs,
+            )
+        )
+
+    @property
+    def messaging_factory(self) -> MessagingFactory:
+        """The pair's primary, which belongs to the loop: for its sync face see
+        ``twinbus.MessagingFactory.of``."""
+        return self._paired.messaging_factory
+
+    def __enter__(self) -> Self:
+        super().__enter__()
+        PORTAL.call(self._paired.__aenter__())
+        return self
+
+    def close(self) -> None:
+        PORTAL.call(self._paired.close())
+        super().close()
+
+    def get_queue_sender(  # type: ignore[override]
+        self,
+        queue_name: str,
+        *,
+        client_identifier: str | None = None,
+        socket_timeout: float | None = None,
+        **kwargs: Any,
+    ) -> PairedServiceBusSender:
+        return PairedServiceBusSender(
+            self._paired.get_queue_sender(
+                queue_name,
+                client_identifier=client_identifier,
+                socket_timeout=socket_timeout,
+                **kwargs,
+            )
+        )
+
+    def get_topic_sender(  # type: ignore[override]
+        self,
+        topic_name: str,
+        *,
+        client_identifier: str | None = None,
+        socket_timeout: float | None = None,
+        **kwargs: Any,
+    ) -> PairedServiceBusSender:
+        return PairedServiceBusSender(
+            self._paired.get_topic_sender(
+                topic_name,
+                client_identifier=client_identifier,
+                socket_timeout=socket_timeout,
+                **kwargs,
+            )
+        )
+
+
+async def _made(
+    fully_qualified_namespace: str, credential: Any, **kwargs: Any
+) -> aio.PairedServiceBusClient:
+    """Made on the loop, where its locks and events belong."""
+    return aio.PairedServiceBusClient(fully_qualified_namespace, credential, **kwargs)
+
+
+class PairedServiceBusSender:
+    """``azure.servicebus.ServiceBusSender`` that goes round by the backlog during an outage."""
+
+    def __init__(self, paired: aio.PairedServiceBusSender) -> None:
+        self._paired = paired
+        self.fully_qualified_namespace = paired.fully_qualified_namespace
+        self.entity_name = paired.entity_name
+
+    @property
+    def client_identifier(self) -> str:
+        return self._paired.client_identifier
+
+    def send_messages(
+        self,
+        message: MessageTypes | ServiceBusMessageBatch,
+        *,
+        timeout: float | None = None,
+        **kwargs: Any,
+    ) -> None:
+        """Send, and return once the primary or a backlog queue holds all of it."""
+        PORTAL.call(self._paired.send_messages(message, timeout=timeout, **kwargs))
+
+    def schedule_messages(
+        self,
+        messages: MessageTypes,
+        schedule_time_utc: datetime,
+        *,
+        timeout: float | None = None,
+        **kwargs: Any,
+    ) -> list[int]:
+        """Send messages that become visible later; see ``twinbus.azure.aio`` about cancelling."""
+        return PORTAL.call(
+            self._paired.schedule_messages(messages, schedule_time_utc, timeout=timeout, **kwargs)
+        )
+
+    def cancel_scheduled_messages(
+        self,
+        sequence_numbers: int | list[int],
+        *,
+        timeout: float | None = None,
+        **kwargs: Any,
+    ) -> None:
+        """Take scheduled messages back, as long as that is possible."""
+        PORTAL.call(
+            self._paired.cancel_scheduled_messages(sequence_numbers, timeout=timeout, **kwargs)
+        )
+
+    def create_message_batch(self, max_size_in_bytes: int | None = None) -> ServiceBusMessageBatch:
+        """An empty batch; also while the primary is away."""
+        return PORTAL.call(self._paired.create_message_batch(max_size_in_bytes))
+
+    def close(self) -> None:
+        PORTAL.call(self._paired.close())
+
+    def __enter__(self) -> Self:
+        PORTAL.call(self._paired.__aenter__())
+        return self
+
+    def __exit__(self, *args: Any) -> None:
+        self.close()
+
+    def __str__(self) -> str:
+        return str(self._paired)
+
+
+class _AsyncCredential:
+    """A sync credential, for a client that awaits its tokens."""
+
+    def __init__(self, credential: Any) -> None:
+        self._credential = credential
+
+    def __getattr__(self, name: str) -> Any:
+        # The SDK looks for ``token_type``, which tells a signature from an identity's token.
+        return getattr(self._credential, name)
+
+    async def get_token(self, *scopes: str, **options: Any) -> Any:
+        # It goes over the network, and may start a program, before it returns.
+        return await asyncio.to_thread(self._credential.get_token, *scopes, **options)
+
+
+def as_async_credential(credential: Any) -> Any:
+    """The same credential as the async client takes it."""
+    if isinstance(credential, AzureSasCredential | AzureNamedKeyCredential):
+        return credential
+    if inspect.iscoroutinefunction(getattr(credential, "get_token", None)):
+        return credential
+    return _AsyncCredential(credential)

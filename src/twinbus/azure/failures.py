@@ -1,0 +1,83 @@
+"""Errors in the words of the SDK, so that an application's ``except`` clauses go on working.
+
+Rule 1: what the SDK raised is raised again as it was: a paired send of a healthy entity fails as
+        an unpaired one would (P0).
+Rule 2: what only a pair can say becomes the nearest class of the SDK, with ours as the cause.
+Rule 3: arguments that nobody could send (a reserved property name) stay ValueErrors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Final
+
+from azure.servicebus.exceptions import (
+    MessageNotFoundError,
+    MessageSizeExceededError,
+    MessagingEntityDisabledError,
+    MessagingEntityNotFoundError,
+    OperationTimeoutError,
+    ServiceBusAuthenticationError,
+    ServiceBusAuthorizationError,
+    ServiceBusConnectionError,
+    ServiceBusError,
+    ServiceBusQuotaExceededError,
+    ServiceBusServerBusyError,
+)
+
+from twinbus.errors import TwinbusError
+from twinbus.service_errors import (
+    AccessRefused,
+    AuthenticationFailed,
+    BacklogExhausted,
+    CommunicationError,
+    EntityDisabled,
+    EntityNotFound,
+    FactoryClosed,
+    FactoryFaulted,
+    LinkDetached,
+    MessageNotFound,
+    MessageTooLarge,
+    OperationTimeout,
+    QuotaExceeded,
+    ServerBusy,
+)
+
+CLASSES: Final[Mapping[type[TwinbusError], type[ServiceBusError]]] = {
+    OperationTimeout: OperationTimeoutError,
+    CommunicationError: ServiceBusConnectionError,
+    LinkDetached: ServiceBusConnectionError,
+    BacklogExhausted: ServiceBusConnectionError,
+    FactoryClosed: ServiceBusConnectionError,
+    FactoryFaulted: ServiceBusConnectionError,
+    ServerBusy: ServiceBusServerBusyError,
+    AuthenticationFailed: ServiceBusAuthenticationError,
+    AccessRefused: ServiceBusAuthorizationError,
+    EntityNotFound: MessagingEntityNotFoundError,
+    EntityDisabled: MessagingEntityDisabledError,
+    QuotaExceeded: ServiceBusQuotaExceededError,
+    MessageTooLarge: MessageSizeExceededError,
+    MessageNotFound: MessageNotFoundError,
+}
+
+
+@contextmanager
+def in_words_of_the_sdk() -> Iterator[None]:
+    """Translate what a pair raises."""
+    try:
+        yield
+    except TwinbusError as error:
+        raise translated(error) from error
+
+
+def translated(error: TwinbusError) -> BaseException:
+    """The error that an application of the SDK expects."""
+    if isinstance(error, ValueError):
+        return error
+    if isinstance(error.__cause__, ServiceBusError):
+        return error.__cause__
+    for kind in type(error).__mro__:
+        if kind in CLASSES:
+            return CLASSES[kind](message=str(error))
+    return ServiceBusError(message=str(error))

@@ -1,13 +1,49 @@
 """twinbus: keep sending while your broker is away.
 
+    from twinbus import BrokeredMessage, MessagingFactory       # blocks
+    from twinbus.aio import BrokeredMessage, MessagingFactory   # asyncio
+
 Importing the package is light on purpose: no driver, no server and no optional dependency is
 loaded before something asks for it.
 """
 
 from __future__ import annotations
 
-from typing import Final
+import importlib
+from typing import TYPE_CHECKING, Any, Final
 
-__all__ = ["__version__"]
+if TYPE_CHECKING:
+    from twinbus.sync import (
+        BrokeredMessage,
+        MessageReceiver,
+        MessageSender,
+        MessagingFactory,
+        NamespaceManager,
+        PairedNamespaceOptions,
+        QueueClient,
+        SendAvailabilityPairedNamespaceOptions,
+        SubscriptionClient,
+        TopicClient,
+    )
+
+__all__ = [
+    "BrokeredMessage",
+    "MessageReceiver",
+    "MessageSender",
+    "MessagingFactory",
+    "NamespaceManager",
+    "PairedNamespaceOptions",
+    "QueueClient",
+    "SendAvailabilityPairedNamespaceOptions",
+    "SubscriptionClient",
+    "TopicClient",
+    "__version__",
+]
 
 __version__: Final = "0.1.0"
+
+
+def __getattr__(name: str) -> Any:
+    if name in __all__:
+        return getattr(importlib.import_module("twinbus.sync"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

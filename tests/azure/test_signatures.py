@@ -37,7 +37,9 @@ def parameters(function: Any) -> list[tuple[str, Any, Any]]:
 @pytest.mark.parametrize(
     ("stock", "ours", "name"),
     MEMBERS,
-    ids=[f"{stock.__module__.split('._')[0]}.{stock.__name__}.{name}" for stock, _, name in MEMBERS],
+    ids=[
+        f"{stock.__module__.split('._')[0]}.{stock.__name__}.{name}" for stock, _, name in MEMBERS
+    ],
 )
 def test_a_member_of_the_sdk_is_there_with_its_signature(
     stock: type, ours: type, name: str

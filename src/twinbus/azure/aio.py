@@ -30,11 +30,10 @@ from twinbus.azure.engine import Engine
 from twinbus.azure.failures import in_words_of_the_sdk
 from twinbus.azure.messages import parcels_of, scheduled_parcels
 from twinbus.azure.pairing_settings import Pairing
-from twinbus.core.retry import RetryPolicy
 from twinbus.pairing.factory import MessagingFactory
 
 if TYPE_CHECKING:
-    from azure.servicebus._typing import MessageTypes
+    from azure.servicebus.aio._servicebus_sender_async import MessageTypes
 
 __all__ = ["PairedServiceBusClient", "PairedServiceBusSender", "Pairing"]
 
@@ -60,21 +59,19 @@ class PairedServiceBusClient(ServiceBusClient):
         **kwargs: Any,
     ) -> None:
         pairing = kwargs.pop("pairing", None)
-        retry = {
+        retry: Any = {
             "retry_total": retry_total,
             "retry_backoff_factor": retry_backoff_factor,
             "retry_backoff_max": retry_backoff_max,
             "retry_mode": retry_mode,
         }
-        self._retry = RetryPolicy(**retry)  # type: ignore[arg-type]
-        self._pairing = pairing or Pairing.from_environment(os.environ, credential)
-        super().__init__(fully_qualified_namespace, credential, **retry, **kwargs)  # type: ignore[arg-type]
+        super().__init__(fully_qualified_namespace, credential, **retry, **kwargs)
         # Which entity a connection string is for is checked by this client, not by the one inside.
         inside = {name: value for name, value in kwargs.items() if name != "entity_name"}
         self._engine = Engine(
             ServiceBusClient(fully_qualified_namespace, credential, retry_total=0, **inside),
-            self._pairing,
-            self._retry,
+            pairing or Pairing.from_environment(os.environ, credential),
+            retry,
         )
 
     @property
@@ -151,7 +148,9 @@ class PairedServiceBusSender:
         self.entity_name = path
         self._client_identifier = client_identifier
         self._engine = engine
-        self._sender = engine.sender(path, client_identifier=client_identifier, **options)
+        self._link, self._sender = engine.sender(
+            path, client_identifier=client_identifier, **options
+        )
         self._batch_bytes_max: int | None = None
         self._is_closed = False
 
@@ -170,9 +169,9 @@ class PairedServiceBusSender:
         self._check(timeout, kwargs)
         with in_words_of_the_sdk():
             await self._engine.ready()
-            parcels = parcels_of(message, self._sender.path, self._engine.message_bytes_max)
+            parcels = parcels_of(message)
             if parcels:
-                await self._sender.send_parcels(parcels, timeout_s=timeout, is_checked=True)
+                await self._sender.send_parcels(parcels, timeout_s=timeout)
 
     async def schedule_messages(
         self,
@@ -186,12 +185,10 @@ class PairedServiceBusSender:
         self._check(timeout, kwargs)
         with in_words_of_the_sdk():
             await self._engine.ready()
-            parcels = scheduled_parcels(
-                messages, schedule_time_utc, self._sender.path, self._engine.message_bytes_max
-            )
+            parcels = scheduled_parcels(messages, schedule_time_utc)
             if not parcels:
                 return []
-            return await self._sender.schedule_parcels(parcels, timeout_s=timeout, is_checked=True)
+            return await self._sender.schedule_parcels(parcels, timeout_s=timeout)
 
     async def cancel_scheduled_messages(
         self,
@@ -245,7 +242,7 @@ class PairedServiceBusSender:
             if self._engine.factory.health(self._sender.path).is_diverted:
                 return BATCH_BYTES
             try:
-                facts = await self._sender.primary_sender().attach(timeout_s=ASK_S_MAX)
+                facts = await self._link.attach(timeout_s=ASK_S_MAX)
             except Exception:
                 return BATCH_BYTES  # A batch of the usual size goes both ways.
             is_large = facts.message_bytes_max >= BATCH_BYTES_LARGE

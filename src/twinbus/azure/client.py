@@ -21,7 +21,7 @@ from twinbus.pairing.factory import MessagingFactory
 from twinbus.sync.portal import PORTAL
 
 if TYPE_CHECKING:
-    from azure.servicebus._typing import MessageTypes
+    from azure.servicebus._servicebus_sender import MessageTypes
 
 
 class PairedServiceBusClient(ServiceBusClient):

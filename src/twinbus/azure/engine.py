@@ -11,32 +11,38 @@ Rule 2: pairing happens once, with the first ``async with`` or the first send; e
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from typing import Any, Literal, TypedDict
 
 from azure.servicebus.aio import ServiceBusClient
 
+from twinbus.azure.messages import SDK_MESSAGES
 from twinbus.azure.pairing_settings import Pairing
 from twinbus.connection_string import TLS_PORT
-from twinbus.core.retry import RetryPolicy
-from twinbus.drivers.port import NamespaceAddress
+from twinbus.drivers.port import NamespaceAddress, Sender
 from twinbus.drivers.servicebus import ServiceBusDriver
 from twinbus.pairing.factory import MessagingFactory
 from twinbus.pairing.sending import PairedSender
 
-# What every tier of the service takes; a backlog queue's own answer replaces it once paired.
-MESSAGE_BYTES_MAX = 262_144
+
+class RetryOptions(TypedDict):
+    """The SDK's four."""
+
+    retry_total: int
+    retry_backoff_factor: float
+    retry_backoff_max: float
+    retry_mode: Literal["exponential", "fixed"]
 
 
 class Engine:
     """One primary, one secondary."""
 
-    def __init__(self, client: ServiceBusClient, pairing: Pairing, retry: RetryPolicy) -> None:
+    def __init__(self, client: ServiceBusClient, pairing: Pairing, retry: RetryOptions) -> None:
         host, _, port = client.fully_qualified_namespace.partition(":")
         self._driver = ServiceBusDriver(
             client, NamespaceAddress(host.lower(), int(port or TLS_PORT))
         )
         self.factory = MessagingFactory.from_driver(
-            self._driver, retry=retry, operation_timeout=pairing.operation_timeout
+            self._driver, operation_timeout=pairing.operation_timeout, **retry
         )
         self._pairing = pairing
         self._secondary: MessagingFactory | None = None
@@ -58,15 +64,11 @@ class Engine:
             raise
         return options.messaging_factory
 
-    @property
-    def message_bytes_max(self) -> int:
-        """What a message may have so that a backlog queue takes it, aliases included."""
-        backlog = self.factory.routing.backlog
-        return MESSAGE_BYTES_MAX if backlog is None else backlog.message_bytes_max
-
-    def sender(self, path: str, **options: Any) -> PairedSender:
-        """A sender with a link of its own; ``options`` are the SDK's for this sender."""
-        return self.factory.create_paired_sender(path, primary=self._driver.sender(path, **options))
+    def sender(self, path: str, **options: Any) -> tuple[Sender, PairedSender]:
+        """A link to the primary's entity, made with the SDK's ``options`` for a sender, and the
+        way of paired sends through it."""
+        link = self._driver.sender(path, **options)
+        return link, self.factory.create_paired_sender(path, SDK_MESSAGES, link)
 
     async def close(self) -> None:
         await self.factory.close()

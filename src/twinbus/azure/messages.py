@@ -1,15 +1,14 @@
 """The SDK's messages as parcels, looked at as little as the rules allow.
 
-Rule 1: a single message goes to the SDK as it is; its bytes are made only for a detour, or when
-        its size comes near the limit.
-Rule 2: a list is encoded once here and sent as a batch, as the SDK does with lists; a batch is
-        encoded already.
-Rule 3: reserved names and sizes are checked in every state (P12, P13).
+Rule 1: messages and batches go to the SDK as they are; their bytes are made only for a detour, or
+        when a size comes near the limit (P0).
+Rule 2: reserved names and sizes are checked in every state (P12, P13).
+Rule 3: the caller's objects are as they were, also after scheduling.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Final, TypeAlias
 
@@ -19,18 +18,19 @@ from azure.servicebus.amqp import AmqpAnnotatedMessage, AmqpMessageBodyType
 from twinbus.core.envelope import check_fits, check_reserved, check_reserved_names
 from twinbus.core.parcel import Parcel
 from twinbus.drivers.servicebus.sealed import encode_native, split_batch
+from twinbus.pairing.parcels import ParcelKind
 
-Message: TypeAlias = ServiceBusMessage | AmqpAnnotatedMessage | Mapping[str, Any]
+SdkMessage: TypeAlias = ServiceBusMessage | AmqpAnnotatedMessage
 
 # Everything of a message but its body and its application properties: ids, addresses, content
-# type and the like have 128 to 260 characters each at most, of up to four bytes.
+# type and the like have 128 to 260 characters each at most, of up to four bytes; and the aliases.
 REST_BYTES_MAX: Final = 8_192
 # Encoding a property: its name, a constructor and a length; a value that is no text has 16 bytes
 # at most.
 PROPERTY_BYTES: Final = 32
 
 
-def as_sdk_message(message: Message) -> ServiceBusMessage | AmqpAnnotatedMessage:
+def as_sdk_message(message: Any) -> SdkMessage:
     """A mapping stands for the arguments of a ServiceBusMessage, as in the SDK."""
     if isinstance(message, ServiceBusMessage | AmqpAnnotatedMessage):
         return message
@@ -42,45 +42,58 @@ def as_sdk_message(message: Message) -> ServiceBusMessage | AmqpAnnotatedMessage
     )
 
 
-def parcels_of(message: Any, path: str, limit_bytes: int) -> list[Parcel]:
-    """What send_messages() was given, checked; empty for an empty list or batch."""
+def parcels_of(message: Any) -> list[Parcel]:
+    """What send_messages() was given; empty for an empty list or batch."""
     if isinstance(message, ServiceBusMessageBatch):
-        return [_checked(each, path, limit_bytes) for each in split_batch(message)]
-    if _is_one(message):
-        return [_single(as_sdk_message(message), path, limit_bytes)]
-    if not isinstance(message, Iterable):
-        as_sdk_message(message)  # Raises what the SDK would.
-    return [_checked(encode_native(as_sdk_message(each)), path, limit_bytes) for each in message]
+        return [Parcel(native=message)] if len(message) else []
+    return [_parcel(each) for each in _listed(message)]
 
 
-def scheduled_parcels(messages: Any, at: datetime, path: str, limit_bytes: int) -> list[Parcel]:
-    """What schedule_messages() was given, each copy with its time."""
-    listed = [messages] if _is_one(messages) else list(messages)
-    return [
-        _checked(_encoded_with_schedule(as_sdk_message(each), at), path, limit_bytes)
-        for each in listed
-    ]
+def scheduled_parcels(messages: Any, at: datetime) -> list[Parcel]:
+    """What schedule_messages() was given: copies, each with its time."""
+    return [Parcel(_encoded_with_schedule(each, at)) for each in _listed(messages)]
 
 
-def _is_one(message: Any) -> bool:
-    return isinstance(message, ServiceBusMessage | AmqpAnnotatedMessage | Mapping)
+def _listed(messages: Any) -> list[SdkMessage]:
+    is_one = isinstance(messages, ServiceBusMessage | AmqpAnnotatedMessage | Mapping)
+    if is_one or not isinstance(messages, Iterable):
+        return [as_sdk_message(messages)]
+    return [as_sdk_message(each) for each in messages]
 
 
-def _single(
-    message: ServiceBusMessage | AmqpAnnotatedMessage, path: str, limit_bytes: int
-) -> Parcel:
-    raw = message.raw_amqp_message if isinstance(message, ServiceBusMessage) else message
-    properties = raw.application_properties or {}
-    check_reserved_names(properties)
-    if _size_bytes_max(raw, properties) > limit_bytes:
-        check_fits(encode_native(message), path, limit_bytes)
+def _parcel(message: SdkMessage) -> Parcel:
     return Parcel(native=message, encode=lambda: encode_native(message))
 
 
-def _checked(encoded: bytes, path: str, limit_bytes: int) -> Parcel:
-    check_reserved(encoded)
-    check_fits(encoded, path, limit_bytes)
-    return Parcel(encoded)
+# -- what a paired sender asks --------------------------------------------------------------------
+
+
+def _unpack(parcel: Parcel) -> list[bytes]:
+    if isinstance(parcel.native, ServiceBusMessageBatch):
+        return split_batch(parcel.native)
+    return [parcel.encoded]
+
+
+def _check(parcels: Sequence[Parcel], path: str, limit_bytes: int) -> None:
+    for parcel in parcels:
+        if isinstance(parcel.native, SdkMessage):
+            _check_native(parcel, parcel.native, path, limit_bytes)
+        else:
+            for encoded in _unpack(parcel):
+                check_reserved(encoded)
+                check_fits(encoded, path, limit_bytes)
+
+
+def _check_native(parcel: Parcel, message: SdkMessage, path: str, limit_bytes: int) -> None:
+    raw = message.raw_amqp_message if isinstance(message, ServiceBusMessage) else message
+    properties = raw.application_properties or {}
+    if properties:
+        check_reserved_names(properties)
+    if _size_bytes_max(raw, properties) > limit_bytes:
+        check_fits(parcel.encoded, path, limit_bytes)
+
+
+SDK_MESSAGES: Final = ParcelKind(_check, _unpack)
 
 
 def _size_bytes_max(raw: AmqpAnnotatedMessage, properties: Mapping[Any, Any]) -> float:
@@ -101,10 +114,8 @@ def _size_bytes_max(raw: AmqpAnnotatedMessage, properties: Mapping[Any, Any]) ->
     return size
 
 
-def _encoded_with_schedule(
-    message: ServiceBusMessage | AmqpAnnotatedMessage, at: datetime
-) -> bytes:
-    """The bytes of a copy that carries its time; the caller's object is as it was (P12)."""
+def _encoded_with_schedule(message: SdkMessage, at: datetime) -> bytes:
+    """The bytes of a copy that carries its time."""
     if isinstance(message, AmqpAnnotatedMessage):
         message = ServiceBusMessage(None, raw_amqp_message=message)
     annotations = message.raw_amqp_message.annotations

@@ -15,13 +15,12 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
 
-from twinbus.drivers.port import Driver
 from twinbus.errors import ConfigurationError
-from twinbus.pairing.drivers import DriverName
 from twinbus.pairing.environment import namespace_in, variables_of
 from twinbus.pairing.factory import MessagingFactory
-from twinbus.pairing.hub import Occurrence
+from twinbus.pairing.factory_options import DriverName
 from twinbus.pairing.manager import NamespaceManager
+from twinbus.pairing.occurrence import Occurrence
 from twinbus.pairing.options import (
     ONE_MINUTE,
     Interval,
@@ -37,8 +36,8 @@ class Pairing:
     """The secondary of a paired client. The fields mean what they mean in
     SendAvailabilityPairedNamespaceOptions."""
 
-    secondary: str | Driver | None = field(default=None, repr=False)
-    """Its connection string, or a driver such as an embedded namespace's."""
+    secondary: str | None = field(default=None, repr=False)
+    """Its connection string; that of an embedded namespace, too."""
     secondary_fully_qualified_namespace: str | None = None
     secondary_credential: Any = field(default=None, repr=False)
     """For a secondary by its host name: a credential of azure-identity."""
@@ -85,16 +84,14 @@ class Pairing:
             on_event=self.on_event,
         )
 
-    def _secondary(self) -> tuple[MessagingFactory, NamespaceManager | None]:
-        if isinstance(self.secondary, str):
+    def _secondary(self) -> tuple[MessagingFactory, NamespaceManager]:
+        if self.secondary is not None:
             return (
                 MessagingFactory.from_connection_string(
                     self.secondary, driver=self.secondary_driver
                 ),
                 NamespaceManager.from_connection_string(self.secondary),
             )
-        if self.secondary is not None:
-            return MessagingFactory.from_driver(self.secondary), None
         host = self.secondary_fully_qualified_namespace
         if host is None or self.secondary_credential is None:
             raise ConfigurationError(

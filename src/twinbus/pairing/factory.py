@@ -29,7 +29,7 @@ from twinbus.drivers.credentials import (
     credential_of,
 )
 from twinbus.drivers.management import ManagementClient, ManagementEndpoint
-from twinbus.drivers.port import Driver, NamespaceAddress, NextSession, ReceiveMode
+from twinbus.drivers.port import Driver, NamespaceAddress, NextSession, ReceiveMode, Sender
 from twinbus.entity_path import parse_entity_path
 from twinbus.errors import ConfigurationError
 from twinbus.pairing.clients import MessageSender, QueueClient, SubscriptionClient, TopicClient
@@ -201,9 +201,12 @@ class MessagingFactory:
         """Send to a queue or a topic."""
         return MessageSender(self.create_paired_sender(path, BROKERED))
 
-    def create_paired_sender(self, path: str, kind: ParcelKind = ENCODED) -> PairedSender:
-        """Send parcels: for who has messages of another library, as ``kind`` knows them."""
-        return self._office.sender(parse_entity_path(path), kind)
+    def create_paired_sender(
+        self, path: str, kind: ParcelKind = ENCODED, link: Sender | None = None
+    ) -> PairedSender:
+        """Send parcels: for who has messages of another library, as ``kind`` knows them, and
+        perhaps a link to the entity that was made with options of its own."""
+        return self._office.sender(parse_entity_path(path), kind, link)
 
     def create_message_receiver(
         self,

@@ -52,10 +52,10 @@ class Outcome:
 class Links:
     """The links of one sender: one home, and one to every backlog queue that it has used."""
 
-    def __init__(self, path: str, driver: Driver) -> None:
+    def __init__(self, path: str, driver: Driver, primary: Sender | None = None) -> None:
         self.path = path
         self._driver = driver
-        self._primary: Sender | None = None
+        self._primary = primary
         self._backlog: dict[str, Sender] = {}
         self._is_closed = False
 

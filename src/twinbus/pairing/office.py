@@ -11,7 +11,7 @@ import time
 from random import Random
 from typing import TYPE_CHECKING
 
-from twinbus.drivers.port import Driver
+from twinbus.drivers.port import Driver, Sender
 from twinbus.pairing.parcels import ParcelKind
 from twinbus.pairing.routing import Routing
 from twinbus.pairing.sending import PairedSender
@@ -39,10 +39,10 @@ class SendOffice:
         self._senders: set[PairedSender] = set()
         self._gate: asyncio.Event | None = None
 
-    def sender(self, path: str, kind: ParcelKind) -> PairedSender:
+    def sender(self, path: str, kind: ParcelKind, link: Sender | None = None) -> PairedSender:
         """A new sender with links of its own; ``path`` is canonical."""
         self.standing.check()
-        sender = PairedSender(path, self, kind)
+        sender = PairedSender(path, self, kind, link)
         self._senders.add(sender)
         return sender
 

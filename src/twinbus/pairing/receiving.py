@@ -21,7 +21,7 @@ from twinbus.message import BrokeredMessage
 from twinbus.pairing.standing import Standing
 from twinbus.service_errors import MessageLockLost
 
-__all__ = ["MessageReceiver", "receiver_path"]
+__all__ = ["Held", "MessageReceiver", "receiver_path"]
 
 T = TypeVar("T")
 
@@ -150,7 +150,7 @@ class MessageReceiver:
         verb: Callable[..., Coroutine[Any, Any, list[Delivered]]],
     ) -> None:
         held = message.held
-        if not isinstance(held, _Held) or held.receiver.path != self.path:
+        if not isinstance(held, Held) or held.receiver.path != self.path:
             raise ConfigurationError(
                 "this message was not received here, so it cannot be settled here",
                 hint="Settle it with the receiver that it came from, or with message.complete()",
@@ -168,7 +168,7 @@ class MessageReceiver:
         messages = []
         for delivered in found:
             message = decode_message(delivered)
-            message.held = _Held(self, delivered)
+            message.held = Held(self, delivered)
             messages.append(message)
         return messages
 
@@ -205,7 +205,7 @@ class MessageReceiver:
         await self.close()
 
 
-class _Held:
+class Held:
     """What a received message needs to settle itself."""
 
     __slots__ = ("delivered", "receiver")
@@ -213,6 +213,5 @@ class _Held:
     def __init__(self, receiver: MessageReceiver, delivered: Delivered) -> None:
         self.receiver, self.delivered = receiver, delivered
 
-    def settle(self, verb: str, message: BrokeredMessage, **reasons: str) -> Awaitable[None]:
-        settling: Awaitable[None] = getattr(self.receiver, verb)(message, **reasons)
-        return settling
+    def settle(self, verb: str, message: BrokeredMessage, **reasons: str) -> Any:
+        return getattr(self.receiver, verb)(message, **reasons)

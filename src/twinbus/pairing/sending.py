@@ -40,12 +40,18 @@ class PairedSender:
     with retries; afterwards the same object is a paired one (P1).
     """
 
-    def __init__(self, path: str, office: SendOffice, kind: ParcelKind = ENCODED) -> None:
+    def __init__(
+        self,
+        path: str,
+        office: SendOffice,
+        kind: ParcelKind = ENCODED,
+        link: Sender | None = None,
+    ) -> None:
         self.path = path
         """Canonical: the name that events, health and the backlog use."""
         self._office = office
         self._kind = kind
-        self._links = Links(path, office.driver)
+        self._links = Links(path, office.driver, link)
         self._seat = Seat()
         self._routing: Routing | None = None
         self._entity: Entity | None = None

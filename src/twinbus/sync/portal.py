@@ -56,9 +56,9 @@ class Portal:
             except StopAsyncIteration:
                 return
 
-    def post(self, action: Callable[[], object]) -> None:
-        """Run a function on the loop, soon, and forget it."""
-        self._running_loop().call_soon_threadsafe(action)
+    def run(self, action: Callable[[], T]) -> T:
+        """Call a function on the loop's thread, where the objects that it touches live."""
+        return self.call(_called(action))
 
     def _running_loop(self) -> asyncio.AbstractEventLoop:
         with self._lock:
@@ -110,6 +110,10 @@ class _Call(Generic[T]):
     def _cancel(self) -> None:
         if self._task is not None:
             self._task.cancel()
+
+
+async def _called(action: Callable[[], T]) -> T:
+    return action()
 
 
 async def _next(items: AsyncIterator[T]) -> T:

@@ -96,11 +96,14 @@ class ServiceBusDriver:
         host, _, port = client.fully_qualified_namespace.partition(":")
         return cls(client, NamespaceAddress(host.lower(), int(port or TLS_PORT)))
 
-    def sender(self, path: str) -> SdkSender:
+    def sender(self, path: str, **options: Any) -> SdkSender:
+        """``options`` are keywords of the SDK for this sender."""
         self._check_open()
         # A topic's sender is a queue's by another name.
         made = SdkSender(
-            path, lambda: self._client.get_queue_sender(path), forget=self._opened.discard
+            path,
+            lambda: self._client.get_queue_sender(path, **options),
+            forget=self._opened.discard,
         )
         self._opened.add(made)
         return made

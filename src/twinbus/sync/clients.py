@@ -1,0 +1,179 @@
+"""Senders and receivers that block: the async ones, through the portal.
+
+Rule 1: a class here holds its async twin and adds nothing but the way through the door; what a
+        method does is said there.
+Rule 2: tests/sync/test_facade.py keeps names and signatures equal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, Self
+
+from twinbus import aio
+from twinbus.message import BrokeredMessage
+from twinbus.pairing.receiving import Held
+from twinbus.sync.portal import PORTAL
+
+__all__ = ["MessageReceiver", "MessageSender", "QueueClient", "SubscriptionClient", "TopicClient"]
+
+
+class _Closes:
+    """``with`` for everything that has close()."""
+
+    def close(self) -> None:
+        """Let go of the links; may be called twice."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+
+class MessageSender(_Closes):
+    """Sends to one queue or topic; paired as soon as its factory is."""
+
+    def __init__(self, twin: aio.MessageSender) -> None:
+        self._sender = twin
+
+    @property
+    def path(self) -> str:
+        return self._sender.path
+
+    def send(self, message: BrokeredMessage, *, timeout: float | None = None) -> None:
+        """Return once the message is durable, at the entity or in its backlog."""
+        PORTAL.call(self._sender.send(message, timeout=timeout))
+
+    def send_batch(
+        self, messages: Iterable[BrokeredMessage], *, timeout: float | None = None
+    ) -> None:
+        """Send several at once: the primary takes all of them or none."""
+        PORTAL.call(self._sender.send_batch(messages, timeout=timeout))
+
+    def schedule_message(self, message: BrokeredMessage, *, timeout: float | None = None) -> int:
+        """Hand in a message that carries its time; a number, for cancelling."""
+        return PORTAL.call(self._sender.schedule_message(message, timeout=timeout))
+
+    def schedule_batch(
+        self, messages: Iterable[BrokeredMessage], *, timeout: float | None = None
+    ) -> list[int]:
+        """The same for several; a number for each."""
+        return PORTAL.call(self._sender.schedule_batch(messages, timeout=timeout))
+
+    def cancel_scheduled_message(
+        self, *sequence_numbers: int, timeout: float | None = None
+    ) -> None:
+        """Take scheduled messages back, as long as that is possible."""
+        PORTAL.call(self._sender.cancel_scheduled_message(*sequence_numbers, timeout=timeout))
+
+    def close(self) -> None:
+        PORTAL.call(self._sender.close())
+
+
+class TopicClient(MessageSender):
+    """Sends to one topic."""
+
+
+class MessageReceiver(_Closes):
+    """Receives from one queue, subscription or dead-letter queue."""
+
+    def __init__(self, twin: aio.MessageReceiver) -> None:
+        self._receiver = twin
+
+    @property
+    def path(self) -> str:
+        return self._receiver.path
+
+    @property
+    def session_id(self) -> str | None:
+        """The session that is held, once the first receive has got one."""
+        return self._receiver.session_id
+
+    def receive(self, *, max_wait_time: float | None = None) -> BrokeredMessage | None:
+        """One message, or None when there was none for ``max_wait_time`` seconds."""
+        message = PORTAL.call(self._receiver.receive(max_wait_time=max_wait_time))
+        return None if message is None else _blocking(message)
+
+    def receive_batch(
+        self, max_message_count: int, *, max_wait_time: float | None = None
+    ) -> list[BrokeredMessage]:
+        """Up to so many: returns as soon as some are there, or empty after the wait."""
+        found = PORTAL.call(
+            self._receiver.receive_batch(max_message_count, max_wait_time=max_wait_time)
+        )
+        return [_blocking(message) for message in found]
+
+    def receive_deferred(self, sequence_numbers: Sequence[int]) -> list[BrokeredMessage]:
+        """Messages that were set aside, by their numbers."""
+        found = PORTAL.call(self._receiver.receive_deferred(sequence_numbers))
+        return [_blocking(message) for message in found]
+
+    def peek(
+        self, max_message_count: int = 1, *, from_sequence_number: int = 1
+    ) -> list[BrokeredMessage]:
+        """Look without taking; such messages cannot be settled."""
+        return PORTAL.call(
+            self._receiver.peek(max_message_count, from_sequence_number=from_sequence_number)
+        )
+
+    def __iter__(self) -> Iterator[BrokeredMessage]:
+        """Messages as they come, until the receiver is closed."""
+        for message in PORTAL.iterate(self._receiver.__aiter__()):
+            yield _blocking(message)
+
+    def complete(self, message: BrokeredMessage) -> None:
+        """It is done: the service forgets it."""
+        PORTAL.call(self._receiver.complete(message))
+
+    def abandon(self, message: BrokeredMessage) -> None:
+        """Give it back at once; its delivery count grows."""
+        PORTAL.call(self._receiver.abandon(message))
+
+    def defer(self, message: BrokeredMessage) -> None:
+        """Set it aside; receive_deferred() gets it by its number."""
+        PORTAL.call(self._receiver.defer(message))
+
+    def dead_letter(
+        self, message: BrokeredMessage, *, reason: str = "", description: str = ""
+    ) -> None:
+        """Move it to the dead-letter queue, with a reason."""
+        PORTAL.call(self._receiver.dead_letter(message, reason=reason, description=description))
+
+    def renew_lock(self, message: BrokeredMessage) -> None:
+        """Lock it for as long again."""
+        PORTAL.call(self._receiver.renew_lock(message))
+
+    def close(self) -> None:
+        PORTAL.call(self._receiver.close())
+
+
+class SubscriptionClient(MessageReceiver):
+    """Receives from one subscription."""
+
+
+class QueueClient(MessageSender, MessageReceiver):
+    """Sends to one queue and receives from it."""
+
+    def __init__(self, twin: aio.QueueClient) -> None:
+        MessageSender.__init__(self, twin.sender)
+        MessageReceiver.__init__(self, twin.receiver)
+
+    def close(self) -> None:
+        MessageSender.close(self)
+        MessageReceiver.close(self)
+
+
+class _BlockingHeld(Held):
+    """Lets a received message settle itself without an ``await``."""
+
+    __slots__ = ()
+
+    def settle(self, verb: str, message: BrokeredMessage, **reasons: str) -> Any:
+        return PORTAL.call(getattr(self.receiver, verb)(message, **reasons))
+
+
+def _blocking(message: BrokeredMessage) -> BrokeredMessage:
+    if isinstance(message.held, Held):
+        message.held = _BlockingHeld(message.held.receiver, message.held.delivered)
+    return message

@@ -1,0 +1,231 @@
+"""MessagingFactory that blocks: the async one, through the portal; and the options of a pair.
+
+Rule 1: what a method does is said in ``twinbus.aio``.
+Rule 2: callbacks (``on_event``) run on the loop's thread: they are quick, and call nothing here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, fields
+from typing import Self, Unpack
+
+from twinbus import aio
+from twinbus.drivers.credentials import Credential, IdentityCredential
+from twinbus.drivers.port import Driver, NamespaceAddress, NextSession, ReceiveMode
+from twinbus.errors import ConfigurationError
+from twinbus.pairing.environment import Role
+from twinbus.pairing.factory_options import FactoryOptions
+from twinbus.pairing.health import EntityHealth
+from twinbus.pairing.hub import Listener
+from twinbus.pairing.occurrence import Occurrence
+from twinbus.pairing.watch import QueueBacklog
+from twinbus.sync.clients import (
+    MessageReceiver,
+    MessageSender,
+    QueueClient,
+    SubscriptionClient,
+    TopicClient,
+)
+from twinbus.sync.manager import NamespaceManager
+from twinbus.sync.portal import PORTAL
+
+__all__ = ["MessagingFactory", "SendAvailabilityPairedNamespaceOptions"]
+
+
+class MessagingFactory:
+    """Everything an application uses of one namespace, alone or paired."""
+
+    twin: aio.MessagingFactory
+    """The factory on the loop."""
+
+    def __init__(
+        self,
+        fully_qualified_namespace: str,
+        credential: Credential | IdentityCredential,
+        **options: Unpack[FactoryOptions],
+    ) -> None:
+        self.twin = aio.MessagingFactory(fully_qualified_namespace, credential, **options)
+
+    @classmethod
+    def of(cls, twin: aio.MessagingFactory) -> Self:
+        """The sync face of a factory that lives on the same loop, such as a paired client's."""
+        made = cls.__new__(cls)
+        made.twin = twin
+        return made
+
+    @classmethod
+    def from_connection_string(
+        cls, connection_string: str, **options: Unpack[FactoryOptions]
+    ) -> Self:
+        """A factory with the key or the signature of a connection string."""
+        return cls.of(aio.MessagingFactory.from_connection_string(connection_string, **options))
+
+    @classmethod
+    def from_environment(
+        cls,
+        environment: Mapping[str, str] | None = None,
+        *,
+        role: Role = "primary",
+        credential: Credential | IdentityCredential | None = None,
+        **options: Unpack[FactoryOptions],
+    ) -> Self:
+        """A factory for what the environment names."""
+        return cls.of(
+            aio.MessagingFactory.from_environment(
+                environment, role=role, credential=credential, **options
+            )
+        )
+
+    @classmethod
+    def from_driver(cls, port: Driver, /, **options: Unpack[FactoryOptions]) -> Self:
+        """A factory over a driver that was made elsewhere."""
+        return cls.of(aio.MessagingFactory.from_driver(port, **options))
+
+    @property
+    def address(self) -> NamespaceAddress:
+        return self.twin.address
+
+    # -- clients ------------------------------------------------------------------------------
+
+    def create_queue_client(
+        self, path: str, *, receive_mode: ReceiveMode = ReceiveMode.PEEK_LOCK, prefetch: int = 0
+    ) -> QueueClient:
+        """Send to a queue and receive from it."""
+        return QueueClient(
+            self.twin.create_queue_client(path, receive_mode=receive_mode, prefetch=prefetch)
+        )
+
+    def create_topic_client(self, path: str) -> TopicClient:
+        """Send to a topic."""
+        return TopicClient(self.twin.create_topic_client(path))
+
+    def create_subscription_client(
+        self,
+        topic_path: str,
+        name: str,
+        *,
+        receive_mode: ReceiveMode = ReceiveMode.PEEK_LOCK,
+        prefetch: int = 0,
+        session: str | NextSession | None = None,
+    ) -> SubscriptionClient:
+        """Receive from a subscription of a topic."""
+        return SubscriptionClient(
+            self.twin.create_subscription_client(
+                topic_path, name, receive_mode=receive_mode, prefetch=prefetch, session=session
+            )
+        )
+
+    def create_message_sender(self, path: str) -> MessageSender:
+        """Send to a queue or a topic."""
+        return MessageSender(self.twin.create_message_sender(path))
+
+    def create_message_receiver(
+        self,
+        path: str,
+        *,
+        receive_mode: ReceiveMode = ReceiveMode.PEEK_LOCK,
+        prefetch: int = 0,
+        session: str | NextSession | None = None,
+    ) -> MessageReceiver:
+        """Receive from a queue, a subscription or a dead-letter queue."""
+        return MessageReceiver(
+            self.twin.create_message_receiver(
+                path, receive_mode=receive_mode, prefetch=prefetch, session=session
+            )
+        )
+
+    # -- pairing ------------------------------------------------------------------------------
+
+    @property
+    def is_paired(self) -> bool:
+        return self.twin.is_paired
+
+    @property
+    def is_secondary(self) -> bool:
+        return self.twin.is_secondary
+
+    def pair_namespace(self, options: SendAvailabilityPairedNamespaceOptions) -> None:
+        """Pair this namespace, as the primary, with the secondary of the options."""
+        if not isinstance(options, SendAvailabilityPairedNamespaceOptions):
+            raise ConfigurationError(
+                f"a {type(options).__name__} does not say how to pair",
+                hint="Give twinbus.SendAvailabilityPairedNamespaceOptions; twinbus.aio has its own",
+            )
+        twins = options.twins()
+        PORTAL.call(self.twin.pair_namespace(twins))
+        options.found_queues(twins.backlog_queue_count)
+
+    def health(self, path: str) -> EntityHealth:
+        """What is known about one queue or topic."""
+        return PORTAL.run(lambda: self.twin.health(path))
+
+    def failovers(self) -> list[EntityHealth]:
+        """All entities that this factory has used, the diverted ones first."""
+        return PORTAL.run(self.twin.failovers)
+
+    def backlog(self) -> list[QueueBacklog]:
+        """What every backlog queue holds."""
+        return PORTAL.call(self.twin.backlog())
+
+    def force_failover(self, path: str) -> None:
+        """Divert a path, or all of them (``"*"``), although nothing failed."""
+        PORTAL.run(lambda: self.twin.force_failover(path))
+
+    def mark_path_healthy(self, path: str) -> None:
+        """Send to the primary again, whatever was known about a path (or ``"*"``)."""
+        PORTAL.run(lambda: self.twin.mark_path_healthy(path))
+
+    def hold(self, path: str) -> None:
+        """Keep a path (or ``"*"``) where it is, until it is marked healthy or forced over."""
+        PORTAL.run(lambda: self.twin.hold(path))
+
+    def events(self) -> Iterator[Occurrence]:
+        """All events from now on; the iteration waits for the next one."""
+        return PORTAL.iterate(PORTAL.run(self.twin.events))
+
+    def on_event(self, listener: Listener) -> Callable[[], None]:
+        """Call ``listener`` with every event, on the loop's thread; returns how to stop that."""
+        stop = PORTAL.run(lambda: self.twin.on_event(listener))
+        return lambda: PORTAL.run(stop)
+
+    # -- end ----------------------------------------------------------------------------------
+
+    @property
+    def is_open(self) -> bool:
+        return self.twin.is_open
+
+    @property
+    def fault(self) -> str | None:
+        """Why this factory was given up, if it was."""
+        return self.twin.fault
+
+    def close(self) -> None:
+        """Wait for the sends under way, then let go of everything."""
+        PORTAL.call(self.twin.close())
+
+    def __enter__(self) -> Self:
+        PORTAL.call(self.twin.__aenter__())
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return repr(self.twin)
+
+
+@dataclass(frozen=True, eq=False)
+class SendAvailabilityPairedNamespaceOptions(aio.SendAvailabilityPairedNamespaceOptions):
+    """The options of ``twinbus.aio``, with a manager and a factory of this module."""
+
+    secondary_namespace_manager: NamespaceManager | None  # type: ignore[assignment]
+    messaging_factory: MessagingFactory  # type: ignore[assignment]
+
+    def twins(self) -> aio.SendAvailabilityPairedNamespaceOptions:
+        """The same for the loop."""
+        manager, factory = self.secondary_namespace_manager, self.messaging_factory
+        values = {each.name: getattr(self, each.name) for each in fields(self)}
+        values["secondary_namespace_manager"] = None if manager is None else manager.twin
+        values["messaging_factory"] = factory.twin
+        return aio.SendAvailabilityPairedNamespaceOptions(**values)

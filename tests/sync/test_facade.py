@@ -1,0 +1,74 @@
+"""The sync names are those of twinbus.aio, with the same signatures; there is one behaviour."""
+
+from __future__ import annotations
+
+import inspect
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+import twinbus
+import twinbus.aio
+import twinbus.sync
+
+# What is for those who build on a factory rather than use it, and what belongs to a loop.
+NOT_FOR_BLOCKERS = {"create_paired_sender", "driver", "routing", "known_path", "give_up"}
+ASYNC_ONLY = {"__aenter__", "__aexit__", "__aiter__", "__anext__"}
+
+CLASSES = [
+    "MessageReceiver",
+    "MessageSender",
+    "MessagingFactory",
+    "NamespaceManager",
+    "QueueClient",
+    "SubscriptionClient",
+    "TopicClient",
+]
+
+
+def public(kind: type) -> list[str]:
+    return [name for name in dir(kind) if not name.startswith("_") and name not in NOT_FOR_BLOCKERS]
+
+
+MEMBERS = [(name, member) for name in CLASSES for member in public(getattr(twinbus.aio, name))]
+
+
+def parameters(function: Any) -> list[tuple[str, Any, Any]]:
+    signature = inspect.signature(function)
+    return [(each.name, each.kind, each.default) for each in signature.parameters.values()]
+
+
+@pytest.mark.parametrize(("kind", "member"), MEMBERS)
+def test_a_sync_member_has_the_signature_of_its_twin(kind: str, member: str) -> None:
+    theirs = inspect.getattr_static(getattr(twinbus.aio, kind), member)
+    ours = inspect.getattr_static(getattr(twinbus, kind), member)
+    if isinstance(theirs, property):
+        assert isinstance(ours, property)
+        return
+    assert not inspect.iscoroutinefunction(getattr(twinbus, kind).__dict__.get(member))
+    sync = getattr(getattr(twinbus, kind), member)
+    twin = getattr(getattr(twinbus.aio, kind), member)
+    if (kind, member) == ("MessagingFactory", "pair_namespace"):
+        assert [each[0] for each in parameters(sync)] == ["self", "options"]
+        return
+    assert parameters(sync) == parameters(twin)
+
+
+def test_both_packages_have_the_same_names() -> None:
+    assert set(twinbus.sync.__all__) <= set(twinbus.aio.__all__)
+    assert set(twinbus.__all__) - {"__version__"} == set(twinbus.sync.__all__)
+    for name in twinbus.sync.__all__:
+        assert getattr(twinbus, name) is getattr(twinbus.sync, name)
+
+
+def test_importing_the_package_loads_none_of_it() -> None:
+    code = "import sys, twinbus; print([m for m in sys.modules if m.startswith('twinbus.')])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_an_unknown_name_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="no attribute 'MesagingFactory'"):
+        twinbus.MesagingFactory  # noqa: B018

@@ -86,6 +86,10 @@ class MessagingFactory:
     def address(self) -> NamespaceAddress:
         return self.twin.address
 
+    def namespace_name(self) -> str | None:
+        """What the namespace calls itself, if it can be asked."""
+        return PORTAL.call(self.twin.namespace_name())
+
     # -- clients ------------------------------------------------------------------------------
 
     def create_queue_client(

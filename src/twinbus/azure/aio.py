@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any, Self
 from azure.servicebus import ServiceBusMessageBatch
 from azure.servicebus.aio import ServiceBusClient
 
+from twinbus.azure.credentials import token_source
 from twinbus.azure.engine import Engine
 from twinbus.azure.failures import in_words_of_the_sdk
 from twinbus.azure.messages import parcels_of, scheduled_parcels
@@ -70,8 +71,10 @@ class PairedServiceBusClient(ServiceBusClient):
         inside = {name: value for name, value in kwargs.items() if name != "entity_name"}
         self._engine = Engine(
             ServiceBusClient(fully_qualified_namespace, credential, retry_total=0, **inside),
+            token_source(credential),
             pairing or Pairing.from_environment(os.environ, credential),
             retry,
+            uses_tls=kwargs.get("use_tls", True),
         )
 
     @property

@@ -11,16 +11,19 @@ Rule 2: pairing happens once, with the first ``async with`` or the first send; e
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from typing import Any, Literal, TypedDict
 
 from azure.servicebus.aio import ServiceBusClient
 
 from twinbus.azure.messages import SDK_MESSAGES
 from twinbus.azure.pairing_settings import Pairing
-from twinbus.connection_string import TLS_PORT
+from twinbus.connection_string import namespace_at
+from twinbus.drivers.credentials import Credential
+from twinbus.drivers.management import ManagementClient, ManagementEndpoint
 from twinbus.drivers.port import NamespaceAddress, Sender
 from twinbus.drivers.servicebus import ServiceBusDriver
-from twinbus.pairing.factory import MessagingFactory
+from twinbus.pairing.factory import NAME_TIMEOUT_S, MessagingFactory
 from twinbus.pairing.sending import PairedSender
 
 
@@ -36,13 +39,24 @@ class RetryOptions(TypedDict):
 class Engine:
     """One primary, one secondary."""
 
-    def __init__(self, client: ServiceBusClient, pairing: Pairing, retry: RetryOptions) -> None:
-        host, _, port = client.fully_qualified_namespace.partition(":")
-        self._driver = ServiceBusDriver(
-            client, NamespaceAddress(host.lower(), int(port or TLS_PORT))
+    def __init__(
+        self,
+        client: ServiceBusClient,
+        credential: Credential,
+        pairing: Pairing,
+        retry: RetryOptions,
+        *,
+        uses_tls: bool,
+    ) -> None:
+        place = replace(
+            namespace_at(client.fully_qualified_namespace), use_development_emulator=not uses_tls
         )
+        self._driver = ServiceBusDriver(client, NamespaceAddress(place.host, place.effective_port))
         self.factory = MessagingFactory.from_driver(
-            self._driver, operation_timeout=pairing.operation_timeout, **retry
+            self._driver,
+            ManagementClient(ManagementEndpoint.of(place), credential, timeout_s=NAME_TIMEOUT_S),
+            operation_timeout=pairing.operation_timeout,
+            **retry,
         )
         self._pairing = pairing
         self._secondary: MessagingFactory | None = None

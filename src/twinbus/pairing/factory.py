@@ -123,11 +123,18 @@ class MessagingFactory:
         )
 
     @classmethod
-    def from_driver(cls, port: Driver, /, **options: Unpack[FactoryOptions]) -> Self:
+    def from_driver(
+        cls,
+        port: Driver,
+        /,
+        management: ManagementClient | None = None,
+        **options: Unpack[FactoryOptions],
+    ) -> Self:
         """A factory over a driver that was made elsewhere, such as an embedded namespace's; it
-        is closed with the factory."""
+        is closed with the factory. ``management`` can be asked for the namespace's name."""
         made = cls.__new__(cls)
         made._bind(port, options)
+        made._asked = management
         return made
 
     def _bind(self, driver: Driver, options: FactoryOptions) -> None:

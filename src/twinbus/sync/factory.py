@@ -12,6 +12,7 @@ from typing import Self, Unpack
 
 from twinbus import aio
 from twinbus.drivers.credentials import Credential, IdentityCredential
+from twinbus.drivers.management import ManagementClient
 from twinbus.drivers.port import Driver, NamespaceAddress, NextSession, ReceiveMode
 from twinbus.errors import ConfigurationError
 from twinbus.pairing.environment import Role
@@ -78,9 +79,15 @@ class MessagingFactory:
         )
 
     @classmethod
-    def from_driver(cls, port: Driver, /, **options: Unpack[FactoryOptions]) -> Self:
+    def from_driver(
+        cls,
+        port: Driver,
+        /,
+        management: ManagementClient | None = None,
+        **options: Unpack[FactoryOptions],
+    ) -> Self:
         """A factory over a driver that was made elsewhere."""
-        return cls.of(aio.MessagingFactory.from_driver(port, **options))
+        return cls.of(aio.MessagingFactory.from_driver(port, management, **options))
 
     @property
     def address(self) -> NamespaceAddress:

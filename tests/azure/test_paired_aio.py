@@ -1,0 +1,249 @@
+"""The async drop-in, over a broker whose primary namespace goes away."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from azure.servicebus import ServiceBusMessage
+from azure.servicebus.aio import ServiceBusClient
+from azure.servicebus.amqp import AmqpAnnotatedMessage, AmqpMessageBodyType
+from azure.servicebus.exceptions import (
+    MessageSizeExceededError,
+    MessagingEntityNotFoundError,
+    ServiceBusError,
+)
+
+from tests.azure.conftest import MakePairing
+from twinbus.azure.aio import PairedServiceBusClient
+from twinbus.errors import ConfigurationError
+from twinbus.service_errors import CancelImpossible, ReservedProperty
+from twinbus.testing import Bus, BusPair
+
+BACKLOG = [f"home/x-servicebus-transfer/{index}" for index in range(2)]
+
+
+def waiting(pair: BusPair) -> int:
+    """Messages in all backlog queues."""
+    return sum(pair.secondary.machine(path).active_count for path in BACKLOG)
+
+
+async def received(bus: Bus, queue: str, count: int) -> list[str]:
+    """The bodies of so many messages, through the stock client."""
+    async with (
+        ServiceBusClient.from_connection_string(bus.connection_string) as client,
+        client.get_queue_receiver(queue) as receiver,
+    ):
+        found: list[str] = []
+        while len(found) < count:
+            messages = await receiver.receive_messages(count, max_wait_time=10)
+            assert messages, f"only {found}"
+            for message in messages:
+                found.append(str(message))
+                await receiver.complete_message(message)
+        return sorted(found)
+
+
+def paired(pair: BusPair, pairing: MakePairing, **chosen: object) -> PairedServiceBusClient:
+    client = PairedServiceBusClient.from_connection_string(
+        pair.primary.connection_string, pairing=pairing(**chosen), retry_total=0
+    )
+    assert isinstance(client, PairedServiceBusClient)
+    return client
+
+
+async def test_everything_that_the_sdk_sends_is_sent(
+    servicebus_pair: BusPair, pairing: MakePairing
+) -> None:
+    """P0: messages, lists, batches, mappings and raw messages go to a healthy primary."""
+    orders = servicebus_pair.primary.queue("orders")
+    async with (
+        paired(servicebus_pair, pairing) as client,
+        client.get_queue_sender(orders) as sender,
+    ):
+        await sender.send_messages(ServiceBusMessage("single"))
+        await sender.send_messages([ServiceBusMessage("list 1"), ServiceBusMessage("list 2")])
+        await sender.send_messages({"body": "mapping"})
+        await sender.send_messages(AmqpAnnotatedMessage(data_body=b"raw"))
+        batch = await sender.create_message_batch()
+        batch.add_message(ServiceBusMessage("batch 1"))
+        batch.add_message(ServiceBusMessage("batch 2"))
+        await sender.send_messages(batch)
+        await sender.send_messages([])
+    wanted = ["batch 1", "batch 2", "list 1", "list 2", "mapping", "raw", "single"]
+    assert await received(servicebus_pair.primary, orders, len(wanted)) == wanted
+
+
+async def test_sends_go_on_while_the_primary_is_away_and_come_home_with_it(
+    servicebus_pair: BusPair, pairing: MakePairing
+) -> None:
+    """P8, P10, P11: no send fails, the messages wait in the backlog, and a ping restores."""
+    orders = servicebus_pair.primary.queue("orders")
+    async with paired(servicebus_pair, pairing) as client:
+        sender = client.get_queue_sender(orders)
+        with servicebus_pair.primary.outage("refused"):
+            await sender.send_messages(ServiceBusMessage("single"))
+            await sender.send_messages([ServiceBusMessage("list 1"), ServiceBusMessage("list 2")])
+            batch = await sender.create_message_batch()
+            batch.add_message(ServiceBusMessage("batch"))
+            await sender.send_messages(batch)
+            assert client.messaging_factory.health(orders).is_diverted
+        assert waiting(servicebus_pair) == 4
+        async with asyncio.timeout(20):
+            while client.messaging_factory.health(orders).is_diverted:
+                await asyncio.sleep(0.05)
+        await sender.send_messages(ServiceBusMessage("home again"))
+    assert await received(servicebus_pair.primary, orders, 1) == ["home again"]
+
+
+async def test_a_process_that_starts_during_the_outage_can_send(
+    servicebus_pair: BusPair, pairing: MakePairing
+) -> None:
+    """P17: pairing, a sender's ``async with``, a batch and a send, with the primary away."""
+    orders = servicebus_pair.primary.queue("orders")
+    with servicebus_pair.primary.outage("refused"):
+        async with (
+            paired(servicebus_pair, pairing) as client,
+            client.get_queue_sender(orders) as sender,
+        ):
+            batch = await sender.create_message_batch()
+            batch.add_message(ServiceBusMessage("early"))
+            await sender.send_messages(batch)
+    assert waiting(servicebus_pair) == 1
+
+
+async def test_many_tasks_may_share_a_sender(
+    servicebus_pair: BusPair, pairing: MakePairing
+) -> None:
+    orders = servicebus_pair.primary.queue("orders")
+    async with paired(servicebus_pair, pairing) as client:
+        sender = client.get_queue_sender(orders)
+        await asyncio.gather(
+            *(sender.send_messages(ServiceBusMessage(f"{number:02}")) for number in range(40))
+        )
+    assert await received(servicebus_pair.primary, orders, 40) == [f"{n:02}" for n in range(40)]
+
+
+async def test_errors_are_the_sdks_own(servicebus_pair: BusPair, pairing: MakePairing) -> None:
+    """P0: an application's except clauses go on working."""
+    async with paired(servicebus_pair, pairing) as client:
+        sender = client.get_queue_sender("nowhere")
+        with pytest.raises(MessagingEntityNotFoundError):
+            await sender.send_messages(ServiceBusMessage("lost?"))
+        with pytest.raises(TypeError, match="Only AmqpAnnotatedMessage"):
+            await sender.send_messages("text")  # type: ignore[arg-type]
+        with pytest.raises(ValueError, match="greater than 0"):
+            await sender.send_messages(ServiceBusMessage("x"), timeout=0)
+        with pytest.warns(UserWarning, match="Unsupported keyword args"):
+            await sender.send_messages([], nonsense=1)
+        await sender.close()
+        with pytest.raises(ValueError, match="already been shutdown"):
+            await sender.send_messages(ServiceBusMessage("x"))
+
+
+async def test_what_no_backlog_queue_would_take_is_refused_in_every_state(
+    servicebus_pair: BusPair, pairing: MakePairing
+) -> None:
+    """P12, P13: reserved names and sizes, healthy or not."""
+    orders = servicebus_pair.primary.queue("orders")
+    reserved = ServiceBusMessage("x", application_properties={"x-ms-path": "elsewhere"})
+    large = ServiceBusMessage(b"x" * (262_144 - 75))
+    valued = AmqpAnnotatedMessage(value_body="x" * (262_144 - 20))
+    assert valued.body_type is AmqpMessageBodyType.VALUE
+    async with paired(servicebus_pair, pairing) as client:
+        sender = client.get_queue_sender(orders)
+
+        async def check() -> None:
+            with pytest.raises(ReservedProperty, match="x-ms-path"):
+                await sender.send_messages(reserved)
+            for message in (large, valued):
+                with pytest.raises(MessageSizeExceededError, match="262144"):
+                    await sender.send_messages(message)
+
+        await check()
+        with servicebus_pair.primary.outage("refused"):
+            await sender.send_messages(ServiceBusMessage("small"))
+            await check()
+
+
+async def test_scheduling_and_cancelling_in_both_states(
+    servicebus_pair: BusPair, pairing: MakePairing
+) -> None:
+    """P12: a schedule travels with its message; what went to the backlog cannot be cancelled."""
+    orders = servicebus_pair.primary.queue("orders")
+    at = datetime.now(UTC) + timedelta(hours=1)
+    message = ServiceBusMessage("later")
+    async with paired(servicebus_pair, pairing, ping_primary_interval=60) as client:
+        sender = client.get_queue_sender(orders)
+        numbers = await sender.schedule_messages([message, ServiceBusMessage("too")], at)
+        assert message.scheduled_enqueue_time_utc is None
+        assert orders.scheduled_message_count == 2
+        await sender.cancel_scheduled_messages(numbers)
+        assert orders.scheduled_message_count == 0
+
+        with servicebus_pair.primary.outage("refused"):
+            diverted = await sender.schedule_messages(message, at)
+            with pytest.raises(ServiceBusError) as caught:
+                await sender.cancel_scheduled_messages(numbers)
+            assert isinstance(caught.value.__cause__, CancelImpossible)
+        assert all(number < 0 for number in diverted)
+        with pytest.raises(ServiceBusError) as caught:
+            await sender.cancel_scheduled_messages(diverted)
+        assert isinstance(caught.value.__cause__, CancelImpossible)
+        assert waiting(servicebus_pair) == 1
+
+
+async def test_one_changed_line_is_enough_when_the_environment_knows_the_secondary(
+    servicebus_pair: BusPair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    orders = servicebus_pair.primary.queue("orders")
+    text = servicebus_pair.secondary.connection_string
+    monkeypatch.setenv("SERVICEBUS_SECONDARY_CONNECTION_STRING", text)
+    async with PairedServiceBusClient.from_connection_string(
+        servicebus_pair.primary.connection_string
+    ) as client:
+        async with client.get_queue_sender(orders) as sender:
+            await sender.send_messages(ServiceBusMessage("hello"))
+        async with client.get_queue_receiver(orders) as receiver:
+            (message,) = await receiver.receive_messages(max_wait_time=10)
+            assert str(message) == "hello"
+            await receiver.complete_message(message)
+
+
+def test_a_client_without_a_secondary_says_what_is_missing(
+    servicebus_pair: BusPair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("CONNECTION_STRING", "CONNECTION_STR", "FULLY_QUALIFIED_NAMESPACE"):
+        monkeypatch.delenv(f"SERVICEBUS_SECONDARY_{name}", raising=False)
+        monkeypatch.delenv(f"SERVICEBUS_{name}_SECONDARY", raising=False)
+    with pytest.raises(ConfigurationError, match="SERVICEBUS_SECONDARY_CONNECTION_STRING"):
+        PairedServiceBusClient.from_connection_string(servicebus_pair.primary.connection_string)
+
+
+async def test_bodies_and_properties_survive_the_detour_unchanged(
+    servicebus_pair: BusPair, pairing: MakePairing
+) -> None:
+    """P12: the caller's object is as it was, and the copy carries its destination."""
+    orders = servicebus_pair.primary.queue("orders")
+    message = ServiceBusMessage(
+        "text", session_id=None, time_to_live=timedelta(minutes=5), subject="s",
+        application_properties={"n": 1, "t": "x", "b": 2.5},
+    )  # fmt: skip
+    before = str(message.raw_amqp_message), dict(message.application_properties or {})
+    async with paired(servicebus_pair, pairing) as client:
+        sender = client.get_queue_sender(orders)
+        with servicebus_pair.primary.outage("refused"):
+            await sender.send_messages(message)
+    assert (str(message.raw_amqp_message), dict(message.application_properties or {})) == before
+    async with ServiceBusClient.from_connection_string(
+        servicebus_pair.secondary.connection_string
+    ) as stock:
+        (found,) = [
+            each
+            for path in BACKLOG
+            for each in await stock.get_queue_receiver(path).peek_messages(1)
+        ]
+        assert found.application_properties is not None
+        assert found.application_properties[b"x-ms-path"] == b"orders"
+        assert found.application_properties[b"x-ms-timetolive"] == 300_000

@@ -1,0 +1,82 @@
+"""A pair without an event loop: the whole way, over a broker with faults."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+import twinbus
+from twinbus.errors import ConfigurationError
+from twinbus.service_errors import FactoryClosed
+from twinbus.testing import BusPair
+
+
+def test_a_program_without_a_loop_keeps_sending(servicebus_pair: BusPair) -> None:
+    """P1, P8, P16: pair, send at home, send away, look, receive and settle."""
+    orders = servicebus_pair.primary.queue("orders")
+    text = servicebus_pair.secondary.connection_string
+    primary_text = servicebus_pair.primary.connection_string
+    told: list[str] = []
+    with (
+        twinbus.MessagingFactory.from_connection_string(primary_text, retry_total=0) as primary,
+        twinbus.MessagingFactory.from_connection_string(text, driver="amqp") as secondary,
+        twinbus.NamespaceManager.from_connection_string(text) as manager,
+    ):
+        options = twinbus.SendAvailabilityPairedNamespaceOptions(
+            manager, secondary, backlog_queue_count=3, failover_interval=0
+        )
+        primary.pair_namespace(options)
+        stop = primary.on_event(lambda occurrence: told.append(occurrence.name))
+        assert options.backlog_queue_count == 3
+        assert [queue.path for queue in manager.get_queues()] == [
+            f"{servicebus_pair.primary.name}/x-servicebus-transfer/{index}" for index in range(3)
+        ]
+
+        client = primary.create_queue_client(orders)
+        client.send(twinbus.BrokeredMessage(b"home"))
+        with servicebus_pair.primary.outage("refused"):
+            client.send_batch([twinbus.BrokeredMessage(b"away"), twinbus.BrokeredMessage(b"too")])
+            assert primary.health(orders).is_diverted
+            assert sum(queue.messages or 0 for queue in primary.backlog()) == 2
+        primary.mark_path_healthy(orders)
+        assert not primary.health(orders).is_diverted
+        stop()
+        assert {"diverted", "restored"} <= set(told)
+
+        message = client.receive(max_wait_time=10)
+        assert message is not None and message.body == b"home"
+        message.complete()
+        assert client.receive(max_wait_time=0.2) is None
+    with pytest.raises(FactoryClosed):
+        client.send(twinbus.BrokeredMessage(b"late"))
+
+
+def test_options_of_the_async_names_are_told_apart(servicebus_pair: BusPair) -> None:
+    text = servicebus_pair.primary.connection_string
+    with (
+        twinbus.MessagingFactory.from_connection_string(text) as primary,
+        pytest.raises(ConfigurationError, match=r"twinbus\.aio has its own"),
+    ):
+        primary.pair_namespace(object())  # type: ignore[arg-type]
+
+
+def test_events_can_be_iterated_over(servicebus_pair: BusPair) -> None:
+    """P16: live events for a thread that waits for them."""
+    servicebus_pair.primary.queue("orders")
+    text = servicebus_pair.secondary.connection_string
+    with (
+        twinbus.MessagingFactory.from_connection_string(
+            servicebus_pair.primary.connection_string
+        ) as primary,
+        twinbus.MessagingFactory.from_connection_string(text) as secondary,
+    ):
+        manager = twinbus.NamespaceManager.from_connection_string(text)
+        primary.pair_namespace(
+            twinbus.SendAvailabilityPairedNamespaceOptions(manager, secondary, 1)
+        )
+        events = primary.events()
+        primary.force_failover("orders")
+        began_s = time.monotonic()
+        assert next(events).name == "diverted"
+        assert time.monotonic() - began_s < 20

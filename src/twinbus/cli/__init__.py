@@ -13,6 +13,7 @@ import typer
 from twinbus import __version__
 from twinbus.cli.emptying import queue_app, reset
 from twinbus.cli.fault import fault_app
+from twinbus.cli.preflight import preflight
 from twinbus.cli.serve import serve
 from twinbus.cli.syphon import syphon
 from twinbus.errors import TwinbusError
@@ -47,6 +48,7 @@ def _common(
 
 app.command()(serve)
 app.command()(reset)
+app.command()(preflight)
 app.command()(syphon)
 app.add_typer(queue_app)
 app.add_typer(fault_app)

@@ -1,0 +1,108 @@
+"""``twinbus preflight`` as it is typed."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from tests.support.access import connection_string_with
+from twinbus.broker.access.claims import Claim
+from twinbus.cli import app
+from twinbus.cli.preflight import EXIT_NOT_READY
+from twinbus.connection_string import parse_connection_string
+from twinbus.errors import TwinbusError
+from twinbus.testing.bus import BusPair
+
+
+@pytest.fixture(autouse=True)
+def no_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in list(os.environ):
+        if name.startswith("SERVICEBUS_"):
+            monkeypatch.delenv(name)
+
+
+def run(*arguments: str, **environment: str) -> Result:
+    return CliRunner().invoke(app, ["preflight", *arguments], env={**environment, "COLUMNS": "200"})
+
+
+def environment_of(pair: BusPair, **changes: str) -> dict[str, str]:
+    return {
+        "SERVICEBUS_CONNECTION_STRING": pair.primary.connection_string,
+        "SERVICEBUS_SECONDARY_CONNECTION_STRING": pair.secondary.connection_string,
+        **changes,
+    }
+
+
+def test_a_pair_that_is_ready_ends_with_0(servicebus_pair: BusPair) -> None:
+    servicebus_pair.primary.queue("orders")
+    result = run("--output", "json", **environment_of(servicebus_pair))
+    assert result.exit_code == 0, result.output
+    report: dict[str, Any] = json.loads(result.output)
+    assert report["ready"] is True
+    assert {finding["check"] for finding in report["findings"]} >= {
+        "amqp", "management", "same-place", "clock", "primary-name", "entities", "pings",
+        "backlog-queues", "duplicate-window",
+    }  # fmt: skip
+
+
+def test_a_pair_that_is_not_ready_says_what_to_fix(servicebus_pair: BusPair) -> None:
+    """P5: say which claim is missing where."""
+    sender = connection_string_with(servicebus_pair.secondary, Claim.SEND)
+    result = run(**environment_of(servicebus_pair, SERVICEBUS_SECONDARY_CONNECTION_STRING=sender))
+    assert result.exit_code == EXIT_NOT_READY
+    assert "not ready: 1 problem" in result.output
+    assert "claim Manage" in result.output and "Create them" in result.output
+
+
+def test_no_secret_is_shown(servicebus_pair: BusPair) -> None:
+    environment = environment_of(servicebus_pair)
+    keys = [parse_connection_string(text).shared_access_key or "" for text in environment.values()]
+    with servicebus_pair.primary.outage("refused"):
+        for output in ("table", "json"):
+            shown = run("--output", output, "--timeout", "5s", **environment).output
+            assert shown and not any(key in shown for key in keys)
+
+
+def test_connection_strings_may_be_given_as_options(servicebus_pair: BusPair) -> None:
+    same = servicebus_pair.primary.connection_string
+    result = run("--primary", same, "--secondary", same, "--no-ping", "--output", "json")
+    assert result.exit_code == EXIT_NOT_READY
+    problems = [f for f in json.loads(result.output)["findings"] if f["severity"] == "problem"]
+    assert [finding["check"] for finding in problems] == ["same-place"]
+
+
+def test_as_a_program_of_its_own(servicebus_pair: BusPair) -> None:
+    """The whole way: a process, its environment, its exit code."""
+    servicebus_pair.primary.queue("orders")
+    done = subprocess.run(
+        [sys.executable, "-m", "twinbus", "preflight", "--entity", "orders", "--rate", "10"],
+        env={**os.environ, **environment_of(servicebus_pair), "COLUMNS": "200"},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "ready: 0 problems" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ([], "does not name the primary"),
+        (["--output", "yaml"], "--output cannot be 'yaml'"),
+        (["--expected-outage", "soon"], "is not a time"),
+        (["--expected-outage", "0s"], "above 0"),
+        (["--primary", "nonsense"], "connection string"),
+    ],
+)
+def test_what_cannot_be_checked_is_one_sentence(arguments: list[str], words: str) -> None:
+    """The program shows the error's text and ends with 1."""
+    error = run(*arguments).exception
+    assert isinstance(error, TwinbusError)
+    assert words in str(error)

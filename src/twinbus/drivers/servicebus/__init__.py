@@ -4,6 +4,7 @@ driver.py        ServiceBusDriver: one namespace, made from a connection string 
 sender.py        the port's Sender
 receiver.py      the port's Receiver
 line.py          one object of the SDK with its connection: what only its inside can tell
+watch.py         a time limit that holds for the SDK
 sealed.py        messages as bytes in and out of the SDK's own classes
 translation.py   the table from the SDK's errors to ours
 

@@ -18,7 +18,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine
 from functools import partial
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, TypeAlias
 
 from azure.servicebus._pyamqp.constants import ConnectionState, LinkState
 
@@ -33,41 +33,13 @@ IDLE_S: Final = 1.0
 # for 0.4 s; one that does not answer is left alone.
 CLOSE_S: Final = 3.0
 
-# The SDK can swallow the one cancellation that a time limit sends (until Python 3.12). What is
-# still running so long after it has its connection taken away.
-GUARD_S: Final = 0.1
-
 # Positions in a transfer frame of the SDK.
 _MORE: Final = 5
 _PAYLOAD: Final = 11
 
 
-class in_time:
-    """A time limit that holds for the SDK: TimeoutError when it has passed."""
-
-    __slots__ = ("_guard", "_limit", "_until_s")
-
-    def __init__(self, seconds: float, drop: Callable[[], None]) -> None:
-        loop = asyncio.get_running_loop()
-        self._until_s = loop.time() + seconds
-        self._limit = asyncio.timeout_at(self._until_s)
-        self._guard = loop.call_at(self._until_s + GUARD_S, drop)
-
-    async def __aenter__(self) -> None:
-        await self._limit.__aenter__()
-
-    async def __aexit__(self, kind: Any, error: Any, traceback: Any) -> None:
-        self._guard.cancel()
-        await self._limit.__aexit__(kind, error, traceback)
-        if error is not None and asyncio.get_running_loop().time() > self._until_s + GUARD_S:
-            raise TimeoutError from error
-
-
-class Mark(NamedTuple):
-    """How far a sending link had come."""
-
-    link: Any
-    delivery_count: int
+Mark: TypeAlias = tuple[Any, int]
+"""How far a sending link had come: the link, and what it had sent."""
 
 
 class Line:
@@ -92,15 +64,24 @@ class Line:
         """Make sure that there is a link."""
         await self.sdk.__aenter__()
 
+    def is_quiet(self, now_s: float) -> bool:
+        """Whether there is nothing to look at: the short way of look(), for each message (P0)."""
+        idle_s, self._used_s = now_s - self._used_s, now_s
+        handler = self.sdk._handler
+        return (
+            idle_s < IDLE_S
+            and handler is not None
+            and not _has_input(handler._connection)
+            and not _is_gone(handler)
+        )
+
     async def look(self) -> bool:
         """Take in what came while nobody listened; whether the line can still be used."""
+        # One turn of the loop for what has arrived in the meantime.
+        await asyncio.sleep(0)
         handler = self.sdk._handler
         if not self.sdk._running or handler is None:
             return not self.is_dropped
-        now_s = asyncio.get_running_loop().time()
-        if now_s - self._used_s > IDLE_S:
-            await asyncio.sleep(0)
-        self._used_s = now_s
         connection = handler._connection
         while _has_input(connection) and connection._error is None:
             await self._unbroken(connection.listen(wait=FRAME_S))
@@ -168,16 +149,24 @@ class SendingLine(Line):
         """Where the link is now; None when there is no link yet."""
         handler = self.sdk._handler
         link = None if handler is None else handler._link
-        return None if link is None else Mark(link, link.delivery_count)
+        return None if link is None else (link, link.delivery_count)
 
     def has_sent_since(self, mark: Mark | None) -> bool:
         """Whether a whole message has left since then."""
         link = getattr(self._known_handler(), "_link", None)
         if link is None:
             return False
-        if mark is not None and mark.link is link:
-            return bool(link.delivery_count != mark.delivery_count)
+        if mark is not None and mark[0] is link:
+            return bool(link.delivery_count != mark[1])
         return bool(link.delivery_count != link.initial_delivery_count)
+
+    def has_asked_since(self, mark: Mark | None) -> bool:
+        """Whether a request to ``$management`` may have left: there has been a link."""
+        return getattr(self._known_handler(), "_link", None) is not None
+
+    def has_only_opened(self, mark: Mark | None) -> bool:
+        """Nothing leaves while a link is opened."""
+        return False
 
     @property
     def message_bytes_max(self) -> int:
@@ -285,7 +274,7 @@ def _has_input(connection: Any) -> bool:
     reader = getattr(connection._transport, "reader", None)
     if reader is None:
         return False
-    return bool(reader._buffer) or reader.at_eof() or reader.exception() is not None
+    return bool(reader._buffer or reader._eof or reader._exception)
 
 
 def _is_gone(handler: Any) -> bool:
@@ -296,8 +285,12 @@ def _is_gone(handler: Any) -> bool:
         or link is None
         or link._error is not None
         or link.state is not LinkState.ATTACHED
-        or any(each._mgmt_error is not None for each in handler._mgmt_links.values())
+        or (bool(handler._mgmt_links) and _has_lost_management(handler))
     )
+
+
+def _has_lost_management(handler: Any) -> bool:
+    return any(each._mgmt_error is not None for each in handler._mgmt_links.values())
 
 
 def _stop_keep_alive(handler: Any) -> None:

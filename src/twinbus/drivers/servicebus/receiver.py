@@ -18,8 +18,9 @@ from azure.servicebus import ServiceBusReceivedMessage
 
 from twinbus.core.parcel import Delivered
 from twinbus.drivers.port import NEXT_SESSION, NextSession
-from twinbus.drivers.servicebus.line import ReceivingLine, encoded_of, in_time
+from twinbus.drivers.servicebus.line import ReceivingLine, encoded_of
 from twinbus.drivers.servicebus.translation import closed, translated
+from twinbus.drivers.servicebus.watch import Watch
 from twinbus.service_errors import (
     CommunicationError,
     LinkDetached,
@@ -61,6 +62,7 @@ class SdkReceiver:
         self._opening: asyncio.Future[ReceivingLine] | None = None
         self._receiving = asyncio.Lock()
         self._settling = asyncio.Lock()
+        self._watch = Watch(self._let_go)
         self._calls: set[asyncio.Future[Any]] = set()
         self._is_closed = False
 
@@ -256,15 +258,20 @@ class SdkReceiver:
     async def _carried_out(
         self, operation: Callable[[Any], Awaitable[T]], doing: str, timeout_s: float
     ) -> T:
+        until_s = asyncio.get_running_loop().time() + timeout_s
         try:
-            async with in_time(timeout_s, self._let_go), self._settling:
-                line = await self._open(doing, session_wait_s=timeout_s)
-                try:
-                    return await operation(line.sdk)
-                except Exception as error:
-                    raise self._failed(error, line, doing) from error
+            async with asyncio.timeout_at(until_s):
+                await self._settling.acquire()
+            try:
+                with self._watch.until(until_s):
+                    line = await self._open(doing, session_wait_s=timeout_s)
+                    try:
+                        return await operation(line.sdk)
+                    except Exception as error:
+                        raise self._failed(error, line, doing) from error
+            finally:
+                self._settling.release()
         except TimeoutError as error:
-            self._let_go()
             raise OperationTimeout(
                 f"{doing} {self.path!r} had no answer within {timeout_s:g} s", path=self.path
             ) from error
@@ -291,14 +298,17 @@ class SdkReceiver:
         is_next = self._session is NEXT_SESSION
         wait_s = max(session_wait_s, SESSION_WAIT_S_MIN) if is_next else None
         line = ReceivingLine(self._make(wait_s), prefetch=self._prefetch)
+        watch = Watch(line.drop)
         try:
-            async with in_time(OPEN_S + (wait_s or 0.0), line.drop):
+            with watch.until(asyncio.get_running_loop().time() + OPEN_S + (wait_s or 0.0)):
                 await line.open()
         except BaseException as error:
             line.drop()
             if not isinstance(error, Exception):
                 raise
             raise translated(error, doing=doing, path=self.path) from error
+        finally:
+            watch.stop()
         if line.sdk.session is not None:
             self.session_id = line.sdk.session.session_id
         self._line = line
@@ -321,6 +331,7 @@ class SdkReceiver:
     async def close(self) -> None:
         self._is_closed = True
         self._forget(self)
+        self._watch.stop()
         line, self._line = self._line, None
         if line is not None:
             await line.close()

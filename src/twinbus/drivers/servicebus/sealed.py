@@ -32,6 +32,9 @@ from twinbus.amqp.sections import property_field, scan_message
 
 NativeMessage = ServiceBusMessage | AmqpAnnotatedMessage
 
+# A tuple: isinstance() takes twice as long with a union, and asks for each message (P0).
+_NATIVE: Final = (ServiceBusMessage, AmqpAnnotatedMessage, ServiceBusMessageBatch)
+
 PARTITION_KEY: Final = "x-opt-partition-key"
 
 # Where a batch of the SDK, a list in the order of a message's sections, keeps its data sections.
@@ -48,7 +51,7 @@ class _Label(NamedTuple):
 
 def is_native(message: object) -> bool:
     """Whether the SDK takes it as it is: a message or a batch of its own."""
-    return isinstance(message, NativeMessage | ServiceBusMessageBatch)
+    return isinstance(message, _NATIVE)
 
 
 def encode_native(message: NativeMessage) -> bytes:

@@ -14,14 +14,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 from azure.servicebus import ServiceBusMessageBatch
 from azure.servicebus.exceptions import OperationTimeoutError
 
 from twinbus.core.parcel import Parcel
 from twinbus.drivers.port import LinkFacts
-from twinbus.drivers.servicebus.line import SendingLine, in_time
+from twinbus.drivers.servicebus.line import Mark, SendingLine
 from twinbus.drivers.servicebus.sealed import (
     encode_native,
     is_native,
@@ -30,6 +30,7 @@ from twinbus.drivers.servicebus.sealed import (
     split_batch,
 )
 from twinbus.drivers.servicebus.translation import closed, condition_of, translated
+from twinbus.drivers.servicebus.watch import Watch
 from twinbus.service_errors import (
     CommunicationError,
     LinkDetached,
@@ -39,6 +40,22 @@ from twinbus.service_errors import (
 )
 
 T = TypeVar("T")
+
+_LOSSES: Final = (CommunicationError, LinkDetached)
+
+
+class _Work(NamedTuple):
+    """What a call is about: for its errors, and for what may be tried again."""
+
+    doing: str
+    has_left: Callable[[SendingLine, Mark | None], bool]
+    """Whether the service may have seen it."""
+
+
+_SENDING: Final = _Work("sending to", SendingLine.has_sent_since)
+_SCHEDULING: Final = _Work("scheduling in", SendingLine.has_asked_since)
+_CANCELLING: Final = _Work("cancelling in", SendingLine.has_asked_since)
+_OPENING: Final = _Work("opening", SendingLine.has_only_opened)
 
 
 class SdkSender:
@@ -52,6 +69,8 @@ class SdkSender:
         self._forget = forget
         self._line: SendingLine | None = None
         self._turn = asyncio.Lock()
+        self._waiting_count = 0
+        self._watch = Watch(self._let_go)
         self._is_closed = False
 
     async def send(self, parcels: Sequence[Parcel], *, timeout_s: float) -> None:
@@ -59,11 +78,12 @@ class SdkSender:
             return
         outgoing = self._outgoing(parcels)
 
-        async def send(line: SendingLine) -> None:
-            await line.sdk.send_messages(outgoing, timeout=timeout_s)
+        def send(line: SendingLine) -> Awaitable[None]:
+            sending: Awaitable[None] = line.sdk.send_messages(outgoing, timeout=timeout_s)
+            return sending
 
         try:
-            await self._call(send, "sending to", timeout_s=timeout_s)
+            await self._call(send, _SENDING, timeout_s)
         except CommunicationError as error:
             _check_encodable(parcels, error)
             raise
@@ -74,16 +94,16 @@ class SdkSender:
         messages = [each for parcel in parcels for each in _encoded(parcel)]
         return await self._call(
             lambda line: schedule(line.sdk, messages, timeout_s=timeout_s),
-            "scheduling in",
-            timeout_s=timeout_s,
+            _SCHEDULING,
+            timeout_s,
         )
 
     async def cancel_scheduled(self, sequence_numbers: Sequence[int], *, timeout_s: float) -> None:
         numbers = list(sequence_numbers)
         await self._call(
             lambda line: line.sdk.cancel_scheduled_messages(numbers, timeout=timeout_s),
-            "cancelling in",
-            timeout_s=timeout_s,
+            _CANCELLING,
+            timeout_s,
         )
 
     async def attach(self, *, timeout_s: float) -> LinkFacts:
@@ -91,20 +111,21 @@ class SdkSender:
             await line.open()
             return LinkFacts(message_bytes_max=line.message_bytes_max)
 
-        return await self._call(attach, "opening", timeout_s=timeout_s)
+        return await self._call(attach, _OPENING, timeout_s)
 
     async def close(self) -> None:
         self._is_closed = True
         self._forget(self)
+        self._watch.stop()
         line, self._line = self._line, None
         if line is not None:
             await line.close()
 
     def _outgoing(self, parcels: Sequence[Parcel]) -> Any:
         """What the SDK is handed: its own messages if they are all that, else a batch of bytes."""
+        if len(parcels) == 1 and is_native(parcels[0].native):
+            return parcels[0].native
         natives = [parcel.native for parcel in parcels]
-        if len(natives) == 1 and is_native(natives[0]):
-            return natives[0]
         if all(map(_is_single, natives)):
             return natives
         try:
@@ -115,25 +136,40 @@ class SdkSender:
     # -- one call ---------------------------------------------------------------------------
 
     async def _call(
-        self, operation: Callable[[SendingLine], Awaitable[T]], doing: str, *, timeout_s: float
+        self, operation: Callable[[SendingLine], Awaitable[T]], work: _Work, timeout_s: float
     ) -> T:
+        until_s = asyncio.get_running_loop().time() + timeout_s
         try:
-            async with in_time(timeout_s, self._let_go), self._turn:
-                if self._line is not None and not await self._line.look():
-                    self._let_go()
-                was_open = self._line is not None and self._line.is_open
-                try:
-                    return await self._attempt(operation, doing)
-                except (CommunicationError, LinkDetached) as error:
-                    if not was_open or error.is_ambiguous:
-                        raise
-                return await self._attempt(operation, doing)
+            await self._take_turn(until_s)
+            try:
+                with self._watch.until(until_s):
+                    return await self._once_more(operation, work, until_s - timeout_s)
+            finally:
+                self._turn.release()
         except TimeoutError as error:
             raise OperationTimeout(
-                f"{doing} {self.path!r} had no answer within {timeout_s:g} s", path=self.path
+                f"{work.doing} {self.path!r} had no answer within {timeout_s:g} s", path=self.path
             ) from error
 
-    async def _attempt(self, operation: Callable[[SendingLine], Awaitable[T]], doing: str) -> T:
+    async def _take_turn(self, until_s: float) -> None:
+        # The limit costs more than the lock, and who is alone does not wait.
+        self._waiting_count += 1
+        try:
+            if self._waiting_count == 1 and not self._turn.locked():
+                await self._turn.acquire()
+                return
+            async with asyncio.timeout_at(until_s):
+                await self._turn.acquire()
+        finally:
+            self._waiting_count -= 1
+
+    async def _once_more(
+        self, operation: Callable[[SendingLine], Awaitable[T]], work: _Work, now_s: float
+    ) -> T:
+        """An attempt, and one more if the link was gone before anything left on it."""
+        line = self._line
+        if line is not None and not line.is_quiet(now_s) and not await line.look():
+            self._let_go()
         line = self._line_in_use()
         mark = line.mark()
         try:
@@ -142,19 +178,27 @@ class SdkSender:
             self._let_go()
             raise
         except Exception as error:
-            was_sent = line.has_sent_since(mark)
-            failure = translated(
-                error,
-                doing=doing,
-                path=self.path,
-                was_sent=was_sent,
-                link_error=line.link_error,
-            )
-            if isinstance(failure, LinkDetached):
-                failure.is_ambiguous = was_sent
-            if _is_unsettled(error, line):
-                self._let_go()
-            raise failure from error
+            failure = self._failed(error, line, mark, work)
+            if mark is None or failure.is_ambiguous or not isinstance(failure, _LOSSES):
+                raise failure from error
+        return await self._once_more(operation, work, now_s)
+
+    def _failed(
+        self, error: Exception, line: SendingLine, mark: Mark | None, work: _Work
+    ) -> ServiceError:
+        was_sent = work.has_left(line, mark)
+        failure = translated(
+            error,
+            doing=work.doing,
+            path=self.path,
+            was_sent=was_sent,
+            link_error=line.link_error,
+        )
+        if isinstance(failure, LinkDetached):
+            failure.is_ambiguous = was_sent
+        if isinstance(failure, _LOSSES) or _is_unsettled(error, line):
+            self._let_go()
+        return failure
 
     def _line_in_use(self) -> SendingLine:
         if self._is_closed:

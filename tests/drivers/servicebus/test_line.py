@@ -1,0 +1,78 @@
+"""What the driver uses of the SDK's inside, by name: a new version without it fails here, loudly.
+
+The tests beside this one show that it still means the same.
+"""
+
+from __future__ import annotations
+
+from importlib.metadata import version
+from typing import Any
+
+from azure.servicebus import ServiceBusMessage
+from azure.servicebus._pyamqp.constants import ConnectionState, LinkState
+
+from twinbus.core.parcel import Parcel
+from twinbus.drivers.servicebus import ServiceBusDriver
+
+TIMEOUT_S = 20.0
+
+HANDLER = "_connection _link _link_credit _mgmt_links _keep_alive_thread _shutdown"
+LINK = (
+    "_error state flow current_link_credit delivery_count initial_delivery_count "
+    "remote_max_message_size"
+)
+INSIDE = {
+    "sender": "_handler _running _close_handler _max_message_size_on_link "
+    "_mgmt_request_response_with_retry __aenter__",
+    "sender._handler": HANDLER,
+    "sender._handler._link": LINK,
+    "sender._handler._connection": "_error state listen _transport",
+    "sender._handler._connection._transport": "reader writer close",
+    "sender._handler._connection._transport.reader": "_buffer _eof _exception",
+    "receiver": "_handler _running _close_handler _receive_context session "
+    "_build_received_message _mgmt_request_response_with_retry",
+    "receiver._handler": f"{HANDLER} _received_messages client_ready_async",
+    "receiver._handler._link": f"{LINK} _incoming_transfer _received_payload _first_frame",
+}
+
+
+def missing(roots: dict[str, Any]) -> list[str]:
+    found = []
+    for path, names in INSIDE.items():
+        root, *rest = path.split(".")
+        inside = roots[root]
+        for name in rest:
+            inside = getattr(inside, name)
+        found += [f"{path}.{name}" for name in names.split() if not hasattr(inside, name)]
+    return found
+
+
+async def test_the_inside_of_the_sdk_is_as_we_know_it(driver: ServiceBusDriver, queue: str) -> None:
+    """M10: names, and the two states that a line in use is in."""
+    sender, receiver = driver.sender(queue), driver.receiver(queue)
+    await sender.send([Parcel(native=ServiceBusMessage("x"))], timeout_s=TIMEOUT_S)
+    assert len(await receiver.receive(1, wait_s=TIMEOUT_S)) == 1
+    assert sender._line is not None and receiver._line is not None
+    roots = {"sender": sender._line.sdk, "receiver": receiver._line.sdk}
+    told = f"azure-servicebus {version('azure-servicebus')} has changed: {missing(roots)}"
+    assert missing(roots) == [], told
+    for sdk in roots.values():
+        assert sdk._handler._connection.state is ConnectionState.OPENED
+        assert sdk._handler._link.state is LinkState.ATTACHED
+
+
+async def test_nothing_is_left_behind_by_a_line_that_was_dropped(
+    driver: ServiceBusDriver, queue: str
+) -> None:
+    """L2: neither its keep-alive nor its socket."""
+    sender = driver.sender(queue)
+    await sender.attach(timeout_s=TIMEOUT_S)
+    line = sender._line
+    assert line is not None
+    handler = line.sdk._handler
+    keep_alive, writer = handler._keep_alive_thread, handler._connection._transport.writer
+    line.drop()
+    line.drop()
+    assert writer.transport.is_closing() and line.is_dropped and not line.is_open
+    assert keep_alive.cancelling()
+    await sender.attach(timeout_s=TIMEOUT_S)

@@ -7,6 +7,7 @@ namespace.held["orders"]                                 what it has taken, as b
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Sequence
 
 from twinbus.core.parcel import Delivered, Parcel
@@ -140,7 +141,12 @@ class FakeReceiver(_Link):
         await self._namespace.reach(self.path, timeout_s)
         held = self._namespace.messages(self.path)[:count_max]
         return [
-            Delivered(path=self.path, encoded=encoded, sequence_number=index, enqueued_at_ms=0)
+            Delivered(
+                path=self.path,
+                encoded=encoded,
+                sequence_number=index,
+                enqueued_at_ms=int(time.time() * 1000),
+            )
             for index, encoded in enumerate(held, from_sequence)
         ]
 

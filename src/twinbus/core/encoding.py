@@ -284,6 +284,7 @@ def _decoded(delivered: Delivered) -> BrokeredMessage:
     message.delivery_count = delivered.delivery_count
     message.lock_token = UUID(bytes_le=delivered.lock_token) if delivered.lock_token else None
     message.dead_letter_source = _text(annotations.get(b"x-opt-deadletter-source"))
+    message.held = None
     return message
 
 

@@ -168,7 +168,8 @@ class MessageReceiver:
         messages = []
         for delivered in found:
             message = decode_message(delivered)
-            message.held = Held(self, delivered)
+            if delivered.lock_token:
+                message.held = Held(self, delivered)
             messages.append(message)
         return messages
 

@@ -1,0 +1,224 @@
+"""What happens in a pair is told: live, to callbacks, in the log, and in the journal on disk."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from tests.pairing.conftest import FakePair, OpenFakePair, eventually
+from twinbus.aio import BrokeredMessage, MessagingFactory
+from twinbus.core.events import Diverted, RestoreDelayed, Suspected
+from twinbus.errors import ConfigurationError
+from twinbus.pairing.hub import EVENTS_WAITING_MAX, EventHub
+from twinbus.pairing.journal import Journal, read_journal
+from twinbus.pairing.occurrence import Occurrence
+from twinbus.service_errors import CommunicationError
+
+
+async def outage(pair: FakePair) -> None:
+    """One diversion and its end."""
+    pair.home.answer_once("orders", CommunicationError("gone", was_sent=False))
+    await pair.primary.create_message_sender("orders").send(BrokeredMessage(b"one"))
+    await pair.until_told("restored")
+
+
+OUTAGE = ["suspected", "diverted", "ping-sent", "restored"]
+
+
+async def test_events_can_be_read_live(fake_pair: FakePair) -> None:
+    """P16: every transition is one typed event, with a reason and the calendar's time."""
+    stream = fake_pair.primary.events()
+    await outage(fake_pair)
+    seen = [await asyncio.wait_for(anext(stream), 5) for _ in OUTAGE]
+    assert [each.name for each in seen] == OUTAGE
+    diverted = seen[1]
+    assert isinstance(diverted.event, Diverted) and "gone" in diverted.event.reason
+    assert abs(diverted.at - datetime.now(UTC)) < timedelta(minutes=1)
+    assert diverted.primary == "contoso.example:5671"
+    assert diverted.secondary == "fabrikam.example:5671"
+
+
+async def test_a_stream_ends_with_its_factory(fake_pair: FakePair) -> None:
+    """P16: after what has arrived; and a stream that is opened later is empty."""
+    stream = fake_pair.primary.events()
+    reading = asyncio.create_task(_all_of(stream))
+    await outage(fake_pair)
+    await fake_pair.primary.close()
+    assert await asyncio.wait_for(reading, 5) == [*OUTAGE, "closed"]
+    assert await _all_of(fake_pair.primary.events()) == []
+
+
+async def _all_of(stream: object) -> list[str]:
+    return [each.name async for each in stream]  # type: ignore[attr-defined]
+
+
+async def test_a_slow_reader_loses_the_oldest_and_knows_it() -> None:
+    """P16: bounded, so that a forgotten reader costs no memory."""
+    hub = EventHub("contoso")
+    stream = hub.stream()
+    for index in range(EVENTS_WAITING_MAX + 7):
+        hub.publish([Suspected("orders", float(index))])
+    assert stream.dropped == 7
+    assert (await anext(stream)).event == Suspected("orders", 7.0)
+    stream.close()
+    hub.publish([Suspected("orders", 1.0)])
+    assert len([each async for each in stream]) == EVENTS_WAITING_MAX - 1
+
+
+async def test_callbacks_are_told_and_their_errors_stop_nothing(
+    open_fake_pair: OpenFakePair,
+) -> None:
+    """P16: from the options or from on_event(); a send never fails for a listener."""
+    told: list[str] = []
+
+    def broken(occurrence: Occurrence) -> None:
+        raise RuntimeError("a mistake of the application")
+
+    pair = await open_fake_pair(on_event=lambda each: told.append(each.name))
+    pair.primary.on_event(broken)
+    more: list[str] = []
+    stop = pair.primary.on_event(lambda each: more.append(each.name))
+    await outage(pair)
+    stop()
+    stop()
+    pair.primary.force_failover("orders")
+    assert told == [*OUTAGE, "diverted"]
+    assert more == OUTAGE
+
+
+async def test_the_log_warns_of_trouble_and_tells_its_end(
+    fake_pair: FakePair, caplog: pytest.LogCaptureFixture
+) -> None:
+    """P16: under the logger ``twinbus``."""
+    with caplog.at_level(logging.INFO, logger="twinbus"):
+        await outage(fake_pair)
+    levels = {
+        record.getMessage().split()[1].rstrip(":"): record.levelno
+        for record in caplog.records
+        if record.name == "twinbus.pairing" and "contoso.example" in record.getMessage()
+    }
+    assert levels["diverted"] == logging.WARNING
+    assert levels["restored"] == logging.INFO
+    assert "ping-sent" not in levels
+
+
+# --- the journal -------------------------------------------------------------------------------
+
+
+async def test_the_journal_holds_every_event_as_a_line(
+    open_fake_pair: OpenFakePair, tmp_path: Path
+) -> None:
+    """P16: readable by people, by programs, and by read_journal()."""
+    path = tmp_path / "failover.jsonl"
+    pair = await open_fake_pair(journal=path)
+    await outage(pair)
+    await pair.primary.close()
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    assert [line["event"] for line in lines] == [*OUTAGE, "closed"]
+    assert lines[1]["path"] == "orders" and "gone" in lines[1]["reason"]
+    assert [each.name for each in read_journal(path)] == [*OUTAGE, "closed"]
+    assert all(each.at.tzinfo is not None for each in read_journal(path))
+
+
+def occurrence(index: int = 0) -> Occurrence:
+    return Occurrence(Suspected("orders", 0.0, f"ünï {index}\n"), datetime.now(UTC), "contoso")
+
+
+def test_a_journal_goes_on_where_an_earlier_process_left_it(tmp_path: Path) -> None:
+    """P16: append-only; a line that was torn by a crash costs itself and no other."""
+    path = tmp_path / "journal.jsonl"
+    for _ in range(2):
+        journal = Journal(path)
+        journal.append(occurrence())
+        journal.close()
+        journal.close()
+    with path.open("ab") as file:
+        file.write(b'{"event": "diverted", "at": "2026-01-01T0')
+    journal = Journal(path)
+    journal.append(occurrence())
+    journal.close()
+    assert [each.name for each in read_journal(path)] == ["suspected"] * 3
+    assert len(path.read_bytes().splitlines()) == 4
+
+
+def test_foreign_lines_are_left_out(tmp_path: Path) -> None:
+    """P16: a reader is never stopped by what somebody wrote into the file."""
+    path = tmp_path / "journal.jsonl"
+    path.write_bytes(b'\xff\xfe\n[]\n{}\nnull\n"x"\n{"event": 1, "at": "never"}\n\n')
+    assert list(read_journal(path)) == []
+
+
+async def test_a_journal_that_cannot_be_written_is_refused_when_the_pair_is_made(
+    open_fake_pair: OpenFakePair, tmp_path: Path
+) -> None:
+    """P1: an error of the options leaves both factories usable."""
+    pair = await open_fake_pair(is_paired=False, journal=tmp_path / "missing" / "journal")
+    with pytest.raises(ConfigurationError, match="journal"):
+        await pair.primary.pair_namespace(pair.options)
+    assert not pair.primary.is_paired
+    await pair.primary.create_message_sender("orders").send(BrokeredMessage(b"one"))
+
+
+async def test_a_disk_that_fails_costs_lines_and_no_sends(
+    open_fake_pair: OpenFakePair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """P16: Rule 1 of the journal."""
+
+    def full(file: int, content: bytes) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("twinbus.pairing.journal._write_fully", full)
+    pair = await open_fake_pair(journal=tmp_path / "journal")
+    await outage(pair)
+    await pair.primary.create_message_sender("orders").send(BrokeredMessage(b"two"))
+
+
+def test_lines_that_the_disk_does_not_take_are_counted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """P16: what is missing is known."""
+    monkeypatch.setattr("twinbus.pairing.journal.LINES_WAITING_MAX", 3)
+
+    def stuck(journal: Journal) -> None:
+        journal._lines.get()
+
+    monkeypatch.setattr(Journal, "_write", stuck)
+    journal = Journal(tmp_path / "journal")
+    for index in range(6):
+        journal.append(occurrence(index))
+    journal._thread.join(5)
+    assert 2 <= journal.lines_dropped <= 3
+
+
+# --- how they are told -------------------------------------------------------------------------
+
+
+def test_every_moment_leaves_as_utc() -> None:
+    """P16: the core's clock means nothing to a reader."""
+    told = Occurrence(RestoreDelayed("orders", 1.0, 2.0), datetime.now(UTC), "contoso").facts()
+    assert "at_s" not in told and "until_s" not in told
+    assert datetime.fromisoformat(told["until"]).tzinfo is not None
+
+
+def test_an_event_reads_as_a_sentence_would() -> None:
+    """P16: the name an operator would say, and the facts."""
+    assert str(occurrence(3)).startswith("suspected: path=orders, reason=")
+
+
+async def test_a_secret_is_in_no_text(tmp_path: Path) -> None:
+    """P16: neither repr, nor error, nor event holds a key."""
+    key = "c2VjcmV0LXNlY3JldC1zZWNyZXQ="
+    text = f"Endpoint=sb://localhost:1;SharedAccessKeyName=k;SharedAccessKey={key}"
+    text += ";UseDevelopmentEmulator=true"
+    factory = MessagingFactory.from_connection_string(text, driver="amqp", retry_total=0)
+    with pytest.raises(CommunicationError) as caught:
+        await factory.create_message_sender("orders").send(BrokeredMessage(b""), timeout=5)
+    told = f"{factory!r} {vars(factory)!r} {caught.value} {caught.value!r} {factory.failovers()}"
+    assert key not in told
+    await factory.close()
+    await eventually(lambda: not factory.is_open)

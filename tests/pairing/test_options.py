@@ -92,3 +92,10 @@ def test_options_do_not_change() -> None:
     """P2: only pairing sets the number of queues that it found."""
     with pytest.raises(AttributeError):
         options().failover_interval = timedelta()  # type: ignore[misc]
+
+
+def test_a_slip_in_an_option_of_a_factory_is_told() -> None:
+    text = "Endpoint=sb://h;SharedAccessKeyName=root;SharedAccessKey=a2V5"
+    slip: Any = {"retry_count": 5}
+    with pytest.raises(TypeError, match="retry_count"):
+        MessagingFactory.from_connection_string(text, driver="amqp", **slip)

@@ -14,6 +14,7 @@ Rule 3: after close() or a fault every call ends with FactoryClosed or FactoryFa
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import Final, Self, TypeVar, Unpack
@@ -31,11 +32,12 @@ from twinbus.drivers.credentials import (
 from twinbus.drivers.management import ManagementClient, ManagementEndpoint
 from twinbus.drivers.port import Driver, NamespaceAddress, NextSession, ReceiveMode, Sender
 from twinbus.entity_path import parse_entity_path
-from twinbus.errors import ConfigurationError
+from twinbus.errors import ConfigurationError, ConnectionStringError
 from twinbus.pairing.clients import MessageSender, QueueClient, SubscriptionClient, TopicClient
 from twinbus.pairing.environment import Role, namespace_in, variables_of
 from twinbus.pairing.factory_options import (
     FactoryOptions,
+    check_options,
     driver_for,
     driver_for_identity,
     retry_policy_in,
@@ -62,6 +64,8 @@ R = TypeVar("R", bound=MessageReceiver)
 CLOSE_WAIT_S: Final = 10.0
 # A primary that is away must not hold up the start of an application.
 NAME_TIMEOUT_S: Final = 10.0
+# Where the path of an entity ends and that of a part of it begins.
+_OF_AN_ENTITY: Final = re.compile(r"/(?=\$|subscriptions/)")
 
 
 class MessagingFactory:
@@ -138,6 +142,7 @@ class MessagingFactory:
         return made
 
     def _bind(self, driver: Driver, options: FactoryOptions) -> None:
+        check_options(options)
         self._driver = driver
         self._hub = EventHub(str(driver.address))
         self._standing = Standing(str(driver.address))
@@ -213,7 +218,9 @@ class MessagingFactory:
     ) -> PairedSender:
         """Send parcels: for who has messages of another library, as ``kind`` knows them, and
         perhaps a link to the entity that was made with options of its own."""
-        return self._office.sender(parse_entity_path(path), kind, link)
+        canonical = parse_entity_path(path)
+        self._check_scope(canonical, canonical)
+        return self._office.sender(canonical, kind, link)
 
     def create_message_receiver(
         self,
@@ -242,6 +249,7 @@ class MessagingFactory:
     ) -> R:
         self._standing.check()
         canonical = receiver_path(path)
+        self._check_scope(canonical, _OF_AN_ENTITY.split(canonical)[0])
         receiver = kind(
             lambda: self._driver.receiver(
                 canonical, mode=receive_mode, prefetch=prefetch, session=session
@@ -253,6 +261,15 @@ class MessagingFactory:
         )
         self._receivers.add(receiver)
         return receiver
+
+    def _check_scope(self, path: str, entity: str) -> None:
+        """The connection string of one entity is used for no other."""
+        if self._entity_path is not None and parse_entity_path(self._entity_path) != entity:
+            raise ConnectionStringError(
+                f"EntityPath is not that of {path!r}, which the caller asked for",
+                key="EntityPath",
+                hint="Use the connection string of the namespace, or of that entity",
+            )
 
     # -- pairing ------------------------------------------------------------------------------
 

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 __all__ = [
     "DriverName",
     "FactoryOptions",
+    "check_options",
     "driver_for",
     "driver_for_identity",
     "retry_policy_in",
@@ -49,6 +50,13 @@ class FactoryOptions(TypedDict, total=False):
     retry_backoff_factor: float
     retry_backoff_max: float
     retry_mode: Literal["exponential", "fixed"]
+
+
+def check_options(options: FactoryOptions) -> None:
+    """A slip in a keyword would otherwise leave a default in place, and nobody would know."""
+    for name in options:
+        if name not in FactoryOptions.__annotations__:
+            raise TypeError(f"a MessagingFactory has no option {name!r:.60}")
 
 
 def retry_policy_in(options: FactoryOptions) -> RetryPolicy:

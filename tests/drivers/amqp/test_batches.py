@@ -14,14 +14,15 @@ from twinbus.service_errors import MessageRefused
 
 def test_one_message_travels_as_it_is() -> None:
     message = parcel(b"x")
-    assert sealed([message]) == (message.encoded, FORMAT_MESSAGE)
+    assert sealed([message]) == (message.encoded, FORMAT_MESSAGE, len(message.encoded))
 
 
 def test_the_sdk_finds_every_message_in_a_batch() -> None:
     parcels = [parcel(b"%d" % number, message_id=str(number)) for number in range(300)]
-    payload, message_format = sealed(parcels)
+    payload, message_format, largest = sealed(parcels)
     envelope = decode_payload(memoryview(payload))
     assert message_format == FORMAT_BATCH
+    assert largest == max(len(each.encoded) for each in parcels)
     assert [bytes(section) for section in envelope.data] == [each.encoded for each in parcels]
 
 

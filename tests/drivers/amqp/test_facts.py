@@ -58,7 +58,7 @@ def plainly(encoded: bytes) -> tuple[Any, ...]:
     )
 
 
-@settings(deadline=None, max_examples=120)
+@settings(deadline=None, max_examples=60)
 @given(st.lists(messages(), max_size=4), st.booleans())
 def test_facts_are_those_of_the_decoder(stream: list[bytes], is_repeated: bool) -> None:
     reader = FactReader()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from twinbus.amqp.decode import decode_value
 from twinbus.amqp.errors import DecodeError
@@ -30,16 +30,29 @@ _EMPTY_BODY_BYTES: Final = 5
 """What a message without content ends with: an empty data section."""
 
 
-def sealed(parcels: Sequence[Parcel]) -> tuple[bytes, int]:
-    """What to send for them, and its message format."""
+class Sealed(NamedTuple):
+    """What is sent for one message or several."""
+
+    payload: bytes
+    message_format: int
+    largest_bytes: int
+    """The size of the largest message in it."""
+
+
+def sealed(parcels: Sequence[Parcel]) -> Sealed:
+    """One delivery for all of them."""
     if len(parcels) == 1:
-        return parcels[0].encoded, FORMAT_MESSAGE
+        encoded = parcels[0].encoded
+        return Sealed(encoded, FORMAT_MESSAGE, len(encoded))
     parts = [envelope_of(parcels[0].encoded)]
+    largest = 0
     for parcel in parcels:
         encoded = parcel.encoded
-        parts.append(_DATA_HEAD(_DATA, len(encoded)))
+        size = len(encoded)
+        parts.append(_DATA_HEAD(_DATA, size))
         parts.append(encoded)
-    return b"".join(parts), FORMAT_BATCH
+        largest = size if size > largest else largest
+    return Sealed(b"".join(parts), FORMAT_BATCH, largest)
 
 
 def envelope_of(encoded: bytes) -> bytes:

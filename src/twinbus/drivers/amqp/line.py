@@ -95,6 +95,11 @@ class Line(asyncio.Protocol):
         return self.loss is None and not self.is_retired
 
     @property
+    def is_gone(self) -> bool:
+        """Whether nothing is left of it."""
+        return self.loss is not None and self._transport is None
+
+    @property
     def has_room(self) -> bool:
         """Whether one more link may come here."""
         allowed = max(1, int(self._channel_count_max * SHARE_FOR_LINKS))
@@ -160,7 +165,7 @@ class Line(asyncio.Protocol):
 
     def suspect(self, since_s: float) -> None:
         """A call got no answer in time: retire the line if nothing at all was heard since."""
-        if self.heard_at_s < since_s and not self.is_retired:
+        if self.heard_at_s < since_s:
             self.is_retired = True
 
     # -- the socket -----------------------------------------------------------------------
@@ -191,6 +196,8 @@ class Line(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
+        if self._timer is not None:
+            self._timer.cancel()
         if not self._closed.done():
             self._closed.set_result(None)
         address = self.endpoint.address
@@ -214,6 +221,8 @@ class Line(asyncio.Protocol):
         self._flush()
         if self._transport is not None:
             self._transport.close()
+            # A peer that does not read would keep the last words waiting.
+            self._timer = self._loop.call_later(CLOSE_TIMEOUT_S, self.abort)
 
     # -- what the peer did ----------------------------------------------------------------
 
@@ -270,13 +279,8 @@ class Line(asyncio.Protocol):
     async def close(self) -> None:
         """Say goodbye, and be gone when this returns."""
         self._lose(closed_by_us("the connection"))
-        if self._transport is None:
-            return
-        try:
-            async with asyncio.timeout(CLOSE_TIMEOUT_S):
-                await asyncio.shield(self._closed)
-        except TimeoutError:
-            self.abort()
+        if self._transport is not None:
+            await asyncio.shield(self._closed)
 
     def abort(self) -> None:
         """Be gone at once."""

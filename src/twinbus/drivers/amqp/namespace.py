@@ -64,7 +64,7 @@ class Namespace:
         """A connection with room for one more end."""
         if self._is_closed:
             raise closed_by_us(f"the driver for {self.endpoint.address}").error("", was_sent=False)
-        self._trunks = [each for each in self._trunks if each.line.loss is None]
+        self._trunks = [each for each in self._trunks if not each.line.is_gone]
         for trunk in [each for each in self._trunks if each.line.is_usable]:
             await trunk.line.listen()
             if trunk.line.is_usable and trunk.line.has_room:

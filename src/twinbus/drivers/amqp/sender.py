@@ -15,7 +15,7 @@ from uuid import uuid4
 from twinbus.amqp.types import Array, Long
 from twinbus.core.parcel import Parcel
 from twinbus.drivers.amqp.attempts import Attempt
-from twinbus.drivers.amqp.batches import FORMAT_BATCH, Routing, sealed
+from twinbus.drivers.amqp.batches import FORMAT_BATCH, Routing, Sealed, sealed
 from twinbus.drivers.amqp.line import QUIET_S
 from twinbus.drivers.amqp.namespace import Namespace
 from twinbus.drivers.amqp.patience import in_time, timed_out
@@ -51,32 +51,26 @@ class AmqpSender:
     async def send(self, parcels: Sequence[Parcel], *, timeout_s: float) -> None:
         if not parcels:
             raise MessageRefused("there is nothing to send", path=self.path)
-        payload, message_format = sealed(parcels)
+        load = sealed(parcels)
         began_s = asyncio.get_running_loop().time()
         try:
-            await self._send(payload, message_format, parcels, began_s, timeout_s)
+            await self._send(load, began_s, timeout_s)
         except NeverLeft as gone:
             if gone.loss.is_final:
                 raise gone.loss.error(self.path, was_sent=False) from None
             try:
-                await self._send(payload, message_format, parcels, began_s, timeout_s)
+                await self._send(load, began_s, timeout_s)
             except NeverLeft as again:
                 raise again.loss.error(self.path, was_sent=False) from None
 
-    async def _send(
-        self,
-        payload: bytes,
-        message_format: int,
-        parcels: Sequence[Parcel],
-        began_s: float,
-        timeout_s: float,
-    ) -> None:
+    async def _send(self, load: Sealed, began_s: float, timeout_s: float) -> None:
         loop = asyncio.get_running_loop()
         end, deadline_s = self._end, began_s + timeout_s
         if end is None or not end.is_fresh or began_s - end.line.heard_at_s > QUIET_S:
             end = await self._fresh(deadline_s - loop.time(), timeout_s)
-        self._check_size(end, payload, message_format, parcels)
-        outgoing = end.post(payload, message_format)
+        if len(load.payload) > end.facts.message_bytes_max or load.message_format == FORMAT_BATCH:
+            self._check_size(load, end)
+        outgoing = end.post(load.payload, load.message_format)
         timer = loop.call_at(deadline_s, outgoing.expire)
         try:
             await outgoing.future
@@ -89,22 +83,17 @@ class AmqpSender:
         finally:
             timer.cancel()
 
-    def _check_size(
-        self, end: SendingEnd, payload: bytes, message_format: int, parcels: Sequence[Parcel]
-    ) -> None:
+    def _check_size(self, load: Sealed, end: SendingEnd) -> None:
         """A service that is sent too much takes the link away, from everybody who sends on it."""
-        size, limit = len(payload), end.facts.message_bytes_max
-        if message_format == FORMAT_BATCH:
-            size, limit = max(len(each.encoded) for each in parcels), limit
-            if size <= limit:
-                size, limit = len(payload), end.batch_bytes_max
-        if size > limit:
-            what = "batch" if size == len(payload) and len(parcels) > 1 else "message"
-            raise MessageTooLarge(
-                f"the {what} has {size} bytes and {self.path!r} takes {limit}",
-                path=self.path,
-                hint="Make it smaller" if what == "message" else "Send fewer messages at once",
-            )
+        if load.largest_bytes > end.facts.message_bytes_max:
+            raise self._too_large("message", load.largest_bytes, end.facts.message_bytes_max)
+        if len(load.payload) > end.batch_bytes_max:
+            raise self._too_large("batch", len(load.payload), end.batch_bytes_max)
+
+    def _too_large(self, what: str, size: int, size_max: int) -> MessageTooLarge:
+        hint = "Send fewer messages at once" if what == "batch" else "Make it smaller"
+        sentence = f"the {what} has {size} bytes and {self.path!r} takes {size_max}"
+        return MessageTooLarge(sentence, path=self.path, hint=hint)
 
     async def attach(self, *, timeout_s: float) -> LinkFacts:
         return (await self._fresh(timeout_s, timeout_s)).facts

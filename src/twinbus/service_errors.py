@@ -176,11 +176,16 @@ class BacklogExhausted(PairingError):
 
     is_transient = True
 
-    def __init__(self, *, path: str, withdrawn: tuple[str, ...]) -> None:
+    def __init__(
+        self, *, path: str, withdrawn: tuple[str, ...], is_ambiguous: bool = False
+    ) -> None:
         self.path, self.withdrawn = path, withdrawn
+        self.is_ambiguous = is_ambiguous
+        """Whether an attempt that had no clear answer may have stored the message."""
+        where = "may be in one place or none" if is_ambiguous else "was not sent"
         super().__init__(
             f"no backlog queue is left for {path!r}: {len(withdrawn)} withdrawn",
-            hint="Check the secondary namespace with `twinbus preflight`; the message was not sent",
+            hint=f"Check the secondary namespace with `twinbus preflight`; the message {where}",
         )
 
 

@@ -42,6 +42,8 @@ BACKLOG_TRIES_PLANNED = 3
 BACKLOG_TRY_S_MIN = 1.0
 # A send that asks after a withdrawn queue while others are well does not wait longer than this.
 BACKLOG_PROBE_S_MAX = 3.0
+# An attempt with less time than this would only end in doubt.
+ATTEMPT_S_MIN = 0.05
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +77,8 @@ class Done:
 
 @dataclass(frozen=True, slots=True)
 class Fail:
-    """Raise this to the caller: the message is known to be in neither place."""
+    """Raise this to the caller: no place is known to have taken the message. Unless the error
+    ``is_ambiguous``, it is in neither."""
 
     error: BaseException
 
@@ -129,6 +132,7 @@ class Send:
         self._rules = rules
         self._seat = seat
         self._deadline = deadline
+        self._timeout_s = deadline.timeout_s
         self._rng = rng
         self._message_ids = message_ids
         self._end: Done | Fail | None = None
@@ -142,6 +146,8 @@ class Send:
         """Whether the last error of the primary was of the failover class."""
         self._spends_all = False
         """Whether the primary may use the backlog's reserve too."""
+        self._was_away = False
+        """Whether the last step was towards the backlog."""
         self._unclear: str | None = None
         """Where an attempt without a clear answer went."""
 
@@ -151,13 +157,22 @@ class Send:
         """What to do now. After ToPrimary and ToBacklog call answered() before asking again."""
         if self._end is not None:
             return self._end, []
-        if not self._failover.is_diverted and now_s < self._primary_end_s():
-            if now_s < self._not_before_s:
-                return Wait(self._not_before_s), []
-            return ToPrimary(self._primary_end_s() - now_s), []
         if self._failover.is_diverted:
             return self._step_backlog(now_s)
-        return self._primary_time_is_up(now_s)
+        if self._was_away:
+            self._return_home(now_s)
+        primary_end_s = self._primary_end_s()
+        if now_s >= primary_end_s:
+            return self._primary_time_is_up(now_s)
+        if now_s < self._not_before_s:
+            return Wait(self._not_before_s), []
+        return ToPrimary(primary_end_s - now_s), []
+
+    def _return_home(self, now_s: float) -> None:
+        """Restored while this send was on its way to the backlog: what is left of its time is
+        split again, because the primary may fail once more."""
+        self._was_away = False
+        self._deadline = Deadline(now_s, self._deadline.end_s)
 
     def _primary_time_is_up(self, now_s: float) -> tuple[Step, list[Event]]:
         """The wait for a retry has taken longer than planned: the last failure counts now."""
@@ -170,8 +185,10 @@ class Send:
         return self._fail(self._last_error or self._too_late()), events
 
     def _step_backlog(self, now_s: float) -> tuple[Step, list[Event]]:
-        # Restored in the meantime, this send has all the time that is left for the primary.
-        self._spends_all = True
+        self._was_away = True
+        # What the primary answered before it was diverted has been counted or overtaken; what
+        # a backlog queue answers says nothing about the primary.
+        self._was_outage = False
         if now_s >= self._deadline.end_s:
             return self._give_up_on_backlog(now_s)
         rotation = self._rules.rotation
@@ -191,7 +208,9 @@ class Send:
         path, withdrawn = self._failover.path, self._rules.rotation.withdrawn
         if len(withdrawn) < len(self._rules.rotation.queues):
             return self._fail(self._last_error or self._too_late()), []
-        error = BacklogExhausted(path=path, withdrawn=withdrawn)
+        error = BacklogExhausted(
+            path=path, withdrawn=withdrawn, is_ambiguous=self._unclear is not None
+        )
         error.__cause__ = self._last_error
         return self._fail(error), [BacklogOutOfReach(path, now_s, len(withdrawn))]
 
@@ -229,10 +248,10 @@ class Send:
     def _outage(self, now_s: float, error: BaseException) -> list[Event]:
         if self._failover.is_diverted:
             return []  # Somebody else's failure has diverted it meanwhile: step() follows.
-        if self._may_retry(error):
+        if self._may_retry():
             self._retries += 1
             delay_s = self._retry_delay_s()
-            if now_s + delay_s < self._primary_end_s():
+            if now_s + delay_s + ATTEMPT_S_MIN < self._primary_end_s():
                 self._not_before_s = now_s + delay_s
                 return []
         return self._count(now_s, error)
@@ -247,9 +266,7 @@ class Send:
             self._fail(error)
         return events
 
-    def _may_retry(self, error: BaseException) -> bool:
-        if isinstance(error, OperationTimeout) or self._failover.health is Health.DIVERTED:
-            return False  # A timeout has used the primary's whole time.
+    def _may_retry(self) -> bool:
         at_once = self._failover.policy.failover_interval_s <= 0
         return self._retries < (
             min(1, self._rules.retry.retry_total) if at_once else self._rules.retry.retry_total
@@ -311,7 +328,9 @@ class Send:
         in_use = len(rotation.queues) - len(rotation.withdrawn)
         if choice.is_probe and in_use:
             return min(remaining_s / 2, BACKLOG_PROBE_S_MAX)
-        tries = max(1, min(in_use - len(self._tried), BACKLOG_TRIES_PLANNED))
+        # With none in use every queue is asked in turn, and any of them may be the one.
+        untried = (in_use or len(rotation.queues)) - len(self._tried)
+        tries = max(1, min(untried, BACKLOG_TRIES_PLANNED))
         return min(max(remaining_s / tries, BACKLOG_TRY_S_MIN), remaining_s)
 
     def _remember(self, error: BaseException, where: str) -> None:
@@ -329,17 +348,19 @@ class Send:
         return events
 
     def _fail(self, error: BaseException) -> Fail:
+        if self._unclear is not None and isinstance(error, ServiceError):
+            error.is_ambiguous = True  # The last answer may be clear, an earlier one was not.
         self._end = Fail(error)
         return self._end
 
     def _too_late(self) -> OperationTimeout:
         error = OperationTimeout(
             f"the send to {self._failover.path!r} was not over after "
-            f"{self._deadline.timeout_s:g} s",
+            f"{self._timeout_s:g} s",
             path=self._failover.path,
             hint="Give it more time, or look at the health of both namespaces",
         )
-        error.is_ambiguous = self._unclear is not None
+        error.is_ambiguous = False  # Nothing was tried.
         return error
 
 

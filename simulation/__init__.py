@@ -1,0 +1,21 @@
+"""A simulated world around the real core: one seed, one bad day, replayed exactly.
+
+    plan        what a seed chooses: the pair, the messages, the faults
+    world       events in order of time, processes that sleep and die, the trace
+    network     one request and what becomes of it
+    services    the two namespaces: what they hold, and how they fail
+    application a factory: the real Failover, BacklogRotation, Send and PairLifecycle at work
+    mover       the real chunk planner, ledger and board bringing the backlog home
+    books       what every message went through, and the checks at the end
+    watch       the checks that are made while it happens
+    coverage    which pairs of state and signal were visited, and what has to happen sometimes
+    teeth       planted bugs, each of which a check must catch
+    run         one seed, many seeds, many processes
+
+Rule 1: everything that decides is the code of ``twinbus.core``; only what is outside of it (time,
+        networks, services, callers) is simulated.
+Rule 2: a schedule depends on its seed alone: not on the machine, the hash seed or other schedules.
+Rule 3: a check restates a promise in its own words; it never asks the core whether it was kept.
+"""
+
+from __future__ import annotations

@@ -12,8 +12,8 @@ STAMP := $(VENV)/.installed
 INTEROP_STAMP := $(INTEROP_VENV)/.installed
 PYTEST := $(BIN)/python -m pytest
 
-.PHONY: help venv test demo check fmt format-check lint types tidy bench soak campaign interop \
-	conformance lock clean
+.PHONY: help venv test demo check fmt format-check lint types tidy bench soak campaign simulate \
+	interop conformance lock clean
 
 help:
 	@echo "make test      run all the tests"
@@ -23,6 +23,7 @@ help:
 	@echo "make bench     measure, next to RabbitMQ (ONLY=name runs one)"
 	@echo "make soak      200 entities, 500 connections, 5 minutes: nothing may grow"
 	@echo "make campaign  kills and network faults over real processes: nothing is lost (SEED=n)"
+	@echo "make simulate  1,000,000 bad days of the core (SEEDS=n; SEED=s replays one; TEETH=1)"
 	@echo "make interop   compare with python-qpid-proton (compiles it)"
 	@echo "make conformance run the Azure SDK's own tests against the broker (ONLY=file::test)"
 	@echo "make lock      choose versions again and write requirements.lock"
@@ -70,6 +71,9 @@ soak: venv
 
 campaign: venv
 	$(BIN)/python -m campaign $(if $(SEED),--seed $(SEED)) --messages 50000 --fault-seconds 240
+
+simulate: venv
+	$(BIN)/python -m simulation $(if $(SEED),--seed $(SEED)) $(if $(TEETH),--teeth) $(if $(SEEDS),--seeds $(SEEDS))
 
 interop: $(INTEROP_STAMP)
 	$(INTEROP_VENV)/bin/python -m pytest -o norecursedirs='.*' tests/interop

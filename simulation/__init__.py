@@ -7,7 +7,8 @@
     application a factory: the real Failover, BacklogRotation, Send and PairLifecycle at work
     mover       the real chunk planner, ledger and board bringing the backlog home
     books       what every message went through, and the checks at the end
-    watch       the checks that are made while it happens
+    watch       the checks that are made while it happens; shadow is its notebook
+    home_checks the checks of what leaves a backlog queue
     coverage    which pairs of state and signal were visited, and what has to happen sometimes
     teeth       planted bugs, each of which a check must catch
     run         one seed, many seeds, many processes

@@ -14,11 +14,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from simulation.coverage import WatchedFailover
+from simulation.mover import Mover
 from simulation.network import Request
 from simulation.plan import Letter, Plan
-from simulation.services import Backlog, Home, Mail
+from simulation.services import Backlog, Home, Mail, Service
 from simulation.watch import FactoryWatch, Watch
 from simulation.world import Process, World
+from twinbus.core.chunk_ledger import ChunkLedger
 from twinbus.core.classifier import Classifier
 from twinbus.core.deadline import Deadline
 from twinbus.core.events import Diverted, Held, PingPrimary, Restored
@@ -33,13 +35,24 @@ from twinbus.core.lifecycle import (
     StopPings,
 )
 from twinbus.core.rotation import BacklogRotation, Seat
-from twinbus.core.sending import CredentialMemory, Done, Fail, Send, SendRules, ToBacklog, ToPrimary
+from twinbus.core.sending import (
+    CredentialMemory,
+    Done,
+    Fail,
+    Send,
+    SendRules,
+    ToBacklog,
+    ToPrimary,
+    first_attempt_s,
+)
 from twinbus.service_errors import FactoryFaulted, MessageTooLarge, ServerBusy, ServiceError
 
 PING_TIMEOUT_S = 6.0
 # Whoever waits for an entity's health is woken a moment after it changed, in no certain order.
 WAKE_S = 0.02
 CLOSE_S_MAX = 9.0
+# Callers seldom go away just while theirs is the one send that tries a withdrawn queue.
+LEAVES_SHARE = 0.1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,6 +64,8 @@ class Parts:
     send: type[Send] = Send
     classifier: Classifier = field(default_factory=Classifier)
     lifecycle: type[PairLifecycle] = PairLifecycle
+    ledger: type[ChunkLedger] = ChunkLedger
+    mover: type[Mover] = Mover
 
 
 class Namespaces:
@@ -119,7 +134,7 @@ class Factory(Process):
             mail.is_submitted = True
             run = Run(self, mail, letter, self._parts.send)
             self.runs[run] = None
-            run.go(0)
+            run.start()
 
     def observe(self, path: str, events: Sequence[Any], cause: str, run: Run | None = None) -> None:
         """Show events to the watch, wake whoever waits for a change, set the clock."""
@@ -266,6 +281,7 @@ class Run:
     __slots__ = (
         "_world",
         "asked",
+        "callers_error",
         "deadline",
         "factory",
         "home_tries",
@@ -273,6 +289,7 @@ class Run:
         "is_waiting",
         "last_error",
         "last_home_error",
+        "left_s",
         "mail",
         "outages",
         "quiet_until_s",
@@ -310,8 +327,34 @@ class Run:
         self.is_probe = self.sent_away = self.tripped = False
         self.was_forced = self.was_throttled = self.was_unclear = False
         self.quiet_until_s = 0.0
+        self.left_s = 4 * letter.timeout_s
+        """The time that was left when it came back from the backlog."""
         self.last_error: ServiceError | None = None
         self.last_home_error: ServiceError | None = None
+        self.callers_error: ServiceError | None = None
+        """What the primary answered and the caller is to be told."""
+
+    def start(self) -> None:
+        """The first attempt at an entity that is well needs no Send to decide about it."""
+        timeout_s = first_attempt_s(self.factory.failovers[self.mail.path], self.deadline.timeout_s)
+        if timeout_s is None:
+            self.go(0)
+            return
+        self.factory.watch.to_primary(self, timeout_s, False)
+        home = self.factory.namespaces.homes[self.mail.path]
+        self._ask(home, _store_home, timeout_s, self._first_answered)
+
+    def _first_answered(self, request: Request) -> None:
+        if request.error is not None:
+            self._answered(request)
+            return
+        self.request = None
+        self.factory.watch.answered(self, request)
+        self.factory.rules.credential.has_worked = True
+        events = self.factory.failovers[self.mail.path].send_succeeded(self._world.now_s)
+        self.factory.observe(self.mail.path, events, "send", self)
+        self._over()
+        self.factory.watch.done(self, self.mail.path)
 
     def go(self, token: int) -> None:
         """Ask for the next step and begin it."""
@@ -331,6 +374,8 @@ class Run:
         elif kind is ToBacklog:
             watch.to_backlog(self, step.queue, step.timeout_s)
             self._ask(self.factory.namespaces.backlogs[step.queue], _store_away, step.timeout_s)
+            if self.is_probe and world.network_chance.random() < LEAVES_SHARE:
+                world.at(world.now_s + WAKE_S, self.factory, self.leave, self.token)
         elif kind is Done:
             self._over()
             watch.done(self, step.where)
@@ -343,14 +388,18 @@ class Run:
             world.at(step.until_s, self.factory, self.go, self.token)
 
     def _ask(
-        self, service: Any, act: Callable[[Request], ServiceError | None], timeout_s: float
+        self,
+        service: Service,
+        act: Callable[[Request], ServiceError | None],
+        timeout_s: float,
+        reply: Callable[[Request], None] | None = None,
     ) -> None:
         self.request = Request(
             self._world,
             self.factory,
             service,
             act,
-            self._answered,
+            reply or self._answered,
             timeout_s=timeout_s,
             facts=self,
         )
@@ -370,6 +419,11 @@ class Run:
         events = self.send.answered(self._world.now_s, request.error)
         self.factory.observe(self.mail.path, events, "send", self)
         self.go(self.token)
+
+    def leave(self, token: int) -> None:
+        """The caller goes away in the middle of just this step."""
+        if token == self.token and not self.mail.is_over:
+            self.cancel()
 
     def cancel(self, error: BaseException | None = None) -> None:
         """The caller goes away, or is sent away with an error."""

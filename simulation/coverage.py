@@ -45,6 +45,16 @@ SOMETIMES: Final = (
     "a partner was faulted at once",
     "duplicate detection removed a copy",
     "a message arrived twice, announced",
+    "a mover was killed between acceptance and completion",
+    "a mover brought back what was set aside",
+    "a mover found poison",
+    "a destination was lost",
+    "a mover's receipt said moved",
+    "a mover's receipt said parked",
+    "a mover's receipt said unsure",
+    "a mover's receipt said lock-lost",
+    "a mover's receipt said left",
+    "a mover's receipt said dead-lettered",
 )
 
 

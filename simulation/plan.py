@@ -19,7 +19,7 @@ ACTIVE_S: Final = 45.0
 """How long messages are sent and faults begin."""
 FAULT_S_MAX: Final = 30.0
 
-OUTAGES: Final = (SILENT, SILENT, MUTE, "unreachable", "unreachable", *BREAKS)
+OUTAGES: Final = (SILENT, SILENT, MUTE, "unreachable", "unreachable", "locked out", *BREAKS)
 OTHER_TROUBLE: Final = (
     "busy",
     "busy",
@@ -34,10 +34,13 @@ OTHER_TROUBLE: Final = (
 ALL_TROUBLE: Final = (*OUTAGES, *OTHER_TROUBLE)
 assert set(ALL_TROUBLE) == {SILENT, MUTE, SLOW, *BREAKS, *REFUSALS}
 
-CALM, OUTAGE, FLAPPING, BACKLOG, THROTTLED, COMMANDS, PROCESSES, STORM = range(8)
+# Pings that succeed, and sends that give up on the same answer: commands can overtake both.
+OVERTAKEN: Final = (SLOW, SLOW, SLOW, SILENT)
+
+CALM, OUTAGE, FLAPPING, BACKLOG, THROTTLED, COMMANDS, PROCESSES, HOMELESS, STORM = range(9)
 DAYS: Final = (
-    *(CALM, CALM, OUTAGE, OUTAGE, FLAPPING, BACKLOG, BACKLOG),
-    *(THROTTLED, COMMANDS, COMMANDS, PROCESSES, STORM),
+    *(CALM, CALM, CALM, OUTAGE, FLAPPING, BACKLOG, BACKLOG, THROTTLED),
+    *(COMMANDS, COMMANDS, COMMANDS, PROCESSES, HOMELESS, STORM),
 )
 
 
@@ -109,9 +112,9 @@ class Plan:
         self.retry = RetryPolicy(
             retry_total=pick((0, 1, 3)), retry_backoff_factor=pick((0.05, 0.4, 0.8))
         )
-        self.faults = self._faults(chance)
-        self.letters = self._letters(chance)
+        self.faults = sorted(self._faults(chance))
         self.deeds = self._deeds(chance)
+        self.letters = self._letters(chance)
         self.close: tuple[float, str, int] | None = None
         if chance.random() < 0.12:
             how = pick(("close primary", "close secondary", "fault primary", "fault secondary"))
@@ -120,12 +123,15 @@ class Plan:
     def _letters(self, chance: Random) -> list[Letter]:
         """Some at any time, most in bursts around the moments at which something changes."""
         moments = [fault.at_s for fault in self.faults] + [fault.ends_s for fault in self.faults]
-        timeout_s = chance.choice((1.2, 4.0, 4.0, 12.0, 35.0))
+        moments += [deed.at_s for deed in self.deeds if deed.what in ("force", "mark")]
+        timeout_s = chance.choice((1.2, 1.2, 4.0, 4.0, 12.0, 35.0))
+        if self.day == COMMANDS:
+            timeout_s = min(timeout_s, 1.2 if chance.random() < 0.7 else 4.0)
         letters = []
-        for _ in range(chance.randint(6, 18)):
+        for _ in range(chance.randint(6, 24 if self.day == COMMANDS else 16)):
             at_s = chance.random() * ACTIVE_S
             if moments and chance.random() < 0.7:
-                at_s = max(0.0, chance.choice(moments) + chance.uniform(-2.0, 6.0))
+                at_s = max(0.0, chance.choice(moments) + chance.uniform(-1.0, 4.0))
             letters.append(
                 Letter(
                     at_s,
@@ -145,11 +151,15 @@ class Plan:
             return []
         if day == FLAPPING:
             return self._flapping(chance)
-        faults = []
-        if day != THROTTLED:
-            faults.append(self._fault(chance, True, OUTAGES))
+        if day == COMMANDS:
+            begins_s = chance.random() * 10.0
+            return [Fault(begins_s, begins_s + FAULT_S_MAX, True, -1, chance.choice(OVERTAKEN))]
+        faults = [self._fault(chance, True, OUTAGES)]
         if day == THROTTLED:
-            faults += [self._fault(chance, chance.random() < 0.7, ("busy",)) for _ in range(3)]
+            faults += [self._fault(chance, chance.random() < 0.5, ("busy",)) for _ in range(4)]
+        if day == HOMELESS:
+            begins_s = faults[0].at_s + chance.random()
+            faults.append(Fault(begins_s, begins_s + FAULT_S_MAX, True, -1, "gone"))
         if day in (BACKLOG, STORM):
             faults += [self._fault(chance, False, ALL_TROUBLE) for _ in range(chance.randint(1, 4))]
         if day == STORM or chance.random() < 0.3:
@@ -180,9 +190,13 @@ class Plan:
             deeds.append(Deed(chance.random() * ACTIVE_S, what, which, amount))
 
         if day in (COMMANDS, STORM) or chance.random() < 0.1:
-            for _ in range(chance.randint(2, 7)):
-                what = chance.choice(("force", "mark", "mark", "hold"))
-                add(what, chance.randrange(len(self.paths)))
+            # Somebody tries things out, one after the other.
+            begins_s = chance.random() * ACTIVE_S / 3
+            path = chance.randrange(len(self.paths))
+            for _ in range(chance.randint(3, 14)):
+                what = chance.choice(("force", "force", "mark", "mark", "mark", "hold"))
+                begins_s += chance.random() * 4.0
+                deeds.append(Deed(begins_s, what, path))
         if day in (PROCESSES, STORM) or chance.random() < 0.1:
             for _ in range(chance.randint(1, 3)):
                 what = chance.choice(("crash", "pause", "pause", "restart broker"))
@@ -191,7 +205,7 @@ class Plan:
             for _ in range(chance.randint(1, 4)):
                 what = chance.choice(("crash mover", "crash mover", "pause mover"))
                 add(what, chance.randrange(self.movers), chance.choice((0.5, 4.0, 40.0)))
-        if chance.random() < 0.4:
+        if chance.random() < 0.3:
             for _ in range(chance.randint(1, 4)):
                 add("cancel", chance.randrange(self.factories))
         if chance.random() < 0.2:

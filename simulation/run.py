@@ -10,8 +10,9 @@ from simulation import coverage
 from simulation.application import Factory, Namespaces, Parts
 from simulation.books import check_backlog, check_factory, check_mails
 from simulation.coverage import Visits
+from simulation.mover import Mover
 from simulation.plan import ACTIVE_S, FAULT_S_MAX, Deed, Fault, Letter, Plan
-from simulation.services import WELL, Mail, Service
+from simulation.services import WELL, Home, Mail, Service
 from simulation.watch import Watch, check_mail_over
 from simulation.world import Broken, World
 
@@ -33,6 +34,8 @@ class Simulation:
         self.mails: list[Mail] = []
         self.factories = [self._factory(index) for index in range(self.plan.factories)]
         self._schedule()
+        self.by_id = {mail.message_id: mail for mail in self.mails}
+        self.movers = [self._mover(index) for index in range(self.plan.movers)]
 
     def run(self) -> World:
         """Live through it; Broken when a promise was not kept."""
@@ -52,6 +55,16 @@ class Simulation:
     def _factory(self, index: int) -> Factory:
         return Factory(
             self.world, self.plan, self.parts, self.namespaces, self.watch, f"factory {index}"
+        )
+
+    def _mover(self, index: int) -> Mover:
+        return self.parts.mover(
+            self.world,
+            self.namespaces.homes,
+            self.namespaces.backlogs,
+            self.by_id,
+            self.parts.ledger,
+            f"mover {index}",
         )
 
     # -- what happens -------------------------------------------------------------------------
@@ -83,6 +96,8 @@ class Simulation:
     def _fault(self, fault: Fault, mode: str) -> None:
         for service in self._targets(fault):
             service.mode = mode
+            if mode == "gone" and isinstance(service, Home) and service.gone_s is None:
+                service.gone_s = self.world.now_s
             self.world.note("{} is {}", service.name, mode)
 
     def _targets(self, fault: Fault) -> list[Service]:
@@ -103,7 +118,11 @@ class Simulation:
         elif what == "crash":
             self._crash(deed.which, deed.amount)
         elif what == "pause":
-            self.factories[deed.which].asleep_until_s = world.now_s + deed.amount
+            self.factories[deed.which].sleep(world.now_s + deed.amount)
+        elif what == "crash mover":
+            self._crash_mover(deed.which, deed.amount)
+        elif what == "pause mover":
+            self.movers[deed.which].sleep(world.now_s + deed.amount)
         elif what == "cancel":
             self.factories[deed.which].cancel_one()
 
@@ -121,6 +140,14 @@ class Simulation:
     def _start_again(self, index: int) -> None:
         if not self.factories[index].is_alive:
             self.factories[index] = self._factory(index)
+
+    def _crash_mover(self, index: int, for_s: float) -> None:
+        self.movers[index].kill()
+        self.world.at(self.world.now_s + for_s, None, self._start_mover, index)
+
+    def _start_mover(self, index: int) -> None:
+        if not self.movers[index].is_alive:
+            self.movers[index] = self._mover(index)
 
     def _end_factory(self, how: str, which: int) -> None:
         factory = self.factories[which]
@@ -169,15 +196,15 @@ def run_seeds(
     outcome = Outcome()
     coverage.CURRENT = outcome.visits
     for seed in seeds:
+        simulation = Simulation(seed, parts)
         try:
-            simulation = Simulation(seed, parts)
-            world = simulation.run()
+            simulation.run()
         except Broken as broken:
             outcome.broken.append(broken)
-        else:
-            outcome.events += world.events
-            outcome.simulated_s += world.now_s
-            outcome.visits.happened.update(world.seen)
+        world = simulation.world
+        outcome.events += world.events
+        outcome.simulated_s += world.now_s
+        outcome.visits.happened.update(world.seen)
         outcome.schedules += 1
         if stops(outcome):
             break

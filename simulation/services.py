@@ -7,7 +7,7 @@ Rule 2: an entity of the primary counts the copies of each message that came hom
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Final
+from typing import Any, Final
 
 from twinbus.service_errors import (
     AccessRefused,
@@ -118,12 +118,14 @@ class Service:
 class Home(Service):
     """A queue or topic of the primary."""
 
-    __slots__ = ("_known", "detects_duplicates", "strangers")
+    __slots__ = ("_known", "detects_duplicates", "gone_s", "strangers")
 
     def __init__(self, name: str, *, detects_duplicates: bool) -> None:
         super().__init__(name)
         self.detects_duplicates = detects_duplicates
         self._known: set[int] = set()
+        self.gone_s: float | None = None
+        """When it was first deleted."""
         self.strangers: list[str] = []
         """What came here and should not have."""
 
@@ -171,24 +173,24 @@ class Item:
 class Backlog(Service):
     """A backlog queue of the secondary."""
 
-    __slots__ = ("_last_number", "dead", "items", "on_arrival", "stored")
+    __slots__ = ("_last_number", "items", "stored", "watchers")
 
     def __init__(self, name: str) -> None:
         super().__init__(name)
         self.items: dict[int, Item] = {}
-        self.dead: dict[int, str] = {}
-        """Mail number and reason."""
         self.stored: set[int] = set()
         """The mails that were ever taken."""
-        self.on_arrival: Callable[[], None] | None = None
+        self.watchers: list[tuple[Any, int]] = []
+        """Lanes that wait for something to arrive, and which turn of theirs that is."""
         self._last_number = 0
 
     def store(self, mail: Mail, now_s: float) -> None:
         self._last_number += 1
         self.items[self._last_number] = Item(self._last_number, mail, now_s)
         self.stored.add(mail.number)
-        if self.on_arrival is not None:
-            self.on_arrival()
+        waiting, self.watchers = self.watchers, []
+        for lane, turn in waiting:
+            lane.called(turn)
 
     def void_locks(self) -> None:
         for item in self.items.values():

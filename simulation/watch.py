@@ -17,6 +17,16 @@ from typing import TYPE_CHECKING, Any, Final
 from simulation.network import Request
 from simulation.plan import Plan
 from simulation.services import Mail
+from simulation.shadow import (
+    CLOSE_WINDOW_S,
+    EPSILON_S,
+    MESSAGE_IS_BAD,
+    OUTAGE,
+    PROBE_PAUSE_S_MIN,
+    QUEUE_IS_BAD,
+    THROTTLE_S,
+    Shadow,
+)
 from simulation.world import Broken, World
 from twinbus.core.events import (
     Cleared,
@@ -32,62 +42,14 @@ from twinbus.core.events import (
 )
 from twinbus.errors import TwinbusError
 from twinbus.service_errors import (
-    AccessRefused,
     AuthenticationFailed,
     BacklogExhausted,
-    CommunicationError,
-    EntityDisabled,
-    EntityNotFound,
-    LinkDetached,
-    MessageRefused,
-    MessageTooLarge,
-    OperationTimeout,
-    QuotaExceeded,
     ServerBusy,
     ServiceError,
-    ServiceInternalError,
 )
 
 if TYPE_CHECKING:
     from simulation.application import Factory, Run
-
-# Said here once more, on purpose: a wrong row in the core's table must not excuse itself.
-OUTAGE: Final = (OperationTimeout, CommunicationError, ServiceInternalError, LinkDetached)
-QUEUE_IS_BAD: Final = (
-    *OUTAGE,
-    *(AuthenticationFailed, AccessRefused, EntityNotFound, EntityDisabled, QuotaExceeded),
-)
-MESSAGE_IS_BAD: Final = (MessageTooLarge, MessageRefused)
-THROTTLE_S: Final = 10.0
-PROBE_PAUSE_S_MIN: Final = 2.0
-CLOSE_WINDOW_S: Final = 5.0
-EPSILON_S: Final = 1e-6
-
-
-class Shadow:
-    """What must be true of one entity, by our own reckoning."""
-
-    __slots__ = (
-        "diversions",
-        "diverted_s",
-        "is_away",
-        "is_held",
-        "last_ping_s",
-        "last_success_s",
-        "restored_s",
-        "suspect_s",
-        "was_forced",
-        "was_ping_taken",
-    )
-
-    def __init__(self) -> None:
-        self.is_away = self.is_held = self.was_forced = self.was_ping_taken = False
-        self.diversions = 0
-        self.diverted_s = 0.0
-        self.suspect_s: float | None = None
-        self.last_ping_s: float | None = None
-        self.restored_s: float | None = None
-        self.last_success_s = -1.0
 
 
 class Watch:
@@ -169,15 +131,14 @@ class FactoryWatch:
 
     def _check_reserve(self, run: Run, shadow: Shadow, timeout_s: float) -> None:
         """P10: what this attempt could trip must leave the backlog its share."""
-        whole_s = run.deadline.end_s - run.deadline.start_s
+        whole_s = run.deadline.timeout_s
+        if run.sent_away:  # It came back from the backlog: what was left is split again.
+            run.left_s = run.deadline.end_s - self._world.now_s
         interval_s = self._plan.policy.failover_interval_s
-        can_trip = shadow.suspect_s is not None or interval_s < whole_s
+        can_trip = shadow.suspect_s is not None or interval_s < min(whole_s, run.left_s)
         if shadow.is_held or not can_trip or run.was_throttled:
             return
-        share_s = min(max(whole_s / 4, 1.0), whole_s / 2)
-        if run.sent_away:  # It came back from the backlog: what was left is split again.
-            left_s = run.deadline.end_s - self._world.now_s
-            share_s = min(share_s, left_s / 4)
+        share_s = min(max(whole_s / 4, 1.0), whole_s / 2, run.left_s / 4)
         if self._world.now_s + timeout_s > run.deadline.end_s - share_s + EPSILON_S:
             raise self._broken("P10 reserve", f"{timeout_s:.3f} s leave less than {share_s:.3f} s")
 
@@ -258,6 +219,8 @@ class FactoryWatch:
         elif self._is_outage(error):
             run.outages += 1
             run.last_home_error = error
+        else:
+            run.callers_error = error
 
     def _away_answered(self, run: Run, queue: str, error: BaseException | None) -> None:
         was_probe = run.is_probe and self._probing.get(queue) is run
@@ -267,7 +230,7 @@ class FactoryWatch:
             self._world.seen.add(f"a probe of a withdrawn queue {how}")
         if error is None or (isinstance(error, ServerBusy) and was_probe):
             self.withdrawn_s.pop(queue, None)
-            if was_probe and error is None:
+            if error is None:
                 self._seats[run.seat] = queue
         elif isinstance(error, QUEUE_IS_BAD) and (was_probe or queue not in self.withdrawn_s):
             self.withdrawn_s[queue] = self._world.now_s
@@ -323,7 +286,7 @@ class FactoryWatch:
             self._world.seen.add("a throttled send gave up")
         elif isinstance(error, AuthenticationFailed) and not self._key_worked:
             self._world.seen.add("a key that never worked was the caller's error")
-        elif shadow.is_away:
+        elif shadow.is_away and error is not run.callers_error:
             self._check_all_asked(run)
         if error is run.last_home_error and not shadow.is_away and not shadow.is_held:
             self._check_counted(run, shadow)
@@ -489,6 +452,10 @@ class FactoryWatch:
             self._world.at(due_s, self.factory, self._both_ended)
 
     def _both_ended(self) -> None:
+        if self.factory.asleep_until_s >= self._world.now_s - EPSILON_S:
+            # It has just woken up, and what is due may come a moment later.
+            self._world.at(self._world.now_s + 2 * EPSILON_S, self.factory, self._both_ended)
+            return
         standings = self.factory.lifecycle.standings
         if any(standing.value == "open" for standing in standings.values()):
             raise self._broken("S8 close and fault", "one side ended and the other stands")

@@ -19,11 +19,14 @@ EVENTS_MAX = 30_000
 class Broken(AssertionError):
     """A promise that was not kept, with what is needed to see it again."""
 
-    def __init__(self, check: str, sentence: str, *, seed: int, at_s: float) -> None:
+    def __init__(self, check: str, sentence: str, seed: int, at_s: float) -> None:
         self.check, self.sentence, self.seed, self.at_s = check, sentence, seed, at_s
         super().__init__(
             f"{check}: {sentence} (at {at_s:.3f} s, SEED={seed}; replay: make simulate SEED={seed})"
         )
+
+    def __reduce__(self) -> tuple[type[Broken], tuple[str, str, int, float]]:
+        return Broken, (self.check, self.sentence, self.seed, self.at_s)
 
 
 class Process:
@@ -36,6 +39,9 @@ class Process:
         self.is_alive = True
         self.asleep_until_s = 0.0
         """Also the end of its last sleep."""
+
+    def sleep(self, until_s: float) -> None:
+        self.asleep_until_s = max(self.asleep_until_s, until_s)
 
 
 class World:
@@ -112,7 +118,7 @@ class World:
             self.trace.append(f"{self.now_s:9.3f}  " + text.format(*facts))
 
     def broken(self, check: str, sentence: str) -> Broken:
-        return Broken(check, sentence, seed=self.seed, at_s=self.now_s)
+        return Broken(check, sentence, self.seed, self.now_s)
 
     @property
     def events(self) -> int:

@@ -165,7 +165,7 @@ class Send:
         if now_s >= primary_end_s:
             return self._primary_time_is_up(now_s)
         if now_s < self._not_before_s:
-            return Wait(self._not_before_s), []
+            return Wait(min(self._not_before_s, primary_end_s)), []
         return ToPrimary(primary_end_s - now_s), []
 
     def _return_home(self, now_s: float) -> None:
@@ -246,9 +246,8 @@ class Send:
         return []
 
     def _outage(self, now_s: float, error: BaseException) -> list[Event]:
-        if self._failover.is_diverted:
-            return []  # Somebody else's failure has diverted it meanwhile: step() follows.
-        if self._may_retry():
+        # Where somebody else's failure has diverted it meanwhile, step() follows that.
+        if not self._failover.is_diverted and self._may_retry():
             self._retries += 1
             delay_s = self._retry_delay_s()
             if now_s + delay_s + ATTEMPT_S_MIN < self._primary_end_s():
@@ -283,11 +282,13 @@ class Send:
         )
         # Everybody was told the same thing at the same time: return one by one.
         wait_s = max(wanted_s, ServerBusy.retry_after_s) * self._rng.uniform(1.0, 1.2)
-        if now_s + wait_s >= self._deadline.end_s:
+        self._not_before_s = now_s + wait_s
+        if self._failover.is_diverted:
+            return True  # The backlog is not what asked for quiet: step() goes there.
+        if self._not_before_s >= self._deadline.end_s:
             return False
         # Throttled is not down: the reserve is of more use to this attempt.
-        self._spends_all = self._spends_all or now_s + wait_s >= self._primary_end_s()
-        self._not_before_s = now_s + wait_s
+        self._spends_all = self._spends_all or self._not_before_s >= self._primary_end_s()
         return True
 
     def _backlog_answered(
@@ -355,8 +356,7 @@ class Send:
 
     def _too_late(self) -> OperationTimeout:
         error = OperationTimeout(
-            f"the send to {self._failover.path!r} was not over after "
-            f"{self._timeout_s:g} s",
+            f"the send to {self._failover.path!r} was not over after {self._timeout_s:g} s",
             path=self._failover.path,
             hint="Give it more time, or look at the health of both namespaces",
         )

@@ -1,0 +1,276 @@
+"""Planted bugs: each replaces one part of the core by a wrong one, and a named check must see it.
+
+A simulation that finds nothing may be blind. These are the mistakes that such a system is likely
+to have, some of which others have made; ``make simulate TEETH=1`` shows how soon each is caught.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from random import Random
+from typing import Final, NamedTuple
+
+from simulation.application import Parts
+from simulation.coverage import WatchedFailover
+from simulation.mover import Chunk, Mover, Work
+from simulation.run import Outcome, run_seeds
+from simulation.services import Home
+from twinbus.core.chunk import Verdict as HomeVerdict
+from twinbus.core.chunk import poison_of, verdict_of
+from twinbus.core.chunk_ledger import Homeward
+from twinbus.core.classifier import Classifier, Verdict
+from twinbus.core.events import Event, QueueWithdrawn
+from twinbus.core.failover import Health, Signal
+from twinbus.core.lifecycle import Effect, PairLifecycle
+from twinbus.core.rotation import BacklogRotation, Choice, Seat
+from twinbus.core.sending import Done, Fail, Send, Step, ToBacklog, ToPrimary
+from twinbus.service_errors import OperationTimeout, ServerBusy, ServiceError
+
+
+class LateSuccessRestores(WatchedFailover):
+    def send_succeeded(self, now_s: float) -> list[Event]:
+        if self.health is Health.DIVERTED:
+            return self._receive(Signal.MARKED_HEALTHY, now_s, "a send succeeded")
+        return super().send_succeeded(now_s)
+
+
+class TimerRestarts(WatchedFailover):
+    def send_failed(self, now_s: float, reason: str) -> list[Event]:
+        events = super().send_failed(now_s, reason)
+        self._suspect_since_s = now_s
+        return events
+
+
+class SuccessIsForgotten(WatchedFailover):
+    def send_succeeded(self, now_s: float) -> list[Event]:
+        return []
+
+
+class StalePingRestores(WatchedFailover):
+    def ping_answered(self, epoch: int, now_s: float, failure: str | None) -> list[Event]:
+        return super().ping_answered(self.epoch, now_s, failure)
+
+
+class NoFlapLimit(WatchedFailover):
+    def _restore_allowed_s(self) -> float:
+        return float("-inf")
+
+
+class PingsHastily(WatchedFailover):
+    def ping_answered(self, epoch: int, now_s: float, failure: str | None) -> list[Event]:
+        events = super().ping_answered(epoch, now_s, failure)
+        if self._next_ping_s is not None:
+            self._next_ping_s = now_s + 0.1
+        return events
+
+
+class PingsLater(WatchedFailover):
+    def _divert(self, before: Health, now_s: float, reason: str) -> list[Event]:
+        events = super()._divert(before, now_s, reason)
+        self._next_ping_s = now_s + self.policy.ping_interval_s
+        return events
+
+
+class PingEndsHold(WatchedFailover):
+    def ping_answered(self, epoch: int, now_s: float, failure: str | None) -> list[Event]:
+        if self.health is Health.HELD_AWAY and failure is None:
+            return self._receive(Signal.MARKED_HEALTHY, now_s, "a ping succeeded")
+        return super().ping_answered(epoch, now_s, failure)
+
+
+class WithdrawalIsNotShared(BacklogRotation):
+    def failed(self, queue: str, now_s: float, reason: str, *, is_probe: bool) -> list[Event]:
+        return [QueueWithdrawn(queue, now_s, reason)]
+
+
+class EverybodyProbes(BacklogRotation):
+    def choose(
+        self, seat: Seat, now_s: float, rng: Random, *, avoid: Collection[str] = ()
+    ) -> Choice | None:
+        choice = super().choose(seat, now_s, rng, avoid=avoid)
+        if choice is not None:
+            self._standings[choice.queue].is_probed = False
+        return choice
+
+
+class CancelledProbeIsKept(BacklogRotation):
+    def let_go(self, choice: Choice) -> None:
+        pass
+
+
+class WithdrawnForGood(BacklogRotation):
+    def failed(self, queue: str, now_s: float, reason: str, *, is_probe: bool) -> list[Event]:
+        events = super().failed(queue, now_s, reason, is_probe=is_probe)
+        self._standings[queue].withdrawn_until_s = float("inf")
+        return events
+
+
+class ThrottlingWithdraws(BacklogRotation):
+    def throttled(self, queue: str, now_s: float, *, is_probe: bool) -> list[Event]:
+        return self.failed(queue, now_s, "busy", is_probe=is_probe)
+
+
+class IgnoresDiversion(Send):
+    def step(self, now_s: float) -> tuple[Step, list[Event]]:
+        if self._end is None and self._failover.is_diverted and self._retries == 0:
+            self._retries += 1
+            return ToPrimary(0.1), []
+        return super().step(now_s)
+
+
+class KeepsNoReserve(Send):
+    def _primary_end_s(self) -> float:
+        return self._deadline.end_s
+
+
+class AcksTooSoon(Send):
+    def step(self, now_s: float) -> tuple[Step, list[Event]]:
+        step, events = super().step(now_s)
+        if isinstance(step, ToBacklog):
+            self._end = Done(step.queue)
+            return self._end, events
+        return step, events
+
+
+class ForgetsToReroute(Send):
+    def _count(self, now_s: float, error: BaseException) -> list[Event]:
+        events = super()._count(now_s, error)
+        self._fail(error)
+        return events
+
+
+class StaysWithOneQueue(Send):
+    def _backlog_answered(
+        self, choice: Choice, now_s: float, error: BaseException | None
+    ) -> list[Event]:
+        events = super()._backlog_answered(choice, now_s, error)
+        if error is not None:
+            self._fail(error)
+        return events
+
+
+class HidesDoubt(Send):
+    def _done(self, where: str, now_s: float, events: list[Event]) -> list[Event]:
+        self._unclear = None
+        return super()._done(where, now_s, events)
+
+
+class DeniesDoubt(Send):
+    def _fail(self, error: BaseException) -> Fail:
+        self._unclear = None
+        if isinstance(error, ServiceError):
+            error.is_ambiguous = False
+        return super()._fail(error)
+
+
+class RetriesForEver(Send):
+    def _may_retry(self) -> bool:
+        return True
+
+
+class ReturnsAtOnceWhenThrottled(Send):
+    def _can_wait_for_quiet(self, now_s: float, error: BaseException) -> bool:
+        return now_s < self._deadline.end_s
+
+
+class OutlivesItsDeadline(Send):
+    def _backlog_timeout_s(self, choice: Choice, now_s: float) -> float:
+        return 60.0
+
+
+class BacklogErrorCounts(Send):
+    def _backlog_answered(
+        self, choice: Choice, now_s: float, error: BaseException | None
+    ) -> list[Event]:
+        events = super()._backlog_answered(choice, now_s, error)
+        if isinstance(error, OperationTimeout):
+            self._was_outage = True
+        return events
+
+
+class LeavesPartnerOpen(PairLifecycle):
+    def handle_timer(self, now_s: float) -> list[Effect]:
+        self._window_end_s = None
+        return []
+
+
+class CompletesFirst(Mover):
+    class chunk_type(Chunk):
+        def send(self, home: Home, items: Sequence[Homeward]) -> Work:
+            yield self.completion(items)
+            yield from super().send(home, items)
+
+
+class CompletesWhatIsUnsure(Mover):
+    class chunk_type(Chunk):
+        def _refused(self, home: Home, items: Sequence[Homeward], error: ServiceError) -> Work:
+            if verdict_of(error) is HomeVerdict.UNSURE:
+                yield from self.complete(items)
+            else:
+                yield from super()._refused(home, items, error)
+
+
+class BuriesWhatHasToWait(Mover):
+    class chunk_type(Chunk):
+        def _refused(self, home: Home, items: Sequence[Homeward], error: ServiceError) -> Work:
+            if verdict_of(error) is HomeVerdict.LATER:
+                yield from self.bury([poison_of(item, error) for item in items])
+            else:
+                yield from super()._refused(home, items, error)
+
+
+class Planted(NamedTuple):
+    """A bug, and the check that must catch it."""
+
+    name: str
+    parts: Parts
+    check: str
+
+
+def _classified(rows: dict[type[BaseException], Verdict]) -> Parts:
+    return Parts(classifier=Classifier().with_primary(rows))
+
+
+PLANTED: Final = (
+    Planted("a late success restores", Parts(failover=LateSuccessRestores), "P11 only a ping"),
+    Planted("each failure restarts the timer", Parts(failover=TimerRestarts), "S3"),
+    Planted("a success is forgotten", Parts(failover=SuccessIsForgotten), "S3"),
+    Planted("a stale ping restores", Parts(failover=StalePingRestores), "P11 only a ping"),
+    Planted("no flap limit", Parts(failover=NoFlapLimit), "P11 flap limit"),
+    Planted("pings without a pause", Parts(failover=PingsHastily), "S7"),
+    Planted("the first ping waits", Parts(failover=PingsLater), "S7"),
+    Planted("a ping ends a hold", Parts(failover=PingEndsHold), "P11 only a ping"),
+    Planted("a withdrawal is not shared", Parts(rotation=WithdrawalIsNotShared), "S6"),
+    Planted("half-open lets everybody in", Parts(rotation=EverybodyProbes), "S6"),
+    Planted("a cancelled probe is never freed", Parts(rotation=CancelledProbeIsKept), "S9"),
+    Planted("a withdrawn queue never returns", Parts(rotation=WithdrawnForGood), "S9"),
+    Planted("throttling withdraws a queue", Parts(rotation=ThrottlingWithdraws), "S6"),
+    Planted("sends to the primary while diverted", Parts(send=IgnoresDiversion), "S2"),
+    Planted("no reserve for the backlog", Parts(send=KeepsNoReserve), "P10 reserve"),
+    Planted("acknowledged before the backlog has it", Parts(send=AcksTooSoon), "S1"),
+    Planted("the send that trips is not rerouted", Parts(send=ForgetsToReroute), "P10 rerouted"),
+    Planted("one bad queue ends the send", Parts(send=StaysWithOneQueue), "P10 rerouted"),
+    Planted("a possible duplicate is not told", Parts(send=HidesDoubt), "I3"),
+    Planted("an error denies its doubt", Parts(send=DeniesDoubt), "H1"),
+    Planted("retries without an end", Parts(send=RetriesForEver), "S10"),
+    Planted("throttled and back at once", Parts(send=ReturnsAtOnceWhenThrottled), "F2"),
+    Planted("an attempt outlives its send", Parts(send=OutlivesItsDeadline), "F6"),
+    Planted("a backlog error counts for the primary", Parts(send=BacklogErrorCounts), "S3"),
+    Planted("throttling diverts", _classified({ServerBusy: Verdict.OUTAGE}), "S3"),
+    Planted("a timeout does not count", _classified({OperationTimeout: Verdict.CALLER}), "S3"),
+    Planted("the partner stays open", Parts(lifecycle=LeavesPartnerOpen), "S8"),
+    Planted("completes before it sends", Parts(mover=CompletesFirst), "Y1"),
+    Planted("completes what is unsure", Parts(mover=CompletesWhatIsUnsure), "Y1"),
+    Planted("buries what has to wait", Parts(mover=BuriesWhatHasToWait), "Y4"),
+)
+SEEDS_MAX: Final = 500
+"""Within so many schedules each of them must be caught; most are within thirty."""
+
+
+def bite(planted: Planted, seeds_max: int = SEEDS_MAX) -> Outcome:
+    """Run schedules with the bug until its check sees it."""
+
+    def is_caught(outcome: Outcome) -> bool:
+        return any(broken.check.startswith(planted.check) for broken in outcome.broken)
+
+    return run_seeds(range(seeds_max), planted.parts, stops=is_caught)

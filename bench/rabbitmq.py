@@ -10,6 +10,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from bench.processes import BenchError, end_group, free_port, spawn, wait_for
@@ -17,6 +18,7 @@ from bench.rabbitmq_wire import Channel
 
 INSTALLER = Path(__file__).with_name("install_rabbitmq.sh")
 SERVER = Path("/usr/lib/rabbitmq/bin/rabbitmq-server")
+CONTROL = SERVER.with_name("rabbitmqctl")
 
 # A cold boot takes 5 to 10 s on two cores; a restart with a million messages reads its log first.
 START_WAIT_S_MAX = 300.0
@@ -45,14 +47,14 @@ def install() -> None:
 class RabbitNode:
     """One node; ``start`` may be called again after ``stop`` or ``kill`` with the same data."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, plugins: Sequence[str] = ()) -> None:
         self.port = free_port()
         self._directory = directory
         self._epmd_port = free_port()
         self._process: subprocess.Popen[bytes] | None = None
         directory.mkdir(parents=True, exist_ok=True)
         (directory / "rabbitmq.conf").write_text(CONFIGURATION.format(port=self.port))
-        (directory / "enabled_plugins").write_text("[].\n")
+        (directory / "enabled_plugins").write_text(f"[{','.join(plugins)}].\n")
         self._env = self._environment()
 
     def _environment(self) -> dict[str, str]:
@@ -93,6 +95,15 @@ class RabbitNode:
         except OSError:
             return None
         return True if (self._directory / "node.pid").exists() else None
+
+    def control(self, *arguments: str) -> str:
+        """What rabbitmqctl answers."""
+        done = subprocess.run(
+            [str(CONTROL), "--quiet", *arguments], env=self._env, capture_output=True, text=True
+        )
+        if done.returncode != 0:
+            raise BenchError(f"rabbitmqctl {arguments[0]} failed: {done.stderr.strip()[-300:]}")
+        return done.stdout
 
     def stop(self) -> None:
         self._end(signal.SIGTERM)

@@ -7,6 +7,8 @@
       twinbus_node our broker in its own process     wire, wire_links, wire_values   AMQP 1.0 client
     run          rounds in turn, medians, filling a queue
     standing     benchmarks with a standing queue: memory, restart
+    pairing      the paired client next to the SDK it stands in for, and how fast it fails over
+    coming_home  our mover next to RabbitMQ's Shovel (shovel)
     sending      the publish loops (windowed, paced), blind to the protocol
     workers      publishers in processes of their own, started at the same instant
     processes    ports, CPU seconds, resident memory, orderly and sudden ends
@@ -14,5 +16,6 @@
 
 Rule 1: both brokers are driven by equally lean clients, so that the brokers are what is measured.
 Rule 2: every run is counted afterwards; a figure whose messages are not all there is an error.
-Rule 3: nothing here imports twinbus: the clients stay independent of the code they measure.
+Rule 3: the broker is measured by clients that do not import twinbus; pairing and coming_home
+        measure twinbus's own clients, which they import.
 """

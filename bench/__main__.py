@@ -17,7 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from bench import rabbitmq, report, scenarios, standing, topic_rules
+from bench import coming_home, pairing, rabbitmq, report, scenarios, standing, topic_rules
 from bench.processes import BenchError, filesystem_of
 from bench.run import Bench, progress
 from bench.systems import Rabbit, System, Twinbus
@@ -40,6 +40,10 @@ SCENARIOS: Final[Mapping[str, Scenario]] = {
     "resident_memory_10k_vs_1m": standing.resident_memory,
     "restart_1m": standing.restart_1m,
     "topic_rules": topic_rules.scenario,
+    "paired_aio_send": pairing.aio_send,
+    "paired_sync_send": pairing.sync_send,
+    "failover_first_ack": pairing.failover_first_ack,
+    "coming_home": coming_home.scenario,
 }
 
 

@@ -30,15 +30,18 @@ QUEUE_PROPERTIES = {"max_size_mb": 5120}
 class TwinbusNode:
     """One broker; ``start`` may be called again after ``stop`` or ``kill`` with the same data."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, namespace: str = NAMESPACE) -> None:
         directory.mkdir(parents=True, exist_ok=True)
+        self._namespace = namespace
         self._log = directory / "serve.log"
         self._command = [
             sys.executable, "-m", "twinbus", "serve", "--output", "json", "--admin-port", "0",
-            "--data", str(directory / "data"), "--namespace", f"{NAMESPACE}:{free_port()}",
+            "--data", str(directory / "data"), "--namespace", f"{namespace}:{free_port()}",
         ]  # fmt: skip
         self._process: subprocess.Popen[bytes] | None = None
         self._address: Address | None = None
+        self.connection_string = ""
+        """Known once it has started; a key is in it."""
         self._admin_port = 0
 
     @property
@@ -60,8 +63,9 @@ class TwinbusNode:
         self._process = spawn(self._command, self._log, env)
         line = wait_for("the start of twinbus", self._printed, START_WAIT_S_MAX)
         ready = json.loads(line)
-        text = ready["namespaces"][NAMESPACE]["connection_string"]
+        text = ready["namespaces"][self._namespace]["connection_string"]
         self._address = Address.from_connection_string(text)
+        self.connection_string = text
         self._admin_port = ready["admin_port"]
 
     def _printed(self) -> str | None:
@@ -79,7 +83,14 @@ class TwinbusNode:
 
     def size_bytes(self, queue: str) -> int:
         """What the queue holds, locked messages included."""
-        return int(json.loads(self._request("GET", f"queues/{queue}", None))["size_in_bytes"])
+        return self._count(queue, "size_in_bytes")
+
+    def active(self, queue: str) -> int:
+        """Messages that can be received."""
+        return self._count(queue, "active_message_count")
+
+    def _count(self, queue: str, what: str) -> int:
+        return int(json.loads(self._request("GET", f"queues/{queue}", None))[what])
 
     def put(self, path: str, properties: Mapping[str, object]) -> None:
         self._request("PUT", path, json.dumps(properties).encode())
@@ -92,7 +103,7 @@ class TwinbusNode:
         expires_s = int(time.time()) + TOKEN_LIFETIME_S
         token = sas_token(base, self.address.key_name or "", self.address.key, expires_s)
         request = urllib.request.Request(
-            f"{base}/namespaces/{NAMESPACE}/{path}", body, {"Authorization": token},
+            f"{base}/namespaces/{self._namespace}/{path}", body, {"Authorization": token},
             method=verb,
         )  # fmt: skip
         with urllib.request.urlopen(request, timeout=HTTP_TIMEOUT_S) as answer:

@@ -149,6 +149,18 @@ def test_a_silent_destination_is_probed_by_those_only_who_may_wait() -> None:
     assert board.admit("disabled", 200, may_wait=False) is Admission.PROBE
 
 
+def test_a_probe_that_came_to_nothing_can_be_made_again() -> None:
+    board = make_board(first_s=1)
+    board.receive("orders", Sign.FAILED, 100)
+    assert board.admit("orders", 200) is Admission.PROBE
+    board.release("orders", 201)
+    assert board.admit("orders", 201) is Admission.WAIT
+    assert board.admit("orders", 203) is Admission.PROBE
+    board.receive("orders", Sign.ACCEPTED, 204)
+    board.release("orders", 204)
+    assert board.admit("orders", 204) is Admission.SEND
+
+
 def test_invented_destinations_do_not_fill_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("twinbus.core.chunk_board.DESTINATIONS_MAX", 3)
     board = make_board()

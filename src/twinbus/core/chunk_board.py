@@ -129,11 +129,6 @@ class DestinationBoard:
         entry = self._entries.get(path)
         return Standing.OPEN if entry is None else entry.standing
 
-    def is_due(self, path: str, now_s: float) -> bool:
-        """Whether admit() would let something through."""
-        entry = self._entries.get(path)
-        return entry is None or entry.standing is Standing.OPEN or now_s >= entry.due_s
-
     def admit(self, path: str, now_s: float, *, may_wait: bool = True) -> Admission:
         """What to do with messages for ``path``; PROBE is said to one caller only.
 
@@ -169,6 +164,13 @@ class DestinationBoard:
         elif before is not Standing.CLOSED:
             entry.is_silent = is_silent
             self._close(entry, sign, now_s, pause_s_min)
+
+    def release(self, path: str, now_s: float) -> None:
+        """A probe that came to nothing, because there was nothing to send after all."""
+        entry = self._entries.get(path)
+        if entry is not None and entry.standing is Standing.PROBING:
+            entry.standing = Standing.CLOSED
+            entry.due_s = now_s + self._backoff.pause_s(1, self._random)
 
     def _made(self, path: str) -> _Entry:
         if len(self._entries) >= DESTINATIONS_MAX:

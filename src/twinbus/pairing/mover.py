@@ -117,7 +117,8 @@ class Mover:
         finally:
             stopping.cancel()
             everything.cancel()
-            await asyncio.wait({everything})
+            with suppress(asyncio.CancelledError, Exception):  # Raised above, where it counts.
+                await everything
             await self.close()
         return self.report
 

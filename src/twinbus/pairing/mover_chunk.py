@@ -66,12 +66,14 @@ class ChunkRun:
         ledger: ChunkLedger,
         options: MoverOptions,
         clock: Clock,
-        is_returning: bool,
+        admission: Admission | None,
     ) -> None:
+        """``admission`` is the board's word, for messages of one destination that were set
+        aside; whoever has it did not ask for them in vain."""
         self._receiver, self._senders = receiver, senders
         self._board, self._aside, self._ledger = board, aside, ledger
         self._options, self._clock = options, clock
-        self._is_returning = is_returning
+        self._admission = admission
         self._ends_s = clock.now().monotonic_s + options.chunk_s_max
         self._in_flight = asyncio.Semaphore(BATCHES_IN_FLIGHT_MAX)
         self._to_complete: list[Homeward] = []
@@ -93,9 +95,7 @@ class ChunkRun:
     # -- one destination ------------------------------------------------------------------
 
     async def _deliver(self, path: str, items: list[Homeward]) -> None:
-        # Whoever has messages set aside can probe with those; fresh ones need not wait for it.
-        may_wait = self._is_returning or not self._aside.holds(path)
-        match self._board.admit(path, self._now_s(), may_wait=may_wait):
+        match self._admission or self._admitted(path):
             case Admission.WAIT:
                 await self._set_aside(path, items, Outcome.PARKED, "its destination is down")
             case Admission.GIVE_UP:
@@ -104,6 +104,11 @@ class ChunkRun:
                 await self._send_all(path, items, is_probe=False)
             case Admission.PROBE:
                 await self._send_all(path, items, is_probe=True)
+
+    def _admitted(self, path: str) -> Admission:
+        # Whoever has messages set aside can probe with those; fresh ones need not wait for it.
+        may_wait = not self._aside.holds(path)
+        return self._board.admit(path, self._now_s(), may_wait=may_wait)
 
     async def _send_all(self, path: str, items: list[Homeward], *, is_probe: bool) -> None:
         try:

@@ -24,7 +24,7 @@ from typing import Final
 from twinbus.clock import Clock
 from twinbus.core.chunk import ChunkPlan, plan_chunk
 from twinbus.core.chunk_aside import SetAside, is_set_aside
-from twinbus.core.chunk_board import DestinationBoard
+from twinbus.core.chunk_board import Admission, DestinationBoard
 from twinbus.core.chunk_ledger import ChunkLedger, Place
 from twinbus.core.parcel import Delivered
 from twinbus.core.receipts import Outcome, Receipt
@@ -41,6 +41,7 @@ OnReceipts = Callable[[Sequence[Receipt]], object]
 
 # Messages that are looked at or asked for by number in one request; the service takes 250.
 BY_NUMBER_COUNT: Final = 250
+PROBE_COUNT: Final = 10
 # The first chunk of a queue, before the size of its messages is known.
 FIRST_CHUNK_COUNT: Final = 100
 _SETTLED: Final = frozenset({Outcome.MOVED, Outcome.DEAD_LETTERED})
@@ -89,7 +90,7 @@ class QueueMover:
 
     async def bring_home(self, deliveries: Sequence[Delivered]) -> list[Receipt]:
         """Send a chunk to its destinations and settle it: a receipt for each message."""
-        return await self._bring_home(deliveries, is_returning=False) if deliveries else []
+        return await self._bring_home(deliveries)
 
     def _adapt(self, deliveries: Sequence[Delivered]) -> None:
         """The next chunk holds as many messages of this size as a chunk should."""
@@ -98,8 +99,10 @@ class QueueMover:
         self._count = max(1, min(self._count_max, fitting))
 
     async def _bring_home(
-        self, deliveries: Sequence[Delivered], *, is_returning: bool
+        self, deliveries: Sequence[Delivered], admission: Admission | None = None
     ) -> list[Receipt]:
+        if not deliveries:
+            return []
         shared, now_ms = self._shared, self._shared.clock.now().wall_ms
         ledger = ChunkLedger(self._place, deliveries, now_ms)
         run = ChunkRun(
@@ -110,7 +113,7 @@ class QueueMover:
             ledger=ledger,
             options=shared.options,
             clock=shared.clock,
-            is_returning=is_returning,
+            admission=admission,
         )
         keeping = locks_kept(
             self._receiver,
@@ -133,27 +136,34 @@ class QueueMover:
         receipts: list[Receipt] = []
         for path in self.aside.paths():
             left = self.aside.count(path)
-            while left > 0 and self._is_due(path):
-                numbers = self.aside.take(path, min(left, BY_NUMBER_COUNT))
-                left -= len(numbers)
-                receipts += await self._bring_back(path, numbers)
+            while left > 0 and (admission := self._admission(path)) is not Admission.WAIT:
+                # What a probe leaves in doubt may be doubled, so that it is small.
+                is_probe = admission is Admission.PROBE
+                count = min(left, PROBE_COUNT if is_probe else BY_NUMBER_COUNT)
+                numbers = self.aside.take(path, count)
+                left -= count
+                receipts += await self._bring_back(path, numbers, admission)
         return receipts
 
-    def _is_due(self, path: str) -> bool:
-        return self._shared.board.is_due(path, self._shared.clock.now().monotonic_s)
+    def _admission(self, path: str) -> Admission:
+        if path == PRIMARY:  # Messages without a usable destination.
+            return Admission.SEND
+        return self._shared.board.admit(path, self._shared.clock.now().monotonic_s)
 
-    async def _bring_back(self, path: str, numbers: list[int]) -> list[Receipt]:
+    async def _bring_back(
+        self, path: str, numbers: list[int], admission: Admission
+    ) -> list[Receipt]:
         settled: set[int] = set()
         try:
             numbers, deliveries = await self._fetch(numbers)
-            if not deliveries:
-                return []
-            receipts = await self._bring_home(deliveries, is_returning=True)
+            receipts = await self._bring_home(deliveries, admission)
             settled = {each.sequence_number for each in receipts if each.outcome in _SETTLED}
             return receipts
         finally:
             # A deferred message whose lock ends is deferred again: its number is still needed.
             self.aside.add(path, [each for each in numbers if each not in settled])
+            if admission is Admission.PROBE:
+                self._shared.board.release(path, self._shared.clock.now().monotonic_s)
 
     async def _fetch(self, numbers: list[int]) -> tuple[list[int], list[Delivered]]:
         """(the numbers that are still set aside, their messages).

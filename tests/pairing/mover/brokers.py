@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from uuid import uuid4
 
@@ -58,6 +59,17 @@ class Scene:
         """A destination that was disabled takes messages again."""
         where = f"/namespaces/east/queues/{destination}"
         self.pair.primary.admin("PATCH", where, {"status": "Active"})
+
+    @contextmanager
+    def fault(self, kind: str, entity: str, **options: object) -> Iterator[None]:
+        """A failure of one destination on the primary."""
+        where = "/namespaces/east/faults"
+        wanted = {"kind": kind, "scope": {"entity": entity}, **options}
+        made = self.pair.primary.admin("POST", where, wanted)
+        try:
+            yield
+        finally:
+            self.pair.primary.admin("DELETE", f"{where}/{made['id']}")
 
     def driver(self, broker: BrokerProcess) -> AmqpDriver:
         driver = AmqpDriver.from_connection_string(broker.connection_string)

@@ -102,6 +102,42 @@ async def test_a_disabled_destination_does_not_hold_up_a_live_one(scene: Scene) 
     assert await scene.arrived(dead) == Counter(names("dead", 4_000))
 
 
+async def test_a_silent_destination_does_not_hold_up_a_live_one(scene: Scene) -> None:
+    """Y4: sends that are never answered, beside a destination that is well."""
+    silent, live = scene.destination(), scene.destination()
+    await scene.fill(silent, names("silent", 600))
+    await scene.fill(live, names("live", 600))
+    receipts: list[Receipt] = []
+    mover = make_mover(scene, receipts, send_timeout_s=2.0)
+    with scene.fault("cannot-send", silent, how="timeout"):
+        running = asyncio.create_task(mover.run())
+        await until(lambda: scene.home(live) == 600)
+    await until(lambda: scene.left() == 0)
+    mover.stop()
+    await running
+    found = await scene.arrived(silent)
+    assert set(found) == set(names("silent", 600))
+    assert {name for name, count in found.items() if count > 1} <= announced(receipts)
+
+
+async def test_duplicate_detection_removes_what_was_in_doubt(scene: Scene) -> None:
+    """Y1: message ids are kept, so that repeats are dropped by the primary."""
+    orders = scene.destination(requires_duplicate_detection=True)
+    receipts: list[Receipt] = []
+    mover = make_mover(scene, receipts, send_timeout_s=1.0)
+    running = asyncio.create_task(mover.run())
+    # The link is open before its sends go unanswered
+    await scene.fill(orders, ["first"])
+    await until(lambda: bool(receipts))
+    with scene.fault("cannot-send", orders, how="timeout", applied_probability=1.0):
+        await scene.fill(orders, names("m", 400))
+        await until(lambda: bool(announced(receipts)))
+    await until(lambda: scene.left() == 0)
+    mover.stop()
+    await running
+    assert await scene.arrived(orders) == Counter(["first", *names("m", 400)])
+
+
 async def test_what_a_mover_set_aside_another_one_brings_home(scene: Scene) -> None:
     """Y5: a mover leaves nothing in its memory that is needed."""
     orders = scene.destination(status="SendDisabled")

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import pytest
 from azure.servicebus._pyamqp._decode import decode_payload
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from tests.drivers.parcels import parcel
 from twinbus.amqp.sections import Message, Properties
+from twinbus.core.envelope import split_to_fit
 from twinbus.core.parcel import Parcel
 from twinbus.drivers.amqp.batches import FORMAT_BATCH, FORMAT_MESSAGE, sealed
 from twinbus.service_errors import MessageRefused
@@ -39,6 +42,17 @@ def test_a_first_message_without_properties_has_an_envelope_too() -> None:
     parcels = [parcel(b"x"), parcel(b"y", message_id="late")]
     envelope = decode_payload(memoryview(sealed(parcels)[0]))
     assert len(list(envelope.data)) == 2
+
+
+@given(st.lists(st.integers(1, 600), min_size=2, max_size=80), st.integers(3_000, 20_000))
+@settings(deadline=None, max_examples=50)
+def test_a_batch_that_was_cut_to_fit_fits(sizes: list[int], limit: int) -> None:
+    """P13: the arithmetic of the cutter is that of the envelope."""
+    longest = "m" * 128
+    messages = [parcel(bytes(size), message_id=longest, group_id=longest).encoded for size in sizes]
+    for part in split_to_fit(messages, limit):
+        load = sealed([Parcel(each) for each in part])
+        assert len(load.payload) <= limit or len(part) == 1
 
 
 def test_bytes_that_are_no_message_are_refused() -> None:

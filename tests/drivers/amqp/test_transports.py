@@ -1,4 +1,4 @@
-"""TLS and uvloop, against a broker in a process of its own."""
+"""TLS, uvloop and real claims, against a broker in a process of its own."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.drivers.parcels import bodies, parcel
 from tests.support.broker_process import BrokerProcess
 from twinbus.drivers.amqp import AmqpDriver, AmqpOptions
 from twinbus.errors import ConfigurationError
-from twinbus.service_errors import CommunicationError
+from twinbus.service_errors import AccessRefused, AuthenticationFailed, CommunicationError
 
 SOON_S = 20.0
 
@@ -70,3 +70,49 @@ def test_the_loop_may_be_uvloop(broker: BrokerProcess) -> None:
         await round_trip(AmqpDriver.from_connection_string(broker.connection_string), queue, 200)
 
     uvloop.run(main())
+
+
+KEY = "MDEyMzQ1Njc4OTAxMjM0NTY3ODkwMTIzNDU2Nzg5MDE="
+
+
+async def test_a_claim_that_is_missing_is_an_access_refused(broker: BrokerProcess) -> None:
+    """M6, P5: somebody who may only listen cannot send, and the other way round."""
+    rules = [
+        {"name": "sender", "claims": ["Send"], "primary_key": KEY, "secondary_key": KEY},
+        {"name": "listener", "claims": ["Listen"], "primary_key": KEY, "secondary_key": KEY},
+    ]
+    queue = broker.fresh_queue(authorization_rules=rules)
+    root, key = broker.root_rule
+    as_root = f"SharedAccessKeyName={root};SharedAccessKey={key}"
+    drivers = {
+        name: AmqpDriver.from_connection_string(
+            broker.connection_string.replace(
+                as_root, f"SharedAccessKeyName={name};SharedAccessKey={KEY}"
+            )
+        )
+        for name in ("sender", "listener")
+    }
+    await drivers["sender"].sender(queue).send([parcel(b"x")], timeout_s=SOON_S)
+    assert len(await drivers["listener"].receiver(queue).receive(1, wait_s=SOON_S)) == 1
+    with pytest.raises(AccessRefused):
+        await drivers["listener"].sender(queue).send([parcel(b"x")], timeout_s=SOON_S)
+    with pytest.raises(AccessRefused):
+        await drivers["sender"].receiver(queue).receive(1, wait_s=SOON_S)
+    for driver in drivers.values():
+        await driver.close()
+
+
+async def test_a_signature_opens_what_it_was_made_for(broker: BrokerProcess) -> None:
+    queue = broker.fresh_queue()
+    for expires_in_s, outcome in ((60, None), (-60, AuthenticationFailed)):
+        signature = broker.token(path=queue, expires_in_s=expires_in_s)
+        driver = AmqpDriver.from_connection_string(
+            f"Endpoint=sb://localhost:{broker.port};SharedAccessSignature={signature};"
+            "UseDevelopmentEmulator=true"
+        )
+        if outcome is None:
+            await driver.sender(queue).attach(timeout_s=SOON_S)
+        else:
+            with pytest.raises(outcome):
+                await driver.sender(queue).attach(timeout_s=SOON_S)
+        await driver.close()

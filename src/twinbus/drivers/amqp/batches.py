@@ -24,8 +24,9 @@ FORMAT_BATCH: Final = 0x80013700
 
 PARTITION_KEY: Final = Symbol("x-opt-partition-key")
 
-_DATA_HEAD: Final = struct.Struct(">4sI").pack
-_DATA: Final = b"\x00\x53\x75\xb0"
+_SMALL_HEADS: Final = tuple(b"\x00\x53\x75\xa0" + bytes((size,)) for size in range(256))
+_LARGE_HEAD: Final = struct.Struct(">4sI").pack
+_LARGE_DATA: Final = b"\x00\x53\x75\xb0"
 _EMPTY_BODY_BYTES: Final = 5
 """What a message without content ends with: an empty data section."""
 
@@ -49,7 +50,7 @@ def sealed(parcels: Sequence[Parcel]) -> Sealed:
     for parcel in parcels:
         encoded = parcel.encoded
         size = len(encoded)
-        parts.append(_DATA_HEAD(_DATA, size))
+        parts.append(_SMALL_HEADS[size] if size <= 255 else _LARGE_HEAD(_LARGE_DATA, size))
         parts.append(encoded)
         largest = size if size > largest else largest
     return Sealed(b"".join(parts), FORMAT_BATCH, largest)

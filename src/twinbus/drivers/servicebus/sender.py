@@ -138,12 +138,28 @@ class SdkSender:
     async def _call(
         self, operation: Callable[[SendingLine], Awaitable[T]], work: _Work, timeout_s: float
     ) -> T:
-        until_s = asyncio.get_running_loop().time() + timeout_s
+        """An attempt in our turn, and one more if the link was gone before anything left on it.
+
+        In one piece: every further coroutine around the SDK's is paid for at each of its waits.
+        """
+        now_s = asyncio.get_running_loop().time()
+        until_s = now_s + timeout_s
         try:
-            await self._take_turn(until_s)
+            if self._waiting_count or self._turn.locked():
+                await self._wait_for_turn(until_s)
+            else:
+                await self._turn.acquire()
             try:
                 with self._watch.until(until_s):
-                    return await self._once_more(operation, work, until_s - timeout_s)
+                    while True:
+                        line = self._line
+                        if line is None or not line.is_quiet(now_s):
+                            line = await self._usable_line()
+                        mark = line.mark()
+                        try:
+                            return await operation(line)
+                        except BaseException as error:
+                            self._fail(error, line, mark, work)
             finally:
                 self._turn.release()
         except TimeoutError as error:
@@ -151,37 +167,33 @@ class SdkSender:
                 f"{work.doing} {self.path!r} had no answer within {timeout_s:g} s", path=self.path
             ) from error
 
-    async def _take_turn(self, until_s: float) -> None:
-        # The limit costs more than the lock, and who is alone does not wait.
+    async def _wait_for_turn(self, until_s: float) -> None:
         self._waiting_count += 1
         try:
-            if self._waiting_count == 1 and not self._turn.locked():
-                await self._turn.acquire()
-                return
             async with asyncio.timeout_at(until_s):
                 await self._turn.acquire()
         finally:
             self._waiting_count -= 1
 
-    async def _once_more(
-        self, operation: Callable[[SendingLine], Awaitable[T]], work: _Work, now_s: float
-    ) -> T:
-        """An attempt, and one more if the link was gone before anything left on it."""
-        line = self._line
-        if line is not None and not line.is_quiet(now_s) and not await line.look():
+    async def _usable_line(self) -> SendingLine:
+        if self._is_closed:
+            raise closed(f"the sender to {self.path!r}", self.path)
+        if self._line is not None and not await self._line.look():
             self._let_go()
-        line = self._line_in_use()
-        mark = line.mark()
-        try:
-            return await operation(line)
-        except asyncio.CancelledError:
+        if self._line is None or self._line.is_dropped:
+            self._line = SendingLine(self._make())
+        return self._line
+
+    def _fail(
+        self, error: BaseException, line: SendingLine, mark: Mark | None, work: _Work
+    ) -> None:
+        """Raise what went wrong, unless it may be tried once more on a new link."""
+        if not isinstance(error, Exception):
             self._let_go()
-            raise
-        except Exception as error:
-            failure = self._failed(error, line, mark, work)
-            if mark is None or failure.is_ambiguous or not isinstance(failure, _LOSSES):
-                raise failure from error
-        return await self._once_more(operation, work, now_s)
+            raise error
+        failure = self._failed(error, line, mark, work)
+        if mark is None or failure.is_ambiguous or not isinstance(failure, _LOSSES):
+            raise failure from error
 
     def _failed(
         self, error: Exception, line: SendingLine, mark: Mark | None, work: _Work
@@ -199,13 +211,6 @@ class SdkSender:
         if isinstance(failure, _LOSSES) or _is_unsettled(error, line):
             self._let_go()
         return failure
-
-    def _line_in_use(self) -> SendingLine:
-        if self._is_closed:
-            raise closed(f"the sender to {self.path!r}", self.path)
-        if self._line is None or self._line.is_dropped:
-            self._line = SendingLine(self._make())
-        return self._line
 
     def _let_go(self) -> None:
         line, self._line = self._line, None

@@ -13,17 +13,20 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
+
+_NEVER: Final = float("inf")
 
 
 class Watch:
     """For one call at a time."""
 
-    __slots__ = ("_cancelling", "_drop", "_has_rung", "_task", "_timer", "_until_s")
+    __slots__ = ("_cancelling", "_drop", "_has_rung", "_rings_s", "_task", "_timer", "_until_s")
 
     def __init__(self, drop: Callable[[], None]) -> None:
         self._drop = drop
         self._timer: asyncio.TimerHandle | None = None
+        self._rings_s = _NEVER
         self._task: asyncio.Task[Any] | None = None
         self._cancelling = 0
         self._until_s = 0.0
@@ -35,10 +38,9 @@ class Watch:
         return self
 
     def __enter__(self) -> None:
-        task = self._task = asyncio.current_task()
-        self._cancelling = 0 if task is None else task.cancelling()
+        self._task = asyncio.current_task()
         self._has_rung = False
-        if self._timer is None or self._timer.when() > self._until_s:
+        if self._rings_s > self._until_s:
             self.stop()
             self._set()
 
@@ -51,10 +53,11 @@ class Watch:
             raise TimeoutError from error
 
     def _set(self) -> None:
+        self._rings_s = self._until_s
         self._timer = asyncio.get_running_loop().call_at(self._until_s, self._ring)
 
     def _ring(self) -> None:
-        self._timer = None
+        self._timer, self._rings_s = None, _NEVER
         if self._task is None:
             return
         if asyncio.get_running_loop().time() < self._until_s:
@@ -62,10 +65,11 @@ class Watch:
             return
         self._has_rung = True
         self._drop()
+        self._cancelling = self._task.cancelling()
         self._task.cancel()
 
     def stop(self) -> None:
         """Take the timer down."""
         if self._timer is not None:
             self._timer.cancel()
-            self._timer = None
+            self._timer, self._rings_s = None, _NEVER

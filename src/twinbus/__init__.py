@@ -14,26 +14,32 @@ from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from twinbus.sync import (
+        NEXT_SESSION,
         BrokeredMessage,
+        EmbeddedNamespace,
         MessageReceiver,
         MessageSender,
         MessagingFactory,
         NamespaceManager,
         PairedNamespaceOptions,
         QueueClient,
+        ReceiveMode,
         SendAvailabilityPairedNamespaceOptions,
         SubscriptionClient,
         TopicClient,
     )
 
 __all__ = [
+    "NEXT_SESSION",
     "BrokeredMessage",
+    "EmbeddedNamespace",
     "MessageReceiver",
     "MessageSender",
     "MessagingFactory",
     "NamespaceManager",
     "PairedNamespaceOptions",
     "QueueClient",
+    "ReceiveMode",
     "SendAvailabilityPairedNamespaceOptions",
     "SubscriptionClient",
     "TopicClient",

@@ -14,6 +14,10 @@ await orders.send(BrokeredMessage(b"..."))     # goes home, or to the backlog un
 
 from __future__ import annotations
 
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from twinbus.drivers.port import NEXT_SESSION, ReceiveMode
 from twinbus.message import BrokeredMessage
 from twinbus.pairing.clients import MessageSender, QueueClient, SubscriptionClient, TopicClient
 from twinbus.pairing.factory import MessagingFactory
@@ -24,15 +28,27 @@ from twinbus.pairing.options import (
 )
 from twinbus.pairing.receiving import MessageReceiver
 
+if TYPE_CHECKING:
+    from twinbus.drivers.embedded import EmbeddedNamespace
+
 __all__ = [
+    "NEXT_SESSION",
     "BrokeredMessage",
+    "EmbeddedNamespace",
     "MessageReceiver",
     "MessageSender",
     "MessagingFactory",
     "NamespaceManager",
     "PairedNamespaceOptions",
     "QueueClient",
+    "ReceiveMode",
     "SendAvailabilityPairedNamespaceOptions",
     "SubscriptionClient",
     "TopicClient",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "EmbeddedNamespace":  # It brings a whole broker along: only for who wants one.
+        return importlib.import_module("twinbus.drivers.embedded").EmbeddedNamespace
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

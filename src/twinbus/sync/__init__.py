@@ -10,6 +10,10 @@ that lives: there is one implementation.
 
 from __future__ import annotations
 
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from twinbus.drivers.port import NEXT_SESSION, ReceiveMode
 from twinbus.message import BrokeredMessage
 from twinbus.pairing.options import PairedNamespaceOptions
 from twinbus.sync.clients import (
@@ -22,15 +26,27 @@ from twinbus.sync.clients import (
 from twinbus.sync.factory import MessagingFactory, SendAvailabilityPairedNamespaceOptions
 from twinbus.sync.manager import NamespaceManager
 
+if TYPE_CHECKING:
+    from twinbus.drivers.embedded import EmbeddedNamespace
+
 __all__ = [
+    "NEXT_SESSION",
     "BrokeredMessage",
+    "EmbeddedNamespace",
     "MessageReceiver",
     "MessageSender",
     "MessagingFactory",
     "NamespaceManager",
     "PairedNamespaceOptions",
     "QueueClient",
+    "ReceiveMode",
     "SendAvailabilityPairedNamespaceOptions",
     "SubscriptionClient",
     "TopicClient",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "EmbeddedNamespace":  # It brings a whole broker along: only for who wants one.
+        return importlib.import_module("twinbus.drivers.embedded").EmbeddedNamespace
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

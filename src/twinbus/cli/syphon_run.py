@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import signal
 import time
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import AsyncExitStack, ExitStack, suppress
-from typing import Any
+from typing import Any, Final
 
 from twinbus.cli.namespaces import OpenNamespace, opened_namespace
 from twinbus.cli.syphon import SyphonOptions
-from twinbus.cli.syphon_shown import EXIT_FAILED, Summary, exit_code, progress_shown, show_summary
+from twinbus.cli.syphon_shown import Summary, exit_code, progress_shown, show_summary
 from twinbus.core.chunk import HomeRules
 from twinbus.core.chunk_board import Backoff
 from twinbus.core.envelope import TtlPolicy
@@ -25,7 +26,9 @@ from twinbus.pairing.mover_options import MoverOptions
 from twinbus.pairing.mover_receipts import ReceiptFile
 from twinbus.service_errors import AccessRefused, NoBacklogQueue
 
-__all__ = ["EXIT_FAILED", "run_syphon"]
+__all__ = ["run_syphon"]
+
+GC_THRESHOLD: Final = 50_000
 
 
 def run_syphon(options: SyphonOptions) -> int:
@@ -34,6 +37,9 @@ def run_syphon(options: SyphonOptions) -> int:
 
 
 def _run(main: Coroutine[Any, Any, int]) -> int:
+    # Messages live for milliseconds and hold no cycles: looking for some every 700 objects cost
+    # a tenth of the rate.
+    gc.set_threshold(GC_THRESHOLD)
     try:
         import uvloop
     except ImportError:  # Windows has no uvloop

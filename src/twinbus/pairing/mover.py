@@ -68,7 +68,7 @@ class MoverReport:
 
     tally: Tally = field(default_factory=Tally)
     faults: dict[str, ServiceError] = field(default_factory=dict)
-    """Backlog queues that could not be read, each with its last error."""
+    """Backlog queues that could not be read when it was last tried, each with its error."""
 
 
 class Mover:
@@ -168,6 +168,7 @@ class Mover:
             try:
                 await self._step(queue)
                 failure_count = 0
+                self.report.faults.pop(queue.queue, None)
             except ServiceError as error:
                 failure_count += 1
                 self._note_fault(queue, error)

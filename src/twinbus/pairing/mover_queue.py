@@ -131,9 +131,8 @@ class QueueMover:
 
     # -- messages that were set aside -----------------------------------------------------
 
-    async def bring_back(self) -> list[Receipt]:
+    async def bring_back(self) -> None:
         """Try every destination that may be tried, with all that was set aside for it."""
-        receipts: list[Receipt] = []
         for path in self.aside.paths():
             left = self.aside.count(path)
             while left > 0 and (admission := self._admission(path)) is not Admission.WAIT:
@@ -142,23 +141,19 @@ class QueueMover:
                 count = min(left, PROBE_COUNT if is_probe else BY_NUMBER_COUNT)
                 numbers = self.aside.take(path, count)
                 left -= count
-                receipts += await self._bring_back(path, numbers, admission)
-        return receipts
+                await self._bring_back(path, numbers, admission)
 
     def _admission(self, path: str) -> Admission:
         if path == PRIMARY:  # Messages without a usable destination.
             return Admission.SEND
         return self._shared.board.admit(path, self._shared.clock.now().monotonic_s)
 
-    async def _bring_back(
-        self, path: str, numbers: list[int], admission: Admission
-    ) -> list[Receipt]:
+    async def _bring_back(self, path: str, numbers: list[int], admission: Admission) -> None:
         settled: set[int] = set()
         try:
             numbers, deliveries = await self._fetch(numbers)
             receipts = await self._bring_home(deliveries, admission)
             settled = {each.sequence_number for each in receipts if each.outcome in _SETTLED}
-            return receipts
         finally:
             # A deferred message whose lock ends is deferred again: its number is still needed.
             self.aside.add(path, [each for each in numbers if each not in settled])
@@ -240,9 +235,8 @@ class QueueMover:
 
     # -- looking only ---------------------------------------------------------------------
 
-    async def preview(self) -> list[Receipt]:
-        """What would become of everything in the queue; nothing is received."""
-        receipts: list[Receipt] = []
+    async def preview(self) -> None:
+        """Receipts for what would become of everything in the queue; nothing is received."""
         async for page in self._pages(1):
             now_ms = self._shared.clock.now().wall_ms
             ledger = ChunkLedger(self._place, page, now_ms)
@@ -252,8 +246,6 @@ class QueueMover:
             for item, reason, _description in plan.poison:
                 ledger.close([item], Outcome.WOULD_DEAD_LETTER, now_ms, reason)
             self._shared.on_receipts(ledger.receipts)
-            receipts += ledger.receipts
-        return receipts
 
     async def close(self) -> None:
         """Let go of the link; what is locked comes again when its locks end."""

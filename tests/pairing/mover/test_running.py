@@ -84,6 +84,21 @@ async def test_a_queue_that_cannot_be_read_does_not_stop_the_others(
     assert {queue for queue, _error in told} == set(QUEUES)
 
 
+async def test_a_queue_that_can_be_read_again_is_no_fault_any_more(
+    secondary: FakeNamespace, primary: FakeNamespace
+) -> None:
+    secondary.receive_error = CommunicationError("nobody there")
+    secondary.put(QUEUES[0], backlog("a"))
+    running = Mover(secondary, primary, QUEUES, options())
+    task = asyncio.create_task(running.run())
+    await until(lambda: set(running.report.faults) == set(QUEUES))
+    secondary.receive_error = None
+    await until(lambda: not running.report.faults)
+    await until(lambda: primary.queues["orders"].ids() == ["a"])
+    running.stop()
+    await task
+
+
 async def test_a_live_destination_is_home_although_a_dead_one_is_ahead(
     secondary: FakeNamespace, primary: FakeNamespace
 ) -> None:

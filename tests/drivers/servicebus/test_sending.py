@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import time
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 from azure.servicebus import ServiceBusMessage, ServiceBusMessageBatch
+from azure.servicebus.aio import ServiceBusSender
 from azure.servicebus.amqp import AmqpAnnotatedMessage
 
 from tests.drivers.servicebus.trouble import detached, fault
@@ -79,6 +81,28 @@ async def test_many_tasks_share_a_sender(driver: ServiceBusDriver, queue: str) -
     assert sorted(await bodies(driver, queue, 40)) == sorted(names)
 
 
+async def test_the_sdks_sender_is_never_used_by_two_at_once(
+    driver: ServiceBusDriver, queue: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """P0: neither while the first opens the link nor afterwards."""
+    sending = ServiceBusSender.send_messages
+    inside: set[object] = set()
+
+    async def alone(sdk: ServiceBusSender, message: Any, **options: Any) -> None:
+        assert not inside, "two at once"
+        inside.add(message)
+        try:
+            await sending(sdk, message, **options)
+        finally:
+            inside.clear()
+
+    monkeypatch.setattr(ServiceBusSender, "send_messages", alone)
+    sender = driver.sender(queue)
+    for _ in range(2):
+        sends = (sender.send([native(f"m{index}")], timeout_s=TIMEOUT_S) for index in range(5))
+        await asyncio.gather(*sends)
+
+
 async def test_a_message_at_the_limit_goes_as_bytes(driver: ServiceBusDriver, queue: str) -> None:
     """P13: the envelope around it takes nothing away from it."""
     sender = driver.sender(queue)
@@ -100,9 +124,12 @@ async def test_a_cancelled_send_leaves_the_sender_usable(
         behind = asyncio.create_task(sender.send([native("behind")], timeout_s=TIMEOUT_S))
         await asyncio.sleep(SHORT_S)
         assert not pending.done()
+    used = sender._line
     pending.cancel()
     with pytest.raises(asyncio.CancelledError):
         await pending
+    # An answer to it may still come, and belongs to nobody.
+    assert used is not None and used.is_dropped
     await behind
     await sender.send([native("after")], timeout_s=TIMEOUT_S)
     assert await bodies(driver, queue, 4) == ["before", "behind", "after"]

@@ -125,7 +125,7 @@ class Lane:
 class Chunk:
     """One chunk on its way."""
 
-    __slots__ = ("_aside", "_backlog", "_ends_s", "_is_returning", "_ledger", "_mover", "_world")
+    __slots__ = ("_admission", "_aside", "_backlog", "_ends_s", "_ledger", "_mover", "_world")
 
     def __init__(
         self,
@@ -133,17 +133,17 @@ class Chunk:
         backlog: Backlog,
         aside: SetAside,
         ledger: ChunkLedger,
-        *,
-        is_returning: bool,
+        admission: Admission | None,
     ) -> None:
         self._mover, self._backlog, self._aside, self._ledger = mover, backlog, aside, ledger
-        self._world, self._is_returning = mover.world, is_returning
+        self._world, self._admission = mover.world, admission
         self._ends_s = mover.world.now_s + CHUNK_S_MAX
 
     def deliver(self, home: Home, items: list[Homeward]) -> Work:
         path, board = home.name, self._mover.board
-        may_wait = self._is_returning or not self._aside.holds(path)
-        admission = board.admit(path, self._world.now_s, may_wait=may_wait)
+        admission = self._admission or board.admit(
+            path, self._world.now_s, may_wait=not self._aside.holds(path)
+        )
         if admission is Admission.WAIT:
             yield from self._set_aside(path, items, Outcome.PARKED)
             return
@@ -288,36 +288,48 @@ class Mover(Process):
                 continue
             failures = 0
             if received.result:
-                yield from self._bring_home(backlog, aside, received.result, is_returning=False)
+                yield from self._bring_home(backlog, aside, received.result, None)
                 continue
             yield from self._bring_back(backlog, aside)
             yield Idle(backlog, self.world.now_s + POLL_S)
 
     def _bring_back(self, backlog: Backlog, aside: SetAside) -> Work:
         for path in aside.paths():
-            if not self.board.is_due(path, self.world.now_s):
+            admission = self.board.admit(path, self.world.now_s)
+            if admission is Admission.WAIT:
                 continue
-            numbers = aside.take(path, CHUNK_COUNT)
-            asked: Request = yield Ask(backlog, _receive_deferred, (self, numbers))
-            if isinstance(asked.error, MessageNotFound):
-                looked: Request = yield Ask(backlog, _look, self)
-                if looked.error is None:
-                    there = {number for number, _path in looked.result}
-                    numbers = [number for number in numbers if number in there]
-                    if numbers:
-                        asked = yield Ask(backlog, _receive_deferred, (self, numbers))
-            if asked.error is not None or not numbers:
-                aside.add(path, numbers)
-                continue
-            self.world.seen.add("a mover brought back what was set aside")
-            settled = yield from self._bring_home(backlog, aside, asked.result, is_returning=True)
+            numbers = aside.take(path, 1 if admission is Admission.PROBE else CHUNK_COUNT)
+            fetched = yield from self._fetch(backlog, numbers)
+            settled: set[int] = set()
+            if fetched.error is None:
+                self.world.seen.add("a mover brought back what was set aside")
+                settled = yield from self._bring_home(backlog, aside, fetched.result, admission)
             aside.add(path, [number for number in numbers if number not in settled])
+            if admission is Admission.PROBE:
+                self.board.release(path, self.world.now_s)
+
+    def _fetch(self, backlog: Backlog, numbers: list[int]) -> Generator[Command, Any, Request]:
+        """Ask for them; where another mover was faster, forget those that are gone."""
+        asked: Request = yield Ask(backlog, _receive_deferred, (self, numbers))
+        if isinstance(asked.error, MessageNotFound):
+            looked: Request = yield Ask(backlog, _look, self)
+            if looked.error is not None:
+                return looked
+            there = {number for number, _path in looked.result}
+            numbers[:] = [number for number in numbers if number in there]
+            if numbers:
+                asked = yield Ask(backlog, _receive_deferred, (self, numbers))
+        return asked
 
     def _bring_home(
-        self, backlog: Backlog, aside: SetAside, deliveries: list[Delivered], *, is_returning: bool
+        self,
+        backlog: Backlog,
+        aside: SetAside,
+        deliveries: list[Delivered],
+        admission: Admission | None,
     ) -> Generator[Command, Any, set[int]]:
         ledger = self._ledger(Place(backlog.name, "host", 1), deliveries, self.world.wall_ms())
-        chunk = self.chunk_type(self, backlog, aside, ledger, is_returning=is_returning)
+        chunk = self.chunk_type(self, backlog, aside, ledger, admission)
         plan = plan_chunk(deliveries, RULES, now_ms=self.world.wall_ms())
         yield from chunk.bury(plan.poison)
         for path, items in plan.by_destination.items():

@@ -44,6 +44,7 @@ from twinbus.errors import TwinbusError
 from twinbus.service_errors import (
     AuthenticationFailed,
     BacklogExhausted,
+    OperationTimeout,
     ServerBusy,
     ServiceError,
 )
@@ -276,6 +277,9 @@ class FactoryWatch:
         mail.error = error
         if not isinstance(error, TwinbusError):
             raise self._broken("S6 typed error", f"{type(error).__name__} to the caller")
+        is_early = self._world.now_s < run.deadline.end_s - EPSILON_S
+        if isinstance(error, OperationTimeout) and is_early and error is not run.last_error:
+            raise self._broken("F6 deadline", "a timeout before the time was up")
         if isinstance(error, BacklogExhausted):
             self._world.seen.add("every backlog queue was withdrawn")
             if len(self.withdrawn_s) < len(self._plan.queues):

@@ -207,7 +207,9 @@ class Send:
     def _give_up_on_backlog(self, now_s: float) -> tuple[Step, list[Event]]:
         path, withdrawn = self._failover.path, self._rules.rotation.withdrawn
         if len(withdrawn) < len(self._rules.rotation.queues):
-            return self._fail(self._last_error or self._too_late()), []
+            is_over = now_s >= self._deadline.end_s
+            untried = self._too_late() if is_over else self._all_busy()
+            return self._fail(self._last_error or untried), []
         error = BacklogExhausted(
             path=path, withdrawn=withdrawn, is_ambiguous=self._unclear is not None
         )
@@ -353,6 +355,13 @@ class Send:
             error.is_ambiguous = True  # The last answer may be clear, an earlier one was not.
         self._end = Fail(error)
         return self._end
+
+    def _all_busy(self) -> ServerBusy:
+        return ServerBusy(
+            f"every backlog queue for {self._failover.path!r} asks for more time than is left",
+            path=self._failover.path,
+            hint="Send more slowly, or give the send more time",
+        )
 
     def _too_late(self) -> OperationTimeout:
         error = OperationTimeout(

@@ -1,0 +1,136 @@
+"""Which backlog queue a diverted send uses."""
+
+from __future__ import annotations
+
+from random import Random
+
+from twinbus.core.events import QueueReturned, QueueWithdrawn
+from twinbus.core.rotation import BacklogRotation, Choice, RotationPolicy, Seat
+
+QUEUES = ("east/x-servicebus-transfer/0", "east/x-servicebus-transfer/1")
+FIRST, SECOND = QUEUES
+POLICY = RotationPolicy(pause_s=2, pause_s_max=60, busy_s=10)
+
+
+def rotation(*queues: str) -> BacklogRotation:
+    return BacklogRotation(queues or QUEUES, POLICY)
+
+
+def withdrawn(queue: str, at_s: float = 100) -> BacklogRotation:
+    """Two queues, one of which failed at that moment."""
+    made = rotation()
+    made.failed(queue, at_s, "refused", is_probe=False)
+    return made
+
+
+def test_a_sender_picks_a_queue_at_random_and_keeps_it() -> None:
+    """P8: chosen at random for each client, then kept by it."""
+    made, rng = rotation(), Random(1)
+    seats = [Seat() for _ in range(40)]
+    first = [made.choose(seat, 0, rng) for seat in seats]
+    again = [made.choose(seat, 5, rng) for seat in seats]
+    assert first == again
+    assert {choice.queue for choice in first if choice is not None} == set(QUEUES)
+
+
+def test_a_failing_queue_leaves_the_rotation_for_all_senders() -> None:
+    """P9: for every sender of the factory, at once."""
+    made = rotation()
+    assert made.failed(FIRST, 100, "refused", is_probe=False) == [
+        QueueWithdrawn(FIRST, 100, "refused")
+    ]
+    assert made.withdrawn == (FIRST,)
+    for seed in range(20):
+        # Also for somebody who sat there.
+        assert made.choose(Seat(FIRST), 100, Random(seed)) == Choice(SECOND)
+
+
+def test_a_withdrawn_queue_is_tried_by_one_send_after_a_pause() -> None:
+    """P9: half-open."""
+    made, rng = withdrawn(FIRST, at_s=100), Random(1)
+    assert made.choose(Seat(SECOND), 101.9, rng) == Choice(SECOND)
+    assert made.choose(Seat(SECOND), 102, rng) == Choice(FIRST, is_probe=True)
+    # While that one asks, the others go on as before.
+    assert made.choose(Seat(SECOND), 102, rng) == Choice(SECOND)
+
+
+def test_a_queue_whose_probe_succeeds_is_back() -> None:
+    """P9: the rotation has it again."""
+    made = withdrawn(FIRST, at_s=100)
+    made.choose(Seat(), 102, Random(1))
+    assert made.succeeded(FIRST, 103) == [QueueReturned(FIRST, 103)]
+    assert made.withdrawn == ()
+
+
+def test_a_queue_whose_probe_fails_is_left_alone_for_longer() -> None:
+    """P9: the pause doubles up to its limit."""
+    made, rng, pauses = rotation(FIRST), Random(1), []
+    made.failed(FIRST, 0, "refused", is_probe=False)
+    for _ in range(8):
+        due_s = made.next_chance_s()
+        assert due_s is not None
+        assert made.choose(Seat(), due_s, rng) == Choice(FIRST, is_probe=True)
+        assert made.failed(FIRST, due_s, "refused", is_probe=True) == []
+        next_s = made.next_chance_s()
+        assert next_s is not None
+        pauses.append(next_s - due_s)
+    assert pauses == [4, 8, 16, 32, 60, 60, 60, 60]
+
+
+def test_attempts_that_were_under_way_do_not_make_the_pause_longer() -> None:
+    """P9: one withdrawal, however many sends met it."""
+    made = withdrawn(FIRST, at_s=100)
+    assert made.failed(FIRST, 101, "refused", is_probe=False) == []
+    assert made.next_chance_s() is not None
+    assert made.choose(Seat(), 102, Random(1)) == Choice(FIRST, is_probe=True)
+
+
+def test_a_late_success_proves_that_a_queue_lives() -> None:
+    made = withdrawn(FIRST, at_s=100)
+    assert made.succeeded(FIRST, 101) == [QueueReturned(FIRST, 101)]
+
+
+def test_a_cancelled_probe_lets_somebody_else_ask() -> None:
+    """P9: otherwise the queue would be lost until the process ends."""
+    made, rng = withdrawn(FIRST, at_s=100), Random(1)
+    choice = made.choose(Seat(), 102, rng)
+    assert choice == Choice(FIRST, is_probe=True)
+    made.let_go(choice)
+    assert made.choose(Seat(), 102, rng) == Choice(FIRST, is_probe=True)
+
+
+def test_a_throttled_queue_is_passed_over_and_not_withdrawn() -> None:
+    """F2: try another queue, do not withdraw this one."""
+    made, rng = rotation(), Random(1)
+    assert made.throttled(FIRST, 100, is_probe=False) == []
+    assert made.withdrawn == ()
+    assert made.choose(Seat(FIRST), 109, rng) == Choice(SECOND)
+    assert made.choose(Seat(FIRST), 110, rng) == Choice(FIRST)
+
+
+def test_a_probe_that_is_throttled_has_found_a_living_queue() -> None:
+    """F2: it answers, so it returns, and is left in peace."""
+    made = withdrawn(FIRST, at_s=100)
+    made.choose(Seat(), 102, Random(1))
+    assert made.throttled(FIRST, 103, is_probe=True) == [QueueReturned(FIRST, 103)]
+    assert made.choose(Seat(FIRST), 104, Random(1)) == Choice(SECOND)
+
+
+def test_what_a_send_has_tried_is_not_chosen_again() -> None:
+    assert rotation().choose(Seat(FIRST), 0, Random(1), avoid={FIRST}) == Choice(SECOND)
+
+
+def test_with_every_queue_withdrawn_there_is_no_choice_but_a_next_chance() -> None:
+    """P9: the caller gets a typed error, or waits if it has the time."""
+    made = withdrawn(FIRST, at_s=100)
+    made.failed(SECOND, 101, "refused", is_probe=False)
+    assert made.withdrawn == QUEUES
+    assert made.choose(Seat(), 101, Random(1)) is None
+    assert made.next_chance_s() == 102
+
+
+def test_while_somebody_asks_after_the_last_queue_nobody_knows_the_next_chance() -> None:
+    made = rotation(FIRST)
+    made.failed(FIRST, 100, "refused", is_probe=False)
+    made.choose(Seat(), 102, Random(1))
+    assert made.next_chance_s() is None

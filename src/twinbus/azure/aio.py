@@ -38,9 +38,8 @@ if TYPE_CHECKING:
 
 __all__ = ["PairedServiceBusClient", "PairedServiceBusSender", "Pairing"]
 
-# As the SDK: a link that takes messages of a megabyte takes batches of one, any other 256 KB.
+# Every tier of the service takes batches of this size.
 BATCH_BYTES = 262_144
-BATCH_BYTES_LARGE = 1_048_576
 # How long making a batch may ask a primary that does not answer; the usual size serves as well.
 ASK_S_MAX = 5.0
 
@@ -248,8 +247,7 @@ class PairedServiceBusSender:
                 facts = await self._link.attach(timeout_s=ASK_S_MAX)
             except Exception:
                 return BATCH_BYTES  # A batch of the usual size goes both ways.
-            is_large = facts.message_bytes_max >= BATCH_BYTES_LARGE
-            self._batch_bytes_max = BATCH_BYTES_LARGE if is_large else BATCH_BYTES
+            self._batch_bytes_max = facts.batch_limit_bytes
         return self._batch_bytes_max
 
     def _check(self, timeout: float | None, kwargs: dict[str, Any]) -> None:

@@ -60,6 +60,13 @@ class LinkFacts:
     """What the service said when a sending link was attached."""
 
     message_bytes_max: int
+    batch_bytes_max: int | None = None
+    """What a batch may have; None: as much as a message. Large messages may be allowed where
+    large batches are not."""
+
+    @property
+    def batch_limit_bytes(self) -> int:
+        return min(self.batch_bytes_max or self.message_bytes_max, self.message_bytes_max)
 
 
 class Sender(Protocol):

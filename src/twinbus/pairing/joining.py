@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 from twinbus.core.chunk import HomeRules
 from twinbus.drivers.management import QueueProperties
-from twinbus.drivers.port import Driver
+from twinbus.drivers.port import Driver, LinkFacts
 from twinbus.errors import ConfigurationError
 from twinbus.pairing.backlog_queues import has_no_name, primary_name_of
 from twinbus.pairing.journal import Journal
@@ -103,7 +103,7 @@ async def join(primary: MessagingFactory, options: SendAvailabilityPairedNamespa
             primary_name=name,
             count=options.backlog_queue_count,
         )
-        limit_bytes = await _limit_bytes(options.messaging_factory.driver, provisioned.paths[0])
+        limits = await _limits(options.messaging_factory.driver, provisioned.paths[0])
         outage = await contact
     finally:
         contact.cancel()
@@ -111,7 +111,8 @@ async def join(primary: MessagingFactory, options: SendAvailabilityPairedNamespa
     backlog = Backlog(
         driver=options.messaging_factory.driver,
         queues=provisioned.paths,
-        message_bytes_max=limit_bytes,
+        message_bytes_max=limits.message_bytes_max,
+        batch_bytes_max=limits.batch_limit_bytes,
     )
     for warning in provisioned.warnings():
         _log.warning("%s", warning)
@@ -152,17 +153,16 @@ async def _primary_name(
     return primary_name_of(primary.address, given=options.namespace_name, told=told)
 
 
-async def _limit_bytes(secondary: Driver, queue: str) -> int:
+async def _limits(secondary: Driver, queue: str) -> LinkFacts:
     """What a backlog queue takes; a secondary that does not say is taken for a small one."""
     sender = secondary.sender(queue)
     try:
-        facts = await sender.attach(timeout_s=LIMIT_TIMEOUT_S)
+        return await sender.attach(timeout_s=LIMIT_TIMEOUT_S)
     except ServiceError as error:
         _log.warning("the size limit of %s is not known, 256 KB assumed: %s", queue, error)
-        return MESSAGE_BYTES_MAX
+        return LinkFacts(MESSAGE_BYTES_MAX)
     finally:
         await sender.close()
-    return facts.message_bytes_max or MESSAGE_BYTES_MAX
 
 
 def _pair(

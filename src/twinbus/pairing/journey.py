@@ -160,7 +160,7 @@ class Journey:
         assert backlog is not None
         end_s = now_s() + timeout_s
         sender = self._links.backlog(backlog.driver, queue)
-        for part in split_to_fit(self._copies(), backlog.message_bytes_max):
+        for part in split_to_fit(self._copies(), backlog.batch_bytes_max):
             parcels = [Parcel(encoded) for encoded in part]
             await sender.send(parcels, timeout_s=max(end_s - now_s(), 0.0))
             self._accepted(len(part))

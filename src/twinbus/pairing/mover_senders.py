@@ -36,12 +36,12 @@ class SenderPool:
         return found
 
     async def limit_bytes(self, path: str, *, timeout_s: float) -> int:
-        """How large one send to ``path`` may be; asks the destination once."""
+        """How large a batch to ``path`` may be; asks the destination once."""
         known = self._limits_bytes.get(path)
         if known is None:
             sender = await self.sender(path)
             facts = await sender.attach(timeout_s=timeout_s)
-            known = self._limits_bytes[path] = facts.message_bytes_max
+            known = self._limits_bytes[path] = facts.batch_limit_bytes
         return known
 
     async def close(self) -> None:

@@ -44,6 +44,7 @@ class Backlog:
     queues: tuple[str, ...]
     message_bytes_max: int
     """What a backlog queue takes, aliases included."""
+    batch_bytes_max: int
 
 
 @dataclass(slots=True)

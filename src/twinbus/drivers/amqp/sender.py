@@ -87,8 +87,8 @@ class AmqpSender:
         """A service that is sent too much takes the link away, from everybody who sends on it."""
         if load.largest_bytes > end.facts.message_bytes_max:
             raise self._too_large("message", load.largest_bytes, end.facts.message_bytes_max)
-        if len(load.payload) > end.batch_bytes_max:
-            raise self._too_large("batch", len(load.payload), end.batch_bytes_max)
+        if len(load.payload) > end.facts.batch_limit_bytes:
+            raise self._too_large("batch", len(load.payload), end.facts.batch_limit_bytes)
 
     def _too_large(self, what: str, size: int, size_max: int) -> MessageTooLarge:
         hint = "Send fewer messages at once" if what == "batch" else "Make it smaller"

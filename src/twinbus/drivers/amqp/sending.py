@@ -71,13 +71,14 @@ class SendingEnd(End):
         self._under_way: dict[int, Outgoing] = {}
         self.link = self.attach_sender(path, name)
         self.facts = LinkFacts(MESSAGE_BYTES_MAX_DEFAULT)
-        self.batch_bytes_max = MESSAGE_BYTES_MAX_DEFAULT
 
     def opened(self) -> None:
         answer = self.link.peer
-        self.facts = LinkFacts(answer.max_message_size or MESSAGE_BYTES_MAX_DEFAULT)
         told = (answer.properties or {}).get(BATCH_BYTES_MAX)
-        self.batch_bytes_max = told if isinstance(told, int) else self.facts.message_bytes_max
+        self.facts = LinkFacts(
+            answer.max_message_size or MESSAGE_BYTES_MAX_DEFAULT,
+            told if isinstance(told, int) else None,
+        )
 
     def post(self, payload: bytes, message_format: int) -> Outgoing:
         """Send one delivery, now or as soon as there is credit; its future is the outcome."""

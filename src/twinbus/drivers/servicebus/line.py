@@ -173,6 +173,11 @@ class SendingLine(Line):
         """What the service takes, as it said when the link was attached."""
         return int(self.sdk._max_message_size_on_link)
 
+    @property
+    def batch_bytes_max(self) -> int:
+        """What a batch may have, by the SDK's own reckoning."""
+        return int(self.sdk._max_batch_size_on_link)
+
 
 class ReceivingLine(Line):
     """A receiver of the SDK."""

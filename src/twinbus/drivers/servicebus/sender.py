@@ -109,7 +109,7 @@ class SdkSender:
     async def attach(self, *, timeout_s: float) -> LinkFacts:
         async def attach(line: SendingLine) -> LinkFacts:
             await line.open()
-            return LinkFacts(message_bytes_max=line.message_bytes_max)
+            return LinkFacts(line.message_bytes_max, line.batch_bytes_max)
 
         return await self._call(attach, _OPENING, timeout_s)
 

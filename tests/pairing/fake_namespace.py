@@ -16,6 +16,9 @@ from twinbus.service_errors import EntityNotFound, OperationTimeout
 
 HANG = "hang"
 """An answer that never comes."""
+SLOW = "slow"
+"""A good answer that takes a moment."""
+SLOW_S = 0.1
 
 
 class FakeNamespace:
@@ -74,6 +77,8 @@ class FakeNamespace:
         if answer == HANG:
             await asyncio.sleep(timeout_s)
             raise OperationTimeout(f"no answer from {path!r}", path=path)
+        if answer == SLOW:
+            await asyncio.sleep(SLOW_S)
         if isinstance(answer, BaseException):
             raise answer
 

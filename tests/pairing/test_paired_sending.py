@@ -8,13 +8,14 @@ from datetime import UTC, datetime
 import pytest
 
 from tests.pairing.conftest import FakePair, OpenFakePair, eventually
-from tests.pairing.fake_namespace import HANG, FakeNamespace
+from tests.pairing.fake_namespace import HANG, SLOW, FakeNamespace
 from twinbus.aio import BrokeredMessage, MessagingFactory
 from twinbus.amqp.message import Message
 from twinbus.core.envelope import overhead_bytes_max
 from twinbus.core.events import Diverted, PossibleDuplicate
 from twinbus.core.failover import Health
 from twinbus.core.parcel import Parcel
+from twinbus.core.rotation import RotationPolicy
 from twinbus.errors import ConfigurationError
 from twinbus.service_errors import (
     AuthenticationFailed,
@@ -170,6 +171,36 @@ async def test_a_success_of_any_sender_clears_the_suspicion(open_fake_pair: Open
         await pair.primary.create_message_sender("orders").send(BrokeredMessage(b"one"))
     await pair.primary.create_message_sender("ORDERS").send(BrokeredMessage(b"two"))
     assert pair.names == ["suspected", "cleared"]
+
+
+async def test_a_slow_success_clears_a_suspicion_that_came_after_it_began(
+    open_fake_pair: OpenFakePair,
+) -> None:
+    """P6: it proves that the entity takes messages."""
+    pair = await open_fake_pair(failover_interval=60)
+    sender = pair.primary.create_message_sender("orders")
+    pair.home.answer_once("orders", SLOW, gone())
+    slow = asyncio.create_task(sender.send(BrokeredMessage(b"one")))
+    await eventually(lambda: bool(pair.home.attempts), "the slow one")
+    with pytest.raises(CommunicationError):
+        await sender.send(BrokeredMessage(b"two"))
+    await slow
+    assert pair.names == ["suspected", "cleared"]
+
+
+async def test_a_late_success_does_not_bring_a_diverted_entity_home(
+    open_fake_pair: OpenFakePair,
+) -> None:
+    """P11: only a ping does, or somebody who says so."""
+    pair = await open_fake_pair()
+    sender = pair.primary.create_message_sender("orders")
+    pair.home.answer_once("orders", SLOW)
+    slow = asyncio.create_task(sender.send(BrokeredMessage(b"one")))
+    await eventually(lambda: bool(pair.home.attempts), "the slow one")
+    pair.primary.force_failover("orders")
+    await slow
+    assert pair.primary.health("orders").is_diverted
+    assert len(pair.home.messages("orders")) == 1 and pair.backlog() == []
 
 
 async def test_one_entity_is_diverted_and_the_other_is_not(fake_pair: FakePair) -> None:
@@ -480,6 +511,24 @@ async def test_a_cancelled_send_leaves_everything_usable(fake_pair: FakePair) ->
     await sender.send(BrokeredMessage(b"two"))
     assert len(fake_pair.backlog()) == 1
     assert fake_pair.primary.health("orders").sends_under_way == 0
+
+
+async def test_a_caller_that_goes_away_while_it_asks_after_a_queue_lets_others_ask(
+    open_fake_pair: OpenFakePair,
+) -> None:
+    """P9: half-open for one send at a time, and never for one that is gone."""
+    pair = await open_fake_pair(backlog_queue_count=1, rotation=RotationPolicy(pause_s=0.05))
+    pair.primary.force_failover("orders")
+    sender = pair.primary.create_message_sender("orders")
+    [queue] = pair.queues
+    pair.away.answer_once(queue, gone(queue), HANG)
+    asking = asyncio.create_task(sender.send(BrokeredMessage(b"one")))
+    await eventually(lambda: len(pair.away.attempts) == 2, "the question")
+    asking.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await asking
+    await sender.send(BrokeredMessage(b"two"), timeout=5)
+    assert "queue-returned" in pair.names
 
 
 async def test_many_tasks_share_a_sender_while_the_primary_goes_away(fake_pair: FakePair) -> None:

@@ -84,7 +84,6 @@ class Pinger:
         failure = await self._failure(wanted.path)
         failover = self._routing.entity(wanted.path).failover
         self._routing.tell(failover.ping_answered(wanted.epoch, self._routing.now_s(), failure))
-        self._routing.pulse.ring()  # The next ping has a time again, also when nothing is told.
 
     async def _failure(self, path: str) -> str | None:
         """Ping; what went wrong, or None."""

@@ -16,8 +16,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, TypeAlias, assert_never
+from dataclasses import replace
+from typing import Any, NamedTuple, TypeAlias, assert_never
 
 from twinbus.amqp.message import Message
 from twinbus.core.deadline import Deadline
@@ -38,14 +38,13 @@ Hand: TypeAlias = Callable[[Sender, Sequence[Parcel], float], Awaitable[Any]]
 """One attempt at the primary: its sender, the parcels, the time in seconds."""
 
 
-@dataclass(frozen=True, slots=True)
-class Outcome:
+class Outcome(NamedTuple):
     """Where a send ended."""
 
     where: str
     answer: Any
     """What the primary said, if it was the last to be asked."""
-    diverted: int
+    diverted: int = 0
     """How many of the messages, from the first on, went to the backlog."""
 
 

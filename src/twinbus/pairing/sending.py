@@ -9,7 +9,7 @@ Rule 3: the messages are the caller's: nothing of them is changed.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 from random import Random
 from typing import TYPE_CHECKING, Any, Final
 
@@ -110,83 +110,82 @@ class PairedSender:
     async def _carry(
         self, parcels: Sequence[Parcel], hand: Hand, timeout_s: float | None
     ) -> Outcome:
+        """One coroutine for the usual case, because every layer more is paid by every send."""
         if not parcels:
             raise ConfigurationError("there is nothing to send", hint="Give at least one message")
         timeout_s = self._timeout_s(timeout_s)
-        standing = self._office.standing
-        task = standing.enter_send()
+        office, error, attempt_s = self._office, None, None
+        task = office.standing.enter_send()
         try:
-            start_s, has_waited = self._office.now_s(), self._office.is_shut
-            if has_waited:
-                await self._office.pass_gate(start_s, timeout_s)
-            return await self._go(parcels, hand, start_s, timeout_s, is_late=has_waited)
+            start_s = office.now_s()
+            if office.is_shut:
+                await office.pass_gate(start_s, timeout_s)
+                routing, entity = self._known(parcels)
+            else:
+                routing, entity = self._known(parcels)
+                attempt_s = first_attempt_s(entity.failover, timeout_s)
+            entity.sends_under_way += 1
+            try:
+                if attempt_s is not None:
+                    try:
+                        answer = await hand(self._links.primary(), parcels, attempt_s)
+                    except Exception as raised:
+                        error = raised
+                    else:
+                        routing.first_attempt_succeeded(entity)
+                        return Outcome(self.path, answer)
+                deadline = Deadline(start_s, start_s + timeout_s)
+                return await self._journey(parcels, hand, deadline, routing, entity).run(error)
+            finally:
+                entity.sends_under_way -= 1
         except asyncio.CancelledError:
-            raise standing.why_cancelled(task) from None
+            raise office.standing.why_cancelled(task) from None
         finally:
-            standing.leave_send(task)
+            office.standing.leave_send(task)
 
-    async def _go(
-        self,
-        parcels: Sequence[Parcel],
-        hand: Hand,
-        start_s: float,
-        timeout_s: float,
-        *,
-        is_late: bool,
-    ) -> Outcome:
-        routing, entity = self._known()
-        if routing.backlog is not None:
-            self._kind.check(parcels, self.path, routing.backlog.message_bytes_max)
-        entity.sends_under_way += 1
-        try:
-            error: Exception | None = None
-            attempt_s = None if is_late else first_attempt_s(entity.failover, timeout_s)
-            if attempt_s is not None:
-                try:
-                    answer = await hand(self._links.primary(), parcels, attempt_s)
-                except Exception as raised:
-                    error = raised
-                else:
-                    routing.first_attempt_succeeded(entity)
-                    return Outcome(self.path, answer, 0)
-            deadline = Deadline(start_s, start_s + timeout_s)
-            journey = Journey(
-                self._links, routing, entity, self._seat, parcels, self._kind, hand, deadline
-            )
-            return await journey.run(error)
-        finally:
-            entity.sends_under_way -= 1
-
-    def _known(self) -> tuple[Routing, Entity]:
+    def _known(self, parcels: Sequence[Parcel]) -> tuple[Routing, Entity]:
+        """The way that a send takes, once its messages could make the detour (P12, P13)."""
         routing = self._office.routing
         if self._entity is None or self._routing is not routing:
             self._routing, self._entity = routing, routing.entity(self.path)
+        if routing.backlog is not None:
+            self._kind.check(parcels, self.path, routing.backlog.message_bytes_max)
         return routing, self._entity
+
+    def _journey(
+        self,
+        parcels: Sequence[Parcel],
+        hand: Hand,
+        deadline: Deadline,
+        routing: Routing,
+        entity: Entity,
+    ) -> Journey:
+        return Journey(
+            self._links, routing, entity, self._seat, parcels, self._kind, hand, deadline
+        )
 
     async def _cancel(self, hand: Hand, timeout_s: float) -> None:
         start_s = self._office.now_s()
         if self._office.is_shut:
             await self._office.pass_gate(start_s, timeout_s)
-        routing, entity = self._known()
+        routing, entity = self._known(())
         if entity.failover.is_diverted:
             raise CancelImpossible.while_diverted(self.path)
         # A cancel has no way round: it is retried as an unpaired call and diverts nothing.
         alone = Routing.unpaired(routing.hub, routing.rules.retry)
         deadline = Deadline(start_s, start_s + timeout_s)
-        await Journey(
-            self._links, alone, alone.entity(self.path), Seat(), (), self._kind, hand, deadline
-        ).run()
+        await self._journey((), hand, deadline, alone, alone.entity(self.path)).run()
 
     def _timeout_s(self, given: float | None) -> float:
         return self._office.operation_timeout_s if given is None else checked_timeout_s(given)
 
 
-async def _send(sender: Sender, parcels: Sequence[Parcel], timeout_s: float) -> None:
-    await sender.send(parcels, timeout_s=timeout_s)
+def _send(sender: Sender, parcels: Sequence[Parcel], timeout_s: float) -> Awaitable[Any]:
+    return sender.send(parcels, timeout_s=timeout_s)
 
 
-async def _schedule(sender: Sender, parcels: Sequence[Parcel], timeout_s: float) -> Any:
-    return await sender.schedule(parcels, timeout_s=timeout_s)
+def _schedule(sender: Sender, parcels: Sequence[Parcel], timeout_s: float) -> Awaitable[Any]:
+    return sender.schedule(parcels, timeout_s=timeout_s)
 
 
 def _slips(count: int, rng: Random) -> list[int]:

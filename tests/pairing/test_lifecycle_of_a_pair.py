@@ -11,6 +11,7 @@ from tests.pairing.conftest import FakePair, OpenFakePair, eventually
 from tests.pairing.fake_namespace import HANG, FakeNamespace
 from twinbus.aio import BrokeredMessage, MessagingFactory
 from twinbus.errors import ConfigurationError
+from twinbus.pairing.mover import Mover, MoverReport
 from twinbus.service_errors import CommunicationError, FactoryClosed, FactoryFaulted
 
 
@@ -231,3 +232,26 @@ async def test_with_the_syphon_both_may_be_closed_in_time(
     await pair.primary.close()
     await asyncio.sleep(0.3)
     assert pair.primary.fault is None and pair.secondary.fault is None
+
+
+async def test_a_syphon_that_ends_by_itself_is_told_and_begins_again(
+    open_fake_pair: OpenFakePair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Y7: sends do not need it, so they go on."""
+    monkeypatch.setattr("twinbus.pairing.pair.SYPHON_PAUSE_S", 0.05)
+    begun: list[int] = []
+
+    sound = Mover.run
+
+    async def broken_once(mover: Mover, *, once: bool = False) -> MoverReport:
+        begun.append(1)
+        if len(begun) == 1:
+            raise RuntimeError("a mistake")
+        return await sound(mover, once=once)
+
+    monkeypatch.setattr(Mover, "run", broken_once)
+    pair = await open_fake_pair(enable_syphon=True)
+    await eventually(lambda: len(begun) == 2, "another one")
+    assert "faulted" in pair.names and "a mistake" in str(pair.told[0])
+    await pair.primary.create_message_sender("orders").send(BrokeredMessage(b"one"))
+    assert pair.primary.is_open and pair.secondary.is_open

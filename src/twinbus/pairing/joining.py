@@ -193,7 +193,7 @@ def _pair(
             allowed=options.allowed_destinations,
             ttl_policy=options.ttl_policy,
         )
-        pair.syphon = LocalSyphon(
+        pair.make_syphon = lambda: LocalSyphon(
             primary.driver,
             secondary.driver,
             queues,

@@ -12,8 +12,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Coroutine
-from typing import TYPE_CHECKING, Any, assert_never
+from collections.abc import Callable, Coroutine
+from typing import TYPE_CHECKING, Any, Final, assert_never
 
 from twinbus.core.events import Closed, Faulted
 from twinbus.core.lifecycle import (
@@ -37,6 +37,9 @@ __all__ = ["Pair"]
 
 _log = logging.getLogger("twinbus.pairing")
 
+# A syphon that ended because of a mistake would make it again at once.
+SYPHON_PAUSE_S: Final = 30.0
+
 
 class Pair:
     """A primary, a secondary, and what keeps them useful to each other."""
@@ -57,8 +60,10 @@ class Pair:
         self._pinger = pinger
         self._watch = watch
         self.routing = routing
-        self.syphon: LocalSyphon | None = None
+        self.make_syphon: Callable[[], LocalSyphon] | None = None
         """Set before start(), where this process hosts one."""
+        self._syphon: LocalSyphon | None = None
+        self._is_over = False
         self._lifecycle = PairLifecycle(hosts_syphon=hosts_syphon)
         self._window: asyncio.TimerHandle | None = None
         self._endings: set[asyncio.Task[None]] = set()
@@ -66,8 +71,19 @@ class Pair:
     def start(self) -> None:
         self._pinger.start()
         self._watch.start()
-        if self.syphon is not None:
-            self.syphon.start()
+        self._start_syphon()
+
+    def _start_syphon(self) -> None:
+        if self.make_syphon is not None and not self._is_over:
+            self._syphon = self.make_syphon()
+            self._syphon.start()
+
+    def syphon_ended(self, error: BaseException) -> None:
+        """The syphon has stopped by itself. Sends do not need it, so nothing is given up: it is
+        told, and another one begins soon."""
+        reason = f"{type(error).__name__}: {error}"
+        self.routing.tell([Faulted("syphon", time.monotonic(), reason)])
+        asyncio.get_running_loop().call_later(SYPHON_PAUSE_S, self._start_syphon)
 
     # -- ends ---------------------------------------------------------------------------------
 
@@ -87,11 +103,6 @@ class Pair:
         await self._carry_out(effects)
         self._set_window()
 
-    def syphon_ended(self, error: BaseException) -> None:
-        """The syphon has stopped by itself: without it the pair does not keep its promise."""
-        reason = f"the syphon ended: {type(error).__name__}: {error}"
-        self._later(self._factories[Side.SECONDARY].give_up(reason))
-
     async def _carry_out(self, effects: list[Effect]) -> None:
         for effect in effects:
             match effect:
@@ -108,11 +119,12 @@ class Pair:
                     assert_never(effect)
 
     async def _stop_syphon(self, within_s: float) -> None:
-        if self.syphon is None:
+        self._is_over = True
+        if self._syphon is None:
             return
         try:
             async with asyncio.timeout(within_s):
-                await self.syphon.stop()
+                await self._syphon.stop()
         except TimeoutError:
             _log.warning("the syphon did not stop within %g s", within_s)
 

@@ -4,8 +4,10 @@
     world       events in order of time, processes that sleep and die, the trace
     network     one request and what becomes of it
     services    the two namespaces: what they hold, and how they fail
-    application a factory: the real Failover, BacklogRotation, Send and PairLifecycle at work
+    application a factory: the real Failover, BacklogRotation and PairLifecycle at work
+    sends       one send of it: the real Send, asked step by step
     mover       the real chunk planner, ledger and board bringing the backlog home
+    acts        what a backlog queue and a destination do when a mover asks
     books       what every message went through, and the checks at the end
     watch       the checks that are made while it happens; shadow is its notebook
     home_checks the checks of what leaves a backlog queue
@@ -16,7 +18,8 @@
 Rule 1: everything that decides is the code of ``twinbus.core``; only what is outside of it (time,
         networks, services, callers) is simulated.
 Rule 2: a schedule depends on its seed alone: not on the machine, the hash seed or other schedules.
-Rule 3: a check restates a promise in its own words; it never asks the core whether it was kept.
+Rule 3: a check restates a promise in its own words and keeps its own notes; it does not take the
+        core's word for it.
 """
 
 from __future__ import annotations

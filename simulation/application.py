@@ -17,12 +17,12 @@ from simulation.coverage import WatchedFailover
 from simulation.mover import Mover
 from simulation.network import Request
 from simulation.plan import Letter, Plan
-from simulation.services import Backlog, Home, Mail, Service
+from simulation.sends import Run
+from simulation.services import Backlog, Home, Mail
 from simulation.watch import FactoryWatch, Watch
 from simulation.world import Process, World
 from twinbus.core.chunk_ledger import ChunkLedger
 from twinbus.core.classifier import Classifier
-from twinbus.core.deadline import Deadline
 from twinbus.core.events import Diverted, Held, PingPrimary, Restored
 from twinbus.core.failover import Health
 from twinbus.core.lifecycle import (
@@ -31,28 +31,20 @@ from twinbus.core.lifecycle import (
     FaultFactory,
     PairLifecycle,
     Side,
-    Standing,
     StopPings,
 )
 from twinbus.core.rotation import BacklogRotation, Seat
 from twinbus.core.sending import (
     CredentialMemory,
-    Done,
-    Fail,
     Send,
     SendRules,
-    ToBacklog,
-    ToPrimary,
-    first_attempt_s,
 )
-from twinbus.service_errors import FactoryFaulted, MessageTooLarge, ServerBusy, ServiceError
+from twinbus.service_errors import FactoryFaulted, ServerBusy, ServiceError
 
 PING_TIMEOUT_S = 6.0
 # Whoever waits for an entity's health is woken a moment after it changed, in no certain order.
 WAKE_S = 0.02
 CLOSE_S_MAX = 9.0
-# Callers seldom go away just while theirs is the one send that tries a withdrawn queue.
-LEAVES_SHARE = 0.1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,6 +80,7 @@ class Factory(Process):
         "_is_pinging_stopped",
         "_parts",
         "_plan",
+        "ended",
         "failovers",
         "is_open",
         "lifecycle",
@@ -124,6 +117,7 @@ class Factory(Process):
         self.runs: dict[Run, None] = {}
         self.watch: FactoryWatch = watch.of_factory(self)
         self.is_open = True
+        self.ended: set[Side] = set()
         self._is_pinging_stopped = False
         self._armed_s: dict[str, float | None] = dict.fromkeys(plan.paths)
 
@@ -206,6 +200,7 @@ class Factory(Process):
         failover, now_s = self.failovers[path], self.world.now_s
         call: Callable[[float], list[Any]] = {
             "force": failover.force,
+            "start": lambda now_s: failover.start_diverted(now_s, "out of reach"),
             "mark": failover.mark_healthy,
             "hold": failover.hold,
         }[what]
@@ -223,6 +218,7 @@ class Factory(Process):
         side, now_s = Side(name), self.world.now_s
         self.world.note("{} {}", self.name, how)
         self.watch.ends(verb)
+        self.ended.add(side)
         if side is Side.PRIMARY:
             self.is_open = False
         effects = (
@@ -245,6 +241,7 @@ class Factory(Process):
                 self.world.at(now_s + takes_s, self, self._closed, effect.side)
             elif isinstance(effect, FaultFactory):
                 self.world.seen.add(f"a partner was faulted {when}")
+                self.ended.add(effect.side)
                 self.is_open = self.is_open and effect.side is not Side.PRIMARY
                 if effect.side is Side.PRIMARY:
                     self._end_runs()
@@ -253,7 +250,8 @@ class Factory(Process):
             self.world.at(due_s, self, self._window_over)
 
     def _closed(self, side: Side) -> None:
-        if self.lifecycle.standings[side] is Standing.OPEN:
+        if side not in self.ended:
+            self.ended.add(side)
             self._obey(self.lifecycle.closed(side, self.world.now_s), "at once")
 
     def _window_over(self) -> None:
@@ -273,199 +271,3 @@ class Factory(Process):
 
 def _swallow(_request: Request) -> ServiceError | None:
     return None  # A ping is accepted and never stored (M7).
-
-
-class Run:
-    """One send, from the caller's call to its answer."""
-
-    __slots__ = (
-        "_world",
-        "asked",
-        "callers_error",
-        "deadline",
-        "factory",
-        "home_tries",
-        "is_probe",
-        "is_waiting",
-        "last_error",
-        "last_home_error",
-        "left_s",
-        "mail",
-        "outages",
-        "quiet_until_s",
-        "request",
-        "returns",
-        "seat",
-        "send",
-        "sent_away",
-        "token",
-        "tripped",
-        "was_forced",
-        "was_throttled",
-        "was_unclear",
-    )
-
-    def __init__(self, factory: Factory, mail: Mail, letter: Letter, send: type[Send]) -> None:
-        self.factory, self.mail, self._world = factory, mail, factory.world
-        self.deadline = Deadline.after(self._world.now_s, letter.timeout_s)
-        self.seat = letter.sender
-        self.send = send(
-            factory.failovers[mail.path],
-            factory.rules,
-            factory.seats[letter.sender],
-            self.deadline,
-            self._world.core_chance,
-            (mail.message_id,),
-        )
-        self.request: Request | None = None
-        self.token = 0
-        """Steps taken; a wake-up call for an earlier one is stale."""
-        self.is_waiting = False
-        # The rest is the watch's notebook about this send.
-        self.asked: set[str] = set()
-        self.home_tries = self.outages = self.returns = 0
-        self.is_probe = self.sent_away = self.tripped = False
-        self.was_forced = self.was_throttled = self.was_unclear = False
-        self.quiet_until_s = 0.0
-        self.left_s = 4 * letter.timeout_s
-        """The time that was left when it came back from the backlog."""
-        self.last_error: ServiceError | None = None
-        self.last_home_error: ServiceError | None = None
-        self.callers_error: ServiceError | None = None
-        """What the primary answered and the caller is to be told."""
-
-    def start(self) -> None:
-        """The first attempt at an entity that is well needs no Send to decide about it."""
-        timeout_s = first_attempt_s(self.factory.failovers[self.mail.path], self.deadline.timeout_s)
-        if timeout_s is None:
-            self.go(0)
-            return
-        self.factory.watch.to_primary(self, timeout_s, False)
-        home = self.factory.namespaces.homes[self.mail.path]
-        self._ask(home, _store_home, timeout_s, self._first_answered)
-
-    def _first_answered(self, request: Request) -> None:
-        if request.error is not None:
-            self._answered(request)
-            return
-        self.request = None
-        self.factory.watch.answered(self, request)
-        self.factory.rules.credential.has_worked = True
-        events = self.factory.failovers[self.mail.path].send_succeeded(self._world.now_s)
-        self.factory.observe(self.mail.path, events, "send", self)
-        self._over()
-        self.factory.watch.done(self, self.mail.path)
-
-    def go(self, token: int) -> None:
-        """Ask for the next step and begin it."""
-        if token != self.token or self.mail.is_over:
-            return
-        self.token += 1
-        watch, world = self.factory.watch, self._world
-        was_waiting, self.is_waiting = self.is_waiting, False
-        step, events = self.send.step(world.now_s)
-        self.factory.observe(self.mail.path, events, "send", self)
-        kind = type(step)
-        if world.trace is not None:
-            world.note("{} {} -> {}", self.factory.name, self.mail.message_id, step)
-        if kind is ToPrimary:
-            watch.to_primary(self, step.timeout_s, was_waiting)
-            self._ask(self.factory.namespaces.homes[self.mail.path], _store_home, step.timeout_s)
-        elif kind is ToBacklog:
-            watch.to_backlog(self, step.queue, step.timeout_s)
-            self._ask(self.factory.namespaces.backlogs[step.queue], _store_away, step.timeout_s)
-            if self.is_probe and world.network_chance.random() < LEAVES_SHARE:
-                world.at(world.now_s + WAKE_S, self.factory, self.leave, self.token)
-        elif kind is Done:
-            self._over()
-            watch.done(self, step.where)
-        elif kind is Fail:
-            self._over()
-            watch.failed(self, step.error)
-        else:
-            watch.waits(self, step.until_s, was_waiting)
-            self.is_waiting = True
-            world.at(step.until_s, self.factory, self.go, self.token)
-
-    def _ask(
-        self,
-        service: Service,
-        act: Callable[[Request], ServiceError | None],
-        timeout_s: float,
-        reply: Callable[[Request], None] | None = None,
-    ) -> None:
-        self.request = Request(
-            self._world,
-            self.factory,
-            service,
-            act,
-            reply or self._answered,
-            timeout_s=timeout_s,
-            facts=self,
-        )
-
-    def _answered(self, request: Request) -> None:
-        self.request = None
-        if self._world.trace is not None:
-            answer = "accepted" if request.error is None else repr(request.error)
-            self._world.note(
-                "{} {} <- {}: {}",
-                self.factory.name,
-                self.mail.message_id,
-                request.service.name,
-                answer,
-            )
-        self.factory.watch.answered(self, request)
-        events = self.send.answered(self._world.now_s, request.error)
-        self.factory.observe(self.mail.path, events, "send", self)
-        self.go(self.token)
-
-    def leave(self, token: int) -> None:
-        """The caller goes away in the middle of just this step."""
-        if token == self.token and not self.mail.is_over:
-            self.cancel()
-
-    def cancel(self, error: BaseException | None = None) -> None:
-        """The caller goes away, or is sent away with an error."""
-        self._world.note("{} {} is cancelled", self.factory.name, self.mail.message_id)
-        self.factory.watch.cancelled(self)
-        self.send.cancelled()
-        self.abandon()
-        self.mail.error = error
-
-    def abandon(self) -> None:
-        """Nobody hears of this send again."""
-        self.mail.was_cut_off = True
-        if self.request is not None:
-            self.request.give_up()
-            self.mail.unclear += 1
-            self.request = None
-        self._over()
-
-    def _over(self) -> None:
-        self.mail.is_over = True
-        self.is_waiting = False
-        self.factory.runs.pop(self, None)
-
-
-def _store_home(request: Request) -> ServiceError | None:
-    run: Run = request.facts
-    home = request.service
-    assert isinstance(home, Home)
-    refusal = home.refusal(run.mail)
-    if refusal is None:
-        run.mail.sender_copies += 1
-        if not home.store(run.mail):
-            run.factory.world.seen.add("duplicate detection removed a copy")
-    return refusal
-
-
-def _store_away(request: Request) -> ServiceError | None:
-    run: Run = request.facts
-    backlog = request.service
-    assert isinstance(backlog, Backlog)
-    if run.mail.is_too_large:
-        return MessageTooLarge(f"{run.mail.message_id} is too large")
-    run.mail.sender_copies += 1
-    backlog.store(run.mail, run.factory.world.now_s)
-    return None

@@ -11,7 +11,6 @@ from random import Random
 from simulation.application import Factory, Namespaces
 from simulation.services import Mail
 from simulation.world import World
-from twinbus.core.failover import Health
 from twinbus.core.rotation import Seat
 
 # Longer than the longest pause of a withdrawn queue.
@@ -38,6 +37,8 @@ def _check_kept(world: World, mail: Mail) -> None:
 
 def _check_copies(world: World, mail: Mail, namespaces: Namespaces) -> None:
     home = namespaces.homes[mail.path]
+    if mail.is_forged and (mail.home_copies or not mail.buried):
+        raise world.broken("Y4 only poison is buried", f"{mail.message_id} is not where it belongs")
     if mail.home_copies and not mail.is_submitted:
         raise world.broken("I2 nothing from nowhere", f"{mail.message_id} was never sent")
     copies_max = 1 if home.detects_duplicates else 1 + mail.unclear
@@ -72,9 +73,9 @@ def check_factory(world: World, factory: Factory) -> None:
     """S9: after a while without faults everything is as it was."""
     if not factory.is_open:
         return
-    for path, failover in factory.failovers.items():
-        if failover.health is not Health.HEALTHY:
-            raise world.broken("S9 liveness", f"{path} is {failover.health.value} at the end")
+    for path, shadow in factory.watch.shadows.items():
+        if shadow.is_away or shadow.is_held or shadow.suspect_s is not None:
+            raise world.broken("S9 liveness", f"{path} has not come home")
     later_s, withdrawn = world.now_s + LONG_S, set(factory.watch.withdrawn_s)
     for _ in factory.rotation.queues:
         choice = factory.rotation.choose(Seat(), later_s, Random(0))

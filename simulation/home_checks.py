@@ -21,6 +21,9 @@ def check_buried(
     world: World, mail: Mail, homes: dict[str, Home], reason: str, *, grace_s: float
 ) -> None:
     """Y4: only what can never be delivered is dead-lettered, and the reason says why."""
+    if mail.is_forged:
+        world.seen.add("a mover found a message without a destination")
+        return
     home = homes[mail.path]
     is_lost = home.gone_s is not None and world.now_s - home.gone_s >= grace_s
     if not mail.is_unwanted and not mail.is_too_large and not is_lost:

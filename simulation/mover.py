@@ -11,12 +11,12 @@ Rule 2: what a dead mover had sent and not completed is in doubt; every other do
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Sequence
-from functools import lru_cache
 from typing import Any, Final, NamedTuple, TypeAlias
 
-from simulation.home_checks import check_buried, check_completed
+from simulation import acts
+from simulation.acts import CHUNK_COUNT, GRACE_S
 from simulation.network import Request
-from simulation.services import LOCK_S, Backlog, Home, Item, Mail
+from simulation.services import Backlog, Home, Mail
 from simulation.world import Process, World
 from twinbus.core.chunk import (
     HomeRules,
@@ -32,26 +32,20 @@ from twinbus.core.chunk import (
 from twinbus.core.chunk_aside import SetAside
 from twinbus.core.chunk_board import Admission, Backoff, DestinationBoard, Sign, Standing
 from twinbus.core.chunk_ledger import ChunkLedger, Homeward, LedgerError, Place
-from twinbus.core.encoding import encode_message
-from twinbus.core.envelope import alias
 from twinbus.core.parcel import Delivered
 from twinbus.core.receipts import Outcome
-from twinbus.message import BrokeredMessage
 from twinbus.service_errors import (
     MessageNotFound,
-    MessageRefused,
     OperationTimeout,
     ServerBusy,
     ServiceError,
 )
 
-CHUNK_COUNT: Final = 6
 CHUNK_S_MAX: Final = 4.0
 TIMEOUT_S: Final = 5.0
 POLL_S: Final = 4.0
 DISCOVERY_S: Final = 30.0
 LIMIT_BYTES: Final = 262_144
-GRACE_S: Final = 15.0
 BACKOFF: Final = Backoff(first_s=0.5, last_s=8.0, gone_grace_s=GRACE_S)
 RULES: Final = HomeRules(primary_name="home")
 
@@ -73,12 +67,6 @@ class Idle(NamedTuple):
 
 Command: TypeAlias = Ask | Idle | float
 Work: TypeAlias = Generator[Command, Any, None]
-
-
-@lru_cache(maxsize=1024)
-def encoded_for(message_id: str, path: str) -> bytes:
-    """The message as it is in a backlog queue."""
-    return alias(encode_message(BrokeredMessage(b"body", message_id=message_id)), path)
 
 
 class Lane:
@@ -104,7 +92,7 @@ class Lane:
         except LedgerError as error:
             raise self.mover.world.broken("Y1 the ledger", error.sentence) from error
         world, turn = self.mover.world, self.turn
-        if type(command) is Ask:
+        if isinstance(command, Ask):
             Request(
                 world,
                 self.mover,
@@ -114,7 +102,7 @@ class Lane:
                 timeout_s=TIMEOUT_S,
                 facts=command.facts,
             )
-        elif type(command) is Idle:
+        elif isinstance(command, Idle):
             command.backlog.watchers.append((self, turn))
             if command.backlog.items:
                 world.at(command.until_s, self.mover, self.go, turn)
@@ -156,7 +144,7 @@ class Chunk:
             if not is_probe and board.standing(path) is not Standing.OPEN:
                 yield from self._set_aside(path, batch, Outcome.PARKED)
             elif self._world.now_s >= self._ends_s:
-                yield from self._settle(batch, _abandon, Outcome.LEFT)
+                yield from self._settle(batch, acts.abandon, Outcome.LEFT)
             else:
                 yield from self.send(home, batch)
             is_probe = False
@@ -167,7 +155,7 @@ class Chunk:
         mails = [mover.mails[item.message_id or ""] for item in items]
         for item, mail in zip(items, mails, strict=True):
             mover.owed[self._backlog.name, item.delivered.sequence_number] = mail
-        sent: Request = yield Ask(home, _send_home, (mover, mails))
+        sent: Request = yield Ask(home, acts.send_home, (mover, mails))
         if sent.error is not None:
             yield from self._refused(home, items, sent.error)
             return
@@ -177,10 +165,10 @@ class Chunk:
         yield from self.complete(items)
 
     def completion(self, items: Sequence[Homeward]) -> Ask:
-        return Ask(self._backlog, _complete, self._facts(items, ""))
+        return Ask(self._backlog, acts.complete, self._facts(items, ""))
 
     def complete(self, items: Sequence[Homeward]) -> Work:
-        yield from self._settle(items, _complete, Outcome.MOVED, Outcome.LOCK_LOST)
+        yield from self._settle(items, acts.complete, Outcome.MOVED, Outcome.LOCK_LOST)
 
     def _refused(self, home: Home, items: Sequence[Homeward], error: ServiceError) -> Work:
         pause_s = error.retry_after_s if isinstance(error, ServerBusy) else 0.0
@@ -207,11 +195,11 @@ class Chunk:
     def bury(self, poison: Sequence[Poison]) -> Work:
         for item, reason, description in poison:
             yield from self._settle(
-                [item], _bury, Outcome.DEAD_LETTERED, Outcome.LEFT, f"{reason}: {description}"
+                [item], acts.bury, Outcome.DEAD_LETTERED, Outcome.LEFT, f"{reason}: {description}"
             )
 
     def _set_aside(self, path: str, items: Sequence[Homeward], outcome: Outcome) -> Work:
-        request: Request = yield Ask(self._backlog, _defer, self._facts(items, ""))
+        request: Request = yield Ask(self._backlog, acts.defer, self._facts(items, ""))
         lost: list[int] = request.result if request.error is None else []
         numbers = [item.delivered.sequence_number for item in items]
         self._aside.add(path, [number for number in numbers if number not in lost])
@@ -238,7 +226,7 @@ class Chunk:
 class Mover(Process):
     """All backlog queues of a pair, brought home by one process."""
 
-    __slots__ = ("_homes", "_ledger", "board", "mails", "owed", "world")
+    __slots__ = ("_ledger", "board", "homes", "mails", "owed", "world")
 
     chunk_type: type[Chunk] = Chunk
 
@@ -252,7 +240,7 @@ class Mover(Process):
         name: str,
     ) -> None:
         super().__init__(name)
-        self.world, self.mails, self._homes, self._ledger = world, mails, homes, ledger
+        self.world, self.mails, self.homes, self._ledger = world, mails, homes, ledger
         self.board = DestinationBoard(BACKOFF, world.core_chance)
         self.owed: dict[tuple[str, int], Mail] = {}
         """What was sent home and not yet settled, by queue and number."""
@@ -266,7 +254,7 @@ class Mover(Process):
         self.is_alive = False
         for mail in self.owed.values():
             mail.unclear += 1
-            if self._homes[mail.path].holds(mail):
+            if self.homes[mail.path].holds(mail):
                 self.world.seen.add("a mover was killed between acceptance and completion")
 
     # -- one queue ----------------------------------------------------------------------------
@@ -275,12 +263,12 @@ class Mover(Process):
         aside, failures, next_look_s = SetAside(), 0, 0.0
         while True:
             if self.world.now_s >= next_look_s:
-                looked: Request = yield Ask(backlog, _look, self)
+                looked: Request = yield Ask(backlog, acts.look, self)
                 if looked.error is None:
                     next_look_s = self.world.now_s + DISCOVERY_S
                     for number, path in looked.result:
                         aside.add(path, [number])
-            received: Request = yield Ask(backlog, _receive, self)
+            received: Request = yield Ask(backlog, acts.receive, self)
             if received.error is not None:
                 failures += 1
                 pause_s = BACKOFF.pause_s(failures, self.world.core_chance)
@@ -310,15 +298,15 @@ class Mover(Process):
 
     def _fetch(self, backlog: Backlog, numbers: list[int]) -> Generator[Command, Any, Request]:
         """Ask for them; where another mover was faster, forget those that are gone."""
-        asked: Request = yield Ask(backlog, _receive_deferred, (self, numbers))
+        asked: Request = yield Ask(backlog, acts.receive_deferred, (self, numbers))
         if isinstance(asked.error, MessageNotFound):
-            looked: Request = yield Ask(backlog, _look, self)
+            looked: Request = yield Ask(backlog, acts.look, self)
             if looked.error is not None:
                 return looked
             there = {number for number, _path in looked.result}
             numbers[:] = [number for number in numbers if number in there]
             if numbers:
-                asked = yield Ask(backlog, _receive_deferred, (self, numbers))
+                asked = yield Ask(backlog, acts.receive_deferred, (self, numbers))
         return asked
 
     def _bring_home(
@@ -333,12 +321,12 @@ class Mover(Process):
         plan = plan_chunk(deliveries, RULES, now_ms=self.world.wall_ms())
         yield from chunk.bury(plan.poison)
         for path, items in plan.by_destination.items():
-            yield from chunk.deliver(self._homes[path], items)
+            yield from chunk.deliver(self.homes[path], items)
         ledger.give_up(self.world.wall_ms(), "over")
         for receipt in ledger.receipts:
-            mail = self.mails[receipt.message_id or ""]
-            self.owed.pop((receipt.queue, receipt.sequence_number), None)
-            mail.unclear += receipt.outcome.may_repeat
+            mail = self.owed.pop((receipt.queue, receipt.sequence_number), None)
+            if mail is not None:
+                mail.unclear += receipt.outcome.may_repeat
             self.world.seen.add(f"a mover's receipt said {receipt.outcome.value}")
             self.world.note("{} {}: {}", self.name, receipt.message_id, receipt.outcome.value)
         return {
@@ -346,102 +334,3 @@ class Mover(Process):
             for receipt in ledger.receipts
             if receipt.outcome in (Outcome.MOVED, Outcome.DEAD_LETTERED)
         }
-
-
-# -- what happens at the services -----------------------------------------------------------------
-
-
-def _delivered(backlog: Backlog, item: Item, world: World) -> Delivered:
-    delivered = Delivered(
-        path=backlog.name,
-        encoded=encoded_for(item.mail.message_id, item.mail.path),
-        sequence_number=item.number,
-        enqueued_at_ms=int(item.stored_s * 1000),
-        locked_until_ms=world.wall_ms() + int(LOCK_S * 1000),
-        delivery_count=item.deliveries,
-        handle=item.token,
-    )
-    item.deliveries += 1
-    return delivered
-
-
-def _backlog_of(request: Request) -> Backlog:
-    assert isinstance(request.service, Backlog)
-    return request.service
-
-
-def _receive(request: Request) -> ServiceError | None:
-    backlog, world = _backlog_of(request), request.facts.world
-    items = backlog.lock(CHUNK_COUNT, world.now_s)
-    request.result = [_delivered(backlog, item, world) for item in items]
-    return None
-
-
-def _look(request: Request) -> ServiceError | None:
-    items = _backlog_of(request).items.values()
-    request.result = [(item.number, item.mail.path) for item in items if item.is_deferred]
-    return None
-
-
-def _receive_deferred(request: Request) -> ServiceError | None:
-    mover, numbers = request.facts
-    backlog, world = _backlog_of(request), mover.world
-    items = backlog.lock_deferred(numbers, world.now_s)
-    if items is None:
-        return MessageNotFound("one of them is not there")
-    request.result = [_delivered(backlog, item, world) for item in items]
-    return None
-
-
-def _send_home(request: Request) -> ServiceError | None:
-    mover, mails = request.facts
-    home = request.service
-    assert isinstance(home, Home)
-    if any(home.refusal(mail) for mail in mails):
-        return MessageRefused("one of them is not taken")
-    for mail in mails:
-        if not home.store(mail):
-            mover.world.seen.add("duplicate detection removed a copy")
-    return None
-
-
-def _held(request: Request) -> list[Item]:
-    """Those whose lock still holds; the numbers of the others are the result."""
-    mover, deliveries, _reason = request.facts
-    backlog, now_s = _backlog_of(request), mover.world.now_s
-    found = [backlog.held(each.sequence_number, each.handle, now_s) for each in deliveries]
-    request.result = [
-        each.sequence_number for each, item in zip(deliveries, found, strict=True) if item is None
-    ]
-    return [item for item in found if item is not None]
-
-
-def _complete(request: Request) -> ServiceError | None:
-    mover, backlog = request.facts[0], _backlog_of(request)
-    for item in _held(request):
-        check_completed(mover.world, item.mail, mover._homes)
-        del backlog.items[item.number]
-    return None
-
-
-def _defer(request: Request) -> ServiceError | None:
-    for item in _held(request):
-        item.is_deferred = True
-        item.locked_until_s = 0.0
-    return None
-
-
-def _abandon(request: Request) -> ServiceError | None:
-    for item in _held(request):
-        item.locked_until_s = 0.0
-    return None
-
-
-def _bury(request: Request) -> ServiceError | None:
-    mover, _deliveries, reason = request.facts
-    backlog = _backlog_of(request)
-    for item in _held(request):
-        check_buried(mover.world, item.mail, mover._homes, reason, grace_s=GRACE_S)
-        item.mail.buried = reason
-        del backlog.items[item.number]
-    return None

@@ -208,6 +208,8 @@ class Plan:
         if chance.random() < 0.3:
             for _ in range(chance.randint(1, 4)):
                 add("cancel", chance.randrange(self.factories))
+        if chance.random() < 0.05:
+            add("forge", chance.randrange(len(self.queues)))
         if chance.random() < 0.2:
             add("jump", 0, chance.choice((-7_200.0, -30.0, 3_600.0)))
         return deeds

@@ -12,7 +12,7 @@ from simulation.books import check_backlog, check_factory, check_mails
 from simulation.coverage import Visits
 from simulation.mover import Mover
 from simulation.plan import ACTIVE_S, FAULT_S_MAX, Deed, Fault, Letter, Plan
-from simulation.services import WELL, Home, Mail, Service
+from simulation.services import SILENT, WELL, Home, Mail, Service
 from simulation.watch import Watch, check_mail_over
 from simulation.world import Broken, World
 
@@ -115,6 +115,8 @@ class Simulation:
             world.wall_offset_ms += int(deed.amount * 1000)
         elif what == "restart broker":
             self._restart_broker(deed.amount)
+        elif what == "forge":
+            self._forge(deed.which)
         elif what == "crash":
             self._crash(deed.which, deed.amount)
         elif what == "pause":
@@ -133,13 +135,24 @@ class Simulation:
             backlog.mode = "unreachable"
             self.world.at(self.world.now_s + for_s, None, _mend, backlog)
 
+    def _forge(self, which: int) -> None:
+        """Somebody else writes into a backlog queue."""
+        mail = Mail(len(self.mails), self.plan.paths[0])
+        mail.is_forged = True
+        self.mails.append(mail)
+        self.namespaces.backlogs[self.plan.queues[which]].store(mail, self.world.now_s)
+
     def _crash(self, index: int, for_s: float) -> None:
         self.factories[index].kill()
         self.world.at(self.world.now_s + for_s, None, self._start_again, index)
 
     def _start_again(self, index: int) -> None:
         if not self.factories[index].is_alive:
-            self.factories[index] = self._factory(index)
+            factory = self.factories[index] = self._factory(index)
+            for path, home in self.namespaces.homes.items():
+                if home.mode in (SILENT, "unreachable"):
+                    factory.command("start", path)
+                    self.world.seen.add("a process started during an outage")
 
     def _crash_mover(self, index: int, for_s: float) -> None:
         self.movers[index].kill()

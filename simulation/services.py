@@ -66,6 +66,7 @@ class Mail:
         "buried",
         "error",
         "home_copies",
+        "is_forged",
         "is_over",
         "is_submitted",
         "is_too_large",
@@ -83,6 +84,8 @@ class Mail:
         self.message_id = f"m{number}"
         self.is_too_large = False
         """No entity takes it."""
+        self.is_forged = False
+        """Somebody put it into a backlog queue without saying where it belongs."""
         self.is_unwanted = False
         """Its destination refuses it; a backlog queue cannot know."""
         self.acked_at: str | None = None

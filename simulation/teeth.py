@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from random import Random
-from typing import Final, NamedTuple
+from typing import ClassVar, Final, NamedTuple
 
 from simulation.application import Parts
 from simulation.coverage import WatchedFailover
@@ -20,7 +20,7 @@ from twinbus.core.chunk import poison_of, verdict_of
 from twinbus.core.chunk_ledger import Homeward
 from twinbus.core.classifier import Classifier, Verdict
 from twinbus.core.events import Event, QueueWithdrawn
-from twinbus.core.failover import Health, Signal
+from twinbus.core.failover import FailoverPolicy, Health, Signal
 from twinbus.core.lifecycle import Effect, PairLifecycle
 from twinbus.core.rotation import BacklogRotation, Choice, Seat
 from twinbus.core.sending import Done, Fail, Send, Step, ToBacklog, ToPrimary
@@ -76,6 +76,23 @@ class PingEndsHold(WatchedFailover):
         if self.health is Health.HELD_AWAY and failure is None:
             return self._receive(Signal.MARKED_HEALTHY, now_s, "a ping succeeded")
         return super().ping_answered(epoch, now_s, failure)
+
+
+class Contagious(WatchedFailover):
+    """Trouble of one entity is trouble of its neighbours."""
+
+    _known: ClassVar[list[Contagious]] = []
+
+    def __init__(self, path: str, policy: FailoverPolicy) -> None:
+        super().__init__(path, policy)
+        self._known[:] = [each for each in self._known if each.policy is policy] + [self]
+
+    def send_failed(self, now_s: float, reason: str) -> list[Event]:
+        events = super().send_failed(now_s, reason)
+        for other in self._known:
+            if other.path != self.path:
+                events += WatchedFailover.send_failed(other, now_s, reason)
+        return events
 
 
 class WithdrawalIsNotShared(BacklogRotation):
@@ -240,6 +257,7 @@ PLANTED: Final = (
     Planted("pings without a pause", Parts(failover=PingsHastily), "S7"),
     Planted("the first ping waits", Parts(failover=PingsLater), "S7"),
     Planted("a ping ends a hold", Parts(failover=PingEndsHold), "P11 only a ping"),
+    Planted("one entity's trouble diverts another", Parts(failover=Contagious), "S4"),
     Planted("a withdrawal is not shared", Parts(rotation=WithdrawalIsNotShared), "S6"),
     Planted("half-open lets everybody in", Parts(rotation=EverybodyProbes), "S6"),
     Planted("a cancelled probe is never freed", Parts(rotation=CancelledProbeIsKept), "S9"),

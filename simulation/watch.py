@@ -50,7 +50,8 @@ from twinbus.service_errors import (
 )
 
 if TYPE_CHECKING:
-    from simulation.application import Factory, Run
+    from simulation.application import Factory
+    from simulation.sends import Run
 
 
 class Watch:
@@ -344,7 +345,7 @@ class FactoryWatch:
 
     def _diverted(self, event: Diverted, cause: str, run: Run | None) -> None:
         shadow, now_s = self.shadows[event.path], self._world.now_s
-        if cause != "force":
+        if cause not in ("force", "start"):
             self._check_diversion(event, shadow, run)
         shadow.is_away, shadow.is_held, shadow.was_forced = True, False, cause == "force"
         shadow.suspect_s = shadow.last_ping_s = None
@@ -460,8 +461,7 @@ class FactoryWatch:
             # It has just woken up, and what is due may come a moment later.
             self._world.at(self._world.now_s + 2 * EPSILON_S, self.factory, self._both_ended)
             return
-        standings = self.factory.lifecycle.standings
-        if any(standing.value == "open" for standing in standings.values()):
+        if len(self.factory.ended) < 2:
             raise self._broken("S8 close and fault", "one side ended and the other stands")
 
 

@@ -427,6 +427,17 @@ def test_a_send_that_wakes_too_late_still_counts_its_failure() -> None:
     assert pair.failover.health is Health.SUSPECT
 
 
+def test_a_retry_that_comes_too_late_is_the_backlogs_turn() -> None:
+    """P10: the failure counts, diverts, and the send goes on."""
+    pair = Pair(interval_s=0, retry_total=1)
+    send = pair.send(timeout_s=60)
+    step(send)
+    assert send.answered(101, refused()) == []
+    now, events = send.step(150)
+    assert [type(event) for event in events] == [Suspected, Diverted]
+    assert now == ToBacklog(FIRST, 10)
+
+
 def test_a_success_cancels_the_suspicion() -> None:
     """P6: by any sender."""
     pair = Pair(interval_s=60)

@@ -24,7 +24,7 @@ from campaign.checker import Verdict, check
 from campaign.history import Journal, merged
 from campaign.plan import BROKER_HOST, BROKERS, PRIMARY, SECONDARY, Plan
 from campaign.processes import BrokerChild, Child
-from campaign.proxy import CLEAR, Line
+from campaign.proxy import Line
 from campaign.roles import ADDRESS_VARIABLES, JOURNAL_VARIABLE, PLAN_VARIABLE
 from campaign.schedule import Fault, schedule
 from twinbus.core.encoding import decode_message
@@ -38,10 +38,11 @@ WAITING: Final = ("active", "scheduled", "deferred")
 
 
 class Campaign:
-    """One run, in a directory of its own."""
+    """One run, in a directory of its own; ``roles`` is the module that plays them."""
 
-    def __init__(self, plan: Plan, directory: Path) -> None:
+    def __init__(self, plan: Plan, directory: Path, *, roles: str = "campaign.roles") -> None:
         self.plan = plan
+        self._module = roles
         self._directory = directory
         self._journal = Journal(directory / "controller.jsonl", "controller")
         self._brokers = {
@@ -78,6 +79,7 @@ class Campaign:
                         listen=(self.plan.host_of(role), broker.port),
                         target=(BROKER_HOST, broker.port),
                         rng=Random(f"{self.plan.seed}-{role}-{name}"),
+                        climate=self.plan.climate_of(role),
                     )
                     await stack.enter_async_context(line)
                 stack.push_async_callback(self._kill_role, role)
@@ -92,7 +94,7 @@ class Campaign:
         child = self._roles[role] = Child(name, self._directory)
         host = self.plan.host_of(role)
         await child.spawn(
-            [sys.executable, "-m", "campaign.roles", name],
+            [sys.executable, "-m", self._module, name],
             {
                 PLAN_VARIABLE: self.plan.to_json(),
                 JOURNAL_VARIABLE: str(self._directory / f"{name}.jsonl"),
@@ -154,7 +156,7 @@ class Campaign:
             return
         line.set(fault.weather)
         await asyncio.sleep(fault.lasts_s)
-        line.set(CLEAR)
+        line.set(line.climate)
 
     async def _kill(self, fault: Fault) -> None:
         child = self._child(fault.process)

@@ -15,6 +15,7 @@ from dataclasses import asdict, dataclass
 from typing import Final
 
 from campaign.checker import Rules
+from campaign.proxy import CLEAR, Weather
 
 PRIMARY: Final = "primary"
 SECONDARY: Final = "secondary"
@@ -35,6 +36,9 @@ LOCK_S: Final = 10
 # A message that lives long is restored with its time to live, and never expires in a run.
 TTL_S: Final = 3_600
 DELIVERIES_MAX: Final = 1_000
+# Movers work far from the brokers: what they have sent is on its way for a while, and a kill
+# finds them with messages between the two.
+MOVER_LATENCY_S: Final = 0.02
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,6 +81,10 @@ class Plan:
     def host_of(self, role: str) -> str:
         """Where the lines of a role listen."""
         return f"127.9.{self.roles.index(role) + 1}.1"
+
+    def climate_of(self, role: str) -> Weather:
+        """What the lines of a role are like when nothing is wrong with them."""
+        return Weather(latency_s=MOVER_LATENCY_S) if role.startswith("mover") else CLEAR
 
     # -- what there is ------------------------------------------------------------------------
 

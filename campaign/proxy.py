@@ -65,12 +65,19 @@ class Line:
     """The proxy of one line. Listens from ``open`` to ``close``."""
 
     def __init__(
-        self, *, listen: tuple[str, int], target: tuple[str, int], rng: Random | None = None
+        self,
+        *,
+        listen: tuple[str, int],
+        target: tuple[str, int],
+        rng: Random | None = None,
+        climate: Weather = CLEAR,
     ) -> None:
         self._listen = listen
         self._target = target
         self.rng = rng or Random()
-        self.weather = CLEAR
+        self.climate = climate
+        """What the line is like when nothing is wrong with it."""
+        self.weather = climate
         self.changed = asyncio.Event()
         """Set, and replaced, when the weather changes."""
         self.connections: set[_Connection] = set()

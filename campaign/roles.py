@@ -56,6 +56,8 @@ DISCOVERY_S: Final = 3.0
 # The official SDK takes a tenth of a millisecond for every message: one sender uses it, and the
 # others make up the numbers.
 SDK_SENDERS: Final = ("sender-1",)
+# One is held on the backlog for the whole run, so that movers always have work.
+AWAY_SENDERS: Final = ("sender-3",)
 TRY_AGAIN_S: Final = 0.3
 
 
@@ -126,6 +128,10 @@ class Sending:
                     on_event=self._tell,
                 )
             )
+            if stage.name.startswith(AWAY_SENDERS):
+                for path in plan.destinations:
+                    primary.force_failover(path)
+                    primary.hold(path)
             senders = {path: primary.create_message_sender(path) for path in plan.destinations}
             await asyncio.gather(*(self._lane(senders) for _ in range(plan.in_flight)))
 
@@ -306,5 +312,9 @@ async def play(name: str, environment: dict[str, str]) -> None:
     stage.journal.close()
 
 
-if __name__ == "__main__":
+def main() -> None:
     asyncio.run(play(sys.argv[1], dict(os.environ)))
+
+
+if __name__ == "__main__":
+    main()

@@ -31,3 +31,11 @@ async def test_what_goes_in_comes_out(tmp_path: Path) -> None:
     for role in ("primary", "secondary", "sender", "mover"):
         assert verdict.faults[f"kill {role}"] >= 1
     assert verdict.moved > 0, "nothing went round: the run has proven nothing"
+
+
+@pytest.mark.timeout(400)
+async def test_a_mover_that_completes_too_early_is_caught(tmp_path: Path) -> None:
+    """Y1: the bug is planted, and a short run finds lost messages, and nothing but lost ones."""
+    plan = Plan(seed=SEED, messages=500, fault_s=8.0, drain_s_max=20.0)
+    verdict = await Campaign(plan, tmp_path, roles="tests.campaign.hasty_roles").run()
+    assert list(verdict.complaints) == ["lost"], report(plan, verdict)

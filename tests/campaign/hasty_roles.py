@@ -1,0 +1,23 @@
+"""The roles with a bug planted: the mover completes a message before the primary has it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from campaign import roles
+from twinbus.core.chunk import Homeward
+from twinbus.pairing.mover_chunk import ChunkRun
+
+_try = ChunkRun._try
+
+
+async def _complete_and_try(
+    self: ChunkRun, path: str, items: Sequence[Homeward], *, is_probe: bool
+) -> None:
+    await self._receiver.complete([each.delivered for each in items], timeout_s=5.0)
+    await _try(self, path, items, is_probe=is_probe)
+
+
+if __name__ == "__main__":
+    ChunkRun._try = _complete_and_try  # type: ignore[method-assign]
+    roles.main()

@@ -52,7 +52,7 @@ class Plan:
     """How long faults happen; afterwards everything is healed and drained."""
     senders: int = 3
     receivers: int = 2
-    movers: int = 1
+    movers: int = 2
     backlog_queues: int = 4
     in_flight: int = 4
     """Sends of one sender at a time."""

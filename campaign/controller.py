@@ -21,7 +21,7 @@ from random import Random
 from typing import Final
 
 from campaign.checker import Verdict, check
-from campaign.history import Journal, merged
+from campaign.history import Event, Journal, merged
 from campaign.plan import BROKER_HOST, BROKERS, PRIMARY, SECONDARY, Plan
 from campaign.processes import BrokerChild, Child
 from campaign.proxy import Line
@@ -33,6 +33,7 @@ from twinbus.drivers.amqp import AmqpDriver
 LOOK_S: Final = 0.5
 # Enough to begin with on a busy machine: pairing, links, the first messages.
 ACKNOWLEDGE_S_MAX: Final = 120.0
+BEGUN_COUNT: Final = 100
 DEAD_LETTERS: Final = "$DeadLetterQueue"
 WAITING: Final = ("active", "scheduled", "deferred")
 
@@ -56,6 +57,7 @@ class Campaign:
 
     async def run(self) -> Verdict:
         async with self._everything():
+            await self._until(self._has_begun, ACKNOWLEDGE_S_MAX)
             await self._trouble()
             await self._until(self._has_enough, ACKNOWLEDGE_S_MAX)
             await self._end("sender")
@@ -176,13 +178,26 @@ class Campaign:
         while not await is_so() and time.monotonic() < end_s:
             await asyncio.sleep(LOOK_S)
 
+    async def _has_begun(self) -> bool:
+        """Whether there is a load, on both ways home: faults before it would prove nothing."""
+        return await self._acknowledged() >= BEGUN_COUNT and await self._has_moved()
+
     async def _has_enough(self) -> bool:
-        paths = self._directory.glob("sender-*.jsonl")
-        events = await asyncio.to_thread(lambda: merged(paths))
-        acknowledged = sum(
+        return await self._acknowledged() >= self.plan.messages
+
+    async def _acknowledged(self) -> int:
+        events = await self._written("sender")
+        return sum(
             len(event.values) for event in events if (event.what, event.type) == ("send", "ok")
         )
-        return acknowledged >= self.plan.messages
+
+    async def _has_moved(self) -> bool:
+        return bool(await self._written("mover"))
+
+    async def _written(self, kind: str) -> list[Event]:
+        """What the processes of a kind have written so far."""
+        paths = list(self._directory.glob(f"{kind}-*.jsonl"))
+        return await asyncio.to_thread(merged, paths)
 
     async def _is_empty(self) -> bool:
         return not any([count async for _broker, _place, count, _dead in self._counts()])

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 
 from campaign import roles
 from twinbus.core.chunk import Homeward
 from twinbus.pairing.mover_chunk import ChunkRun
+
+# A busy primary is this late to answer: long enough for something to happen meanwhile.
+HASTE_S = 0.3
 
 _try = ChunkRun._try
 
@@ -15,6 +19,7 @@ async def _complete_and_try(
     self: ChunkRun, path: str, items: Sequence[Homeward], *, is_probe: bool
 ) -> None:
     await self._receiver.complete([each.delivered for each in items], timeout_s=5.0)
+    await asyncio.sleep(HASTE_S)
     await _try(self, path, items, is_probe=is_probe)
 
 

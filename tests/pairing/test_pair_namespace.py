@@ -200,6 +200,19 @@ async def test_an_entity_that_is_used_after_the_outage_begins_at_home(
     assert len(home.messages("bills")) == 1
 
 
+async def test_an_outage_that_ends_before_the_first_send_is_over(
+    open_fake_pair: OpenFakePair,
+) -> None:
+    """P17, P0: the primary is asked until it answers, so nothing is diverted for an old reason."""
+    home = FakeNamespace("contoso")
+    home.answer("*", gone())
+    pair = await open_fake_pair(home=home, ping_primary_interval=1)
+    home.answer("*", None)
+    await eventually(lambda: not pair.primary.routing.outage, "contact")
+    await pair.primary.create_message_sender("orders").send(BrokeredMessage(b"one"))
+    assert pair.backlog() == [] and pair.told == []
+
+
 async def test_a_primary_in_a_black_hole_does_not_hold_up_the_start(
     open_fake_pair: OpenFakePair, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -521,12 +521,14 @@ async def test_a_caller_that_goes_away_while_it_asks_after_a_queue_lets_others_a
     pair.primary.force_failover("orders")
     sender = pair.primary.create_message_sender("orders")
     [queue] = pair.queues
-    pair.away.answer_once(queue, gone(queue), HANG)
+    pair.away.answer_once(queue, gone(queue))
+    pair.away.answer(queue, HANG)
     asking = asyncio.create_task(sender.send(BrokeredMessage(b"one")))
     await eventually(lambda: len(pair.away.attempts) == 2, "the question")
     asking.cancel()
     with pytest.raises(asyncio.CancelledError):
         await asking
+    pair.away.answer(queue, None)
     await sender.send(BrokeredMessage(b"two"), timeout=5)
     assert "queue-returned" in pair.names
 

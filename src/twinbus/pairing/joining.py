@@ -183,7 +183,7 @@ def _pair(
         secondary,
         routing=routing,
         reader=reader,
-        pinger=Pinger(routing, primary.driver, options.ping_mode),
+        pinger=Pinger(routing, primary.driver, options.ping_mode, lambda: _outage_of(primary)),
         watch=BacklogWatch(routing, reader, options.thresholds),
         hosts_syphon=options.enable_syphon,
     )

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Awaitable, Callable
 from typing import Final, assert_never
 from uuid import uuid4
 
@@ -35,21 +36,31 @@ PING_TIMEOUT_S_MAX: Final = 30.0
 class Pinger:
     """Runs as long as the pair."""
 
-    def __init__(self, routing: Routing, primary: Driver, mode: PingMode) -> None:
+    def __init__(
+        self,
+        routing: Routing,
+        primary: Driver,
+        mode: PingMode,
+        contact: Callable[[], Awaitable[str]],
+    ) -> None:
+        """``contact`` says why the primary cannot be contacted, or nothing."""
         self._routing = routing
         self._primary = primary
         self._mode = mode
         interval_s = routing.policy.ping_interval_s
         self._timeout_s = min(max(interval_s, PING_TIMEOUT_S_MIN), PING_TIMEOUT_S_MAX)
-        self._pings: set[asyncio.Task[None]] = set()
+        self._contact = contact
+        self._asking: set[asyncio.Task[None]] = set()
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
         self._task = asyncio.create_task(self._keep_time(), name="twinbus-pinger")
+        if self._routing.outage:
+            self._track(asyncio.create_task(self._await_contact(), name="twinbus-contact"))
 
     async def stop(self) -> None:
         """No ping after this; may be called twice."""
-        tasks = [*self._pings] + ([self._task] if self._task is not None else [])
+        tasks = [*self._asking] + ([self._task] if self._task is not None else [])
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -73,12 +84,24 @@ class Pinger:
         times = [timer for timer in timers if timer is not None]
         return min(times) - self._routing.now_s() if times else None
 
+    async def _await_contact(self) -> None:
+        """A pair that was made during an outage, and whose entities nobody uses yet: find out
+        when it is over, so that their first sends go home (P17)."""
+        while self._routing.outage:
+            await asyncio.sleep(self._routing.policy.ping_interval_s)
+            try:
+                self._routing.outage = self._routing.outage and await self._contact()
+            except Exception:
+                self._routing.outage = ""  # Whatever it says, it can say something.
+
     # -- one ping -----------------------------------------------------------------------------
 
     def _begin(self, wanted: PingPrimary) -> None:
-        task = asyncio.create_task(self._ping(wanted), name=f"twinbus-ping-{wanted.path}")
-        self._pings.add(task)
-        task.add_done_callback(self._pings.discard)
+        self._track(asyncio.create_task(self._ping(wanted), name=f"twinbus-ping-{wanted.path}"))
+
+    def _track(self, task: asyncio.Task[None]) -> None:
+        self._asking.add(task)
+        task.add_done_callback(self._asking.discard)
 
     async def _ping(self, wanted: PingPrimary) -> None:
         failure = await self._failure(wanted.path)

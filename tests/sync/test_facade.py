@@ -14,7 +14,14 @@ import twinbus.aio
 import twinbus.sync
 
 # What is for those who build on a factory rather than use it, and what belongs to a loop.
-NOT_FOR_BLOCKERS = {"create_paired_sender", "driver", "routing", "known_path", "give_up"}
+NOT_FOR_BLOCKERS = {
+    "create_paired_sender",
+    "driver",
+    "routing",
+    "known_path",
+    "give_up",
+    "mover_driver",
+}
 ASYNC_ONLY = {"__aenter__", "__aexit__", "__aiter__", "__anext__"}
 
 CLASSES = [

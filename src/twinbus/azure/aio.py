@@ -74,6 +74,7 @@ class PairedServiceBusClient(ServiceBusClient):
             pairing or Pairing.from_environment(os.environ, credential),
             retry,
             uses_tls=kwargs.get("use_tls", True),
+            ca_file=kwargs.get("connection_verify"),
         )
 
     @property

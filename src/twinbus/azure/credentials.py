@@ -1,4 +1,4 @@
-"""The SDK's credentials, as our management client shows them at its door."""
+"""The SDK's credentials as ours, for what does not go through the SDK."""
 
 from __future__ import annotations
 
@@ -6,14 +6,7 @@ from typing import Any
 
 from azure.core.credentials import AzureNamedKeyCredential, AzureSasCredential
 
-from twinbus.drivers.credentials import (
-    Credential,
-    IdentityToken,
-    SharedKey,
-    SharedSignature,
-    Token,
-)
-from twinbus.service_errors import AuthenticationFailed
+from twinbus.drivers.credentials import Credential, IdentityToken, SharedKey, SharedSignature
 
 # How the SDK marks the credentials that it makes of a connection string.
 SAS_TOKEN_TYPE = b"servicebus.windows.net:sastoken"
@@ -26,21 +19,7 @@ def token_source(credential: Any) -> Credential:
     if isinstance(credential, AzureSasCredential):
         return SharedSignature(credential.signature)
     if getattr(credential, "token_type", None) == SAS_TOKEN_TYPE:
-        return _OfConnectionString(credential)
+        if hasattr(credential, "policy"):
+            return SharedKey(credential.policy, credential.key)
+        return SharedSignature(credential.token)
     return IdentityToken(credential)
-
-
-class _OfConnectionString:
-    """What the SDK makes of a key, or of a signature, in a connection string."""
-
-    def __init__(self, credential: Any) -> None:
-        self._credential = credential
-
-    async def token_for(self, resource: str) -> Token:
-        try:
-            found = await self._credential.get_token(resource)
-        except Exception as error:
-            raise AuthenticationFailed(
-                f"the credential gave no token: {type(error).__name__}"
-            ) from error
-        return Token(str(found.token), "sas", float(found.expires_on))

@@ -19,6 +19,7 @@ from azure.servicebus.aio import ServiceBusClient
 from twinbus.azure.messages import SDK_MESSAGES
 from twinbus.azure.pairing_settings import Pairing
 from twinbus.connection_string import namespace_at
+from twinbus.drivers.amqp import AmqpDriver, AmqpOptions, Endpoint
 from twinbus.drivers.credentials import Credential
 from twinbus.drivers.management import ManagementClient, ManagementEndpoint
 from twinbus.drivers.port import NamespaceAddress, Sender
@@ -47,14 +48,22 @@ class Engine:
         retry: RetryOptions,
         *,
         uses_tls: bool,
+        ca_file: str | None,
     ) -> None:
         place = replace(
             namespace_at(client.fully_qualified_namespace), use_development_emulator=not uses_tls
         )
         self._driver = ServiceBusDriver(client, NamespaceAddress(place.host, place.effective_port))
+        options = AmqpOptions(ca_file=ca_file)
         self.factory = MessagingFactory.from_driver(
             self._driver,
-            ManagementClient(ManagementEndpoint.of(place), credential, timeout_s=NAME_TIMEOUT_S),
+            ManagementClient(
+                ManagementEndpoint.of(place),
+                credential,
+                ca_file=ca_file,
+                timeout_s=NAME_TIMEOUT_S,
+            ),
+            lambda: AmqpDriver(Endpoint.of(place), credential, options),
             operation_timeout=pairing.operation_timeout,
             **retry,
         )

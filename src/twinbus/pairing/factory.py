@@ -77,6 +77,9 @@ class MessagingFactory:
     _entity_path: str | None = None
     _asked: ManagementClient | None = None
     """Who tells the namespace's name."""
+    _lean: Callable[[], Driver] | None = None
+    """Makes a driver of the lean client for the same namespace."""
+    _mover_driver: Driver | None = None
     _pair: Pair | None = None
     _side: Side | None = None
 
@@ -89,6 +92,8 @@ class MessagingFactory:
         self._bind(driver_for_identity(fully_qualified_namespace, credential, options), options)
         parsed = namespace_at(fully_qualified_namespace)
         self._asked = _management(parsed, credential_of(credential), options)
+        lean: FactoryOptions = {**options, "driver": "amqp"}
+        self._lean = lambda: driver_for_identity(fully_qualified_namespace, credential, lean)
 
     @classmethod
     def from_connection_string(
@@ -99,6 +104,8 @@ class MessagingFactory:
         made = cls.__new__(cls)
         made._bind(driver_for(parsed, options), options)
         made._asked = _management(parsed, credential_in(parsed), options)
+        lean: FactoryOptions = {**options, "driver": "amqp"}
+        made._lean = lambda: driver_for(parsed, lean)
         made._entity_path = parsed.entity_path
         return made
 
@@ -132,13 +139,15 @@ class MessagingFactory:
         port: Driver,
         /,
         management: ManagementClient | None = None,
+        lean: Callable[[], Driver] | None = None,
         **options: Unpack[FactoryOptions],
     ) -> Self:
         """A factory over a driver that was made elsewhere, such as an embedded namespace's; it
-        is closed with the factory. ``management`` can be asked for the namespace's name."""
+        is closed with the factory. ``management`` can be asked for the namespace's name, and
+        ``lean`` makes a driver of the lean client for it."""
         made = cls.__new__(cls)
         made._bind(port, options)
-        made._asked = management
+        made._asked, made._lean = management, lean
         return made
 
     def _bind(self, driver: Driver, options: FactoryOptions) -> None:
@@ -162,6 +171,15 @@ class MessagingFactory:
     def driver(self) -> Driver:
         """The namespace through the port, for who builds on it."""
         return self._driver
+
+    def mover_driver(self) -> Driver:
+        """The namespace through the lean client, for moving many messages of any kind; through
+        the factory's own driver, where nobody said how to make one. Closed with the factory."""
+        if self._lean is None:
+            return self._driver
+        if self._mover_driver is None:
+            self._mover_driver = self._lean()
+        return self._mover_driver
 
     @property
     def routing(self) -> Routing:
@@ -391,6 +409,8 @@ class MessagingFactory:
             await receiver.close()
         await self._office.close_senders()
         await self._driver.close()
+        if self._mover_driver is not None:
+            await self._mover_driver.close()
         await self._hub.close()
 
     async def __aenter__(self) -> Self:

@@ -194,8 +194,8 @@ def _pair(
             ttl_policy=options.ttl_policy,
         )
         pair.make_syphon = lambda: LocalSyphon(
-            primary.driver,
-            secondary.driver,
+            primary.mover_driver(),
+            secondary.mover_driver(),
             queues,
             MoverOptions(rules=rules),
             on_end=pair.syphon_ended,

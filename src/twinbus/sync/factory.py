@@ -84,10 +84,11 @@ class MessagingFactory:
         port: Driver,
         /,
         management: ManagementClient | None = None,
+        lean: Callable[[], Driver] | None = None,
         **options: Unpack[FactoryOptions],
     ) -> Self:
         """A factory over a driver that was made elsewhere."""
-        return cls.of(aio.MessagingFactory.from_driver(port, management, **options))
+        return cls.of(aio.MessagingFactory.from_driver(port, management, lean, **options))
 
     @property
     def address(self) -> NamespaceAddress:

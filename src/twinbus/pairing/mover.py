@@ -178,7 +178,11 @@ class Mover:
         with self._resting():
             await self._gate.opened()
         await self._keep_pace()
-        if not await self._move(queue, self._options.poll_s):
+        # What another mover had set aside before it was killed does not wait for a whole poll.
+        wait_s = self._options.poll_s
+        if not queue.has_discovered:
+            wait_s = min(wait_s, ONCE_WAIT_S)
+        if not await self._move(queue, wait_s):
             await queue.discover_if_due()
 
     async def _returner(self, queue: QueueMover) -> None:

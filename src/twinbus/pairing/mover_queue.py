@@ -69,6 +69,7 @@ class QueueMover:
         self._place = Place(queue, socket.gethostname(), os.getpid())
         self._receiver = shared.secondary.receiver(queue)
         self._receiving = asyncio.Lock()
+        self._discovering = asyncio.Lock()
         self._next_discovery_s = 0.0
         self._count = min(FIRST_CHUNK_COUNT, self._count_max)
 
@@ -194,18 +195,24 @@ class QueueMover:
         looked = self._looked_through(min(wanted), max(wanted))
         return [number async for number, _path in looked if number in wanted]
 
+    @property
+    def has_discovered(self) -> bool:
+        """Whether the queue was looked through, to its end, at least once."""
+        return self._next_discovery_s > 0
+
     async def discover_if_due(self) -> None:
         """discover() for the first time, and then now and then: looking costs an operation."""
-        if self._shared.clock.now().monotonic_s >= self._next_discovery_s:
-            await self.discover()
+        async with self._discovering:
+            if self._shared.clock.now().monotonic_s >= self._next_discovery_s:
+                await self.discover()
 
     async def discover(self) -> int:
         """Remember what is set aside in the queue, whoever did it; how many were new."""
-        now_s = self._shared.clock.now().monotonic_s
-        self._next_discovery_s = now_s + self._shared.options.discovery_interval_s
         before = len(self.aside)
         async for number, path in self._looked_through(1, None):
             self.aside.add(path, [number])
+        now_s = self._shared.clock.now().monotonic_s
+        self._next_discovery_s = now_s + self._shared.options.discovery_interval_s
         return len(self.aside) - before
 
     async def _looked_through(self, first: int, last: int | None) -> AsyncIterator[tuple[int, str]]:

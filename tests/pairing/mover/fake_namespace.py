@@ -49,6 +49,8 @@ class FakeNamespace:
         """Errors of sends, by path."""
         self.settle_error: ServiceError | None = None
         self.receive_error: ServiceError | None = None
+        self.patience_s = 0.01
+        """How long a receive from an empty queue really waits, at most."""
         self.delay_s = 0.0
         self.log: list[str] = []
         """What was asked, in order: ``send orders 3``."""
@@ -129,7 +131,7 @@ class FakeReceiver:
             raise self._namespace.receive_error
         await asyncio.sleep(0)
         if not (found := self._waiting(count_max)):
-            await asyncio.sleep(min(wait_s, 0.01))
+            await asyncio.sleep(min(wait_s, self._namespace.patience_s))
         return [self._locked(number) for number in found or self._waiting(count_max)]
 
     def _waiting(self, count_max: int) -> list[int]:

@@ -153,6 +153,27 @@ async def test_a_run_over_everything_ends_when_nobody_is_there_to_send_to(
     assert len(secondary.queues[QUEUES[0]].messages) == 5_000
 
 
+@pytest.mark.parametrize("is_away_at_first", [False, True])
+async def test_what_a_killed_mover_set_aside_is_found_before_the_first_long_poll(
+    secondary: FakeNamespace, primary: FakeNamespace, is_away_at_first: bool
+) -> None:
+    """Y5: also when the backlog cannot be read at first."""
+    secondary.patience_s = 900
+    secondary.put(QUEUES[0], backlog("a"))
+    for stored in secondary.queues[QUEUES[0]].messages.values():
+        stored.is_deferred = True
+    if is_away_at_first:
+        secondary.receive_error = CommunicationError("nobody there")
+    running = Mover(secondary, primary, QUEUES, options(poll_s=900))
+    task = asyncio.create_task(running.run())
+    if is_away_at_first:
+        await until(lambda: set(running.report.faults) == set(QUEUES))
+        secondary.receive_error = None
+    await until(lambda: primary.queues["orders"].ids() == ["a"])
+    running.stop()
+    await task
+
+
 async def test_a_stop_ends_a_long_poll_at_once(
     secondary: FakeNamespace, primary: FakeNamespace
 ) -> None:

@@ -1,4 +1,4 @@
-"""What the service says no with, as errors: one table from AMQP's conditions.
+"""What the service says no with, as errors (which condition means what: drivers/conditions.py).
 
 Rule 1: a Loss is why a link is gone. It makes an error of its own for every call that waited,
         because an error belongs to one call (it turns from transient to final there).
@@ -12,55 +12,20 @@ from dataclasses import dataclass
 from typing import Final
 
 from twinbus.amqp.delivery_states import Error
-from twinbus.amqp.errors import Condition
+from twinbus.drivers.conditions import CONDITIONS
 from twinbus.service_errors import (
     AccessRefused,
-    AuthenticationFailed,
     CommunicationError,
-    EntityDisabled,
     EntityNotFound,
     LinkDetached,
     MessageLockLost,
-    MessageNotFound,
     MessageRefused,
     MessageTooLarge,
     OperationTimeout,
-    QuotaExceeded,
     ServerBusy,
     ServiceError,
     ServiceInternalError,
-    SessionCannotBeLocked,
-    SessionLockLost,
 )
-
-CONDITIONS: Final[Mapping[str, type[ServiceError]]] = {
-    Condition.INTERNAL_ERROR: ServiceInternalError,
-    Condition.OPERATION_CANCELLED: ServiceInternalError,
-    Condition.NOT_FOUND: EntityNotFound,
-    Condition.ENTITY_DISABLED: EntityDisabled,
-    Condition.UNAUTHORIZED_ACCESS: AccessRefused,
-    Condition.AUTH_FAILED: AuthenticationFailed,
-    Condition.RESOURCE_LIMIT_EXCEEDED: QuotaExceeded,
-    Condition.LINK_MESSAGE_SIZE_EXCEEDED: MessageTooLarge,
-    Condition.SERVER_BUSY: ServerBusy,
-    Condition.TIMEOUT: OperationTimeout,
-    Condition.LINK_DETACH_FORCED: LinkDetached,
-    Condition.LINK_STOLEN: LinkDetached,
-    Condition.LINK_TRANSFER_LIMIT_EXCEEDED: LinkDetached,
-    Condition.CONNECTION_FORCED: CommunicationError,
-    Condition.FRAMING_ERROR: CommunicationError,
-    Condition.MESSAGE_LOCK_LOST: MessageLockLost,
-    Condition.SESSION_LOCK_LOST: SessionLockLost,
-    Condition.SESSION_CANNOT_BE_LOCKED: SessionCannotBeLocked,
-    Condition.MESSAGE_NOT_FOUND: MessageNotFound,
-    Condition.NOT_ALLOWED: MessageRefused,
-    Condition.NOT_IMPLEMENTED: MessageRefused,
-    Condition.INVALID_FIELD: MessageRefused,
-    Condition.DECODE_ERROR: MessageRefused,
-    Condition.ARGUMENT_ERROR: MessageRefused,
-    Condition.ARGUMENT_OUT_OF_RANGE: MessageRefused,
-}
-"""Everything else is ServiceInternalError: the service broke in a way that we have no word for."""
 
 STATUS_CODES: Final[Mapping[int, type[ServiceError]]] = {
     400: MessageRefused,

@@ -17,6 +17,7 @@ from azure.servicebus import exceptions as sdk
 from azure.servicebus._pyamqp.error import AMQPConnectionError, AMQPException
 from azure.servicebus._pyamqp.error import AuthenticationException as CbsFailure
 
+from twinbus.drivers.conditions import CONDITIONS as WIRE_CONDITIONS
 from twinbus.service_errors import (
     AccessRefused,
     AuthenticationFailed,
@@ -39,35 +40,12 @@ from twinbus.service_errors import (
 
 __all__ = ["CONDITIONS", "closed", "condition_of", "translated"]
 
+# The SDK's own, beside those of the wire.
 CONDITIONS: Final[Mapping[str, type[ServiceError]]] = {
-    "amqp:not-found": EntityNotFound,
-    "amqp:resource-deleted": EntityNotFound,
-    "amqp:unauthorized-access": AccessRefused,
-    "com.microsoft:auth-failed": AccessRefused,
-    "com.microsoft:entity-disabled": EntityDisabled,
-    "amqp:resource-limit-exceeded": QuotaExceeded,
-    "amqp:link:message-size-exceeded": MessageTooLarge,
-    "amqp:not-allowed": MessageRefused,
-    "amqp:not-implemented": MessageRefused,
-    "amqp:invalid-field": MessageRefused,
-    "amqp:decode-error": MessageRefused,
-    "amqp:precondition-failed": MessageRefused,
-    "com.microsoft:argument-error": MessageRefused,
-    "com.microsoft:argument-out-of-range": MessageRefused,
-    "com.microsoft:server-busy": ServerBusy,
-    "com.microsoft:timeout": OperationTimeout,
-    "com.microsoft:message-lock-lost": MessageLockLost,
-    "com.microsoft:message-not-found": MessageNotFound,
-    "com.microsoft:session-lock-lost": SessionLockLost,
-    "com.microsoft:session-cannot-be-locked": SessionCannotBeLocked,
-    "amqp:link:detach-forced": LinkDetached,
-    "amqp:link:stolen": LinkDetached,
-    "com.microsoft:container-close": LinkDetached,
-    # The SDK's own, for a link that went while a send was pending on it.
+    **WIRE_CONDITIONS,
+    # A link that went while a send was pending on it.
     "amqp:unknown-error": LinkDetached,
     "amqp:socket-error": CommunicationError,
-    "amqp:connection:forced": CommunicationError,
-    "amqp:connection:framing-error": CommunicationError,
 }
 
 # For errors without a condition, or with the one that the SDK gives to its own ("client-error").

@@ -15,11 +15,17 @@ Result = TypeVar("Result")
 async def few_at_once(
     items: Iterable[Item], work: Callable[[Item], Awaitable[Result]], *, at_once_max: int
 ) -> list[Result]:
-    """The results in the order of the items; the first error ends it."""
+    """The results in the order of the items; the first error ends it, and all that is under way."""
     turns = asyncio.Semaphore(at_once_max)
 
     async def one(item: Item) -> Result:
         async with turns:
             return await work(item)
 
-    return await asyncio.gather(*(one(item) for item in items))
+    tasks = [asyncio.ensure_future(one(item)) for item in items]
+    try:
+        return await asyncio.gather(*tasks)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)

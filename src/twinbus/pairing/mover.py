@@ -107,7 +107,8 @@ class Mover:
         """Move until stop(); with ``once`` until every queue is empty, or what is left has to
         wait for its destination."""
         work = self._drain if once else self._serve
-        everything = asyncio.gather(*(work(each) for each in self.queues))
+        tasks = [asyncio.create_task(work(each)) for each in self.queues]
+        everything = asyncio.gather(*tasks)
         stopping = asyncio.create_task(self._wind_down(everything))
         try:
             await asyncio.shield(everything)
@@ -115,10 +116,10 @@ class Mover:
             if not self._is_cut_off:
                 raise
         finally:
-            stopping.cancel()
-            everything.cancel()
-            with suppress(asyncio.CancelledError, Exception):  # Raised above, where it counts.
-                await everything
+            # Each by itself: a gathering that has failed no longer passes a cancellation on.
+            for task in (stopping, *tasks):
+                task.cancel()
+            await asyncio.gather(stopping, *tasks, return_exceptions=True)
             await self.close()
         return self.report
 

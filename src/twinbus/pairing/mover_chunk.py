@@ -47,7 +47,8 @@ __all__ = ["PRIMARY", "ChunkRun"]
 
 PRIMARY: Final = ""
 """The board's entry for the primary as a whole: no entity has an empty name."""
-# Batches of one chunk under way at once. More would only wait in the primary's commit.
+# Batches of one destination under way at once. More would only wait in the primary's commit; and
+# none waits for another destination, which may be a silent one.
 BATCHES_IN_FLIGHT_MAX: Final = 8
 # What was accepted waits this long for the rest of its chunk: a crash in that time repeats it.
 SETTLE_INTERVAL_S: Final = 0.05
@@ -75,7 +76,6 @@ class ChunkRun:
         self._options, self._clock = options, clock
         self._admission = admission
         self._ends_s = clock.now().monotonic_s + options.chunk_s_max
-        self._in_flight = asyncio.Semaphore(BATCHES_IN_FLIGHT_MAX)
         self._to_complete: list[Homeward] = []
         self._all_sent = asyncio.Event()
 
@@ -119,17 +119,25 @@ class ChunkRun:
             await self._not_sent(path, items, error)
             return
         batches = list(batches_of(items, limit_bytes=limit_bytes))
+        in_flight = asyncio.Semaphore(BATCHES_IN_FLIGHT_MAX)
         if is_probe:
-            await self._send(path, batches.pop(0), is_probe=True)
+            await self._send(path, batches.pop(0), in_flight, is_probe=True)
         if len(batches) == 1:
-            await self._send(path, batches[0])
+            await self._send(path, batches[0], in_flight)
         elif batches:
             async with asyncio.TaskGroup() as group:
                 for batch in batches:
-                    group.create_task(self._send(path, batch))
+                    group.create_task(self._send(path, batch, in_flight))
 
-    async def _send(self, path: str, items: Sequence[Homeward], *, is_probe: bool = False) -> None:
-        async with self._in_flight:
+    async def _send(
+        self,
+        path: str,
+        items: Sequence[Homeward],
+        in_flight: asyncio.Semaphore,
+        *,
+        is_probe: bool = False,
+    ) -> None:
+        async with in_flight:
             if not is_probe and self._board.standing(path) is not Standing.OPEN:
                 # It closed while this batch waited for its turn.
                 await self._set_aside(path, items, Outcome.PARKED, "its destination is down")
@@ -139,15 +147,15 @@ class ChunkRun:
                 await self._try(path, items, is_probe=is_probe)
 
     async def _try(self, path: str, items: Sequence[Homeward], *, is_probe: bool) -> None:
-        sender = await self._senders.sender(path)
         parcels = [Parcel(each.encoded) for each in items]
         self._ledger.sent(items)
         try:
-            await sender.send(parcels, timeout_s=self._options.send_timeout_s)
+            async with self._senders.lent(path) as sender:
+                await sender.send(parcels, timeout_s=self._options.send_timeout_s)
+                self._ledger.accepted(items)
         except ServiceError as error:
             await self._refused(path, items, error, is_probe=is_probe)
             return
-        self._ledger.accepted(items)
         self._board.receive(path, Sign.ACCEPTED, self._now_s())
         self._to_complete.extend(items)
 

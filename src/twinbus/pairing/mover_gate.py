@@ -19,6 +19,8 @@ __all__ = ["PrimaryGate"]
 
 LOOK_INTERVAL_S: Final = 0.1
 """How often a waiting lane looks at the gate, in memory."""
+# Destinations that are asked at once, those that closed last: the line broke under one of them.
+KNOCKS_MAX: Final = 8
 
 
 class PrimaryGate:
@@ -46,17 +48,30 @@ class PrimaryGate:
                 await asyncio.sleep(LOOK_INTERVAL_S)
 
     async def _knock(self) -> Sign:
-        path = next((each for each in self._board.closed() if each != PRIMARY), None)
-        if path is None:
+        """Whether anybody answers: some are asked, because one alone may be a silent entity."""
+        paths = [each for each in self._board.closed() if each != PRIMARY][-KNOCKS_MAX:]
+        if not paths:
             return Sign.ACCEPTED
+        knocks = [asyncio.create_task(self._answers(path)) for path in paths]
         try:
-            sender = await self._senders.sender(path)
-            await sender.attach(timeout_s=self._timeout_s)
-        except (CommunicationError, OperationTimeout):
+            for answer in asyncio.as_completed(knocks):
+                if await answer:
+                    return Sign.ACCEPTED
             return Sign.FAILED
+        finally:
+            for knock in knocks:
+                knock.cancel()
+            await asyncio.gather(*knocks, return_exceptions=True)
+
+    async def _answers(self, path: str) -> bool:
+        try:
+            async with self._senders.lent(path) as sender:
+                await sender.attach(timeout_s=self._timeout_s)
+        except (CommunicationError, OperationTimeout):
+            return False
         except ServiceError:
-            return Sign.ACCEPTED  # Whatever it is, somebody answered.
-        return Sign.ACCEPTED
+            return True  # Whatever it is, somebody answered.
+        return True
 
     def _now_s(self) -> float:
         return self._clock.now().monotonic_s

@@ -29,11 +29,12 @@ from twinbus.core.chunk_ledger import ChunkLedger, Place
 from twinbus.core.parcel import Delivered
 from twinbus.core.receipts import Outcome, Receipt
 from twinbus.drivers.port import Driver
+from twinbus.pairing.few_at_once import few_at_once
 from twinbus.pairing.mover_chunk import PRIMARY, ChunkRun
 from twinbus.pairing.mover_locks import lock_s, locks_kept
 from twinbus.pairing.mover_options import MoverOptions
 from twinbus.pairing.mover_senders import SenderPool
-from twinbus.service_errors import MessageNotFound, MessageTooLarge
+from twinbus.service_errors import MessageNotFound, MessageTooLarge, ServiceError
 
 __all__ = ["OnReceipts", "QueueMover", "Shared"]
 
@@ -42,6 +43,8 @@ OnReceipts = Callable[[Sequence[Receipt]], object]
 # Messages that are looked at or asked for by number in one request; the service takes 250.
 BY_NUMBER_COUNT: Final = 250
 PROBE_COUNT: Final = 10
+# Destinations that are tried again at once: few enough for their messages to fit into memory.
+PATHS_AT_ONCE_MAX: Final = 16
 # The first chunk of a queue, before the size of its messages is known.
 FIRST_CHUNK_COUNT: Final = 100
 _SETTLED: Final = frozenset({Outcome.MOVED, Outcome.DEAD_LETTERED})
@@ -133,16 +136,29 @@ class QueueMover:
     # -- messages that were set aside -----------------------------------------------------
 
     async def bring_back(self) -> None:
-        """Try every destination that may be tried, with all that was set aside for it."""
-        for path in self.aside.paths():
-            left = self.aside.count(path)
-            while left > 0 and (admission := self._admission(path)) is not Admission.WAIT:
-                # What a probe leaves in doubt may be doubled, so that it is small.
-                is_probe = admission is Admission.PROBE
-                count = min(left, PROBE_COUNT if is_probe else BY_NUMBER_COUNT)
-                numbers = self.aside.take(path, count)
-                left -= count
+        """Try every destination that may be tried, with all that was set aside for it.
+
+        Some at once: to learn that one is silent takes a whole timeout, and others are there.
+        """
+        errors = await few_at_once(
+            self.aside.paths(), self._bring_path_back, at_once_max=PATHS_AT_ONCE_MAX
+        )
+        for error in filter(None, errors):
+            raise error
+
+    async def _bring_path_back(self, path: str) -> ServiceError | None:
+        left = self.aside.count(path)
+        while left > 0 and (admission := self._admission(path)) is not Admission.WAIT:
+            # What a probe leaves in doubt may be doubled, so that it is small.
+            is_probe = admission is Admission.PROBE
+            count = min(left, PROBE_COUNT if is_probe else BY_NUMBER_COUNT)
+            numbers = self.aside.take(path, count)
+            left -= count
+            try:
                 await self._bring_back(path, numbers, admission)
+            except ServiceError as error:
+                return error
+        return None
 
     def _admission(self, path: str) -> Admission:
         if path == PRIMARY:  # Messages without a usable destination.

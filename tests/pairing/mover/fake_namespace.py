@@ -13,7 +13,13 @@ from tests.pairing.mover.messages import id_of
 from twinbus.amqp.message import Message
 from twinbus.core.parcel import Delivered, Parcel
 from twinbus.drivers.port import LinkFacts, NamespaceAddress, NextSession, ReceiveMode
-from twinbus.service_errors import EntityNotFound, MessageNotFound, ServiceError
+from twinbus.service_errors import (
+    CommunicationError,
+    EntityNotFound,
+    MessageNotFound,
+    OperationTimeout,
+    ServiceError,
+)
 
 Refusal = Callable[[Sequence[bytes]], ServiceError | None]
 
@@ -47,6 +53,8 @@ class FakeNamespace:
         self.limit_bytes = limit_bytes
         self.refusals: dict[str, Refusal] = {}
         """Errors of sends, by path."""
+        self.silent: set[str] = set()
+        """Paths that never answer."""
         self.settle_error: ServiceError | None = None
         self.receive_error: ServiceError | None = None
         self.patience_s = 0.01
@@ -88,19 +96,30 @@ class FakeSender:
     def __init__(self, namespace: FakeNamespace, path: str) -> None:
         self.path = path
         self._namespace = namespace
+        self._is_closed = False
 
     async def send(self, parcels: Sequence[Parcel], *, timeout_s: float) -> None:
         encoded = [each.encoded for each in parcels]
         self._namespace.log.append(f"send {self.path} {len(encoded)}")
         await asyncio.sleep(self._namespace.delay_s)
+        await self._answered(timeout_s)
         self._check(encoded)
         self._namespace.put(self.path, *encoded)
 
     async def attach(self, *, timeout_s: float) -> LinkFacts:
+        await asyncio.sleep(0)
+        await self._answered(timeout_s)
         self._check([])
         return LinkFacts(self._namespace.limit_bytes)
 
+    async def _answered(self, timeout_s: float) -> None:
+        if self.path in self._namespace.silent:
+            await asyncio.sleep(timeout_s)
+            raise OperationTimeout(f"{self.path!r} did not answer", path=self.path)
+
     def _check(self, encoded: Sequence[bytes]) -> None:
+        if self._is_closed:
+            raise CommunicationError(f"the sender to {self.path!r} is closed", path=self.path)
         refusal = self._namespace.refusals.get(self.path)
         if refusal is not None and (error := refusal(encoded)) is not None:
             raise error
@@ -114,6 +133,7 @@ class FakeSender:
         raise NotImplementedError
 
     async def close(self) -> None:
+        self._is_closed = True
         self._namespace.log.append(f"close {self.path}")
 
 

@@ -6,10 +6,11 @@ import asyncio
 import pickle
 from collections import Counter
 from collections.abc import Sequence
+from functools import partial
 
 import pytest
 
-from tests.pairing.mover.fake_namespace import FakeNamespace
+from tests.pairing.mover.fake_namespace import FakeNamespace, FakeQueue
 from tests.pairing.mover.messages import backlog, id_of, plain
 from twinbus.core.chunk import HomeRules
 from twinbus.core.chunk_board import Backoff
@@ -19,6 +20,7 @@ from twinbus.drivers.port import Driver
 from twinbus.pairing.mover import Mover, MoverOptions, move_chunk
 from twinbus.pairing.mover_chunk import ChunkRun
 from twinbus.pairing.mover_queue import QueueMover
+from twinbus.pairing.mover_senders import SenderPool
 from twinbus.service_errors import (
     CommunicationError,
     EntityDisabled,
@@ -336,3 +338,61 @@ def test_options_can_be_sent_to_another_process() -> None:
 
 def test_outcomes_that_announce_a_second_copy() -> None:
     assert {each for each in Outcome if each.may_repeat} == {Outcome.UNSURE, Outcome.LOCK_LOST}
+
+
+async def test_many_silent_destinations_do_not_hold_up_a_live_one(
+    secondary: FakeNamespace, primary: FakeNamespace
+) -> None:
+    """Y4: a batch waits for others of its own destination only."""
+    silent = [f"silent{number}" for number in range(30)]
+    for path in silent:
+        secondary.put(QUEUE, backlog(path, path))
+        primary.queues[path] = FakeQueue()
+    secondary.put(QUEUE, backlog("live"))
+    mover = Mover(secondary, primary, [QUEUE], options(send_timeout_s=5))
+    for path in silent:  # Links that were opened while all was well
+        await mover._senders.limit_bytes(path, timeout_s=1)
+    primary.silent.update(silent)
+    task = asyncio.create_task(mover.run(once=True))
+    async with asyncio.timeout(4):
+        while primary.queues["orders"].ids() != ["live"]:
+            await asyncio.sleep(0.01)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+
+async def test_a_sender_in_use_is_not_closed_to_make_room(
+    secondary: FakeNamespace, primary: FakeNamespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A chunk for more destinations than senders are kept comes home at the first attempt."""
+    monkeypatch.setattr("twinbus.pairing.mover.SenderPool", partial(SenderPool, senders_max=3))
+    paths = [f"q{number}" for number in range(20)]
+    for path in paths:
+        primary.queues[path] = FakeQueue()
+        secondary.put(QUEUE, backlog(path, path))
+    receipts = await moved_once(secondary, primary)
+    assert outcomes(receipts) == {"moved": 20}
+
+
+async def test_what_was_set_aside_does_not_wait_for_silent_destinations(
+    secondary: FakeNamespace, primary: FakeNamespace
+) -> None:
+    """Y4: the messages of silent destinations do not stand before others when they are tried."""
+    silent = [f"silent{number}" for number in range(10)]
+    for path in (*silent, "orders"):
+        primary.queues[path] = FakeQueue()
+        secondary.put(QUEUE, backlog(path, path))
+    for stored in secondary.queues[QUEUE].messages.values():
+        stored.is_deferred = True
+    primary.silent.update(silent)
+    mover = Mover(secondary, primary, [QUEUE], options(send_timeout_s=5))
+    await mover.queues[0].discover()
+    task = asyncio.create_task(mover.queues[0].bring_back())
+    async with asyncio.timeout(4):
+        while primary.queues["orders"].ids() != ["orders"]:
+            await asyncio.sleep(0.01)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert mover.queues[0].aside.count("silent0") == 1

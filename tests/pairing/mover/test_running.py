@@ -227,6 +227,42 @@ async def test_cancelling_a_run_leaves_no_task_behind(
     assert asyncio.all_tasks() == before
 
 
+async def test_a_run_that_breaks_leaves_no_task_behind(
+    secondary: FakeNamespace, primary: FakeNamespace
+) -> None:
+    """What ends the mover of one queue ends the others too, and the error is told."""
+
+    def broken(_receipts: Sequence[Receipt]) -> None:
+        raise ZeroDivisionError
+
+    secondary.put(QUEUES[1], backlog("a"))
+    before = asyncio.all_tasks()
+    running = Mover(secondary, primary, QUEUES, options(poll_s=900), on_receipts=broken)
+    with pytest.raises(BaseExceptionGroup):
+        await running.run()
+    assert asyncio.all_tasks() == before
+
+
+async def test_a_silent_destination_does_not_hide_that_the_primary_is_there(
+    secondary: FakeNamespace, primary: FakeNamespace
+) -> None:
+    """Y4: after a lost line nobody waits for a destination that never answers."""
+    primary.silent.add("news")
+    secondary.put(QUEUES[0], backlog("silent", "news"))
+    running = Mover(secondary, primary, QUEUES, options(send_timeout_s=0.2))
+    task = asyncio.create_task(running.run())
+    await until(lambda: running.report.tally.counts[Outcome.PARKED] == 1)
+    # The line breaks once, for a moment
+    breaks = [CommunicationError("lost")]
+    primary.refusals["orders"] = lambda encoded: breaks.pop() if encoded and breaks else None
+    secondary.put(QUEUES[1], backlog("first"))
+    await until(lambda: not breaks)
+    secondary.put(QUEUES[2], backlog("second"))
+    await until(lambda: sorted(primary.queues["orders"].ids()) == ["first", "second"])
+    running.stop()
+    await task
+
+
 async def test_a_rate_is_kept(secondary: FakeNamespace, primary: FakeNamespace) -> None:
     secondary.put(QUEUES[0], *(backlog(f"m{number}") for number in range(30)))
     loop = asyncio.get_running_loop()

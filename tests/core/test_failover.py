@@ -218,3 +218,12 @@ def test_a_machine_that_slept_diverts_and_pings_when_it_wakes() -> None:
     effects = failover.handle_timer(4_000)
     assert [type(effect) for effect in effects] == [Diverted, PingSent, PingPrimary]
     assert failover.handle_timer(4_001) == []
+
+
+def test_a_failure_after_the_interval_diverts_also_before_the_timer_had_its_turn() -> None:
+    """P6, P10: a loop that was busy, or a machine that slept, makes no difference."""
+    failover = Failover("orders", FailoverPolicy(failover_interval_s=10, ping_interval_s=60))
+    failover.send_failed(100, "refused")
+    failover.send_failed(109.9, "refused")
+    assert failover.health is Health.SUSPECT
+    assert failover.send_failed(110, "refused") == [Diverted("orders", 110, "refused")]

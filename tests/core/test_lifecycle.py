@@ -24,6 +24,7 @@ def test_when_one_faults_the_other_is_faulted_at_once(side: Side) -> None:
     effects = pair.faulted(side, 100, "the disk broke")
     faults = [each for each in effects if isinstance(each, FaultFactory)]
     assert [each.side for each in faults] == [side.other]
+    assert effects[0] is faults[0], "before the syphon, which may need 5 s to stop"
     assert "the disk broke" in faults[0].reason
     assert StopSyphon(5.0) in effects
 

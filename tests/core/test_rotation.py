@@ -134,3 +134,18 @@ def test_while_somebody_asks_after_the_last_queue_nobody_knows_the_next_chance()
     made.failed(FIRST, 100, "refused", is_probe=False)
     made.choose(Seat(), 102, Random(1))
     assert made.next_chance_s() is None
+
+
+def test_a_send_that_asked_in_vain_does_not_ask_the_next_while_another_is_well() -> None:
+    """P9: its time would be gone before it came to the queue that answers."""
+    made, rng = rotation("a", "b", "c"), Random(1)
+    for queue in ("a", "b"):
+        made.failed(queue, 100, "silent", is_probe=False)
+    first = made.choose(Seat(), 110, rng)
+    assert first is not None and first.is_probe
+    made.failed(first.queue, 113, "silent", is_probe=True)
+    assert made.choose(Seat(), 113, rng, avoid={first.queue}) == Choice("c")
+    # With none in use the others are asked, because there is nothing else.
+    made.failed("c", 114, "silent", is_probe=False)
+    second = made.choose(Seat(), 114, rng, avoid={first.queue, "c"})
+    assert second is not None and second.is_probe

@@ -424,7 +424,7 @@ def test_a_send_that_wakes_too_late_still_counts_its_failure() -> None:
     assert isinstance(step(send, 101), Wait)
     end, _events = send.step(200)
     assert isinstance(end, Fail)
-    assert pair.failover.health is Health.SUSPECT
+    assert pair.failover.health is Health.DIVERTED
 
 
 def test_a_retry_that_comes_too_late_is_the_backlogs_turn() -> None:

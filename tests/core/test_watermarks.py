@@ -97,3 +97,12 @@ def test_a_threshold_that_makes_no_sense_is_refused(nonsense: dict[str, object])
     """P2: when it is built."""
     with pytest.raises(ConfigurationError):
         Thresholds(**nonsense)  # type: ignore[arg-type]
+
+
+def test_messages_that_cannot_be_seen_for_a_moment_are_not_forgotten() -> None:
+    """P16, Y7: a look that failed ends neither the watch nor the way to the end of it."""
+    marks = Watermarks()
+    observe(marks, 1, messages=5, oldest=1)
+    marks.observe([QueueReading(queue="q", is_known=False)], 2, is_diverted=False)
+    assert marks.holds_messages
+    assert observe(marks, 3, messages=0) == [Drained(3)]

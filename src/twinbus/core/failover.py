@@ -164,7 +164,10 @@ class Failover:
     def send_failed(self, now_s: float, reason: str) -> list[Event]:
         """A send whose retries are used up failed with an error of the failover class."""
         events = self._receive(Signal.SEND_FAILED, now_s, reason)
-        if self.health is Health.SUSPECT and self.policy.failover_interval_s <= 0:
+        due_s = self._suspect_since_s + self.policy.failover_interval_s
+        # With an interval of 0 it is over at once; a longer one may be over before the timer has
+        # had its turn, and this send is to be rerouted all the same (P10).
+        if self.health is Health.SUSPECT and now_s >= due_s:
             events += self._receive(Signal.INTERVAL_PASSED, now_s, reason)
         return events
 

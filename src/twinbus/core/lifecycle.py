@@ -86,7 +86,9 @@ class PairLifecycle:
             return []
         effects = self._stops(side)
         if self.hosts_syphon and self.standings[side.other] is Standing.OPEN:
-            effects.append(FaultFactory(side.other, f"its {side.value} has faulted: {reason}"))
+            # First, because a syphon takes its time to stop and this is to happen at once.
+            fault = FaultFactory(side.other, f"its {side.value} has faulted: {reason}")
+            effects.insert(0, fault)
         return effects
 
     def next_timer(self) -> float | None:

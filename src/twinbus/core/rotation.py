@@ -81,11 +81,6 @@ class BacklogRotation:
         ``avoid`` holds the queues that this send has tried already.
         """
         due = [one for one in self._standings.values() if self._is_due(one, now_s)]
-        if due:
-            # The first send after the pause pays for the question; the others go on as before.
-            probed = rng.choice(due)
-            probed.is_probed = True
-            return Choice(probed.queue, is_probe=True)
         usable = [
             one
             for one in self._standings.values()
@@ -93,6 +88,12 @@ class BacklogRotation:
             and one.queue not in avoid
             and one.busy_until_s <= now_s
         ]
+        if due and not (avoid and usable):
+            # The first send after the pause pays for the question; the others go on as before.
+            # It pays once: with many silent queues its time would be gone before a good one.
+            probed = rng.choice(due)
+            probed.is_probed = True
+            return Choice(probed.queue, is_probe=True)
         if not usable:
             return None
         if seat.queue not in {one.queue for one in usable}:

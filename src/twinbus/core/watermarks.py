@@ -67,7 +67,7 @@ class Watermarks:
 
     thresholds: Thresholds = field(default_factory=Thresholds)
     holds_messages: bool = False
-    """Whether the last reading found any."""
+    """Whether there are any, as far as is known."""
     _above: set[tuple[str, str, float]] = field(default_factory=set)
     _stays: dict[str, _Stay] = field(default_factory=dict)
 
@@ -79,8 +79,10 @@ class Watermarks:
         for reading in readings:
             events += self._levels(reading, now_s)
         events += self._unattended(readings, now_s, is_diverted=is_diverted)
-        held, self.holds_messages = self.holds_messages, any(map(_holds, readings))
-        if held and not self.holds_messages and all(one.is_known for one in readings):
+        held, is_certain = self.holds_messages, all(one.is_known for one in readings)
+        # What was there is there until somebody has seen that it is not.
+        self.holds_messages = any(map(_holds, readings)) or (held and not is_certain)
+        if held and not self.holds_messages:
             events.append(Drained(now_s))
         return events
 

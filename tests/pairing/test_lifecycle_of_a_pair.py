@@ -68,6 +68,41 @@ async def test_a_close_waits_for_the_sends_under_way(fake_pair: FakePair) -> Non
     assert len(fake_pair.backlog()) == 1
 
 
+async def test_a_close_whose_caller_goes_away_is_finished_all_the_same(fake_pair: FakePair) -> None:
+    """L2: pings, links and the driver do not stay because somebody was in a hurry."""
+    await divert(fake_pair)
+    fake_pair.away.answer("*", HANG)
+    sending = asyncio.create_task(
+        fake_pair.primary.create_message_sender("orders").send(BrokeredMessage(b"two"), timeout=1)
+    )
+    await eventually(lambda: fake_pair.primary.health("orders").sends_under_way == 1, "the send")
+    closing = asyncio.create_task(fake_pair.primary.close())
+    await asyncio.sleep(0.01)
+    closing.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await closing
+    assert not fake_pair.home.is_closed
+    await fake_pair.primary.close()  # Waits for the end that is under way.
+    assert sending.done() and fake_pair.home.is_closed
+    assert fake_pair.names.count("closed") == 1
+    await asyncio.gather(sending, return_exceptions=True)
+
+
+async def test_a_driver_that_does_not_close_well_keeps_nothing_else_open() -> None:
+    """L1: whoever reads events is told of the end all the same."""
+
+    class Stubborn(FakeNamespace):
+        async def close(self) -> None:
+            raise RuntimeError("not today")
+
+    factory = MessagingFactory.from_driver(Stubborn())
+    events = factory.events()
+    with pytest.raises(RuntimeError, match="not today"):
+        await factory.close()
+    async with asyncio.timeout(5):
+        assert [each async for each in events] == []
+
+
 async def test_a_send_that_takes_too_long_ends_with_the_factory(
     fake_pair: FakePair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -255,3 +290,23 @@ async def test_a_syphon_that_ends_by_itself_is_told_and_begins_again(
     assert "faulted" in pair.names and "a mistake" in str(pair.told[0])
     await pair.primary.create_message_sender("orders").send(BrokeredMessage(b"one"))
     assert pair.primary.is_open and pair.secondary.is_open
+
+
+async def test_with_the_syphon_a_secondary_that_does_not_close_in_time_is_faulted(
+    open_fake_pair: OpenFakePair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """L1: also when it is the primary's close that closes it, and its own sends hold it up."""
+    monkeypatch.setattr("twinbus.core.lifecycle.CLOSE_WINDOW_S", 0.2)
+    monkeypatch.setattr("twinbus.pairing.pair.CLOSE_WINDOW_S", 0.2)
+    pair = await open_fake_pair(enable_syphon=True)
+    pair.away.answer("notes", HANG)
+    sending = asyncio.create_task(
+        pair.secondary.create_message_sender("notes").send(BrokeredMessage(b"one"))
+    )
+    await eventually(lambda: "notes" in pair.away.attempts, "the attempt")
+    async with asyncio.timeout(9):
+        await pair.primary.close()
+    with pytest.raises(FactoryFaulted):
+        await sending
+    assert pair.secondary.fault is not None and pair.primary.fault is None
+    assert pair.away.is_closed and pair.names[-2:] == ["closed", "faulted"]

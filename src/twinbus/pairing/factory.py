@@ -13,9 +13,11 @@ Rule 3: after close() or a fault every call ends with FactoryClosed or FactoryFa
 
 from __future__ import annotations
 
+import asyncio
 import os
 import re
 from collections.abc import Callable, Mapping
+from contextlib import AsyncExitStack
 from types import TracebackType
 from typing import Final, Self, TypeVar, Unpack
 
@@ -82,6 +84,7 @@ class MessagingFactory:
     _mover_driver: Driver | None = None
     _pair: Pair | None = None
     _side: Side | None = None
+    _ending: asyncio.Task[None] | None = None
 
     def __init__(
         self,
@@ -389,29 +392,34 @@ class MessagingFactory:
 
         A primary that hosts the syphon stops it and closes its secondary, too (L2).
         """
-        if not await self._standing.close(wait_s=CLOSE_WAIT_S):
-            return
-        if self._pair is not None and self._side is not None:
-            await self._pair.closed(self._side)
-        await self._let_go()
+        self._standing.shut()
+        await self._end()
 
     async def give_up(self, reason: str) -> None:
         """Fault: end every call at once, and let go of everything. In a pair that hosts the
         syphon the partner is given up, too (L1)."""
-        if not self._standing.give_up(reason):
-            return
-        if self._pair is not None and self._side is not None:
-            await self._pair.faulted(self._side, reason)
-        await self._let_go()
+        self._standing.give_up(reason)
+        await self._end()
 
-    async def _let_go(self) -> None:
-        for receiver in tuple(self._receivers):
-            await receiver.close()
-        await self._office.close_senders()
-        await self._driver.close()
-        if self._mover_driver is not None:
-            await self._mover_driver.close()
-        await self._hub.close()
+    async def _end(self) -> None:
+        """One end for all who ask for it; a caller that is cancelled does not stop it half-way."""
+        if self._ending is None:
+            self._ending = asyncio.create_task(self._wind_up(), name="twinbus-ending")
+        await asyncio.shield(self._ending)
+
+    async def _wind_up(self) -> None:
+        async with AsyncExitStack() as stack:  # From the last line up, whatever one of them does.
+            stack.push_async_callback(self._hub.close)
+            if self._mover_driver is not None:
+                stack.push_async_callback(self._mover_driver.close)
+            stack.push_async_callback(self._driver.close)
+            stack.push_async_callback(self._office.close_senders)
+            for receiver in tuple(self._receivers):
+                stack.push_async_callback(receiver.close)
+            if self._standing.fault is None:
+                await self._standing.drain(wait_s=CLOSE_WAIT_S)
+            if self._pair is not None and self._side is not None:
+                await self._pair.ended(self._side, self._standing.fault)
 
     async def __aenter__(self) -> Self:
         self._standing.check()

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, assert_never
 
 from twinbus.core.events import Closed, Faulted
 from twinbus.core.lifecycle import (
+    CLOSE_WINDOW_S,
     CloseFactory,
     Effect,
     FaultFactory,
@@ -81,25 +82,24 @@ class Pair:
     def syphon_ended(self, error: BaseException) -> None:
         """The syphon has stopped by itself. Sends do not need it, so nothing is given up: it is
         told, and another one begins soon."""
+        if self._is_over:
+            return
         reason = f"{type(error).__name__}: {error}"
         self.routing.tell([Faulted("syphon", time.monotonic(), reason)])
         asyncio.get_running_loop().call_later(SYPHON_PAUSE_S, self._start_syphon)
 
     # -- ends ---------------------------------------------------------------------------------
 
-    async def closed(self, side: Side) -> None:
-        """A factory was closed by its owner, and its sends are over."""
+    async def ended(self, side: Side, fault: str | None) -> None:
+        """A factory was closed by its owner, and its sends are over; or it was given up."""
         now_s = time.monotonic()
-        effects = self._lifecycle.closed(side, now_s)
-        self.routing.tell([Closed(side.value, now_s)])
-        await self._carry_out(effects)
-        self._set_window()
-
-    async def faulted(self, side: Side, reason: str) -> None:
-        """A factory was given up."""
-        now_s = time.monotonic()
-        effects = self._lifecycle.faulted(side, now_s, reason)
-        self.routing.tell([Faulted(side.value, now_s, reason)])
+        if fault is None:
+            effects = self._lifecycle.closed(side, now_s)
+            self.routing.tell([Closed(side.value, now_s)])
+        else:
+            self._is_over = True
+            effects = self._lifecycle.faulted(side, now_s, fault)
+            self.routing.tell([Faulted(side.value, now_s, fault)])
         await self._carry_out(effects)
         self._set_window()
 
@@ -112,11 +112,18 @@ class Pair:
                 case StopSyphon():
                     await self._stop_syphon(effect.within_s)
                 case CloseFactory():
-                    await self._factories[effect.side].close()
+                    await self._close_in_time(effect.side)
                 case FaultFactory():
                     await self._factories[effect.side].give_up(effect.reason)
                 case _:
                     assert_never(effect)
+
+    async def _close_in_time(self, side: Side) -> None:
+        try:
+            async with asyncio.timeout(CLOSE_WINDOW_S):
+                await self._factories[side].close()
+        except TimeoutError:  # It has sends of its own under way.
+            await self._carry_out(self._lifecycle.handle_timer(time.monotonic()))
 
     async def _stop_syphon(self, within_s: float) -> None:
         self._is_over = True

@@ -89,13 +89,21 @@ class Standing:
 
     # -- ends ---------------------------------------------------------------------------------
 
-    async def close(self, *, wait_s: float) -> bool:
-        """Refuse new calls, give sends ``wait_s`` to finish, then end them; False if it had
-        ended before."""
-        if not self.is_open:
-            return False
-        self._is_closed = True
-        self._end(self._waits)
+    def shut(self) -> None:
+        """Close: refuse new calls, and end those that only wait."""
+        if self.is_open:
+            self._is_closed = True
+            self._end(self._waits)
+
+    def give_up(self, reason: str) -> None:
+        """Fault: end every call now, also the last sends of a factory that is being closed."""
+        if self._fault is None and (self._sends or not self._is_closed):
+            self._fault = reason
+            self._end(self._waits)
+            self._end(self._sends)
+
+    async def drain(self, *, wait_s: float) -> None:
+        """Give sends ``wait_s`` to finish, then end them."""
         if self._sends:
             self._idle = asyncio.Event()
             try:
@@ -103,20 +111,10 @@ class Standing:
                     await self._idle.wait()
             except TimeoutError:
                 self._end(self._sends)
-        return True
-
-    def give_up(self, reason: str) -> bool:
-        """Fault: end every call now; False if it had ended before."""
-        if not self.is_open:
-            return False
-        self._fault = reason
-        self._end(self._waits)
-        self._end(self._sends)
-        return True
 
     def _end(self, calls: dict[asyncio.Task[Any], bool]) -> None:
-        for task in calls:
-            if task is not asyncio.current_task():
+        for task, is_ended in calls.items():
+            if not is_ended and task is not asyncio.current_task():
                 calls[task] = True
                 task.cancel()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 
 import pytest
 
@@ -21,6 +22,7 @@ from twinbus.service_errors import (
     AuthenticationFailed,
     CommunicationError,
     EntityNotFound,
+    FactoryClosed,
     NoBacklogQueue,
     OperationTimeout,
 )
@@ -239,3 +241,70 @@ async def test_the_name_of_the_primary_is_asked_for_where_its_address_tells_none
     )
     assert "contoso/x-servicebus-transfer/0" in away.attached
     await primary.close()
+
+
+# --- what a failure leaves -----------------------------------------------------------------------
+
+
+async def test_a_pairing_that_fails_at_the_last_step_leaves_nothing_behind(
+    open_fake_pair: OpenFakePair, tmp_path: Path
+) -> None:
+    """P1: when it is repeated, nothing is told twice and the number of queues is the wish."""
+    told: list[str] = []
+    pair = await open_fake_pair(
+        is_paired=False,
+        backlog_queue_count=5,
+        journal=tmp_path / "missing" / "journal",
+        on_event=lambda occurrence: told.append(occurrence.name),
+    )
+    pair.away.answer("contoso/x-servicebus-transfer/3", EntityNotFound("no such queue"))
+    with pytest.raises(ConfigurationError, match="journal"):
+        await pair.primary.pair_namespace(pair.options)
+    assert pair.options.backlog_queue_count == 5
+    (tmp_path / "missing").mkdir()
+    await pair.primary.pair_namespace(pair.options)
+    pair.primary.force_failover("orders")
+    assert told == ["diverted"]
+
+
+async def test_a_secondary_that_is_closed_while_the_pair_is_made_is_no_partner(
+    open_fake_pair: OpenFakePair,
+) -> None:
+    """P1, L1: the primary stays usable, alone."""
+    pair = await open_fake_pair(is_paired=False)
+    pair.home.answer("twinbus-contact", HANG)
+    pairing = asyncio.create_task(pair.primary.pair_namespace(pair.options))
+    await eventually(lambda: bool(pair.home.attached), "the contact")
+    await pair.secondary.close()
+    with pytest.raises(FactoryClosed):
+        await pairing
+    assert not pair.primary.is_paired
+    await pair.primary.create_message_sender("orders").send(BrokeredMessage(b"one"))
+
+
+async def test_a_credential_that_was_taken_when_the_pair_was_made_has_worked(
+    open_fake_pair: OpenFakePair,
+) -> None:
+    """P7: a token service that breaks before the first send is an outage, too."""
+    home = FakeNamespace("contoso")
+    home.answer("twinbus-contact", EntityNotFound("no such queue"))
+    pair = await open_fake_pair(home=home)
+    home.answer("orders", AuthenticationFailed("no token today"))
+    await pair.primary.create_message_sender("orders").send(BrokeredMessage(b"one"))
+    assert len(pair.backlog()) == 1
+
+
+async def test_a_credential_that_was_taken_for_a_ping_has_worked(
+    open_fake_pair: OpenFakePair,
+) -> None:
+    """P7, P17: in a process that began during the outage."""
+    home = FakeNamespace("contoso")
+    home.answer("*", gone())
+    pair = await open_fake_pair(home=home)
+    sender = pair.primary.create_message_sender("orders")
+    home.answer("*", None)
+    await sender.send(BrokeredMessage(b"one"))
+    await pair.until_told("restored")
+    home.answer("*", AuthenticationFailed("no token today"))
+    await sender.send(BrokeredMessage(b"two"))
+    assert len(pair.backlog()) == 2

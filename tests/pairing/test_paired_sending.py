@@ -68,8 +68,9 @@ async def test_an_error_of_the_caller_is_raised_and_diverts_nothing(
     open_fake_pair: OpenFakePair, error: Exception
 ) -> None:
     """P7: what is no outage is the caller's, at the first attempt."""
-    pair = await open_fake_pair(retry_total=3)
-    pair.home.answer("orders", error)
+    home = FakeNamespace("contoso")
+    home.answer("*", error)
+    pair = await open_fake_pair(home=home, retry_total=3)
     with pytest.raises(type(error)):
         await pair.primary.create_message_sender("orders").send(BrokeredMessage(b""))
     assert pair.home.attempts == ["orders"]
@@ -481,6 +482,21 @@ async def test_a_message_scheduled_while_diverted_keeps_its_schedule_and_cannot_
     with pytest.raises(CancelImpossible) as caught:
         await sender.cancel_scheduled_message(first)
     assert caught.value.is_transient is False
+
+
+async def test_a_cancel_that_was_in_doubt_is_no_duplicate(open_fake_pair: OpenFakePair) -> None:
+    """P16: it is asked once more, and nothing can arrive twice by that."""
+    pair = await open_fake_pair(retry_total=1)
+    sender = pair.primary.create_message_sender("orders")
+    number = await sender.schedule_message(later())
+    lost = CommunicationError("lost on the way", was_sent=True)
+    pair.home.answer("orders", lost)
+    cancelling = asyncio.create_task(sender.cancel_scheduled_message(number))
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    pair.home.answer("orders", None)
+    await cancelling
+    assert pair.home.cancelled == [number] and pair.told == []
 
 
 async def test_nothing_is_cancelled_at_a_primary_that_is_away(fake_pair: FakePair) -> None:

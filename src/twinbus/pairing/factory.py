@@ -46,7 +46,7 @@ from twinbus.pairing.factory_options import (
 )
 from twinbus.pairing.health import EntityHealth, health_of
 from twinbus.pairing.hub import EventHub, EventStream, Listener
-from twinbus.pairing.joining import check_pairing, join
+from twinbus.pairing.joining import check_pairing, find_out, join
 from twinbus.pairing.office import SendOffice
 from twinbus.pairing.options import PairedNamespaceOptions
 from twinbus.pairing.pair import Pair
@@ -316,7 +316,9 @@ class MessagingFactory:
         self._side, secondary._side = Side.PRIMARY, Side.SECONDARY
         self._office.shut_gate()
         try:
-            pair = await self._standing.wait(join(self, checked))
+            found = await self._standing.wait(find_out(self, checked))
+            secondary._standing.check()  # It may have ended meanwhile.
+            pair = join(self, checked, found)
         except BaseException:
             self._side = secondary._side = None
             raise

@@ -1,7 +1,8 @@
 """Making a pair: what is checked first, and what is found out before the first send (P1 to P5).
 
-    check       refusals, before anything is contacted (P3)
-    join        backlog queues, the size they take, whether the primary can be contacted (P17)
+    check_pairing  refusals, before anything is contacted (P3)
+    find_out       backlog queues, the size they take, whether the primary can be contacted (P17)
+    join           the pair, of what was found; nothing runs yet
 
 Rule 1: an error leaves both factories as they were.
 Rule 2: a primary that is away is no error: pairing during an outage is what pairing is for.
@@ -11,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from twinbus.core.chunk import HomeRules
@@ -35,6 +37,7 @@ from twinbus.service_errors import (
     AlreadyPaired,
     AuthenticationFailed,
     CommunicationError,
+    EntityNotFound,
     OperationTimeout,
     ServiceError,
 )
@@ -42,7 +45,7 @@ from twinbus.service_errors import (
 if TYPE_CHECKING:
     from twinbus.pairing.factory import MessagingFactory
 
-__all__ = ["check_pairing", "join"]
+__all__ = ["Findings", "check_pairing", "find_out", "join"]
 
 _log = logging.getLogger("twinbus.pairing")
 
@@ -92,8 +95,21 @@ def check_pairing(
     return options
 
 
-async def join(primary: MessagingFactory, options: SendAvailabilityPairedNamespaceOptions) -> Pair:
-    """Find out what is needed, and put the pair together; nothing runs yet."""
+@dataclass(frozen=True, slots=True)
+class Findings:
+    """What a pair is made of."""
+
+    name: str
+    """The primary's, in the paths of the backlog queues."""
+    backlog: Backlog
+    outage: str
+    """Why the primary cannot be contacted, or nothing."""
+
+
+async def find_out(
+    primary: MessagingFactory, options: SendAvailabilityPairedNamespaceOptions
+) -> Findings:
+    """Ask both namespaces for what must be known before the first send."""
     contact = asyncio.create_task(_outage_of(primary))
     try:
         name = await _primary_name(primary, options)
@@ -116,8 +132,7 @@ async def join(primary: MessagingFactory, options: SendAvailabilityPairedNamespa
     )
     for warning in provisioned.warnings():
         _log.warning("%s", warning)
-    options.found_queues(len(provisioned.paths))
-    return _pair(primary, options, name, primary.routing.paired(options, backlog, outage))
+    return Findings(name, backlog, outage)
 
 
 async def _outage_of(primary: MessagingFactory) -> str:
@@ -128,6 +143,10 @@ async def _outage_of(primary: MessagingFactory) -> str:
     sender = primary.driver.sender(path or UNKNOWN_PATH)
     try:
         await sender.attach(timeout_s=CONTACT_TIMEOUT_S)
+        primary.routing.rules.credential.has_worked = True
+    except EntityNotFound:
+        # Told only to somebody whose credential was taken (P7).
+        primary.routing.rules.credential.has_worked = True
     except (CommunicationError, OperationTimeout) as error:
         return f"out of reach when the pair was made: {error}"
     except AuthenticationFailed:
@@ -165,18 +184,29 @@ async def _limits(secondary: Driver, queue: str) -> LinkFacts:
         await sender.close()
 
 
+def join(
+    primary: MessagingFactory, options: SendAvailabilityPairedNamespaceOptions, found: Findings
+) -> Pair:
+    """Put the pair together; nothing runs yet. What can fail comes first: after an error nobody
+    listens, no file is open and the options are as they were."""
+    routing = primary.routing.paired(options, found.backlog, found.outage)
+    pair = _pair(primary, options, found.name, routing, found.backlog.queues)
+    journal = None if options.journal_path is None else Journal(options.journal_path)
+    routing.hub.paired(str(options.messaging_factory.address), journal)
+    if options.on_event is not None:
+        routing.hub.listen(options.on_event)
+    options.found_queues(len(found.backlog.queues))
+    return pair
+
+
 def _pair(
     primary: MessagingFactory,
     options: SendAvailabilityPairedNamespaceOptions,
     name: str,
     routing: Routing,
+    queues: tuple[str, ...],
 ) -> Pair:
-    assert routing.backlog is not None
-    secondary, queues = options.messaging_factory, routing.backlog.queues
-    journal = None if options.journal_path is None else Journal(options.journal_path)
-    routing.hub.paired(str(secondary.address), journal)
-    if options.on_event is not None:
-        routing.hub.listen(options.on_event)
+    secondary = options.messaging_factory
     reader = BacklogReader(secondary.driver, options.secondary_namespace_manager, queues)
     pair = Pair(
         primary,

@@ -59,7 +59,7 @@ class Journal:
         """Have it written soon."""
         line = json.dumps(occurrence.facts(), ensure_ascii=False, default=str) + "\n"
         try:
-            self._lines.put_nowait(line.encode())
+            self._lines.put_nowait(line.encode(errors="backslashreplace"))
         except queue.Full:
             self.lines_dropped += 1
 

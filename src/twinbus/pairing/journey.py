@@ -193,7 +193,7 @@ class Journey:
         return partly
 
     def _tell(self, events: list[Event]) -> None:
-        if events:
+        if events and self._parcels:  # A cancel brings nothing that could arrive twice.
             self._routing.tell(map(self._with_ids, events))
 
     def _with_ids(self, event: Event) -> Event:
@@ -206,4 +206,6 @@ class Journey:
 
 def _message_id(encoded: bytes) -> str:
     properties = Message.decode(encoded).properties
-    return "" if properties is None else str(properties.message_id)
+    if properties is None or properties.message_id is None:
+        return ""
+    return str(properties.message_id)

@@ -52,7 +52,7 @@ class SendOffice:
     @property
     def paths(self) -> list[str]:
         """The entities that somebody has a sender for."""
-        return sorted({sender.path for sender in self._senders})
+        return sorted({sender.path for sender in tuple(self._senders)})
 
     async def close_senders(self) -> None:
         for sender in tuple(self._senders):
@@ -74,11 +74,10 @@ class SendOffice:
 
     async def pass_gate(self, start_s: float, timeout_s: float) -> None:
         """Wait until the pair is made, at most as long as the send has time."""
-        if self._gate is None:
-            return
         try:
             async with asyncio.timeout(start_s + timeout_s - self.now_s()):
-                await self._gate.wait()
+                while self._gate is not None:  # Shut again, where pairing failed and is repeated.
+                    await self._gate.wait()
         except TimeoutError:
             error = OperationTimeout(
                 f"the namespaces were not paired within the {timeout_s:g} s of a send",

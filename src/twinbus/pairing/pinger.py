@@ -105,12 +105,20 @@ class Pinger:
 
     async def _ping(self, wanted: PingPrimary) -> None:
         failure = await self._failure(wanted.path)
+        if failure is None:
+            self._routing.rules.credential.has_worked = True
         failover = self._routing.entity(wanted.path).failover
         self._routing.tell(failover.ping_answered(wanted.epoch, self._routing.now_s(), failure))
 
     async def _failure(self, path: str) -> str | None:
         """Ping; what went wrong, or None."""
-        sender = self._primary.sender(path)
+        try:
+            await self._ask(self._primary.sender(path))
+        except Exception as error:
+            return f"{type(error).__name__}: {error}".splitlines()[0][:300]
+        return None
+
+    async def _ask(self, sender: Sender) -> None:
         try:
             match self._mode:
                 case "message":
@@ -120,11 +128,8 @@ class Pinger:
                     await sender.attach(timeout_s=self._timeout_s)
                 case _:
                     assert_never(self._mode)
-        except Exception as error:
-            return f"{type(error).__name__}: {error}".splitlines()[0][:300]
         finally:
             await _let_go(sender)
-        return None
 
 
 async def _let_go(sender: Sender) -> None:

@@ -90,9 +90,11 @@ class Pinger:
         while self._routing.outage:
             await asyncio.sleep(self._routing.policy.ping_interval_s)
             try:
-                self._routing.outage = self._routing.outage and await self._contact()
+                found = await self._contact()
             except Exception:
-                self._routing.outage = ""  # Whatever it says, it can say something.
+                found = ""  # Whatever it says, it can say something.
+            if self._routing.outage:  # Unless a ping, or an operator, knew better meanwhile.
+                self._routing.outage = found
 
     # -- one ping -----------------------------------------------------------------------------
 

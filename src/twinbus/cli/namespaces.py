@@ -9,7 +9,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from twinbus.connection_string import ConnectionString, parse_connection_string
+from twinbus.connection_string import ConnectionString, namespace_at, parse_connection_string
 from twinbus.drivers.amqp import AmqpDriver, AmqpOptions, Endpoint
 from twinbus.drivers.credentials import Credential, IdentityToken, credential_in
 from twinbus.drivers.management import ManagementClient, ManagementEndpoint
@@ -59,7 +59,7 @@ async def opened_namespace(
 def _parsed(reference: NamespaceReference) -> ConnectionString:
     if reference.connection_string is not None:
         return parse_connection_string(reference.connection_string)
-    return ConnectionString(host=str(reference.fully_qualified_namespace).lower())
+    return namespace_at(str(reference.fully_qualified_namespace))
 
 
 def _default_identity() -> Any:

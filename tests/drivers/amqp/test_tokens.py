@@ -11,6 +11,8 @@ import pytest
 from tests.drivers.amqp.rogue import Rogue
 from tests.drivers.parcels import parcel
 from twinbus.drivers.amqp import AmqpDriver, Endpoint
+from twinbus.drivers.port import NamespaceAddress
+from twinbus.errors import ConfigurationError
 
 SOON_S = 20.0
 
@@ -109,3 +111,11 @@ async def test_a_namespace_is_named_by_its_host() -> None:
     driver = AmqpDriver.for_namespace("Orders.servicebus.windows.net", Purse(3600))
     assert str(driver.address) == "orders.servicebus.windows.net:5671"
     await driver.close()
+
+
+async def test_a_host_may_have_a_port_and_must_be_a_host() -> None:
+    driver = AmqpDriver.for_namespace("Bus.example.com:5999", Purse(3600))
+    assert driver.address == NamespaceAddress("bus.example.com", 5999)
+    await driver.close()
+    with pytest.raises(ConfigurationError, match="host name"):
+        AmqpDriver.for_namespace("sb://bus..example.com", Purse(3600))

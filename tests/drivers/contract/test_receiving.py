@@ -10,7 +10,12 @@ import pytest
 from tests.drivers.parcels import bodies, parcel
 from twinbus.amqp.sections import Message
 from twinbus.drivers.port import NEXT_SESSION, Driver, ReceiveMode
-from twinbus.service_errors import EntityNotFound, MessageNotFound, SessionCannotBeLocked
+from twinbus.service_errors import (
+    EntityNotFound,
+    MessageNotFound,
+    MessageRefused,
+    SessionCannotBeLocked,
+)
 from twinbus.testing import Bus
 
 SOON_S = 20.0
@@ -163,6 +168,8 @@ async def test_a_look_takes_nothing(driver: Driver, servicebus: Bus) -> None:
     rest = await receiver.peek(10, from_sequence=4, timeout_s=SOON_S)
     assert bodies(seen + rest) == [b"0", b"1", b"2", b"3", b"4"]
     assert {each.lock_token for each in seen} == {b""}
+    with pytest.raises(MessageRefused):
+        await receiver.complete(seen[:1], timeout_s=SOON_S)
     assert await receiver.peek(10, from_sequence=99, timeout_s=SOON_S) == []
     assert queue.active_message_count == 5
 

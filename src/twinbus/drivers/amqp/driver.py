@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from twinbus.connection_string import ConnectionString, parse_connection_string
+from twinbus.connection_string import ConnectionString, namespace_at, parse_connection_string
 from twinbus.drivers.amqp.namespace import Namespace
 from twinbus.drivers.amqp.options import AmqpOptions, Endpoint
 from twinbus.drivers.amqp.receiver import AmqpReceiver
@@ -48,7 +48,7 @@ class AmqpDriver:
         options: AmqpOptions | None = None,
     ) -> AmqpDriver:
         """The namespace is named by its host, such as ``orders.servicebus.windows.net``."""
-        return cls(Endpoint(host=fully_qualified_namespace.lower()), credential, options)
+        return cls(Endpoint.of(namespace_at(fully_qualified_namespace)), credential, options)
 
     def sender(self, path: str) -> AmqpSender:
         sender = AmqpSender(self._namespace, path, self._open.discard)
@@ -75,5 +75,7 @@ class AmqpDriver:
         return receiver
 
     async def close(self) -> None:
-        await asyncio.gather(*(each.close() for each in list(self._open)))
-        await self._namespace.close()
+        try:
+            await asyncio.gather(*(each.close() for each in list(self._open)))
+        finally:
+            await self._namespace.close()

@@ -102,7 +102,8 @@ class Line(asyncio.Protocol):
     @property
     def has_room(self) -> bool:
         """Whether one more link may come here."""
-        allowed = max(1, int(self._channel_count_max * SHARE_FOR_LINKS))
+        # One for tokens and one for a link, however few the peer allows: see begin().
+        allowed = max(2, int(self._channel_count_max * SHARE_FOR_LINKS))
         return len(self._channels_in_use()) < min(LINKS_PER_LINE_MAX, allowed)
 
     @property

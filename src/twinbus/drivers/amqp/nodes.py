@@ -7,7 +7,6 @@ Rule 2: an answer that nobody waits for any more is dropped.
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from collections.abc import Mapping
 from typing import Any, Final
 from uuid import uuid4
@@ -47,7 +46,8 @@ class Node(End):
         )
         self._questions = self.attach_sender(node, f"ask-{uuid4()}")
         self._asked: dict[str, asyncio.Future[Message]] = {}
-        self._waiting: deque[bytes] = deque()
+        self._waiting: dict[str, bytes] = {}
+        """Questions by name, in their order, until there is credit for them."""
         self._count = 0
 
     @property
@@ -76,19 +76,20 @@ class Node(End):
         )
         answer: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
         self._asked[name] = answer
-        self._waiting.append(message.encode())
+        self._waiting[name] = message.encode()
         self.on_room()
         try:
             return await answer
         finally:
             del self._asked[name]
+            self._waiting.pop(name, None)
             self.maybe_leave()
 
     def on_room(self) -> None:
         link = self._questions
         while self._waiting and link.credit > 0 and not self.session.is_blocked:
             tag = link.delivery_count.to_bytes(4, "big")
-            link.send(self._waiting.popleft(), tag, settled=True)
+            link.send(self._waiting.pop(next(iter(self._waiting))), tag, settled=True)
             self.line.wants_flush()
 
     def on_delivery(self, event: DeliveryReceived) -> None:

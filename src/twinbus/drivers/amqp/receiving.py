@@ -254,8 +254,10 @@ class ReceivingEnd(End):
     async def hand_back(self) -> None:
         """Close, after the credit and all that was on its way have been given back."""
         self._prefetch = 0
-        await self._drain(CLOSE_TIMEOUT_S)
-        self.close()
+        try:
+            await self._drain(CLOSE_TIMEOUT_S)
+        finally:
+            self.close()
 
     def release(self) -> None:
         """Messages that nobody has been given go back as if they had never been sent."""

@@ -75,11 +75,15 @@ class AmqpSender:
         try:
             await outgoing.future
         except TimeoutError:
+            end.forget(outgoing)
             self._namespace.suspect(began_s)
             was_sent = end.has_left(outgoing)
             raise timed_out(
                 timeout_s, path=self.path, doing="sending to", was_sent=was_sent
             ) from None
+        except asyncio.CancelledError:
+            end.forget(outgoing)
+            raise
         finally:
             timer.cancel()
 

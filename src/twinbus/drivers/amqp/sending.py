@@ -118,6 +118,14 @@ class SendingEnd(End):
             if not outgoing.future.done():
                 self._write(outgoing)
 
+    def forget(self, outgoing: Outgoing) -> None:
+        """Nobody waits for it any more; what has not left stays here."""
+        outgoing.payload = b""
+        waiting = self._waiting
+        while waiting and waiting[0].future.done():
+            waiting.popleft()
+        self.maybe_leave()
+
     # -- outcomes -------------------------------------------------------------------------
 
     def on_disposition(self, event: DispositionReceived) -> None:
@@ -178,7 +186,9 @@ class SendingEnd(End):
         self._under_way.clear()
         self._waiting.clear()
         for outgoing in everybody:
-            if self.has_left(outgoing):
+            # Our own goodbye goes out behind what was written, and takes it along.
+            leaves_yet = loss.is_final and outgoing.written_at_flush is not None
+            if leaves_yet or self.has_left(outgoing):
                 outgoing.future.set_exception(loss.error(self.path, was_sent=True))
             else:
                 outgoing.future.set_exception(NeverLeft(loss))

@@ -22,12 +22,13 @@ from twinbus.amqp.delivery_states import (
 from twinbus.amqp.errors import Condition
 from twinbus.amqp.types import Array, Symbol
 from twinbus.core.parcel import Delivered
-from twinbus.service_errors import MessageLockLost, MessageNotFound, SessionLockLost
+from twinbus.service_errors import MessageLockLost, MessageNotFound, MessageRefused, SessionLockLost
 
 # Tokens in one request; the service's own limit is not written down, the broker's is 1,000.
 TOKENS_PER_REQUEST_MAX: Final = 100
 
 _UUID: Final = 0x98
+_TOKEN_BYTES: Final = 16
 
 
 class Decision:
@@ -60,6 +61,13 @@ def dead_letter(reason: str, description: str) -> Decision:
 
 def tokens_of(messages: Sequence[Delivered]) -> Array:
     """Their lock tokens, as requests want them."""
+    for each in messages:
+        if len(each.lock_token) != _TOKEN_BYTES:
+            raise MessageRefused(
+                "a message without a lock cannot be settled",
+                path=each.path,
+                hint="Receive it first: peeking only looks",
+            )
     return Array.of(_UUID, [UUID(bytes_le=each.lock_token) for each in messages])
 
 

@@ -31,6 +31,7 @@ from twinbus.service_errors import (
     CommunicationError,
     EntityNotFound,
     NoBacklogQueue,
+    OperationTimeout,
     QuotaExceeded,
     ServerBusy,
     ServiceError,
@@ -201,6 +202,56 @@ async def test_a_queue_that_would_lose_messages_is_not_used() -> None:
     assert result.paths == PATHS[1:]
     assert "duplicate detection" in result.missing[0].reason
     assert "not used" in result.warnings()[0]
+
+
+async def test_a_queue_that_would_lose_messages_is_not_used_when_the_management_falls_silent() -> (
+    None
+):
+    """P4: what is known by then counts, although the others are only attached to."""
+    deduplicating = replace(backlog_queue(PATHS[0]), requires_duplicate_detection=True)
+
+    class Fading(Secondary):
+        async def get_queue(self, path: str) -> QueueProperties:
+            if path != PATHS[0]:
+                await asyncio.sleep(60)
+            return await super().get_queue(path)
+
+    queues = {path: backlog_queue(path) for path in PATHS} | {PATHS[0]: deduplicating}
+    result = await provisioned(Fading(queues), timeout_s=0.4)
+    assert result.paths == PATHS[1:] and result.unmanaged is not None
+    assert [each.path for each in result.missing] == [PATHS[0]]
+
+
+async def test_attaching_to_many_silent_queues_ends_in_time() -> None:
+    """P1: a pairing does not wait for each group of queues anew."""
+    given: list[float] = []
+
+    class Silent(Secondary):
+        def sender(self, path: str) -> Any:
+            class Sender:
+                async def attach(self, *, timeout_s: float) -> LinkFacts:
+                    given.append(timeout_s)
+                    await asyncio.sleep(timeout_s)
+                    raise OperationTimeout("no answer", path=path)
+
+                async def close(self) -> None:
+                    pass
+
+            return Sender()
+
+    secondary = Silent(get_errors=[AccessRefused("Manage is missing")])
+    with pytest.raises(NoBacklogQueue):
+        await provision(
+            manager=secondary,
+            driver=secondary,  # type: ignore[arg-type]
+            primary_name="contoso",
+            count=12,
+            timeout_s=0.4,
+            pause_s=0.001,
+        )
+    assert len(given) == 12
+    # The first four had all the time there was
+    assert max(given[4:]) < 0.1
 
 
 async def test_somebody_else_may_make_the_queue_first() -> None:

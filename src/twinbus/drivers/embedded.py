@@ -147,7 +147,14 @@ class EmbeddedNamespace:
         self.stop()
 
     async def __aenter__(self) -> EmbeddedNamespace:
-        return await asyncio.to_thread(self.start)
+        starting = asyncio.ensure_future(asyncio.to_thread(self.start))
+        try:
+            return await asyncio.shield(starting)
+        except asyncio.CancelledError:
+            # A thread cannot be cancelled: what it has opened is closed again.
+            await asyncio.gather(starting, return_exceptions=True)
+            await asyncio.to_thread(self.stop)
+            raise
 
     async def __aexit__(
         self,

@@ -119,18 +119,19 @@ async def provision(
     """Have ``count`` backlog queues ready; raises NoBacklogQueue, or what every try ended with.
 
     Half of the time is for the management; should that not answer, the other half is enough to
-    attach to queues that exist.
+    attach to queues that exist. What it has warned of by then is not used.
     """
     paths = backlog_paths(primary_name, count)
+    refused: list[Missing] = []
     try:
         async with asyncio.timeout(timeout_s / 2):
-            outcome = await _managed(manager, paths, pause_s)
+            outcome = await _managed(manager, paths, pause_s, refused)
     except TimeoutError:
         outcome = OperationTimeout(
             f"the secondary's management gave no answer in {timeout_s / 2:g} s"
         )
     if isinstance(outcome, ServiceError):
-        outcome = await _attached(driver, paths, timeout_s / 2, outcome)
+        outcome = await _attached(driver, paths, timeout_s / 2, outcome, refused)
     if not outcome.paths:
         raise _nothing(outcome)
     return outcome
@@ -146,15 +147,23 @@ class _Seen:
 
 
 async def _managed(
-    manager: BacklogManager, paths: Sequence[str], pause_s: float
+    manager: BacklogManager, paths: Sequence[str], pause_s: float, refused: list[Missing]
 ) -> Provisioned | ServiceError:
-    """Look at or make every queue; the error when the first one shows that we may not."""
-    first = await _looked_at(manager, paths[0], pause_s)
+    """Look at or make every queue; the error when the first one shows that we may not.
+
+    ``refused`` has those that cannot be used as soon as that is known.
+    """
+
+    async def looked_at(path: str) -> _Seen | Missing | ServiceError:
+        seen = await _looked_at(manager, path, pause_s)
+        if isinstance(seen, Missing):
+            refused.append(seen)
+        return seen
+
+    first = await looked_at(paths[0])
     if isinstance(first, _CLOSED):
         return first
-    rest = await few_at_once(
-        paths[1:], lambda path: _looked_at(manager, path, pause_s), at_once_max=AT_ONCE_MAX
-    )
+    rest = await few_at_once(paths[1:], looked_at, at_once_max=AT_ONCE_MAX)
     return _summed_up(paths, [first, *rest])
 
 
@@ -214,19 +223,28 @@ def _summed_up(
 
 
 async def _attached(
-    driver: Driver, paths: Sequence[str], timeout_s: float, unmanaged: ServiceError
+    driver: Driver,
+    paths: Sequence[str],
+    timeout_s: float,
+    unmanaged: ServiceError,
+    refused: Sequence[Missing],
 ) -> Provisioned:
-    """Count the queues that a sender can reach."""
+    """Count the queues that a sender can reach, without those that were refused."""
+    loop = asyncio.get_running_loop()
+    until_s = loop.time() + timeout_s
+    left_out = {each.path for each in refused}
+    paths = [path for path in paths if path not in left_out]
     failures = await few_at_once(
-        paths, lambda path: _attach_error(driver, path, timeout_s), at_once_max=AT_ONCE_MAX
+        paths,
+        lambda path: _attach_error(driver, path, max(0.0, until_s - loop.time())),
+        at_once_max=AT_ONCE_MAX,
     )
     told = list(zip(paths, failures, strict=True))
     found = tuple(path for path, failure in told if failure is None)
+    unreached = [Missing(path, _unreachable(failure), failure) for path, failure in told if failure]
     return Provisioned(
         found=found,
-        missing=tuple(
-            Missing(path, _unreachable(failure), failure) for path, failure in told if failure
-        ),
+        missing=(*refused, *unreached),
         unmanaged=unmanaged.sentence.rstrip("."),
         paths=found,
     )

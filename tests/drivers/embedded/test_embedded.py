@@ -114,3 +114,17 @@ def test_a_program_without_an_event_loop_may_use_it() -> None:
 
 def threads_of_ours() -> list[str]:
     return [each.name for each in threading.enumerate() if "embedded" in each.name]
+
+
+async def test_a_start_that_is_cancelled_leaves_nothing_open(tmp_path: Path) -> None:
+    """A timeout around the start must not keep the data directory locked for ever."""
+    spool = EmbeddedNamespace(data_directory=tmp_path / "d", thresholds=ROOMY)
+    starting = asyncio.create_task(spool.__aenter__())
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    starting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await starting
+    async with EmbeddedNamespace(data_directory=tmp_path / "d", thresholds=ROOMY):
+        pass
+    assert not [each for each in threading.enumerate() if "embedded" in each.name]

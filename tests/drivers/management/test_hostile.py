@@ -10,7 +10,8 @@ import pytest
 
 from tests.support.answers import assert_well_put
 from twinbus.connection_string import parse_connection_string
-from twinbus.drivers.management import ManagementClient
+from twinbus.drivers.credentials import Token
+from twinbus.drivers.management import ManagementClient, ManagementEndpoint
 from twinbus.drivers.management.answers import detail_of
 from twinbus.drivers.management.exchange import BODY_BYTES_MAX, HEAD_BYTES_MAX
 from twinbus.errors import EntityExists, TwinbusError
@@ -196,3 +197,20 @@ def test_a_sentence_is_passed_on_short_and_without_secrets() -> None:
     assert detail("Authorization: Bearer ey.abc") == ""
     assert len(detail("x" * 5_000)) == 240
     assert detail_of(b"no xml at all") == ""
+
+
+class SlowCredential:
+    """An identity provider that does not answer."""
+
+    async def token_for(self, resource: str) -> Token:
+        await asyncio.sleep(60)
+        raise AssertionError("nobody waits so long")
+
+
+async def test_a_credential_that_never_answers_is_part_of_the_time() -> None:
+    """P1: pairing cannot hang on a token service."""
+    endpoint = ManagementEndpoint("127.0.0.1", 1, uses_tls=False)
+    client = ManagementClient(endpoint, SlowCredential(), timeout_s=0.1)
+    with pytest.raises(OperationTimeout, match="token") as caught:
+        await client.get_queue("orders")
+    assert_well_put(str(caught.value))

@@ -10,6 +10,7 @@ Rule 2: a page's successor is counted by us; an address from an answer is never 
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
@@ -39,7 +40,7 @@ from twinbus.drivers.management.entities import (
 )
 from twinbus.drivers.management.exchange import HttpAnswer, exchange
 from twinbus.entity_path import parse_entity_path
-from twinbus.service_errors import EntityNotFound, ServiceInternalError
+from twinbus.service_errors import EntityNotFound, OperationTimeout, ServiceInternalError
 
 __all__ = ["Knock", "ManagementClient"]
 
@@ -247,6 +248,7 @@ class ManagementClient:
         headers: dict[str, str] | None = None,
         body: bytes = b"",
     ) -> HttpAnswer:
+        began_s = time.monotonic()
         shown = {"Authorization": await self._authorization(), **(headers or {})}
         return await exchange(
             self.endpoint,
@@ -255,11 +257,19 @@ class ManagementClient:
             target=f"{target}?api-version={API_VERSION}{query}",
             headers=shown,
             body=body,
-            timeout_s=self._timeout_s,
+            timeout_s=self._timeout_s - (time.monotonic() - began_s),
         )
 
     async def _authorization(self) -> str:
-        return (await self._credential.token_for(self.endpoint.url)).http_header
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                return (await self._credential.token_for(self.endpoint.url)).http_header
+        except TimeoutError as error:
+            raise OperationTimeout(
+                f"the credential for {self.endpoint.url} gave no token within "
+                f"{self._timeout_s:g} s",
+                hint="Check that the identity provider can be reached from here",
+            ) from error
 
 
 def _queue(entry: Entry, path: str) -> QueueProperties:

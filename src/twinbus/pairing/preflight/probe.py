@@ -15,6 +15,7 @@ from datetime import timedelta
 from functools import partial
 from typing import Final, TypeVar
 
+from twinbus.amqp.errors import AmqpError
 from twinbus.amqp.message import Message
 from twinbus.core.envelope_ping import ping
 from twinbus.core.parcel import Parcel
@@ -151,7 +152,7 @@ async def _namespace(
     return NamespaceFacts(
         role=role,
         address=look.driver.address,
-        ip_addresses=await _ip_addresses(look.driver.address.host),
+        ip_addresses=await _ip_addresses(look.driver.address.host, look.timeout_s),
         amqp=await _amqp(look, attached),
         management=look.info if isinstance(look.info, TwinbusError) else None,
         clock_ahead_s=None if isinstance(look.knock, TwinbusError) else look.knock.clock_ahead_s,
@@ -168,11 +169,12 @@ async def _amqp(look: _Look, attached: Sequence[TwinbusError | None]) -> Twinbus
     return unreached[0] if len(unreached) == len(tried) else None
 
 
-async def _ip_addresses(host: str) -> frozenset[str]:
+async def _ip_addresses(host: str, timeout_s: float) -> frozenset[str]:
     loop = asyncio.get_running_loop()
     try:
-        found = await loop.getaddrinfo(host, None, type=socket.SOCK_STREAM)
-    except OSError:
+        async with asyncio.timeout(timeout_s):
+            found = await loop.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+    except OSError:  # A TimeoutError is one, too.
         return frozenset()
     return frozenset(str(address[0]) for *_, address in found)
 
@@ -316,7 +318,10 @@ async def _was_seen(look: _Look, path: str, mark: str) -> bool | None:
 
 
 def _mark_of(encoded: bytes) -> object:
-    properties = Message.decode(encoded).properties
+    try:
+        properties = Message.decode(encoded).properties
+    except AmqpError:
+        return None  # Somebody else's message, whatever it is.
     return None if properties is None else properties.message_id
 
 

@@ -12,12 +12,15 @@ from azure.servicebus.amqp import AmqpAnnotatedMessage, AmqpMessageBodyType
 from azure.servicebus.exceptions import (
     MessageSizeExceededError,
     MessagingEntityNotFoundError,
+    OperationTimeoutError,
     ServiceBusError,
 )
 
 from tests.azure.conftest import MakePairing
 from twinbus.azure.aio import PairedServiceBusClient
 from twinbus.errors import ConfigurationError
+from twinbus.pairing.factory import MessagingFactory
+from twinbus.pairing.options import PairedNamespaceOptions
 from twinbus.service_errors import CancelImpossible, ReservedProperty
 from twinbus.testing import Bus, BusPair
 
@@ -142,6 +145,57 @@ async def test_errors_are_the_sdks_own(servicebus_pair: BusPair, pairing: MakePa
             await sender.send_messages(ServiceBusMessage("x"))
 
 
+def chain(error: BaseException | None) -> list[BaseException]:
+    """An error and its causes, as a log would follow them."""
+    found: list[BaseException] = []
+    while error is not None:
+        assert not any(error is each for each in found), "a circle"
+        found.append(error)
+        error = error.__cause__ or error.__context__
+    return found
+
+
+async def test_causes_of_an_error_have_an_end(
+    servicebus_pair: BusPair, pairing: MakePairing
+) -> None:
+    """P0: also where the SDK's own error is raised again."""
+    reserved = ServiceBusMessage("x", application_properties={"x-ms-path": "elsewhere"})
+    async with paired(servicebus_pair, pairing) as client:
+        sender = client.get_queue_sender("nowhere")
+        for message in (ServiceBusMessage("lost?"), reserved):
+            with pytest.raises((MessagingEntityNotFoundError, ReservedProperty)) as caught:
+                await sender.send_messages(message)
+            assert chain(caught.value)
+
+
+async def test_a_call_waits_for_the_pairing_no_longer_than_it_has_time(
+    servicebus_pair: BusPair, pairing: MakePairing, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """F6: and does not stop it by going away."""
+    orders = servicebus_pair.primary.queue("orders")
+    may_go_on = asyncio.Event()
+    begun: list[int] = []
+    sound = MessagingFactory.pair_namespace
+
+    async def slow(factory: MessagingFactory, options: PairedNamespaceOptions) -> None:
+        begun.append(1)
+        await may_go_on.wait()
+        await sound(factory, options)
+
+    monkeypatch.setattr(MessagingFactory, "pair_namespace", slow)
+    client = paired(servicebus_pair, pairing)
+    sender = client.get_queue_sender(orders)
+    with pytest.raises(OperationTimeoutError):
+        await sender.send_messages(ServiceBusMessage("too soon"), timeout=0.1)
+    second = asyncio.create_task(sender.send_messages(ServiceBusMessage("one")))
+    await asyncio.sleep(0.01)
+    may_go_on.set()
+    await second
+    assert len(begun) == 1 and client.messaging_factory.is_paired
+    await client.close()
+    assert await received(servicebus_pair.primary, orders, 1) == ["one"]
+
+
 async def test_what_no_backlog_queue_would_take_is_refused_in_every_state(
     servicebus_pair: BusPair, pairing: MakePairing
 ) -> None:
@@ -151,15 +205,20 @@ async def test_what_no_backlog_queue_would_take_is_refused_in_every_state(
     large = ServiceBusMessage(b"x" * (262_144 - 75))
     valued = AmqpAnnotatedMessage(value_body="x" * (262_144 - 20))
     assert valued.body_type is AmqpMessageBodyType.VALUE
+    subject = "x" * 20_000  # The service has no limit for it but that of all properties.
+    headed = ServiceBusMessage(b"x" * (262_144 - 20_000 - 75), subject=subject)
+    decked = ServiceBusMessage(b"", application_properties={"deck": "x" * (65_536 - 75)})
     async with paired(servicebus_pair, pairing) as client:
         sender = client.get_queue_sender(orders)
 
         async def check() -> None:
             with pytest.raises(ReservedProperty, match="x-ms-path"):
                 await sender.send_messages(reserved)
-            for message in (large, valued):
+            for message in (large, valued, headed):
                 with pytest.raises(MessageSizeExceededError, match="262144"):
                     await sender.send_messages(message)
+            with pytest.raises(MessageSizeExceededError, match="65536"):
+                await sender.send_messages(decked)
 
         await check()
         with servicebus_pair.primary.outage("refused"):

@@ -85,12 +85,14 @@ class PairedServiceBusClient(ServiceBusClient):
     async def __aenter__(self) -> Self:
         await super().__aenter__()
         with in_words_of_the_sdk():
-            await self._engine.ready()
+            await self._engine.join()
         return self
 
     async def close(self) -> None:
-        await self._engine.close()
-        await super().close()
+        try:
+            await self._engine.close()
+        finally:
+            await super().close()
 
     def get_queue_sender(  # type: ignore[override]
         self,
@@ -171,7 +173,7 @@ class PairedServiceBusSender:
         """Send, and return once the primary or a backlog queue holds all of it."""
         self._check(timeout, kwargs)
         with in_words_of_the_sdk():
-            await self._engine.ready()
+            timeout = await self._engine.ready(timeout)
             parcels = parcels_of(message)
             if parcels:
                 await self._sender.send_parcels(parcels, timeout_s=timeout)
@@ -187,7 +189,7 @@ class PairedServiceBusSender:
         """Send messages that become visible later; numbers for cancelling (see above)."""
         self._check(timeout, kwargs)
         with in_words_of_the_sdk():
-            await self._engine.ready()
+            timeout = await self._engine.ready(timeout)
             parcels = scheduled_parcels(messages, schedule_time_utc)
             if not parcels:
                 return []
@@ -208,7 +210,7 @@ class PairedServiceBusSender:
         if not numbers:
             return
         with in_words_of_the_sdk():
-            await self._engine.ready()
+            timeout = await self._engine.ready(timeout)
             await self._sender.cancel_scheduled(numbers, timeout_s=timeout)
 
     async def create_message_batch(
@@ -231,7 +233,7 @@ class PairedServiceBusSender:
     async def __aenter__(self) -> Self:
         self._check(None, {})
         with in_words_of_the_sdk():
-            await self._engine.ready()
+            await self._engine.join()
         return self
 
     async def __aexit__(self, *args: Any) -> None:

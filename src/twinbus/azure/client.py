@@ -68,8 +68,10 @@ class PairedServiceBusClient(ServiceBusClient):
         return self
 
     def close(self) -> None:
-        PORTAL.call(self._paired.close())
-        super().close()
+        try:
+            PORTAL.call(self._paired.close())
+        finally:
+            super().close()
 
     def get_queue_sender(  # type: ignore[override]
         self,

@@ -6,13 +6,14 @@
 Rule 1: the SDK's client inside retries nothing: all retries are the pair's (F6).
 Rule 2: pairing happens once, with the first ``async with`` or the first send; everybody waits for
         the same attempt. One that failed is made again by whoever comes next.
+Rule 3: a call waits for it no longer than it has time (F6), and does not stop it by going away.
 """
 
 from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
-from typing import Any, Literal, TypedDict
+from typing import Any, Final, Literal, TypedDict
 
 from azure.servicebus.aio import ServiceBusClient
 
@@ -26,6 +27,10 @@ from twinbus.drivers.port import NamespaceAddress, Sender
 from twinbus.drivers.servicebus import ServiceBusDriver
 from twinbus.pairing.factory import NAME_TIMEOUT_S, MessagingFactory
 from twinbus.pairing.sending import PairedSender
+from twinbus.service_errors import OperationTimeout
+
+# A call that was paired in the last moment gets its attempt, short as it is.
+LEFT_S_MIN: Final = 0.01
 
 
 class RetryOptions(TypedDict):
@@ -69,23 +74,45 @@ class Engine:
         )
         self._pairing = pairing
         self._secondary: MessagingFactory | None = None
-        self._turn = asyncio.Lock()
+        self._joining: asyncio.Task[None] | None = None
 
-    async def ready(self) -> None:
-        """Return once the namespaces are paired; raises what pairing raises."""
-        if self._secondary is None:
-            async with self._turn:
-                if self._secondary is None:
-                    self._secondary = await self._pair()
-
-    async def _pair(self) -> MessagingFactory:
-        options = self._pairing.options()
+    async def ready(self, timeout_s: float | None) -> float | None:
+        """Return once the namespaces are paired; what is left of a call's time, None being the
+        usual one. Raises what pairing raises."""
+        if self._secondary is not None:
+            return timeout_s
+        clock = asyncio.get_running_loop().time
+        end_s = clock() + (timeout_s or self._pairing.operation_timeout)
         try:
-            await self.factory.pair_namespace(options)
-        except BaseException:
-            await options.messaging_factory.close()
-            raise
-        return options.messaging_factory
+            async with asyncio.timeout_at(end_s):
+                await self.join()
+        except TimeoutError:
+            error = OperationTimeout(
+                "the namespaces were not paired within the time of a call",
+                hint="Enter the client with `async with` first, or give the call more time",
+            )
+            error.is_ambiguous = False
+            raise error from None
+        return max(end_s - clock(), LEFT_S_MIN)
+
+    async def join(self) -> None:
+        """Return once the namespaces are paired, however long that takes."""
+        if self._secondary is None:
+            if self._joining is None:
+                self._joining = asyncio.create_task(self._join(), name="twinbus-pairing")
+            await asyncio.shield(self._joining)
+
+    async def _join(self) -> None:
+        try:
+            options = self._pairing.options()
+            try:
+                await self.factory.pair_namespace(options)
+            except BaseException:
+                await options.messaging_factory.close()
+                raise
+            self._secondary = options.messaging_factory
+        finally:
+            self._joining = None
 
     def sender(self, path: str, **options: Any) -> tuple[Sender, PairedSender]:
         """A link to the primary's entity, made with the SDK's ``options`` for a sender, and the
@@ -94,6 +121,9 @@ class Engine:
         return link, self.factory.create_paired_sender(path, SDK_MESSAGES, link)
 
     async def close(self) -> None:
-        await self.factory.close()
+        joining = self._joining
+        await self.factory.close()  # Ends a pairing that is under way, too.
+        if joining is not None:
+            await asyncio.gather(joining, return_exceptions=True)
         if self._secondary is not None:
             await self._secondary.close()

@@ -68,15 +68,18 @@ def in_words_of_the_sdk() -> Iterator[None]:
     try:
         yield
     except TwinbusError as error:
+        if isinstance(error, ValueError):
+            raise
+        original = error.__cause__
+        if isinstance(original, ServiceBusError):
+            # Ours lets go of it: whoever follows causes would go round in a circle.
+            error.__cause__ = error.__context__ = None
+            raise original from original.__cause__
         raise translated(error) from error
 
 
-def translated(error: TwinbusError) -> BaseException:
-    """The error that an application of the SDK expects."""
-    if isinstance(error, ValueError):
-        return error
-    if isinstance(error.__cause__, ServiceBusError):
-        return error.__cause__
+def translated(error: TwinbusError) -> ServiceBusError:
+    """The nearest error that an application of the SDK expects."""
     for kind in type(error).__mro__:
         if kind in CLASSES:
             return CLASSES[kind](message=str(error))

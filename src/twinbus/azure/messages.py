@@ -16,15 +16,16 @@ from azure.servicebus import ServiceBusMessage, ServiceBusMessageBatch
 from azure.servicebus.amqp import AmqpAnnotatedMessage, AmqpMessageBodyType
 
 from twinbus.core.envelope import check_fits, check_reserved, check_reserved_names
+from twinbus.core.envelope_away import PROPERTIES_BYTES_MAX
 from twinbus.core.parcel import Parcel
 from twinbus.drivers.servicebus.sealed import encode_native, split_batch
 from twinbus.pairing.parcels import ParcelKind
 
 SdkMessage: TypeAlias = ServiceBusMessage | AmqpAnnotatedMessage
 
-# Everything of a message but its body and its application properties: ids, addresses, content
-# type and the like have 128 to 260 characters each at most, of up to four bytes; and the aliases.
-REST_BYTES_MAX: Final = 8_192
+# Everything of a message but its body, its texts and its application properties: section heads,
+# numbers and times; and the aliases.
+REST_BYTES_MAX: Final = 2_048
 # Encoding a property: its name, a constructor and a length; a value that is no text has 16 bytes
 # at most.
 PROPERTY_BYTES: Final = 32
@@ -89,20 +90,26 @@ def _check_native(parcel: Parcel, message: SdkMessage, path: str, limit_bytes: i
     properties = raw.application_properties or {}
     if properties:
         check_reserved_names(properties)
-    if _size_bytes_max(raw, properties) > limit_bytes:
+    head_bytes = _head_bytes_max(raw, properties)
+    if head_bytes > PROPERTIES_BYTES_MAX or head_bytes + _body_bytes(raw) > limit_bytes:
         check_fits(parcel.encoded, path, limit_bytes)
 
 
 SDK_MESSAGES: Final = ParcelKind(_check, _unpack)
 
 
-def _size_bytes_max(raw: AmqpAnnotatedMessage, properties: Mapping[Any, Any]) -> float:
-    """No message of this kind is larger; infinite where that would be work to tell."""
-    if raw.body_type is not AmqpMessageBodyType.DATA or raw.annotations:
+def _head_bytes_max(raw: AmqpAnnotatedMessage, properties: Mapping[Any, Any]) -> float:
+    """No message of this kind has more before its body; infinite where that would be work to
+    tell."""
+    if raw.body_type is not AmqpMessageBodyType.DATA:
+        return float("inf")
+    if raw.annotations or raw.delivery_annotations or raw.footer:
         return float("inf")
     size = REST_BYTES_MAX
-    for section in raw.body:
-        size += len(section) + 8
+    if raw.properties is not None:
+        for value in vars(raw.properties).values():
+            if isinstance(value, str | bytes):
+                size += 4 * len(value)
     for name, value in properties.items():
         size += PROPERTY_BYTES + 4 * len(name)
         if isinstance(value, str):
@@ -112,6 +119,10 @@ def _size_bytes_max(raw: AmqpAnnotatedMessage, properties: Mapping[Any, Any]) ->
         elif not isinstance(value, int | float | None):
             return float("inf")
     return size
+
+
+def _body_bytes(raw: AmqpAnnotatedMessage) -> int:
+    return sum(len(section) + 8 for section in raw.body)
 
 
 def _encoded_with_schedule(message: SdkMessage, at: datetime) -> bytes:

@@ -6,6 +6,7 @@
     proxy        a TCP proxy on every line, with weather
     processes    brokers and roles as processes: start, kill, stop for a while
     roles        what senders, receivers and movers do in their processes
+    syphon       ``twinbus syphon --local`` as one of the movers, and its receipts
     controller   runs the plan: starts, faults, drains, counts
     history      what everybody wrote down
     checker      the promise, over a history

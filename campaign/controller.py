@@ -27,6 +27,8 @@ from campaign.processes import BrokerChild, Child
 from campaign.proxy import Line
 from campaign.roles import ADDRESS_VARIABLES, JOURNAL_VARIABLE, PLAN_VARIABLE
 from campaign.schedule import Fault, schedule
+from campaign.syphon import COMMAND_MOVERS, RECEIPTS_SUFFIX, receipts_in, syphon_command
+from twinbus.cli.syphon import EXIT_LEFT
 from twinbus.core.encoding import decode_message
 from twinbus.drivers.amqp import AmqpDriver
 
@@ -66,7 +68,13 @@ class Campaign:
             await self._end("receiver")
             await self._take_stock()
         self._journal.close()
-        return check(merged(self._directory.glob("*.jsonl")), self.plan.rules)
+        written = merged(self._directory.glob("*.jsonl"))
+        receipts = [
+            event
+            for path in self._directory.glob(f"*{RECEIPTS_SUFFIX}")
+            for event in receipts_in(path, path.name.removesuffix(RECEIPTS_SUFFIX))
+        ]
+        return check([*written, *receipts], self.plan.rules)
 
     @asynccontextmanager
     async def _everything(self) -> AsyncIterator[None]:
@@ -95,18 +103,24 @@ class Campaign:
         self._lives[role] += 1
         child = self._roles[role] = Child(name, self._directory)
         host = self.plan.host_of(role)
+        addresses = {
+            broker: self._brokers[broker].connection_string(host) for broker in self._brokers
+        }
+        if role in COMMAND_MOVERS:
+            await child.spawn(*syphon_command(self.plan, addresses, self._receipts(name)))
+            return
         await child.spawn(
             [sys.executable, "-m", self._module, name],
             {
                 PLAN_VARIABLE: self.plan.to_json(),
                 JOURNAL_VARIABLE: str(self._directory / f"{name}.jsonl"),
-                **{
-                    variable: self._brokers[broker].connection_string(host)
-                    for broker, variable in ADDRESS_VARIABLES.items()
-                },
+                **{ADDRESS_VARIABLES[broker]: text for broker, text in addresses.items()},
             },
         )
         await child.first_line()
+
+    def _receipts(self, name: str) -> Path:
+        return self._directory / f"{name}{RECEIPTS_SUFFIX}"
 
     async def _kill_role(self, role: str) -> None:
         if role in self._roles:
@@ -118,7 +132,7 @@ class Campaign:
         for child, code in zip(
             children, await asyncio.gather(*(child.end() for child in children)), strict=True
         ):
-            if code != 0:
+            if code not in (0, EXIT_LEFT):  # A syphon that had to wait for somebody says so.
                 raise RuntimeError(f"{child.name} ended with {code}:\n{child.log()}")
 
     # -- faults -------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ import signal
 import sys
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from random import Random
@@ -41,11 +41,22 @@ WAITING: Final = ("active", "scheduled", "deferred")
 
 
 class Campaign:
-    """One run, in a directory of its own; ``roles`` is the module that plays them."""
+    """One run, in a directory of its own.
 
-    def __init__(self, plan: Plan, directory: Path, *, roles: str = "campaign.roles") -> None:
+    ``roles`` is the module that plays them, ``faults`` what happens instead of the schedule.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        directory: Path,
+        *,
+        roles: str = "campaign.roles",
+        faults: Sequence[Fault] | None = None,
+    ) -> None:
         self.plan = plan
         self._module = roles
+        self._faults = schedule(plan) if faults is None else faults
         self._directory = directory
         self._journal = Journal(directory / "controller.jsonl", "controller")
         self._brokers = {
@@ -149,7 +160,7 @@ class Campaign:
                 self._journal.write("fault", "ok", detail=fault.name, place=str(target))
 
         async with asyncio.TaskGroup() as group:
-            for fault in schedule(self.plan):
+            for fault in self._faults:
                 group.create_task(strike(fault))
 
     async def _strike(self, fault: Fault) -> None:

@@ -10,7 +10,7 @@ from twinbus.core.chunk import Homeward
 from twinbus.pairing.mover_chunk import ChunkRun
 
 # A busy primary is this late to answer: long enough for something to happen meanwhile.
-HASTE_S = 0.3
+HASTE_S = 1.0
 
 _try = ChunkRun._try
 

@@ -170,6 +170,9 @@ class MessageNotFound(ServiceError):
 class PairingError(TwinbusError):
     """Something about a pair of namespaces rather than one of them."""
 
+    is_ambiguous = False
+    """Whether a message may be in one of them all the same."""
+
 
 class BacklogExhausted(PairingError):
     """Every backlog queue has been withdrawn, so a diverted send has nowhere to go."""
@@ -249,8 +252,10 @@ class BatchPartlySent(PairingError):
 
     is_transient = True
 
-    def __init__(self, *, path: str, accepted: int, total: int) -> None:
+    def __init__(self, *, path: str, accepted: int, total: int, is_ambiguous: bool = False) -> None:
         self.path, self.accepted, self.total = path, accepted, total
+        self.is_ambiguous = is_ambiguous
+        """Whether some of the others may have been stored, too."""
         super().__init__(
             f"{accepted} of {total} messages for {path!r} are in the backlog, the others in no "
             "place that answered",

@@ -114,8 +114,12 @@ async def test_a_send_that_takes_too_long_ends_with_the_factory(
     )
     await eventually(lambda: bool(fake_pair.home.attempts), "the attempt")
     await fake_pair.primary.close()
-    with pytest.raises(FactoryClosed):
+    with pytest.raises(FactoryClosed) as caught:
         await sending
+    assert caught.value.is_ambiguous, "its last attempt may have arrived"
+    with pytest.raises(FactoryClosed) as caught:
+        fake_pair.primary.create_message_sender("orders")
+    assert not caught.value.is_ambiguous
 
 
 async def test_receives_that_wait_end_at_once(fake_pair: FakePair) -> None:

@@ -15,6 +15,7 @@ from twinbus.aio import (
     PairedNamespaceOptions,
     SendAvailabilityPairedNamespaceOptions,
 )
+from twinbus.core.failover import Health
 from twinbus.errors import ConfigurationError
 from twinbus.service_errors import (
     AccessRefused,
@@ -308,3 +309,16 @@ async def test_a_credential_that_was_taken_for_a_ping_has_worked(
     home.answer("*", AuthenticationFailed("no token today"))
     await sender.send(BrokeredMessage(b"two"))
     assert len(pair.backlog()) == 2
+
+
+async def test_a_hold_on_all_paths_keeps_new_ones_where_they_would_begin(
+    open_fake_pair: OpenFakePair,
+) -> None:
+    """P16, P17: in an outage that is on the backlog."""
+    home = FakeNamespace("contoso")
+    home.answer("*", gone())
+    pair = await open_fake_pair(home=home)
+    pair.primary.hold("*")
+    await pair.primary.create_message_sender("orders").send(BrokeredMessage(b"one"))
+    assert len(pair.backlog()) == 1
+    assert pair.primary.health("orders").state is Health.HELD_AWAY

@@ -7,7 +7,9 @@ Rule 2: ``PingPrimary`` is not an event but work to do; it is the only such valu
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from typing import Final, TypeAlias
+
+REASON_CHARACTERS_MAX: Final = 300
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,3 +188,8 @@ Event: TypeAlias = (
     | Closed
     | Faulted
 )
+
+
+def told(error: BaseException) -> str:
+    """An error as the reason of an event: one line, of a length that a log can bear."""
+    return f"{type(error).__name__}: {error}".splitlines()[0][:REASON_CHARACTERS_MAX]

@@ -25,7 +25,7 @@ from typing import TypeAlias
 
 from twinbus.core.classifier import BacklogVerdict, Classifier, Verdict
 from twinbus.core.deadline import Deadline, reserve_s
-from twinbus.core.events import BacklogOutOfReach, Event, PossibleDuplicate
+from twinbus.core.events import BacklogOutOfReach, Event, PossibleDuplicate, told
 from twinbus.core.failover import Failover, Health
 from twinbus.core.retry import RetryPolicy
 from twinbus.core.rotation import BacklogRotation, Choice, Seat
@@ -262,7 +262,7 @@ class Send:
         diverts."""
         if isinstance(error, ServiceError):
             error.used_up()
-        events = self._failover.send_failed(now_s, _told(error))
+        events = self._failover.send_failed(now_s, told(error))
         if not self._failover.is_diverted:
             self._fail(error)
         return events
@@ -304,7 +304,7 @@ class Send:
         match self._rules.classifier.at_backlog(error):
             case BacklogVerdict.WITHDRAW:
                 self._tried.add(choice.queue)
-                return rotation.failed(choice.queue, now_s, _told(error), is_probe=choice.is_probe)
+                return rotation.failed(choice.queue, now_s, told(error), is_probe=choice.is_probe)
             case BacklogVerdict.TRY_ANOTHER:
                 self._tried.add(choice.queue)
                 return rotation.throttled(choice.queue, now_s, is_probe=choice.is_probe)
@@ -371,8 +371,3 @@ class Send:
         )
         error.is_ambiguous = False  # Nothing was tried.
         return error
-
-
-def _told(error: BaseException) -> str:
-    """An error as one line for events."""
-    return f"{type(error).__name__}: {error}".splitlines()[0][:300]

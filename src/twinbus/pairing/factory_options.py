@@ -60,10 +60,6 @@ def check_options(options: FactoryOptions) -> None:
 
 
 def retry_policy_in(options: FactoryOptions) -> RetryPolicy:
-    """The retries of a factory; raises TypeError for a keyword that none of the options has."""
-    unknown = sorted(options.keys() - FactoryOptions.__annotations__.keys())
-    if unknown:
-        raise TypeError(f"a factory has no option {unknown[0]!r}")
     default = RetryPolicy()
     return RetryPolicy(
         retry_total=options.get("retry_total", default.retry_total),

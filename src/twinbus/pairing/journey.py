@@ -22,7 +22,7 @@ from typing import Any, NamedTuple, TypeAlias, assert_never
 from twinbus.amqp.message import Message
 from twinbus.core.deadline import Deadline
 from twinbus.core.envelope import alias, split_to_fit
-from twinbus.core.events import Event, PossibleDuplicate
+from twinbus.core.events import Event, PossibleDuplicate, told
 from twinbus.core.parcel import Parcel
 from twinbus.core.rotation import Seat
 from twinbus.core.sending import Done, Fail, Send, ToBacklog, ToPrimary, Wait
@@ -146,7 +146,7 @@ class Journey:
 
     def _answered(self, error: Exception | None) -> None:
         if error is not None:
-            self._entity.last_error = f"{type(error).__name__}: {error}"
+            self._entity.last_error = told(error)
         self._tell(self._send.answered(self._routing.now_s(), error))
 
     # -- the two ways ---------------------------------------------------------------------------
@@ -188,6 +188,7 @@ class Journey:
             path=self._links.path,
             accepted=self._diverted,
             total=self._diverted + len(self._left),
+            is_ambiguous=getattr(error, "is_ambiguous", False),
         )
         partly.__cause__ = error
         return partly

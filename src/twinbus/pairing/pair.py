@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, Final, assert_never
 
-from twinbus.core.events import Closed, Faulted
+from twinbus.core.events import Closed, Faulted, told
 from twinbus.core.lifecycle import (
     CLOSE_WINDOW_S,
     CloseFactory,
@@ -84,8 +84,7 @@ class Pair:
         told, and another one begins soon."""
         if self._is_over:
             return
-        reason = f"{type(error).__name__}: {error}"
-        self.routing.tell([Faulted("syphon", time.monotonic(), reason)])
+        self.routing.tell([Faulted("syphon", time.monotonic(), told(error))])
         asyncio.get_running_loop().call_later(SYPHON_PAUSE_S, self._start_syphon)
 
     # -- ends ---------------------------------------------------------------------------------

@@ -17,7 +17,7 @@ from typing import Final, assert_never
 from uuid import uuid4
 
 from twinbus.core.envelope import ping
-from twinbus.core.events import Event, PingPrimary
+from twinbus.core.events import Event, PingPrimary, told
 from twinbus.core.parcel import Parcel
 from twinbus.drivers.port import Driver, Sender
 from twinbus.pairing.options import PingMode
@@ -117,7 +117,7 @@ class Pinger:
         try:
             await self._ask(self._primary.sender(path))
         except Exception as error:
-            return f"{type(error).__name__}: {error}".splitlines()[0][:300]
+            return told(error)
         return None
 
     async def _ask(self, sender: Sender) -> None:

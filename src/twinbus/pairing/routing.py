@@ -111,16 +111,18 @@ class Routing:
         now_s = self.now_s()
         if self.backlog is None:
             failover.hold(now_s, "not paired")
-        elif self._standing_order is not None:
-            self.tell(self._standing_order(failover, now_s))
-        elif self.outage:
+            return
+        if self.outage:
             self.tell(failover.start_diverted(now_s, self.outage))
+        if self._standing_order is not None:
+            self.tell(self._standing_order(failover, now_s))
 
     def command(self, path: str, command: Command) -> None:
         """Carry out what somebody said about one path, or about all of them."""
         if path == ALL_PATHS:
             self._standing_order = command
-            self.outage = ""
+            if command is not Failover.hold:  # Which leaves everything where it would be.
+                self.outage = ""
             paths = list(self.entities)
         else:
             paths = [parse_entity_path(path)]

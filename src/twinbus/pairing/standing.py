@@ -69,7 +69,10 @@ class Standing:
     def why_cancelled(self, task: asyncio.Task[Any]) -> BaseException:
         """What a call that is inside raises for a CancelledError: ours has a reason."""
         if (self._sends.get(task) or self._waits.get(task)) and task.uncancel() == 0:
-            return self._error()
+            error = self._error()
+            # A send that was cut short may have arrived, and its answer was not waited for.
+            error.is_ambiguous = task in self._sends
+            return error
         return asyncio.CancelledError()
 
     async def wait(self, call: Coroutine[Any, Any, T]) -> T:

@@ -6,18 +6,27 @@
 Rule 1: a message is completed in the backlog only after the primary accepted it (Y1). The list
         to complete comes from here, and it is refused for anything else.
 Rule 2: every message gets exactly one receipt; closing one twice is refused.
+Rule 3: a message is known by its lock. Its number may be missing: one that cannot be read has none.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from twinbus.core.parcel import Delivered
 from twinbus.core.receipts import Outcome, Receipt
 from twinbus.service_errors import PairingError
 
 __all__ = ["ChunkLedger", "Homeward", "LedgerError", "Place"]
+
+
+_Key: TypeAlias = bytes | int
+
+
+def _key(delivered: Delivered) -> _Key:
+    """What tells a message of a chunk from the others; only looked at, it has no lock."""
+    return delivered.lock_token or delivered.sequence_number
 
 
 class Homeward(NamedTuple):
@@ -48,27 +57,25 @@ class ChunkLedger:
     def __init__(self, place: Place, deliveries: Sequence[Delivered], received_ms: int) -> None:
         self._place = place
         self._received_ms = received_ms
-        self._open = {each.sequence_number: each for each in deliveries}
-        self._sent: dict[int, Homeward] = {}
-        self._accepted: set[int] = set()
+        self._open = {_key(each): each for each in deliveries}
+        self._sent: dict[_Key, Homeward] = {}
+        self._accepted: set[_Key] = set()
         self.receipts: list[Receipt] = []
 
     def sent(self, items: Sequence[Homeward]) -> None:
         """They are on their way to the primary."""
-        self._sent.update({each.delivered.sequence_number: each for each in items})
+        self._sent.update({_key(each.delivered): each for each in items})
 
     def accepted(self, items: Sequence[Homeward]) -> None:
         """The primary holds them."""
-        numbers = [each.delivered.sequence_number for each in items]
-        self._check(self._sent.keys() >= set(numbers), "accepted a message that was not sent")
-        self._accepted.update(numbers)
+        keys = [_key(each.delivered) for each in items]
+        self._check(self._sent.keys() >= set(keys), "accepted a message that was not sent")
+        self._accepted.update(keys)
 
     def completable(self, items: Sequence[Homeward]) -> list[Delivered]:
         """What may be completed in the backlog now: all of ``items``, or LedgerError."""
-        numbers = [each.delivered.sequence_number for each in items]
-        self._check(
-            self._accepted.issuperset(numbers), "completed a message before it was accepted"
-        )
+        keys = [_key(each.delivered) for each in items]
+        self._check(self._accepted.issuperset(keys), "completed a message before it was accepted")
         return [each.delivered for each in items]
 
     def close(
@@ -80,7 +87,7 @@ class ChunkLedger:
         add = self.receipts.append
         for delivered, destination, message_id, encoded in items:
             number = delivered.sequence_number
-            if is_open.pop(number, None) is None:
+            if is_open.pop(_key(delivered), None) is None:
                 raise LedgerError(f"message {number} of {queue!r} has its receipt already")
             add(
                 Receipt(
@@ -101,12 +108,12 @@ class ChunkLedger:
 
     def give_up(self, now_ms: int, reason: str) -> None:
         """Receipts for all that is open, of a chunk that was cut short."""
-        for number in list(self._open):
-            item = self._sent.get(number) or Homeward(self._open[number], "", None, b"")
-            if number in self._accepted:
+        for key in list(self._open):
+            item = self._sent.get(key) or Homeward(self._open[key], "", None, b"")
+            if key in self._accepted:
                 outcome = Outcome.LOCK_LOST
             else:
-                outcome = Outcome.UNSURE if number in self._sent else Outcome.LEFT
+                outcome = Outcome.UNSURE if key in self._sent else Outcome.LEFT
             self.close([item], outcome, now_ms, reason)
 
     @property

@@ -250,7 +250,11 @@ class QueueMover:
             BY_NUMBER_COUNT, from_sequence=first, timeout_s=timeout_s
         ):
             yield page
-            first = page[-1].sequence_number + 1
+            # A message that cannot be read has no number: it must not send us back.
+            last = max(each.sequence_number for each in page)
+            if last < first:
+                return
+            first = last + 1
 
     def _planned(self, deliveries: Sequence[Delivered]) -> ChunkPlan:
         now_ms = self._shared.clock.now().wall_ms

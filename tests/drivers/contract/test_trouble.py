@@ -152,3 +152,20 @@ async def test_closing_ends_every_call_that_waits(driver: Driver, servicebus: Bu
     async with asyncio.timeout(10):
         result = await asyncio.gather(waiting, return_exceptions=True)
     assert isinstance(result[0], ServiceError) or result == [[]]
+
+
+async def test_what_was_closed_here_says_nothing_about_the_message(
+    driver: Driver, servicebus: Bus
+) -> None:
+    """Y4: a mover whose own driver closes must not take its messages for poison."""
+    queue = servicebus.queue("orders")
+    sender, receiver = driver.sender("orders"), driver.receiver("orders")
+    await sender.send([parcel(b"x")], timeout_s=SOON_S)
+    await sender.close()
+    await receiver.close()
+    with pytest.raises(CommunicationError) as caught:
+        await sender.send([parcel(b"y")], timeout_s=SOON_S)
+    assert not caught.value.is_transient and not caught.value.is_ambiguous
+    with pytest.raises(CommunicationError):
+        await receiver.receive(1, wait_s=0.1)
+    assert queue.active_message_count == 1

@@ -15,8 +15,10 @@ from twinbus.amqp.sections import Message, Properties
 from twinbus.core.parcel import Delivered, Parcel
 from twinbus.drivers.port import NEXT_SESSION, ReceiveMode
 from twinbus.drivers.servicebus import ServiceBusDriver
-from twinbus.drivers.servicebus.line import _whole_transfer
+from twinbus.drivers.servicebus.line import Line, _whole_transfer
 from twinbus.service_errors import (
+    CommunicationError,
+    LinkDetached,
     MessageNotFound,
     MessageRefused,
     OperationTimeout,
@@ -300,8 +302,46 @@ async def test_closing_gives_back_what_nobody_was_given(
     others = await all_of(driver.receiver(queue), 2)
     assert {each.delivery_count for each in others} == {0}
     assert held.sequence_number not in {each.sequence_number for each in others}
-    with pytest.raises(MessageRefused):
+    with pytest.raises(CommunicationError):
         await first.receive(1, wait_s=0.1)
+
+
+async def test_a_link_that_is_lost_does_not_make_the_wait_longer(
+    driver: ServiceBusDriver, queue: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    receiver = driver.receiver(queue)
+    await receiver.receive(1, wait_s=0.05)
+    waits: list[float] = []
+
+    async def received_once(_count_max: int, wait_s: float) -> list[Delivered]:
+        waits.append(wait_s)
+        if len(waits) == 1:
+            await asyncio.sleep(0.3)
+            raise LinkDetached("taken away")
+        return []
+
+    monkeypatch.setattr(receiver, "_received_once", received_once)
+    assert await receiver.receive(1, wait_s=900) == []
+    assert waits[0] == 900 and waits[1] < 899.8
+
+
+async def test_a_cancelled_goodbye_lets_go_all_the_same() -> None:
+    class Sdk:
+        _running = True
+        _handler: Any = SimpleNamespace(
+            _keep_alive_thread=None, _shutdown=False, _connection=SimpleNamespace()
+        )
+
+        async def _close_handler(self) -> None:
+            await asyncio.sleep(60)
+
+    line = Line(Sdk())
+    closing = asyncio.create_task(line.close())
+    await asyncio.sleep(0.01)
+    closing.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await closing
+    assert line.is_dropped
 
 
 async def test_a_subscription_is_received_from(driver: ServiceBusDriver, servicebus: Bus) -> None:

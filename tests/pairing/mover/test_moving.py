@@ -6,15 +6,17 @@ import asyncio
 import pickle
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 
 import pytest
 
-from tests.pairing.mover.fake_namespace import FakeNamespace, FakeQueue
+from tests.pairing.mover.fake_namespace import FakeNamespace, FakeQueue, FakeReceiver
 from tests.pairing.mover.messages import backlog, id_of, plain
 from twinbus.core.chunk import HomeRules
 from twinbus.core.chunk_board import Backoff
 from twinbus.core.chunk_ledger import LedgerError
+from twinbus.core.parcel import Delivered
 from twinbus.core.receipts import Outcome, Receipt
 from twinbus.drivers.port import Driver
 from twinbus.pairing.mover import Mover, MoverOptions, move_chunk
@@ -396,3 +398,44 @@ async def test_what_was_set_aside_does_not_wait_for_silent_destinations(
     with pytest.raises(asyncio.CancelledError):
         await task
     assert mover.queues[0].aside.count("silent0") == 1
+
+
+async def test_messages_that_cannot_be_read_are_buried_and_end_nothing(
+    secondary: FakeNamespace, primary: FakeNamespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Y4: without a number they are told apart by their locks, and the others go home."""
+    secondary.put(QUEUE, plain("a"), backlog("b"), plain("c"))
+    locked = FakeReceiver._locked
+
+    def unread(receiver: FakeReceiver, number: int) -> Delivered:
+        delivered = locked(receiver, number)
+        if number == 2:
+            return delivered
+        return replace(delivered, encoded=b"\x00\xff", sequence_number=0)
+
+    def held(
+        receiver: FakeReceiver, messages: Sequence[Delivered]
+    ) -> tuple[list[int], list[Delivered]]:
+        tokens = {each.lock_token for each in messages}
+        stored = receiver._queue.messages.items()
+        return [number for number, each in stored if each.holder in tokens], []
+
+    monkeypatch.setattr(FakeReceiver, "_locked", unread)
+    monkeypatch.setattr(FakeReceiver, "_held", held)
+    receipts = await moved_once(secondary, primary)
+    assert outcomes(receipts) == {"moved": 1, "dead-lettered": 2}
+
+
+async def test_a_look_through_a_queue_ends_although_a_message_has_no_number(
+    secondary: FakeNamespace, primary: FakeNamespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    secondary.put(QUEUE, backlog("a"), backlog("b"))
+    shown = FakeReceiver._shown
+
+    def unread(receiver: FakeReceiver, number: int) -> Delivered:
+        return replace(shown(receiver, number), sequence_number=0)
+
+    monkeypatch.setattr(FakeReceiver, "_shown", unread)
+    mover = Mover(secondary, primary, [QUEUE], options())
+    async with asyncio.timeout(10):
+        assert await mover.queues[0].discover() == 0

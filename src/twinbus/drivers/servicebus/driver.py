@@ -140,8 +140,10 @@ class ServiceBusDriver:
 
     async def close(self) -> None:
         self._is_closed = True
-        await asyncio.gather(*(each.close() for each in list(self._opened)))
-        await self._client.close()
+        try:
+            await asyncio.gather(*(each.close() for each in list(self._opened)))
+        finally:
+            await self._client.close()
 
 
 class _Tokens:

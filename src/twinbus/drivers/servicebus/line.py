@@ -126,10 +126,12 @@ class Line:
     async def close(self) -> None:
         """Say goodbye if somebody listens, and let go."""
         handler = self.sdk._handler
-        if handler is not None:
-            _stop_keep_alive(handler)
-            await self._say_goodbye()
-        self.drop()
+        try:
+            if handler is not None:
+                _stop_keep_alive(handler)
+                await self._say_goodbye()
+        finally:
+            self.drop()
         # One turn for the keep-alive and the socket to end.
         await asyncio.sleep(0)
 

@@ -76,11 +76,11 @@ class SdkReceiver:
         except TimeoutError:
             return []
         try:
-            return await self._received(count_max, wait_s)
+            return await self._received(count_max, wait_s, until_s)
         finally:
             self._receiving.release()
 
-    async def _received(self, count_max: int, wait_s: float) -> list[Delivered]:
+    async def _received(self, count_max: int, wait_s: float, until_s: float) -> list[Delivered]:
         was_open = self._line is not None
         try:
             return await self._received_once(count_max, wait_s)
@@ -88,7 +88,8 @@ class SdkReceiver:
             # Nothing was handed out by this call, so a link that was lost is only a link.
             if not was_open or self._is_closed:
                 raise
-        return await self._received_once(count_max, wait_s)
+        left_s = until_s - asyncio.get_running_loop().time()
+        return await self._received_once(count_max, max(0.0, left_s))
 
     async def _received_once(self, count_max: int, wait_s: float) -> list[Delivered]:
         doing = "receiving from"

@@ -87,9 +87,13 @@ _HINTS: Final[Mapping[type[ServiceError], str]] = {
 }
 
 
-def closed(what: str, path: str = "") -> MessageRefused:
-    """For whoever uses something that was closed here: no outage, and nothing to wait for."""
-    return MessageRefused(f"{what} is closed", path=path, hint="Make a new one")
+def closed(what: str, path: str = "") -> ServiceError:
+    """For whoever uses something that was closed here: nothing to wait for, and no word about
+    the message, which somebody else may still send."""
+    error = CommunicationError(
+        f"{what} is closed", path=path, hint="Make a new one", was_sent=False
+    )
+    return error.used_up()
 
 
 def condition_of(error: object) -> str:

@@ -40,6 +40,7 @@ def paired_options(secondary: MessagingFactory, *arguments: Any, **options: Any)
         ("amqps://contoso.example", "sb://contoso.example"),
         ("amqp://localhost", "amqp://localhost:5672"),
         ("sb://[::1]:5671", "sb://[0:0:0:0:0:0:0:1]"),
+        ("amqp://localhost:5673", "amqp://127.0.0.1:5673"),
     ],
 )
 async def test_case_13_a_namespace_is_never_its_own_secondary(

@@ -87,6 +87,16 @@ def has_no_name(address: NamespaceAddress) -> bool:
     return True
 
 
+def is_same_place(one: NamespaceAddress, other: NamespaceAddress) -> bool:
+    """Whether two addresses are one (P3); every name of this machine's loopback is the same."""
+
+    def place(address: NamespaceAddress) -> tuple[str, int]:
+        is_here = ConnectionString(host=address.host).is_loopback
+        return ("localhost" if is_here else address.host.lower(), address.port)
+
+    return place(one) == place(other)
+
+
 def backlog_paths(primary_name: str, count: int) -> tuple[str, ...]:
     """The paths of a primary's backlog queues, in order."""
     return tuple(str(BacklogPath(primary_name, index)) for index in range(count))

@@ -19,7 +19,7 @@ from twinbus.core.chunk import HomeRules
 from twinbus.drivers.management import QueueProperties
 from twinbus.drivers.port import Driver, LinkFacts
 from twinbus.errors import ConfigurationError
-from twinbus.pairing.backlog_queues import has_no_name, primary_name_of
+from twinbus.pairing.backlog_queues import has_no_name, is_same_place, primary_name_of
 from twinbus.pairing.journal import Journal
 from twinbus.pairing.mover_local import LocalSyphon
 from twinbus.pairing.mover_options import MoverOptions
@@ -83,7 +83,7 @@ def check_pairing(
         raise AlreadyPaired(f"{primary.address} is paired already", hint="A factory pairs once")
     if primary.is_secondary:
         raise AlreadyPaired(f"{primary.address} is the secondary of another factory")
-    if secondary is primary or secondary.address == primary.address:
+    if secondary is primary or is_same_place(secondary.address, primary.address):
         raise ConfigurationError(
             f"{primary.address} cannot be its own secondary", hint="Name another namespace"
         )

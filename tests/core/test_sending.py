@@ -499,3 +499,23 @@ def test_a_late_success_at_the_primary_is_a_success_and_restores_nothing() -> No
     assert send.answered(130) == []
     assert step(send, 130) == Done("orders")
     assert pair.failover.is_diverted
+
+
+def test_a_queue_that_this_send_had_withdrawn_takes_no_share_from_the_others() -> None:
+    """P9, P10: with two left that nobody has tried, neither gets all of the time."""
+    queues = tuple(f"east/x-servicebus-transfer/{index}" for index in range(4))
+    pair = Pair(queues=queues)
+    pair.divert()
+    send = pair.send(timeout_s=9)
+    first = step(send)
+    assert isinstance(first, ToBacklog) and first.timeout_s == 3
+    send.answered(103, OperationTimeout("silent"))
+    # And somebody else has found another one silent.
+    other = next(queue for queue in queues if queue != first.queue)
+    pair.rotation.failed(other, 103, "silent", is_probe=False)
+    second = step(send, 103)
+    assert isinstance(second, ToBacklog) and second.timeout_s == 3
+    send.answered(106, OperationTimeout("silent"))
+    last = step(send, 106)
+    assert isinstance(last, ToBacklog)
+    assert len({first.queue, other, second.queue, last.queue}) == 4

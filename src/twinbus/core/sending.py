@@ -328,11 +328,12 @@ class Send:
     def _backlog_timeout_s(self, choice: Choice, now_s: float) -> float:
         rotation = self._rules.rotation
         remaining_s = self._deadline.remaining_s(now_s)
-        in_use = len(rotation.queues) - len(rotation.withdrawn)
+        withdrawn = set(rotation.withdrawn)
+        in_use = [queue for queue in rotation.queues if queue not in withdrawn]
         if choice.is_probe and in_use:
             return min(remaining_s / 2, BACKLOG_PROBE_S_MAX)
         # With none in use every queue is asked in turn, and any of them may be the one.
-        untried = (in_use or len(rotation.queues)) - len(self._tried)
+        untried = sum(queue not in self._tried for queue in in_use or rotation.queues)
         tries = max(1, min(untried, BACKLOG_TRIES_PLANNED))
         return min(max(remaining_s / tries, BACKLOG_TRY_S_MIN), remaining_s)
 

@@ -13,7 +13,9 @@ class Pulse:
 
     def ring(self) -> None:
         """Something has changed: look again."""
-        for waiter in self._waiters:
+        # Each is woken once: many rings in a row, with many who wait, would be work for nothing.
+        waiters, self._waiters = self._waiters, set()
+        for waiter in waiters:
             _wake(waiter)
 
     async def wait(self, timeout_s: float | None) -> None:

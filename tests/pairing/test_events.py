@@ -222,3 +222,16 @@ async def test_a_secret_is_in_no_text(tmp_path: Path) -> None:
     assert key not in told
     await factory.close()
     await eventually(lambda: not factory.is_open)
+
+
+async def test_a_listener_that_nobody_would_await_is_refused(open_fake_pair: OpenFakePair) -> None:
+    """P16: it would never hear anything."""
+
+    async def listener(occurrence: Occurrence) -> None:
+        raise AssertionError
+
+    pair = await open_fake_pair(is_paired=False)
+    with pytest.raises(ConfigurationError, match="awaits"):
+        pair.primary.on_event(listener)
+    with pytest.raises(ConfigurationError, match="awaits"):
+        await open_fake_pair(on_event=listener)

@@ -18,7 +18,7 @@ from typing import Final, TypeAlias
 
 from twinbus.core.events import Event
 from twinbus.pairing.journal import Journal
-from twinbus.pairing.occurrence import Occurrence, level_of, utc_at
+from twinbus.pairing.occurrence import Occurrence, check_listener, level_of, utc_at
 
 __all__ = ["EventHub", "EventStream", "Listener"]
 
@@ -91,6 +91,7 @@ class EventHub:
 
     def listen(self, listener: Listener) -> Callable[[], None]:
         """Call ``listener`` with every event; returns how to stop that."""
+        check_listener(listener)
         self._listeners.append(listener)
         return lambda: self._listeners.remove(listener) if listener in self._listeners else None
 

@@ -9,6 +9,7 @@ Rule 1: the core's clock means nothing outside this process: every moment leaves
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import logging
 import re
 import time
@@ -30,8 +31,9 @@ from twinbus.core.events import (
     QueueWithdrawn,
     Suspected,
 )
+from twinbus.errors import ConfigurationError
 
-__all__ = ["Occurrence", "level_of", "utc_at"]
+__all__ = ["Occurrence", "check_listener", "level_of", "utc_at"]
 
 _WARNINGS: Final = (
     Suspected,
@@ -106,6 +108,15 @@ _NAMES: Final = _Names()
 def utc_at(monotonic_s: float) -> datetime:
     """The calendar's name for a moment of the monotonic clock."""
     return datetime.fromtimestamp(time.time() + (monotonic_s - time.monotonic()), UTC)
+
+
+def check_listener(listener: object) -> None:
+    """Refuse a listener that nobody would await: it would never hear anything."""
+    if inspect.iscoroutinefunction(listener):
+        raise ConfigurationError(
+            "a listener for events is called, and nobody awaits it",
+            hint="Give a plain function, or read factory.events() in a task",
+        )
 
 
 def level_of(event: Event) -> int:

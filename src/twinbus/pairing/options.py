@@ -24,6 +24,7 @@ from twinbus.core.rotation import RotationPolicy
 from twinbus.core.watermarks import Thresholds
 from twinbus.entity_path import parse_entity_path
 from twinbus.errors import ConfigurationError
+from twinbus.pairing.occurrence import check_listener
 
 if TYPE_CHECKING:
     from twinbus.pairing.factory import MessagingFactory
@@ -114,6 +115,7 @@ class SendAvailabilityPairedNamespaceOptions(PairedNamespaceOptions):
             raise ConfigurationError(
                 f"ping_mode is {self.ping_mode!r:.40}", hint="Use 'message' or 'attach'"
             )
+        check_listener(self.on_event)
         if self.namespace_name is not None:
             self._set("namespace_name", _first_segment(self.namespace_name))
 

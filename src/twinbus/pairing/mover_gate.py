@@ -19,7 +19,7 @@ __all__ = ["PrimaryGate"]
 
 LOOK_INTERVAL_S: Final = 0.1
 """How often a waiting lane looks at the gate, in memory."""
-# Destinations that are asked at once, those that closed last: the line broke under one of them.
+# Destinations of each kind that are asked at once.
 KNOCKS_MAX: Final = 8
 
 
@@ -49,7 +49,9 @@ class PrimaryGate:
 
     async def _knock(self) -> Sign:
         """Whether anybody answers: some are asked, because one alone may be a silent entity."""
-        paths = [each for each in self._board.closed() if each != PRIMARY][-KNOCKS_MAX:]
+        closed = [each for each in self._board.closed() if each != PRIMARY]
+        # Those that closed last may all be silent ones: what took messages last is asked as well.
+        paths = {*closed[-KNOCKS_MAX:], *self._senders.latest(KNOCKS_MAX)}
         if not paths:
             return Sign.ACCEPTED
         knocks = [asyncio.create_task(self._answers(path)) for path in paths]

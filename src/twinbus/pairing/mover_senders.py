@@ -7,6 +7,7 @@ Rule 1: destinations are data from messages, so there is an upper bound; the sen
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -53,6 +54,10 @@ class SenderPool:
                 self._limits_bytes.pop(path, None)
                 await sender.close()
 
+    def latest(self, count: int) -> list[str]:
+        """The destinations that were used last."""
+        return list(self._senders)[-count:]
+
     async def limit_bytes(self, path: str, *, timeout_s: float) -> int:
         """How large a batch to ``path`` may be; asks the destination once."""
         known = self._limits_bytes.get(path)
@@ -64,5 +69,4 @@ class SenderPool:
 
     async def close(self) -> None:
         senders, self._senders = list(self._senders.values()), {}
-        for sender in senders:
-            await sender.close()
+        await asyncio.gather(*(sender.close() for sender in senders))

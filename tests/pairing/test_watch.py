@@ -8,6 +8,7 @@ from tests.pairing.conftest import FakePair, OpenPair, eventually
 from tests.pairing.fake_namespace import FakeNamespace
 from twinbus.aio import BrokeredMessage
 from twinbus.core.retry import RetryPolicy
+from twinbus.core.sending import CredentialMemory
 from twinbus.core.watermarks import Thresholds
 from twinbus.drivers.management import MessageCounts, QueueProperties
 from twinbus.pairing.hub import EventHub
@@ -47,7 +48,7 @@ class Watched:
         hub = EventHub("contoso")
         self.told: list[Occurrence] = []
         hub.listen(self.told.append)
-        self.routing = Routing.unpaired(hub, RetryPolicy())
+        self.routing = Routing.unpaired(hub, RetryPolicy(), CredentialMemory())
         reader = BacklogReader(self.namespace, self.manager, [QUEUE])  # type: ignore[arg-type]
         self.watch = BacklogWatch(self.routing, reader, thresholds or Thresholds(), 0.005)
 

@@ -86,7 +86,7 @@ class Fail:
 Step: TypeAlias = ToPrimary | ToBacklog | Wait | Done | Fail
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, weakref_slot=True)
 class CredentialMemory:
     """Whether the primary's credential has worked in this process (P7)."""
 

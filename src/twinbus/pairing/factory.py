@@ -51,6 +51,7 @@ from twinbus.pairing.office import SendOffice
 from twinbus.pairing.options import PairedNamespaceOptions
 from twinbus.pairing.pair import Pair
 from twinbus.pairing.parcels import BROKERED, ENCODED, ParcelKind
+from twinbus.pairing.proven import memory_of
 from twinbus.pairing.receiving import MessageReceiver, receiver_path
 from twinbus.pairing.routing import Command, Routing
 from twinbus.pairing.sending import PairedSender, checked_timeout_s
@@ -77,7 +78,7 @@ class MessagingFactory:
     """
 
     _entity_path: str | None = None
-    _asked: ManagementClient | None = None
+    _asked: ManagementClient | None
     """Who tells the namespace's name."""
     _lean: Callable[[], Driver] | None = None
     """Makes a driver of the lean client for the same namespace."""
@@ -92,9 +93,9 @@ class MessagingFactory:
         credential: Credential | IdentityCredential,
         **options: Unpack[FactoryOptions],
     ) -> None:
-        self._bind(driver_for_identity(fully_qualified_namespace, credential, options), options)
+        driver = driver_for_identity(fully_qualified_namespace, credential, options)
         parsed = namespace_at(fully_qualified_namespace)
-        self._asked = _management(parsed, credential_of(credential), options)
+        self._bind(driver, options, _management(parsed, credential_of(credential), options))
         lean: FactoryOptions = {**options, "driver": "amqp"}
         self._lean = lambda: driver_for_identity(fully_qualified_namespace, credential, lean)
 
@@ -105,8 +106,8 @@ class MessagingFactory:
         """A factory with the key or the signature of a connection string."""
         parsed = parse_connection_string(connection_string)
         made = cls.__new__(cls)
-        made._bind(driver_for(parsed, options), options)
-        made._asked = _management(parsed, credential_in(parsed), options)
+        management = _management(parsed, credential_in(parsed), options)
+        made._bind(driver_for(parsed, options), options, management)
         lean: FactoryOptions = {**options, "driver": "amqp"}
         made._lean = lambda: driver_for(parsed, lean)
         made._entity_path = parsed.entity_path
@@ -149,19 +150,22 @@ class MessagingFactory:
         is closed with the factory. ``management`` can be asked for the namespace's name, and
         ``lean`` makes a driver of the lean client for it."""
         made = cls.__new__(cls)
-        made._bind(port, options)
-        made._asked, made._lean = management, lean
+        made._bind(port, options, management)
+        made._lean = lean
         return made
 
-    def _bind(self, driver: Driver, options: FactoryOptions) -> None:
+    def _bind(
+        self, driver: Driver, options: FactoryOptions, management: ManagementClient | None
+    ) -> None:
         check_options(options)
-        self._driver = driver
+        self._driver, self._asked = driver, management
+        memory = memory_of(driver.address, None if management is None else management.credential)
         self._hub = EventHub(str(driver.address))
         self._standing = Standing(str(driver.address))
         self._office = SendOffice(
             driver,
             self._standing,
-            Routing.unpaired(self._hub, retry_policy_in(options)),
+            Routing.unpaired(self._hub, retry_policy_in(options), memory),
             checked_timeout_s(options.get("operation_timeout", SEND_TIMEOUT_S)),
         )
         self._receivers: set[MessageReceiver] = set()

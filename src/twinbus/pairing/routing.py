@@ -77,8 +77,8 @@ class Routing:
     """What was said of all paths, for those that are used later."""
 
     @classmethod
-    def unpaired(cls, hub: EventHub, retry: RetryPolicy) -> Routing:
-        rules = SendRules(rotation=BacklogRotation(()), credential=CredentialMemory(), retry=retry)
+    def unpaired(cls, hub: EventHub, retry: RetryPolicy, credential: CredentialMemory) -> Routing:
+        rules = SendRules(rotation=BacklogRotation(()), credential=credential, retry=retry)
         return cls(hub=hub, rules=rules)
 
     def paired(

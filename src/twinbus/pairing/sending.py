@@ -172,7 +172,7 @@ class PairedSender:
         if entity.failover.is_diverted:
             raise CancelImpossible.while_diverted(self.path)
         # A cancel has no way round: it is retried as an unpaired call and diverts nothing.
-        alone = Routing.unpaired(routing.hub, routing.rules.retry)
+        alone = Routing.unpaired(routing.hub, routing.rules.retry, routing.rules.credential)
         deadline = Deadline(start_s, start_s + timeout_s)
         await self._journey((), hand, deadline, alone, alone.entity(self.path)).run()
 

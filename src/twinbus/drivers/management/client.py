@@ -77,7 +77,7 @@ class ManagementClient:
         timeout_s: float = DEFAULT_TIMEOUT_S,
     ) -> None:
         self.endpoint = endpoint
-        self._credential = credential
+        self.credential = credential
         self._tls = endpoint.tls_context(ca_file)
         self._timeout_s = timeout_s
 
@@ -263,7 +263,7 @@ class ManagementClient:
     async def _authorization(self) -> str:
         try:
             async with asyncio.timeout(self._timeout_s):
-                return (await self._credential.token_for(self.endpoint.url)).http_header
+                return (await self.credential.token_for(self.endpoint.url)).http_header
         except TimeoutError as error:
             raise OperationTimeout(
                 f"the credential for {self.endpoint.url} gave no token within "

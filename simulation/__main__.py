@@ -7,7 +7,9 @@ import os
 import sys
 import time
 from collections.abc import Iterator
-from multiprocessing import Pool
+from contextlib import contextmanager
+from multiprocessing import get_context
+from multiprocessing.pool import Pool
 
 from simulation.run import Outcome, Simulation, run_seeds
 from simulation.teeth import PLANTED, bite
@@ -37,12 +39,24 @@ def _batches(first: int, count: int) -> Iterator[tuple[int, int]]:
         yield first + start, min(BATCH, count - start)
 
 
+@contextmanager
+def _pool(workers: int) -> Iterator[Pool | None]:
+    """Processes of their own, or none for one worker. They are spawned: a fork of a process with
+    threads may never end."""
+    if workers == 1:
+        yield None
+        return
+    with get_context("spawn").Pool(workers) as pool:
+        yield pool
+
+
 def run_many(first: int, count: int, workers: int) -> Outcome:
     """Run them on all cores, and say now and then how far that is."""
     outcome, began_s = Outcome(), time.monotonic()
     told = 0
-    with Pool(workers) as pool:
-        for part in pool.imap_unordered(_batch, _batches(first, count)):
+    with _pool(workers) as pool:
+        parts = map if pool is None else pool.imap_unordered
+        for part in parts(_batch, _batches(first, count)):
             outcome.add(part)
             for broken in part.broken:
                 print(broken, flush=True)

@@ -78,10 +78,15 @@ def test_an_interrupted_caller_leaves_nothing_running(portal: Portal) -> None:
 
     portal.call(doubled(1))
     timer = threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT))
-    timer.start()
-    with pytest.raises(KeyboardInterrupt):
-        portal.call(endless())
-    timer.join()
+    # Whoever starts the tests in the background has this signal ignored.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        timer.start()
+        with pytest.raises(KeyboardInterrupt):
+            portal.call(endless())
+        timer.join()
+    finally:
+        signal.signal(signal.SIGINT, before)
     assert cleaned == ["cleaned"]
 
 

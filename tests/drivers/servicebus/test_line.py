@@ -8,11 +8,13 @@ from __future__ import annotations
 from importlib.metadata import version
 from typing import Any
 
+import pytest
 from azure.servicebus import ServiceBusMessage
 from azure.servicebus._pyamqp.constants import ConnectionState, LinkState
+from azure.servicebus._pyamqp.error import AMQPConnectionError, ErrorCondition
 
 from twinbus.core.parcel import Parcel
-from twinbus.drivers.servicebus import ServiceBusDriver
+from twinbus.drivers.servicebus import ServiceBusDriver, line
 
 TIMEOUT_S = 20.0
 
@@ -22,7 +24,7 @@ LINK = (
     "remote_max_message_size"
 )
 INSIDE = {
-    "sender": "_handler _running _close_handler _max_message_size_on_link "
+    "sender": "_handler _running _close_handler _max_message_size_on_link _max_batch_size_on_link "
     "_mgmt_request_response_with_retry __aenter__",
     "sender._handler": HANDLER,
     "sender._handler._link": LINK,
@@ -76,3 +78,22 @@ async def test_nothing_is_left_behind_by_a_line_that_was_dropped(
     assert writer.transport.is_closing() and line.is_dropped and not line.is_open
     assert keep_alive.cancelling()
     await sender.attach(timeout_s=TIMEOUT_S)
+
+
+async def test_a_line_whose_end_is_read_before_a_send_is_replaced(
+    driver: ServiceBusDriver, queue: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """P0: nothing had left on it, so the caller hears nothing of it."""
+    sender = driver.sender(queue)
+    await sender.send([Parcel(native=ServiceBusMessage("one"))], timeout_s=TIMEOUT_S)
+    first = sender._line
+    assert first is not None
+
+    async def end(**_options: object) -> None:
+        raise AMQPConnectionError(ErrorCondition.SocketError, description="it has gone")
+
+    connection = first.sdk._handler._connection
+    monkeypatch.setattr(connection, "listen", end)
+    monkeypatch.setattr(line, "_has_input", lambda asked: asked is connection)
+    await sender.send([Parcel(native=ServiceBusMessage("two"))], timeout_s=TIMEOUT_S)
+    assert sender._line is not first

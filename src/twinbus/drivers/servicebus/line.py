@@ -83,8 +83,11 @@ class Line:
         if not self.sdk._running or handler is None:
             return not self.is_dropped
         connection = handler._connection
-        while _has_input(connection) and connection._error is None:
-            await self._unbroken(connection.listen(wait=FRAME_S))
+        try:
+            while _has_input(connection) and connection._error is None:
+                await self._unbroken(connection.listen(wait=FRAME_S))
+        except Exception:
+            return False  # What came was the end of the line; nothing had left on it.
         return not _is_gone(handler)
 
     async def _unbroken(self, reading: Coroutine[Any, Any, None]) -> None:

@@ -38,16 +38,18 @@ KILLS: Final = 5
 def two_nodes() -> Iterator[tuple[TwinbusNode, TwinbusNode]]:
     """A primary and a secondary, each a process of its own, with the queue made."""
     with tempfile.TemporaryDirectory(prefix="bench-pair-") as directory:
-        home = TwinbusNode(Path(directory) / "home", "home")
-        away = TwinbusNode(Path(directory) / "away", "away")
+        nodes: list[TwinbusNode] = []
         try:
-            home.start()
-            away.start()
+            for name in ("home", "away"):
+                # Made one after the other: each takes a port that is free at that moment.
+                nodes.append(TwinbusNode(Path(directory) / name, name))
+                nodes[-1].start()
+            home, away = nodes
             home.create_queue(QUEUE)
             yield home, away
         finally:
-            home.stop()
-            away.stop()
+            for node in nodes:
+                node.stop()
 
 
 def aio_send(bench: Bench, name: str) -> list[Figure]:

@@ -115,10 +115,10 @@ async def test_an_unpaired_factory_retries_and_raises() -> None:
 async def test_the_send_that_finds_the_outage_is_rerouted(fake_pair: FakePair) -> None:
     """P10: at interval 0 its caller sees a success, and the message waits in the backlog."""
     fake_pair.home.answer("orders", gone())
-    where = await fake_pair.primary.create_paired_sender("orders").send_parcels(
+    outcome = await fake_pair.primary.create_paired_sender("orders").send_parcels(
         [Parcel(Message(body=b"one").encode())]
     )
-    assert where in fake_pair.queues
+    assert outcome.where in fake_pair.queues
     [encoded] = fake_pair.backlog()
     assert property_of(encoded, "x-ms-path") == "orders"
     assert fake_pair.names[:2] == ["suspected", "diverted"]

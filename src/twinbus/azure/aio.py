@@ -28,9 +28,10 @@ from azure.servicebus.aio import ServiceBusClient
 
 from twinbus.azure.credentials import token_source
 from twinbus.azure.engine import Engine
-from twinbus.azure.failures import in_words_of_the_sdk
+from twinbus.azure.failures import in_words_of_the_sdk, raise_in_words_of_the_sdk
 from twinbus.azure.messages import parcels_of, scheduled_parcels
 from twinbus.azure.pairing_settings import Pairing
+from twinbus.errors import TwinbusError
 from twinbus.pairing.factory import MessagingFactory
 
 if TYPE_CHECKING:
@@ -171,12 +172,17 @@ class PairedServiceBusSender:
         **kwargs: Any,
     ) -> None:
         """Send, and return once the primary or a backlog queue holds all of it."""
-        self._check(timeout, kwargs)
-        with in_words_of_the_sdk():
-            timeout = await self._engine.ready(timeout)
+        # Written out, because every layer more is paid by every send (P0).
+        if kwargs or self._is_closed or (timeout is not None and timeout <= 0):
+            self._check(timeout, kwargs)
+        try:
+            if not self._engine.is_ready:
+                timeout = await self._engine.ready(timeout)
             parcels = parcels_of(message)
             if parcels:
                 await self._sender.send_parcels(parcels, timeout_s=timeout)
+        except TwinbusError as error:
+            raise_in_words_of_the_sdk(error)
 
     async def schedule_messages(
         self,

@@ -76,6 +76,11 @@ class Engine:
         self._secondary: MessagingFactory | None = None
         self._joining: asyncio.Task[None] | None = None
 
+    @property
+    def is_ready(self) -> bool:
+        """Whether the namespaces are paired."""
+        return self._secondary is not None
+
     async def ready(self, timeout_s: float | None) -> float | None:
         """Return once the namespaces are paired; what is left of a call's time, None being the
         usual one. Raises what pairing raises."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Final
+from typing import Final, NoReturn
 
 from azure.servicebus.exceptions import (
     MessageNotFoundError,
@@ -68,14 +68,19 @@ def in_words_of_the_sdk() -> Iterator[None]:
     try:
         yield
     except TwinbusError as error:
-        if isinstance(error, ValueError):
-            raise
-        original = error.__cause__
-        if isinstance(original, ServiceBusError):
-            # Ours lets go of it: whoever follows causes would go round in a circle.
-            error.__cause__ = error.__context__ = None
-            raise original from original.__cause__
-        raise translated(error) from error
+        raise_in_words_of_the_sdk(error)
+
+
+def raise_in_words_of_the_sdk(error: TwinbusError) -> NoReturn:
+    """The same for one error, while it is handled."""
+    if isinstance(error, ValueError):
+        raise error
+    original = error.__cause__
+    if isinstance(original, ServiceBusError):
+        # Ours lets go of it: whoever follows causes would go round in a circle.
+        error.__cause__ = error.__context__ = None
+        raise original from original.__cause__
+    raise translated(error) from error
 
 
 def translated(error: TwinbusError) -> ServiceBusError:

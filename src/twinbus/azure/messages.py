@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
+from functools import partial
 from typing import Any, Final, TypeAlias
 
 from azure.servicebus import ServiceBusMessage, ServiceBusMessageBatch
@@ -22,6 +23,9 @@ from twinbus.drivers.servicebus.sealed import encode_native, split_batch
 from twinbus.pairing.parcels import ParcelKind
 
 SdkMessage: TypeAlias = ServiceBusMessage | AmqpAnnotatedMessage
+# A tuple is asked about faster than a union, and this is asked of every message.
+_SDK_MESSAGES: Final = (ServiceBusMessage, AmqpAnnotatedMessage)
+_TEXTS: Final = (str, bytes)
 
 # Everything of a message but its body, its texts and its application properties: section heads,
 # numbers and times; and the aliases.
@@ -45,6 +49,8 @@ def as_sdk_message(message: Any) -> SdkMessage:
 
 def parcels_of(message: Any) -> list[Parcel]:
     """What send_messages() was given; empty for an empty list or batch."""
+    if type(message) is ServiceBusMessage:  # Nearly always; the rest costs a microsecond more.
+        return [_parcel(message)]
     if isinstance(message, ServiceBusMessageBatch):
         return [Parcel(native=message)] if len(message) else []
     return [_parcel(each) for each in _listed(message)]
@@ -63,7 +69,7 @@ def _listed(messages: Any) -> list[SdkMessage]:
 
 
 def _parcel(message: SdkMessage) -> Parcel:
-    return Parcel(native=message, encode=lambda: encode_native(message))
+    return Parcel(native=message, encode=partial(encode_native, message))
 
 
 # -- what a paired sender asks --------------------------------------------------------------------
@@ -77,7 +83,7 @@ def _unpack(parcel: Parcel) -> list[bytes]:
 
 def _check(parcels: Sequence[Parcel], path: str, limit_bytes: int) -> None:
     for parcel in parcels:
-        if isinstance(parcel.native, SdkMessage):
+        if isinstance(parcel.native, _SDK_MESSAGES):
             _check_native(parcel, parcel.native, path, limit_bytes)
         else:
             for encoded in _unpack(parcel):
@@ -108,7 +114,7 @@ def _head_bytes_max(raw: AmqpAnnotatedMessage, properties: Mapping[Any, Any]) ->
     size = REST_BYTES_MAX
     if raw.properties is not None:
         for value in vars(raw.properties).values():
-            if isinstance(value, str | bytes):
+            if isinstance(value, _TEXTS):
                 size += 4 * len(value)
     for name, value in properties.items():
         size += PROPERTY_BYTES + 4 * len(name)

@@ -9,7 +9,7 @@ Rule 3: the messages are the caller's: nothing of them is changed.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Coroutine, Sequence
 from random import Random
 from typing import TYPE_CHECKING, Any, Final
 
@@ -58,12 +58,12 @@ class PairedSender:
 
     # -- what callers ask ---------------------------------------------------------------------
 
-    async def send_parcels(
+    def send_parcels(
         self, parcels: Sequence[Parcel], *, timeout_s: float | None = None
-    ) -> str:
-        """Return once they are durable; the path of the entity or of the backlog queue that
-        took them (the last one, if a batch was sent in parts)."""
-        return (await self._carry(parcels, _send, timeout_s)).where
+    ) -> Coroutine[Any, Any, Outcome]:
+        """Await it: it returns once they are durable. ``where`` is the path of the entity or of
+        the backlog queue that took them (the last one, if a batch was sent in parts)."""
+        return self._carry(parcels, _send, timeout_s)
 
     async def schedule_parcels(
         self, parcels: Sequence[Parcel], *, timeout_s: float | None = None

@@ -25,7 +25,7 @@ LINK = (
 )
 INSIDE = {
     "sender": "_handler _running _close_handler _max_message_size_on_link _max_batch_size_on_link "
-    "_mgmt_request_response_with_retry __aenter__",
+    "_mgmt_request_response_with_retry __aenter__ _send _handle_exception",
     "sender._handler": HANDLER,
     "sender._handler._link": LINK,
     "sender._handler._connection": "_error state listen _transport",

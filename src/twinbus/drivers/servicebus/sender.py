@@ -79,8 +79,7 @@ class SdkSender:
         outgoing = self._outgoing(parcels)
 
         def send(line: SendingLine) -> Awaitable[None]:
-            sending: Awaitable[None] = line.sdk.send_messages(outgoing, timeout=timeout_s)
-            return sending
+            return line.send(outgoing, timeout_s)
 
         try:
             await self._call(send, _SENDING, timeout_s)

@@ -2,7 +2,7 @@
 # make and Java 17 on the machine: everything else is installed into .venv, from the lock file.
 
 PYTHON ?= python3
-PYTEST_WORKERS ?= 2
+PYTEST_WORKERS ?= 3
 MINUTES ?= 5
 
 VENV := .venv

@@ -101,6 +101,28 @@ async def test_only_the_failing_entity_is_diverted(
     assert set(await scene.in_backlog()) == {"away"}
 
 
+async def test_a_client_that_is_cut_off_goes_round_and_the_others_stay(
+    scene: Scene, faults: Switchboard, broker: BrokerProcess, driver: str
+) -> None:
+    """F5: only this client is cut off; both streams of messages are accepted."""
+    kinds = {"amqp": "twinbus-", "servicebus": "SBSender-"}
+    other = Scene(broker, next(each for each in kinds if each != driver))
+    await other.open(scene.queue)
+    try:
+        assert await scene.send("before") is None
+        assert await other.send("theirs-1") is None
+        with faults.on("cannot-contact", how="reset", only_clients=kinds[driver]):
+            assert await scene.send("ours") is None
+            assert scene.is_diverted
+            assert await other.send("theirs-2") is None
+            assert not other.is_diverted
+        await scene.until_restored()
+        assert set(await scene.in_backlog()) == {"ours"}
+        assert {"before", "theirs-1", "theirs-2"} <= set(await scene.at_home())
+    finally:
+        await other.close()
+
+
 async def test_a_primary_whose_name_leads_nowhere_is_gone_round_from_the_start(
     broker: BrokerProcess, driver: str
 ) -> None:

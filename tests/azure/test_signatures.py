@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import inspect
+import subprocess
+import sys
 from typing import Any
 
 import azure.servicebus
@@ -65,3 +67,10 @@ def test_instances_have_the_attributes_that_the_sdk_sets() -> None:
     sender = stock.get_queue_sender("orders")
     public = [name for name in vars(sender) if not name.startswith("_")]
     assert public == ["fully_qualified_namespace", "entity_name"]
+
+
+@pytest.mark.parametrize("module", ["twinbus.azure", "twinbus.azure.aio"])
+def test_without_the_sdk_an_import_says_what_to_install(module: str) -> None:
+    code = f"import sys; sys.modules['azure'] = None; import {module}"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.stderr.rstrip().endswith("Run `pip install 'twinbus[azure]'`.")

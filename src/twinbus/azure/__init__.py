@@ -6,6 +6,8 @@ from twinbus.azure.aio import PairedServiceBusClient as ServiceBusClient    # as
 
 from __future__ import annotations
 
+# It comes first and says what to install where the SDK is missing.
+import twinbus.drivers.servicebus  # noqa: F401
 from twinbus.azure.client import PairedServiceBusClient, PairedServiceBusSender
 from twinbus.azure.pairing_settings import Pairing
 

@@ -1,0 +1,133 @@
+"""Waits for messages on the driver: one long poll for each queue, and no executor.
+
+    armed --a message--> rung --handed to a task--> silent --the batch is over--> armed
+
+A queue rings with the message that rang it, locked: it is handed on to the task, which needs no
+second receive for it.
+
+Rule 1: an idle queue costs one receive for each ``poll_s`` (Y3), whatever Spark does meanwhile.
+Rule 2: a message whose lock is half over is given back instead of handed on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from random import Random
+from typing import Final
+
+from twinbus.clock import Clock, SystemClock
+from twinbus.core.chunk_board import Backoff
+from twinbus.core.parcel import Delivered
+from twinbus.drivers.port import Driver, Receiver
+from twinbus.service_errors import ServiceError
+
+__all__ = ["Bell"]
+
+POLL_S: Final = 900.0
+"""15 minutes: 40 receives an hour for 10 queues."""
+GATHER_S: Final = 0.02
+"""After the first queue rang: how long others may join the same batch."""
+SETTLE_TIMEOUT_S: Final = 10.0
+LOCK_LEFT_S_MIN: Final = 20.0
+"""A task needs this long to start, to send one message and to settle it."""
+
+
+class Bell:
+    """The long polls of some queues, in the running event loop."""
+
+    def __init__(
+        self,
+        driver: Driver,
+        paths: Sequence[str],
+        *,
+        poll_s: float = POLL_S,
+        backoff: Backoff | None = None,
+        on_fault: Callable[[str, ServiceError | None], object] | None = None,
+        clock: Clock | None = None,
+        random: Random | None = None,
+    ) -> None:
+        """``on_fault`` is told of a queue that cannot be received from, and None once it can."""
+        self._receivers = {path: driver.receiver(path) for path in paths}
+        self._poll_s = poll_s
+        self._backoff = backoff or Backoff()
+        self._on_fault = on_fault
+        self._clock = clock or SystemClock()
+        self._random = random or Random()
+        self._polls: dict[str, asyncio.Task[None]] = {}
+        self._rung: dict[str, Delivered] = {}
+        self._has_rung = asyncio.Event()
+
+    def arm(self, paths: Iterable[str] | None = None) -> None:
+        """Wait for messages of these queues, or of all; those that already wait go on."""
+        for path in self._receivers if paths is None else paths:
+            if path not in self._rung and path not in self._polls:
+                self._polls[path] = asyncio.create_task(self._poll(path), name=f"bell {path}")
+
+    async def rung(self, wait_s: float) -> dict[str, Delivered | None]:
+        """The queues that have messages, each with the locked message that rang (None when its
+        lock is too old); empty after ``wait_s``. They stay silent until they are armed again."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(wait_s):
+                await self._has_rung.wait()
+        if not self._rung:
+            return {}
+        if len(self._rung) < len(self._receivers):
+            await asyncio.sleep(GATHER_S)
+        taken, self._rung = self._rung, {}
+        self._has_rung.clear()
+        return {path: await self._fresh(path, message) for path, message in taken.items()}
+
+    async def close(self) -> None:
+        """Stop waiting and give back what nobody was handed; may be called twice."""
+        polls, self._polls = list(self._polls.values()), {}
+        for poll in polls:
+            poll.cancel()
+        await asyncio.gather(*polls, return_exceptions=True)
+        taken, self._rung = self._rung, {}
+        for path, message in taken.items():
+            await self._give_back(path, message)
+        for receiver in self._receivers.values():
+            with suppress(ServiceError):
+                await receiver.close()
+
+    # -- one queue ------------------------------------------------------------------------
+
+    async def _poll(self, path: str) -> None:
+        failure_count = 0
+        while True:
+            try:
+                messages = await self._receivers[path].receive(1, wait_s=self._poll_s)
+            except ServiceError as error:
+                failure_count += 1
+                self._tell(path, error)
+                await asyncio.sleep(self._backoff.pause_s(failure_count, self._random))
+                continue
+            if failure_count:
+                failure_count = 0
+                self._tell(path, None)
+            if messages:
+                self._rung[path] = messages[0]
+                self._has_rung.set()
+                del self._polls[path]
+                return
+
+    async def _fresh(self, path: str, message: Delivered) -> Delivered | None:
+        until_ms = message.locked_until_ms
+        left_s = LOCK_LEFT_S_MIN
+        if until_ms is not None:
+            left_s = (until_ms - self._clock.now().wall_ms) / 1000
+        if left_s >= LOCK_LEFT_S_MIN:
+            return message
+        await self._give_back(path, message)
+        return None
+
+    async def _give_back(self, path: str, message: Delivered) -> None:
+        receiver: Receiver = self._receivers[path]
+        with suppress(ServiceError):  # Its lock ends by itself.
+            await receiver.abandon([message], timeout_s=SETTLE_TIMEOUT_S)
+
+    def _tell(self, path: str, error: ServiceError | None) -> None:
+        if self._on_fault is not None:
+            self._on_fault(path, error)

@@ -1,0 +1,1 @@
+"""``format("servicebus")``: queues and subscriptions into Spark, and back."""

@@ -1,0 +1,143 @@
+"""Where tasks report to while they run: a small server beside the source, on Spark's driver.
+
+    task (executor) --one line of JSON--> desk (driver) --one line of JSON--> task
+
+Spark gives a source no way to hear from its tasks before a batch has ended, and some things
+cannot wait that long: which locks to renew, which destination has closed, that it is time to stop.
+
+Rule 1: only who knows the nonce is heard. It travels inside the partition, which Spark shows
+        nowhere, and is good for one run of one query.
+Rule 2: a request that makes no sense ends its own connection and harms nobody else.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import json
+import secrets
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Any, Final, Self
+
+from twinbus.service_errors import CommunicationError, OperationTimeout
+
+__all__ = ["Desk", "DeskAddress", "DeskLine", "Handler"]
+
+Handler = Callable[[str, dict[str, Any]], Awaitable[dict[str, Any]]]
+"""Told what a report is and its facts; its answer goes back to the task."""
+
+LOOPBACK: Final = "127.0.0.1"
+LINE_BYTES_MAX: Final = 16 << 20
+ASK_TIMEOUT_S: Final = 20.0
+HELLO_TIMEOUT_S: Final = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class DeskAddress:
+    """How a task finds the desk."""
+
+    host: str
+    port: int
+    nonce: str = field(repr=False)
+
+
+class Desk:
+    """Listens from start() to close(), in the running event loop."""
+
+    def __init__(self, handle: Handler) -> None:
+        self._handle = handle
+        self._nonce = secrets.token_hex(16)
+        self._server: asyncio.Server | None = None
+        self._talks: set[asyncio.Task[None]] = set()
+
+    async def start(self, host: str = LOOPBACK) -> DeskAddress:
+        """Listen on a free port of ``host``, an address of this machine that tasks can reach."""
+        self._server = await asyncio.start_server(self._accept, host, 0, limit=LINE_BYTES_MAX)
+        port = self._server.sockets[0].getsockname()[1]
+        return DeskAddress(host, port, self._nonce)
+
+    async def close(self) -> None:
+        if self._server is not None:
+            self._server.close()
+        for talk in list(self._talks):
+            talk.cancel()
+        await asyncio.gather(*self._talks, return_exceptions=True)
+
+    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        talk = asyncio.current_task()
+        assert talk is not None
+        self._talks.add(talk)
+        try:
+            async with asyncio.timeout(HELLO_TIMEOUT_S):
+                hello = await reader.readline()
+            if hmac.compare_digest(hello.strip(), self._nonce.encode()):
+                await self._talk(reader, writer)
+        except (OSError, ValueError, KeyError, TypeError, TimeoutError, asyncio.CancelledError):
+            pass  # Whoever it was is told by the end of the connection.
+        finally:
+            self._talks.discard(talk)
+            writer.close()
+
+    async def _talk(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while line := await reader.readline():
+            facts = json.loads(line)
+            answer = await self._handle(facts.pop("kind"), facts)
+            writer.write(json.dumps(answer).encode() + b"\n")
+            await writer.drain()
+
+
+class DeskLine:
+    """A task's connection to the desk; opened by ``async with``, used by one task at a time."""
+
+    def __init__(self, address: DeskAddress) -> None:
+        self._address = address
+        self._turn = asyncio.Lock()
+        self._writer: asyncio.StreamWriter
+
+    async def __aenter__(self) -> Self:
+        address = self._address
+        try:
+            async with asyncio.timeout(ASK_TIMEOUT_S):
+                self._reader, self._writer = await asyncio.open_connection(
+                    address.host, address.port, limit=LINE_BYTES_MAX
+                )
+        except (OSError, TimeoutError) as error:
+            raise CommunicationError(
+                f"the Spark driver was not reached at {address.host}:{address.port}",
+                hint="Set the option driverHost to an address that the executors can reach",
+            ) from error
+        self._writer.write(address.nonce.encode() + b"\n")
+        return self
+
+    async def ask(self, kind: str, **facts: Any) -> dict[str, Any]:
+        """Report something, and hear what the driver says to it."""
+        try:
+            async with self._turn, asyncio.timeout(ASK_TIMEOUT_S):
+                self._writer.write(json.dumps({"kind": kind, **facts}).encode() + b"\n")
+                await self._writer.drain()
+                line = await self._reader.readline()
+        except TimeoutError as error:
+            raise OperationTimeout("the Spark driver did not answer a task in time") from error
+        except OSError as error:
+            raise _hung_up() from error
+        if not line:
+            raise _hung_up()
+        answer: dict[str, Any] = json.loads(line)
+        return answer
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._writer.close()
+
+
+def _hung_up() -> CommunicationError:
+    return CommunicationError(
+        "the Spark driver ended the connection of a task",
+        hint="Look for the query's error in the driver's log",
+    )

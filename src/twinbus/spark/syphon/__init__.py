@@ -1,0 +1,1 @@
+"""The syphon as a Structured Streaming query: the backlog comes home, one receipt a message."""

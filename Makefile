@@ -39,7 +39,7 @@ $(STAMP): requirements.lock pyproject.toml
 	touch $@
 
 test: venv
-	$(PYTEST) -n $(PYTEST_WORKERS)
+	$(PYTEST) -n $(PYTEST_WORKERS) --dist loadgroup
 
 demo: venv
 	$(BIN)/python -m twinbus.demo

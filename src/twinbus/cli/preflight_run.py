@@ -9,11 +9,15 @@ from collections.abc import Mapping
 
 import typer
 
-from twinbus.cli.namespaces import OpenNamespace, opened_namespace
 from twinbus.cli.output import counted
 from twinbus.cli.preflight import PreflightOptions
 from twinbus.cli.tables import show_table
 from twinbus.pairing.environment import Role, variables_of
+from twinbus.pairing.open_namespace import (
+    OpenNamespace,
+    namespace_named_in,
+    opened_namespace,
+)
 from twinbus.pairing.preflight import Ends, Expectation, Facts, Report, Severity, judge, observe
 
 __all__ = ["run_preflight"]
@@ -39,14 +43,12 @@ async def _observed(options: PreflightOptions) -> Facts:
     )
     async with (
         opened_namespace(
-            _environment("primary", options.primary),
-            "primary",
+            namespace_named_in(_environment("primary", options.primary), "primary"),
             ca_file=options.ca_file,
             management_port=options.primary_management_port,
         ) as primary,
         opened_namespace(
-            _environment("secondary", options.secondary),
-            "secondary",
+            namespace_named_in(_environment("secondary", options.secondary), "secondary"),
             ca_file=options.ca_file,
             management_port=options.secondary_management_port,
         ) as secondary,

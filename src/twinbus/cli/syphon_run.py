@@ -8,10 +8,9 @@ import os
 import signal
 import time
 from collections.abc import Callable, Coroutine, Sequence
-from contextlib import AsyncExitStack, ExitStack, suppress
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, ExitStack, suppress
 from typing import Any, Final
 
-from twinbus.cli.namespaces import OpenNamespace, opened_namespace
 from twinbus.cli.syphon import SyphonOptions
 from twinbus.cli.syphon_shown import Summary, exit_code, progress_shown, show_summary
 from twinbus.core.chunk import HomeRules
@@ -20,15 +19,22 @@ from twinbus.core.envelope import TtlPolicy
 from twinbus.core.receipts import Receipt
 from twinbus.entity_path import BACKLOG_MARKER, parse_backlog_path
 from twinbus.errors import InvalidEntityPath, TwinbusError
-from twinbus.pairing.backlog_queues import backlog_paths, has_no_name, primary_name_of
+from twinbus.pairing.backlog_queues import backlog_paths
+from twinbus.pairing.environment import Role
 from twinbus.pairing.mover import Mover
 from twinbus.pairing.mover_options import MoverOptions
 from twinbus.pairing.mover_receipts import ReceiptFile
+from twinbus.pairing.open_namespace import (
+    OpenNamespace,
+    namespace_named_in,
+    opened_namespace,
+)
 from twinbus.service_errors import AccessRefused, NoBacklogQueue
 
 __all__ = ["run_syphon"]
 
 GC_THRESHOLD: Final = 50_000
+_ROLES: Final[tuple[Role, Role]] = ("primary", "secondary")
 
 
 def run_syphon(options: SyphonOptions) -> int:
@@ -50,28 +56,21 @@ def _run(main: Coroutine[Any, Any, int]) -> int:
 async def _syphon(options: SyphonOptions) -> int:
     async with AsyncExitStack() as stack:
         primary, secondary = [
-            await stack.enter_async_context(
-                opened_namespace(
-                    os.environ,
-                    role,
-                    ca_file=options.ca_file,
-                    management_port=options.management_port,
-                )
-            )
-            for role in ("primary", "secondary")
+            await stack.enter_async_context(_opened(role, options)) for role in _ROLES
         ]
-        name = await _primary_name(primary, options)
+        name = await primary.primary_name(options.primary_name)
         queues = await _backlog_queues(secondary, name, options)
         summary = await _moved(primary, secondary, name, queues, options)
     show_summary(summary, options.output)
     return exit_code(summary)
 
 
-async def _primary_name(primary: OpenNamespace, options: SyphonOptions) -> str:
-    told = None
-    if options.primary_name is None and has_no_name(primary.driver.address):
-        told = (await primary.management.namespace_info()).name
-    return primary_name_of(primary.driver.address, given=options.primary_name, told=told)
+def _opened(role: Role, options: SyphonOptions) -> AbstractAsyncContextManager[OpenNamespace]:
+    return opened_namespace(
+        namespace_named_in(os.environ, role),
+        ca_file=options.ca_file,
+        management_port=options.management_port,
+    )
 
 
 async def _backlog_queues(

@@ -1,0 +1,61 @@
+"""One Spark session and one pair of brokers for all tests that leave them alive."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.spark.brokers import SparkPair
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+HERE = Path(__file__).parent
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """A JVM takes a core and a half: all of these tests share one worker, and its session."""
+    for item in items:
+        if HERE in item.path.parents:
+            item.add_marker(pytest.mark.xdist_group("spark"))
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    """A session as ``twinbus syphon`` has it; everything it writes is gone with the test run."""
+    from twinbus.spark.session import local_session
+
+    scratch = tmp_path_factory.mktemp("spark")
+    session = local_session(
+        "twinbus tests",
+        cores=2,
+        more={
+            "spark.local.dir": str(scratch / "local"),
+            "spark.sql.warehouse.dir": str(scratch / "warehouse"),
+        },
+    )
+    yield session
+    session.stop()
+
+
+@pytest.fixture(scope="session")
+def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkPair]:
+    """Brokers that no test kills."""
+    standing = SparkPair(tmp_path_factory.mktemp("brokers"))
+    try:
+        yield standing.start()
+    finally:
+        standing.close()
+
+
+@pytest.fixture
+def mortal_pair(tmp_path: Path) -> Iterator[SparkPair]:
+    """Brokers that a test may kill."""
+    mortal = SparkPair(tmp_path)
+    try:
+        yield mortal.start()
+    finally:
+        mortal.close()

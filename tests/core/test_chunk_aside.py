@@ -46,3 +46,18 @@ def test_a_peeked_message_says_whether_it_is_deferred() -> None:
     assert not is_set_aside(Message(body=b"x").encode())
     assert not is_set_aside(Message(message_annotations={"x-opt-other": 1}, body=b"x").encode())
     assert not is_set_aside(b"garbage")
+
+
+def test_a_destination_can_be_held_by_numbers_that_somebody_else_knows() -> None:
+    aside = SetAside()
+    aside.hold(["orders"])
+    assert aside.holds("orders")
+    assert aside.count("orders") == 0
+    assert aside.paths() == []
+
+
+def test_all_numbers_can_be_written_down() -> None:
+    aside = SetAside()
+    aside.add("orders", [3, 1])
+    aside.add("news", [2])
+    assert aside.numbers() == {"orders": (3, 1), "news": (2,)}

@@ -15,6 +15,7 @@ from twinbus.core.chunk_board import (
     Sign,
     Standing,
 )
+from twinbus.core.shift import BoardNote
 from twinbus.errors import ConfigurationError
 
 HOUR_S = 3_600.0
@@ -175,3 +176,52 @@ def test_invented_destinations_do_not_fill_the_memory(monkeypatch: pytest.Monkey
 def test_pauses_that_make_no_sense_are_refused(wrong: dict[str, float]) -> None:
     with pytest.raises(ConfigurationError):
         Backoff(**wrong)
+
+
+def rounded(notes: tuple[BoardNote, ...]) -> list[BoardNote]:
+    return [each._replace(due_in_s=round(each.due_in_s, 6)) for each in notes]
+
+
+def test_what_is_closed_can_be_taken_up_on_another_clock() -> None:
+    # Given a destination that failed twice, one that is gone, and one that is silent
+    board = make_board(first_s=10, gone_grace_s=50)
+    board.receive("orders", Sign.FAILED, 100)
+    board.admit("orders", 120)
+    board.receive("orders", Sign.FAILED, 120)
+    board.receive("gone", Sign.GONE, 60)
+    board.admit("gone", 115)
+    board.receive("gone", Sign.GONE, 115)
+    board.receive("silent", Sign.FAILED, 120, is_silent=True)
+    notes = board.notes(121)
+
+    # When another board takes the notes, at 5,000 s of its own clock
+    other = make_board(first_s=10, gone_grace_s=50)
+    other.take_notes(notes, 5_000)
+
+    # Then all of it is as it was
+    assert rounded(other.notes(5_000)) == rounded(notes)
+    assert other.admit("orders", 5_000) is Admission.WAIT
+    assert other.admit("gone", 5_000) is Admission.GIVE_UP
+    assert other.admit("silent", 5_000 + HOUR_S, may_wait=False) is Admission.WAIT
+    assert other.admit("orders", 5_000 + HOUR_S) is Admission.PROBE
+
+
+def test_notes_of_less_are_not_taken() -> None:
+    board, other = make_board(first_s=10), make_board(first_s=10)
+    other.receive("orders", Sign.FAILED, 0)
+    for now_s in (0, 100):
+        board.admit("orders", now_s)
+        board.receive("orders", Sign.FAILED, now_s)
+    before = board.notes(100)
+    board.take_notes(other.notes(0), 100)
+    assert board.notes(100) == before
+    other.take_notes(before, 7)
+    assert rounded(other.notes(7)) == rounded(before)
+
+
+def test_a_probe_that_was_cut_off_is_noted_as_due_soon() -> None:
+    board = make_board(first_s=10)
+    board.receive("orders", Sign.FAILED, 0)
+    board.admit("orders", 20)
+    (note,) = board.notes(21)
+    assert note.due_in_s == 10

@@ -7,6 +7,7 @@ finds them again by looking through the queue.
 
 Rule 1: what was taken out and not moved comes back at the end, so that one message that always
         fails is not the only one that is ever tried.
+Rule 2: a destination can be held without a number, when somebody else has them.
 """
 
 from __future__ import annotations
@@ -37,18 +38,27 @@ class SetAside:
         # Dictionaries keep their order and know what they hold: queues without doubles.
         self._by_path: dict[str, dict[int, None]] = {}
         self._count = 0
+        self._held_elsewhere: frozenset[str] = frozenset()
 
     def __len__(self) -> int:
         return self._count
 
     def holds(self, path: str) -> bool:
-        return path in self._by_path
+        return path in self._by_path or path in self._held_elsewhere
+
+    def hold(self, paths: Iterable[str]) -> None:
+        """Messages of these destinations are set aside whose numbers somebody else knows."""
+        self._held_elsewhere |= frozenset(paths)
 
     def count(self, path: str) -> int:
         return len(self._by_path.get(path, ()))
 
     def paths(self) -> list[str]:
         return list(self._by_path)
+
+    def numbers(self) -> dict[str, tuple[int, ...]]:
+        """All of them by destination, the longest waiting first."""
+        return {path: tuple(numbers) for path, numbers in self._by_path.items()}
 
     def add(self, path: str, sequence_numbers: Iterable[int]) -> None:
         """Remember them, behind all others of that destination."""

@@ -9,16 +9,18 @@ Rule 2: only a probe opens it again. What was on its way when it closed changes 
         a late success, nor more failures of the same moment.
 Rule 3: one that does not exist is closed like the others, and *lost* once it has been missing
         for the grace period; a probe must find it missing at the end of it.
+Rule 4: what is closed can be written down and taken up by another board, whose clock differs.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum, auto
 from random import Random
 from typing import Final
 
+from twinbus.core.shift import BoardNote
 from twinbus.errors import ConfigurationError
 
 __all__ = ["Admission", "Backoff", "DestinationBoard", "Sign", "Standing"]
@@ -206,3 +208,29 @@ class DestinationBoard:
     def closed(self) -> list[str]:
         """Destinations that take nothing now."""
         return [path for path, each in self._entries.items() if each.standing is not Standing.OPEN]
+
+    def notes(self, now_s: float) -> tuple[BoardNote, ...]:
+        """Every destination that takes nothing, for another board."""
+        return tuple(self._noted(path, entry, now_s) for path, entry in self._entries.items())
+
+    def _noted(self, path: str, entry: _Entry, now_s: float) -> BoardNote:
+        due_in_s = max(0.0, entry.due_s - now_s)
+        if entry.standing is Standing.PROBING:
+            # Nobody will hear of this probe any more; another one may follow soon.
+            due_in_s = self._backoff.first_s
+        gone_since_s = entry.gone_since_s
+        gone_for_s = None if gone_since_s is None else max(0.0, now_s - gone_since_s)
+        return BoardNote(
+            path, entry.failure_count, due_in_s, gone_for_s, entry.is_lost, entry.is_silent
+        )
+
+    def take_notes(self, notes: Iterable[BoardNote], now_s: float) -> None:
+        """Close what was closed elsewhere; who has seen more failures in a row knows better."""
+        for note in notes:
+            known = self._entries.get(note.path)
+            if known is None or note.failure_count > known.failure_count:
+                entry = known or self._made(note.path)
+                entry.standing, entry.failure_count = Standing.CLOSED, note.failure_count
+                entry.due_s = now_s + note.due_in_s
+                entry.gone_since_s = None if note.gone_for_s is None else now_s - note.gone_for_s
+                entry.is_lost, entry.is_silent = note.is_lost, note.is_silent

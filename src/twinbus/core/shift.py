@@ -9,17 +9,31 @@ Rule 1: an order may be worked twice, or by a task that knows nothing of the fir
         that are no longer set aside and a lock that is gone are no errors.
 Rule 2: a report that never arrives costs time only: what was set aside is found again by looking
         through the queue.
+Rule 3: as JSON a report has its numbers as runs (``[first, count]``), so that 100,000 messages in
+        a row are a few bytes. Whatever is not such a report is refused as a whole.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import NamedTuple
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any, Final, NamedTuple
 
 from twinbus.core.parcel import Delivered
 
-__all__ = ["Aside", "BoardNote", "ShiftOrder", "ShiftReport"]
+__all__ = [
+    "Aside",
+    "BoardNote",
+    "ShiftOrder",
+    "ShiftReport",
+    "report_from_json",
+    "report_to_json",
+]
+
+NUMBER_MAX: Final = (1 << 63) - 1
+# As many as anybody remembers: a few bytes must not become gigabytes.
+NUMBERS_MAX: Final = 1_000_000
+SECONDS_MAX: Final = 1e12
 
 Aside = Mapping[str, Mapping[str, tuple[int, ...]]]
 """Numbers of messages that are set aside: by backlog queue, by destination."""
@@ -81,3 +95,131 @@ class ShiftReport:
     """Queues that could not be read, each with a sentence."""
     is_primary_away: bool = False
     """Nobody could be reached at the primary."""
+
+
+# -- a report as JSON ---------------------------------------------------------------------
+
+
+def report_to_json(report: ShiftReport) -> dict[str, Any]:
+    """The report in values that json.dumps takes."""
+    return {
+        "aside": {
+            queue: {path: _runs_of(numbers) for path, numbers in by_path.items()}
+            for queue, by_path in report.aside.items()
+        },
+        "board": [list(note) for note in report.board],
+        "opened": list(report.opened),
+        "emptied": list(report.emptied),
+        "discovered": list(report.discovered),
+        "faults": dict(report.faults),
+        "is_primary_away": report.is_primary_away,
+    }
+
+
+def _runs_of(numbers: Iterable[int]) -> list[list[int]]:
+    """In the order they have: the longest waiting is first, and shall stay so."""
+    runs: list[list[int]] = []
+    following = None
+    for number in numbers:
+        if number == following:
+            runs[-1][1] += 1
+        else:
+            runs.append([number, 1])
+        following = number + 1
+    return runs
+
+
+def report_from_json(value: object) -> ShiftReport:
+    """What report_to_json made, after a way through JSON; ValueError when it is not that."""
+    report = _mapping(value, "the report")
+    wanted = {each.name for each in fields(ShiftReport)}
+    if set(report) != wanted:
+        raise ValueError(f"a report has exactly these parts: {', '.join(sorted(wanted))}")
+    return ShiftReport(
+        aside={
+            queue: _numbers_by_path(by_path)
+            for queue, by_path in _mapping(report["aside"], "aside").items()
+        },
+        board=tuple(_note(each) for each in _list(report["board"], "board")),
+        opened=_texts(report["opened"], "opened"),
+        emptied=_texts(report["emptied"], "emptied"),
+        discovered=_texts(report["discovered"], "discovered"),
+        faults={
+            queue: _text(sentence, "faults")
+            for queue, sentence in _mapping(report["faults"], "faults").items()
+        },
+        is_primary_away=_truth(report["is_primary_away"], "is_primary_away"),
+    )
+
+
+def _numbers_by_path(value: object) -> dict[str, tuple[int, ...]]:
+    room = NUMBERS_MAX
+    found: dict[str, tuple[int, ...]] = {}
+    for path, runs in _mapping(value, "aside").items():
+        numbers: list[int] = []
+        for run in _list(runs, "aside"):
+            match run:
+                case [first, count]:
+                    _whole(first, NUMBER_MAX, "aside")
+                    room -= _whole(count, room, "aside")
+                    _whole(first + count, NUMBER_MAX, "aside")
+                    numbers.extend(range(first, first + count))
+                case _:
+                    raise ValueError("numbers in aside are pairs of first and count")
+        found[path] = tuple(numbers)
+    return found
+
+
+def _note(value: object) -> BoardNote:
+    match value:
+        case [path, failure_count, due_in_s, gone_for_s, is_lost, is_silent]:
+            return BoardNote(
+                _text(path, "board"),
+                _whole(failure_count, NUMBER_MAX, "board"),
+                _seconds(due_in_s, "board"),
+                None if gone_for_s is None else _seconds(gone_for_s, "board"),
+                _truth(is_lost, "board"),
+                _truth(is_silent, "board"),
+            )
+    raise ValueError("board has entries of six values")
+
+
+def _mapping(value: object, where: str) -> dict[str, Any]:
+    if isinstance(value, dict) and all(isinstance(each, str) for each in value):
+        return value
+    raise ValueError(f"{where} is no object with names")
+
+
+def _list(value: object, where: str) -> list[Any]:
+    if isinstance(value, list):
+        return value
+    raise ValueError(f"{where} is no list")
+
+
+def _texts(value: object, where: str) -> tuple[str, ...]:
+    return tuple(_text(each, where) for each in _list(value, where))
+
+
+def _text(value: object, where: str) -> str:
+    if isinstance(value, str):
+        return value
+    raise ValueError(f"{where} has something else than text")
+
+
+def _truth(value: object, where: str) -> bool:
+    if isinstance(value, bool):
+        return value
+    raise ValueError(f"{where} has something else than true or false")
+
+
+def _whole(value: object, value_max: int, where: str) -> int:
+    if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= value_max:
+        return value
+    raise ValueError(f"{where} has a number that is not between 0 and {value_max}")
+
+
+def _seconds(value: Any, where: str) -> float:
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if is_number and 0 <= value <= SECONDS_MAX:
+        return float(value)
+    raise ValueError(f"{where} has seconds that make no sense")

@@ -1,0 +1,93 @@
+"""What crosses between a task and whoever gives the orders."""
+
+from __future__ import annotations
+
+import json
+import pickle
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from twinbus.core.parcel import Delivered
+from twinbus.core.shift import (
+    BoardNote,
+    ShiftOrder,
+    ShiftReport,
+    report_from_json,
+    report_to_json,
+)
+
+names = st.text(max_size=8)
+seconds = st.floats(0, 1e9)
+notes = st.builds(
+    BoardNote, names, st.integers(0, 99), seconds, st.none() | seconds, st.booleans(), st.booleans()
+)
+numbers = st.lists(st.integers(0, 40), unique=True).map(tuple)
+reports = st.builds(
+    ShiftReport,
+    aside=st.dictionaries(names, st.dictionaries(names, numbers, max_size=3), max_size=3),
+    board=st.lists(notes, max_size=3).map(tuple),
+    opened=st.lists(names, max_size=3).map(tuple),
+    emptied=st.lists(names, max_size=3).map(tuple),
+    discovered=st.lists(names, max_size=3).map(tuple),
+    faults=st.dictionaries(names, names, max_size=3),
+    is_primary_away=st.booleans(),
+)
+
+
+@given(reports)
+def test_a_report_comes_back_from_json_as_it_was(report: ShiftReport) -> None:
+    assert report_from_json(json.loads(json.dumps(report_to_json(report)))) == report
+
+
+def test_many_messages_in_a_row_are_a_few_bytes() -> None:
+    report = ShiftReport(aside={"backlog": {"orders": tuple(range(7, 100_007))}})
+    as_json = report_to_json(report)
+    assert as_json["aside"] == {"backlog": {"orders": [[7, 100_000]]}}
+    assert report_from_json(as_json) == report
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"aside": []},
+        {"aside": {"q": {"orders": [7]}}},
+        {"aside": {"q": {"orders": [[7]]}}},
+        {"aside": {"q": {"orders": [[7, -1]]}}},
+        {"aside": {"q": {"orders": [[7, 1.0]]}}},
+        {"aside": {"q": {"orders": [[7, True]]}}},
+        {"aside": {"q": {"orders": [["7", 1]]}}},
+        {"aside": {"q": {"orders": [[1 << 63, 1]]}}},
+        {"aside": {"q": {"orders": [[1, 600_000]], "news": [[1, 600_000]]}}},
+        {"aside": {1: {}}},
+        {"board": [["orders", 1, 2.0, None, False]]},
+        {"board": [["orders", 1, float("nan"), None, False, False]]},
+        {"board": [["orders", 1, 10**400, None, False, False]]},
+        {"board": [["orders", 1, -1.0, None, False, False]]},
+        {"board": [["orders", 1, 1.0, None, 0, False]]},
+        {"board": ["orders"]},
+        {"opened": "orders"},
+        {"emptied": [1]},
+        {"faults": {"q": None}},
+        {"is_primary_away": 1},
+        {"more": 1},
+    ],
+)
+def test_what_is_no_report_is_refused(wrong: dict[str, object]) -> None:
+    with pytest.raises(ValueError):
+        report_from_json({**report_to_json(ShiftReport()), **wrong})
+
+
+@pytest.mark.parametrize("wrong", [None, [], "report", {}])
+def test_what_is_nothing_like_a_report_is_refused(wrong: object) -> None:
+    with pytest.raises(ValueError):
+        report_from_json(wrong)
+
+
+def test_an_order_crosses_processes() -> None:
+    message = Delivered(path="backlog", encoded=b"m", sequence_number=1, lock_token=bytes(16))
+    order = ShiftOrder(
+        queues=("backlog",), handed=(message,), returning={"backlog": {"orders": (1, 2)}}
+    )
+    assert pickle.loads(pickle.dumps(order)) == order

@@ -45,6 +45,7 @@ class Bell:
         paths: Sequence[str],
         *,
         poll_s: float = POLL_S,
+        lock_left_s_min: float = LOCK_LEFT_S_MIN,
         backoff: Backoff | None = None,
         on_fault: Callable[[str, ServiceError | None], object] | None = None,
         clock: Clock | None = None,
@@ -53,6 +54,7 @@ class Bell:
         """``on_fault`` is told of a queue that cannot be received from, and None once it can."""
         self._receivers = {path: driver.receiver(path) for path in paths}
         self._poll_s = poll_s
+        self._lock_left_s_min = lock_left_s_min
         self._backoff = backoff or Backoff()
         self._on_fault = on_fault
         self._clock = clock or SystemClock()
@@ -129,7 +131,7 @@ class Bell:
         until_ms = message.locked_until_ms
         if until_ms is None:
             return True
-        return (until_ms - self._clock.now().wall_ms) / 1000 >= LOCK_LEFT_S_MIN
+        return (until_ms - self._clock.now().wall_ms) / 1000 >= self._lock_left_s_min
 
     async def _give_back(self, messages: Mapping[str, Delivered]) -> None:
         """At once, so that a service that does not answer takes its time once only."""

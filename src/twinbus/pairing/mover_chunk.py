@@ -8,17 +8,20 @@ Rule 1: completing goes through the ledger, which refuses it before the primary 
 Rule 2: no error of either namespace leaves run(); it becomes receipts and signs on the board.
 Rule 3: what has to wait is deferred: nobody receives it until somebody asks for its number, so
         it neither stands before others nor is received over and over (Y4).
+Rule 4: no more is sent and not completed than there is room for in flight: a kill repeats that.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
 from typing import Final
 
 from twinbus.clock import Clock
 from twinbus.core.chunk import (
+    BATCH_COUNT_MAX,
     ChunkPlan,
     Poison,
     Verdict,
@@ -34,6 +37,7 @@ from twinbus.core.chunk_ledger import ChunkLedger, Homeward
 from twinbus.core.parcel import Delivered, Parcel
 from twinbus.core.receipts import Outcome
 from twinbus.drivers.port import Receiver
+from twinbus.pairing.mover_in_flight import InFlight
 from twinbus.pairing.mover_options import MoverOptions
 from twinbus.pairing.mover_senders import SenderPool
 from twinbus.service_errors import (
@@ -63,6 +67,7 @@ class ChunkRun:
         senders: SenderPool,
         *,
         board: DestinationBoard,
+        in_flight: InFlight,
         aside: SetAside,
         ledger: ChunkLedger,
         options: MoverOptions,
@@ -76,21 +81,34 @@ class ChunkRun:
         self._options, self._clock = options, clock
         self._admission = admission
         self._ends_s = clock.now().monotonic_s + options.chunk_s_max
+        self._in_flight = in_flight
+        self._held: Counter[str] = Counter()
+        """What this chunk has in flight, by destination."""
+        self._answers_owed = 0
         self._to_complete: list[Homeward] = []
-        self._all_sent = asyncio.Event()
+        self._all_sent = False
+        self._is_time = asyncio.Event()
 
     async def run(self, plan: ChunkPlan) -> None:
         """Return when every message of the plan has its receipt."""
-        async with asyncio.TaskGroup() as settling:
-            settling.create_task(self._settle())
-            try:
-                async with asyncio.TaskGroup() as sending:
-                    if plan.poison:
-                        sending.create_task(self._bury(plan.poison))
-                    for path, items in plan.by_destination.items():
-                        sending.create_task(self._deliver(path, items))
-            finally:
-                self._all_sent.set()
+        self._in_flight.tell(self._settle_soon)
+        try:
+            async with asyncio.TaskGroup() as settling:
+                settling.create_task(self._settle())
+                try:
+                    async with asyncio.TaskGroup() as sending:
+                        if plan.poison:
+                            sending.create_task(self._bury(plan.poison))
+                        for path, items in plan.by_destination.items():
+                            sending.create_task(self._deliver(path, items))
+                finally:
+                    self._all_sent = True
+                    self._is_time.set()
+        finally:
+            # Something is left only when the chunk was cut short.
+            self._in_flight.forget(self._settle_soon)
+            for path, count in self._held.items():
+                self._in_flight.free(path, count)
 
     # -- one destination ------------------------------------------------------------------
 
@@ -118,33 +136,48 @@ class ChunkRun:
         except ServiceError as error:
             await self._not_sent(path, items, error)
             return
-        batches = list(batches_of(items, limit_bytes=limit_bytes))
-        in_flight = asyncio.Semaphore(BATCHES_IN_FLIGHT_MAX)
+        count_max = min(BATCH_COUNT_MAX, self._in_flight.batch_count_max)
+        batches = list(batches_of(items, limit_bytes=limit_bytes, count_max=count_max))
+        turns = asyncio.Semaphore(BATCHES_IN_FLIGHT_MAX)
         if is_probe:
-            await self._send(path, batches.pop(0), in_flight, is_probe=True)
+            await self._send(path, batches.pop(0), turns, is_probe=True)
         if len(batches) == 1:
-            await self._send(path, batches[0], in_flight)
+            await self._send(path, batches[0], turns)
         elif batches:
             async with asyncio.TaskGroup() as group:
                 for batch in batches:
-                    group.create_task(self._send(path, batch, in_flight))
+                    group.create_task(self._send(path, batch, turns))
 
     async def _send(
         self,
         path: str,
         items: Sequence[Homeward],
-        in_flight: asyncio.Semaphore,
+        turns: asyncio.Semaphore,
         *,
         is_probe: bool = False,
     ) -> None:
-        async with in_flight:
+        async with turns:
+            await self._in_flight.room_for(path, len(items))
+            self._held[path] += len(items)
             if not is_probe and self._board.standing(path) is not Standing.OPEN:
                 # It closed while this batch waited for its turn.
+                self._land(path, len(items))
                 await self._set_aside(path, items, Outcome.PARKED, "its destination is down")
             elif self._now_s() >= self._ends_s:
+                self._land(path, len(items))
                 await self._leave(items)
             else:
-                await self._try(path, items, is_probe=is_probe)
+                self._answers_owed += 1
+                try:
+                    await self._try(path, items, is_probe=is_probe)
+                finally:
+                    self._answers_owed -= 1
+                    self._settle_soon()
+
+    def _land(self, path: str, count: int) -> None:
+        """So many are in one place only, or nobody knows and their receipts say so."""
+        self._held[path] -= count
+        self._in_flight.free(path, count)
 
     async def _try(self, path: str, items: Sequence[Homeward], *, is_probe: bool) -> None:
         parcels = [Parcel(each.encoded) for each in items]
@@ -163,10 +196,13 @@ class ChunkRun:
         self, path: str, items: Sequence[Homeward], error: ServiceError, *, is_probe: bool
     ) -> None:
         self._note(path, error)
-        match verdict_of(error):
-            case Verdict.REFUSED if len(items) > 1:
-                for half in halves(items):
-                    await self._try(path, half, is_probe=is_probe)
+        verdict = verdict_of(error)
+        if verdict is Verdict.REFUSED and len(items) > 1:
+            for half in halves(items):
+                await self._try(path, half, is_probe=is_probe)
+            return
+        self._land(path, len(items))
+        match verdict:
             case Verdict.REFUSED:
                 await self._bury([poison_of(items[0], error)])
             case Verdict.UNSURE if self._is_hopeless(items, is_probe):
@@ -217,14 +253,21 @@ class ChunkRun:
         A chunk for two destinations is accepted in two halves that lie between each other:
         completed one by one they would cost a frame for each message, together they cost one.
         """
-        while self._to_complete or not self._all_sent.is_set():
+        while self._to_complete or not self._all_sent:
             with suppress(TimeoutError):
                 async with asyncio.timeout(SETTLE_INTERVAL_S):
-                    await self._all_sent.wait()
+                    await self._is_time.wait()
+            if not self._all_sent:
+                self._is_time.clear()
             items, self._to_complete = self._to_complete, []
             if items:
                 items.sort(key=_sequence_number)
                 await self._complete(items)
+
+    def _settle_soon(self) -> None:
+        """Room is wanted: what was accepted waits for answers that are on their way, not longer."""
+        if self._to_complete and self._in_flight.is_wanted and not self._answers_owed:
+            self._is_time.set()
 
     async def _complete(self, items: Sequence[Homeward]) -> None:
         deliveries = self._ledger.completable(items)
@@ -235,6 +278,9 @@ class ChunkRun:
         except ServiceError as error:
             self._close(items, Outcome.LOCK_LOST, f"moved, not completed: {error.sentence}")
             return
+        finally:
+            for path, count in Counter(each.destination for each in items).items():
+                self._land(path, count)
         kept, moved = _parted(items, lost)
         self._close(moved, Outcome.MOVED)
         self._close(kept, Outcome.LOCK_LOST, "moved, and its lock was lost before")

@@ -39,13 +39,18 @@ class PrimaryGate:
     async def opened(self) -> None:
         """Return once the primary can be reached; knocks when it is time to."""
         while self.is_closed:
-            if self._board.admit(PRIMARY, self._now_s()) is Admission.PROBE:
-                sign = await self._knock()
-                self._board.receive(PRIMARY, sign, self._now_s())
-                if sign is Sign.ACCEPTED:
-                    self._board.hurry(self._now_s())
-            else:
+            if not await self.knocked():
                 await asyncio.sleep(LOOK_INTERVAL_S)
+
+    async def knocked(self) -> bool:
+        """Knock, if the gate is closed and it is time to; whether that was done."""
+        if not self.is_closed or self._board.admit(PRIMARY, self._now_s()) is not Admission.PROBE:
+            return False
+        sign = await self._knock()
+        self._board.receive(PRIMARY, sign, self._now_s())
+        if sign is Sign.ACCEPTED:
+            self._board.hurry(self._now_s())
+        return True
 
     async def _knock(self) -> Sign:
         """Whether anybody answers: some are asked, because one alone may be a silent entity."""

@@ -2,6 +2,7 @@
 
     receive()      a chunk of what waits in the queue
     bring_home()   restore it, send it, complete what was accepted
+    take_over()    the same with messages that somebody else received
     bring_back()   ask for messages that were set aside, once their destinations may be tried
     discover()     look through the queue for messages that somebody else set aside
     preview()      look at what would be moved, and touch nothing
@@ -16,8 +17,9 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
-from collections.abc import AsyncIterator, Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from math import ceil
 from typing import Final
 
@@ -31,7 +33,8 @@ from twinbus.core.receipts import Outcome, Receipt
 from twinbus.drivers.port import Driver
 from twinbus.pairing.few_at_once import few_at_once
 from twinbus.pairing.mover_chunk import PRIMARY, ChunkRun
-from twinbus.pairing.mover_locks import lock_s, locks_kept
+from twinbus.pairing.mover_in_flight import InFlight
+from twinbus.pairing.mover_locks import LOCK_S_MAX, lock_s, locks_kept
 from twinbus.pairing.mover_options import MoverOptions
 from twinbus.pairing.mover_senders import SenderPool
 from twinbus.service_errors import MessageNotFound, MessageTooLarge, ServiceError
@@ -50,13 +53,18 @@ FIRST_CHUNK_COUNT: Final = 100
 _SETTLED: Final = frozenset({Outcome.MOVED, Outcome.DEAD_LETTERED})
 
 
-@dataclass(frozen=True, slots=True)
+async def _always() -> bool:
+    return True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Shared:
     """What all queues of one mover have in common."""
 
     secondary: Driver
     senders: SenderPool
     board: DestinationBoard
+    in_flight: InFlight
     options: MoverOptions
     clock: Clock
     on_receipts: OnReceipts
@@ -68,6 +76,7 @@ class QueueMover:
     def __init__(self, shared: Shared, queue: str) -> None:
         self.queue = queue
         self.aside = SetAside()
+        self.received_count = 0
         self._shared = shared
         self._place = Place(queue, socket.gethostname(), os.getpid())
         self._receiver = shared.secondary.receiver(queue)
@@ -89,12 +98,58 @@ class QueueMover:
         async with self._receiving:
             deliveries = await self._receiver.receive(self._count, wait_s=wait_s)
         if deliveries:
+            self.received_count += len(deliveries)
             self._adapt(deliveries)
         return deliveries
 
     async def bring_home(self, deliveries: Sequence[Delivered]) -> list[Receipt]:
         """Send a chunk to its destinations and settle it: a receipt for each message."""
         return await self._bring_home(deliveries)
+
+    async def take_over(self, deliveries: Sequence[Delivered]) -> list[Receipt]:
+        """bring_home() for messages that were locked elsewhere; those whose lock is lost are
+        left alone."""
+        now_ms = self._shared.clock.now().wall_ms
+        old = [each for each in deliveries if lock_s([each], now_ms) < LOCK_S_MAX / 3]
+        lost = await self._not_renewed(old)
+        left = self._left(lost, "its lock was lost before it was moved")
+        renewed = {id(each) for each in old}
+        ours = [
+            # How long a renewed lock lasts is not told.
+            replace(each, locked_until_ms=None) if id(each) in renewed else each
+            for each in deliveries
+            if each not in lost
+        ]
+        return left + await self._bring_home(ours)
+
+    async def give_back(self, deliveries: Sequence[Delivered], reason: str) -> list[Receipt]:
+        """Messages that nothing is done with: to whoever receives next."""
+        if not deliveries:
+            return []
+        with suppress(ServiceError):  # Their locks end by themselves.
+            await self._receiver.abandon(
+                deliveries, timeout_s=self._shared.options.settle_timeout_s
+            )
+        return self._left(deliveries, reason)
+
+    async def _not_renewed(self, deliveries: list[Delivered]) -> list[Delivered]:
+        if not deliveries:
+            return []
+        try:
+            return await self._receiver.renew(
+                deliveries, timeout_s=self._shared.options.settle_timeout_s
+            )
+        except ServiceError:
+            return deliveries
+
+    def _left(self, deliveries: Sequence[Delivered], reason: str) -> list[Receipt]:
+        if not deliveries:
+            return []
+        now_ms = self._shared.clock.now().wall_ms
+        ledger = ChunkLedger(self._place, deliveries, now_ms)
+        ledger.give_up(now_ms, reason)
+        self._shared.on_receipts(ledger.receipts)
+        return ledger.receipts
 
     def _adapt(self, deliveries: Sequence[Delivered]) -> None:
         """The next chunk holds as many messages of this size as a chunk should."""
@@ -113,6 +168,7 @@ class QueueMover:
             self._receiver,
             shared.senders,
             board=shared.board,
+            in_flight=shared.in_flight,
             aside=self.aside,
             ledger=ledger,
             options=shared.options,
@@ -135,20 +191,27 @@ class QueueMover:
 
     # -- messages that were set aside -----------------------------------------------------
 
-    async def bring_back(self) -> None:
+    async def bring_back(self, may_go_on: Callable[[], Awaitable[bool]] = _always) -> None:
         """Try every destination that may be tried, with all that was set aside for it.
 
         Some at once: to learn that one is silent takes a whole timeout, and others are there.
         """
-        errors = await few_at_once(
-            self.aside.paths(), self._bring_path_back, at_once_max=PATHS_AT_ONCE_MAX
-        )
-        for error in filter(None, errors):
+
+        async def one(path: str) -> ServiceError | None:
+            return await self._bring_path_back(path, may_go_on)
+
+        paths = self.aside.paths()
+        for error in filter(None, await few_at_once(paths, one, at_once_max=PATHS_AT_ONCE_MAX)):
             raise error
 
-    async def _bring_path_back(self, path: str) -> ServiceError | None:
+    async def _bring_path_back(
+        self, path: str, may_go_on: Callable[[], Awaitable[bool]]
+    ) -> ServiceError | None:
         left = self.aside.count(path)
-        while left > 0 and (admission := self._admission(path)) is not Admission.WAIT:
+        while left > 0 and await may_go_on():
+            admission = self._admission(path)
+            if admission is Admission.WAIT:
+                break
             # What a probe leaves in doubt may be doubled, so that it is small.
             is_probe = admission is Admission.PROBE
             count = min(left, PROBE_COUNT if is_probe else BY_NUMBER_COUNT)
@@ -262,9 +325,11 @@ class QueueMover:
 
     # -- looking only ---------------------------------------------------------------------
 
-    async def preview(self) -> None:
+    async def preview(self, may_go_on: Callable[[], Awaitable[bool]] = _always) -> None:
         """Receipts for what would become of everything in the queue; nothing is received."""
         async for page in self._pages(1):
+            if not await may_go_on():
+                return
             now_ms = self._shared.clock.now().wall_ms
             ledger = ChunkLedger(self._place, page, now_ms)
             plan = self._planned(page)

@@ -353,7 +353,7 @@ async def test_many_silent_destinations_do_not_hold_up_a_live_one(
     secondary.put(QUEUE, backlog("live"))
     mover = Mover(secondary, primary, [QUEUE], options(send_timeout_s=5))
     for path in silent:  # Links that were opened while all was well
-        await mover._senders.limit_bytes(path, timeout_s=1)
+        await mover._crew.senders.limit_bytes(path, timeout_s=1)
     primary.silent.update(silent)
     task = asyncio.create_task(mover.run(once=True))
     async with asyncio.timeout(4):
@@ -368,7 +368,7 @@ async def test_a_sender_in_use_is_not_closed_to_make_room(
     secondary: FakeNamespace, primary: FakeNamespace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A chunk for more destinations than senders are kept comes home at the first attempt."""
-    monkeypatch.setattr("twinbus.pairing.mover.SenderPool", partial(SenderPool, senders_max=3))
+    monkeypatch.setattr("twinbus.pairing.mover_crew.SenderPool", partial(SenderPool, senders_max=3))
     paths = [f"q{number}" for number in range(20)]
     for path in paths:
         primary.queues[path] = FakeQueue()

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections import Counter
+from dataclasses import replace
 
 from tests.pairing.mover.brokers import TIMEOUT_S, Scene, announced, until
 from tests.pairing.mover.messages import backlog, id_of
 from twinbus.core.chunk_board import Backoff
 from twinbus.core.parcel import Parcel
 from twinbus.core.receipts import Outcome, Receipt
+from twinbus.core.shift import ShiftOrder, ShiftReport, report_from_json, report_to_json
 from twinbus.drivers.port import ReceiveMode
 from twinbus.pairing.mover import Mover, move_chunk
+from twinbus.pairing.mover_shift import work_shift
 
 
 def names(prefix: str, count: int) -> list[str]:
@@ -211,3 +215,61 @@ async def test_a_message_as_large_as_a_queue_takes_comes_home(scene: Scene) -> N
     await sender.send([Parcel(large)], timeout_s=TIMEOUT_S)
     await make_mover(scene).run(once=True)
     assert await scene.arrived(orders) == Counter(["large"])
+
+
+async def test_a_shift_takes_over_what_another_connection_received(scene: Scene) -> None:
+    """Y1: locks are settled by their tokens, whoever holds the link."""
+    orders = scene.destination()
+    await scene.fill(orders, names("m", 600))
+    bell = scene.driver(scene.pair.secondary)
+    handed = [
+        replace((await bell.receiver(queue).receive(1, wait_s=5))[0], handle=None)
+        for queue in scene.queues
+    ]
+    receipts: list[Receipt] = []
+    report = await work_shift(
+        scene.driver(scene.pair.secondary),
+        scene.driver(scene.pair.primary),
+        ShiftOrder(queues=tuple(scene.queues), handed=tuple(handed)),
+        scene.options(),
+        on_receipts=receipts.extend,
+    )
+    assert report.faults == {} and set(report.emptied) == set(scene.queues)
+    assert Counter(each.outcome for each in receipts) == {Outcome.MOVED: 600}
+    assert await scene.arrived(orders) == Counter(names("m", 600))
+    assert scene.left() == 0
+
+
+async def test_shifts_in_a_row_bring_a_dead_destination_home_in_the_end(scene: Scene) -> None:
+    """Y4: with reports that cross processes as JSON; the live one is home in the first shift."""
+    dead, live = scene.destination(status="SendDisabled"), scene.destination()
+    await scene.fill(dead, names("dead", 4_000))
+    await scene.fill(live, names("live", 100))
+    secondary, primary = scene.driver(scene.pair.secondary), scene.driver(scene.pair.primary)
+    receipts: list[Receipt] = []
+
+    async def shift(before: ShiftReport) -> ShiftReport:
+        order = ShiftOrder(
+            queues=tuple(scene.queues),
+            returning=before.aside,
+            board=tuple(each._replace(due_in_s=0.0) for each in before.board),
+        )
+        report = await work_shift(
+            secondary, primary, order, scene.options(), on_receipts=receipts.extend
+        )
+        return report_from_json(json.loads(json.dumps(report_to_json(report))))
+
+    report = await shift(ShiftReport())
+    assert scene.home(live) == 100
+    for _ in range(2):
+        report = await shift(report)
+    assert sum(len(each[dead]) for each in report.aside.values()) == 4_000
+    # Every message once, and a few probes
+    assert len(receipts) < 4_100 + 1_000
+
+    scene.enable(dead)
+    async with asyncio.timeout(60):
+        while report.aside:
+            report = await shift(report)
+    assert await scene.arrived(dead) == Counter(names("dead", 4_000))
+    assert scene.left() == 0

@@ -222,7 +222,7 @@ async def test_a_chunk_that_does_not_end_is_cut_off_and_told_of(
     secondary: FakeNamespace, primary: FakeNamespace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """L2: at most 5 s; every copy that may come again is announced."""
-    monkeypatch.setattr("twinbus.pairing.mover.STOP_S_MAX", 0.05)
+    monkeypatch.setattr("twinbus.pairing.mover_crew.STOP_S_MAX", 0.05)
     secondary.put(QUEUES[0], backlog("a"))
     primary.delay_s = 900
     receipts: list[Receipt] = []
@@ -288,11 +288,11 @@ async def test_a_live_destination_shows_that_the_primary_is_there(
     """Y4: the line broke, and the only destination that is closed is a silent one."""
     primary.silent.add("news")
     mover = Mover(secondary, primary, QUEUES, options(send_timeout_s=0.1))
-    await mover._senders.limit_bytes("orders", timeout_s=1)
+    await mover._crew.senders.limit_bytes("orders", timeout_s=1)
     for path in ("news", PRIMARY):
-        mover._gate._board.receive(path, Sign.FAILED, 0.0)
+        mover._crew.board.receive(path, Sign.FAILED, 0.0)
     async with asyncio.timeout(10):
-        await mover._gate.opened()
+        await mover._crew.gate.opened()
     await mover.close()
 
 

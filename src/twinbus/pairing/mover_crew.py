@@ -1,0 +1,270 @@
+"""All backlog queues of a mover at work: what every way of working is made of.
+
+    run(work)     the same work for every queue at once, until it is done or stop() is called
+    empty()       lanes that receive, send home and receive again, until nothing is found
+    bring_back()  what was set aside, piece by piece
+
+Who uses it says what the work for one queue is: forever and with long polls (``Mover``), or for
+some seconds (``work_shift``).
+
+Rule 1: stop() ends what only waits at once, and lets the chunks under way end, for at most 5 s;
+        what is cut off then is told in receipts and comes again (L2).
+Rule 2: one receive at a time for each queue; a queue that was found empty is not asked again by
+        another lane.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from random import Random
+from typing import Final
+
+from twinbus.clock import Clock, SystemClock
+from twinbus.core.chunk_board import DestinationBoard
+from twinbus.core.parcel import Delivered
+from twinbus.core.receipts import Receipt
+from twinbus.drivers.port import Driver
+from twinbus.pairing.mover_gate import PrimaryGate
+from twinbus.pairing.mover_in_flight import InFlight
+from twinbus.pairing.mover_options import MoverOptions
+from twinbus.pairing.mover_queue import OnReceipts, QueueMover, Shared
+from twinbus.pairing.mover_senders import SenderPool
+from twinbus.service_errors import ServiceError
+
+__all__ = ["Crew", "OnFault"]
+
+OnFault = Callable[[str, ServiceError], object]
+"""Told the backlog queue that could not be read, and why."""
+
+STOP_S_MAX: Final = 5.0
+"""How long a stop waits for the chunks under way (L2)."""
+KEPT_WAIT_S: Final = 0.5
+"""How long the receives of an empty queue wait that is kept open for the others."""
+
+
+def _always() -> bool:
+    return True
+
+
+class Crew:
+    """The queues of one mover and what they share. Used once: after run() it is closed."""
+
+    def __init__(
+        self,
+        secondary: Driver,
+        primary: Driver,
+        queues: Sequence[str],
+        options: MoverOptions,
+        *,
+        on_receipts: OnReceipts,
+        on_fault: OnFault | None = None,
+        clock: Clock | None = None,
+        random: Random | None = None,
+    ) -> None:
+        self.options = options
+        self.clock = clock or SystemClock()
+        self.random = random or Random()
+        self.board = DestinationBoard(options.backoff, self.random)
+        self.senders = SenderPool(primary)
+        self.gate = PrimaryGate(self.board, self.senders, self.clock, options.send_timeout_s)
+        self.faults: dict[str, ServiceError] = {}
+        """Backlog queues that could not be read when it was last tried, each with its error."""
+        self._on_receipts, self._on_fault = on_receipts, on_fault
+        shared = Shared(
+            secondary=secondary,
+            senders=self.senders,
+            board=self.board,
+            in_flight=InFlight(options.in_flight_max),
+            options=options,
+            clock=self.clock,
+            on_receipts=self._take_receipts,
+        )
+        self.queues = [QueueMover(shared, queue) for queue in queues]
+        self._stopped = asyncio.Event()
+        self._is_cut_off = False
+        self._idle: set[asyncio.Task[object]] = set()
+        self._at_work = 0
+        self._next_start_s = 0.0
+
+    # -- from the first to the last -------------------------------------------------------
+
+    async def run(self, work: Callable[[QueueMover], Awaitable[None]]) -> None:
+        """``work`` for every queue at once, until all of it is done or stop() ends it."""
+
+        async def one(queue: QueueMover) -> None:
+            try:
+                await work(queue)
+            except ServiceError as error:
+                self.note_fault(queue, error)
+
+        tasks = [asyncio.create_task(one(each)) for each in self.queues]
+        everything = asyncio.gather(*tasks)
+        stopping = asyncio.create_task(self._wind_down(everything))
+        try:
+            await asyncio.shield(everything)
+        except asyncio.CancelledError:
+            if not self._is_cut_off:
+                raise
+        finally:
+            # Each by itself: a gathering that has failed no longer passes a cancellation on.
+            for task in (stopping, *tasks):
+                task.cancel()
+            await asyncio.gather(stopping, *tasks, return_exceptions=True)
+            await self.close()
+
+    def stop(self) -> None:
+        """Ask run() to end; it does within about 5 s."""
+        self._stopped.set()
+
+    @property
+    def is_stopped(self) -> bool:
+        return self._stopped.is_set()
+
+    @property
+    def is_over(self) -> bool:
+        """Whether no chunk is to be begun: somebody called stop(), or nobody is at home."""
+        return self.is_stopped or self.gate.is_closed
+
+    async def _wind_down(self, everything: asyncio.Future[list[None]]) -> None:
+        await self._stopped.wait()
+        for task in list(self._idle):
+            task.cancel()
+        await asyncio.sleep(STOP_S_MAX)
+        self._is_cut_off = True
+        everything.cancel()
+
+    async def close(self) -> None:
+        """Let go of all links."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(STOP_S_MAX):
+                # All at once: each takes its time with a namespace that does not answer.
+                closing = [queue.close() for queue in self.queues]
+                await asyncio.gather(*closing, self.senders.close())
+
+    # -- moving ---------------------------------------------------------------------------
+
+    async def move(self, queue: QueueMover, wait_s: float) -> list[Receipt]:
+        """One chunk; nothing when none was found in time."""
+        with self._resting():
+            deliveries = await queue.receive(wait_s=wait_s)
+        return await self.bring_home(queue, deliveries)
+
+    async def bring_home(self, queue: QueueMover, deliveries: Sequence[Delivered]) -> list[Receipt]:
+        with self.working():
+            return await queue.bring_home(deliveries)
+
+    async def empty(
+        self,
+        queue: QueueMover,
+        *,
+        wait_s: float,
+        looks: int = 1,
+        may_receive: Callable[[], bool] = _always,
+        may_end: Callable[[], bool] = _always,
+    ) -> bool:
+        """Until ``looks`` receives in a row find nothing (True) and nothing keeps us, or nothing
+        more is to be received."""
+        found_nothing = 0
+        turn = asyncio.Lock()
+
+        async def received() -> list[Delivered]:
+            nonlocal found_nothing
+            while True:
+                await self.keep_pace()
+                is_done = found_nothing >= looks and may_end()
+                if is_done or self.is_over or not may_receive():
+                    return []
+                is_kept = found_nothing >= looks
+                with self._resting():
+                    deliveries = await queue.receive(wait_s=KEPT_WAIT_S if is_kept else wait_s)
+                if deliveries:
+                    found_nothing = 0
+                    return deliveries
+                found_nothing += 1
+
+        async def lane() -> None:
+            while True:
+                async with turn:
+                    deliveries = await received()
+                if not deliveries:
+                    return
+                await self.bring_home(queue, deliveries)
+
+        lanes = [lane() for _ in range(self.options.chunks_at_once)]
+        for result in await asyncio.gather(*lanes, return_exceptions=True):
+            # A lane that was cancelled was waiting when somebody called stop().
+            if isinstance(result, Exception):
+                raise result
+        return found_nothing >= looks
+
+    async def bring_back(
+        self, queue: QueueMover, may_receive: Callable[[], bool] = _always
+    ) -> None:
+        """What was set aside and may be tried, as long as nothing speaks against it."""
+
+        async def may_go_on() -> bool:
+            await self.keep_pace()
+            return not self.is_over and may_receive()
+
+        with self.working():
+            await queue.bring_back(may_go_on)
+
+    @property
+    def is_at_work(self) -> bool:
+        """Whether messages are on their way right now, of whichever queue."""
+        return self._at_work > 0
+
+    @contextmanager
+    def working(self) -> Iterator[None]:
+        """Messages are on their way in the block."""
+        self._at_work += 1
+        try:
+            yield
+        finally:
+            self._at_work -= 1
+
+    # -- pauses ---------------------------------------------------------------------------
+
+    @contextmanager
+    def _resting(self) -> Iterator[None]:
+        """While a task only waits, stop() ends it at once."""
+        task = asyncio.current_task()
+        assert task is not None
+        self._idle.add(task)
+        try:
+            yield
+        finally:
+            self._idle.discard(task)
+
+    async def gate_opened(self) -> None:
+        """Return once somebody can be reached at the primary."""
+        with self._resting():
+            await self.gate.opened()
+
+    async def rest(self, pause_s: float) -> None:
+        """A pause, which stop() ends."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(pause_s):
+                await self._stopped.wait()
+
+    async def keep_pace(self) -> None:
+        """Wait until the rate allows another chunk."""
+        pause_s = self._next_start_s - self.clock.now().monotonic_s
+        if self.options.rate_per_s is not None and pause_s > 0:
+            await self.rest(pause_s)
+
+    # -- telling --------------------------------------------------------------------------
+
+    def _take_receipts(self, receipts: Sequence[Receipt]) -> None:
+        if self.options.rate_per_s is not None:
+            now_s = self.clock.now().monotonic_s
+            begin_s = max(now_s, self._next_start_s)
+            self._next_start_s = begin_s + len(receipts) / self.options.rate_per_s
+        self._on_receipts(receipts)
+
+    def note_fault(self, queue: QueueMover, error: ServiceError) -> None:
+        self.faults[queue.queue] = error
+        if self._on_fault is not None:
+            self._on_fault(queue.queue, error)

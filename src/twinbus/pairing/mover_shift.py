@@ -1,0 +1,213 @@
+"""One task's work: some backlog queues for some seconds, as an order says.
+
+    take over what was handed    '
+    lanes for every queue         >  all at once, until nothing is found and nothing is on its way
+    bring back what may be tried '
+    look through, bring back once more, report
+
+Whoever gives the orders remembers; what a shift learned goes back in its report.
+
+Rule 1: a shift that was stopped, or whose primary is away, reports like every other (L2).
+Rule 2: a queue that cannot be read is a fault in the report; the others go on.
+Rule 3: while one destination keeps a shift waiting, its queues are served on: nobody else's
+        messages wait for the next shift (Y4).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from random import Random
+from typing import Final
+
+from twinbus.clock import Clock
+from twinbus.core.parcel import Delivered
+from twinbus.core.shift import ShiftOrder, ShiftReport
+from twinbus.drivers.port import Driver
+from twinbus.pairing.mover_crew import Crew
+from twinbus.pairing.mover_options import MoverOptions
+from twinbus.pairing.mover_queue import OnReceipts, QueueMover
+from twinbus.service_errors import ServiceError
+
+__all__ = ["work_shift"]
+
+EMPTY_WAIT_S: Final = 0.2
+"""How long a receive waits before its queue is called empty: messages come in quick succession,
+or somebody rings again."""
+# How often a shift asks whether it shall stop, and looks at what it has set aside.
+STOP_LOOK_S: Final = 0.1
+RETURN_INTERVAL_S: Final = 0.5
+
+
+async def work_shift(
+    secondary: Driver,
+    primary: Driver,
+    order: ShiftOrder,
+    options: MoverOptions,
+    *,
+    on_receipts: OnReceipts,
+    should_stop: Callable[[], bool] = lambda: False,
+    clock: Clock | None = None,
+    random: Random | None = None,
+) -> ShiftReport:
+    """Carry out ``order``; no error of either namespace leaves it.
+
+    ``should_stop`` is asked between chunks and now and then; after that the shift ends with the
+    chunks under way, within about 5 s. The drivers stay open.
+    """
+    shift = _Shift(secondary, primary, order, options, on_receipts, should_stop, clock, random)
+    return await shift.work()
+
+
+class _Shift:
+    def __init__(
+        self,
+        secondary: Driver,
+        primary: Driver,
+        order: ShiftOrder,
+        options: MoverOptions,
+        on_receipts: OnReceipts,
+        should_stop: Callable[[], bool],
+        clock: Clock | None,
+        random: Random | None,
+    ) -> None:
+        self._order = order
+        self._should_stop = should_stop
+        handed = [each.path for each in order.handed]
+        named = [*order.queues, *handed, *order.returning, *order.discover]
+        self._crew = Crew(
+            secondary,
+            primary,
+            list(dict.fromkeys(named)),
+            replace(options, rate_per_s=order.rate_per_s),
+            on_receipts=on_receipts,
+            clock=clock,
+            random=random,
+        )
+        self._ends_s = self._now_s() + order.seconds_max
+        self._emptied: list[str] = []
+        self._discovered: list[str] = []
+
+    async def work(self) -> ShiftReport:
+        self._take_up()
+        # A probe that is due shows whether anybody is at home now.
+        self._knocking = asyncio.create_task(self._crew.gate.knocked())
+        watching = asyncio.create_task(self._watch())
+        try:
+            await self._crew.run(self._look if self._order.is_dry_run else self._serve)
+        finally:
+            for task in (watching, self._knocking):
+                task.cancel()
+            await asyncio.gather(watching, self._knocking, return_exceptions=True)
+        return self._report()
+
+    async def _watch(self) -> None:
+        while not self._should_stop():
+            await asyncio.sleep(STOP_LOOK_S)
+        self._crew.stop()
+        self._knocking.cancel()
+
+    # -- one queue ------------------------------------------------------------------------
+
+    async def _look(self, queue: QueueMover) -> None:
+        await queue.give_back(self._handed(queue), "this was a dry run")
+        await queue.preview(self._may_look_on)
+
+    async def _serve(self, queue: QueueMover) -> None:
+        await asyncio.wait([self._knocking])
+        over = asyncio.Event()
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._take_over(queue))
+            group.create_task(self._returner(queue, over))
+            try:
+                await self._empty(queue)
+            finally:
+                over.set()
+        if queue.queue not in self._crew.faults:
+            await self._finish(queue)
+
+    async def _take_over(self, queue: QueueMover) -> None:
+        if handed := self._handed(queue):
+            if self._crew.is_over:
+                await queue.give_back(handed, "nobody can be reached at the primary, or stopped")
+            else:
+                with self._crew.working():
+                    await queue.take_over(handed)
+
+    async def _returner(self, queue: QueueMover, over: asyncio.Event) -> None:
+        while not over.is_set():
+            with self._faults_noted(queue):
+                await self._crew.bring_back(queue, self._may_receive)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(RETURN_INTERVAL_S):
+                    await over.wait()
+
+    async def _empty(self, queue: QueueMover) -> None:
+        with self._faults_noted(queue):
+            if await self._crew.empty(
+                queue,
+                wait_s=EMPTY_WAIT_S,
+                may_receive=self._may_receive,
+                may_end=lambda: not self._crew.is_at_work,
+            ):
+                self._emptied.append(queue.queue)
+
+    async def _finish(self, queue: QueueMover) -> None:
+        is_wanted = queue.queue in self._order.discover and queue.queue in self._emptied
+        if is_wanted and self._may_receive():
+            await queue.discover()
+            self._discovered.append(queue.queue)
+        await self._crew.bring_back(queue, self._may_receive)
+
+    def _handed(self, queue: QueueMover) -> list[Delivered]:
+        return [each for each in self._order.handed if each.path == queue.queue]
+
+    @contextmanager
+    def _faults_noted(self, queue: QueueMover) -> Iterator[None]:
+        try:
+            yield
+        except ServiceError as error:
+            self._crew.note_fault(queue, error)
+
+    # -- limits ---------------------------------------------------------------------------
+
+    def _may_receive(self) -> bool:
+        if self._should_stop():
+            self._crew.stop()
+        received_count = sum(queue.received_count for queue in self._crew.queues)
+        return (
+            not self._crew.is_over
+            and received_count < self._order.messages_max
+            and self._now_s() < self._ends_s
+        )
+
+    async def _may_look_on(self) -> bool:
+        return not self._crew.is_stopped
+
+    def _now_s(self) -> float:
+        return self._crew.clock.now().monotonic_s
+
+    # -- what is remembered by others -----------------------------------------------------
+
+    def _take_up(self) -> None:
+        order, crew = self._order, self._crew
+        crew.board.take_notes(order.board, self._now_s())
+        for queue in crew.queues:
+            queue.aside.hold(order.holding.get(queue.queue, ()))
+            for path, numbers in order.returning.get(queue.queue, {}).items():
+                queue.aside.add(path, numbers)
+
+    def _report(self) -> ShiftReport:
+        crew = self._crew
+        closed = set(crew.board.closed())
+        return ShiftReport(
+            aside={queue.queue: queue.aside.numbers() for queue in crew.queues if queue.aside},
+            board=crew.board.notes(self._now_s()),
+            opened=tuple(each.path for each in self._order.board if each.path not in closed),
+            emptied=tuple(self._emptied),
+            discovered=tuple(self._discovered),
+            faults={queue: error.sentence for queue, error in crew.faults.items()},
+            is_primary_away=crew.gate.is_closed,
+        )

@@ -1,0 +1,257 @@
+"""How much is on the primary and in the backlog at once: what a kill would double."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.pairing.mover.fake_namespace import FakeNamespace, FakeReceiver
+from tests.pairing.mover.messages import backlog
+from twinbus.core.chunk import HomeRules
+from twinbus.core.chunk_board import Backoff
+from twinbus.core.parcel import Delivered, Parcel
+from twinbus.core.receipts import Outcome
+from twinbus.pairing.mover import Mover, MoverOptions
+from twinbus.pairing.mover_in_flight import InFlight
+from twinbus.service_errors import EntityDisabled, MessageRefused, OperationTimeout, ServiceError
+
+QUEUES = [f"east/x-servicebus-transfer/{index}" for index in range(3)]
+
+
+def options(**more: object) -> MoverOptions:
+    given = {"backoff": Backoff(first_s=0.01, last_s=0.05), "poll_s": 0.05, **more}
+    return MoverOptions(rules=HomeRules(primary_name="east"), **given)  # type: ignore[arg-type]
+
+
+# -- the room alone ---------------------------------------------------------------------------
+
+
+async def test_who_finds_no_room_waits_until_some_is_free() -> None:
+    room = InFlight(4)
+    for path in ("orders", "orders", "orders", "news"):
+        await room.room_for(path, 1)
+    waiting = asyncio.create_task(room.room_for("news", 1))
+    await asyncio.sleep(0)
+    assert room.is_wanted and not waiting.done()
+    room.free("orders", 1)
+    await waiting
+    assert room.count == 4
+
+
+async def test_all_who_hold_some_are_told_when_it_is_wanted() -> None:
+    room, told = InFlight(4), []
+    room.tell(lambda: told.append("wanted"))
+    for _ in range(3):
+        await room.room_for("orders", 1)
+    assert told == []
+    waiting = asyncio.create_task(room.room_for("orders", 1))
+    await asyncio.sleep(0)
+    assert told == ["wanted"]
+    waiting.cancel()
+
+
+async def test_who_waits_is_served_in_turn() -> None:
+    room, served = InFlight(12), []
+
+    async def one(name: str, count: int) -> None:
+        await room.room_for(name, count)
+        served.append(name)
+
+    for path in ("orders", "orders", "orders", "news"):
+        await room.room_for(path, 3)
+    tasks = [asyncio.create_task(one("large", 3)), asyncio.create_task(one("small", 1))]
+    await asyncio.sleep(0)
+    room.free("orders", 2)
+    await asyncio.sleep(0)
+    # A small one does not pass: the large one would wait for ever
+    assert served == []
+    room.free("orders", 2)
+    await asyncio.gather(*tasks)
+    assert served == ["large", "small"]
+
+
+async def test_no_destination_gets_all_the_room() -> None:
+    """Y4: it may be a silent one."""
+    room = InFlight(12)
+    for _ in range(3):
+        await room.room_for("silent", 3)
+    waiting = asyncio.create_task(room.room_for("silent", 3))
+    await asyncio.sleep(0)
+    async with asyncio.timeout(1):
+        await room.room_for("live", 3)
+    assert not waiting.done()
+    room.free("silent", 3)
+    await waiting
+
+
+async def test_who_gives_up_waiting_stands_in_nobodys_way() -> None:
+    room = InFlight(8)
+    for path in ("a", "b", "c"):
+        await room.room_for(path, 2)
+    await room.room_for("d", 1)
+    large = asyncio.create_task(room.room_for("e", 2))
+    small = asyncio.create_task(room.room_for("f", 1))
+    await asyncio.sleep(0)
+    large.cancel()
+    await small
+    # Also when the room was given to it in the same moment
+    waiting = asyncio.create_task(room.room_for("a", 1))
+    await asyncio.sleep(0)
+    room.free("a", 2)
+    waiting.cancel()
+    await asyncio.gather(large, waiting, return_exceptions=True)
+    assert room.count == 6
+
+
+# -- a mover in it ----------------------------------------------------------------------------
+
+
+class Witness(FakeNamespace):
+    """A primary that knows how many of its messages are in the backlog as well."""
+
+    def __init__(self, secondary: FakeNamespace, *queues: str) -> None:
+        super().__init__(*queues)
+        self._secondary = secondary
+        self.most = 0
+        self.errors: list[ServiceError | None] = []
+
+    def put(self, path: str, *messages: bytes) -> None:
+        super().put(path, *messages)
+        home = {name for queue in self.queues.values() for name in queue.ids()}
+        away = {name for queue in self._secondary.queues.values() for name in queue.ids()}
+        self.most = max(self.most, len(home & away))
+
+    def refuse(self, encoded: Sequence[bytes]) -> ServiceError | None:
+        return self.errors.pop() if encoded and self.errors else None
+
+
+@given(
+    in_flight_max=st.integers(1, 40),
+    chunk_count=st.integers(1, 60),
+    chunks_at_once=st.integers(1, 3),
+    paths=st.lists(st.sampled_from(["orders", "news", "mail"]), min_size=1, max_size=120),
+    errors=st.lists(
+        st.sampled_from([None, None, EntityDisabled("off"), MessageRefused("no")]), max_size=8
+    ),
+)
+@settings(max_examples=60, deadline=None)
+def test_a_mover_ends_and_never_has_more_in_flight(
+    in_flight_max: int,
+    chunk_count: int,
+    chunks_at_once: int,
+    paths: list[str],
+    errors: list[ServiceError | None],
+) -> None:
+    """Y1: whatever the sizes are, nobody waits for room that only it could free."""
+
+    async def story() -> None:
+        secondary = FakeNamespace(*QUEUES)
+        secondary.patience_s = 0.001
+        primary = Witness(secondary, "orders", "news", "mail")
+        primary.errors = list(errors)
+        for path in ("orders", "news", "mail"):
+            primary.refusals[path] = primary.refuse
+        for number, path in enumerate(paths):
+            secondary.put(QUEUES[number % 3], backlog(f"m{number}", path))
+        given = options(
+            in_flight_max=in_flight_max, chunk_count=chunk_count, chunks_at_once=chunks_at_once
+        )
+        mover = Mover(secondary, primary, QUEUES, given)
+        async with asyncio.timeout(20):
+            await mover.run(once=True)
+        assert primary.most <= in_flight_max
+        room = mover.queues[0]._shared.in_flight
+        assert room.count == 0 and not room.is_wanted
+        home = Counter(name for queue in primary.queues.values() for name in queue.ids())
+        assert max(home.values(), default=1) == 1
+        left = sum(len(each.messages) + len(each.dead) for each in secondary.queues.values())
+        assert len(home) + left == len(paths)
+
+    asyncio.run(story())
+
+
+async def test_a_killed_mover_has_doubled_no_more_than_was_in_flight() -> None:
+    """Y1: at most one chunk for each kill, however many queues and chunks are under way."""
+    secondary = FakeNamespace(*QUEUES)
+    primary = Witness(secondary, "orders")
+    primary.delay_s = 0.01
+    for queue in QUEUES:
+        secondary.put(queue, *(backlog(f"{queue}-{number}") for number in range(300)))
+    for _kill in range(3):
+        mover = Mover(secondary, primary, QUEUES, options(chunk_count=100, in_flight_max=100))
+        task = asyncio.create_task(mover.run())
+        await asyncio.sleep(0.04)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        secondary.expire_locks()
+    await Mover(secondary, primary, QUEUES, options()).run(once=True)
+    home = Counter(primary.queues["orders"].ids())
+    assert len(home) == 900
+    assert home.total() - 900 <= 3 * 100
+
+
+async def test_room_that_is_wanted_is_not_held_for_a_while(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What was accepted is completed at once when others wait for it."""
+    monkeypatch.setattr("twinbus.pairing.mover_chunk.SETTLE_INTERVAL_S", 900.0)
+    secondary, primary = FakeNamespace(*QUEUES), FakeNamespace("orders")
+    secondary.put(QUEUES[0], *(backlog(f"m{number}") for number in range(100)))
+    async with asyncio.timeout(20):
+        await Mover(secondary, primary, QUEUES, options(in_flight_max=7)).run(once=True)
+    assert len(primary.queues["orders"].messages) == 100
+
+
+async def test_a_silent_destination_does_not_keep_all_the_room(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Y4: it fell silent with its links open, and others have room left."""
+    secondary, primary = FakeNamespace(*QUEUES), FakeNamespace("orders", "news")
+    for number in range(40):
+        secondary.put(QUEUES[0], backlog(f"s{number}", "news"), backlog(f"m{number}"))
+    hung = asyncio.Event()
+
+    async def send(self: object, parcels: Sequence[Parcel], *, timeout_s: float) -> None:
+        path = self.path  # type: ignore[attr-defined]
+        if path == "news":
+            hung.set()
+            await asyncio.sleep(timeout_s)
+            raise OperationTimeout("no answer", path=path)
+        primary.put(path, *(each.encoded for each in parcels))
+
+    monkeypatch.setattr("tests.pairing.mover.fake_namespace.FakeSender.send", send)
+    mover = Mover(
+        secondary,
+        primary,
+        QUEUES,
+        options(in_flight_max=10, chunk_count=20, send_timeout_s=3.0),
+    )
+    task = asyncio.create_task(mover.run())
+    await hung.wait()
+    await asyncio.sleep(1.0)
+    # The two chunks under way are home as far as they can be
+    assert len(primary.queues["orders"].messages) >= 10
+    assert mover.report.tally.counts[Outcome.UNSURE] == 0
+    mover.stop()
+    await task
+
+
+async def test_what_the_backlog_does_not_let_go_of_frees_its_room(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    secondary, primary = FakeNamespace(*QUEUES), FakeNamespace("orders")
+    secondary.put(QUEUES[0], *(backlog(f"m{number}") for number in range(30)))
+
+    async def complete(_: object, messages: Sequence[Delivered], **__: float) -> None:
+        raise OperationTimeout("no answer")
+
+    monkeypatch.setattr(FakeReceiver, "complete", complete)
+    async with asyncio.timeout(20):
+        mover = Mover(secondary, primary, QUEUES, options(in_flight_max=10))
+        report = await mover.run(once=True)
+    assert report.tally.counts[Outcome.LOCK_LOST] == 30

@@ -1,0 +1,415 @@
+"""One task's work for the syphon, over namespaces in memory."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
+from random import Random
+
+import pytest
+
+from tests.pairing.mover.fake_namespace import FakeNamespace, FakeReceiver
+from tests.pairing.mover.messages import backlog
+from twinbus.core.chunk import HomeRules
+from twinbus.core.chunk_board import Backoff, DestinationBoard
+from twinbus.core.parcel import Delivered
+from twinbus.core.receipts import Outcome, Receipt
+from twinbus.core.shift import BoardNote, ShiftOrder, ShiftReport
+from twinbus.pairing.mover import MoverOptions
+from twinbus.pairing.mover_chunk import PRIMARY
+from twinbus.pairing.mover_shift import work_shift
+from twinbus.service_errors import AccessRefused, CommunicationError, EntityDisabled
+
+QUEUES = tuple(f"east/x-servicebus-transfer/{index}" for index in range(3))
+FIRST = QUEUES[0]
+
+
+@pytest.fixture
+def secondary() -> FakeNamespace:
+    return FakeNamespace(*QUEUES)
+
+
+@pytest.fixture
+def primary() -> FakeNamespace:
+    return FakeNamespace("orders", "news")
+
+
+def options(**more: object) -> MoverOptions:
+    given = {"backoff": Backoff(first_s=0.05, last_s=0.2), **more}
+    return MoverOptions(rules=HomeRules(primary_name="east"), **given)  # type: ignore[arg-type]
+
+
+class Shifts:
+    """Works orders one after the other, and keeps their receipts."""
+
+    def __init__(self, secondary: FakeNamespace, primary: FakeNamespace) -> None:
+        self.secondary, self.primary = secondary, primary
+        self.receipts: list[Receipt] = []
+
+    async def work(
+        self,
+        order: ShiftOrder | None = None,
+        *,
+        should_stop: Callable[[], bool] = lambda: False,
+        **more: object,
+    ) -> ShiftReport:
+        async with asyncio.timeout(30):
+            return await work_shift(
+                self.secondary,
+                self.primary,
+                order or ShiftOrder(queues=QUEUES),
+                options(**more),
+                on_receipts=self.receipts.extend,
+                should_stop=should_stop,
+            )
+
+    def outcomes(self) -> Counter[Outcome]:
+        return Counter(each.outcome for each in self.receipts)
+
+
+@pytest.fixture
+def shifts(secondary: FakeNamespace, primary: FakeNamespace) -> Shifts:
+    return Shifts(secondary, primary)
+
+
+def messages(prefix: str, count: int, path: str = "orders") -> list[bytes]:
+    return [backlog(f"{prefix}{number}", path) for number in range(count)]
+
+
+async def locked(
+    secondary: FakeNamespace, queue: str, count: int = 1, lock_left_s: float = 60.0
+) -> tuple[Delivered, ...]:
+    """What somebody else received from a queue."""
+    until_ms = int((time.time() + lock_left_s) * 1000)
+    found = await secondary.receiver(queue).receive(count, wait_s=1)
+    secondary.log.clear()
+    return tuple(replace(each, locked_until_ms=until_ms) for each in found)
+
+
+def note(path: str, due_in_s: float = 0.0) -> BoardNote:
+    return BoardNote(path, 1, due_in_s, None, False, False)
+
+
+# -- what waits in the queues -----------------------------------------------------------------
+
+
+async def test_a_shift_empties_its_queues(shifts: Shifts) -> None:
+    for queue in QUEUES:
+        shifts.secondary.put(queue, *messages(queue, 250))
+    report = await shifts.work()
+    assert report == ShiftReport(emptied=report.emptied)
+    assert set(report.emptied) == set(QUEUES)
+    assert len(set(shifts.primary.queues["orders"].ids())) == 750
+    assert shifts.outcomes() == {Outcome.MOVED: 750}
+
+
+async def test_an_empty_queue_costs_one_receive(shifts: Shifts) -> None:
+    await shifts.work()
+    assert len(shifts.secondary.log) == len(QUEUES)
+
+
+async def test_a_queue_that_cannot_be_read_is_told_and_the_others_go_on(
+    shifts: Shifts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    receive = FakeReceiver.receive
+
+    async def refusing(self: FakeReceiver, count: int, *, wait_s: float) -> list[Delivered]:
+        if self.path == FIRST:
+            raise AccessRefused("Listen is missing")
+        return await receive(self, count, wait_s=wait_s)
+
+    monkeypatch.setattr(FakeReceiver, "receive", refusing)
+    shifts.secondary.put(QUEUES[1], *messages("m", 10))
+    report = await shifts.work()
+    assert report.faults == {FIRST: "Listen is missing."}
+    assert set(report.emptied) == set(QUEUES[1:])
+    assert shifts.outcomes() == {Outcome.MOVED: 10}
+
+
+async def test_no_chunk_is_received_after_so_many_messages(shifts: Shifts) -> None:
+    shifts.secondary.put(FIRST, *messages("m", 1_000))
+    order = ShiftOrder(queues=(FIRST,), messages_max=150)
+    report = await shifts.work(order, chunk_count=50)
+    assert shifts.outcomes() == {Outcome.MOVED: 150}
+    assert report.emptied == ()
+
+
+async def test_no_chunk_is_received_after_so_many_seconds(shifts: Shifts) -> None:
+    shifts.secondary.put(FIRST, *messages("m", 1_000))
+    shifts.primary.delay_s = 0.1
+    order = ShiftOrder(queues=(FIRST,), seconds_max=0.25)
+    await shifts.work(order, chunk_count=10)
+    assert 20 <= shifts.outcomes()[Outcome.MOVED] <= 100
+
+
+async def test_a_shift_keeps_its_rate(shifts: Shifts) -> None:
+    shifts.secondary.put(FIRST, *messages("m", 30))
+    began_s = time.monotonic()
+    await shifts.work(ShiftOrder(queues=(FIRST,), rate_per_s=50), chunk_count=10)
+    assert time.monotonic() - began_s >= 0.3
+    assert shifts.outcomes() == {Outcome.MOVED: 30}
+
+
+async def test_a_dry_run_only_looks(shifts: Shifts) -> None:
+    shifts.secondary.put(FIRST, *messages("m", 3), backlog("bad", "$management"))
+    handed = await locked(shifts.secondary, FIRST)
+    await shifts.work(ShiftOrder(queues=QUEUES, handed=handed, is_dry_run=True))
+    assert shifts.outcomes() == {
+        Outcome.WOULD_MOVE: 3,
+        Outcome.WOULD_DEAD_LETTER: 1,
+        Outcome.LEFT: 1,
+    }
+    assert len(shifts.secondary.queues[FIRST].messages) == 4
+    assert not any(each.holder for each in shifts.secondary.queues[FIRST].messages.values())
+
+
+# -- what was handed over ---------------------------------------------------------------------
+
+
+async def test_messages_that_were_handed_over_are_moved(shifts: Shifts) -> None:
+    shifts.secondary.put(FIRST, *messages("m", 5))
+    handed = await locked(shifts.secondary, FIRST, 2)
+    await shifts.work(ShiftOrder(queues=(FIRST,), handed=handed))
+    assert sorted(shifts.primary.queues["orders"].ids()) == [f"m{n}" for n in range(5)]
+    assert shifts.outcomes() == {Outcome.MOVED: 5}
+    assert "renew 2" not in shifts.secondary.log
+
+
+async def test_an_old_lock_is_renewed_before_its_message_is_moved(shifts: Shifts) -> None:
+    shifts.secondary.put(FIRST, *messages("m", 2))
+    handed = await locked(shifts.secondary, FIRST, 2, lock_left_s=10)
+    await shifts.work(ShiftOrder(queues=(FIRST,), handed=handed))
+    assert "renew 2" in shifts.secondary.log
+    assert shifts.outcomes() == {Outcome.MOVED: 2}
+
+
+async def test_a_message_whose_lock_is_lost_is_left_to_others(shifts: Shifts) -> None:
+    """Y1: an order may be late, or worked twice; nothing is sent that others have."""
+    shifts.secondary.put(FIRST, *messages("m", 2))
+    handed = await locked(shifts.secondary, FIRST, 2, lock_left_s=0)
+    shifts.secondary.expire_locks()
+    await shifts.work(ShiftOrder(queues=(FIRST,), handed=handed))
+    assert shifts.outcomes() == {Outcome.LEFT: 2, Outcome.MOVED: 2}
+    assert sorted(shifts.primary.queues["orders"].ids()) == ["m0", "m1"]
+
+
+async def test_a_handed_message_for_a_silent_destination_does_not_hold_up_its_queue(
+    shifts: Shifts,
+) -> None:
+    """Y4: neither what waits behind it, nor what comes meanwhile into another queue."""
+    shifts.primary.silent.add("news")
+    shifts.secondary.put(FIRST, *messages("silent", 1, "news"), *messages("live", 10))
+    handed = await locked(shifts.secondary, FIRST)
+    task = asyncio.create_task(
+        shifts.work(ShiftOrder(queues=QUEUES, handed=handed), send_timeout_s=2.0)
+    )
+    await asyncio.sleep(0.7)
+    shifts.secondary.put(QUEUES[1], *messages("late", 1))
+    await asyncio.sleep(0.3)
+    assert len(shifts.primary.queues["orders"].messages) == 11
+    assert not task.done()
+    report = await task
+    assert report.aside == {FIRST: {"news": (1,)}}
+    assert report.board[0].is_silent
+
+
+# -- what was set aside -----------------------------------------------------------------------
+
+
+async def test_what_was_set_aside_is_brought_back_when_its_destination_may_be_tried(
+    shifts: Shifts,
+) -> None:
+    shifts.primary.refusals["news"] = lambda encoded: EntityDisabled("it is disabled")
+    shifts.secondary.put(FIRST, *messages("dead", 20, "news"), *messages("live", 5))
+    first = await shifts.work()
+    assert first.aside == {FIRST: {"news": tuple(range(1, 21))}}
+    assert [each.path for each in first.board] == ["news"]
+    assert len(shifts.primary.queues["orders"].messages) == 5
+
+    shifts.primary.refusals.clear()
+    order = ShiftOrder(queues=QUEUES, returning=first.aside, board=(note("news"),))
+    second = await shifts.work(order)
+    assert second.aside == {} and second.board == ()
+    assert second.opened == ("news",)
+    assert len(shifts.primary.queues["news"].messages) == 20
+
+
+async def test_what_may_not_be_tried_yet_stays_in_the_report(shifts: Shifts) -> None:
+    shifts.secondary.put(FIRST, *messages("m", 3))
+    for stored in shifts.secondary.queues[FIRST].messages.values():
+        stored.is_deferred = True
+    order = ShiftOrder(
+        queues=QUEUES, returning={FIRST: {"orders": (1, 2, 3)}}, board=(note("orders", 60),)
+    )
+    report = await shifts.work(order)
+    assert report.aside == order.returning
+    assert [each.path for each in report.board] == ["orders"]
+    assert report.opened == ()
+    assert shifts.receipts == []
+
+
+async def test_numbers_that_are_no_longer_set_aside_are_no_error(shifts: Shifts) -> None:
+    """Rule 1 of an order: it may be worked twice."""
+    shifts.secondary.put(FIRST, *messages("m", 3))
+    shifts.secondary.queues[FIRST].messages[2].is_deferred = True
+    order = ShiftOrder(queues=(FIRST,), returning={FIRST: {"orders": (2, 700, 701)}})
+    report = await shifts.work(order)
+    assert report.aside == {} and report.faults == {}
+    assert shifts.outcomes() == {Outcome.MOVED: 3}
+
+
+async def test_fresh_messages_of_a_destination_that_others_hold_do_not_wait_for_it(
+    shifts: Shifts,
+) -> None:
+    """Y4: to hear nothing takes a whole timeout; whoever has its messages can probe."""
+    shifts.primary.silent.add("news")
+    shifts.secondary.put(FIRST, *messages("m", 5, "news"))
+    silent = note("news")._replace(is_silent=True)
+    order = ShiftOrder(queues=(FIRST,), board=(silent,), holding={FIRST: ("news",)}, seconds_max=0)
+    handed = await locked(shifts.secondary, FIRST, 5)
+    began_s = time.monotonic()
+    report = await shifts.work(replace(order, handed=handed), send_timeout_s=5.0)
+    assert time.monotonic() - began_s < 2
+    assert report.aside == {FIRST: {"news": (1, 2, 3, 4, 5)}}
+    assert shifts.outcomes() == {Outcome.PARKED: 5}
+
+
+async def test_a_queue_is_looked_through_when_it_is_empty(shifts: Shifts) -> None:
+    """Y5: what a task set aside whose report never came."""
+    shifts.secondary.put(FIRST, *messages("m", 3))
+    for stored in shifts.secondary.queues[FIRST].messages.values():
+        stored.is_deferred = True
+    report = await shifts.work(ShiftOrder(queues=QUEUES, discover=(FIRST,)))
+    assert report.discovered == (FIRST,)
+    assert shifts.outcomes() == {Outcome.MOVED: 3}
+
+
+# -- nobody at home, and ends -----------------------------------------------------------------
+
+
+async def test_nothing_is_received_while_nobody_is_at_home(shifts: Shifts) -> None:
+    shifts.secondary.put(FIRST, *messages("m", 10))
+    handed = await locked(shifts.secondary, FIRST)
+    order = ShiftOrder(queues=QUEUES, handed=handed, board=(note(PRIMARY, 30), note("orders", 30)))
+    report = await shifts.work(order)
+    assert report.is_primary_away
+    assert {each.path for each in report.board} == {PRIMARY, "orders"}
+    assert shifts.outcomes() == {Outcome.LEFT: 1}
+    assert not [line for line in shifts.secondary.log if line.startswith("receive")]
+    # And what was handed over waits for nobody's lock
+    assert not any(each.holder for each in shifts.secondary.queues[FIRST].messages.values())
+
+
+async def test_a_shift_knocks_when_it_is_time_to(shifts: Shifts) -> None:
+    shifts.secondary.put(FIRST, *messages("m", 10))
+    order = ShiftOrder(queues=QUEUES, board=(note(PRIMARY), note("orders", 30)))
+    report = await shifts.work(order)
+    assert not report.is_primary_away
+    assert set(report.opened) == {PRIMARY, "orders"}
+    assert shifts.outcomes()[Outcome.MOVED] == 10
+
+
+async def test_a_shift_ends_when_the_primary_goes_away(shifts: Shifts) -> None:
+    shifts.secondary.put(FIRST, *messages("m", 5_000))
+    shifts.primary.refusals["orders"] = lambda encoded: CommunicationError("refused")
+    report = await shifts.work(chunk_count=50)
+    assert report.is_primary_away
+    assert len(shifts.receipts) <= 200
+    assert sum(map(len, report.aside[FIRST].values())) == len(shifts.receipts)
+
+
+async def test_a_stop_ends_a_shift_after_its_chunks_with_a_report(shifts: Shifts) -> None:
+    """L2: asked between chunks."""
+    shifts.secondary.put(FIRST, *messages("m", 5_000))
+    shifts.primary.delay_s = 0.02
+    report = await shifts.work(should_stop=lambda: len(shifts.receipts) >= 100, chunk_count=50)
+    assert 100 <= len(shifts.receipts) <= 250
+    assert shifts.outcomes() == {Outcome.MOVED: len(shifts.receipts)}
+    assert report.faults == {}
+
+
+async def test_a_shift_that_shall_stop_before_it_begins_gives_back_what_it_has(
+    shifts: Shifts,
+) -> None:
+    shifts.secondary.put(FIRST, *messages("m", 5))
+    handed = await locked(shifts.secondary, FIRST)
+    order = ShiftOrder(queues=QUEUES, handed=handed, returning={FIRST: {"news": (9,)}})
+    report = await shifts.work(order, should_stop=lambda: True)
+    assert report.aside == {FIRST: {"news": (9,)}}
+    assert shifts.outcomes() == {Outcome.LEFT: 1}
+    assert not any(each.holder for each in shifts.secondary.queues[FIRST].messages.values())
+
+
+async def test_a_chunk_that_does_not_end_is_cut_off_and_the_report_is_made(
+    shifts: Shifts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """L2: at most 5 s; every copy that may come again is announced."""
+    monkeypatch.setattr("twinbus.pairing.mover_crew.STOP_S_MAX", 0.05)
+    shifts.secondary.put(FIRST, *messages("m", 3))
+    shifts.primary.delay_s = 900
+    report = await shifts.work(should_stop=lambda: "send orders 3" in shifts.primary.log)
+    assert shifts.outcomes() == {Outcome.UNSURE: 3}
+    assert FIRST not in report.emptied
+
+
+async def test_a_stop_does_not_wait_for_a_knock(shifts: Shifts) -> None:
+    shifts.primary.silent.add("orders")
+    order = ShiftOrder(queues=QUEUES, board=(note(PRIMARY), note("orders")))
+    began_s = time.monotonic()
+    stop_s = began_s + 0.3
+    await shifts.work(order, should_stop=lambda: time.monotonic() >= stop_s)
+    assert time.monotonic() - began_s < 2
+
+
+async def test_a_cancelled_shift_leaves_no_task_behind(shifts: Shifts) -> None:
+    before = asyncio.all_tasks()
+    shifts.secondary.put(FIRST, *messages("m", 3))
+    shifts.primary.delay_s = 900
+    task = asyncio.create_task(shifts.work())
+    await asyncio.sleep(0.1)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert asyncio.all_tasks() == before
+
+
+# -- several shifts ---------------------------------------------------------------------------
+
+
+async def test_a_dead_destination_ahead_of_a_live_one_over_several_shifts(shifts: Shifts) -> None:
+    """Y4: the live ones are home in the first shift; the dead ones cost a few probes each shift,
+    and come home once their destination takes them."""
+    secondary, primary = shifts.secondary, shifts.primary
+    secondary.put(FIRST, *messages("dead", 4_000, "news"), *messages("live", 100))
+    primary.refusals["news"] = lambda encoded: EntityDisabled("it is disabled")
+    report = await shifts.work()
+    assert len(primary.queues["orders"].messages) == 100
+    assert sum(map(len, report.aside[FIRST].values())) == 4_000
+    assert len(secondary.log) < 100
+
+    for _ in range(3):
+        before = len(secondary.log)
+        report = await shifts.work(await _following(report))
+        assert len(secondary.log) - before < 20
+    counts = [each.delivery_count for each in secondary.queues[FIRST].messages.values()]
+    assert sum(counts) / len(counts) < 1.5
+
+    primary.refusals.clear()
+    for _ in range(10):
+        report = await shifts.work(await _following(report))
+        if not report.aside:
+            break
+    assert sorted(primary.queues["news"].ids()) == sorted(f"dead{n}" for n in range(4_000))
+    assert report.board == ()
+
+
+async def _following(report: ShiftReport) -> ShiftOrder:
+    """What somebody orders who remembers a report for a while."""
+    board = DestinationBoard(Backoff(), Random())
+    board.take_notes(report.board, time.monotonic())
+    await asyncio.sleep(0.1)
+    notes = board.notes(time.monotonic())
+    return ShiftOrder(queues=QUEUES, returning=report.aside, board=notes)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+import twinbus.amqp.plain_messages as plain_module
 from tests.amqp.test_sections import plain_messages, with_long_list
 from twinbus.amqp.errors import DecodeError
 from twinbus.amqp.plain_messages import PlainMessages
@@ -23,8 +25,8 @@ def order(name: str, body: bytes = b"x" * 300, subject: str = "order") -> bytes:
 def test_what_is_accepted_is_plain(messages: list[bytes], data: st.DataObject) -> None:
     # Given a sender's messages, some of them damaged
     known = PlainMessages(PROPERTIES_BYTES_MAX)
-    alike = order("order-1")
-    for message in [alike, order("order-2"), *messages, alike]:
+    alike, short = order("order-1"), order("order-1", body=b"x" * 30)
+    for message in [alike, order("order-2"), *messages, alike, short, short]:
         changed = bytearray(message)
         index = data.draw(st.integers(0, len(changed) - 1))
         changed[index] ^= data.draw(st.sampled_from([0, 0, 0, 1, 0x20, 0x80, 0xFF]))
@@ -37,12 +39,15 @@ def test_what_is_accepted_is_plain(messages: list[bytes], data: st.DataObject) -
             scan_message(candidate, 1, len(candidate) - 1)
 
 
-@given(st.binary(max_size=3), st.integers(0, 60))
-@example(b"", 0)
-def test_a_message_that_ends_early_or_late_is_not_accepted(more: bytes, less: int) -> None:
+@given(st.binary(max_size=3), st.integers(0, 60), st.sampled_from([0, 1, 30, 255, 256, 300]))
+@example(b"", 0, 300)
+@example(b"", 0, 30)
+def test_a_message_that_ends_early_or_late_is_not_accepted(
+    more: bytes, less: int, body_bytes: int
+) -> None:
     # Given a known shape
     known = PlainMessages(PROPERTIES_BYTES_MAX)
-    message = order("order-1")
+    message = order("order-1", body=b"x" * body_bytes)
     assert known.accepts(message, 0, len(message))
 
     # When the next message is cut off or has something behind it
@@ -74,3 +79,18 @@ def test_every_part_of_the_shape_counts() -> None:
     for good in (order("order-3"), order("a"), order("ünïcode"), with_long_list(order("b" * 9))):
         assert known.accepts(good, 0, len(good))
         assert known.accepts(good, 0, len(good))
+
+
+@pytest.mark.parametrize("body_bytes", [0, 1, 200, 255, 256, 1024])
+def test_the_next_message_of_a_kind_is_not_looked_through_again(
+    body_bytes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Given a sender whose first message was looked through
+    known = PlainMessages(PROPERTIES_BYTES_MAX)
+    first = order("order-1", body=b"x" * body_bytes)
+    assert known.accepts(first, 0, len(first))
+
+    # When the next one differs in its id and its body, then its looks are enough
+    monkeypatch.setattr(plain_module, "is_plain", lambda *_: pytest.fail("looked through"))
+    second = order("order-2", body=b"y" * body_bytes)
+    assert known.accepts(b"?" + second + b"?", 1, 1 + len(second))

@@ -1,0 +1,314 @@
+"""What can be chosen with ``.option(...)``, as one checked value for reads and one for writes.
+
+Rule 1: an option that nobody knows is refused, with the nearest one that exists: a setting that
+        is ignored in silence is found when it is too late.
+Rule 2: Spark compares names without case and may hand them over in lower case; errors use the
+        documented spelling.
+Rule 3: values hold no secret. Where the namespace is, and how one gets in, is a reference
+        (references.py), which is opened by whoever connects.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
+from enum import Enum
+from fnmatch import translate
+from typing import Final, Self, TypeVar
+
+from twinbus.entity_path import parse_entity_path
+from twinbus.errors import ConfigurationError
+from twinbus.spark.references import OPTION_NAMES, NamespaceRef
+
+__all__ = ["READ_OPTIONS", "WRITE_OPTIONS", "Mode", "ReadOptions", "WriteOptions"]
+
+MESSAGES_PER_TRIGGER_MAX: Final = 100_000
+MESSAGES_PER_TRIGGER: Final = 10_000
+# Arrow's arrays end at 2 GiB, and a task holds what it reads in memory.
+BYTES_PER_TRIGGER_MAX: Final = 1 << 30
+BYTES_PER_TRIGGER: Final = 64 << 20
+# Half a day: services take links away sooner.
+WAIT_S_MAX: Final = 43_200.0
+WAIT_S: Final = 900.0
+RECEIVERS_PER_QUEUE_MAX: Final = 64
+SEND_TIMEOUT_S_MAX: Final = 3_600.0
+BATCHES_IN_FLIGHT_MAX: Final = 64
+_I64_MAX: Final = (1 << 63) - 1
+
+_SOURCE_NAMES: Final = ("queue", "queues", "queuePattern", "topic")
+READ_OPTIONS: Final = {
+    "queue": "the queue to read",
+    "queues": "several queues, separated by commas",
+    "queuePattern": "all queues whose names fit, with * and ?; needs the claim Manage",
+    "topic": "with subscription: the topic to read from",
+    "subscription": "with topic: the subscription to read",
+    "subQueue": "deadLetter reads the dead-letter queue; none is the default",
+    "receiveMode": "peekLock (the default) or receiveAndDelete for a stream; peek for a batch",
+    "maxMessagesPerTrigger": "messages of one micro-batch at most",
+    "maxBytesPerTrigger": "bytes of one micro-batch at most, such as 64m",
+    "maxWaitTime": "seconds of one long poll while nothing is there",
+    "receiversPerQueue": "tasks that read one queue at once",
+    "driverHost": "the driver's name or address as executors reach it",
+    "startingSequenceNumber": "batch: the first number to look at",
+    "maxMessages": "batch: messages of one queue at most",
+}
+"""Names and meanings, without those of the namespace."""
+WRITE_OPTIONS: Final = {
+    "queue": "the queue to write to; a column 'destination' goes before it",
+    "topic": "the topic to write to; a column 'destination' goes before it",
+    "sendTimeout": "seconds until a batch of messages must be accepted, retries included",
+    "batchesInFlight": "batches on their way to one destination at once; 1 keeps the order also "
+    "when a batch has to be sent again",
+}
+# What Spark itself is told by options of a query.
+_SPARKS_OWN: Final = frozenset(("checkpointlocation",))
+_STREAM_ONLY: Final = (
+    "maxMessagesPerTrigger",
+    "maxBytesPerTrigger",
+    "maxWaitTime",
+    "receiversPerQueue",
+    "driverHost",
+)
+_BATCH_ONLY: Final = ("startingSequenceNumber", "maxMessages")
+
+
+class Mode(Enum):
+    """How messages are read; the values are those of the option receiveMode."""
+
+    PEEK_LOCK = "peekLock"
+    RECEIVE_AND_DELETE = "receiveAndDelete"
+    PEEK = "peek"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadOptions:
+    """What a stream or a batch reads, and how much of it at once."""
+
+    namespace: NamespaceRef
+    paths: tuple[str, ...] = ()
+    """What is read, sub-queue included; empty for a pattern."""
+    queue_pattern: str | None = None
+    """Queues are looked up when the query starts."""
+    is_dead_letter: bool = False
+    mode: Mode = Mode.PEEK_LOCK
+    messages_per_trigger_max: int = MESSAGES_PER_TRIGGER
+    bytes_per_trigger_max: int = BYTES_PER_TRIGGER
+    wait_s: float = WAIT_S
+    receivers_per_queue: int = 1
+    driver_host: str | None = None
+    starting_sequence_number: int = 1
+    messages_max: int | None = None
+    """Of one queue, in a batch; None: all that is there."""
+
+    @classmethod
+    def from_options(cls, options: Mapping[str, str], *, is_streaming: bool) -> Self:
+        """Raises ConfigurationError for what is unknown, missing or outside its limits."""
+        given = _Given(options, READ_OPTIONS)
+        given.refuse(
+            _BATCH_ONLY if is_streaming else _STREAM_ONLY,
+            "a batch only" if is_streaming else "a stream only",
+        )
+        is_dead_letter = given.one_of("subQueue", ("none", "deadLetter"), "none") == "deadLetter"
+        chosen = given.exactly_one(_SOURCE_NAMES)
+        if (chosen == "topic") != given.has("subscription"):
+            raise ConfigurationError(
+                "the options 'topic' and 'subscription' belong together",
+                hint="Set both, or read a queue",
+            )
+        return cls(
+            namespace=NamespaceRef.from_options(options),
+            paths=tuple(_with_sub_queue(given.paths(chosen), is_dead_letter)),
+            queue_pattern=given.pattern() if chosen == "queuePattern" else None,
+            is_dead_letter=is_dead_letter,
+            mode=given.mode(is_streaming=is_streaming),
+            messages_per_trigger_max=given.number(
+                "maxMessagesPerTrigger", MESSAGES_PER_TRIGGER, 1, MESSAGES_PER_TRIGGER_MAX
+            ),
+            bytes_per_trigger_max=given.size(
+                "maxBytesPerTrigger", BYTES_PER_TRIGGER, 1, BYTES_PER_TRIGGER_MAX
+            ),
+            wait_s=given.seconds("maxWaitTime", WAIT_S, WAIT_S_MAX),
+            receivers_per_queue=given.number("receiversPerQueue", 1, 1, RECEIVERS_PER_QUEUE_MAX),
+            driver_host=given.text("driverHost"),
+            starting_sequence_number=given.number("startingSequenceNumber", 1, 0, _I64_MAX),
+            messages_max=given.number("maxMessages", 0, 1, _I64_MAX) or None,
+        )
+
+    def paths_among(self, queues: Iterable[str]) -> tuple[str, ...]:
+        """What is read when these queues exist, in the order of their names."""
+        if self.queue_pattern is None:
+            return self.paths
+        fits = re.compile(translate(self.queue_pattern)).fullmatch
+        found = sorted(queue for queue in map(str.lower, queues) if fits(queue))
+        return tuple(_with_sub_queue(found, self.is_dead_letter))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WriteOptions:
+    """Where rows go, and how patiently."""
+
+    namespace: NamespaceRef
+    destination: str | None = None
+    """For rows that name none."""
+    send_timeout_s: float = 60.0
+    batches_in_flight_max: int = 4
+
+    @classmethod
+    def from_options(cls, options: Mapping[str, str]) -> Self:
+        """Raises ConfigurationError for what is unknown or outside its limits."""
+        given = _Given(options, WRITE_OPTIONS)
+        chosen = [name for name in ("queue", "topic") if given.has(name)]
+        if len(chosen) > 1:
+            raise ConfigurationError(
+                "both 'queue' and 'topic' say where to write",
+                hint="Set one of them, or add a column 'destination'",
+            )
+        return cls(
+            namespace=NamespaceRef.from_options(options),
+            destination=given.paths(chosen[0])[0] if chosen else None,
+            send_timeout_s=given.seconds("sendTimeout", 60.0, SEND_TIMEOUT_S_MAX),
+            batches_in_flight_max=given.number("batchesInFlight", 4, 1, BATCHES_IN_FLIGHT_MAX),
+        )
+
+
+def _with_sub_queue(paths: Iterable[str], is_dead_letter: bool) -> Iterable[str]:
+    return (f"{path}/$DeadLetterQueue" for path in paths) if is_dead_letter else paths
+
+
+# --- reading one mapping -----------------------------------------------------------------------
+
+_SIZE: Final = re.compile(r"(\d{1,18})\s*([kmg]?)b?", re.ASCII | re.IGNORECASE)
+_SHIFTS: Final = {"": 0, "k": 10, "m": 20, "g": 30}
+_PATTERN: Final = re.compile(r"[A-Za-z0-9._/*?-]{1,260}", re.ASCII)
+_Number = TypeVar("_Number", int, float)
+
+
+class _Given:
+    """The options of one query, by their documented names."""
+
+    def __init__(self, options: Mapping[str, str], known: Mapping[str, str]) -> None:
+        spelled = {name.lower(): str(name) for name in (*known, *OPTION_NAMES())}
+        self._values: dict[str, str] = {}
+        for name, value in options.items():
+            if name.lower() in spelled:
+                self._values[spelled[name.lower()]] = str(value).strip()
+            elif name.lower() not in _SPARKS_OWN:
+                raise _unknown(name, spelled)
+
+    def has(self, name: str) -> bool:
+        return name in self._values
+
+    def text(self, name: str) -> str | None:
+        return self._values.get(name) or None
+
+    def refuse(self, names: Iterable[str], where: str) -> None:
+        for name in names:
+            if self.has(name):
+                raise ConfigurationError(
+                    f"the option {name!r} is for {where}", hint="Leave it out here"
+                )
+
+    def exactly_one(self, names: tuple[str, ...]) -> str:
+        found = [name for name in names if self.has(name)]
+        if len(found) == 1:
+            return found[0]
+        stated = f"the options {_listed(found)} are set" if found else "no option says what to read"
+        raise ConfigurationError(
+            stated, hint="Set exactly one of queue, queues, queuePattern, or topic + subscription"
+        )
+
+    def paths(self, chosen: str) -> list[str]:
+        value = self._values[chosen]
+        if chosen == "queuePattern":
+            return []
+        if chosen == "topic" and self.has("subscription"):
+            subscription = parse_entity_path(self._values["subscription"])
+            return [f"{parse_entity_path(value)}/Subscriptions/{subscription}"]
+        if chosen != "queues":
+            return [parse_entity_path(value)]
+        # Named twice, a queue would be read by two tasks that wait for each other's messages.
+        return list(dict.fromkeys(parse_entity_path(part.strip()) for part in value.split(",")))
+
+    def pattern(self) -> str:
+        value = self._values["queuePattern"]
+        if not _PATTERN.fullmatch(value):
+            raise ConfigurationError(
+                "the option 'queuePattern' is no pattern of a queue's name",
+                hint="Use letters, digits, '.', '-', '_' and '/', with * and ? for any",
+            )
+        return value.lower()
+
+    def one_of(self, name: str, allowed: tuple[str, ...], default: str) -> str:
+        value = self._values.get(name, default)
+        for each in allowed:
+            if value.lower() == each.lower():
+                return each
+        raise ConfigurationError(
+            f"the option {name!r} is {value[:40]!r}", hint=f"Use {' or '.join(allowed)}"
+        )
+
+    def mode(self, *, is_streaming: bool) -> Mode:
+        """A batch may be run any number of times, so it looks and takes nothing."""
+        if is_streaming:
+            return Mode(self.one_of("receiveMode", ("peekLock", "receiveAndDelete"), "peekLock"))
+        if self.has("receiveMode") and self._values["receiveMode"].lower() != "peek":
+            raise ConfigurationError(
+                "a batch read takes no message: its receiveMode is peek",
+                hint="Use readStream with trigger(availableNow=True) to take what is there",
+            )
+        return Mode.PEEK
+
+    def number(self, name: str, default: int, least: int, most: int) -> int:
+        value = self._values.get(name)
+        if value is None:
+            return default
+        if not value.isascii() or not value.isdigit() or len(value) > 19:
+            raise ConfigurationError(
+                f"the option {name!r} is no whole number", hint=f"Use {least} to {most}"
+            )
+        return _within(name, int(value), least, most)
+
+    def size(self, name: str, default: int, least: int, most: int) -> int:
+        value = self._values.get(name)
+        if value is None:
+            return default
+        found = _SIZE.fullmatch(value)
+        if found is None:
+            raise ConfigurationError(
+                f"the option {name!r} is no number of bytes", hint="Use 64m, 1g or plain bytes"
+            )
+        return _within(name, int(found[1]) << _SHIFTS[found[2].lower()], least, most)
+
+    def seconds(self, name: str, default: float, most: float) -> float:
+        value = self._values.get(name)
+        if value is None:
+            return default
+        try:
+            seconds = float(value)
+        except ValueError:
+            raise ConfigurationError(
+                f"the option {name!r} is no number of seconds", hint=f"{default:g} is the default"
+            ) from None
+        return _within(name, seconds, 0.1, most)
+
+
+def _within(name: str, value: _Number, least: _Number, most: _Number) -> _Number:
+    if not least <= value <= most:
+        raise ConfigurationError(f"the option {name!r} is not from {least:,} to {most:,}")
+    return value
+
+
+def _listed(names: list[str]) -> str:
+    return " and ".join(map(repr, names))
+
+
+def _unknown(name: str, spelled: Mapping[str, str]) -> ConfigurationError:
+    if name.lower() == "path":
+        return ConfigurationError(
+            "servicebus does not read or write a path", hint="Use the option 'queue' or 'topic'"
+        )
+    nearest = get_close_matches(name.lower(), spelled, n=1)
+    hint = f"Did you mean {spelled[nearest[0]]!r}?" if nearest else "Look at the list of options"
+    return ConfigurationError(f"servicebus has no option {name[:60]!r} here", hint=hint)

@@ -1,0 +1,241 @@
+"""The options of the connector: one checked value for reads, one for writes."""
+
+from __future__ import annotations
+
+import pickle
+from typing import Any
+
+import pytest
+
+from twinbus.errors import ConfigurationError
+from twinbus.spark.connector.options import (
+    READ_OPTIONS,
+    WRITE_OPTIONS,
+    Mode,
+    ReadOptions,
+    WriteOptions,
+)
+from twinbus.spark.references import NamespaceRef
+
+NAMESPACE = {"connectionStringEnv": "ORDERS"}
+
+
+def read(is_streaming: bool = True, **options: str) -> ReadOptions:
+    return ReadOptions.from_options({**NAMESPACE, **options}, is_streaming=is_streaming)
+
+
+def write(**options: str) -> WriteOptions:
+    return WriteOptions.from_options({**NAMESPACE, **options})
+
+
+# -- what to read -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "paths"),
+    [
+        ({"queue": "Orders"}, ("orders",)),
+        ({"queues": "orders, invoices,ORDERS"}, ("orders", "invoices")),
+        ({"topic": "news", "subscription": "all"}, ("news/Subscriptions/all",)),
+        ({"queue": "orders", "subQueue": "deadLetter"}, ("orders/$DeadLetterQueue",)),
+        ({"queue": "orders", "subqueue": "NONE"}, ("orders",)),
+        (
+            {"topic": "news", "subscription": "all", "subQueue": "deadletter"},
+            ("news/Subscriptions/all/$DeadLetterQueue",),
+        ),
+        ({"QUEUE": "orders"}, ("orders",)),
+    ],
+)
+def test_options_name_what_is_read(options: dict[str, str], paths: tuple[str, ...]) -> None:
+    assert read(**options).paths == paths
+
+
+def test_a_pattern_chooses_among_the_queues_that_exist() -> None:
+    options = read(queuePattern="Orders-?/*", subQueue="deadLetter")
+
+    found = options.paths_among(["orders-b/x", "orders-a/y/z", "orders-10/x", "other", "orders-a"])
+
+    assert options.paths == ()
+    assert found == ("orders-a/y/z/$DeadLetterQueue", "orders-b/x/$DeadLetterQueue")
+
+
+def test_a_pattern_is_no_regular_expression() -> None:
+    assert read(queuePattern="a.b").paths_among(["a.b", "axb"]) == ("a.b",)
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({}, "^no option says what to read. Set exactly one"),
+        ({"queue": "a", "queues": "b"}, "^the options 'queue' and 'queues' are set"),
+        ({"topic": "a"}, "'topic' and 'subscription' belong together"),
+        ({"queue": "a", "subscription": "b"}, "'topic' and 'subscription' belong together"),
+        ({"queue": "a b"}, "a b"),
+        ({"queue": "orders/$management"}, "management"),
+        ({"queues": "a,,b"}, "name"),
+        ({"queuePattern": "[a]"}, "'queuePattern' is no pattern"),
+        (
+            {"queue": "a", "subQueue": "transfer"},
+            "'subQueue' is 'transfer'. Use none or deadLetter",
+        ),
+    ],
+)
+def test_what_to_read_must_be_clear(options: dict[str, str], sentence: str) -> None:
+    with pytest.raises(ConfigurationError, match=sentence):
+        read(**options)
+
+
+# -- how to read --------------------------------------------------------------------------
+
+
+def test_a_stream_has_defaults() -> None:
+    options = read(queue="orders")
+
+    assert options == ReadOptions(
+        namespace=NamespaceRef.of_env("ORDERS"),
+        paths=("orders",),
+        mode=Mode.PEEK_LOCK,
+        messages_per_trigger_max=10_000,
+        bytes_per_trigger_max=64 * 1024 * 1024,
+        wait_s=900.0,
+        receivers_per_queue=1,
+    )
+    assert pickle.loads(pickle.dumps(options)) == options
+
+
+def test_a_stream_can_be_told() -> None:
+    options = read(
+        queue="orders",
+        receivemode="ReceiveAndDelete",
+        maxmessagespertrigger="100000",
+        maxBytesPerTrigger="1g",
+        maxWaitTime="2.5",
+        receiversPerQueue="4",
+        driverHost="10.0.0.7",
+    )
+
+    assert options.mode is Mode.RECEIVE_AND_DELETE
+    assert options.messages_per_trigger_max == 100_000
+    assert options.bytes_per_trigger_max == 1 << 30
+    assert options.wait_s == 2.5
+    assert (options.receivers_per_queue, options.driver_host) == (4, "10.0.0.7")
+
+
+@pytest.mark.parametrize(
+    ("text", "size_bytes"), [("64m", 64 << 20), ("64 MB", 64 << 20), ("2k", 2048), ("5000", 5000)]
+)
+def test_sizes_are_written_as_people_write_them(text: str, size_bytes: int) -> None:
+    assert read(queue="a", maxBytesPerTrigger=text).bytes_per_trigger_max == size_bytes
+
+
+def test_a_batch_looks_and_takes_nothing() -> None:
+    options = read(is_streaming=False, queue="a", startingSequenceNumber="41", maxMessages="7")
+
+    assert options.mode is Mode.PEEK
+    assert (options.starting_sequence_number, options.messages_max) == (41, 7)
+    assert read(is_streaming=False, queue="a", receiveMode="PEEK").messages_max is None
+
+
+@pytest.mark.parametrize(
+    ("is_streaming", "options", "sentence"),
+    [
+        (False, {"receiveMode": "receiveAndDelete"}, "a batch read takes no message"),
+        (False, {"receiveMode": "peekLock"}, "a batch read takes no message"),
+        (False, {"maxMessagesPerTrigger": "5"}, "'maxMessagesPerTrigger' is for a stream only"),
+        (True, {"maxMessages": "5"}, "'maxMessages' is for a batch only"),
+        (True, {"receiveMode": "peek"}, "'receiveMode' is 'peek'. Use peekLock or"),
+        (True, {"maxMessagesPerTrigger": "0"}, "is not from 1 to 100,000"),
+        (True, {"maxMessagesPerTrigger": "100001"}, "is not from 1 to 100,000"),
+        (True, {"maxMessagesPerTrigger": "many"}, "is no whole number"),
+        (True, {"maxMessagesPerTrigger": "٣"}, "is no whole number"),
+        (True, {"maxBytesPerTrigger": "64x"}, "is no number of bytes. Use 64m"),
+        (True, {"maxBytesPerTrigger": "2g"}, "is not from 1 to"),
+        (True, {"maxWaitTime": "soon"}, "is no number of seconds"),
+        (True, {"maxWaitTime": "nan"}, "is not from 0.1 to"),
+        (True, {"receiversPerQueue": "65"}, "is not from 1 to 64"),
+    ],
+)
+def test_values_outside_their_limits_are_refused(
+    is_streaming: bool, options: dict[str, Any], sentence: str
+) -> None:
+    with pytest.raises(ConfigurationError, match=sentence):
+        read(is_streaming=is_streaming, queue="a", **options)
+
+
+# -- names --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "nearest"),
+    [
+        ("maxmessagepertrigger", "maxMessagesPerTrigger"),
+        ("conectionStringEnv", "connectionStringEnv"),
+        ("que", "queue"),
+    ],
+)
+def test_an_unknown_option_is_refused_with_the_nearest_one(name: str, nearest: str) -> None:
+    with pytest.raises(
+        ConfigurationError, match=f"no option '{name}' here. Did you mean '{nearest}'"
+    ):
+        read(queue="orders", **{name: "5"})
+
+
+def test_an_option_like_no_other_is_refused_too() -> None:
+    with pytest.raises(ConfigurationError, match="no option 'zzz' here"):
+        read(queue="orders", zzz="5")
+
+
+def test_the_value_of_an_unknown_option_is_not_repeated() -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        read(queue="orders", conectionString="Endpoint=sb://x;SharedAccessKey=canary")
+
+    assert "canary" not in str(caught.value)
+
+
+def test_a_path_is_refused_with_what_to_use_instead() -> None:
+    with pytest.raises(ConfigurationError, match="Use the option 'queue' or 'topic'"):
+        read(path="orders")
+
+
+def test_options_of_spark_itself_are_left_alone() -> None:
+    assert write(queue="orders", checkpointLocation="somewhere").destination == "orders"
+
+
+def test_a_namespace_is_needed() -> None:
+    with pytest.raises(ConfigurationError, match="connectionStringEnv"):
+        ReadOptions.from_options({"queue": "orders"}, is_streaming=True)
+
+
+def test_every_option_has_a_meaning() -> None:
+    assert all(READ_OPTIONS.values()) and all(WRITE_OPTIONS.values())
+
+
+# -- writing ------------------------------------------------------------------------------
+
+
+def test_rows_go_to_a_queue_or_a_topic_or_where_they_say() -> None:
+    assert write(queue="Orders").destination == "orders"
+    assert write(topic="news").destination == "news"
+    assert write().destination is None
+
+
+def test_a_write_can_be_told() -> None:
+    options = write(queue="a", sendtimeout="5", batchesInFlight="1")
+
+    assert (options.send_timeout_s, options.batches_in_flight_max) == (5.0, 1)
+    assert pickle.loads(pickle.dumps(options)) == options
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"queue": "a", "topic": "b"}, "both 'queue' and 'topic'"),
+        ({"queue": "a/$DeadLetterQueue"}, r"\$DeadLetterQueue"),
+        ({"queue": "a", "maxMessagesPerTrigger": "5"}, "no option 'maxMessagesPerTrigger' here"),
+        ({"queue": "a", "sendTimeout": "0"}, "'sendTimeout' is not from 0.1"),
+        ({"queue": "a", "batchesInFlight": "0"}, "'batchesInFlight' is not from 1 to 64"),
+    ],
+)
+def test_a_write_that_is_not_clear_is_refused(options: dict[str, str], sentence: str) -> None:
+    with pytest.raises(ConfigurationError, match=sentence):
+        write(**options)

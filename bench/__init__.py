@@ -9,6 +9,10 @@
     standing     benchmarks with a standing queue: memory, restart
     pairing      the paired client next to the SDK it stands in for, and how fast it fails over
     coming_home  our mover next to RabbitMQ's Shovel (shovel)
+    drain        the syphon on Spark next to Shovel and a loop by hand (hand_loop)
+      drain_cold   its start from nothing                drain_cost     CPU time of a message
+      drain_site   two brokers, backlog, destinations    drain_movers   the programs that move
+    process_tree what a program and all that it started use of the processors
     sending      the publish loops (windowed, paced), blind to the protocol
     workers      publishers in processes of their own, started at the same instant
     processes    ports, CPU seconds, resident memory, orderly and sudden ends
@@ -16,6 +20,6 @@
 
 Rule 1: both brokers are driven by equally lean clients, so that the brokers are what is measured.
 Rule 2: every run is counted afterwards; a figure whose messages are not all there is an error.
-Rule 3: the broker is measured by clients that do not import twinbus; pairing and coming_home
-        measure twinbus's own clients, which they import.
+Rule 3: the broker is measured by clients that do not import twinbus; pairing, coming_home and
+        drain measure twinbus's own clients, which they import.
 """

@@ -17,7 +17,18 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from bench import coming_home, pairing, rabbitmq, report, scenarios, standing, topic_rules
+from bench import (
+    coming_home,
+    drain,
+    drain_cold,
+    drain_cost,
+    pairing,
+    rabbitmq,
+    report,
+    scenarios,
+    standing,
+    topic_rules,
+)
 from bench.processes import BenchError, filesystem_of
 from bench.run import Bench, progress
 from bench.systems import Rabbit, System, Twinbus
@@ -44,6 +55,9 @@ SCENARIOS: Final[Mapping[str, Scenario]] = {
     "paired_sync_send": pairing.sync_send,
     "failover_first_ack": pairing.failover_first_ack,
     "coming_home": coming_home.scenario,
+    "syphon_drain": drain.scenario,
+    "syphon_cold": drain_cold.scenario,
+    "syphon_cost": drain_cost.scenario,
 }
 
 

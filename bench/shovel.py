@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from bench.processes import BenchError, wait_for
 from bench.rabbitmq import RabbitNode
@@ -23,12 +24,20 @@ WINDOW_FILL: Final = 4_000
 MOVE_S_MAX: Final = 300.0
 
 
+class _Way(NamedTuple):
+    """One shovel; it is called like its source."""
+
+    source: str
+    destination: str
+
+
 class Shovel:
     """A pair of nodes; ``move`` fills one and times the way of all messages to the other."""
 
     def __init__(self, directory: Path) -> None:
         self._source = RabbitNode(directory / "source")
         self._home = RabbitNode(directory / "home", plugins=("rabbitmq_shovel",))
+        self._directory = directory
         self._runs = 0
 
     def start(self) -> None:
@@ -39,53 +48,90 @@ class Shovel:
         self._source.stop()
         self._home.stop()
 
-    def move(self, messages: int, size_bytes: int = KILOBYTE) -> float:
+    def move(
+        self,
+        messages: int,
+        size_bytes: int = KILOBYTE,
+        *,
+        sources: int = 1,
+        destinations: int = 1,
+    ) -> float:
         """Messages a second from the first arrivals on: what starts a shovel takes a second, and
-        would count against it."""
+        would count against it. One shovel for each source; all start at the same moment."""
         self._runs += 1
-        queue = f"backlog-{self._runs}"
-        self._declare(self._source, queue)
-        self._declare(self._home, queue)
-        self._fill(queue, messages, size_bytes)
-        self._home.control("set_parameter", "shovel", queue, self._definition(queue))
-        rate = self._rate_of_arrival(queue, messages)
-        self._home.control("clear_parameter", "shovel", queue)
-        self._drop(queue)
+        ways = [
+            _Way(f"backlog-{self._runs}-{n}", f"home-{self._runs}-{n % destinations}")
+            for n in range(sources)
+        ]
+        homes = sorted({way.destination for way in ways})
+        for way in ways:
+            self._declare(self._source, way.source)
+        for home in homes:
+            self._declare(self._home, home)
+        self._fill([way.source for way in ways], messages, size_bytes)
+        self._start_shovels(ways)
+        rate = self._rate_of_arrival(homes, messages)
+        self._end_shovels(ways)
+        self._drop(self._source, [way.source for way in ways])
+        self._drop(self._home, homes)
         return rate
 
-    def _definition(self, queue: str) -> str:
-        return json.dumps(
+    def _start_shovels(self, ways: Sequence[_Way]) -> None:
+        """By one import: rabbitmqctl takes a second for each call."""
+        parameters = [
             {
-                "src-protocol": "amqp091",
-                "src-uri": f"amqp://guest:guest@127.0.0.1:{self._source.port}",
-                "src-queue": queue,
-                "src-prefetch-count": PREFETCH,
-                "dest-protocol": "amqp091",
-                "dest-uri": f"amqp://guest:guest@127.0.0.1:{self._home.port}",
-                "dest-queue": queue,
-                "ack-mode": "on-confirm",
+                "component": "shovel",
+                "vhost": "/",
+                "name": way.source,
+                "value": self._definition(way),
             }
+            for way in ways
+        ]
+        file = self._directory / "shovels.json"
+        file.write_text(json.dumps({"parameters": parameters}))
+        self._home.control("import_definitions", str(file))
+
+    def _end_shovels(self, ways: Sequence[_Way]) -> None:
+        names = ",".join(f'<<"{way.source}">>' for way in ways)
+        self._home.control(
+            "eval",
+            '[rabbit_runtime_parameters:clear(<<"/">>, <<"shovel">>, Name, <<"bench">>)'
+            f" || Name <- [{names}]].",
         )
+
+    def _definition(self, way: _Way) -> dict[str, object]:
+        return {
+            "src-protocol": "amqp091",
+            "src-uri": f"amqp://guest:guest@127.0.0.1:{self._source.port}",
+            "src-queue": way.source,
+            "src-prefetch-count": PREFETCH,
+            "dest-protocol": "amqp091",
+            "dest-uri": f"amqp://guest:guest@127.0.0.1:{self._home.port}",
+            "dest-queue": way.destination,
+            "ack-mode": "on-confirm",
+        }
 
     def _declare(self, node: RabbitNode, queue: str) -> None:
         channel = Channel(node.port)
         channel.declare_quorum_queue(queue)
         channel.close()
 
-    def _fill(self, queue: str, messages: int, size_bytes: int) -> None:
-        job = WindowedJob(
-            queue=RabbitQueue(self._source.port, queue), size_bytes=size_bytes, batch=1,
-            window=WINDOW_FILL, duration_s=MOVE_S_MAX, deliveries_max=messages,
-        )  # fmt: skip
-        sent = run_together([job], self._source.pid).messages
-        if sent != messages:
-            raise BenchError(f"RabbitMQ confirmed {sent} of {messages} messages")
+    def _fill(self, queues: Sequence[str], messages: int, size_bytes: int) -> None:
+        for queue in queues:
+            share = messages // len(queues)
+            job = WindowedJob(
+                queue=RabbitQueue(self._source.port, queue), size_bytes=size_bytes, batch=1,
+                window=WINDOW_FILL, duration_s=MOVE_S_MAX, deliveries_max=share,
+            )  # fmt: skip
+            sent = run_together([job], self._source.pid).messages
+            if sent != share:
+                raise BenchError(f"RabbitMQ confirmed {sent} of {share} messages")
 
-    def _rate_of_arrival(self, queue: str, messages: int) -> float:
+    def _rate_of_arrival(self, queues: Sequence[str], messages: int) -> float:
         channel = Channel(self._home.port)
 
         def count(at_least: int) -> tuple[int, float] | None:
-            found = channel.message_count(queue)
+            found = sum(map(channel.message_count, queues))
             return (found, time.monotonic()) if found >= at_least else None
 
         try:
@@ -97,8 +143,8 @@ class Shovel:
             raise BenchError("the shovel was done before it could be timed: move more messages")
         return (last - first) / (ended_s - began_s)
 
-    def _drop(self, queue: str) -> None:
-        for node in (self._source, self._home):
-            channel = Channel(node.port)
+    def _drop(self, node: RabbitNode, queues: Sequence[str]) -> None:
+        channel = Channel(node.port)
+        for queue in queues:
             channel.delete_queue(queue)
-            channel.close()
+        channel.close()

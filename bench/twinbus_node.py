@@ -12,7 +12,7 @@ import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 
 from bench.processes import BenchError, end_group, free_port, spawn, wait_for
@@ -91,6 +91,23 @@ class TwinbusNode:
 
     def _count(self, queue: str, what: str) -> int:
         return int(json.loads(self._request("GET", f"queues/{queue}", None))[what])
+
+    def active_in_all(self, queues: Collection[str]) -> int:
+        """Messages that can be received from these queues, by one question."""
+        return self._sum(queues, "active_message_count")
+
+    def bytes_in_all(self, queues: Collection[str]) -> int:
+        """What these queues hold, locked messages included."""
+        return self._sum(queues, "size_in_bytes")
+
+    def _sum(self, queues: Collection[str], what: str) -> int:
+        wanted = set(queues)
+        found = json.loads(self._request("GET", "queues", None))
+        return sum(int(queue[what]) for queue in found if queue["path"] in wanted)
+
+    def purge(self, queue: str) -> None:
+        """Delete all messages of a queue; whoever is attached to it stays."""
+        self._request("POST", f"queues/{queue}/purge", b"{}")
 
     def put(self, path: str, properties: Mapping[str, object]) -> None:
         self._request("PUT", path, json.dumps(properties).encode())

@@ -6,13 +6,15 @@ A queue rings with the message that rang it, locked: it is handed on to the task
 second receive for it.
 
 Rule 1: an idle queue costs one receive for each ``poll_s`` (Y3), whatever Spark does meanwhile.
-Rule 2: a message whose lock is half over is given back instead of handed on.
+Rule 2: a message whose lock leaves a task too little time is given back instead of handed on.
+Rule 3: nobody is deaf in silence: a poll that ended by an error which is not the service's is
+        told to whoever asks what rang.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from random import Random
 from typing import Final
@@ -43,6 +45,7 @@ class Bell:
         paths: Sequence[str],
         *,
         poll_s: float = POLL_S,
+        lock_left_s_min: float = LOCK_LEFT_S_MIN,
         backoff: Backoff | None = None,
         on_fault: Callable[[str, ServiceError | None], object] | None = None,
         clock: Clock | None = None,
@@ -51,6 +54,7 @@ class Bell:
         """``on_fault`` is told of a queue that cannot be received from, and None once it can."""
         self._receivers = {path: driver.receiver(path) for path in paths}
         self._poll_s = poll_s
+        self._lock_left_s_min = lock_left_s_min
         self._backoff = backoff or Backoff()
         self._on_fault = on_fault
         self._clock = clock or SystemClock()
@@ -58,12 +62,15 @@ class Bell:
         self._polls: dict[str, asyncio.Task[None]] = {}
         self._rung: dict[str, Delivered] = {}
         self._has_rung = asyncio.Event()
+        self._defect: BaseException | None = None
 
     def arm(self, paths: Iterable[str] | None = None) -> None:
         """Wait for messages of these queues, or of all; those that already wait go on."""
         for path in self._receivers if paths is None else paths:
             if path not in self._rung and path not in self._polls:
-                self._polls[path] = asyncio.create_task(self._poll(path), name=f"bell {path}")
+                poll = asyncio.create_task(self._poll(path), name=f"bell {path}")
+                poll.add_done_callback(self._ended)
+                self._polls[path] = poll
 
     async def rung(self, wait_s: float) -> dict[str, Delivered | None]:
         """The queues that have messages, each with the locked message that rang (None when its
@@ -71,13 +78,18 @@ class Bell:
         with suppress(TimeoutError):
             async with asyncio.timeout(wait_s):
                 await self._has_rung.wait()
+        if self._defect is not None:
+            raise self._defect
         if not self._rung:
             return {}
         if len(self._rung) < len(self._receivers):
             await asyncio.sleep(GATHER_S)
+        old = {path: each for path, each in self._rung.items() if not self._is_fresh(each)}
+        await self._give_back(old)
+        # Taken at the very end: a caller who was cancelled meanwhile finds them next time.
         taken, self._rung = self._rung, {}
         self._has_rung.clear()
-        return {path: await self._fresh(path, message) for path, message in taken.items()}
+        return {path: None if path in old else each for path, each in taken.items()}
 
     async def close(self) -> None:
         """Stop waiting and give back what nobody was handed; may be called twice."""
@@ -86,11 +98,8 @@ class Bell:
             poll.cancel()
         await asyncio.gather(*polls, return_exceptions=True)
         taken, self._rung = self._rung, {}
-        for path, message in taken.items():
-            await self._give_back(path, message)
-        for receiver in self._receivers.values():
-            with suppress(ServiceError):
-                await receiver.close()
+        await self._give_back(taken)
+        await asyncio.gather(*map(_closed, self._receivers.values()))
 
     # -- one queue ------------------------------------------------------------------------
 
@@ -113,21 +122,31 @@ class Bell:
                 del self._polls[path]
                 return
 
-    async def _fresh(self, path: str, message: Delivered) -> Delivered | None:
-        until_ms = message.locked_until_ms
-        left_s = LOCK_LEFT_S_MIN
-        if until_ms is not None:
-            left_s = (until_ms - self._clock.now().wall_ms) / 1000
-        if left_s >= LOCK_LEFT_S_MIN:
-            return message
-        await self._give_back(path, message)
-        return None
+    def _ended(self, poll: asyncio.Task[None]) -> None:
+        if not poll.cancelled() and (error := poll.exception()) is not None:
+            self._defect = error
+            self._has_rung.set()
 
-    async def _give_back(self, path: str, message: Delivered) -> None:
-        receiver: Receiver = self._receivers[path]
-        with suppress(ServiceError):  # Its lock ends by itself.
-            await receiver.abandon([message], timeout_s=SETTLE_TIMEOUT_S)
+    def _is_fresh(self, message: Delivered) -> bool:
+        until_ms = message.locked_until_ms
+        if until_ms is None:
+            return True
+        return (until_ms - self._clock.now().wall_ms) / 1000 >= self._lock_left_s_min
+
+    async def _give_back(self, messages: Mapping[str, Delivered]) -> None:
+        """At once, so that a service that does not answer takes its time once only."""
+        await asyncio.gather(*(_abandoned(self._receivers[p], m) for p, m in messages.items()))
 
     def _tell(self, path: str, error: ServiceError | None) -> None:
         if self._on_fault is not None:
             self._on_fault(path, error)
+
+
+async def _abandoned(receiver: Receiver, message: Delivered) -> None:
+    with suppress(ServiceError):  # Its lock ends by itself.
+        await receiver.abandon([message], timeout_s=SETTLE_TIMEOUT_S)
+
+
+async def _closed(receiver: Receiver) -> None:
+    with suppress(ServiceError):
+        await receiver.close()

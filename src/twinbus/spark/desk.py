@@ -7,7 +7,10 @@ cannot wait that long: which locks to renew, which destination has closed, that 
 
 Rule 1: only who knows the nonce is heard. It travels inside the partition, which Spark shows
         nowhere, and is good for one run of one query.
-Rule 2: a request that makes no sense ends its own connection and harms nobody else.
+Rule 2: a request that makes no sense ends its own connection and harms nobody else; a stranger
+        is read no further than a nonce is long.
+Rule 3: answers come in the order of the requests. One that its task no longer waited for is
+        passed over, so that the next request gets its own.
 """
 
 from __future__ import annotations
@@ -15,6 +18,7 @@ from __future__ import annotations
 import asyncio
 import hmac
 import json
+import logging
 import secrets
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
@@ -22,6 +26,8 @@ from types import TracebackType
 from typing import Any, Final, Self
 
 from twinbus.service_errors import CommunicationError, OperationTimeout
+
+logger = logging.getLogger("twinbus.spark")
 
 __all__ = ["Desk", "DeskAddress", "DeskLine", "Handler"]
 
@@ -51,6 +57,7 @@ class Desk:
         self._nonce = secrets.token_hex(16)
         self._server: asyncio.Server | None = None
         self._talks: set[asyncio.Task[None]] = set()
+        self._is_closed = False
 
     async def start(self, host: str = LOOPBACK) -> DeskAddress:
         """Listen on a free port of ``host``, an address of this machine that tasks can reach."""
@@ -59,6 +66,8 @@ class Desk:
         return DeskAddress(host, port, self._nonce)
 
     async def close(self) -> None:
+        """End every connection; may be called twice."""
+        self._is_closed = True
         if self._server is not None:
             self._server.close()
         for talk in list(self._talks):
@@ -70,15 +79,25 @@ class Desk:
         assert talk is not None
         self._talks.add(talk)
         try:
-            async with asyncio.timeout(HELLO_TIMEOUT_S):
-                hello = await reader.readline()
-            if hmac.compare_digest(hello.strip(), self._nonce.encode()):
+            if not self._is_closed and await self._knows_nonce(reader):
                 await self._talk(reader, writer)
-        except (OSError, ValueError, KeyError, TypeError, TimeoutError, asyncio.CancelledError):
+        except (OSError, asyncio.CancelledError):
             pass  # Whoever it was is told by the end of the connection.
+        except Exception as error:
+            # What was said is not repeated: it may hold messages.
+            logger.warning("A task's report was not understood: %s", type(error).__name__)
         finally:
             self._talks.discard(talk)
             writer.close()
+
+    async def _knows_nonce(self, reader: asyncio.StreamReader) -> bool:
+        expected = self._nonce.encode() + b"\n"
+        try:
+            async with asyncio.timeout(HELLO_TIMEOUT_S):
+                hello = await reader.readexactly(len(expected))
+        except (TimeoutError, asyncio.IncompleteReadError):
+            return False
+        return hmac.compare_digest(hello, expected)
 
     async def _talk(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         while line := await reader.readline():
@@ -94,6 +113,8 @@ class DeskLine:
     def __init__(self, address: DeskAddress) -> None:
         self._address = address
         self._turn = asyncio.Lock()
+        self._asked_count = 0
+        self._answer_count = 0
         self._writer: asyncio.StreamWriter
 
     async def __aenter__(self) -> Self:
@@ -113,17 +134,24 @@ class DeskLine:
 
     async def ask(self, kind: str, **facts: Any) -> dict[str, Any]:
         """Report something, and hear what the driver says to it."""
+        request = json.dumps({"kind": kind, **facts}).encode() + b"\n"
         try:
-            async with self._turn, asyncio.timeout(ASK_TIMEOUT_S):
-                self._writer.write(json.dumps({"kind": kind, **facts}).encode() + b"\n")
-                await self._writer.drain()
-                line = await self._reader.readline()
+            async with asyncio.timeout(ASK_TIMEOUT_S), self._turn:
+                return await self._answer(request)
         except TimeoutError as error:
             raise OperationTimeout("the Spark driver did not answer a task in time") from error
-        except OSError as error:
+        except (OSError, ValueError) as error:
             raise _hung_up() from error
-        if not line:
-            raise _hung_up()
+
+    async def _answer(self, request: bytes) -> dict[str, Any]:
+        self._writer.write(request)
+        self._asked_count += 1
+        await self._writer.drain()
+        while self._answer_count < self._asked_count:
+            line = await self._reader.readline()
+            if not line:
+                raise _hung_up()
+            self._answer_count += 1
         answer: dict[str, Any] = json.loads(line)
         return answer
 

@@ -144,7 +144,7 @@ class LockTable:
         index = seq - run.chunk.first_seq
         if not 0 <= index < run.chunk.count or not run.unsettled >> index & 1:
             return None
-        if run.overdue(now_s) >> index & 1:
+        if run.renewed_until_s.get(index, run.deadline_s) <= now_s:
             return None
         return run, index
 

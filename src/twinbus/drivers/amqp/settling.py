@@ -2,6 +2,7 @@
 
 Rule 1: the service takes many tokens at once and refuses all when one lock is lost; then each is
         asked for alone, and the lost ones are known.
+Rule 2: some requests are under way at once, so that they share the service's commits.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from twinbus.service_errors import MessageLockLost, MessageNotFound, MessageRefu
 
 # Tokens in one request; the service's own limit is not written down, the broker's is 1,000.
 TOKENS_PER_REQUEST_MAX: Final = 100
+REQUESTS_AT_ONCE_MAX: Final = 16
 
 _UUID: Final = 0x98
 _TOKEN_BYTES: Final = 16
@@ -75,17 +77,24 @@ Ask = Callable[[Sequence[Delivered]], Awaitable[Any]]
 
 
 async def lost_of(messages: Sequence[Delivered], ask: Ask) -> list[Delivered]:
-    """Ask for all of them; those whose lock was lost."""
+    """Ask for all of them; those whose lock was lost, in their order."""
     size = TOKENS_PER_REQUEST_MAX
+    if len(messages) <= size:
+        return await _lost_among(messages, ask)
+    room = asyncio.Semaphore(REQUESTS_AT_ONCE_MAX)
+
+    async def in_turn(part: Sequence[Delivered]) -> list[Delivered]:
+        async with room:
+            return await _lost_among(part, ask)
+
     parts = [messages[start : start + size] for start in range(0, len(messages), size)]
-    lost: list[Delivered] = []
-    for part in parts:
-        if await _is_lost(part, ask):
-            lost += await _lost_one_by_one(part, ask)
-    return lost
+    found = await asyncio.gather(*map(in_turn, parts))
+    return [each for part in found for each in part]
 
 
-async def _lost_one_by_one(messages: Sequence[Delivered], ask: Ask) -> list[Delivered]:
+async def _lost_among(messages: Sequence[Delivered], ask: Ask) -> list[Delivered]:
+    if not messages or not await _is_lost(messages, ask):
+        return []
     if len(messages) == 1:
         return list(messages)
     answers = await asyncio.gather(*(_is_lost([each], ask) for each in messages))

@@ -1,0 +1,229 @@
+"""One task reads one order: what earlier runs of it have received, then more from the queue.
+
+    begin --> known messages, read again by their numbers --> receive, report, yield ... --> seal
+
+Why each step is where it is stands in holding.py.
+
+Rule 1: messages are reported before anybody sees them; what could not be reported goes back.
+Rule 2: an outage ends the order early and is no failure: the messages wait, and so does the bell.
+Rule 3: a link carries LINK_MESSAGES_MAX messages. The service hands out no more on one link while
+        these are unsettled; locks outlive the link, so the next one goes on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import AsyncExitStack, suppress
+from typing import Any, Final
+from uuid import uuid4
+
+from twinbus.clock import Clock, SystemClock
+from twinbus.core.parcel import Delivered
+from twinbus.drivers.port import Driver, ReceiveMode, Receiver
+from twinbus.service_errors import (
+    CommunicationError,
+    LinkDetached,
+    MessageRefused,
+    OperationTimeout,
+    ServerBusy,
+    ServiceError,
+    ServiceInternalError,
+)
+from twinbus.spark.connector.holding import Turn
+from twinbus.spark.connector.orders import Order
+from twinbus.spark.connector.rereading import Rereading
+from twinbus.spark.desk import DeskLine
+
+__all__ = ["OrderReader"]
+
+RECEIVE_WAIT_S: Final = 0.1
+"""A queue that has nothing for so long is empty as far as this batch goes."""
+CHUNK_COUNT_MAX: Final = 500
+CHUNK_BYTES: Final = 4 << 20
+MESSAGE_BYTES_GUESSED: Final = 16 << 10
+LINK_MESSAGES_MAX: Final = 2_000
+ABANDON_TIMEOUT_S: Final = 10.0
+ALIVE_INTERVAL_S: Final = 1.0
+WAIT_INTERVAL_S: Final = 0.2
+WAIT_S_MAX: Final = 600.0
+"""For another task that reads the same order."""
+LOCK_S_USUAL: Final = 30.0
+
+OUTAGES: Final = (
+    CommunicationError,
+    LinkDetached,
+    OperationTimeout,
+    ServerBusy,
+    ServiceInternalError,
+)
+
+
+class OrderReader:
+    """Reads one order, in the running event loop; used by ``async with``."""
+
+    def __init__(
+        self, driver: Driver, order: Order, *, deletes: bool = False, clock: Clock | None = None
+    ) -> None:
+        self._driver = driver
+        self._order = order
+        self._mode = ReceiveMode.RECEIVE_AND_DELETE if deletes else ReceiveMode.PEEK_LOCK
+        self._clock = clock or SystemClock()
+        self._desk = DeskLine(order.desk)
+        self._name = uuid4().hex
+        self._stack = AsyncExitStack()
+        self._receiver: Receiver = driver.receiver(order.path, mode=self._mode)
+        self._on_link = 0
+        self._count = 0
+        self._bytes = 0
+        self._is_sealed = False
+        self._is_at_end = False
+        self._earlier: Rereading | None = None
+        self._alive: asyncio.Task[None] | None = None
+
+    async def __aenter__(self) -> OrderReader:
+        await self._stack.enter_async_context(self._desk)
+        self._stack.push_async_callback(self._leave)
+        try:
+            await self._begin()
+        except BaseException:
+            await self._stack.aclose()
+            raise
+        return self
+
+    async def __aexit__(self, *_error: object) -> None:
+        await self._stack.aclose()
+
+    async def _begin(self) -> None:
+        answer = await self._turn()
+        self._is_sealed = bool(answer["is_sealed"])
+        known = {int(n): bytes.fromhex(token) for n, token in answer["known"]}
+        self._earlier = Rereading(self._receiver, known, self._order.handed)
+        if self._mode is ReceiveMode.RECEIVE_AND_DELETE:
+            self._earlier.include_deleted()
+        self._alive = asyncio.create_task(self._stay_alive(), name="alive")
+
+    async def _turn(self) -> dict[str, Any]:
+        """Wait while somebody else reads this order."""
+        for _ in range(int(WAIT_S_MAX / WAIT_INTERVAL_S)):
+            answer = await self._ask("begin")
+            turn = Turn(answer["turn"])
+            if turn is Turn.GO:
+                return answer
+            if turn is not Turn.WAIT:
+                raise _refused(turn, self._order)
+            await asyncio.sleep(WAIT_INTERVAL_S)
+        raise OperationTimeout(
+            f"another task has been reading the same part of {self._order.path!r} for too long"
+        )
+
+    # -- chunks ---------------------------------------------------------------------------
+
+    async def chunk(self) -> list[Delivered]:
+        """The next messages; none when the order has come to its end."""
+        messages = await self._known_chunk()
+        if not messages and not self._is_sealed and not self._is_at_end:
+            messages = await self._new_chunk()
+        self._count += len(messages)
+        self._bytes += sum(len(each.encoded) for each in messages)
+        return messages
+
+    async def seal(self) -> None:
+        """Everything was read and taken: the order is settled when its batch is written."""
+        if not self._is_sealed:
+            self._is_sealed = await self._say("sealed")
+
+    async def _known_chunk(self) -> list[Delivered]:
+        assert self._earlier is not None
+        messages = await self._earlier.chunk()
+        if self._earlier.missing:
+            await self._ask("missing", numbers=self._earlier.missing)
+            self._earlier.missing = []
+        return messages
+
+    async def _new_chunk(self) -> list[Delivered]:
+        wanted = self._wanted()
+        if wanted <= 0:
+            return []
+        try:
+            await self._change_link(wanted)
+            messages = await self._receiver.receive(wanted, wait_s=RECEIVE_WAIT_S)
+        except OUTAGES:
+            return []
+        self._on_link += len(messages)
+        until_ms = self._order.enqueued_until_ms
+        if until_ms is not None:
+            self._is_at_end = any((each.enqueued_at_ms or 0) > until_ms for each in messages)
+        if messages and self._mode is ReceiveMode.PEEK_LOCK:
+            await self._report(messages)
+        return messages
+
+    def _wanted(self) -> int:
+        share = self._order.share
+        usual = self._bytes // self._count if self._count else MESSAGE_BYTES_GUESSED
+        room = min(CHUNK_BYTES, share.bytes_max - self._bytes)
+        if room <= 0:
+            return 0
+        fitting = max(1, room // max(1, usual))
+        return min(CHUNK_COUNT_MAX, fitting, share.messages_max - self._count)
+
+    async def _change_link(self, wanted: int) -> None:
+        if self._on_link + wanted > LINK_MESSAGES_MAX and self._mode is ReceiveMode.PEEK_LOCK:
+            old, self._on_link = self._receiver, 0
+            self._receiver = self._driver.receiver(self._order.path, mode=self._mode)
+            with suppress(ServiceError):
+                await old.close()
+
+    async def _report(self, messages: list[Delivered]) -> None:
+        locks = [[each.sequence_number, each.lock_token.hex()] for each in messages]
+        is_taken = False
+        try:
+            is_taken = await self._say(
+                "received", path=self._order.path, locks=locks, lock_s=self._lock_s(messages)
+            )
+        finally:
+            if not is_taken:
+                with suppress(ServiceError):  # Their locks end by themselves.
+                    await self._receiver.abandon(messages, timeout_s=ABANDON_TIMEOUT_S)
+
+    def _lock_s(self, messages: list[Delivered]) -> float:
+        ends = [each.locked_until_ms for each in messages if each.locked_until_ms is not None]
+        return (min(ends) - self._clock.now().wall_ms) / 1000 if ends else LOCK_S_USUAL
+
+    # -- the desk -------------------------------------------------------------------------
+
+    async def _ask(self, kind: str, **facts: Any) -> dict[str, Any]:
+        return await self._desk.ask(kind, order=self._order.order_id, reader=self._name, **facts)
+
+    async def _say(self, kind: str, **facts: Any) -> bool:
+        """Tell something that only the owner may; whoever is not fails here."""
+        if not (await self._ask(kind, **facts))["is_taken"]:
+            raise _refused(Turn.OVER, self._order)
+        return True
+
+    async def _stay_alive(self) -> None:
+        with suppress(ServiceError):  # The next report meets the same error, and tells it.
+            while True:
+                await asyncio.sleep(ALIVE_INTERVAL_S)
+                await self._ask("alive")
+
+    async def _leave(self) -> None:
+        if self._alive is not None:
+            self._alive.cancel()
+        with suppress(ServiceError):
+            await self._receiver.close()
+        if not self._is_sealed:
+            with suppress(ServiceError):
+                await self._ask("left")
+
+
+def _refused(turn: Turn, order: Order) -> ServiceError:
+    if turn is Turn.DELETED:
+        return MessageRefused(
+            f"a batch of messages from {order.path!r} was to be read twice, and they were deleted "
+            "when they were received",
+            hint="Use receiveMode=peekLock, or read each batch once and persist() it",
+        )
+    return MessageRefused(
+        f"a task reads a part of {order.path!r} that another task has taken over",
+        hint="Nothing is lost; the other task goes on",
+    )

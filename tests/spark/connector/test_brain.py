@@ -1,0 +1,337 @@
+"""The source without Spark: a brain and its tasks in one loop, against a real broker."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.pairing.mover.messages import id_of
+from tests.spark.connector.scene import fill, ids, left, taken
+from tests.support.broker_process import BrokerProcess
+from twinbus.core.parcel import Delivered
+from twinbus.drivers.amqp import AmqpDriver
+from twinbus.errors import ConfigurationError
+from twinbus.service_errors import EntityNotFound, MessageRefused
+from twinbus.spark.connector import brain as brain_module
+from twinbus.spark.connector import holding as holding_module
+from twinbus.spark.connector import receiving
+from twinbus.spark.connector.brain import Brain, Reading
+from twinbus.spark.connector.orders import Order, Share
+from twinbus.spark.connector.receiving import OrderReader
+
+AMPLE = Share(10_000, 64 << 20)
+WAIT_S = 10.0
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
+    with BrokerProcess(tmp_path_factory.mktemp("broker") / "data", namespace="east") as running:
+        yield running
+
+
+class Scene:
+    """A brain over some queues of a broker."""
+
+    def __init__(self, broker: BrokerProcess, brain: Brain, driver: AmqpDriver) -> None:
+        self.broker, self.brain, self.driver = broker, brain, driver
+
+    async def orders(self, epoch: int = 1) -> list[Order]:
+        assert await self.brain.has_messages(WAIT_S)
+        return await self.brain.orders(epoch)
+
+    def reader(self, order: Order, *, deletes: bool = False) -> OrderReader:
+        return OrderReader(self.driver, order, deletes=deletes)
+
+    async def read(self, *orders: Order, deletes: bool = False) -> list[str]:
+        """All of these orders, read to their ends: the messages' ids."""
+        found = []
+        for order in orders:
+            async with self.reader(order, deletes=deletes) as reader:
+                while messages := await reader.chunk():
+                    found += [id_of(each.encoded) for each in messages]
+                await reader.seal()
+        return found
+
+
+@asynccontextmanager
+async def scene(
+    broker: BrokerProcess, *paths: str, limit: Share = AMPLE, **more: object
+) -> AsyncIterator[Scene]:
+    driver = AmqpDriver.from_connection_string(broker.connection_string)
+    reading = Reading(paths=paths, limit=limit, **more)  # type: ignore[arg-type]
+    brain = Brain(driver, reading)
+    try:
+        async with asyncio.timeout(60):
+            await brain.start("127.0.0.1")
+            yield Scene(broker, brain, driver)
+    finally:
+        await brain.close()
+        await driver.close()
+
+
+async def test_a_batch_is_settled_when_it_was_written_and_not_before(broker: BrokerProcess) -> None:
+    """S2: messages stay in their queue until the next offset is asked for."""
+    queue = broker.fresh_queue()
+    fill(broker, queue, ids(5_000))
+    async with scene(broker, queue) as it:
+        found = await it.read(*await it.orders())
+        assert sorted(found) == ids(5_000)
+        await it.brain.settle(0)
+        assert left(broker, queue) == 5_000
+        await it.brain.settle(1)
+        assert left(broker, queue) == 0
+        assert it.brain.counts == {
+            "received": 5_000,
+            "settled": 5_000,
+            "givenBack": 0,
+            "locksLost": 0,
+        }
+
+
+async def test_a_second_run_yields_the_same_messages_in_the_same_order(
+    broker: BrokerProcess,
+) -> None:
+    """S2: two actions on one batch see the same rows, also when more has come meanwhile."""
+    queue = broker.fresh_queue()
+    fill(broker, queue, ids(1_200), b"x" * 2_000)
+    async with scene(broker, queue) as it:
+        orders = await it.orders()
+        first = await it.read(*orders)
+        fill(broker, queue, ids(50, first=5_000))
+        assert await it.read(*orders) == first
+        await it.brain.settle(1)
+    assert taken(broker, queue) == ids(50, first=5_000)
+
+
+async def test_a_task_that_failed_is_followed_by_one_that_goes_on(broker: BrokerProcess) -> None:
+    """S2: what the first try has received is part of the second."""
+    queue = broker.fresh_queue()
+    fill(broker, queue, ids(900))
+    async with scene(broker, queue) as it:
+        (order,) = await it.orders()
+        async with it.reader(order) as failing:
+            first = [id_of(each.encoded) for each in await failing.chunk()]
+            first += [id_of(each.encoded) for each in await failing.chunk()]
+        found = await it.read(order)
+        assert found[: len(first)] == first
+        assert sorted(found) == ids(900)
+        await it.brain.settle(1)
+        assert left(broker, queue) == 0
+
+
+async def test_two_tasks_with_the_same_order_wait_for_each_other(broker: BrokerProcess) -> None:
+    """S2: one source that stands twice in a plan gives the same rows twice."""
+    queue = broker.fresh_queue()
+    fill(broker, queue, ids(700))
+    async with scene(broker, queue) as it:
+        (order,) = await it.orders()
+        first, second = await asyncio.gather(it.read(order), it.read(order))
+        assert first == second
+        assert sorted(first) == ids(700)
+
+
+async def test_a_killed_task_is_succeeded_and_cannot_speak_again(
+    broker: BrokerProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(holding_module, "LEASE_S", 0.5)
+    monkeypatch.setattr(receiving, "ALIVE_INTERVAL_S", 60.0)
+    queue = broker.fresh_queue()
+    fill(broker, queue, ids(900))
+    async with scene(broker, queue) as it:
+        (order,) = await it.orders()
+        async with it.reader(order) as silent:
+            await silent.chunk()
+            assert sorted(await it.read(order)) == ids(900)
+            fill(broker, queue, ids(10, first=5_000))
+            with pytest.raises(MessageRefused, match="another task has taken over"):
+                await silent.chunk()
+        await it.brain.settle(1)
+    # What the silent one received and could not report went back at once.
+    assert sorted(taken(broker, queue)) == ids(10, first=5_000)
+
+
+async def test_what_no_task_read_to_its_end_goes_back(broker: BrokerProcess) -> None:
+    """S2: an action that stops early does not settle what it did not look at."""
+    queue = broker.fresh_queue()
+    fill(broker, queue, ids(600))
+    async with scene(broker, queue) as it:
+        (order,) = await it.orders()
+        async with it.reader(order) as reader:
+            await reader.chunk()
+        await it.brain.settle(1)
+        assert it.brain.counts["settled"] == 0
+        assert it.brain.counts["givenBack"] >= 1
+    assert sorted(taken(broker, queue)) == ids(600)
+
+
+async def test_a_lost_lock_is_counted_and_its_message_comes_again(
+    broker: BrokerProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """S2: repeats, never loses. What somebody else took meanwhile is not settled in his place."""
+    monkeypatch.setattr(brain_module, "RENEW_TICK_S", 60.0)
+    queue = broker.fresh_queue(lock_duration_ms=5_000)
+    fill(broker, queue, ids(6))
+    async with scene(broker, queue) as it:
+        orders = await it.orders()
+        assert await it.read(*orders) == ids(6)
+        await asyncio.sleep(5.5)
+        receiver = it.driver.receiver(queue)
+        stolen: list[Delivered] = await receiver.receive(3, wait_s=5)
+        await receiver.complete(stolen, timeout_s=10)
+        # The message that rang travels with its order; the others must be there to be read again.
+        assert len(await it.read(*orders)) == 6 - len(stolen) + 1
+        await it.brain.settle(1)
+        assert it.brain.counts["locksLost"] == 6
+        assert await it.read(*await it.orders(2)) == ids(6)[len(stolen) :]
+        await it.brain.settle(2)
+    assert left(broker, queue) == 0
+
+
+async def test_a_batch_has_no_more_messages_than_allowed(broker: BrokerProcess) -> None:
+    """S1: maxMessagesPerTrigger, over all queues of a query."""
+    queues = [broker.fresh_queue() for _ in range(3)]
+    for queue in queues:
+        fill(broker, queue, ids(50))
+    async with scene(broker, *queues, limit=Share(10, 1 << 20)) as it:
+        found = 0
+        for epoch in range(1, 40):
+            if not await it.brain.has_messages(0.5):
+                break
+            count = len(await it.read(*await it.brain.orders(epoch)))
+            assert 1 <= count <= 10
+            found += count
+            await it.brain.settle(epoch)
+        assert found == 150
+    assert [left(broker, queue) for queue in queues] == [0, 0, 0]
+
+
+async def test_queues_that_found_no_room_have_their_turn_in_the_next_batch(
+    broker: BrokerProcess,
+) -> None:
+    queues = [broker.fresh_queue() for _ in range(3)]
+    for queue in queues:
+        fill(broker, queue, ids(1))
+    async with scene(broker, *queues, limit=Share(1, 1 << 20)) as it:
+        for epoch in (1, 2, 3):
+            assert await it.read(*await it.orders(epoch)) == ids(1)
+            await it.brain.settle(epoch)
+        assert it.brain.counts["settled"] == 3
+        assert it.brain.counts["givenBack"] == 0
+
+
+async def test_a_batch_has_about_as_many_bytes_as_allowed(broker: BrokerProcess) -> None:
+    """S1: maxBytesPerTrigger."""
+    queue = broker.fresh_queue()
+    fill(broker, queue, ids(60), b"x" * 50_000)
+    async with scene(broker, queue, limit=Share(1_000, 500_000)) as it:
+        count = len(await it.read(*await it.orders()))
+        assert 10 <= count <= 12
+
+
+async def test_several_readers_of_one_queue_share_its_messages(broker: BrokerProcess) -> None:
+    queue = broker.fresh_queue()
+    fill(broker, queue, ids(400))
+    async with scene(broker, queue, receivers_per_queue=2, limit=Share(300, 1 << 20)) as it:
+        orders = await it.orders()
+        assert len(orders) == 2
+        assert len(await it.read(*orders)) == 300
+
+
+async def test_a_replayed_batch_without_a_plan_asks_every_queue(broker: BrokerProcess) -> None:
+    """S2: after a crash nothing is known of the batch, and everything is in its queue."""
+    queues = [broker.fresh_queue() for _ in range(3)]
+    fill(broker, queues[1], ids(20))
+    async with scene(broker, *queues) as it:
+        orders = await it.brain.orders(7)
+        assert [order.path for order in orders] == queues
+        assert await it.read(*orders) == ids(20)
+        assert await it.brain.orders(7) is orders
+
+
+async def test_available_now_takes_what_was_there_and_ends(broker: BrokerProcess) -> None:
+    """S1: also while somebody keeps sending."""
+    queue, quiet = broker.fresh_queue(), broker.fresh_queue()
+    fill(broker, queue, ids(2_500))
+    async with scene(broker, queue, quiet, limit=Share(1_000, 64 << 20)) as it:
+        it.brain.only_until_now()
+        found: list[str] = []
+        for epoch in range(1, 10):
+            if not await it.brain.has_messages(0):
+                break
+            found += await it.read(*await it.brain.orders(epoch))
+            await it.brain.settle(epoch)
+        assert sorted(found) == ids(2_500)
+        # What comes later than the two clocks may be apart is for the next run.
+        it.brain.only_until_now()
+        await asyncio.sleep(2.1)
+        fill(broker, queue, ids(3, first=9_000))
+        assert not await it.brain.has_messages(0)
+    assert taken(broker, queue) == ids(3, first=9_000)
+
+
+async def test_deleted_messages_are_gone_at_once_and_read_once(broker: BrokerProcess) -> None:
+    """S1: receiveMode=receiveAndDelete is at most once, and says so."""
+    queue = broker.fresh_queue()
+    fill(broker, queue, ids(700))
+    async with scene(broker, queue, deletes=True) as it:
+        orders = await it.orders()
+        assert sorted(await it.read(*orders, deletes=True)) == ids(700)
+        assert left(broker, queue) == 0
+        with pytest.raises(MessageRefused, match="deleted when they were received"):
+            await it.read(*orders, deletes=True)
+        await it.brain.settle(1)
+
+
+async def test_a_brain_that_closes_gives_back_what_rang(broker: BrokerProcess) -> None:
+    queue = broker.fresh_queue()
+    fill(broker, queue, ids(1))
+    async with scene(broker, queue) as it:
+        assert await it.brain.has_messages(WAIT_S)
+    assert taken(broker, queue) == ids(1)
+
+
+async def until_refused(brain: Brain) -> None:
+    for _ in range(20):
+        await brain.has_messages(0.5)
+
+
+async def test_a_queue_with_sessions_is_refused_with_a_sentence(broker: BrokerProcess) -> None:
+    """S1: session-required queues are refused."""
+    queue = broker.fresh_queue(requires_session=True)
+    async with scene(broker, queue) as it:
+        with pytest.raises(ConfigurationError, match=f"{queue}' has sessions"):
+            await until_refused(it.brain)
+        it.brain.only_until_now()
+        with pytest.raises(ConfigurationError, match=f"{queue}' has sessions"):
+            await it.brain.has_messages(0.5)
+
+
+async def test_a_queue_that_does_not_exist_is_named(broker: BrokerProcess) -> None:
+    async with scene(broker, "nowhere") as it:
+        with pytest.raises(EntityNotFound, match="nowhere"):
+            await until_refused(it.brain)
+
+
+async def test_an_outage_is_waited_for(tmp_path: Path) -> None:
+    """S2: the broker is killed with a batch under way; nothing fails, nothing is lost."""
+    with BrokerProcess(tmp_path / "data", namespace="east") as mortal:
+        queue = mortal.fresh_queue()
+        fill(mortal, queue, ids(100))
+        async with scene(mortal, queue, limit=Share(40, 1 << 20)) as it:
+            first = await it.read(*await it.orders())
+            await asyncio.to_thread(mortal.kill)
+            await it.brain.settle(1)
+            assert not await it.brain.has_messages(0.5)
+            await asyncio.to_thread(mortal.restart)
+            found: list[str] = []
+            for epoch in range(2, 30):
+                if len({*first, *found}) == 100 or not await it.brain.has_messages(8.0):
+                    break
+                found += await it.read(*await it.brain.orders(epoch))
+                await it.brain.settle(epoch)
+            assert set(first) | set(found) == set(ids(100))
+        assert await asyncio.to_thread(left, mortal, queue) == 0

@@ -1,0 +1,148 @@
+"""The ledgers of a streaming source, on literal times."""
+
+from __future__ import annotations
+
+import pytest
+
+from twinbus.spark.connector.holding import LEASE_S, Counts, Holding, Lock, Turn
+from twinbus.spark.connector.orders import Share, places, shares
+
+ORDER = "1/0"
+
+
+def lock(number: int) -> Lock:
+    return Lock("orders", number, number.to_bytes(16, "big"))
+
+
+def held(*numbers: int, reader: str = "first", lock_s: float = 60.0) -> Holding:
+    """An order that a reader has begun and received these messages for, at 100 s."""
+    holding = Holding()
+    holding.plan(ORDER, 1)
+    assert holding.begin(ORDER, reader, 100) is Turn.GO
+    locks = [lock(each) for each in numbers]
+    assert holding.report(ORDER, reader, locks, lock_s=lock_s, now_s=100)
+    return holding
+
+
+def numbers_of(holding: Holding) -> list[int]:
+    return [each.sequence_number for each in holding.known(ORDER)[0]]
+
+
+def test_a_second_run_of_a_sealed_order_gets_the_same_and_no_more() -> None:
+    """S2: whichever run is written, it has every message that will be settled."""
+    holding = held(1, 2)
+    assert holding.seal(ORDER, "first")
+
+    assert holding.begin(ORDER, "second", 101) is Turn.GO
+    assert numbers_of(holding) == [1, 2]
+    assert holding.known(ORDER)[1]
+    assert not holding.report(ORDER, "second", [lock(3)], lock_s=60, now_s=101)
+    assert numbers_of(holding) == [1, 2]
+
+
+def test_a_run_after_one_that_failed_begins_with_what_that_one_received() -> None:
+    """S2: the failed run may have been written in part."""
+    holding = held(1, 2)
+    holding.leave(ORDER, "first")
+
+    assert holding.begin(ORDER, "second", 101) is Turn.GO
+    assert holding.report(ORDER, "second", [lock(3)], lock_s=60, now_s=101)
+    assert numbers_of(holding) == [1, 2, 3]
+
+
+def test_one_reader_receives_and_others_wait() -> None:
+    holding = held(1)
+    assert holding.begin(ORDER, "second", 101) is Turn.WAIT
+    assert not holding.report(ORDER, "second", [lock(2)], lock_s=60, now_s=101)
+    assert not holding.seal(ORDER, "second")
+
+
+def test_a_silent_owner_is_succeeded_and_refused_when_it_speaks_again() -> None:
+    """S2: a task that was cut off yields nothing that its successor does not have."""
+    holding = held(1)
+    assert holding.heard(ORDER, "first", 103)
+    assert holding.begin(ORDER, "second", 103 + LEASE_S - 0.1) is Turn.WAIT
+    assert holding.begin(ORDER, "second", 103 + LEASE_S) is Turn.GO
+
+    assert not holding.report(ORDER, "first", [lock(2)], lock_s=60, now_s=110)
+    assert not holding.seal(ORDER, "first")
+    assert holding.seal(ORDER, "second")
+
+
+def test_an_order_that_is_over_is_known_to_nobody() -> None:
+    holding = held(1)
+    holding.close(ORDER, 0)
+    assert holding.begin(ORDER, "late", 200) is Turn.OVER
+    assert not holding.report(ORDER, "first", [lock(2)], lock_s=60, now_s=200)
+    assert holding.lost(ORDER, [1]) == 0
+
+
+def test_deleted_messages_are_read_once() -> None:
+    holding = Holding(deletes=True)
+    holding.plan(ORDER, 1)
+    assert holding.begin(ORDER, "first", 100) is Turn.GO
+    assert holding.begin(ORDER, "second", 200) is Turn.DELETED
+
+
+def test_locks_are_renewed_at_half_their_time_again_and_again() -> None:
+    holding = held(1, 2, lock_s=60)
+    assert holding.due(129.9) == {}
+    assert holding.due(130) == {ORDER: [lock(1), lock(2)]}
+    assert holding.due(130.1) == {}
+    assert holding.due(160) == {ORDER: [lock(1), lock(2)]}
+
+
+def test_a_lost_lock_is_counted_and_neither_renewed_nor_settled() -> None:
+    holding = held(1, 2, lock_s=60)
+    assert holding.lost(ORDER, [1, 99]) == 1
+    assert holding.due(130) == {ORDER: [lock(2)]}
+    assert list(holding.written(1)[ORDER].locks) == [2]
+    assert holding.counts.locks_lost == 1
+
+
+def test_a_message_that_came_again_is_renewed_once() -> None:
+    holding = held(1, lock_s=60)
+    again = Lock("orders", 1, b"another-token-16")
+    assert holding.report(ORDER, "first", [again], lock_s=60, now_s=100)
+    assert holding.due(130) == {ORDER: [again]}
+
+
+def test_written_orders_are_settled_when_sealed_and_given_back_when_not() -> None:
+    """S2: of a part that was not read to its end nobody knows which rows were written."""
+    holding = held(1, 2, 3)
+    holding.seal(ORDER, "first")
+    holding.plan("1/1", 1)
+    holding.hand("1/1", [lock(9)], lock_s=60, now_s=100)
+    holding.plan("2/0", 2)
+
+    assert holding.written(0) == {}
+    written = holding.written(1)
+    assert {name: each.is_sealed for name, each in written.items()} == {ORDER: True, "1/1": False}
+    holding.close(ORDER, 1)
+    holding.close("1/1", 0)
+    assert holding.counts == Counts(received=4, settled=2, given_back=1, locks_lost=1)
+    assert list(holding.written(9)) == ["2/0"]
+
+
+def test_the_message_that_rang_moves_to_its_order_with_its_lock() -> None:
+    holding = Holding()
+    holding.plan("bell", 9)
+    holding.hand("bell", [lock(1)], lock_s=60, now_s=100)
+    holding.plan(ORDER, 1)
+    assert holding.move("bell", ORDER)
+    assert numbers_of(holding) == [1]
+    assert holding.due(130) == {ORDER: [lock(1)]}
+    assert holding.counts.received == 1
+
+
+@pytest.mark.parametrize(("count", "messages_max"), [(1, 10), (3, 10), (10, 10), (64, 7), (3, 1)])
+def test_shares_add_up_to_the_limit_and_nobody_has_none(count: int, messages_max: int) -> None:
+    found = shares(count, Share(messages_max, 1_000))
+    assert sum(each.messages_max for each in found) == messages_max
+    assert len(found) == min(count, messages_max)
+    assert min(each.messages_max for each in found) >= 1
+    assert sum(each.bytes_max for each in found) <= 1_000
+
+
+def test_every_queue_has_a_reader_before_one_has_two() -> None:
+    assert places(["a", "b"], 2) == [("a", 0), ("b", 0), ("a", 1), ("b", 1)]

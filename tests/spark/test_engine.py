@@ -1,0 +1,230 @@
+"""A loop in a thread of its own, and a process that does not outlive whoever started it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.pairing.mover.messages import id_of, plain
+from tests.support.broker_process import BrokerProcess
+from twinbus.core.parcel import Parcel
+from twinbus.drivers.amqp import AmqpDriver
+from twinbus.spark.engine import Engine
+
+ORPHAN_S_MAX = 3.0
+
+
+@pytest.fixture
+def engine() -> Iterator[Engine]:
+    made = Engine("engine under test")
+    yield made
+    made.close()
+
+
+async def where() -> str:
+    return threading.current_thread().name
+
+
+async def nap(seconds: float, told: list[str] | None = None) -> str:
+    try:
+        await asyncio.sleep(seconds)
+    except asyncio.CancelledError:
+        if told is not None:
+            told.append("cancelled")
+        raise
+    return "rested"
+
+
+def until(happened: Callable[[], object], timeout_s: float = 10.0) -> float:
+    """How long it took."""
+    began_s = time.monotonic()
+    while not happened():
+        assert time.monotonic() - began_s < timeout_s, "it never happened"
+        time.sleep(0.02)
+    return time.monotonic() - began_s
+
+
+def test_work_is_done_on_the_engine_and_waited_for_here(engine: Engine) -> None:
+    assert engine.run(where()) == "engine under test"
+    assert threading.current_thread().name != "engine under test"
+
+
+def test_started_work_goes_on_between_two_calls(engine: Engine) -> None:
+    resting = engine.start(nap(0.05))
+    assert not resting.done()
+    assert engine.run(where()) and not resting.done()
+    assert resting.result(5) == "rested"
+
+
+def test_an_error_of_the_work_is_raised_here(engine: Engine) -> None:
+    async def stumble() -> None:
+        raise KeyError("x")
+
+    with pytest.raises(KeyError):
+        engine.run(stumble())
+    assert engine.run(where())
+
+
+def test_work_that_takes_too_long_is_cancelled(engine: Engine) -> None:
+    told: list[str] = []
+    with pytest.raises(TimeoutError):
+        engine.run(nap(30, told), timeout_s=0.05)
+    until(lambda: told == ["cancelled"])
+
+
+def test_a_plain_function_is_called_there(engine: Engine) -> None:
+    names: list[str] = []
+    engine.call(lambda: names.append(threading.current_thread().name))
+    until(lambda: names == ["engine under test"])
+
+
+def test_closing_cancels_what_runs_and_ends_the_thread() -> None:
+    engine, told = Engine("short-lived"), list[str]()
+    resting = engine.start(nap(30, told))
+    engine.run(where())
+    engine.close()
+    engine.close()
+    assert told == ["cancelled"] and resting.cancelled()
+    assert "short-lived" not in {thread.name for thread in threading.enumerate()}
+
+
+def test_many_threads_use_one_engine(engine: Engine) -> None:
+    found: list[str] = []
+    threads = [
+        threading.Thread(target=lambda: found.append(engine.run(nap(0.01)))) for _ in range(20)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(10)
+    assert found == ["rested"] * 20
+
+
+# -- processes ----------------------------------------------------------------------------
+
+# The middle one stands for the JVM: it starts a process and waits, and is killed.
+MIDDLE = """
+    import subprocess, sys
+    child = subprocess.Popen([sys.executable, "-c", sys.argv[1], *sys.argv[2:]])
+    print(child.pid, flush=True)
+    child.wait()
+"""
+WAITS_FOR_A_MESSAGE = """
+    import asyncio, os, pathlib, sys, time
+    from twinbus.drivers.amqp import AmqpDriver
+    from twinbus.spark.bell import Bell
+    from twinbus.spark.engine import Engine
+
+    connection_string, queue, ready = sys.argv[1:]
+    engine = Engine("bell", dies_with_parent=True)
+
+    async def armed() -> Bell:
+        bell = Bell(AmqpDriver.from_connection_string(connection_string), [queue])
+        bell.arm()
+        assert await bell.rung(0.5) == {}
+        return bell
+
+    bell = engine.run(armed())
+    pathlib.Path(ready).write_text("ready")
+    engine.run(bell.rung(900))
+    time.sleep(900)
+"""
+
+
+class Tree:
+    """A process, and one that it started."""
+
+    def __init__(self, ready: Path, script: str, *arguments: str) -> None:
+        command = [sys.executable, "-c", textwrap.dedent(MIDDLE), textwrap.dedent(script)]
+        self.middle = subprocess.Popen(
+            [*command, *arguments, str(ready)], stdout=subprocess.PIPE, text=True
+        )
+        assert self.middle.stdout is not None
+        self.lower = psutil.Process(int(self.middle.stdout.readline()))
+        until(ready.exists, 30)
+
+    @property
+    def is_orphan_alive(self) -> bool:
+        return self.lower.is_running() and self.lower.status() != psutil.STATUS_ZOMBIE
+
+    def close(self) -> None:
+        self.middle.kill()
+        self.middle.wait(5)
+        assert self.middle.stdout is not None
+        self.middle.stdout.close()
+        if self.is_orphan_alive:
+            self.lower.kill()
+
+
+@pytest.fixture
+def broker(tmp_path: Path) -> Iterator[BrokerProcess]:
+    with BrokerProcess(tmp_path / "data", queues=["parcels"]) as started:
+        yield started
+
+
+@pytest.fixture
+def tree(broker: BrokerProcess, tmp_path: Path) -> Iterator[Tree]:
+    made = Tree(tmp_path / "ready", WAITS_FOR_A_MESSAGE, broker.connection_string, "parcels")
+    yield made
+    made.close()
+
+
+async def sent_and_received(broker: BrokerProcess, wait_s: float) -> list[str]:
+    driver = AmqpDriver.from_connection_string(broker.connection_string)
+    try:
+        await driver.sender("parcels").send([Parcel(plain("after"))], timeout_s=10)
+        received = await driver.receiver("parcels").receive(1, wait_s=wait_s)
+        return [id_of(each.encoded) for each in received]
+    finally:
+        await driver.close()
+
+
+async def test_a_process_ends_with_the_one_that_started_it(
+    tree: Tree, broker: BrokerProcess
+) -> None:
+    """Y2: a long poll whose Spark was killed with -9 takes no message from those who are left."""
+    assert tree.is_orphan_alive
+    os.kill(tree.middle.pid, signal.SIGKILL)
+    tree.middle.wait(5)
+
+    assert until(lambda: not tree.is_orphan_alive) <= ORPHAN_S_MAX
+    assert await sent_and_received(broker, 2) == ["after"]
+
+
+async def test_a_process_stays_as_long_as_the_one_that_started_it(
+    tree: Tree, broker: BrokerProcess
+) -> None:
+    """The other side: as long as it lives, the message is its."""
+    time.sleep(1.5)
+    assert tree.is_orphan_alive
+    assert await sent_and_received(broker, 0.5) == []
+
+
+def test_a_busy_process_ends_too(tmp_path: Path) -> None:
+    """Spark's call is blocked in the main thread all the time."""
+    script = """
+        import pathlib, sys, time
+        from twinbus.spark.engine import Engine
+        engine = Engine("idle", dies_with_parent=True)
+        pathlib.Path(sys.argv[1]).write_text("ready")
+        while True:
+            sum(range(10_000))
+    """
+    tree = Tree(tmp_path / "ready", script)
+    try:
+        os.kill(tree.middle.pid, signal.SIGKILL)
+        tree.middle.wait(5)
+        assert until(lambda: not tree.is_orphan_alive) <= ORPHAN_S_MAX
+    finally:
+        tree.close()

@@ -1,0 +1,100 @@
+"""What an idle syphon costs, counted by the broker itself (Y3)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterator
+
+import pytest
+
+from tests.pairing.mover.messages import backlog, id_of
+from tests.spark.virtual_time import VirtualLoop
+from twinbus.broker.broker import Broker, NamespaceSpec, RunningNamespace
+from twinbus.broker.options import BrokerOptions
+from twinbus.core.parcel import Parcel
+from twinbus.drivers import credentials
+from twinbus.drivers.amqp import AmqpDriver, authority
+from twinbus.spark.bell import POLL_S, Bell
+
+QUEUES = [f"east/x-servicebus-transfer/{number}" for number in range(10)]
+HOUR_S = 3600.0
+# An hour's last polls have ended, and the next ones have not.
+MOMENT_S = 1.0
+
+Story = Callable[[Bell, AmqpDriver, RunningNamespace], Awaitable[None]]
+
+
+@pytest.fixture
+def loop(monkeypatch: pytest.MonkeyPatch) -> Iterator[VirtualLoop]:
+    made = VirtualLoop()
+    for module in (authority, credentials):
+        monkeypatch.setattr(module, "time", made.wall())
+    yield made
+    made.run_until_complete(made.shutdown_default_executor())
+    made.close()
+
+
+def told(loop: VirtualLoop, story: Story, *, poll_s: float = POLL_S) -> Counter[str]:
+    """Tell a story of a bell and its broker, both in this loop; units by operation."""
+
+    async def play() -> Counter[str]:
+        async with Broker(BrokerOptions(admin_port=None), clock=loop) as broker:
+            namespace = await broker.add_namespace(NamespaceSpec("west", queues=QUEUES))
+            loop.wait_while(lambda: not namespace.access.is_quiet)
+            driver = AmqpDriver.from_connection_string(namespace.connection_string)
+            bell = Bell(driver, QUEUES, poll_s=poll_s, clock=loop)
+            bell.arm()
+            await story(bell, driver, namespace)
+            counted: Counter[str] = Counter()
+            for tally in namespace.access.meter:
+                counted[str(tally.operation)] += tally.units
+            await bell.close()
+            await driver.close()
+            return +counted
+
+    return loop.run_until_complete(asyncio.wait_for(play(), 365 * 24 * HOUR_S))
+
+
+async def hour(bell: Bell, _driver: AmqpDriver, _namespace: RunningNamespace) -> None:
+    assert await bell.rung(HOUR_S + MOMENT_S) == {}
+
+
+async def day(bell: Bell, _driver: AmqpDriver, _namespace: RunningNamespace) -> None:
+    for _ in range(24):
+        # Spark asks for the latest offset again and again; nobody's receive is a new one by that.
+        assert await bell.rung(HOUR_S) == {}
+        bell.arm()
+    assert await bell.rung(MOMENT_S) == {}
+
+
+def test_an_idle_hour_of_ten_queues_costs_forty_empty_receives(loop: VirtualLoop) -> None:
+    """Y3: a long poll of 15 minutes for each backlog queue, and nothing else at all."""
+    assert told(loop, hour) == {"empty-receive": 40}
+    assert loop.time() > HOUR_S
+
+
+def test_an_idle_day_costs_960(loop: VirtualLoop) -> None:
+    """Y3: 28,800 in 30 days."""
+    assert told(loop, day) == {"empty-receive": 960}
+
+
+def test_shorter_polls_would_be_counted(loop: VirtualLoop) -> None:
+    """The broker tells polls of 10 minutes from those of 15: the two tests above can fail."""
+    assert told(loop, hour, poll_s=600) == {"empty-receive": 60}
+
+
+def test_a_message_after_hours_of_silence_rings_at_once(loop: VirtualLoop) -> None:
+    """Y3: waiting costs nothing, and neither does waking: one send, one receive."""
+
+    async def story(bell: Bell, driver: AmqpDriver, _namespace: RunningNamespace) -> None:
+        assert await bell.rung(5 * HOUR_S + MOMENT_S) == {}
+        began_s = loop.time()
+        sender = driver.sender(QUEUES[3])
+        await sender.send([Parcel(backlog("late"))], timeout_s=10)
+        rung = await bell.rung(HOUR_S)
+        assert loop.time() - began_s < 0.1
+        message = rung[QUEUES[3]]
+        assert message is not None and id_of(message.encoded) == "late"
+
+    assert told(loop, story) == {"empty-receive": 200, "send": 1, "receive": 1}

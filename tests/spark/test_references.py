@@ -121,6 +121,36 @@ def test_a_reference_shows_no_secret() -> None:
     assert "ORDERS" in repr(NamespaceRef.of_env("ORDERS"))
 
 
+# -- raw secrets --------------------------------------------------------------------------
+
+
+@pytest.fixture
+def raw(monkeypatch: pytest.MonkeyPatch) -> NamespaceRef:
+    """As it is read from options beside Spark's driver."""
+    monkeypatch.setenv("SPARK_LOCAL_DIRS", "/scratch/blockmgr-driver")
+    references._accepted.cache_clear()
+    ref = NamespaceRef.from_options({"connectionString": SECRET})
+    references._accepted.cache_clear()
+    return ref
+
+
+async def test_a_raw_secret_is_accepted_with_a_warning(
+    raw: NamespaceRef, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert await opened_host(raw) == "orders.example"
+    (record,) = [each for each in caplog.get_records("setup") if each.name == references.__name__]
+    assert "connectionStringFile" in record.getMessage() and CANARY not in record.getMessage()
+
+
+async def test_a_raw_secret_is_refused_in_another_jvm(
+    raw: NamespaceRef, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SPARK_LOCAL_DIRS", "/scratch/blockmgr-of-an-executor")
+    with pytest.raises(ConfigurationError, match="for local masters") as caught:
+        await opened_host(pickle.loads(pickle.dumps(raw)))
+    assert CANARY not in str(caught.value)
+
+
 # -- opening ------------------------------------------------------------------------------
 
 

@@ -1,13 +1,206 @@
-"""The session on this machine."""
+"""The session on this machine: its Java, its Python, its archive of classes, and its silence."""
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+from pathlib import Path
 from typing import TYPE_CHECKING
+
+import pytest
+
+from twinbus.errors import ConfigurationError
+from twinbus.spark.cache import cache_directory
+from twinbus.spark.class_archive import ClassArchive
+from twinbus.spark.java import find_java
+from twinbus.spark.quick_python import quick_python
+from twinbus.spark.redaction import OPTIONS_REGEX, with_ours
+from twinbus.spark.session import SETTINGS
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-def test_a_local_session_counts(spark: SparkSession) -> None:
-    assert spark.range(10).count() == 10
+# -- Java ---------------------------------------------------------------------------------
+
+
+def fake_java(home: Path, says: str, exit_code: int = 0) -> dict[str, str]:
+    """An environment whose Java says so of itself."""
+    path = home / "bin" / "java"
+    path.parent.mkdir(parents=True)
+    path.write_text(f"#!/bin/sh\necho '{says}' >&2\nexit {exit_code}\n")
+    path.chmod(0o755)
+    return {"JAVA_HOME": str(home)}
+
+
+def test_the_java_of_this_machine_will_do() -> None:
+    java = find_java()
+    assert java.major >= 17 and java.path.is_file()
+
+
+@pytest.mark.parametrize(
+    ("says", "major"), [('openjdk version "21.0.8" 2025-07-15', 21), ('java version "26-ea"', 26)]
+)
+def test_a_newer_java_will_do(tmp_path: Path, says: str, major: int) -> None:
+    assert find_java(fake_java(tmp_path, says)).major == major
+
+
+@pytest.mark.parametrize(
+    ("says", "exit_code", "error"),
+    [
+        ('java version "1.8.0_292"', 0, "needs Java 17 or later and .* is Java 8"),
+        ('openjdk version "11.0.2"', 0, "is Java 11"),
+        ("who knows", 0, "does not tell its version"),
+        ("broken", 1, "does not run"),
+    ],
+)
+def test_a_java_that_will_not_do_is_said_in_a_sentence(
+    tmp_path: Path, says: str, exit_code: int, error: str
+) -> None:
+    with pytest.raises(ConfigurationError, match=error):
+        find_java(fake_java(tmp_path, says, exit_code))
+
+
+def test_no_java_is_said_in_a_sentence(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match=r"none was found. Install OpenJDK 17"):
+        find_java({"PATH": str(tmp_path)})
+    with pytest.raises(ConfigurationError, match="where no Java is"):
+        find_java({"JAVA_HOME": str(tmp_path)})
+
+
+# -- Python -------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def cache(tmp_path: Path) -> dict[str, str]:
+    return {"XDG_CACHE_HOME": str(tmp_path / "cache")}
+
+
+@pytest.fixture
+def spark_home(tmp_path: Path) -> Path:
+    """A Spark with odd characters in its path."""
+    home = tmp_path / "it's a $home"
+    (home / "python" / "lib").mkdir(parents=True)
+    (home / "python" / "lib" / "pyspark.zip").touch()
+    return home
+
+
+def test_a_quick_python_leaves_out_the_archives_of_pyspark_only(
+    spark_home: Path, cache: dict[str, str]
+) -> None:
+    python = quick_python(spark_home, cache)
+    archives = [f"{spark_home}/python/lib/{name}.zip" for name in ("pyspark", "py4j-0.10-src")]
+    path = [*archives, "/jars/spark-core.jar", "/a b", *archives, "/mine.zip"]
+    code = "import os, sys; print(os.environ['PYTHONPATH'], sys.executable, sys.argv[1], sep='|')"
+    shown = subprocess.run(
+        [python, "-c", code, "one word"],
+        env={**os.environ, "PYTHONPATH": ":".join(path)},
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=30,
+    ).stdout.strip()
+    assert shown == f"/jars/spark-core.jar:/a b:/mine.zip|{sys.executable}|one word"
+
+
+def test_a_quick_python_is_made_once_and_repaired(spark_home: Path, cache: dict[str, str]) -> None:
+    path = Path(quick_python(spark_home, cache))
+    before = path.stat().st_mtime_ns
+    assert quick_python(spark_home, cache) == str(path)
+    assert path.stat().st_mtime_ns == before
+    path.write_text("#!/bin/sh\nexit 1\n")
+    quick_python(spark_home, cache)
+    assert "exec" in path.read_text() and os.access(path, os.X_OK)
+
+
+def test_without_a_cache_or_archives_the_plain_python_does(
+    spark_home: Path, tmp_path: Path, cache: dict[str, str]
+) -> None:
+    (tmp_path / "file").touch()
+    assert quick_python(spark_home, {"XDG_CACHE_HOME": str(tmp_path / "file")}) == sys.executable
+    assert quick_python(tmp_path, cache) == sys.executable
+
+
+def test_the_cache_is_for_its_owner_alone(cache: dict[str, str]) -> None:
+    directory = cache_directory(cache)
+    assert directory is not None and directory.stat().st_mode & 0o077 == 0
+
+
+# -- classes ------------------------------------------------------------------------------
+
+
+def run_java(options: str) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        [str(find_java().path), *options.split(), "-version"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+    )
+
+
+def test_an_archive_gets_its_name_when_its_jvm_has_ended(tmp_path: Path) -> None:
+    archive = ClassArchive(tmp_path, find_java(), tmp_path, "4.3.0")
+    assert archive.java_options(may_make=False) == ""
+    with run_java(archive.java_options(may_make=True)) as jvm:
+        archive.keep(jvm)
+        assert jvm.stdout is not None and jvm.stdout.read() == b""
+    assert [path.suffix for path in tmp_path.iterdir()] == [".jsa"]
+    assert "SharedArchiveFile" in archive.java_options(may_make=True)
+
+
+def test_an_archive_that_does_not_fit_is_ignored_in_silence(tmp_path: Path) -> None:
+    archive = ClassArchive(tmp_path, find_java(), tmp_path, "4.3.0")
+    archive.path.write_bytes(b"not an archive" * 1000)
+    with run_java(archive.java_options(may_make=False)) as jvm:
+        assert jvm.communicate(timeout=30)[0] == b"" and jvm.returncode == 0
+
+
+def test_another_java_or_spark_has_another_archive(tmp_path: Path) -> None:
+    java = find_java()
+    first = ClassArchive(tmp_path, java, tmp_path / "one", "4.3.0")
+    assert first.path != ClassArchive(tmp_path, java, tmp_path / "two", "4.3.0").path
+    assert first.path != ClassArchive(tmp_path, java, tmp_path / "one", "4.3.1").path
+
+
+def test_drafts_of_killed_processes_are_swept(tmp_path: Path) -> None:
+    old, young = tmp_path / "spark-1.draft", tmp_path / "spark-2.draft"
+    old.touch()
+    young.touch()
+    os.utime(old, (1, 1))
+    ClassArchive(tmp_path, find_java(), tmp_path, "4.3.0").java_options(may_make=True)
+    assert not old.exists() and young.exists()
+
+
+# -- settings -----------------------------------------------------------------------------
+
+
+def test_what_a_user_hides_stays_hidden() -> None:
+    assert with_ours("(?i)mine", OPTIONS_REGEX) == f"((?i)mine)|({OPTIONS_REGEX})"
+    assert with_ours(with_ours("(?i)mine", OPTIONS_REGEX), OPTIONS_REGEX).count("mine") == 1
+    assert with_ours(None, OPTIONS_REGEX) == OPTIONS_REGEX
+
+
+def python_of_pyspark(_row: object) -> str:
+    import pyspark
+
+    return str(pyspark.__file__)
+
+
+def test_a_local_session_is_as_it_should_be(spark: SparkSession) -> None:
     assert spark.sparkContext.uiWebUrl is None
+    for name, value in SETTINGS.items():
+        assert spark.sparkContext.getConf().get(name) == value
+    assert spark.sparkContext.master == "local[2,4]"
+    assert "SPARK_LOCAL_IP" not in os.environ or os.environ["SPARK_LOCAL_IP"] == "127.0.0.1"
+
+
+def test_workers_take_the_compiled_pyspark(spark: SparkSession) -> None:
+    (where,) = spark.sparkContext.parallelize([0], 1).map(python_of_pyspark).collect()
+    assert ".zip" not in where
+
+
+def test_a_running_session_is_used(spark: SparkSession) -> None:
+    from twinbus.spark.session import local_session
+
+    assert local_session("another", more={"spark.sql.shuffle.partitions": "7"}) is spark

@@ -9,6 +9,11 @@
 A reference travels in options, plans and partitions; the secret is read where it is needed. For
 one of several namespaces the options carry its role: ``primaryConnectionStringEnv``.
 
+A raw connection string is accepted with a warning, and only where tasks run in the JVM of the
+driver (local masters): elsewhere it would be sent over the network and kept in other machines'
+memory. Spark does not tell its Python processes which master it has, but gives all processes of
+one JVM the same scratch directories, with a random name.
+
 Rule 1: a secret is read when a connection is opened, in that process, and kept by nobody else.
 Rule 2: no secret is in a repr or an error; an error of a provider is told by its type alone.
 """
@@ -75,6 +80,8 @@ class NamespaceRef:
     """A variable, a path, a callable or a host; a connection string when the kind is RAW."""
     ca_file: str | None = None
     management_port: int | None = None
+    jvm: str | None = None
+    """When the kind is RAW: the mark of the JVM whose process read the options; see _own_jvm()."""
 
     def __repr__(self) -> str:
         shown = "..." if self.kind is RefKind.RAW else repr(self.text)
@@ -95,6 +102,7 @@ class NamespaceRef:
             _checked(kinds[0], said[kinds[0]], role),
             given.get(_with_role(_CA_FILE, role).lower()) or None,
             _port(given.get(_with_role(_MANAGEMENT_PORT, role).lower()), role),
+            _accepted(_with_role(RefKind.RAW, role)) if kinds[0] is RefKind.RAW else None,
         )
 
     @classmethod
@@ -145,6 +153,7 @@ class NamespaceRef:
             case RefKind.PROVIDER:
                 found = await _from_provider(self.text)
             case _:
+                self._check_jvm()
                 found = self.text
         if isinstance(found, str):
             parsed = parse_connection_string(found.strip())
@@ -152,8 +161,33 @@ class NamespaceRef:
         host, credential = found
         return namespace_at(host), credential
 
+    def _check_jvm(self) -> None:
+        here = _own_jvm()
+        if self.jvm is not None and here is not None and self.jvm != here:
+            raise ConfigurationError(
+                f"{RefKind.RAW.value} is for local masters, and this task runs in another process "
+                "than the driver",
+                hint=f"Use {RefKind.FILE.value}, {RefKind.ENV.value} or {RefKind.PROVIDER.value}",
+            )
+
 
 # -- options ------------------------------------------------------------------------------
+
+
+def _own_jvm() -> str | None:
+    """What tells this JVM's Python processes from those of others; None outside of Spark."""
+    return os.environ.get("SPARK_LOCAL_DIRS") or None
+
+
+@cache
+def _accepted(option: str) -> str | None:
+    """Told once for each process."""
+    _LOG.warning(
+        "%s holds a secret that Spark carries around with the query: use %s, %s or %s",
+        option,
+        *(kind.value for kind in (RefKind.FILE, RefKind.ENV, RefKind.PROVIDER)),
+    )
+    return _own_jvm()
 
 
 def _with_role(name: str, role: str) -> str:

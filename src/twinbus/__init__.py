@@ -26,6 +26,7 @@ if TYPE_CHECKING:
         ReceiveMode,
         SendAvailabilityPairedNamespaceOptions,
         SubscriptionClient,
+        SyphonHosting,
         TopicClient,
     )
 
@@ -42,6 +43,7 @@ __all__ = [
     "ReceiveMode",
     "SendAvailabilityPairedNamespaceOptions",
     "SubscriptionClient",
+    "SyphonHosting",
     "TopicClient",
     "__version__",
 ]

@@ -14,6 +14,7 @@ from twinbus.aio import (
     MessagingFactory,
     NamespaceManager,
     SendAvailabilityPairedNamespaceOptions,
+    SyphonHosting,
 )
 from twinbus.pairing.factory_options import DriverName
 from twinbus.pairing.occurrence import Occurrence
@@ -104,6 +105,7 @@ async def open_fake_pair() -> AsyncIterator[OpenFakePair]:
             stack.push_async_callback(secondary.close)
             stack.push_async_callback(primary.close)
             chosen = {"backlog_queue_count": 3, "failover_interval": 0, **chosen}
+            chosen = {"syphon": SyphonHosting("local"), **chosen}
             options = SendAvailabilityPairedNamespaceOptions(None, secondary, **chosen)
             pair = FakePair(primary, secondary, options)
             pair.home, pair.away = here, there
@@ -143,6 +145,7 @@ async def open_pair(servicebus_pair: BusPair) -> AsyncIterator[OpenPair]:
                 "ping_primary_interval": 1,
                 **chosen,
             }
+            chosen = {"syphon": SyphonHosting("local"), **chosen}
             options = SendAvailabilityPairedNamespaceOptions(manager, away, **chosen)
             pair = Paired(home, away, options)
             await home.pair_namespace(options)

@@ -15,6 +15,7 @@ from twinbus.aio import (
     NamespaceManager,
     QueueClient,
     SendAvailabilityPairedNamespaceOptions,
+    SyphonHosting,
 )
 from twinbus.pairing.factory_options import DriverName
 from twinbus.pairing.journal import read_journal
@@ -129,7 +130,14 @@ async def test_the_primary_is_killed_under_load(tmp_path: Path) -> None:
             manager = NamespaceManager.from_connection_string(away.connection_string)
             journal = tmp_path / "journal.jsonl"
             options = SendAvailabilityPairedNamespaceOptions(
-                manager, secondary, 2, 0, True, ping_primary_interval=1, journal=journal
+                manager,
+                secondary,
+                2,
+                0,
+                True,
+                syphon=SyphonHosting("local"),
+                ping_primary_interval=1,
+                journal=journal,
             )
             await primary.pair_namespace(options)
             sent = await load(primary, home)

@@ -21,6 +21,7 @@ from twinbus.drivers.port import NEXT_SESSION, ReceiveMode
 from twinbus.message import BrokeredMessage
 from twinbus.pairing.clients import MessageSender, QueueClient, SubscriptionClient, TopicClient
 from twinbus.pairing.factory import MessagingFactory
+from twinbus.pairing.hosting import SyphonHosting
 from twinbus.pairing.manager import NamespaceManager
 from twinbus.pairing.options import (
     PairedNamespaceOptions,
@@ -44,6 +45,7 @@ __all__ = [
     "ReceiveMode",
     "SendAvailabilityPairedNamespaceOptions",
     "SubscriptionClient",
+    "SyphonHosting",
     "TopicClient",
 ]
 

@@ -19,6 +19,7 @@ from twinbus.errors import ConfigurationError
 from twinbus.pairing.environment import namespace_in, variables_of
 from twinbus.pairing.factory import MessagingFactory
 from twinbus.pairing.factory_options import DriverName
+from twinbus.pairing.hosting import SyphonHosting
 from twinbus.pairing.manager import NamespaceManager
 from twinbus.pairing.occurrence import Occurrence
 from twinbus.pairing.options import (
@@ -48,6 +49,8 @@ class Pairing:
     ping_mode: PingMode = "message"
     namespace_name: str | None = None
     enable_syphon: bool = False
+    syphon: SyphonHosting = field(default_factory=SyphonHosting)
+    """Where it runs, when it is enabled: on Spark unless told."""
     journal: str | os.PathLike[str] | None = None
     on_event: Callable[[Occurrence], object] | None = None
     operation_timeout: float = 60.0
@@ -80,6 +83,7 @@ class Pairing:
             ping_primary_interval=_as_timedelta(self.ping_primary_interval),
             ping_mode=self.ping_mode,
             namespace_name=self.namespace_name,
+            syphon=self.syphon,
             journal=self.journal,
             on_event=self.on_event,
         )

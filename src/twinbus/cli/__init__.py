@@ -15,7 +15,7 @@ from twinbus.cli.emptying import queue_app, reset
 from twinbus.cli.fault import fault_app
 from twinbus.cli.preflight import preflight
 from twinbus.cli.serve import serve
-from twinbus.cli.syphon import syphon
+from twinbus.cli.syphon_control import syphon_app
 from twinbus.errors import TwinbusError
 
 EXIT_FAILED = 1
@@ -49,7 +49,7 @@ def _common(
 app.command()(serve)
 app.command()(reset)
 app.command()(preflight)
-app.command()(syphon)
+app.add_typer(syphon_app)
 app.add_typer(queue_app)
 app.add_typer(fault_app)
 

@@ -5,6 +5,7 @@ This module declares the command; syphon_run.py does it, and is imported when it
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -37,9 +38,25 @@ class SyphonOptions:
     ca_file: Path | None
     management_port: int | None
     output: str
+    state: Path | None = None
+    master: str | None = None
+    checkpoints: str | None = None
 
 
+def default_state_dir() -> Path:
+    """Where a syphon keeps what it tells and is told, unless --state says otherwise."""
+    home = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
+    return Path(home) / "twinbus" / "syphon"
+
+
+syphon_app = typer.Typer(
+    name="syphon", invoke_without_command=True, rich_markup_mode=None, no_args_is_help=False
+)
+
+
+@syphon_app.callback()
 def syphon(
+    context: typer.Context,
     local: Annotated[
         bool, typer.Option("--local", help="Run in this process, without Spark.")
     ] = False,
@@ -74,7 +91,25 @@ def syphon(
     chunk: Annotated[int, typer.Option(help="Messages in one chunk.", min=1, max=1_000)] = 1_000,
     receipts: Annotated[
         Path | None,
-        typer.Option(help="Append a line of JSON for each message to this file.", metavar="FILE"),
+        typer.Option(
+            help="Where receipts go: a directory for Parquet [in the state directory]; with "
+            "--local a file, one line of JSON for each message.",
+            metavar="PATH",
+        ),
+    ] = None,
+    state: Annotated[
+        Path | None,
+        typer.Option(
+            help="For status, control and receipts [~/.local/state/twinbus/syphon].",
+            metavar="DIR",
+        ),
+    ] = None,
+    master: Annotated[
+        str | None, typer.Option(help="Spark's master or sc:// address [this machine].")
+    ] = None,
+    checkpoints: Annotated[
+        str | None,
+        typer.Option(help="On a cluster: a directory that all its machines can write."),
     ] = None,
     ca_file: Annotated[
         Path | None, typer.Option(help="Trust the certificates in this file (PEM).", metavar="FILE")
@@ -85,7 +120,7 @@ def syphon(
     ] = None,
     output: Annotated[str, typer.Option(help="table or json.")] = "table",
 ) -> None:
-    """Bring the messages of the backlog queues home to the primary.
+    """Bring the messages of the backlog queues home to the primary, on Spark.
 
     The namespaces come from the environment: SERVICEBUS_CONNECTION_STRING for the primary and
     SERVICEBUS_SECONDARY_CONNECTION_STRING for the secondary. Listen on the backlog queues and
@@ -95,12 +130,9 @@ def syphon(
     Exit codes: 0 everything is home, 1 the command failed or a backlog queue could not be read,
     2 wrong usage, 3 messages were left for later or dead-lettered.
     """
+    if context.invoked_subcommand is not None:
+        return
     check_output(output, "table")
-    if not local:
-        raise ConfigurationError(
-            "this version runs the syphon in one process only, not on Spark",
-            hint="Give --local",
-        )
     if ttl_policy not in TTL_POLICIES:
         raise ConfigurationError(
             f"--ttl-policy cannot be {ttl_policy!r}", hint=f"Use {', '.join(TTL_POLICIES)}"
@@ -119,10 +151,16 @@ def syphon(
         ca_file=ca_file,
         management_port=management_port,
         output=output,
+        state=state,
+        master=master,
+        checkpoints=checkpoints,
     )
     # The drivers and the pairing: 100 ms that other commands should not pay.
-    from twinbus.cli.syphon_run import run_syphon
+    if local:
+        from twinbus.cli.syphon_run import run_syphon as run
+    else:
+        from twinbus.cli.syphon_spark import run_on_spark as run
 
-    code = run_syphon(options)
+    code = run(options)
     if code:
         raise typer.Exit(code)

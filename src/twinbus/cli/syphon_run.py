@@ -1,40 +1,31 @@
-"""What ``twinbus syphon`` does: find both namespaces and the backlog queues, move, sum up."""
+"""What ``twinbus syphon --local`` does: move in this process, and sum up."""
 
 from __future__ import annotations
 
 import asyncio
 import gc
-import os
 import signal
 import time
 from collections.abc import Callable, Coroutine, Sequence
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, ExitStack, suppress
+from contextlib import AsyncExitStack, ExitStack, suppress
 from typing import Any, Final
 
 from twinbus.cli.syphon import SyphonOptions
+from twinbus.cli.syphon_find import ROLES, Found, find_backlog, opened
 from twinbus.cli.syphon_shown import Summary, exit_code, progress_shown, show_summary
 from twinbus.core.chunk import HomeRules
 from twinbus.core.chunk_board import Backoff
 from twinbus.core.envelope import TtlPolicy
 from twinbus.core.receipts import Receipt
-from twinbus.entity_path import BACKLOG_MARKER, parse_backlog_path
-from twinbus.errors import InvalidEntityPath, TwinbusError
-from twinbus.pairing.backlog_queues import backlog_paths
-from twinbus.pairing.environment import Role
+from twinbus.errors import TwinbusError
 from twinbus.pairing.mover import Mover
 from twinbus.pairing.mover_options import MoverOptions
 from twinbus.pairing.mover_receipts import ReceiptFile
-from twinbus.pairing.open_namespace import (
-    OpenNamespace,
-    namespace_named_in,
-    opened_namespace,
-)
-from twinbus.service_errors import AccessRefused, NoBacklogQueue
+from twinbus.pairing.open_namespace import OpenNamespace
 
 __all__ = ["run_syphon"]
 
 GC_THRESHOLD: Final = 50_000
-_ROLES: Final[tuple[Role, Role]] = ("primary", "secondary")
 
 
 def run_syphon(options: SyphonOptions) -> int:
@@ -56,68 +47,27 @@ def _run(main: Coroutine[Any, Any, int]) -> int:
 async def _syphon(options: SyphonOptions) -> int:
     async with AsyncExitStack() as stack:
         primary, secondary = [
-            await stack.enter_async_context(_opened(role, options)) for role in _ROLES
+            await stack.enter_async_context(opened(role, options)) for role in ROLES
         ]
-        name = await primary.primary_name(options.primary_name)
-        queues = await _backlog_queues(secondary, name, options)
-        summary = await _moved(primary, secondary, name, queues, options)
+        found = await find_backlog(primary, secondary, options)
+        summary = await _moved(primary, secondary, found, options)
     show_summary(summary, options.output)
     return exit_code(summary)
-
-
-def _opened(role: Role, options: SyphonOptions) -> AbstractAsyncContextManager[OpenNamespace]:
-    return opened_namespace(
-        namespace_named_in(os.environ, role),
-        ca_file=options.ca_file,
-        management_port=options.management_port,
-    )
-
-
-async def _backlog_queues(
-    secondary: OpenNamespace, primary_name: str, options: SyphonOptions
-) -> list[str]:
-    """The queues to empty: as many as we were told, or all that a listing shows."""
-    if options.backlog_queue_count is not None:
-        return list(backlog_paths(primary_name, options.backlog_queue_count))
-    prefix = f"{primary_name}/{BACKLOG_MARKER}/"
-    try:
-        listed = [queue.path async for queue in secondary.management.list_queues(prefix)]
-    except AccessRefused as error:
-        raise AccessRefused(
-            "the backlog queues cannot be listed: Manage is missing on the secondary",
-            hint="Say how many there are with --backlog-queue-count",
-        ) from error
-    found = [path for path in listed if _is_backlog_queue(path)]
-    if not found:
-        raise NoBacklogQueue(
-            f"the secondary has no backlog queue of {primary_name!r}",
-            hint=f"They are called {prefix}0 and so on; check --primary-name",
-        )
-    return found
-
-
-def _is_backlog_queue(path: str) -> bool:
-    try:
-        parse_backlog_path(path)
-    except InvalidEntityPath:
-        return False
-    return True
 
 
 async def _moved(
     primary: OpenNamespace,
     secondary: OpenNamespace,
-    primary_name: str,
-    queues: Sequence[str],
+    found: Found,
     options: SyphonOptions,
 ) -> Summary:
     with ExitStack() as stack:
-        witness = _Witness(stack, options)
+        witness = _Witness(stack, options, found.waiting)
         mover = Mover(
             secondary.driver,
             primary.driver,
-            queues,
-            _mover_options(primary_name, options),
+            found.queues,
+            _mover_options(found.primary_name, options),
             on_receipts=witness.take,
         )
         witness.on_trouble = mover.stop
@@ -126,7 +76,13 @@ async def _moved(
         report = await (mover.preview() if options.dry_run else mover.run(once=options.once))
         if witness.trouble is not None:
             raise witness.trouble
-    return Summary(report, time.monotonic() - began_s)
+    tally = report.tally
+    return Summary(
+        counts=tally.counts,
+        moved_bytes=tally.moved_bytes,
+        faults={queue: str(error) for queue, error in report.faults.items()},
+        elapsed_s=time.monotonic() - began_s,
+    )
 
 
 def _mover_options(primary_name: str, options: SyphonOptions) -> MoverOptions:
@@ -152,17 +108,17 @@ def _stop_on_signals(mover: Mover) -> None:
 class _Witness:
     """Writes the receipts and shows the progress, chunk by chunk."""
 
-    def __init__(self, stack: ExitStack, options: SyphonOptions) -> None:
+    def __init__(self, stack: ExitStack, options: SyphonOptions, waiting: int | None) -> None:
         self.trouble: TwinbusError | None = None
         """Why receipts could not be written: moving without them is not what was asked for."""
         self.on_trouble: Callable[[], object] = lambda: None
         self._file = None
         if options.receipts is not None:
             self._file = stack.enter_context(ReceiptFile(options.receipts))
-        self._advance = stack.enter_context(progress_shown(options.output))
+        self._advance = stack.enter_context(progress_shown(options.output, waiting))
 
     def take(self, receipts: Sequence[Receipt]) -> None:
-        self._advance(receipts)
+        self._advance(len(receipts))
         if self._file is not None and self.trouble is None:
             try:
                 self._file.write(receipts)

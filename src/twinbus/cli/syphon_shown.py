@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final
@@ -13,8 +13,7 @@ import typer
 
 from twinbus.cli.syphon import EXIT_LEFT
 from twinbus.cli.tables import show_table
-from twinbus.core.receipts import Outcome, Receipt
-from twinbus.pairing.mover import MoverReport
+from twinbus.core.receipts import Outcome
 
 EXIT_FAILED: Final = 1
 _LEFT: Final = (
@@ -36,62 +35,88 @@ _MEANINGS: Final = {
 }
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Summary:
     """What a run did."""
 
-    report: MoverReport
+    counts: Mapping[Outcome, int]
+    moved_bytes: int
+    faults: Mapping[str, str]
+    """Backlog queues that could not be read, each with a sentence."""
     elapsed_s: float
 
     @property
     def moved_per_s(self) -> float:
-        return self.report.tally.counts[Outcome.MOVED] / max(self.elapsed_s, 0.001)
+        return self.counts[Outcome.MOVED] / max(self.elapsed_s, 0.001)
+
+    @property
+    def may_repeat_count(self) -> int:
+        return sum(count for outcome, count in self.counts.items() if outcome.may_repeat)
 
     def to_json(self) -> dict[str, Any]:
-        tally = self.report.tally
         return {
-            **{outcome.value: tally.counts[outcome] for outcome in Outcome},
-            "may_repeat": tally.may_repeat_count,
-            "moved_bytes": tally.moved_bytes,
+            **{outcome.value: self.counts[outcome] for outcome in Outcome},
+            "may_repeat": self.may_repeat_count,
+            "moved_bytes": self.moved_bytes,
             "seconds": round(self.elapsed_s, 3),
             "moved_per_s": round(self.moved_per_s, 1),
-            "faults": {queue: str(error) for queue, error in self.report.faults.items()},
+            "faults": dict(self.faults),
         }
 
 
 def exit_code(summary: Summary) -> int:
     """0 everything is home, 1 a queue could not be read, 3 something is not home."""
-    if summary.report.faults:
+    if summary.faults:
         return EXIT_FAILED
-    counts = summary.report.tally.counts
-    return EXIT_LEFT if any(counts[each] for each in _LEFT) else 0
+    return EXIT_LEFT if any(summary.counts[each] for each in _LEFT) else 0
 
 
 def show_summary(summary: Summary, output: str) -> None:
     if output == "json":
         typer.echo(json.dumps(summary.to_json()))
         return
-    counts = summary.report.tally.counts
+    counts = summary.counts
     shown = [each for each in Outcome if counts[each] or each is Outcome.MOVED]
     show_table(
         ("outcome", "messages", "meaning"),
         [(each.value, f"{counts[each]:,}", _MEANINGS[each]) for each in shown],
     )
     typer.echo(f"{summary.elapsed_s:.1f} s, {summary.moved_per_s:,.0f} messages a second")
-    for queue, error in summary.report.faults.items():
+    for queue, error in summary.faults.items():
         typer.echo(f"twinbus: {queue} could not be read: {error}", err=True)
 
 
 @contextmanager
-def progress_shown(output: str) -> Iterator[Callable[[Sequence[Receipt]], object]]:
-    """What to call with each chunk's receipts; a line that counts, for people who watch."""
+def progress_shown(output: str, waiting: int | None) -> Iterator[Callable[[int], object]]:
+    """What to call with the number of messages that are done; a bar with the time that is left,
+    when it is known how many ``waiting`` there are, and a count otherwise."""
     if output == "json" or not sys.stderr.isatty():
-        yield lambda _receipts: None
+        yield lambda _count: None
         return
     from rich.console import Console
-    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+    from rich.progress import (
+        BarColumn,
+        Progress,
+        SpinnerColumn,
+        TextColumn,
+        TimeElapsedColumn,
+        TimeRemainingColumn,
+    )
 
-    columns = (SpinnerColumn(), TextColumn("{task.completed:,.0f} messages"), TimeElapsedColumn())
+    columns: list[Any] = [SpinnerColumn(), TextColumn("{task.completed:,.0f}")]
+    if waiting is not None:
+        columns += [TextColumn("of {task.total:,.0f}"), BarColumn()]
+    columns += [TextColumn("messages"), TimeElapsedColumn()]
+    if waiting is not None:
+        columns += [TextColumn("left:"), TimeRemainingColumn()]
     with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
-        task = progress.add_task("moving", total=None)
-        yield lambda receipts: progress.advance(task, len(receipts))
+        task = progress.add_task("moving", total=waiting)
+
+        def advance(count: int) -> None:
+            progress.advance(task, count)
+            shown = progress.tasks[task]
+            if waiting is not None and shown.completed > (shown.total or 0):
+                # More has come in since it was counted.
+                progress.update(task, total=shown.completed)
+
+        yield advance

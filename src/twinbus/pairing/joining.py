@@ -20,9 +20,8 @@ from twinbus.drivers.management import QueueProperties
 from twinbus.drivers.port import Driver, LinkFacts
 from twinbus.errors import ConfigurationError
 from twinbus.pairing.backlog_queues import has_no_name, is_same_place, primary_name_of
+from twinbus.pairing.hosting import SyphonJob, syphon_maker
 from twinbus.pairing.journal import Journal
-from twinbus.pairing.mover_local import LocalSyphon
-from twinbus.pairing.mover_options import MoverOptions
 from twinbus.pairing.options import (
     PairedNamespaceOptions,
     SendAvailabilityPairedNamespaceOptions,
@@ -218,16 +217,17 @@ def _pair(
         hosts_syphon=options.enable_syphon,
     )
     if options.enable_syphon:
-        rules = HomeRules(
-            primary_name=name,
-            allowed=options.allowed_destinations,
-            ttl_policy=options.ttl_policy,
-        )
-        pair.make_syphon = lambda: LocalSyphon(
-            primary.mover_driver(),
-            secondary.mover_driver(),
-            queues,
-            MoverOptions(rules=rules),
+        job = SyphonJob(
+            primary=primary.mover_driver(),
+            secondary=secondary.mover_driver(),
+            queues=queues,
+            rules=HomeRules(
+                primary_name=name,
+                allowed=options.allowed_destinations,
+                ttl_policy=options.ttl_policy,
+            ),
+            hosting=options.syphon,
             on_end=pair.syphon_ended,
         )
+        pair.make_syphon = syphon_maker(job)
     return pair

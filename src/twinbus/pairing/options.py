@@ -24,6 +24,7 @@ from twinbus.core.rotation import RotationPolicy
 from twinbus.core.watermarks import Thresholds
 from twinbus.entity_path import parse_entity_path
 from twinbus.errors import ConfigurationError
+from twinbus.pairing.hosting import SyphonHosting
 from twinbus.pairing.occurrence import check_listener
 
 if TYPE_CHECKING:
@@ -92,6 +93,8 @@ class SendAvailabilityPairedNamespaceOptions(PairedNamespaceOptions):
     """Patterns of the paths to which the syphon of this process delivers (Y6)."""
     ttl_policy: TtlPolicy = field(default=TtlPolicy.RESTART, kw_only=True)
     """What the time in the backlog does to a message's time to live (Y8)."""
+    syphon: SyphonHosting = field(default_factory=SyphonHosting, kw_only=True)
+    """Where the syphon of this process runs, when it is enabled: on Spark unless told."""
 
     def __post_init__(self) -> None:
         _check_count(self.backlog_queue_count)

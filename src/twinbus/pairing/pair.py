@@ -32,7 +32,7 @@ from twinbus.pairing.watch import BacklogReader, BacklogWatch
 
 if TYPE_CHECKING:
     from twinbus.pairing.factory import MessagingFactory
-    from twinbus.pairing.mover_local import LocalSyphon
+    from twinbus.pairing.hosting import HostedSyphon
 
 __all__ = ["Pair"]
 
@@ -61,9 +61,9 @@ class Pair:
         self._pinger = pinger
         self._watch = watch
         self.routing = routing
-        self.make_syphon: Callable[[], LocalSyphon] | None = None
+        self.make_syphon: Callable[[], HostedSyphon] | None = None
         """Set before start(), where this process hosts one."""
-        self._syphon: LocalSyphon | None = None
+        self._syphon: HostedSyphon | None = None
         self._is_over = False
         self._lifecycle = PairLifecycle(hosts_syphon=hosts_syphon)
         self._window: asyncio.TimerHandle | None = None

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from twinbus.drivers.port import NEXT_SESSION, ReceiveMode
 from twinbus.message import BrokeredMessage
+from twinbus.pairing.hosting import SyphonHosting
 from twinbus.pairing.options import PairedNamespaceOptions
 from twinbus.sync.clients import (
     MessageReceiver,
@@ -42,6 +43,7 @@ __all__ = [
     "ReceiveMode",
     "SendAvailabilityPairedNamespaceOptions",
     "SubscriptionClient",
+    "SyphonHosting",
     "TopicClient",
 ]
 

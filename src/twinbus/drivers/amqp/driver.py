@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
 from twinbus.connection_string import ConnectionString, namespace_at, parse_connection_string
 from twinbus.drivers.amqp.namespace import Namespace
@@ -12,6 +13,8 @@ from twinbus.drivers.amqp.sender import AmqpSender
 from twinbus.drivers.credentials import (
     Credential,
     IdentityCredential,
+    SharedKey,
+    SharedSignature,
     credential_in,
     credential_of,
 )
@@ -28,7 +31,9 @@ class AmqpDriver:
         options: AmqpOptions | None = None,
     ) -> None:
         self.address = endpoint.address
-        self._namespace = Namespace(endpoint, credential_of(credential), options or AmqpOptions())
+        self.options = options or AmqpOptions()
+        self._endpoint, self._credential = endpoint, credential_of(credential)
+        self._namespace = Namespace(endpoint, self._credential, self.options)
         self._open: set[AmqpSender | AmqpReceiver] = set()
 
     @classmethod
@@ -49,6 +54,22 @@ class AmqpDriver:
     ) -> AmqpDriver:
         """The namespace is named by its host, such as ``orders.servicebus.windows.net``."""
         return cls(Endpoint.of(namespace_at(fully_qualified_namespace)), credential, options)
+
+    def access(self) -> ConnectionString | None:
+        """How another process gets into the namespace; None where only this one can, because
+        the credential is an object of its own."""
+        where = ConnectionString(
+            host=self._endpoint.host,
+            port=self._endpoint.port,
+            use_development_emulator=not self._endpoint.uses_tls,
+        )
+        match self._credential:
+            case SharedKey(rule_name, key):
+                return replace(where, shared_access_key_name=rule_name, shared_access_key=key)
+            case SharedSignature(signature):
+                return replace(where, shared_access_signature=signature)
+            case _:
+                return None
 
     def sender(self, path: str) -> AmqpSender:
         sender = AmqpSender(self._namespace, path, self._open.discard)

@@ -1,1 +1,24 @@
-"""The syphon as a Structured Streaming query: the backlog comes home, one receipt a message."""
+"""The syphon as a Structured Streaming query: the backlog comes home, one receipt a message.
+
+backlog queues --bell--> orders --tasks--> receipts --> Parquet
+  (secondary)   (driver)          '--> destinations (primary)
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from twinbus.spark.syphon.query import Syphon, read_receipts, receipts_of, start_syphon
+    from twinbus.spark.syphon.settings import SyphonSettings
+
+__all__ = ["Syphon", "SyphonSettings", "read_receipts", "receipts_of", "start_syphon"]
+
+
+def __getattr__(name: str) -> Any:
+    """PySpark is loaded when something that needs it is asked for."""
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    module = "settings" if name == "SyphonSettings" else "query"
+    return getattr(import_module(f"{__name__}.{module}"), name)

@@ -1,0 +1,80 @@
+"""Which backlog ``twinbus syphon`` brings home: both namespaces, and the queues."""
+
+from __future__ import annotations
+
+import os
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
+from typing import Final
+
+from twinbus.cli.syphon import SyphonOptions
+from twinbus.drivers.management import QueueProperties
+from twinbus.entity_path import BACKLOG_MARKER, parse_backlog_path
+from twinbus.errors import InvalidEntityPath
+from twinbus.pairing.backlog_queues import backlog_paths
+from twinbus.pairing.environment import Role
+from twinbus.pairing.open_namespace import (
+    OpenNamespace,
+    namespace_named_in,
+    opened_namespace,
+)
+from twinbus.service_errors import AccessRefused, NoBacklogQueue
+
+__all__ = ["ROLES", "Found", "find_backlog", "opened"]
+
+ROLES: Final[tuple[Role, Role]] = ("primary", "secondary")
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A primary's backlog."""
+
+    primary_name: str
+    queues: tuple[str, ...]
+    waiting: int | None
+    """Messages in all of them; None when nobody said."""
+
+
+def opened(role: Role, options: SyphonOptions) -> AbstractAsyncContextManager[OpenNamespace]:
+    """The namespace that the environment names."""
+    return opened_namespace(
+        namespace_named_in(os.environ, role),
+        ca_file=options.ca_file,
+        management_port=options.management_port,
+    )
+
+
+async def find_backlog(
+    primary: OpenNamespace, secondary: OpenNamespace, options: SyphonOptions
+) -> Found:
+    """The queues to empty: as many as we were told, or all that a listing shows."""
+    name = await primary.primary_name(options.primary_name)
+    if options.backlog_queue_count is not None:
+        return Found(name, tuple(backlog_paths(name, options.backlog_queue_count)), None)
+    prefix = f"{name}/{BACKLOG_MARKER}/"
+    try:
+        listed = [queue async for queue in secondary.management.list_queues(prefix)]
+    except AccessRefused as error:
+        raise AccessRefused(
+            "the backlog queues cannot be listed: Manage is missing on the secondary",
+            hint="Say how many there are with --backlog-queue-count",
+        ) from error
+    found = [queue for queue in listed if _is_backlog_queue(queue.path)]
+    if not found:
+        raise NoBacklogQueue(
+            f"the secondary has no backlog queue of {name!r}",
+            hint=f"They are called {prefix}0 and so on; check --primary-name",
+        )
+    return Found(name, tuple(queue.path for queue in found), _waiting(found))
+
+
+def _waiting(queues: list[QueueProperties]) -> int | None:
+    return sum(queue.counts.active for queue in queues if queue.counts is not None)
+
+
+def _is_backlog_queue(path: str) -> bool:
+    try:
+        parse_backlog_path(path)
+    except InvalidEntityPath:
+        return False
+    return True

@@ -1,0 +1,183 @@
+"""What ``twinbus syphon`` does: start the query on Spark, show how it goes, and sum up.
+
+Rule 1: Spark starts while the backlog is being found: both take seconds.
+Rule 2: Ctrl-C and SIGTERM end it after the chunks under way; what was moved is counted.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import AsyncExitStack, contextmanager
+from pathlib import Path
+from threading import Event
+from types import FrameType
+from typing import TYPE_CHECKING, Final
+
+import typer
+
+from twinbus.cli.syphon import SyphonOptions, default_state_dir
+from twinbus.cli.syphon_find import ROLES, Found, find_backlog, opened
+from twinbus.cli.syphon_shown import Summary, exit_code, progress_shown, show_summary
+from twinbus.core.envelope import TtlPolicy
+from twinbus.core.receipts import Outcome
+from twinbus.pairing.environment import Role
+from twinbus.pairing.open_namespace import namespace_named_in
+from twinbus.spark.references import NamespaceRef, RefKind
+from twinbus.spark.session import SETTINGS, local_session
+from twinbus.spark.syphon.settings import SyphonSettings
+from twinbus.spark.syphon.state import Status
+from twinbus.spark.troubles import told_by_spark
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from twinbus.spark.syphon.query import Syphon
+
+__all__ = ["run_on_spark"]
+
+APP_NAME: Final = "twinbus syphon"
+LOOK_INTERVAL_S: Final = 0.2
+
+
+def run_on_spark(options: SyphonOptions) -> int:
+    """Bring home what there is, or until Ctrl-C; the exit code."""
+    with ThreadPoolExecutor(1) as starting:
+        session: Future[SparkSession] = starting.submit(_session, options.master)
+        try:
+            found = asyncio.run(_found(options))
+        except BaseException:
+            _stop_when_there(session)
+            raise
+        spark = session.result()
+    try:
+        return _run(spark, found, options)
+    finally:
+        spark.stop()
+
+
+def _session(master: str | None) -> SparkSession:
+    """The one that spark-submit has prepared, the one that was asked for, or a local one."""
+    is_submitted = "PYSPARK_GATEWAY_PORT" in os.environ
+    if master is None and not is_submitted:
+        return local_session(APP_NAME)
+    from pyspark.sql import SparkSession
+
+    builder = SparkSession.builder.appName(APP_NAME)
+    for name, value in SETTINGS.items():
+        builder = builder.config(name, value)
+    if master is not None:
+        is_connect = master.startswith("sc://")
+        builder = builder.remote(master) if is_connect else builder.master(master)
+    return builder.getOrCreate()
+
+
+def _stop_when_there(session: Future[SparkSession]) -> None:
+    if session.exception() is None:
+        session.result().stop()
+
+
+async def _found(options: SyphonOptions) -> Found:
+    async with AsyncExitStack() as stack:
+        primary, secondary = [
+            await stack.enter_async_context(opened(role, options)) for role in ROLES
+        ]
+        return await find_backlog(primary, secondary, options)
+
+
+def _run(spark: SparkSession, found: Found, options: SyphonOptions) -> int:
+    # PySpark: a second that a wrong command line should not take.
+    from twinbus.spark.syphon.query import start_syphon
+
+    began_s = time.monotonic()
+    with told_by_spark(), _signals() as is_stopping:
+        syphon = start_syphon(
+            spark,
+            _settings(found, options).on(spark),
+            options.state or default_state_dir(),
+            once=options.once or options.dry_run,
+            receipts=None if options.receipts is None else str(options.receipts),
+            checkpoints=options.checkpoints,
+        )
+        with progress_shown(options.output, found.waiting) as advance:
+            _follow(syphon, advance, is_stopping)
+        syphon.stop()
+    summary = _summary(syphon.status(), time.monotonic() - began_s)
+    show_summary(summary, options.output)
+    return exit_code(summary)
+
+
+def _follow(syphon: Syphon, advance: Callable[[int], object], is_stopping: Event) -> None:
+    done, is_stalled = 0, False
+    while syphon.is_running and not is_stopping.wait(LOOK_INTERVAL_S):
+        status = syphon.status()
+        now_done = sum(status.counts.values())
+        advance(now_done - done)
+        done = now_done
+        if status.stalled and not is_stalled:
+            typer.echo(f"twinbus: {status.stalled}", err=True)
+        is_stalled = bool(status.stalled)
+    if not is_stopping.is_set():
+        syphon.wait()  # Raises what ended it.
+
+
+@contextmanager
+def _signals() -> Iterator[Event]:
+    is_stopping = Event()
+
+    def stop(_number: int, _frame: FrameType | None) -> None:
+        is_stopping.set()
+
+    before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield is_stopping
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _settings(found: Found, options: SyphonOptions) -> SyphonSettings:
+    primary, secondary = [_reference(role, options) for role in ROLES]
+    return SyphonSettings(
+        primary=primary,
+        secondary=secondary,
+        primary_name=found.primary_name,
+        queues=found.queues,
+        allowed=options.allow,
+        ttl_policy=TtlPolicy(options.ttl_policy),
+        gone_grace_s=options.gone_grace_s,
+        rate_per_s=options.rate_per_s,
+        chunk_count=options.chunk_count,
+        is_dry_run=options.dry_run,
+    )
+
+
+def _reference(role: Role, options: SyphonOptions) -> NamespaceRef:
+    """Executors read the same variables; what is in them does not travel."""
+    named = namespace_named_in(os.environ, role)
+    ca_file = None if options.ca_file is None else str(Path(options.ca_file).resolve())
+    if named.connection_string is not None:
+        return NamespaceRef(RefKind.ENV, named.source, ca_file, options.management_port)
+    host = str(named.fully_qualified_namespace)
+    return NamespaceRef(RefKind.HOST, host, ca_file, options.management_port)
+
+
+def _summary(status: Status, elapsed_s: float) -> Summary:
+    return Summary(
+        counts={outcome: status.counts.get(outcome.value, 0) for outcome in Outcome},
+        moved_bytes=status.moved_bytes,
+        faults=status.faults,
+        elapsed_s=elapsed_s,
+    )
+
+
+if __name__ == "__main__":  # spark-submit takes a file: this one, with the command's options.
+    from twinbus.cli import main
+
+    sys.argv[1:1] = ["syphon"]
+    main()

@@ -1,0 +1,34 @@
+"""Tells when messages wait and none moves: what an operator is paged for.
+
+Rule 1: told once for each time it happens, and again only after something has moved.
+Rule 2: this file reads no clock: ``now_s`` comes in.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+__all__ = ["StallWatch"]
+
+STALL_S: Final = 60.0
+
+
+class StallWatch:
+    """Watches one count that should grow while another is above 0."""
+
+    def __init__(self, *, stall_s: float = STALL_S) -> None:
+        self._stall_s = stall_s
+        self._moved = 0
+        self._since_s: float | None = None
+        self.is_stalled = False
+
+    def observe(self, *, waiting: int, moved: int, now_s: float) -> bool:
+        """Whether this is the moment to tell it."""
+        if waiting == 0 or moved != self._moved or self._since_s is None:
+            self._moved, self.is_stalled = moved, False
+            self._since_s = None if waiting == 0 else now_s
+            return False
+        if self.is_stalled or now_s - self._since_s < self._stall_s:
+            return False
+        self.is_stalled = True
+        return True

@@ -1,0 +1,279 @@
+"""The syphon's head, in the process in which Spark runs the source on the driver.
+
+    bell rings, a destination is due --> orders --> tasks --reports--> dispatcher
+    control.json --> pause, stop, rate              '--progress--> status.json
+
+Rule 1: while there is nothing to do there is no batch: next_epoch() waits.
+Rule 2: with ``once`` it never waits: it says the old epoch when nothing is left to do.
+Rule 3: orders are remembered for the epoch they were made for; an epoch that nobody here made
+        orders for (a replay after a crash) gets orders for everything, which is always safe.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from collections import Counter
+from contextlib import AsyncExitStack
+from dataclasses import replace
+from random import Random
+from typing import Any, Final
+
+from twinbus.clock import Clock, SystemClock
+from twinbus.core.dispatcher import Dispatcher
+from twinbus.core.parcel import Delivered
+from twinbus.core.receipts import Outcome
+from twinbus.core.shift import ShiftOrder, report_from_json
+from twinbus.core.stall import StallWatch
+from twinbus.drivers.port import Driver
+from twinbus.service_errors import CommunicationError, OperationTimeout, ServiceError
+from twinbus.spark.bell import Bell
+from twinbus.spark.desk import Desk, DeskAddress
+from twinbus.spark.syphon.settings import SyphonSettings
+from twinbus.spark.syphon.state import Control, StateDir, Status
+
+__all__ = ["Brain"]
+
+LOOK_INTERVAL_S: Final = 0.2
+"""How often control.json is looked at while nothing happens."""
+STATUS_INTERVAL_S: Final = 0.5
+KNOCK_TIMEOUT_S: Final = 10.0
+PATHS_SHOWN_MAX: Final = 5
+
+_log = logging.getLogger("twinbus.spark")
+
+
+class Brain:
+    """Used from one event loop, between start() and close()."""
+
+    def __init__(self, settings: SyphonSettings, *, clock: Clock | None = None) -> None:
+        self._settings = settings
+        self._clock = clock or SystemClock()
+        random = Random()
+        self._dispatcher = Dispatcher(
+            settings.queues, backoff=settings.backoff, random=random, limits=settings.limits
+        )
+        self._state = None if settings.state_dir is None else StateDir(settings.state_dir)
+        self._status = Status(pid=os.getpid())
+        self._counts: Counter[str] = Counter()
+        self._stall = StallWatch()
+        self._orders: dict[str, ShiftOrder] = {}
+        self._orders_epoch = -1
+        self._has_begun = False
+        self._stack = AsyncExitStack()
+        self._bell: Bell | None = None
+        self._secondary: Driver
+        self._primary: Driver
+        self.address: DeskAddress
+
+    async def start(self) -> None:
+        stack, settings = self._stack, self._settings
+        self._secondary = (await stack.enter_async_context(settings.secondary.opened())).driver
+        self._primary = (await stack.enter_async_context(settings.primary.opened())).driver
+        desk = Desk(self._hear)
+        self.address = await desk.start(settings.driver_host)
+        stack.push_async_callback(desk.close)
+        if self._state is not None:
+            telling = asyncio.create_task(self._keep_telling(self._state))
+            stack.callback(telling.cancel)
+
+    async def close(self) -> None:
+        await self._silence()
+        await self._stack.aclose()
+        self._doing("stopped")
+
+    # -- epochs ---------------------------------------------------------------------------
+
+    async def next_epoch(self, epoch: int, *, once: bool) -> int:
+        """The epoch after ``epoch``, as soon as there is something to do in it."""
+        orders = await (self._what_is_left() if once else self._work_to_do())
+        if not orders:
+            return epoch
+        self._remember(epoch + 1, orders)
+        return epoch + 1
+
+    def orders(self, epoch: int) -> dict[str, ShiftOrder]:
+        """The orders of an epoch, by their ids."""
+        if epoch != self._orders_epoch:
+            self._remember(epoch, self._dispatcher.orders({}, self._now_s(), everything=True))
+        return self._orders
+
+    def _remember(self, epoch: int, orders: list[ShiftOrder]) -> None:
+        self._orders_epoch = epoch
+        is_dry_run = self._settings.is_dry_run
+        self._orders = {
+            f"{epoch}/{index}": replace(order, is_dry_run=is_dry_run)
+            for index, order in enumerate(orders)
+        }
+        self._has_begun = True
+        self._status.epoch = epoch
+        self._doing("moving")
+
+    async def _what_is_left(self) -> list[ShiftOrder]:
+        dispatcher, now_s = self._dispatcher, self._now_s()
+        if not self._has_begun:
+            return dispatcher.orders({}, now_s, everything=True)
+        is_over = self._settings.is_dry_run or self._control().is_stopping
+        if is_over or not dispatcher.has_work(now_s):
+            return []
+        return dispatcher.orders({}, now_s)
+
+    async def _work_to_do(self) -> list[ShiftOrder]:
+        while True:
+            control = self._control()
+            if control.is_paused or control.is_stopping:
+                await self._silence()
+                self._doing("paused" if control.is_paused else "stopped")
+                await asyncio.sleep(LOOK_INTERVAL_S)
+            elif self._dispatcher.is_primary_away:
+                await self._silence()
+                self._doing("primary away")
+                await self._knock_if_due()
+            elif orders := self._dispatcher.orders(await self._rung(), self._now_s()):
+                return orders
+
+    async def _rung(self) -> dict[str, Delivered | None]:
+        if self._bell is None:
+            self._bell = self._new_bell()
+        self._bell.arm()
+        now_s = self._now_s()
+        due_s = self._dispatcher.next_due_s(now_s)
+        wait_s = LOOK_INTERVAL_S if due_s is None else min(LOOK_INTERVAL_S, due_s - now_s)
+        if wait_s > 0:
+            self._doing("waiting")
+        rung = await self._bell.rung(max(0.0, wait_s))
+        # The driver's own way to find a message means nothing to a task.
+        return {
+            path: None if message is None else replace(message, handle=None)
+            for path, message in rung.items()
+        }
+
+    def _new_bell(self) -> Bell:
+        return Bell(
+            self._secondary,
+            self._settings.queues,
+            poll_s=self._settings.poll_s,
+            backoff=self._settings.backoff,
+            on_fault=self._note_fault,
+            clock=self._clock,
+        )
+
+    async def _silence(self) -> None:
+        bell, self._bell = self._bell, None
+        if bell is not None:
+            await bell.close()
+
+    # -- a primary that is away -----------------------------------------------------------
+
+    async def _knock_if_due(self) -> None:
+        due_s = self._dispatcher.next_due_s(self._now_s())
+        if due_s is not None and due_s > self._now_s():
+            await asyncio.sleep(LOOK_INTERVAL_S)
+            return
+        paths = self._dispatcher.knock_paths()
+        answers = await asyncio.gather(*(self._answers(path) for path in paths))
+        # Nobody to ask: the next batch finds out.
+        self._dispatcher.knocked(any(answers) or not paths, self._now_s())
+
+    async def _answers(self, path: str) -> bool:
+        sender = self._primary.sender(path)
+        try:
+            await sender.attach(timeout_s=KNOCK_TIMEOUT_S)
+        except (CommunicationError, OperationTimeout):
+            return False
+        except ServiceError:
+            return True  # Whatever it is, somebody answered.
+        finally:
+            await sender.close()
+        return True
+
+    # -- what tasks tell ------------------------------------------------------------------
+
+    async def _hear(self, kind: str, facts: dict[str, Any]) -> dict[str, Any]:
+        if kind == "progress":
+            self._counts.update({str(name): int(n) for name, n in facts["counts"].items()})
+            self._status.moved_bytes += int(facts["moved_bytes"])
+            control = self._control()
+            return {"stop": control.is_paused or control.is_stopping}
+        if kind == "report":
+            order = self._orders.get(facts["order"])
+            if order is not None:
+                report = report_from_json(facts["report"])
+                self._dispatcher.take(order, report, self._now_s())
+                for queue in order.queues:
+                    self._status.faults.pop(queue, None)
+                self._status.faults |= report.faults
+            return {}
+        raise ValueError(f"a desk has no {kind!r:.40}")
+
+    # -- what people tell and are told ----------------------------------------------------
+
+    def _control(self) -> Control:
+        if self._state is None:
+            return Control()
+        control = self._state.control()
+        limits, rate_per_s = self._dispatcher.limits, control.rate_per_s
+        if limits.rate_per_s != (rate_per_s or self._settings.rate_per_s):
+            self._dispatcher.limits = replace(
+                limits, rate_per_s=rate_per_s or self._settings.rate_per_s
+            )
+        return control
+
+    def _note_fault(self, queue: str, error: ServiceError | None) -> None:
+        if error is None:
+            self._status.faults.pop(queue, None)
+        else:
+            self._status.faults[queue] = str(error)
+
+    def _doing(self, doing: str) -> None:
+        is_new, self._status.doing = doing != self._status.doing, doing
+        # Somebody waits for these two.
+        if is_new and doing in ("paused", "stopped") and self._state is not None:
+            self._tell(self._state)
+
+    async def _keep_telling(self, state: StateDir) -> None:
+        while True:
+            self._tell(state)
+            await asyncio.sleep(STATUS_INTERVAL_S)
+
+    def _tell(self, state: StateDir) -> None:
+        status = self._status
+        status.counts = dict(self._counts)
+        status.set_aside = self._dispatcher.set_aside_by_destination()
+        if state.trouble:
+            status.faults["control"] = state.trouble
+        else:
+            status.faults.pop("control", None)
+        self._watch_stall()
+        status.updated_ms = self._clock.now().wall_ms
+        state.set_status(status)
+
+    def _watch_stall(self) -> None:
+        dispatcher, now_s = self._dispatcher, self._now_s()
+        waiting = dispatcher.set_aside_count
+        is_paused = self._status.doing in ("paused", "stopped")
+        has_begun = self._stall.observe(
+            waiting=0 if is_paused else waiting + dispatcher.unfinished_count,
+            moved=self._counts[Outcome.MOVED.value],
+            now_s=now_s,
+        )
+        if not self._stall.is_stalled:
+            self._status.stalled = ""
+        elif has_begun or self._status.stalled:
+            self._status.stalled = self._why_stalled(waiting, now_s)
+            if has_begun:
+                _log.warning("%s", self._status.stalled)
+
+    def _why_stalled(self, waiting: int, now_s: float) -> str:
+        if self._dispatcher.is_primary_away:
+            why = "nobody can be reached at the primary"
+        else:
+            paths = sorted(note.path for note in self._dispatcher.closed(now_s) if note.path)
+            shown = ", ".join(paths[:PATHS_SHOWN_MAX])
+            why = f"these destinations take nothing: {shown or 'unknown'}"
+        many = f"{waiting:,} messages" if waiting else "messages"
+        return f"{many} wait and none has come home for a minute: {why}"
+
+    def _now_s(self) -> float:
+        return self._clock.now().monotonic_s

@@ -1,0 +1,151 @@
+"""The syphon's query, and a handle on it while it runs.
+
+    syphon = start_syphon(spark, settings, state_dir)
+    syphon.pause(); syphon.resume(); syphon.status()
+    syphon.stop()
+
+Rule 1: every start is a run with a checkpoint and a directory of receipts of its own. An old
+        checkpoint holds nothing of worth, and a new one beside old receipts would let Spark's
+        file sink skip whole batches, because it knows their numbers.
+Rule 2: stop() asks the tasks to end after the chunks under way, so that every message that went
+        home is also gone from the backlog and has its receipt; after 5 s it stops waiting.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from contextlib import suppress
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Final
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+from twinbus.spark.syphon.settings import SyphonSettings
+from twinbus.spark.syphon.source import FORMAT, BacklogSource
+from twinbus.spark.syphon.state import Control, StateDir, Status
+
+__all__ = ["Syphon", "read_receipts", "receipts_of", "start_syphon"]
+
+RECEIPTS: Final = "receipts"
+CHECKPOINTS: Final = "checkpoints"
+STOP_S_MAX: Final = 5.0
+POLL_S: Final = 0.05
+
+
+def receipts_of(spark: SparkSession, settings: SyphonSettings) -> DataFrame:
+    """The backlog coming home, as a stream of receipts: reading it is what moves messages."""
+    spark.dataSource.register(BacklogSource)
+    return spark.readStream.format(FORMAT).options(**settings.to_options()).load()
+
+
+def start_syphon(
+    spark: SparkSession,
+    settings: SyphonSettings,
+    state_dir: str | os.PathLike[str],
+    *,
+    once: bool = False,
+    receipts: str | None = None,
+    checkpoints: str | None = None,
+) -> Syphon:
+    """Bring the backlog home until stop(), or with ``once`` until nothing is left to do.
+
+    On a cluster ``receipts`` and ``checkpoints`` are addresses that all its machines can write;
+    otherwise both are in the state directory.
+    """
+    state = StateDir(state_dir)
+    state.set_control(Control())
+    state.set_status(Status())
+    run = datetime.now(UTC).strftime("%Y%m%dT%H%M%S.%fZ")
+    if checkpoints is None:
+        # Those of earlier runs are of no use to anybody.
+        shutil.rmtree(state.path / CHECKPOINTS, ignore_errors=True)
+    home = (
+        receipts_of(spark, replace(settings, state_dir=str(state.path)))
+        .writeStream.queryName(f"twinbus-syphon {settings.primary_name}")
+        .format("parquet")
+        .option("path", f"{receipts or state.path / RECEIPTS}/run={run}")
+        .option("checkpointLocation", f"{checkpoints or state.path / CHECKPOINTS}/{run}")
+    )
+    trigger = home.trigger(availableNow=True) if once else home.trigger(processingTime="0 seconds")
+    return Syphon(trigger.start(), state)
+
+
+def read_receipts(spark: SparkSession, receipts: str | os.PathLike[str]) -> DataFrame:
+    """The receipts of all runs in a local directory; files of batches that never ended are left
+    out."""
+    spark.dataSource.register(BacklogSource)
+    runs = [each for each in sorted(Path(receipts).glob("run=*")) if _has_receipts(each)]
+    if not runs:
+        from twinbus.spark.syphon.receipt_rows import RECEIPT_COLUMNS
+
+        return spark.createDataFrame([], RECEIPT_COLUMNS)
+    frames = [spark.read.parquet(str(each)) for each in runs]
+    whole = frames[0]
+    for frame in frames[1:]:
+        whole = whole.unionByName(frame)
+    return whole
+
+
+def _has_receipts(run: Path) -> bool:
+    return any((run / "_spark_metadata").glob("[0-9]*")) and any(run.glob("*.parquet"))
+
+
+class Syphon:
+    """A running syphon."""
+
+    def __init__(self, query: StreamingQuery, state: StateDir) -> None:
+        self.query = query
+        self.state = state
+
+    @property
+    def is_running(self) -> bool:
+        return self.query.isActive
+
+    def status(self) -> Status:
+        """What it does and has done."""
+        return self.state.status() or Status()
+
+    def pause(self) -> None:
+        """Nothing is received until resume(); chunks under way end."""
+        self._change(is_paused=True)
+
+    def resume(self) -> None:
+        self._change(is_paused=False)
+
+    def set_rate(self, rate_per_s: float | None) -> None:
+        """Messages a second from the next batch on; None: as it was started."""
+        self._change(rate_per_s=rate_per_s)
+
+    def wait(self, timeout_s: float | None = None) -> bool:
+        """Until it has ended by itself; raises what ended it. False after ``timeout_s``."""
+        if timeout_s is None:
+            self.query.awaitTermination()
+            return True
+        return bool(self.query.awaitTermination(max(1, int(timeout_s))))
+
+    def check(self) -> None:
+        """Raise what ended the query, if something did."""
+        if not self.query.isActive:
+            self.query.awaitTermination()  # Raises its error, in Spark's words.
+            raise RuntimeError("the query has ended")
+
+    def stop(self, within_s: float = STOP_S_MAX) -> None:
+        """End after the chunks under way, within about ``within_s``; may be called twice."""
+        self._change(is_stopping=True)
+        ends_s = time.monotonic() + within_s
+        while self.query.isActive and time.monotonic() < ends_s and not self._has_stopped():
+            time.sleep(POLL_S)
+        self.query.stop()
+
+    def _has_stopped(self) -> bool:
+        status = self.state.status()
+        return status is not None and status.doing == "stopped"
+
+    def _change(self, **changes: object) -> None:
+        with suppress(FileNotFoundError):  # Somebody has removed the directory.
+            self.state.set_control(replace(self.state.control(), **changes))  # type: ignore[arg-type]

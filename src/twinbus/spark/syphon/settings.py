@@ -1,0 +1,193 @@
+"""What a syphon is told: one frozen value, which travels to Spark as options.
+
+Rule 1: no secret is in it: the two namespaces are references, resolved where they are used.
+Rule 2: an option that nobody knows is refused, with the one that was probably meant.
+"""
+
+from __future__ import annotations
+
+import difflib
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Final
+
+from twinbus.core.chunk import HomeRules
+from twinbus.core.chunk_board import Backoff
+from twinbus.core.dispatcher import ShiftLimits
+from twinbus.core.envelope import TtlPolicy
+from twinbus.errors import ConfigurationError
+from twinbus.pairing.mover_options import MoverOptions
+from twinbus.spark.bell import POLL_S
+from twinbus.spark.desk import LOOPBACK
+from twinbus.spark.references import OPTION_NAMES, NamespaceRef
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = ["SyphonSettings", "is_local"]
+
+PRIMARY: Final = "primary"
+SECONDARY: Final = "secondary"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SyphonSettings:
+    """Which backlog comes home, where to, and how fast."""
+
+    primary: NamespaceRef
+    secondary: NamespaceRef
+    primary_name: str
+    """The primary's name in the paths of its backlog queues."""
+    queues: tuple[str, ...]
+    """The backlog queues."""
+    allowed: tuple[str, ...] = ("*",)
+    """Patterns of destinations that are delivered to (Y6)."""
+    ttl_policy: TtlPolicy = TtlPolicy.RESTART
+    gone_grace_s: float = 600.0
+    """How long a destination may be missing before its messages are dead-lettered."""
+    rate_per_s: float | None = None
+    """Messages a second, all tasks together; None is as fast as it goes."""
+    chunk_count: int = 1_000
+    """Messages of a task that may be sent and not yet completed: what a kill may repeat."""
+    tasks: int = 2
+    """Tasks of one batch."""
+    batch_messages: int = 1_000_000
+    batch_s: float = 15.0
+    """A batch shows its receipts after so many messages or seconds."""
+    poll_s: float = POLL_S
+    """How long the bell waits in one receive (Y3)."""
+    state_dir: str | None = None
+    """Where control.json and status.json are, on the driver's machine."""
+    driver_host: str = LOOPBACK
+    """An address of the driver that executors can reach."""
+    is_dry_run: bool = False
+
+    def __post_init__(self) -> None:
+        if not self.queues:
+            raise ConfigurationError("a syphon needs at least one backlog queue")
+        for name in ("chunk_count", "tasks", "batch_messages"):
+            if getattr(self, name) < 1:
+                raise _unfit(name, getattr(self, name), "Use a whole number of at least 1")
+        for name in ("batch_s", "poll_s"):
+            if not 0 < getattr(self, name) < math.inf:
+                raise _unfit(name, getattr(self, name), "Use seconds above 0")
+        if self.rate_per_s is not None and not 0 < self.rate_per_s < math.inf:
+            raise _unfit("rate_per_s", self.rate_per_s, "Leave it out for no limit")
+
+    # -- for who moves --------------------------------------------------------------------
+
+    @property
+    def mover_options(self) -> MoverOptions:
+        return MoverOptions(
+            rules=HomeRules(
+                primary_name=self.primary_name, allowed=self.allowed, ttl_policy=self.ttl_policy
+            ),
+            chunk_count=self.chunk_count,
+            backoff=self.backoff,
+        )
+
+    @property
+    def backoff(self) -> Backoff:
+        return Backoff(gone_grace_s=self.gone_grace_s)
+
+    @property
+    def limits(self) -> ShiftLimits:
+        return ShiftLimits(
+            tasks=self.tasks,
+            messages_max=self.batch_messages,
+            seconds_max=self.batch_s,
+            rate_per_s=self.rate_per_s,
+        )
+
+    def on(self, spark: SparkSession) -> SyphonSettings:
+        """The settings for a session: as many tasks as it has cores, and where its driver is."""
+        if is_local(spark):
+            return replace(self, tasks=spark.sparkContext.defaultParallelism)
+        host = spark.conf.get("spark.driver.host", None) or LOOPBACK
+        cores = int(spark.conf.get("spark.cores.max", None) or 0)
+        return replace(self, tasks=max(cores, self.tasks), driver_host=host)
+
+    # -- as options -----------------------------------------------------------------------
+
+    def to_options(self) -> dict[str, str]:
+        """What ``spark.readStream.options()`` is given."""
+        options = self.primary.to_options(role=PRIMARY) | self.secondary.to_options(role=SECONDARY)
+        for name, (field, _read, write) in _FIELDS.items():
+            value = getattr(self, field)
+            if value is not None:
+                options[name] = write(value)
+        return options
+
+    @classmethod
+    def from_options(cls, options: Mapping[str, str]) -> SyphonSettings:
+        """The value again; Spark does not keep the case of names."""
+        said = {name.lower(): value for name, value in options.items()}
+        _check_names(said)
+        values: dict[str, Any] = {}
+        for name, (field, read, _write) in _FIELDS.items():
+            if (text := said.get(name.lower())) is not None:
+                values[field] = _read(name, text, read)
+        for name in ("primaryName", "queues"):
+            if _FIELDS[name][0] not in values:
+                raise ConfigurationError(f"the option {name} is missing")
+        return cls(
+            primary=NamespaceRef.from_options(options, role=PRIMARY),
+            secondary=NamespaceRef.from_options(options, role=SECONDARY),
+            **values,
+        )
+
+
+def is_local(spark: SparkSession) -> bool:
+    """Whether all of Spark is on this machine, in one JVM."""
+    return (spark.conf.get("spark.master", None) or "").startswith("local")
+
+
+_Field = tuple[str, Callable[[str], Any], Callable[[Any], str]]
+
+
+def _listed(text: str) -> tuple[str, ...]:
+    return tuple(part for each in text.split(",") if (part := each.strip()))
+
+
+def _flag(text: str) -> bool:
+    return {"true": True, "false": False}[text.lower()]
+
+
+_FIELDS: Final[Mapping[str, _Field]] = {
+    "primaryName": ("primary_name", str, str),
+    "queues": ("queues", _listed, ",".join),
+    "allow": ("allowed", _listed, ",".join),
+    "ttlPolicy": ("ttl_policy", TtlPolicy, lambda policy: policy.value),
+    "goneGrace": ("gone_grace_s", float, repr),
+    "rate": ("rate_per_s", float, repr),
+    "chunk": ("chunk_count", int, str),
+    "tasks": ("tasks", int, str),
+    "batchMessages": ("batch_messages", int, str),
+    "batchSeconds": ("batch_s", float, repr),
+    "maxWaitTime": ("poll_s", float, repr),
+    "stateDir": ("state_dir", str, str),
+    "driverHost": ("driver_host", str, str),
+    "dryRun": ("is_dry_run", _flag, lambda value: str(value).lower()),
+}
+
+
+def _check_names(said: Mapping[str, str]) -> None:
+    known = [*_FIELDS, *OPTION_NAMES(PRIMARY), *OPTION_NAMES(SECONDARY)]
+    by_lower = {name.lower(): name for name in known}
+    for name in said:
+        if name not in by_lower:
+            near = difflib.get_close_matches(name, by_lower, n=1)
+            hint = f"Did you mean {by_lower[near[0]]}" if near else f"Known are {', '.join(known)}"
+            raise ConfigurationError(f"the syphon has no option {name!r:.60}", hint=hint)
+
+
+def _read(name: str, text: str, read: Callable[[str], Any]) -> Any:
+    try:
+        return read(text)
+    except (ValueError, KeyError):
+        raise ConfigurationError(f"the option {name} cannot be {text!r:.60}") from None
+
+
+def _unfit(name: str, value: object, hint: str) -> ConfigurationError:
+    return ConfigurationError(f"{name} cannot be {value!r:.60}", hint=hint)

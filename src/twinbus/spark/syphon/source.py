@@ -1,0 +1,112 @@
+"""The backlog as a data source: reading it brings its messages home, and yields the receipts.
+
+    spark.readStream.format("twinbus-backlog").options(**settings.to_options()).load()
+
+Rule 1: an offset is an epoch, a number that only counts: what is done and what is not is known by
+        the locks of the backlog queues. Losing a checkpoint loses nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import SupportsTriggerAvailableNow
+
+from twinbus.core.shift import ShiftOrder
+from twinbus.spark.desk import DeskAddress
+from twinbus.spark.engine import Engine
+from twinbus.spark.syphon.brain import Brain
+from twinbus.spark.syphon.receipt_rows import RECEIPT_COLUMNS
+from twinbus.spark.syphon.settings import SyphonSettings
+from twinbus.spark.syphon.task import work_order
+
+__all__ = ["FORMAT", "BacklogSource"]
+
+FORMAT: Final = "twinbus-backlog"
+STOP_S_MAX: Final = 3.0
+
+
+class BacklogSource(DataSource):
+    """Receipts of what comes home."""
+
+    @classmethod
+    def name(cls) -> str:
+        return FORMAT
+
+    def schema(self) -> str:
+        SyphonSettings.from_options(self.options)  # A wrong option is told by load().
+        return RECEIPT_COLUMNS
+
+    def streamReader(self, schema: Any) -> BacklogReader:
+        return BacklogReader(SyphonSettings.from_options(self.options))
+
+
+@dataclass
+class ShiftPartition(InputPartition):
+    """An order on its way to a task."""
+
+    order: ShiftOrder
+    order_id: str
+    desk: DeskAddress
+
+
+class BacklogReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Spark's calls, passed on to the brain (on the driver) or to a shift (in a task)."""
+
+    def __init__(self, settings: SyphonSettings) -> None:
+        self._settings = settings
+        self._is_once = False
+        self._engine: Engine | None = None
+        self._brain: Brain | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"_settings": self._settings, "_is_once": False, "_engine": None, "_brain": None}
+
+    # -- on the driver --------------------------------------------------------------------
+
+    def initialOffset(self) -> dict[str, int]:
+        return {"epoch": 0}
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        self._is_once = True
+
+    def latestOffset(self, start: dict[str, int], limit: Any) -> dict[str, int]:
+        engine, brain = self._awake()
+        return {"epoch": engine.run(brain.next_epoch(start["epoch"], once=self._is_once))}
+
+    def partitions(self, start: dict[str, int], end: dict[str, int]) -> Sequence[InputPartition]:
+        engine, brain = self._awake()
+        orders = engine.run(_called(brain, end["epoch"]))
+        return [
+            ShiftPartition(order, order_id, brain.address) for order_id, order in orders.items()
+        ]
+
+    def commit(self, end: dict[str, int]) -> None:
+        """Nothing waits for it: tasks settle what they have moved."""
+
+    def stop(self) -> None:
+        if self._engine is not None and self._brain is not None:
+            try:
+                self._engine.run(self._brain.close(), timeout_s=STOP_S_MAX)
+            finally:
+                self._engine.close()
+
+    def _awake(self) -> tuple[Engine, Brain]:
+        if self._engine is None or self._brain is None:
+            self._engine = Engine("twinbus-syphon", dies_with_parent=True)
+            self._brain = Brain(self._settings)
+            self._engine.run(self._brain.start())
+        return self._engine, self._brain
+
+    # -- in a task ------------------------------------------------------------------------
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        assert isinstance(partition, ShiftPartition)
+        yield from work_order(self._settings, partition.order, partition.order_id, partition.desk)
+
+
+async def _called(brain: Brain, epoch: int) -> dict[str, ShiftOrder]:
+    return brain.orders(epoch)

@@ -1,0 +1,138 @@
+"""What a task of the syphon does: work one shift, and hand its receipts to Spark as they come.
+
+    Spark asks for rows <-- receipts <-- work_shift(), on an event loop in a thread of its own
+                                            |-- every half second: progress to the desk
+                                            '-- at the end: the report
+
+Rule 1: nothing is kept between two tasks but what the desk was told.
+Rule 2: a desk that does not answer stops nobody: messages go home without it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+import queue
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import AsyncExitStack, suppress
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+from twinbus.core.receipts import Outcome, Receipt
+from twinbus.core.shift import ShiftOrder, ShiftReport, report_to_json
+from twinbus.pairing.mover_shift import work_shift
+from twinbus.service_errors import ServiceError
+from twinbus.spark.desk import DeskAddress, DeskLine
+from twinbus.spark.engine import Engine
+from twinbus.spark.syphon.receipt_rows import to_record_batch
+from twinbus.spark.syphon.settings import SyphonSettings
+
+if TYPE_CHECKING:
+    import pyarrow
+
+__all__ = ["work_order"]
+
+_log = logging.getLogger("twinbus.spark")
+
+PROGRESS_INTERVAL_S: Final = 0.5
+ROWS_PER_BATCH: Final = 20_000
+# Messages live for milliseconds and hold no cycles.
+GC_THRESHOLD: Final = 50_000
+
+
+def work_order(
+    settings: SyphonSettings, order: ShiftOrder, order_id: str, desk: DeskAddress
+) -> Iterator[pyarrow.RecordBatch]:
+    """Work the order; yields its receipts. Raises when a namespace cannot be used at all."""
+    gc.set_threshold(GC_THRESHOLD)
+    engine = Engine("twinbus-shift", dies_with_parent=True)
+    shift = _Shift(settings, order, order_id, desk)
+    try:
+        future = engine.start(shift.work())
+        future.add_done_callback(lambda _done: shift.finished.put(None))
+        rows: list[Receipt] = []
+        while (receipts := shift.finished.get()) is not None:
+            rows += receipts
+            if len(rows) >= ROWS_PER_BATCH:
+                yield to_record_batch(rows)
+                rows = []
+        if rows:
+            yield to_record_batch(rows)
+        future.result()
+    finally:
+        engine.close()
+
+
+@dataclass(slots=True)
+class _Shift:
+    settings: SyphonSettings
+    order: ShiftOrder
+    order_id: str
+    desk: DeskAddress
+    finished: queue.SimpleQueue[Sequence[Receipt] | None] = field(default_factory=queue.SimpleQueue)
+    counts: Counter[str] = field(default_factory=Counter)
+    moved_bytes: int = 0
+    is_stopping: bool = False
+
+    async def work(self) -> None:
+        settings = self.settings
+        async with AsyncExitStack() as stack:
+            line = await self._line(stack)
+            telling = asyncio.create_task(self._tell(line))
+            stack.push_async_callback(_cancelled, telling)
+            secondary = await stack.enter_async_context(settings.secondary.opened())
+            primary = await stack.enter_async_context(settings.primary.opened())
+            report = await work_shift(
+                secondary.driver,
+                primary.driver,
+                self.order,
+                settings.mover_options,
+                on_receipts=self._take,
+                should_stop=lambda: self.is_stopping,
+            )
+            await _cancelled(telling)
+            await self._report(line, report)
+
+    def _take(self, receipts: Sequence[Receipt]) -> None:
+        self.finished.put(receipts)
+        for receipt in receipts:
+            self.counts[receipt.outcome.value] += 1
+            if receipt.outcome is Outcome.MOVED:
+                self.moved_bytes += receipt.size_bytes
+
+    # -- the desk -------------------------------------------------------------------------
+
+    async def _line(self, stack: AsyncExitStack) -> DeskLine | None:
+        try:
+            return await stack.enter_async_context(DeskLine(self.desk))
+        except ServiceError as error:
+            _log.warning("%s", error)
+            return None
+
+    async def _tell(self, line: DeskLine | None) -> None:
+        with suppress(ServiceError):
+            while line is not None:
+                await self._progress(line)
+                await asyncio.sleep(PROGRESS_INTERVAL_S)
+
+    async def _progress(self, line: DeskLine) -> None:
+        counts, self.counts = self.counts, Counter()
+        moved_bytes, self.moved_bytes = self.moved_bytes, 0
+        answer = await line.ask("progress", counts=counts, moved_bytes=moved_bytes)
+        self.is_stopping = self.is_stopping or bool(answer.get("stop"))
+
+    async def _report(self, line: DeskLine | None, report: ShiftReport) -> None:
+        if line is not None:
+            try:
+                await self._progress(line)
+                await line.ask("report", order=self.order_id, report=report_to_json(report))
+            except ServiceError as error:
+                _log.warning("a shift's report was not heard: %s", error)
+
+
+async def _cancelled(task: asyncio.Task[None]) -> None:
+    task.cancel()
+    with suppress(asyncio.CancelledError):
+        await task

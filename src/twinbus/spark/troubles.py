@@ -1,0 +1,48 @@
+"""What Spark says when something of ours has failed in one of its processes: one sentence.
+
+Spark wraps an error of a task or a source in the stack traces of Python and Java. The sentence
+that we wrote is in there, behind the name of its class.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Final
+
+from twinbus.errors import TwinbusError
+
+__all__ = ["SparkTrouble", "sentence_in", "told_by_spark"]
+
+_OURS: Final = re.compile(r"twinbus\.(?:service_)?errors\.\w+: (?P<sentence>[^\r\n]+)")
+_CLIPPED_AT: Final = 300
+
+
+class SparkTrouble(TwinbusError):
+    """A query ended, or could not begin."""
+
+
+def sentence_in(text: str) -> str:
+    """The sentence of our last error in what Spark says, or the first line of it."""
+    ours = _OURS.findall(text)
+    if ours:
+        return str(ours[-1]).rstrip()
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return lines[0][:_CLIPPED_AT] if lines else "Spark gave no reason"
+
+
+@contextmanager
+def told_by_spark() -> Iterator[None]:
+    """Make Spark's errors a sentence."""
+    from py4j.protocol import Py4JError
+    from pyspark.errors import PySparkException
+
+    try:
+        yield
+    except (PySparkException, Py4JError) as error:
+        raise SparkTrouble(sentence_in(str(error))) from error
+    except ConnectionError as error:
+        raise SparkTrouble(
+            "the JVM of Spark is gone", hint="Start the syphon again: nothing is lost"
+        ) from error

@@ -1,0 +1,165 @@
+"""Orders for shifts: who empties what, what is tried again when, and a primary that is away."""
+
+from __future__ import annotations
+
+from random import Random
+
+from twinbus.core.chunk_board import Backoff
+from twinbus.core.dispatcher import RETURNING_MAX, Dispatcher, ShiftLimits
+from twinbus.core.parcel import Delivered
+from twinbus.core.shift import BoardNote, ShiftReport
+
+QUEUES = tuple(f"p/x-servicebus-transfer/{index}" for index in range(10))
+
+
+def dispatcher(**limits: object) -> Dispatcher:
+    return Dispatcher(
+        QUEUES,
+        backoff=Backoff(first_s=1.0, last_s=8.0),
+        random=Random(1),
+        limits=ShiftLimits(**limits),  # type: ignore[arg-type]
+    )
+
+
+def looked_through(**limits: object) -> Dispatcher:
+    """One that has had its first batch, in which every queue was empty."""
+    made = dispatcher(**limits)
+    for order in made.orders({}, 0.0):
+        made.take(order, ShiftReport(emptied=order.queues, discovered=order.queues), 0.0)
+    return made
+
+
+def closed(path: str, due_in_s: float = 1.0) -> BoardNote:
+    return BoardNote(path, 1, due_in_s, None, False, False)
+
+
+def test_the_first_orders_look_through_every_queue() -> None:
+    """Y4: what another syphon had set aside is found again."""
+    orders = dispatcher().orders({}, 0.0)
+    assert sorted(queue for order in orders for queue in order.discover) == sorted(QUEUES)
+
+
+def test_an_idle_backlog_gets_no_orders() -> None:
+    """Y3: no task runs for nothing."""
+    idle = looked_through()
+    assert idle.orders({}, 1.0) == [] and not idle.has_work(1.0)
+    assert idle.next_due_s(1.0) is None
+
+
+def test_only_the_queues_that_rang_are_ordered() -> None:
+    rung = Delivered(path=QUEUES[3], encoded=b"", sequence_number=7)
+    (order,) = looked_through().orders({QUEUES[3]: rung}, 1.0)
+    assert order.queues == (QUEUES[3],) and order.handed == (rung,)
+    assert not order.discover, "it was looked through a second ago"
+
+
+def test_queues_are_shared_by_the_tasks_and_none_is_in_two() -> None:
+    """Y5: locks would keep two tasks apart, and each would pay for it."""
+    orders = looked_through(tasks=3, messages_max=900, rate_per_s=30.0).orders(
+        dict.fromkeys(QUEUES), 1.0
+    )
+    assert sorted(queue for order in orders for queue in order.queues) == sorted(QUEUES)
+    assert [len(order.queues) for order in orders] == [4, 3, 3]
+    assert {(order.messages_max, order.rate_per_s) for order in orders} == {(300, 10.0)}
+
+
+def test_what_was_set_aside_is_tried_when_its_destination_is_due() -> None:
+    """Y4: and not before, so that nothing is received over and over."""
+    board = looked_through()
+    (order,) = board.orders({QUEUES[0]: None}, 10.0)
+    report = ShiftReport(
+        aside={QUEUES[0]: {"dead": (5, 6, 7)}}, board=(closed("dead", 4.0),), emptied=order.queues
+    )
+    board.take(order, report, 10.0)
+    assert board.next_due_s(11.0) == 14.0 and not board.has_work(13.9)
+    (other,) = board.orders({QUEUES[0]: None}, 12.0)
+    assert not other.returning and other.holding == {QUEUES[0]: ("dead",)}
+    assert other.board[0].due_in_s == 2.0
+    board.take(other, ShiftReport(emptied=other.queues, board=other.board), 12.0)
+    (due,) = board.orders({}, 14.0)
+    assert due.returning == {QUEUES[0]: {"dead": (5, 6, 7)}}
+    assert board.set_aside_count == 3, "they are lent, not forgotten"
+
+
+def test_what_a_shift_never_reported_on_is_set_aside_again() -> None:
+    """Y1: a task that was killed takes no message with it."""
+    board = looked_through()
+    (order,) = board.orders({QUEUES[0]: None}, 0.0)
+    board.take(order, ShiftReport(aside={QUEUES[0]: {"slow": (1, 2)}}, emptied=order.queues), 0.0)
+    (lost,) = board.orders({}, 1.0)
+    (again,) = board.orders({}, 2.0)
+    assert lost.returning == again.returning == {QUEUES[0]: {"slow": (1, 2)}}
+
+
+def test_a_destination_that_opened_gets_all_it_has_in_portions() -> None:
+    """Y4: an open destination's messages are due at once."""
+    board = looked_through()
+    (order,) = board.orders({QUEUES[0]: None}, 0.0)
+    numbers = tuple(range(1, RETURNING_MAX + 101))
+    report = ShiftReport(
+        aside={QUEUES[0]: {"d": numbers}}, board=(closed("d", 60.0),), emptied=order.queues
+    )
+    board.take(order, report, 0.0)
+    assert not board.has_work(1.0)
+    (other,) = board.orders({QUEUES[1]: None}, 1.0)
+    board.take(other, ShiftReport(opened=("d",), emptied=other.queues), 1.0)
+    (first,) = board.orders({}, 1.0)
+    assert len(first.returning[QUEUES[0]]["d"]) == RETURNING_MAX
+    board.take(first, ShiftReport(emptied=first.queues), 2.0)
+    (rest,) = board.orders({}, 2.0)
+    assert len(rest.returning[QUEUES[0]]["d"]) == 100
+
+
+def test_a_queue_that_was_not_emptied_goes_on_in_the_next_batch() -> None:
+    board = looked_through()
+    (order,) = board.orders({QUEUES[2]: None}, 0.0)
+    board.take(order, ShiftReport(), 15.0)
+    assert board.has_work(15.0)
+    (more,) = board.orders({}, 15.0)
+    assert more.queues == (QUEUES[2],)
+
+
+def test_a_queue_that_cannot_be_read_is_left_to_its_bell() -> None:
+    """A fault does not make batch after batch; and the queue is looked through when it rings."""
+    board = dispatcher()
+    orders = board.orders({}, 0.0)
+    for order in orders:
+        faults = dict.fromkeys(order.queues, "it is away")
+        board.take(order, ShiftReport(faults=faults), 0.0)
+    assert not board.has_work(5.0)
+    (order,) = board.orders({QUEUES[0]: None}, 6.0)
+    assert order.discover == (QUEUES[0],)
+
+
+def test_while_the_primary_is_away_nobody_is_sent() -> None:
+    """Y4: an outage of the whole primary costs a knock now and then, with longer pauses."""
+    board = looked_through()
+    (order,) = board.orders({QUEUES[0]: None}, 0.0)
+    board.take(order, ShiftReport(is_primary_away=True, board=(closed("orders", 30.0),)), 0.0)
+    assert board.is_primary_away and not board.has_work(100.0)
+    first_s = board.next_due_s(0.0)
+    assert first_s is not None and 0.8 <= first_s <= 1.2
+    assert board.knock_paths() == ["orders"]
+    board.knocked(False, first_s)
+    second_s = board.next_due_s(first_s)
+    assert second_s is not None and second_s - first_s > 1.2
+    board.knocked(True, second_s)
+    assert not board.is_primary_away and board.has_work(second_s), "its queue was not emptied"
+    assert all(note.due_in_s <= 0 for note in board.closed(second_s))
+
+
+def test_what_a_missing_destination_has_waited_grows_between_batches() -> None:
+    """Y4: the grace period goes on while no task runs."""
+    board = looked_through()
+    (order,) = board.orders({QUEUES[0]: None}, 0.0)
+    gone = BoardNote("gone", 2, 5.0, 20.0, False, False)
+    board.take(order, ShiftReport(board=(gone,), emptied=order.queues), 0.0)
+    (note,) = board.closed(100.0)
+    assert note.gone_for_s == 120.0
+
+
+def test_after_a_crash_everything_is_ordered() -> None:
+    """Y1: a replayed batch needs no memory."""
+    orders = looked_through().orders({}, 1.0, everything=True)
+    assert sorted(queue for order in orders for queue in order.queues) == sorted(QUEUES)
+    assert sorted(queue for order in orders for queue in order.discover) == sorted(QUEUES)

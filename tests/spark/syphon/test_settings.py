@@ -1,0 +1,90 @@
+"""A syphon's settings as options, and its directory."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from twinbus.core.envelope import TtlPolicy
+from twinbus.errors import ConfigurationError
+from twinbus.spark.references import NamespaceRef
+from twinbus.spark.syphon.settings import SyphonSettings
+from twinbus.spark.syphon.state import Control, StateDir, Status
+
+SETTINGS = SyphonSettings(
+    primary=NamespaceRef.of_env("PRIMARY"),
+    secondary=NamespaceRef.of_file("/run/secrets/secondary"),
+    primary_name="east",
+    queues=("east/x-servicebus-transfer/0", "east/x-servicebus-transfer/1"),
+    allowed=("orders*", "bills"),
+    ttl_policy=TtlPolicy.ELAPSED,
+    rate_per_s=12.5,
+    chunk_count=200,
+    tasks=4,
+    state_dir="/var/lib/syphon",
+    is_dry_run=True,
+)
+
+
+def test_settings_survive_spark_which_forgets_the_case_of_names() -> None:
+    options = SETTINGS.to_options()
+    lowered = {name.lower(): value for name, value in options.items()}
+    assert SyphonSettings.from_options(lowered) == SETTINGS
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "sentence"),
+    [
+        ("chunks", "5", "Did you mean chunk"),
+        ("chunk", "many", "chunk cannot be 'many'"),
+        ("chunk", "0", "chunk_count cannot be 0"),
+        ("rate", "-1", "rate_per_s cannot be -1.0"),
+        ("batchSeconds", "inf", "batch_s cannot be inf"),
+        ("ttlPolicy", "forever", "ttlPolicy cannot be 'forever'"),
+        ("dryRun", "perhaps", "dryRun cannot be 'perhaps'"),
+        ("queues", " , ", "at least one backlog queue"),
+    ],
+)
+def test_a_wrong_option_is_named(name: str, value: str, sentence: str) -> None:
+    with pytest.raises(ConfigurationError, match=sentence):
+        SyphonSettings.from_options({**SETTINGS.to_options(), name: value})
+
+
+def test_what_is_missing_is_named() -> None:
+    options = SETTINGS.to_options()
+    del options["queues"]
+    with pytest.raises(ConfigurationError, match="queues is missing"):
+        SyphonSettings.from_options(options)
+
+
+def test_control_is_seen_when_it_changes(tmp_path: Path) -> None:
+    reading, writing = StateDir(tmp_path), StateDir(tmp_path)
+    assert reading.control() == Control()
+    writing.set_control(Control(is_paused=True, rate_per_s=5.0))
+    assert reading.control() == Control(is_paused=True, rate_per_s=5.0)
+    (tmp_path / "control.json").unlink()
+    assert reading.control() == Control()
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "[]", '{"is_paused": "yes"}', '{"rate_per_s": 0}', '{"rate_per_s": true}', '{"stop": 1}'],
+)
+def test_a_control_file_that_makes_no_sense_changes_nothing(tmp_path: Path, text: str) -> None:
+    state = StateDir(tmp_path)
+    state.set_control(Control(is_paused=True))
+    assert state.control().is_paused
+    (tmp_path / "control.json").write_text(text)
+    assert state.control().is_paused and state.trouble
+
+
+def test_status_is_told_as_it_was(tmp_path: Path) -> None:
+    state = StateDir(tmp_path)
+    assert state.status() is None
+    told = Status(doing="moving", counts={"moved": 3}, set_aside={"orders": 2}, epoch=7)
+    state.set_status(told)
+    assert StateDir(tmp_path).status() == told
+    assert json.loads((tmp_path / "status.json").read_text())["doing"] == "moving"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["status.json"]

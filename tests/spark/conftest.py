@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 HERE = Path(__file__).parent
+TEST_S_MAX = 180
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -21,6 +22,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if HERE in item.path.parents:
             item.add_marker(pytest.mark.xdist_group("spark"))
+            # The first test of all waits for Spark's start, which is not its own time.
+            item.add_marker(pytest.mark.timeout(TEST_S_MAX, func_only=True))
 
 
 @pytest.fixture(scope="session")

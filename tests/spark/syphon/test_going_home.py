@@ -28,8 +28,6 @@ from twinbus.spark.syphon import read_receipts, start_syphon
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = pytest.mark.timeout(150)
-
 
 def names(prefix: str, count: int) -> list[str]:
     return [f"{prefix}{number}" for number in range(count)]
@@ -112,9 +110,7 @@ def said(message: BrokeredMessage) -> dict[str, Any]:
     return found
 
 
-async def test_all_kinds_of_messages_come_home_unchanged(
-    running: Running, pair: SparkPair
-) -> None:
+async def test_all_kinds_of_messages_come_home_unchanged(running: Running, pair: SparkPair) -> None:
     """Y1, P12: every field, every type; also those that travel under other names."""
     scene = Scene(pair, queue_count=1)
     plain, sessions = scene.destination(), scene.destination(requires_session=True)

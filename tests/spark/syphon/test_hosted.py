@@ -28,8 +28,6 @@ from twinbus.spark.syphon.state import StateDir
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = pytest.mark.timeout(120)
-
 
 class Hosting:
     """A pair whose syphon runs on the tests' Spark."""

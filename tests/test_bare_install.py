@@ -79,3 +79,13 @@ def test_importing_the_package_loads_nothing_heavy(bare: Path) -> None:
 def test_the_package_is_typed(bare: Path) -> None:
     code = "import importlib.resources as r; print((r.files('twinbus') / 'py.typed').is_file())"
     assert run(bare / "python", "-c", code).strip() == "True"
+
+
+@pytest.mark.timeout(2 * INSTALL_TIMEOUT_S)
+def test_the_spark_packages_import_without_spark(bare: Path) -> None:
+    code = (
+        "import twinbus.spark, pyspark_servicebus, importlib.resources as r\n"
+        "print(hasattr(pyspark_servicebus, 'DefaultSource'))\n"
+        "print((r.files('twinbus.spark') / 'log4j2.properties').is_file())"
+    )
+    assert run(bare / "python", "-c", code).split() == ["False", "True"]

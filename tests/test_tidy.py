@@ -37,7 +37,7 @@ LAYERS: list[set[str]] = [
     {"twinbus.sync"},
     {"twinbus.azure"},
     {"twinbus.spark"},
-    {"twinbus.cli", "twinbus.dashboard", "twinbus.testing"},
+    {"twinbus.cli", "twinbus.dashboard", "twinbus.testing", "pyspark_servicebus"},
     {"twinbus.demo", "twinbus.__main__"},
 ]
 # Words are single modules that may use each other; everything else that stands directly in the

@@ -166,7 +166,7 @@ def test_nothing_that_the_backlog_broker_said_goes_home() -> None:
         "x-opt-sequence-number": Long(5),
         "x-opt-enqueued-time": Timestamp(1),
         "x-opt-locked-until": Timestamp(2),
-        "x-opt-enqueue-sequence-number": Long(4),
+        "x-opt-enqueue-sequence-number": Long(0),
         "x-opt-deadletter-source": "contoso/x-servicebus-transfer/0",
         "x-opt-message-state": Int(0),
         "x-opt-partition-id": Int(3),

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 
 import pytest
 
+from tests.hostile.backlog import Backlog
 from tests.hostile.guards import (
     BYSTANDER_QUEUE,
     SLOW_SHARE_MAX,
@@ -16,6 +17,7 @@ from tests.hostile.guards import (
     guarded,
 )
 from tests.hostile.raw_peer import RawPeer
+from tests.pairing.mover.brokers import Pair
 from tests.support.broker_process import BrokerProcess
 
 
@@ -54,3 +56,20 @@ def peer(broker: BrokerProcess, guard: Guard) -> Iterator[RawPeer]:
     with RawPeer(broker.port, broker.token(), timeout_s=guard.answer_timeout_s) as raw:
         guard.heard = raw.heard
         yield raw
+
+
+@pytest.fixture(scope="session")
+def standing_pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
+    """Two brokers for what is written into a backlog."""
+    pair = Pair(tmp_path_factory.mktemp("backlog"))
+    try:
+        yield pair.start()
+    finally:
+        pair.close()
+
+
+@pytest.fixture
+async def backlog(standing_pair: Pair) -> AsyncIterator[Backlog]:
+    opened = Backlog(standing_pair)
+    yield opened
+    await opened.close()

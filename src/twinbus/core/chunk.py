@@ -20,7 +20,7 @@ from typing import Final, NamedTuple, TypeVar
 from twinbus.core.chunk_board import Sign
 from twinbus.core.chunk_ledger import Homeward
 from twinbus.core.destinations import check_destination
-from twinbus.core.envelope import TtlPolicy, restore
+from twinbus.core.envelope import Reason, TtlPolicy, restore, told_of
 from twinbus.core.envelope_batches import ranges_that_fit
 from twinbus.core.parcel import Delivered
 from twinbus.service_errors import (
@@ -161,7 +161,6 @@ def plan_chunk(deliveries: Sequence[Delivered], rules: HomeRules, *, now_ms: int
     homes: dict[str, tuple[str, list[Homeward]]] = {}
     ttl_policy = rules.ttl_policy
     for delivered in deliveries:
-        named = message_id = None
         try:
             named, encoded, _session_id, message_id = restore(
                 delivered.encoded,
@@ -173,11 +172,21 @@ def plan_chunk(deliveries: Sequence[Delivered], rules: HomeRules, *, now_ms: int
             if home is None:
                 home = homes[named] = _home(plan, named, rules)
         except EnvelopeError as error:
-            item = Homeward(delivered, named or "", message_id, b"")
-            plan.poison.append(Poison(item, error.reason, _clipped(error.description)))
+            plan.poison.append(_never_home(delivered, error))
             continue
         home[1].append(Homeward(delivered, home[0], message_id, encoded))
     return plan
+
+
+def _never_home(delivered: Delivered, error: EnvelopeError) -> Poison:
+    """A message that says itself why it cannot go home."""
+    named, message_id = told_of(delivered.encoded)
+    description = error.description
+    # Where it wanted to go is anybody's text: short, and with everything unusual escaped.
+    if named and error.reason != Reason.DESTINATION_NOT_ALLOWED:
+        description = f"{named[:80]!a}: {description}"
+    item = Homeward(delivered, named, message_id, b"")
+    return Poison(item, error.reason, _clipped(description))
 
 
 def _home(plan: ChunkPlan, named: str, rules: HomeRules) -> tuple[str, list[Homeward]]:

@@ -8,8 +8,9 @@ rights on it. So a destination is a plain entity of the one primary, on the list
     on the list of patterns                       compared in the canonical form
 
 Rule 1: what is returned is canonical (lower case); ``Orders`` and ``orders`` are one queue.
-Rule 2: one hop is the limit by construction: a restored message has no destination left
-        (envelope.py, rule 3).
+Rule 2: a destination may itself lead to a backlog queue, by forwarding. A restored message has no
+        destination left, so it ends there; where a rule gives it one again its hops are counted
+        (envelope_hops.py).
 """
 
 from __future__ import annotations

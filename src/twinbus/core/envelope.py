@@ -10,11 +10,12 @@ Rule 2: alias and restore undo each other in every value that a broker hands on 
         a broker says about a message (numbers, times, locks, counts) is never carried home.
 Rule 3: a reserved name is refused in every spelling, because .NET and SQL filters ignore case,
         and a restored message has none: whatever comes to a backlog queue a second time has no
-        destination. One hop is the limit, and no counter is needed (Y6).
+        destination. Where a broker's rules give it one again, its hops are counted (Y6).
 
 envelope_away     alias, sizes, reserved names         envelope_layout   sections and splices
 envelope_home     restore                              envelope_times    TTL, expiry, header
-envelope_values   the aliases and their types          envelope_batches, envelope_ping
+envelope_values   the aliases and their types          envelope_hops     rings of pairs
+envelope_batches, envelope_ping
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from twinbus.core.envelope_away import (
     size_if_aliased,
 )
 from twinbus.core.envelope_batches import ranges_that_fit, split_to_fit
-from twinbus.core.envelope_home import Restored, TtlPolicy, restore
+from twinbus.core.envelope_home import Restored, TtlPolicy, restore, told_of
 from twinbus.core.envelope_ping import ping
 from twinbus.core.envelope_values import RESERVED_NAMES, Reason
 
@@ -49,4 +50,5 @@ __all__ = [
     "restore",
     "size_if_aliased",
     "split_to_fit",
+    "told_of",
 ]

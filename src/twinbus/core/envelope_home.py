@@ -2,10 +2,13 @@
 
 Rule 1: a message is restored whole or not at all: any fault is an EnvelopeError with a reason.
 Rule 2: what only a broker says about a message (numbers, times, locks, counts) is left behind.
+Rule 3: nothing is brought home that an entity would swallow: pings never take the detour, so what
+        looks like one is a message that somebody would lose in silence (M7).
 """
 
 from __future__ import annotations
 
+from contextlib import suppress
 from enum import Enum
 from typing import Any, Final, NamedTuple
 
@@ -13,6 +16,7 @@ from twinbus.amqp.encode import encode_value
 from twinbus.amqp.properties import GROUP_ID, MESSAGE_ID
 from twinbus.amqp.scan import APPLICATION_PROPERTIES, DELIVERY_ANNOTATIONS, MESSAGE_ANNOTATIONS
 from twinbus.amqp.types import Long, Symbol, Timestamp
+from twinbus.core.envelope_hops import HOPS_ANNOTATION, hops_pair
 from twinbus.core.envelope_layout import (
     DAMAGE,
     Pair,
@@ -25,6 +29,7 @@ from twinbus.core.envelope_layout import (
     with_properties,
     without,
 )
+from twinbus.core.envelope_ping import PING_CONTENT_TYPE, is_ping
 from twinbus.core.envelope_plain import bare_start, restore_plain
 from twinbus.core.envelope_times import (
     CREATION_TIME,
@@ -69,6 +74,7 @@ _BROKER_ANNOTATIONS: Final = frozenset(
 )
 
 _DEFAULT_PRIORITY: Final = 4
+_PING_BYTES: Final = PING_CONTENT_TYPE.encode()
 _SCHEDULED_PAIR: Final = encode_value(Symbol(SCHEDULED_ANNOTATION.decode()))
 
 
@@ -143,7 +149,30 @@ def _restored(
             properties = with_properties(buf, starts, changes)
     front = _restored_front(buf, stops, bool(bare_at), ttl_ms, scheduled_ms)
     whole = b"".join((*front, properties, application_properties, buf[stop:]))
+    if _PING_BYTES in properties and is_ping(whole):
+        raise _ping()
     return Restored(path, whole, session_id, _message_id(buf, starts))
+
+
+def told_of(encoded: bytes) -> tuple[str, str | None]:
+    """(destination, message id) of a message that cannot be restored, as far as it has them."""
+    path = ""
+    try:
+        buf, stops = outline(encoded)
+        message_id = _message_id(buf, property_starts(buf, stops[2], stops[3]))
+        with suppress(EnvelopeError):
+            path = read_path(_take_aliases(buf, stops[3], stops[4])[0][PATH])
+    except DAMAGE:
+        return path, None
+    return path, message_id
+
+
+def _ping() -> EnvelopeError:
+    return EnvelopeError(
+        reason=Reason.LOOKS_LIKE_A_PING,
+        description="The message is empty, short-lived and has the content type of a ping: its "
+        "destination would swallow it.",
+    )
 
 
 def _restored_front(
@@ -240,10 +269,13 @@ def _priority_at(buf: bytes, header_stop: int) -> int | None:
 
 
 def _restored_annotations(buf: bytes, start: int, stop: int, scheduled_ms: int | None) -> bytes:
-    names, added = _BROKER_ANNOTATIONS, b""
+    names, added = _BROKER_ANNOTATIONS, []
     if scheduled_ms is not None:
         names = names | {SCHEDULED_ANNOTATION}
-        added = _SCHEDULED_PAIR + encode_value(Timestamp(scheduled_ms))
+        added.append(_SCHEDULED_PAIR + encode_value(Timestamp(scheduled_ms)))
+    if hops := hops_pair(buf, start, stop):
+        names = names | {HOPS_ANNOTATION}
+        added.append(hops)
     return without(MESSAGE_ANNOTATIONS, buf, start, stop, names, added)
 
 

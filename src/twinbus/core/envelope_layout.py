@@ -12,6 +12,7 @@ Rule 3: the bytes may be hostile: functions here answer or raise one of DAMAGE, 
 from __future__ import annotations
 
 import struct
+from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any, Final, TypeAlias
 
@@ -197,14 +198,18 @@ def map_section(code: int, count: int, pairs: bytes) -> bytes:
 
 
 def without(
-    code: int, buf: bytes, start: int, stop: int, names: frozenset[bytes], added: bytes = b""
+    code: int,
+    buf: bytes,
+    start: int,
+    stop: int,
+    names: frozenset[bytes],
+    added: Sequence[bytes] = (),
 ) -> bytes:
-    """The map section in ``buf[start:stop]`` without some entries, perhaps with one more."""
+    """The map section in ``buf[start:stop]`` without some entries, perhaps with a few more."""
     kept = [
         buf[first:after] for key, first, _, after in pairs_of(buf, start, stop) if key not in names
     ]
-    if added:
-        kept.append(added)
+    kept.extend(added)
     return map_section(code, len(kept), b"".join(kept))
 
 

@@ -5,10 +5,24 @@ from __future__ import annotations
 from typing import Final
 
 from twinbus.amqp.message import Message
-from twinbus.amqp.properties import Header, Properties
+from twinbus.amqp.properties import CONTENT_TYPE, Header, Properties, property_field
+from twinbus.amqp.scan import scan_message
 
 PING_CONTENT_TYPE: Final = "application/vnd.ms-servicebus-ping"
 PING_TTL_MS: Final = 1_000
+
+
+def is_ping(encoded: bytes) -> bool:
+    """Whether an entity would take the message for a ping, and swallow it."""
+    sections = scan_message(encoded, 0, len(encoded), body_required=False)
+    ttl_ms = sections.header.ttl_ms if sections.header else None
+    return (
+        sections.body_empty
+        and ttl_ms is not None
+        and ttl_ms <= PING_TTL_MS
+        and sections.properties is not None
+        and property_field(encoded, sections.properties, CONTENT_TYPE) == PING_CONTENT_TYPE
+    )
 
 
 def ping(session_id: str) -> bytes:

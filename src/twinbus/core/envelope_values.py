@@ -37,6 +37,8 @@ PATH: Final = "x-ms-path"
 SESSION_ID: Final = "x-ms-sessionid"
 TIME_TO_LIVE: Final = "x-ms-timetolive"
 SCHEDULED: Final = "x-ms-scheduledenqueuetimeutc"
+HOPS: Final = "x-opt-twinbus-hops"
+"""An annotation, not one of the aliases: see envelope_hops.py."""
 
 RESERVED_NAMES: Final = frozenset((PATH, SESSION_ID, TIME_TO_LIVE, SCHEDULED))
 SCHEDULED_ANNOTATION: Final = b"x-opt-scheduled-enqueue-time"
@@ -65,6 +67,8 @@ class Reason(StrEnum):
     INVALID_PROPERTY_VALUE = "invalid-property-value"
     MALFORMED_MESSAGE = "malformed-message"
     EXPIRED = "expired"
+    TOO_MANY_HOPS = "too-many-hops"
+    LOOKS_LIKE_A_PING = "looks-like-a-ping"
 
 
 def read_path(value: Any) -> str:
@@ -116,6 +120,15 @@ def read_scheduled_ms(value: Any) -> int:
     if not WALL_MS_MIN <= at_ms <= WALL_MS_MAX:
         raise _wrong_value(SCHEDULED, f"is {at_ms} ms, outside the years 1 to 9999")
     return at_ms
+
+
+def read_hops(value: Any) -> int:
+    """How often the message was forwarded to a backlog queue before."""
+    if type(value) not in _WHOLE_NUMBERS:
+        raise _wrong_type(HOPS, "a whole number", value)
+    if value < 0:
+        raise _wrong_value(HOPS, "is below zero")
+    return int(value)
 
 
 def no_destination() -> EnvelopeError:

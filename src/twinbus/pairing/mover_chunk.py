@@ -220,7 +220,11 @@ class ChunkRun:
     async def _not_sent(self, path: str, items: list[Homeward], error: ServiceError) -> None:
         """The destination could not even be reached: nothing of this is in doubt."""
         self._note(path, error)
-        await self._put_off(path, items, error)
+        if verdict_of(error) is Verdict.REFUSED:
+            # It is there and takes no messages from anybody, as a subscription: waiting is vain.
+            await self._bury([poison_of(item, error) for item in items])
+        else:
+            await self._put_off(path, items, error)
 
     async def _put_off(self, path: str, items: Sequence[Homeward], error: ServiceError) -> None:
         if self._board.is_lost(path):

@@ -10,6 +10,8 @@ import pyarrow as pa
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
+from pyspark.sql import types
+from pyspark.sql.types import DataType, StructType
 
 from tests.amqp.strategies import scalars, typed
 from tests.core.roundtrip import NOW_MS, as_delivered, essence, messages
@@ -34,11 +36,11 @@ from twinbus.amqp.types import (
 )
 from twinbus.core.encoding import encode_message
 from twinbus.core.parcel import Delivered
-from twinbus.errors import InvalidMessage
+from twinbus.errors import ConfigurationError, InvalidMessage
 from twinbus.message import BrokeredMessage
 from twinbus.spark.connector.column_types import TYPE_NAMES, text_and_type, value_of
 from twinbus.spark.connector.columns import COLUMNS, SCHEMA_DDL, arrow_schema, schema, to_batch
-from twinbus.spark.connector.outgoing import messages_of
+from twinbus.spark.connector.outgoing import check_columns, messages_of
 
 TOKEN = UUID("0f1e2d3c-4b5a-6978-8796-a5b4c3d2e1f0")
 NEW_YEAR = datetime(2027, 1, 1, tzinfo=UTC)
@@ -488,3 +490,45 @@ def test_what_is_no_amqp_value_is_refused_when_it_is_said_to_be_one() -> None:
     for body in (b"\x00\x53\x75\xa0\x01x", b"\x00\x53\x77\xa1\x05x", b"", two_values):
         with pytest.raises(InvalidMessage, match="holds no AMQP sections"):
             messages_of(batch_of(body=[body], bodyType=["value"]), now_ms=NOW_MS)
+
+
+# -- columns that can be sent -------------------------------------------------------------
+
+WRONG = [
+    ({"text": "string", "body": "string"}, "servicebus has no column 'text'"),
+    ({"body": "string", "mesageId": "string"}, "Did you mean 'messageId'"),
+    ({"messageId": "string"}, "the DataFrame has no column 'body'"),
+    ({"body": "int"}, "the column 'body' is int and servicebus takes binary or string"),
+    ({"body": "string", "properties": "map<string,int>"}, "'properties' is map<string,int>"),
+    ({"body": "string", "scheduledEnqueueTime": "timestamp_ntz"}, "is timestamp_ntz"),
+    ({"body": "string", "timeToLive": "string"}, "'timeToLive' is string"),
+    ({"body": "string", "Subject": "string", "subject": "string"}, "two columns 'subject'"),
+]
+
+
+@pytest.mark.parametrize(("columns", "sentence"), WRONG)
+def test_columns_that_cannot_be_sent_are_refused(columns: dict[str, str], sentence: str) -> None:
+    with pytest.raises(ConfigurationError, match=sentence):
+        check_columns(struct_of(columns), has_destination=True)
+
+
+def test_somebody_must_say_where_to_write() -> None:
+    with pytest.raises(ConfigurationError, match="neither an option nor a column"):
+        check_columns(struct_of({"body": "binary"}), has_destination=False)
+
+    check_columns(struct_of({"body": "binary", "destination": "string"}), has_destination=False)
+
+
+def test_the_columns_of_a_source_can_be_sent() -> None:
+    check_columns(schema(), has_destination=True)
+
+
+def struct_of(columns: dict[str, str]) -> StructType:
+    kinds: dict[str, DataType] = {
+        "string": types.StringType(),
+        "binary": types.BinaryType(),
+        "int": types.IntegerType(),
+        "timestamp_ntz": types.TimestampNTZType(),
+        "map<string,int>": types.MapType(types.StringType(), types.IntegerType()),
+    }
+    return StructType([types.StructField(name, kinds[kind]) for name, kind in columns.items()])

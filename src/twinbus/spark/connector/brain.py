@@ -29,16 +29,11 @@ from twinbus.clock import Clock, SystemClock
 from twinbus.core.parcel import Delivered
 from twinbus.drivers.port import Driver
 from twinbus.errors import ConfigurationError, TwinbusError
-from twinbus.service_errors import (
-    AccessRefused,
-    AuthenticationFailed,
-    EntityNotFound,
-    MessageRefused,
-    ServiceError,
-)
+from twinbus.service_errors import MessageRefused, ServiceError
 from twinbus.spark.bell import Bell
 from twinbus.spark.connector.holding import Holding, Ledger, Lock, Turn
 from twinbus.spark.connector.orders import Order, Share, places, portable, shares
+from twinbus.spark.connector.receiving import HOPELESS
 from twinbus.spark.desk import Desk, DeskAddress
 
 __all__ = ["Brain", "Reading"]
@@ -54,9 +49,6 @@ CLOCKS_APART_MS: Final = 2_000
 LOCK_S_USUAL: Final = 30.0
 LOCK_LEFT_S_MIN: Final = 1.0
 """What the bell hands over is renewed from then on, so a second is enough."""
-
-HOPELESS: Final = (EntityNotFound, AccessRefused, AuthenticationFailed, MessageRefused)
-"""What no amount of waiting changes."""
 
 _APART: Final = 2**62
 """The epoch of messages that rang and found no room in a batch."""

@@ -5,7 +5,8 @@
 Why each step is where it is stands in holding.py.
 
 Rule 1: messages are reported before anybody sees them; what could not be reported goes back.
-Rule 2: an outage ends the order early and is no failure: the messages wait, and so does the bell.
+Rule 2: a queue that cannot be received from ends the order early and is no failure: the messages
+        wait, and so does the bell. What can never work is raised.
 Rule 3: a link carries LINK_MESSAGES_MAX messages. The service hands out no more on one link while
         these are unsettled; locks outlive the link, so the next one goes on.
 """
@@ -21,23 +22,24 @@ from twinbus.clock import Clock, SystemClock
 from twinbus.core.parcel import Delivered
 from twinbus.drivers.port import Driver, ReceiveMode, Receiver
 from twinbus.service_errors import (
-    CommunicationError,
-    LinkDetached,
+    AccessRefused,
+    AuthenticationFailed,
+    EntityNotFound,
     MessageRefused,
     OperationTimeout,
-    ServerBusy,
     ServiceError,
-    ServiceInternalError,
 )
 from twinbus.spark.connector.holding import Turn
 from twinbus.spark.connector.orders import Order
 from twinbus.spark.connector.rereading import Rereading
 from twinbus.spark.desk import DeskLine
 
-__all__ = ["OrderReader"]
+__all__ = ["HOPELESS", "OrderReader"]
 
 RECEIVE_WAIT_S: Final = 0.1
 """A queue that has nothing for so long is empty as far as this batch goes."""
+RECEIVE_WAIT_S_MAX: Final = 1.0
+"""The same when the service is far away."""
 CHUNK_COUNT_MAX: Final = 500
 CHUNK_BYTES: Final = 4 << 20
 MESSAGE_BYTES_GUESSED: Final = 16 << 10
@@ -49,13 +51,8 @@ WAIT_S_MAX: Final = 600.0
 """For another task that reads the same order."""
 LOCK_S_USUAL: Final = 30.0
 
-OUTAGES: Final = (
-    CommunicationError,
-    LinkDetached,
-    OperationTimeout,
-    ServerBusy,
-    ServiceInternalError,
-)
+HOPELESS: Final = (EntityNotFound, AccessRefused, AuthenticationFailed, MessageRefused)
+"""What no amount of waiting changes."""
 
 
 class OrderReader:
@@ -73,6 +70,7 @@ class OrderReader:
         self._stack = AsyncExitStack()
         self._receiver: Receiver = driver.receiver(order.path, mode=self._mode)
         self._on_link = 0
+        self._wait_s: float | None = None
         self._count = 0
         self._bytes = 0
         self._is_sealed = False
@@ -145,9 +143,10 @@ class OrderReader:
         if wanted <= 0:
             return []
         try:
-            await self._change_link(wanted)
-            messages = await self._receiver.receive(wanted, wait_s=RECEIVE_WAIT_S)
-        except OUTAGES:
+            messages = await self._receive(wanted)
+        except HOPELESS:
+            raise
+        except ServiceError:
             return []
         self._on_link += len(messages)
         until_ms = self._order.enqueued_until_ms
@@ -155,6 +154,20 @@ class OrderReader:
             self._is_at_end = any((each.enqueued_at_ms or 0) > until_ms for each in messages)
         if messages and self._mode is ReceiveMode.PEEK_LOCK:
             await self._report(messages)
+        return messages
+
+    async def _receive(self, wanted: int) -> list[Delivered]:
+        await self._change_link(wanted)
+        if self._wait_s is not None:
+            return await self._receiver.receive(wanted, wait_s=self._wait_s)
+        loop = asyncio.get_running_loop()
+        began_s = loop.time()
+        messages = await self._receiver.receive(wanted, wait_s=RECEIVE_WAIT_S)
+        # The first receive opens the link. If that took all of its time, it has not waited yet.
+        took_s = loop.time() - began_s
+        self._wait_s = min(max(RECEIVE_WAIT_S, took_s / 2), RECEIVE_WAIT_S_MAX)
+        if not messages and self._wait_s > RECEIVE_WAIT_S:
+            messages = await self._receiver.receive(wanted, wait_s=self._wait_s)
         return messages
 
     def _wanted(self) -> int:

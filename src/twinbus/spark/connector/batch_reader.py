@@ -1,0 +1,73 @@
+"""``spark.read.format("servicebus")``: a look at what is in a queue. Nothing is taken or locked.
+
+Rule 1: a batch may be run any number of times, so it only peeks. What others take or add meanwhile
+        is missing or there.
+Rule 2: all that a peek shows is read: messages that are locked, deferred or scheduled, too.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Final
+
+from pyspark.sql.datasource import DataSourceReader, InputPartition
+
+from twinbus.core.parcel import Delivered
+from twinbus.drivers.port import Receiver
+from twinbus.spark.connector.options import ReadOptions
+from twinbus.spark.connector.selecting import selected_paths
+from twinbus.spark.engine import Engine
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+__all__ = ["ServiceBusBatchReader"]
+
+PEEK_COUNT: Final = 500
+PEEK_TIMEOUT_S: Final = 30.0
+
+
+class ServiceBusBatchReader(DataSourceReader):
+    """One partition for each queue."""
+
+    def __init__(self, options: ReadOptions) -> None:
+        self._options = options
+
+    def partitions(self) -> Sequence[InputPartition]:
+        return [InputPartition(path) for path in asyncio.run(_paths_of(self._options))]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        from twinbus.spark.connector.columns import to_batch
+
+        for page in _pages(self._options, str(partition.value)):
+            yield to_batch(page)
+
+
+async def _paths_of(options: ReadOptions) -> list[str]:
+    async with options.namespace.opened() as namespace:
+        return list(await selected_paths(options, namespace))
+
+
+def _pages(options: ReadOptions, path: str) -> Iterator[list[Delivered]]:
+    engine = Engine(f"peek {path}")
+    opening = options.namespace.opened()
+    try:
+        namespace = engine.run(opening.__aenter__())
+        try:
+            receiver: Receiver = namespace.driver.receiver(path)
+            number, left = options.starting_sequence_number, options.messages_max
+            while left is None or left > 0:
+                count = PEEK_COUNT if left is None else min(PEEK_COUNT, left)
+                page = engine.run(
+                    receiver.peek(count, from_sequence=number, timeout_s=PEEK_TIMEOUT_S)
+                )
+                if not page:
+                    return
+                yield page
+                number = page[-1].sequence_number + 1
+                left = None if left is None else left - len(page)
+        finally:
+            engine.run(opening.__aexit__(None, None, None))
+    finally:
+        engine.close()

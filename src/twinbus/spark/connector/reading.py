@@ -1,0 +1,89 @@
+"""What a Python worker does for one order: an OrderReader on a loop of its own, as Arrow batches.
+
+Spark uses a worker for one task after the other, and so are its connections used: opening one
+takes longer than reading a small batch.
+
+Rule 1: while Spark works on one chunk the next one is fetched.
+Rule 2: the order is sealed when Spark has asked for more than there is: every row was taken.
+Rule 3: a connection over which a task failed is not used again; the next one is opened with the
+        credential as it is then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import Future
+from contextlib import AsyncExitStack, suppress
+from typing import TYPE_CHECKING, Final
+
+from twinbus.core.parcel import Delivered
+from twinbus.pairing.open_namespace import OpenNamespace
+from twinbus.service_errors import ServiceError
+from twinbus.spark.connector.columns import to_batch
+from twinbus.spark.connector.options import Mode, ReadOptions
+from twinbus.spark.connector.orders import Order
+from twinbus.spark.connector.receiving import OrderReader
+from twinbus.spark.engine import Engine
+from twinbus.spark.references import NamespaceRef
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+__all__ = ["batches_of"]
+
+CLOSE_TIMEOUT_S: Final = 10.0
+
+
+class _Standing:
+    """A namespace that stays open between the tasks of this process."""
+
+    def __init__(self, reference: NamespaceRef) -> None:
+        self.engine = Engine("twinbus worker")
+        self._stack = AsyncExitStack()
+        try:
+            self.namespace: OpenNamespace = self.engine.run(
+                self._stack.enter_async_context(reference.opened())
+            )
+        except BaseException:
+            self.engine.close()
+            raise
+
+    def close(self) -> None:
+        with suppress(ServiceError, TimeoutError):
+            self.engine.run(self._stack.aclose(), timeout_s=CLOSE_TIMEOUT_S)
+        self.engine.close()
+
+
+_STANDING: Final[dict[NamespaceRef, _Standing]] = {}
+"""A worker has one task at a time."""
+
+
+def batches_of(options: ReadOptions, order: Order) -> Iterator[pa.RecordBatch]:
+    """The rows of one order."""
+    reference = options.namespace
+    standing = _STANDING.pop(reference, None) or _Standing(reference)
+    deletes = options.mode is Mode.RECEIVE_AND_DELETE
+    try:
+        yield from _batches(standing, order, deletes=deletes)
+    except BaseException:
+        standing.close()
+        raise
+    _STANDING[reference] = standing
+
+
+def _batches(standing: _Standing, order: Order, *, deletes: bool) -> Iterator[pa.RecordBatch]:
+    engine = standing.engine
+    stack = AsyncExitStack()
+    coming: Future[list[Delivered]] | None = None
+    try:
+        reader = OrderReader(standing.namespace.driver, order, deletes=deletes)
+        engine.run(stack.enter_async_context(reader))
+        coming = engine.start(reader.chunk())
+        while messages := coming.result():
+            coming = engine.start(reader.chunk())
+            yield to_batch(messages)
+        engine.run(reader.seal())
+    finally:
+        if coming is not None:
+            coming.cancel()
+        engine.run(stack.aclose(), timeout_s=CLOSE_TIMEOUT_S)

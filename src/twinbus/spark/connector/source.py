@@ -1,0 +1,54 @@
+"""The data source ``servicebus``: what Spark asks for first, before anything is read or written.
+
+Spark makes one of these in several processes and hands it the options; the readers and writers
+are made where they are needed, from the checked options.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pyspark.sql.datasource import DataSource
+
+from twinbus.errors import ConfigurationError
+from twinbus.spark.connector import columns
+from twinbus.spark.connector.options import ReadOptions
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
+
+    from twinbus.spark.connector.batch_reader import ServiceBusBatchReader
+    from twinbus.spark.connector.stream_reader import ServiceBusStreamReader
+
+__all__ = ["ServiceBusDataSource"]
+
+
+class ServiceBusDataSource(DataSource):
+    """Queues, topics and subscriptions of one namespace."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "servicebus"
+
+    def schema(self) -> StructType:
+        return columns.schema()
+
+    def reader(self, schema: StructType) -> ServiceBusBatchReader:
+        from twinbus.spark.connector.batch_reader import ServiceBusBatchReader
+
+        _check(schema)
+        return ServiceBusBatchReader(ReadOptions.from_options(self.options, is_streaming=False))
+
+    def streamReader(self, schema: StructType) -> ServiceBusStreamReader:
+        from twinbus.spark.connector.stream_reader import ServiceBusStreamReader
+
+        _check(schema)
+        return ServiceBusStreamReader(ReadOptions.from_options(self.options, is_streaming=True))
+
+
+def _check(schema: StructType) -> None:
+    if schema.names != list(columns.COLUMNS):
+        raise ConfigurationError(
+            "the columns of servicebus are always the same",
+            hint="Leave .schema(...) out, and select() the columns you want",
+        )

@@ -1,0 +1,135 @@
+"""``spark.readStream.format("servicebus")``: Spark's calls, passed on to whom they concern.
+
+    latestOffset, partitions, stop   in one process beside the driver, to its Brain
+    read                             in Python workers, to an OrderReader
+
+At least once (S2): a message is settled after the batch that contains it was written, and comes
+again after a crash in between. With receiveAndDelete at most once: messages are gone as soon as
+they are received, a crash loses those of its batch, and a batch cannot be read twice.
+
+Rule 1: latestOffset waits for WAIT_SLICE_S at most, without a call to the service: other sources
+        of the same query have their turn, and processAllAvailable() returns.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import AsyncExitStack
+from typing import TYPE_CHECKING, Any, Final
+
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
+
+from twinbus.spark.connector.brain import Brain, Reading
+from twinbus.spark.connector.options import Mode, ReadOptions
+from twinbus.spark.connector.orders import Order, Share
+from twinbus.spark.connector.selecting import selected_paths
+from twinbus.spark.desk import LOOPBACK
+from twinbus.spark.engine import Engine
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+__all__ = ["ServiceBusStreamReader"]
+
+WAIT_SLICE_S: Final = 0.5
+EPOCH: Final = "epoch"
+
+
+class ServiceBusStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Small enough to be pickled: whatever is connected is made when it is first needed."""
+
+    def __init__(self, options: ReadOptions) -> None:
+        self._options = options
+        self._is_available_now = False
+        self._post: _Post | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"_options": self._options, "_is_available_now": False, "_post": None}
+
+    # -- beside the driver ----------------------------------------------------------------
+
+    def initialOffset(self) -> dict[str, int]:
+        return {EPOCH: 0}
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        return ReadMaxRows(self._options.messages_per_trigger_max)
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        self._is_available_now = True
+        post = self._at_post()
+        post.engine.call(post.brain.only_until_now)
+
+    def latestOffset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:
+        """The next batch, when there are messages for it; everything up to ``start`` is written."""
+        post = self._at_post()
+        post.engine.run(post.brain.settle(start[EPOCH]))
+        has_messages = post.engine.run(post.brain.has_messages(WAIT_SLICE_S))
+        return {EPOCH: start[EPOCH] + 1} if has_messages else start
+
+    def reportLatestOffset(self) -> dict[str, int] | None:
+        """Shown as latestOffset in the query's progress: the only place for counts there is."""
+        return None if self._post is None else self._post.brain.counts
+
+    def partitions(self, start: dict[str, int], end: dict[str, int]) -> Sequence[InputPartition]:
+        if start[EPOCH] == end[EPOCH]:
+            return []
+        post = self._at_post()
+        orders = post.engine.run(post.brain.orders(end[EPOCH]))
+        return [InputPartition(order) for order in orders]
+
+    def commit(self, end: dict[str, int]) -> None:
+        """Too late to be of use: see brain.py."""
+
+    def stop(self) -> None:
+        post, self._post = self._post, None
+        if post is not None:
+            post.close()
+
+    def _at_post(self) -> _Post:
+        if self._post is None:
+            self._post = _Post(self._options)
+        return self._post
+
+    # -- in tasks -------------------------------------------------------------------------
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        from twinbus.spark.connector.reading import batches_of
+
+        order = partition.value
+        assert isinstance(order, Order)
+        return batches_of(self._options, order)
+
+
+class _Post:
+    """A brain with what it needs to run."""
+
+    def __init__(self, options: ReadOptions) -> None:
+        self.engine = Engine("twinbus source", dies_with_parent=True)
+        self._stack = AsyncExitStack()
+        try:
+            self.brain = self.engine.run(self._open(options))
+        except BaseException:
+            self.close()
+            raise
+
+    async def _open(self, options: ReadOptions) -> Brain:
+        namespace = await self._stack.enter_async_context(options.namespace.opened())
+        reading = Reading(
+            paths=await selected_paths(options, namespace),
+            limit=Share(options.messages_per_trigger_max, options.bytes_per_trigger_max),
+            deletes=options.mode is Mode.RECEIVE_AND_DELETE,
+            poll_s=options.wait_s,
+            receivers_per_queue=options.receivers_per_queue,
+        )
+        brain = Brain(namespace.driver, reading)
+        self._stack.push_async_callback(brain.close)
+        await brain.start(options.driver_host or os.environ.get("SPARK_LOCAL_IP") or LOOPBACK)
+        return brain
+
+    def close(self) -> None:
+        try:
+            self.engine.run(self._stack.aclose(), timeout_s=10.0)
+        finally:
+            self.engine.close()

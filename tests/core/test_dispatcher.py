@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from random import Random
 
-from twinbus.core.chunk_board import Backoff
+from twinbus.core.chunk_board import DESTINATIONS_MAX, Backoff
 from twinbus.core.dispatcher import RETURNING_MAX, Dispatcher, ShiftLimits
 from twinbus.core.parcel import Delivered
 from twinbus.core.shift import BoardNote, ShiftReport
@@ -163,3 +163,13 @@ def test_after_a_crash_everything_is_ordered() -> None:
     orders = looked_through().orders({}, 1.0, everything=True)
     assert sorted(queue for order in orders for queue in order.queues) == sorted(QUEUES)
     assert sorted(queue for order in orders for queue in order.discover) == sorted(QUEUES)
+
+
+def test_invented_destinations_do_not_fill_the_memory() -> None:
+    """Y6: names are data from messages; the oldest are forgotten."""
+    board = looked_through()
+    (order,) = board.orders({QUEUES[0]: None}, 0.0)
+    notes = tuple(closed(f"d{number}") for number in range(DESTINATIONS_MAX + 5))
+    board.take(order, ShiftReport(board=notes, emptied=order.queues), 0.0)
+    found = board.closed(0.0)
+    assert len(found) == DESTINATIONS_MAX and found[0].path == "d5"

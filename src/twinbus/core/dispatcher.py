@@ -19,7 +19,7 @@ from random import Random
 from typing import Final
 
 from twinbus.core.chunk_aside import SetAside
-from twinbus.core.chunk_board import Backoff
+from twinbus.core.chunk_board import DESTINATIONS_MAX, Backoff
 from twinbus.core.parcel import Delivered
 from twinbus.core.shift import BoardNote, ShiftOrder, ShiftReport
 
@@ -202,7 +202,10 @@ class Dispatcher:
         for path in report.opened:
             self._closed.pop(path, None)
         for note in report.board:
+            self._closed.pop(note.path, None)
             self._closed[note.path] = _Closed(note, now_s)
+        while len(self._closed) > DESTINATIONS_MAX:
+            del self._closed[next(iter(self._closed))]
         self._looked_s |= dict.fromkeys(report.discovered, now_s)
         self._unfinished -= set(order.queues)
         self._unfinished |= set(order.queues) - set(report.emptied) - set(report.faults)

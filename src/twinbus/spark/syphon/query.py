@@ -66,7 +66,7 @@ def start_syphon(
         shutil.rmtree(state.path / CHECKPOINTS, ignore_errors=True)
     home = (
         receipts_of(spark, replace(settings, state_dir=str(state.path)))
-        .writeStream.queryName(f"twinbus-syphon {settings.primary_name}")
+        .writeStream.queryName(f"twinbus-syphon {settings.primary_name} {run}")
         .format("parquet")
         .option("path", f"{receipts or state.path / RECEIPTS}/run={run}")
         .option("checkpointLocation", f"{checkpoints or state.path / CHECKPOINTS}/{run}")

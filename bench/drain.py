@@ -69,7 +69,7 @@ def drain_once(
     used, brokers_s = mover.used(), where.cpu_s()
     began_s = time.monotonic()
     mover.release()
-    ended_s = where.wait_until_home(messages)
+    ended_s = where.wait_until_home(messages, check=mover.check)
     where.check(messages)
     where.rest()
     cpu_s = mover.used().since(used)
@@ -86,7 +86,7 @@ def warm_syphon(where: Site) -> Iterator[SparkSyphon]:
         where.fill(MESSAGES_WARM_UP // 10, KILOBYTE)
         try:
             syphon.start()
-            where.wait_until_home(MESSAGES_WARM_UP // 10, START_S_MAX)
+            where.wait_until_home(MESSAGES_WARM_UP // 10, START_S_MAX, check=syphon.check)
             drain_once(where, syphon, MESSAGES_WARM_UP, KILOBYTE)
             yield syphon
         finally:

@@ -42,7 +42,7 @@ def cold_start(messages: int, size_bytes: int) -> Cold:
         began_s = time.monotonic()
         try:
             syphon.start("--once")
-            first_s = where.wait_until_home(1, START_S_MAX)
+            first_s = where.wait_until_home(1, START_S_MAX, check=syphon.check)
             all_s = where.wait_until_home(messages)
             if (code := syphon.wait(HOME_S_MAX)) != 0:
                 raise BenchError(f"the syphon ended with {code}")

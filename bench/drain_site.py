@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -54,10 +54,18 @@ class Site:
     def came_home(self) -> int:
         return self.home.active_in_all(DESTINATIONS)
 
-    def wait_until_home(self, messages: int, timeout_s: float = HOME_S_MAX) -> float:
-        """When (on the monotonic clock) so many messages had arrived."""
+    def wait_until_home(
+        self,
+        messages: int,
+        timeout_s: float = HOME_S_MAX,
+        *,
+        check: Callable[[], object] = lambda: None,
+    ) -> float:
+        """When (on the monotonic clock) so many messages had arrived; ``check`` raises when
+        there is nobody left to wait for."""
         deadline_s = time.monotonic() + timeout_s
         while (found := self.came_home()) < messages:
+            check()
             if time.monotonic() > deadline_s:
                 raise BenchError(f"{found} of {messages} messages came home in {timeout_s:.0f} s")
             time.sleep(COUNT_INTERVAL_S)

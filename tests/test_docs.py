@@ -6,10 +6,24 @@ import ast
 import importlib
 import importlib.util
 import re
+from dataclasses import fields
 from pathlib import Path
 from types import ModuleType
 
 import pytest
+import typer
+
+from twinbus.cli import app
+from twinbus.core.receipts import Outcome
+from twinbus.errors import ConfigurationError
+from twinbus.pairing.hosting import SyphonHosting
+from twinbus.spark.connector.column_types import TYPE_NAMES
+from twinbus.spark.connector.columns import COLUMNS
+from twinbus.spark.connector.options import READ_OPTIONS, WRITE_OPTIONS
+from twinbus.spark.connector.outgoing import check_columns
+from twinbus.spark.references import OPTION_NAMES, NamespaceRef
+from twinbus.spark.syphon.receipt_rows import RECEIPT_COLUMNS
+from twinbus.spark.syphon.settings import SyphonSettings
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCS = ROOT / "docs"
@@ -68,3 +82,84 @@ def test_the_guide_says_what_a_detour_changes() -> None:
         "costs four operations",
     ):
         assert said in guide
+
+
+# -- the tables of docs/SPARK.md ----------------------------------------------------------
+
+
+def rows_under(marker: str) -> list[list[str]]:
+    """The cells of the table behind a comment of the page."""
+    page = (DOCS / "SPARK.md").read_text(encoding="utf-8")
+    _, found, rest = page.partition(f"<!-- {marker} -->\n")
+    assert found, f"docs/SPARK.md has no table {marker!r}"
+    lines = rest.split("\n\n", 1)[0].splitlines()[2:]
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
+
+
+def names_under(marker: str) -> list[str]:
+    return [name for row in rows_under(marker) for name in re.findall(r"`([^`]+)`", row[0])]
+
+
+def syphon_options() -> list[str]:
+    command = typer.main.get_command(app).get_command(None, "syphon")  # type: ignore[attr-defined]
+    return [name for parameter in command.params for name in parameter.opts]
+
+
+def backlog_options() -> list[str]:
+    namespace = NamespaceRef.of_env("A")
+    settings = SyphonSettings(
+        primary=namespace,
+        secondary=namespace,
+        primary_name="shop",
+        queues=("a",),
+        rate_per_s=1,
+        state_dir="s",
+    )
+    return list(settings.to_options())
+
+
+@pytest.mark.parametrize(
+    ("marker", "names"),
+    [
+        ("options: namespace", list(OPTION_NAMES())),
+        ("options: read", list(READ_OPTIONS)),
+        ("options: write", list(WRITE_OPTIONS)),
+        ("options: syphon", syphon_options()),
+        ("options: hosting", [field.name for field in fields(SyphonHosting)]),
+        ("options: backlog", backlog_options()),
+        ("outcomes", [outcome.value for outcome in Outcome]),
+    ],
+)
+def test_the_page_on_spark_has_every_name_there_is(marker: str, names: list[str]) -> None:
+    assert names_under(marker) == names
+
+
+def test_the_page_on_spark_shows_the_columns_and_which_are_written() -> None:
+    """S1: documented columns."""
+    from pyspark.sql.types import ArrayType, BinaryType, StringType, StructField, StructType
+
+    def is_sent(column: str) -> bool:
+        """Whether the sink looks at the column's type, and refuses one that it cannot send."""
+        found = [StructField("body", BinaryType()), StructField(column, ArrayType(StringType()))]
+        try:
+            check_columns(StructType(found[column == "body" :]), has_destination=True)
+        except ConfigurationError:
+            return True
+        return False
+
+    rows = rows_under("columns")
+    assert [(row[0].strip("`"), row[1]) for row in rows] == list(COLUMNS.items())
+    assert {row[0].strip("`"): row[2] == "yes" for row in rows} == {
+        name: is_sent(name) for name in COLUMNS
+    }
+
+
+def test_the_page_on_spark_shows_the_columns_of_receipts() -> None:
+    shown = [f"{row[0].strip('`')} {row[1]}" for row in rows_under("columns: receipts")]
+    assert ", ".join(shown) == RECEIPT_COLUMNS
+
+
+def test_the_page_on_spark_names_the_types_of_properties() -> None:
+    page = (DOCS / "SPARK.md").read_text(encoding="utf-8")
+    paragraph = page.partition("Types in `propertyTypes`:")[2].partition("\n\n")[0]
+    assert sorted(re.findall(r"`(\w+)`", paragraph)) == sorted(TYPE_NAMES)

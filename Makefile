@@ -13,7 +13,7 @@ INTEROP_STAMP := $(INTEROP_VENV)/.installed
 PYTEST := $(BIN)/python -m pytest
 
 .PHONY: help venv test demo check fmt format-check lint types tidy bench soak campaign simulate \
-	interop conformance lock clean
+	interop conformance cluster-test lock clean
 
 help:
 	@echo "make test      run all the tests"
@@ -24,6 +24,7 @@ help:
 	@echo "make soak      200 entities, 500 connections, 5 minutes: nothing may grow"
 	@echo "make campaign  kills and network faults over real processes: nothing is lost (SEED=n)"
 	@echo "make simulate  1,000,000 bad days of the core (SEEDS=n; SEED=s replays one; TEETH=1)"
+	@echo "make cluster-test the syphon on a Spark cluster of two workers: both move, one is killed"
 	@echo "make interop   compare with python-qpid-proton (compiles it)"
 	@echo "make conformance run the Azure SDK's own tests against the broker (ONLY=file::test)"
 	@echo "make lock      choose versions again and write requirements.lock"
@@ -77,6 +78,10 @@ simulate: venv
 
 interop: $(INTEROP_STAMP)
 	$(INTEROP_VENV)/bin/python -m pytest -o norecursedirs='.*' tests/interop
+
+# Five JVMs on this machine, about two minutes.
+cluster-test: venv
+	$(PYTEST) -o norecursedirs='.*' tests/cluster
 
 # The SDK's tests are fetched once, into conformance/.cache.
 conformance: venv

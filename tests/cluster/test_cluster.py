@@ -1,0 +1,54 @@
+"""The syphon on a standalone cluster of two workers: `make cluster-test`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.cluster.drains import (
+    LOCK_MS,
+    MESSAGE_COUNT,
+    QUEUE_COUNT,
+    Drain,
+)
+from tests.cluster.standalone import Standalone
+from tests.pairing.mover.brokers import Scene
+from tests.spark.brokers import SparkPair
+
+pytestmark = pytest.mark.timeout(300)
+# A minute on a machine that has nothing else to do.
+DRAIN_S_MAX = 240.0
+
+
+@pytest.fixture
+async def drain(pair: SparkPair, cluster: Standalone, tmp_path: Path) -> Drain:
+    made = Drain(Scene(pair, queue_count=QUEUE_COUNT, lock_duration_ms=LOCK_MS), cluster, tmp_path)
+    await made.fill()
+    return made
+
+
+@pytest.mark.parametrize("by", [Drain.by_command, Drain.by_submit], ids=["command", "submit"])
+async def test_both_workers_bring_the_backlog_home(
+    drain: Drain, credentials: dict[str, str], by: Callable[..., list[str]]
+) -> None:
+    """Y1 and Y2: by `twinbus syphon --master` and by spark-submit; the receipts show who moved."""
+    with drain.running(by(drain, "--once"), credentials) as process:
+        drain.watch(lambda: process.poll() is not None, DRAIN_S_MAX)
+        assert process.returncode == 0, drain.log()
+        assert process.stdout is not None
+        summary = json.loads(process.stdout.read().splitlines()[-1])
+    assert summary["moved"] == MESSAGE_COUNT
+
+    for destination, found in (await drain.arrived()).items():
+        assert set(found) == drain.sent[destination] and found.total() == len(found)
+    told = drain.told()
+    assert len({(row["queue"], row["sequence_number"]) for row in told}) == MESSAGE_COUNT
+    assert {row["outcome"] for row in told} == {"moved"}
+    movers = {row["pid"] for row in told}
+    assert len(movers) >= 2 and all(row["host"] for row in told)
+    for worker, seen in enumerate(drain.movers):
+        assert movers & seen, f"worker {worker} moved nothing: {movers} and {drain.movers}"
+    assert not any(value in drain.log() for value in credentials.values())

@@ -99,6 +99,14 @@ def test_a_message_that_was_out_often_travels_alone_in_the_end() -> None:
     assert [len(each) for each in batches_of(items, limit_bytes=1 << 20)] == [2, 1, 1]
 
 
+def test_messages_with_and_without_sessions_travel_apart() -> None:
+    """Y4: a destination with sessions refuses all without, which are then among themselves."""
+    items = [item(1, number=number) for number in range(4)]
+    items[1:3] = [each._replace(session_id="s") for each in items[1:3]]
+    batches = list(batches_of(items, limit_bytes=1 << 20))
+    assert batches == [[items[0], items[3]], [items[1], items[2]]]
+
+
 def test_a_refused_batch_is_halved() -> None:
     items = [item(1, number=number) for number in range(3)]
     assert halves(items) == (items[:1], items[1:])

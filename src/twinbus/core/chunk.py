@@ -162,7 +162,7 @@ def plan_chunk(deliveries: Sequence[Delivered], rules: HomeRules, *, now_ms: int
     ttl_policy = rules.ttl_policy
     for delivered in deliveries:
         try:
-            named, encoded, _session_id, message_id = restore(
+            named, encoded, session_id, message_id = restore(
                 delivered.encoded,
                 now_ms=now_ms,
                 enqueued_at_ms=delivered.enqueued_at_ms,
@@ -174,7 +174,7 @@ def plan_chunk(deliveries: Sequence[Delivered], rules: HomeRules, *, now_ms: int
         except EnvelopeError as error:
             plan.poison.append(_never_home(delivered, error))
             continue
-        home[1].append(Homeward(delivered, home[0], message_id, encoded))
+        home[1].append(Homeward(delivered, home[0], message_id, encoded, session_id))
     return plan
 
 
@@ -199,18 +199,24 @@ def batches_of(
     items: Sequence[Homeward], *, limit_bytes: int, count_max: int = BATCH_COUNT_MAX
 ) -> Iterator[list[Homeward]]:
     """The items in order, in batches that fit into one send."""
-    for company, alike in _by_company(items).items():
+    for (company, _has_session), alike in _by_company(items).items():
         company_max = min(company, count_max)
         for fitting in ranges_that_fit((len(each.encoded) for each in alike), limit_bytes):
             for start in range(fitting.start, fitting.stop, company_max):
                 yield alike[start : min(start + company_max, fitting.stop)]
 
 
-def _by_company(items: Sequence[Homeward]) -> dict[int, list[Homeward]]:
-    groups: dict[int, list[Homeward]] = {}
+def _by_company(items: Sequence[Homeward]) -> dict[tuple[int, bool], list[Homeward]]:
+    """Who travels together: (how many at most, with or without sessions).
+
+    A destination that requires sessions refuses all without one. Among themselves they are found
+    in a few sends; among others they would cost each batch a dozen (Y4).
+    """
+    groups: dict[tuple[int, bool], list[Homeward]] = {}
     for item in items:
         repeats = max(0, item.delivered.delivery_count - ATTEMPTS_IN_COMPANY)
-        groups.setdefault(max(1, BATCH_COUNT_MAX >> repeats), []).append(item)
+        company = max(1, BATCH_COUNT_MAX >> repeats)
+        groups.setdefault((company, item.session_id is not None), []).append(item)
     return groups
 
 

@@ -37,6 +37,7 @@ class Homeward(NamedTuple):
     message_id: str | None
     encoded: bytes
     """As it goes to the primary; empty when it cannot."""
+    session_id: str | None = None
 
 
 class Place(NamedTuple):
@@ -85,7 +86,7 @@ class ChunkLedger:
         queue, host, pid = self._place
         received_ms, is_open = self._received_ms, self._open
         add = self.receipts.append
-        for delivered, destination, message_id, encoded in items:
+        for delivered, destination, message_id, encoded, _session_id in items:
             number = delivered.sequence_number
             if is_open.pop(_key(delivered), None) is None:
                 raise LedgerError(f"message {number} of {queue!r} has its receipt already")

@@ -198,8 +198,10 @@ class ChunkRun:
         self._note(path, error)
         verdict = verdict_of(error)
         if verdict is Verdict.REFUSED and len(items) > 1:
-            for half in halves(items):
-                await self._try(path, half, is_probe=is_probe)
+            # At once: one after the other would take as many round trips as there are messages.
+            async with asyncio.TaskGroup() as group:
+                for half in halves(items):
+                    group.create_task(self._try(path, half, is_probe=is_probe))
             return
         self._land(path, len(items))
         match verdict:
@@ -307,8 +309,9 @@ class ChunkRun:
         groups: dict[tuple[str, str], list[Homeward]] = {}
         for item, reason, description in poison:
             groups.setdefault((reason, description), []).append(item)
-        for (reason, description), items in groups.items():
-            await self._dead_letter(items, reason, description)
+        async with asyncio.TaskGroup() as group:
+            for (reason, description), items in groups.items():
+                group.create_task(self._dead_letter(items, reason, description))
 
     async def _dead_letter(self, items: list[Homeward], reason: str, description: str) -> None:
         try:

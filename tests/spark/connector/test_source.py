@@ -11,6 +11,7 @@ import pytest
 
 from tests.spark.brokers import SparkPair
 from tests.spark.connector.scene import fill, ids, left, taken
+from twinbus.spark import register
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -83,9 +84,8 @@ def ended(query: StreamingQuery) -> StreamingQuery:
 @pytest.fixture
 def bench(spark: SparkSession, pair: SparkPair, tmp_path: Path) -> Bench:
     from tests.spark.connector.stumbling import StumblingSource
-    from twinbus.spark.connector.source import ServiceBusDataSource
 
-    spark.dataSource.register(ServiceBusDataSource)
+    register(spark)
     spark.dataSource.register(StumblingSource)
     return Bench(spark, pair, tmp_path)
 

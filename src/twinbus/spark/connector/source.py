@@ -15,6 +15,7 @@ from twinbus.spark.connector import columns
 from twinbus.spark.connector.options import ReadOptions
 
 if TYPE_CHECKING:
+    from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter
     from pyspark.sql.types import StructType
 
     from twinbus.spark.connector.batch_reader import ServiceBusBatchReader
@@ -44,6 +45,16 @@ class ServiceBusDataSource(DataSource):
 
         _check(schema)
         return ServiceBusStreamReader(ReadOptions.from_options(self.options, is_streaming=True))
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
+        from twinbus.spark.connector.sink import ServiceBusBatchWriter
+
+        return ServiceBusBatchWriter(self.options, schema, overwrite)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:
+        from twinbus.spark.connector.sink import ServiceBusStreamWriter
+
+        return ServiceBusStreamWriter(self.options, schema, overwrite)
 
 
 def _check(schema: StructType) -> None:

@@ -14,6 +14,7 @@ import pytest
 import typer
 
 from twinbus.cli import app
+from twinbus.core.envelope import Reason
 from twinbus.core.receipts import Outcome
 from twinbus.errors import ConfigurationError
 from twinbus.pairing.hosting import SyphonHosting
@@ -82,6 +83,12 @@ def test_the_guide_says_what_a_detour_changes() -> None:
         "costs four operations",
     ):
         assert said in guide
+
+
+def test_the_guide_names_every_reason_for_a_dead_letter() -> None:
+    """Y4: with a reason that an operator can look up."""
+    guide = (DOCS / "PAIRING.md").read_text(encoding="utf-8")
+    assert [reason.value for reason in Reason if f"`{reason.value}`" not in guide] == []
 
 
 # -- the tables of docs/SPARK.md ----------------------------------------------------------

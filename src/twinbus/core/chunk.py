@@ -195,12 +195,9 @@ def _home(plan: ChunkPlan, named: str, rules: HomeRules) -> tuple[str, list[Home
     return path, plan.by_destination.setdefault(path, [])
 
 
-def batches_of(
-    items: Sequence[Homeward], *, limit_bytes: int, count_max: int = BATCH_COUNT_MAX
-) -> Iterator[list[Homeward]]:
+def batches_of(items: Sequence[Homeward], *, limit_bytes: int) -> Iterator[list[Homeward]]:
     """The items in order, in batches that fit into one send."""
-    for (company, _has_session), alike in _by_company(items).items():
-        company_max = min(company, count_max)
+    for (company_max, _has_session), alike in _by_company(items).items():
         for fitting in ranges_that_fit((len(each.encoded) for each in alike), limit_bytes):
             for start in range(fitting.start, fitting.stop, company_max):
                 yield alike[start : min(start + company_max, fitting.stop)]

@@ -15,13 +15,12 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Final
 
 from twinbus.clock import Clock
 from twinbus.core.chunk import (
-    BATCH_COUNT_MAX,
     ChunkPlan,
     Poison,
     Verdict,
@@ -84,39 +83,63 @@ class ChunkRun:
         self._in_flight = in_flight
         self._held: Counter[str] = Counter()
         """What this chunk has in flight, by destination."""
-        self._answers_owed = 0
         self._to_complete: list[Homeward] = []
-        self._all_sent = False
-        self._is_time = asyncio.Event()
+        self._all_sent = asyncio.Event()
+        self._has_news = asyncio.Event()
 
     async def run(self, plan: ChunkPlan) -> None:
         """Return when every message of the plan has its receipt."""
-        self._in_flight.tell(self._settle_soon)
         try:
             async with asyncio.TaskGroup() as settling:
                 settling.create_task(self._settle())
                 try:
-                    async with asyncio.TaskGroup() as sending:
-                        if plan.poison:
-                            sending.create_task(self._bury(plan.poison))
-                        for path, items in plan.by_destination.items():
-                            sending.create_task(self._deliver(path, items))
+                    await self._send_plan(plan)
                 finally:
-                    self._all_sent = True
-                    self._is_time.set()
+                    self._all_sent.set()
+                    self._has_news.set()
         finally:
             # Something is left only when the chunk was cut short.
-            self._in_flight.forget(self._settle_soon)
-            for path, count in self._held.items():
-                self._in_flight.free(path, count)
+            for path in list(self._held):
+                self._land(path)
+
+    async def _send_plan(self, plan: ChunkPlan) -> None:
+        async with asyncio.TaskGroup() as sending:
+            if plan.poison:
+                sending.create_task(self._bury(plan.poison))
+            together = {}
+            for path, items in plan.by_destination.items():
+                if self._senders.knows(path) and self._board.standing(path) is Standing.OPEN:
+                    together[path] = items
+                else:
+                    # Nobody waits for one that may take its time to answer.
+                    sending.create_task(self._deliver(path, items))
+            while together:
+                for path in await self._room_for(together):
+                    sending.create_task(self._deliver(path, together.pop(path)))
+
+    async def _room_for(self, parts: Mapping[str, list[Homeward]]) -> list[str]:
+        """The destinations whose part of this chunk may be in flight from now on."""
+        counts = {path: len(items) for path, items in parts.items()}
+        admitted = await self._in_flight.room_for(counts)
+        self._held.update({path: counts[path] for path in admitted})
+        return admitted
+
+    def _land(self, path: str, count: int | None = None) -> None:
+        """So many (all) are in one place only, or nobody knows and their receipts say so."""
+        count = self._held[path] if count is None else count
+        if count:
+            self._held[path] -= count
+            self._in_flight.free(path, count)
 
     # -- one destination ------------------------------------------------------------------
 
     async def _deliver(self, path: str, items: list[Homeward]) -> None:
         match self._admission or self._admitted(path):
             case Admission.WAIT:
+                self._land(path)
                 await self._set_aside(path, items, Outcome.PARKED, "its destination is down")
             case Admission.GIVE_UP:
+                self._land(path)
                 await self._bury([self._lost(item) for item in items])
             case Admission.SEND:
                 await self._send_all(path, items, is_probe=False)
@@ -134,10 +157,12 @@ class ChunkRun:
                 path, timeout_s=self._options.send_timeout_s
             )
         except ServiceError as error:
+            self._land(path)
             await self._not_sent(path, items, error)
             return
-        count_max = min(BATCH_COUNT_MAX, self._in_flight.batch_count_max)
-        batches = list(batches_of(items, limit_bytes=limit_bytes, count_max=count_max))
+        if not self._held[path]:
+            await self._room_for({path: items})
+        batches = list(batches_of(items, limit_bytes=limit_bytes))
         turns = asyncio.Semaphore(BATCHES_IN_FLIGHT_MAX)
         if is_probe:
             await self._send(path, batches.pop(0), turns, is_probe=True)
@@ -157,8 +182,6 @@ class ChunkRun:
         is_probe: bool = False,
     ) -> None:
         async with turns:
-            await self._in_flight.room_for(path, len(items))
-            self._held[path] += len(items)
             if not is_probe and self._board.standing(path) is not Standing.OPEN:
                 # It closed while this batch waited for its turn.
                 self._land(path, len(items))
@@ -167,17 +190,7 @@ class ChunkRun:
                 self._land(path, len(items))
                 await self._leave(items)
             else:
-                self._answers_owed += 1
-                try:
-                    await self._try(path, items, is_probe=is_probe)
-                finally:
-                    self._answers_owed -= 1
-                    self._settle_soon()
-
-    def _land(self, path: str, count: int) -> None:
-        """So many are in one place only, or nobody knows and their receipts say so."""
-        self._held[path] -= count
-        self._in_flight.free(path, count)
+                await self._try(path, items, is_probe=is_probe)
 
     async def _try(self, path: str, items: Sequence[Homeward], *, is_probe: bool) -> None:
         parcels = [Parcel(each.encoded) for each in items]
@@ -191,6 +204,7 @@ class ChunkRun:
             return
         self._board.receive(path, Sign.ACCEPTED, self._now_s())
         self._to_complete.extend(items)
+        self._has_news.set()
 
     async def _refused(
         self, path: str, items: Sequence[Homeward], error: ServiceError, *, is_probe: bool
@@ -259,21 +273,16 @@ class ChunkRun:
         A chunk for two destinations is accepted in two halves that lie between each other:
         completed one by one they would cost a frame for each message, together they cost one.
         """
-        while self._to_complete or not self._all_sent:
+        while self._to_complete or not self._all_sent.is_set():
+            await self._has_news.wait()
+            self._has_news.clear()
             with suppress(TimeoutError):
                 async with asyncio.timeout(SETTLE_INTERVAL_S):
-                    await self._is_time.wait()
-            if not self._all_sent:
-                self._is_time.clear()
+                    await self._all_sent.wait()
             items, self._to_complete = self._to_complete, []
             if items:
                 items.sort(key=_sequence_number)
                 await self._complete(items)
-
-    def _settle_soon(self) -> None:
-        """Room is wanted: what was accepted waits for answers that are on their way, not longer."""
-        if self._to_complete and self._in_flight.is_wanted and not self._answers_owed:
-            self._is_time.set()
 
     async def _complete(self, items: Sequence[Homeward]) -> None:
         deliveries = self._ledger.completable(items)

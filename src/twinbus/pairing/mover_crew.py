@@ -76,7 +76,7 @@ class Crew:
             secondary=secondary,
             senders=self.senders,
             board=self.board,
-            in_flight=InFlight(options.in_flight_max),
+            in_flight=InFlight(options.in_flight_max or options.chunk_count),
             options=options,
             clock=self.clock,
             on_receipts=self._take_receipts,

@@ -26,9 +26,9 @@ class MoverOptions:
     """No send begins later than this after its chunk was received: half of the lock."""
     chunks_at_once: int = 2
     """Chunks of one queue under way at once: one is received while the other is sent."""
-    in_flight_max: int = 1_000
+    in_flight_max: int | None = None
     """Messages of all queues that were sent and are not completed yet: so many are doubled at
-    most when the mover is killed."""
+    most when the mover is killed. None: one chunk."""
     send_timeout_s: float = 20.0
     """For one batch to the primary; longer than a slow disk takes, shorter than the lock."""
     settle_timeout_s: float = 20.0
@@ -46,9 +46,16 @@ class MoverOptions:
     """How destinations that take nothing are left alone."""
 
     def __post_init__(self) -> None:
-        counts = ("chunk_count", "chunk_bytes", "chunks_at_once", "in_flight_max", "attempts_max")
-        for name in counts:
-            self._check(name, getattr(self, name) >= 1, "Use a whole number of at least 1")
+        for name in (
+            "chunk_count",
+            "chunk_bytes",
+            "chunks_at_once",
+            "in_flight_max",
+            "attempts_max",
+        ):
+            value = getattr(self, name)
+            is_right = value is None or value >= 1
+            self._check(name, is_right, "Use a whole number of at least 1")
         for name in ("chunk_s_max", "send_timeout_s", "settle_timeout_s", "poll_s"):
             self._check(name, getattr(self, name) > 0, "Use seconds above 0")
         self._check(

@@ -160,8 +160,18 @@ class QueueMover:
     async def _bring_home(
         self, deliveries: Sequence[Delivered], admission: Admission | None = None
     ) -> list[Receipt]:
-        if not deliveries:
-            return []
+        size = self._shared.in_flight.piece_count_max
+        pieces = [deliveries[start : start + size] for start in range(0, len(deliveries), size)]
+        if len(pieces) == 1:
+            return await self._bring_piece(pieces[0], admission)
+        # All at once: one of them may have a message for a silent destination.
+        async with asyncio.TaskGroup() as group:
+            moving = [group.create_task(self._bring_piece(each, admission)) for each in pieces]
+        return [receipt for each in moving for receipt in each.result()]
+
+    async def _bring_piece(
+        self, deliveries: Sequence[Delivered], admission: Admission | None
+    ) -> list[Receipt]:
         shared, now_ms = self._shared, self._shared.clock.now().wall_ms
         ledger = ChunkLedger(self._place, deliveries, now_ms)
         run = ChunkRun(
@@ -214,7 +224,8 @@ class QueueMover:
                 break
             # What a probe leaves in doubt may be doubled, so that it is small.
             is_probe = admission is Admission.PROBE
-            count = min(left, PROBE_COUNT if is_probe else BY_NUMBER_COUNT)
+            count_max = PROBE_COUNT if is_probe else BY_NUMBER_COUNT
+            count = min(left, count_max, self._shared.in_flight.piece_count_max)
             numbers = self.aside.take(path, count)
             left -= count
             try:

@@ -58,6 +58,10 @@ class SenderPool:
         """The destinations that were used last."""
         return list(self._senders)[-count:]
 
+    def knows(self, path: str) -> bool:
+        """Whether ``path`` has answered already."""
+        return path in self._limits_bytes
+
     async def limit_bytes(self, path: str, *, timeout_s: float) -> int:
         """How large a batch to ``path`` may be; asks the destination once."""
         known = self._limits_bytes.get(path)

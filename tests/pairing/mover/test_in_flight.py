@@ -34,40 +34,28 @@ def options(**more: object) -> MoverOptions:
 async def test_who_finds_no_room_waits_until_some_is_free() -> None:
     room = InFlight(4)
     for path in ("orders", "orders", "orders", "news"):
-        await room.room_for(path, 1)
-    waiting = asyncio.create_task(room.room_for("news", 1))
-    await asyncio.sleep(0)
-    assert room.is_wanted and not waiting.done()
+        await room.room_for({path: 1})
+    waiting = asyncio.create_task(room.room_for({"news": 1}))
+    await asyncio.sleep(0.01)
+    assert not waiting.done()
     room.free("orders", 1)
-    await waiting
+    assert await waiting == ["news"]
     assert room.count == 4
-
-
-async def test_all_who_hold_some_are_told_when_it_is_wanted() -> None:
-    room, told = InFlight(4), []
-    room.tell(lambda: told.append("wanted"))
-    for _ in range(3):
-        await room.room_for("orders", 1)
-    assert told == []
-    waiting = asyncio.create_task(room.room_for("orders", 1))
-    await asyncio.sleep(0)
-    assert told == ["wanted"]
-    waiting.cancel()
 
 
 async def test_who_waits_is_served_in_turn() -> None:
     room, served = InFlight(12), []
 
     async def one(name: str, count: int) -> None:
-        await room.room_for(name, count)
+        await room.room_for({name: count})
         served.append(name)
 
     for path in ("orders", "orders", "orders", "news"):
-        await room.room_for(path, 3)
+        await room.room_for({path: 3})
     tasks = [asyncio.create_task(one("large", 3)), asyncio.create_task(one("small", 1))]
     await asyncio.sleep(0)
     room.free("orders", 2)
-    await asyncio.sleep(0)
+    await asyncio.sleep(0.01)
     # A small one does not pass: the large one would wait for ever
     assert served == []
     room.free("orders", 2)
@@ -75,32 +63,57 @@ async def test_who_waits_is_served_in_turn() -> None:
     assert served == ["large", "small"]
 
 
-async def test_no_destination_gets_all_the_room() -> None:
-    """Y4: it may be a silent one."""
+async def test_a_piece_gets_its_room_as_a_whole() -> None:
+    room = InFlight(12)
+    for path in ("a", "b", "c"):
+        await room.room_for({path: 3})
+    await room.room_for({"d": 1})
+    waiting = asyncio.create_task(room.room_for({"a": 1, "e": 2}))
+    await asyncio.sleep(0.01)
+    assert not waiting.done()
+    room.free("d", 1)
+    assert await waiting == ["a", "e"]
+
+
+async def test_no_destination_gets_all_the_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Y4: it may be a silent one; the rest of a piece goes without it."""
+    monkeypatch.setattr("twinbus.pairing.mover_in_flight.STUCK_S", 0.05)
     room = InFlight(12)
     for _ in range(3):
-        await room.room_for("silent", 3)
-    waiting = asyncio.create_task(room.room_for("silent", 3))
-    await asyncio.sleep(0)
-    async with asyncio.timeout(1):
-        await room.room_for("live", 3)
-    assert not waiting.done()
+        await room.room_for({"silent": 3})
+    alone = asyncio.create_task(room.room_for({"silent": 3}))
+    async with asyncio.timeout(5):
+        assert await room.room_for({"silent": 1, "live": 2}) == ["live"]
+    assert not alone.done()
+    room.free("live", 2)
     room.free("silent", 3)
-    await waiting
+    assert await alone == ["silent"]
+
+
+async def test_a_destination_that_answers_is_waited_for() -> None:
+    """So that a piece is completed in one range."""
+    room = InFlight(12)
+    for _ in range(3):
+        await room.room_for({"busy": 3})
+    waiting = asyncio.create_task(room.room_for({"busy": 1, "live": 2}))
+    await asyncio.sleep(0.01)
+    assert not waiting.done()
+    room.free("busy", 1)
+    assert await waiting == ["busy", "live"]
 
 
 async def test_who_gives_up_waiting_stands_in_nobodys_way() -> None:
     room = InFlight(8)
     for path in ("a", "b", "c"):
-        await room.room_for(path, 2)
-    await room.room_for("d", 1)
-    large = asyncio.create_task(room.room_for("e", 2))
-    small = asyncio.create_task(room.room_for("f", 1))
+        await room.room_for({path: 2})
+    await room.room_for({"d": 1})
+    large = asyncio.create_task(room.room_for({"e": 2}))
+    small = asyncio.create_task(room.room_for({"f": 1}))
     await asyncio.sleep(0)
     large.cancel()
     await small
     # Also when the room was given to it in the same moment
-    waiting = asyncio.create_task(room.room_for("a", 1))
+    waiting = asyncio.create_task(room.room_for({"a": 1}))
     await asyncio.sleep(0)
     room.free("a", 2)
     waiting.cancel()
@@ -166,7 +179,7 @@ def test_a_mover_ends_and_never_has_more_in_flight(
             await mover.run(once=True)
         assert primary.most <= in_flight_max
         room = mover.queues[0]._shared.in_flight
-        assert room.count == 0 and not room.is_wanted
+        assert room.count == 0
         home = Counter(name for queue in primary.queues.values() for name in queue.ids())
         assert max(home.values(), default=1) == 1
         left = sum(len(each.messages) + len(each.dead) for each in secondary.queues.values())
@@ -195,16 +208,19 @@ async def test_a_killed_mover_has_doubled_no_more_than_was_in_flight() -> None:
     assert home.total() - 900 <= 3 * 100
 
 
-async def test_room_that_is_wanted_is_not_held_for_a_while(
+async def test_a_piece_is_completed_as_soon_as_it_is_home(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """What was accepted is completed at once when others wait for it."""
+    """Others wait for its room."""
     monkeypatch.setattr("twinbus.pairing.mover_chunk.SETTLE_INTERVAL_S", 900.0)
-    secondary, primary = FakeNamespace(*QUEUES), FakeNamespace("orders")
-    secondary.put(QUEUES[0], *(backlog(f"m{number}") for number in range(100)))
+    secondary, primary = FakeNamespace(*QUEUES), FakeNamespace("orders", "news")
+    for number in range(50):
+        secondary.put(QUEUES[0], backlog(f"m{number}"), backlog(f"n{number}", "news"))
     async with asyncio.timeout(20):
-        await Mover(secondary, primary, QUEUES, options(in_flight_max=7)).run(once=True)
-    assert len(primary.queues["orders"].messages) == 100
+        await Mover(secondary, primary, QUEUES, options(in_flight_max=40)).run(once=True)
+    assert len(primary.queues["orders"].messages) == 50
+    # What lies together in the backlog is completed together
+    assert secondary.log.count("complete 10") == 10
 
 
 async def test_a_silent_destination_does_not_keep_all_the_room(

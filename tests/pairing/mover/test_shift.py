@@ -225,7 +225,8 @@ async def test_what_was_set_aside_is_brought_back_when_its_destination_may_be_tr
     shifts.primary.refusals["news"] = lambda encoded: EntityDisabled("it is disabled")
     shifts.secondary.put(FIRST, *messages("dead", 20, "news"), *messages("live", 5))
     first = await shifts.work()
-    assert first.aside == {FIRST: {"news": tuple(range(1, 21))}}
+    # In which order depends on the probes that went meanwhile
+    assert sorted(first.aside[FIRST]["news"]) == list(range(1, 21))
     assert [each.path for each in first.board] == ["news"]
     assert len(shifts.primary.queues["orders"].messages) == 5
 

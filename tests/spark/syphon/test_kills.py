@@ -6,9 +6,12 @@ with duplicate detection gets everything once.
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,7 +21,7 @@ import pytest
 
 from tests.pairing.mover.brokers import Scene
 from tests.spark.brokers import SparkPair
-from tests.spark.syphon.victims import jvm_of, movers_of, source_runner_of, until
+from tests.spark.syphon.victims import family, jvm_of, movers_of, source_runner_of, until
 from twinbus.spark.syphon import Syphon, SyphonSettings, start_syphon
 
 if TYPE_CHECKING:
@@ -34,6 +37,8 @@ LOCK_MS = 10_000
 DRAIN_S_MAX = 60.0
 # A Spark that starts beside another one, on a machine with more to do.
 START_S_MAX = 150.0
+# Python processes notice within a second or so that their JVM is gone.
+ORPHAN_S_MAX = 10.0
 
 
 @dataclass
@@ -134,6 +139,51 @@ async def test_the_source_is_killed(spark: SparkSession, drain: Drain, tmp_path:
     with running(spark, drain.settings(), tmp_path):
         drain.until_home()
     await drain.check()
+
+
+@pytest.mark.parametrize("which", ["program", "jvm"])
+async def test_a_program_is_killed(
+    spark: SparkSession, drain: Drain, tmp_path: Path, which: str
+) -> None:
+    """Y1: whoever of the two is killed, the others do not go on by themselves."""
+    with program(drain, tmp_path) as process:
+        drain.until_under_way()
+        head = psutil.Process(process.pid)
+        jvm, everybody = jvm_of(head), family(head)
+        (head if which == "program" else jvm).kill()
+        assert process.wait(ORPHAN_S_MAX) != 0
+        _gone, alive = psutil.wait_procs(everybody, timeout=ORPHAN_S_MAX)
+        assert not alive
+    with running(spark, drain.settings(), tmp_path):
+        drain.until_home()
+    await drain.check()
+
+
+@contextmanager
+def program(drain: Drain, directory: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """``twinbus syphon`` in a process of its own."""
+    command = [sys.executable, "-m", "twinbus", "syphon"]
+    command += ["--primary-name", drain.scene.name, "--state", str(directory / "state")]
+    command += ["--backlog-queue-count", str(QUEUE_COUNT), "--chunk", str(CHUNK_COUNT)]
+    command += ["--rate", str(RATE_PER_S), "--output", "json"]
+    environment = {
+        **os.environ,
+        "SERVICEBUS_CONNECTION_STRING": drain.pair.primary.connection_string,
+        "SERVICEBUS_SECONDARY_CONNECTION_STRING": drain.pair.secondary.connection_string,
+    }
+    with (directory / "program.log").open("wb") as log:
+        process = subprocess.Popen(command, stdout=log, stderr=log, env=environment)
+    everybody: list[psutil.Process] = []
+    try:
+        yield process
+    finally:
+        if process.poll() is None:
+            everybody = psutil.Process(process.pid).children(recursive=True)
+            process.kill()
+        process.wait(10)
+        for each in everybody:
+            with suppress(psutil.NoSuchProcess):
+                each.kill()
 
 
 @pytest.mark.parametrize("which", ["primary", "secondary"])

@@ -6,12 +6,15 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
+import psutil
 import pytest
 
 from tests.cluster.drains import (
+    CHUNK_COUNT,
     LOCK_MS,
     MESSAGE_COUNT,
     QUEUE_COUNT,
+    TASK_COUNT,
     Drain,
 )
 from tests.cluster.standalone import Standalone
@@ -21,6 +24,11 @@ from tests.spark.brokers import SparkPair
 pytestmark = pytest.mark.timeout(300)
 # A minute on a machine that has nothing else to do.
 DRAIN_S_MAX = 240.0
+# A Python process of a killed executor notices within this time.
+ORPHAN_S_MAX = 10.0
+
+# Slow enough to be in the middle of it when something happens.
+RATE = ("--rate", "1500")
 
 
 @pytest.fixture
@@ -52,3 +60,26 @@ async def test_both_workers_bring_the_backlog_home(
     for worker, seen in enumerate(drain.movers):
         assert movers & seen, f"worker {worker} moved nothing: {movers} and {drain.movers}"
     assert not any(value in drain.log() for value in credentials.values())
+
+
+async def test_a_worker_that_is_killed_loses_nothing(
+    drain: Drain, cluster: Standalone, credentials: dict[str, str]
+) -> None:
+    """Y1: kill -9 of a worker and its executor; at most a chunk of its task comes twice."""
+    with drain.running(drain.by_command(*RATE), credentials) as process:
+        drain.watch(lambda: drain.home_count() > MESSAGE_COUNT // 5, DRAIN_S_MAX)
+        doomed = cluster.workers[0]
+        orphans = [psutil.Process(pid) for pid in cluster.movers(doomed)]
+        assert orphans and drain.home_count() < MESSAGE_COUNT
+        cluster.kill_worker(doomed)
+
+        _gone, alive = psutil.wait_procs(orphans, timeout=ORPHAN_S_MAX)
+        assert not alive
+        drain.watch(lambda: drain.scene.left() == 0, DRAIN_S_MAX)
+        assert process.poll() is None, drain.log()
+
+    arrived = await drain.arrived()
+    for destination, found in arrived.items():
+        assert set(found) == drain.sent[destination]
+    again = sum(found.total() - len(found) for found in arrived.values())
+    assert again <= CHUNK_COUNT * TASK_COUNT

@@ -129,13 +129,15 @@ class Dispatch:
 
     def _failed(self, path: str, error: ServiceError) -> ServiceError:
         accepted = sum(each.messages for each in self.shipped.values())
-        return type(error)(
+        failed = type(error)(
             f"writing to {path!r} failed, after this task had {accepted:,} messages accepted: "
             f"{error.sentence}",
             path=path,
             condition=error.condition,
             hint=error.hint,
         )
+        failed.is_ambiguous = error.is_ambiguous
+        return failed.used_up()
 
     # -- links --------------------------------------------------------------------------------
 

@@ -17,7 +17,7 @@ import logging
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
@@ -41,6 +41,7 @@ __all__ = ["ServiceBusBatchWriter", "ServiceBusStreamWriter", "Written"]
 
 _LOG = logging.getLogger(__name__)
 _ENGINE_NAME: Final = "servicebus-sink"
+CLOSE_S_MAX: Final = 10.0
 
 
 @dataclass
@@ -119,7 +120,9 @@ def _written(engine: Engine, options: WriteOptions, batches: Iterator[pa.RecordB
             under_way.result()
         return line.told()
     finally:
-        engine.run(line.close())
+        # What was accepted stays accepted, however the line ends.
+        with suppress(Exception):
+            engine.run(line.close(), timeout_s=CLOSE_S_MAX)
 
 
 class _Line:

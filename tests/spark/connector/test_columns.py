@@ -8,7 +8,7 @@ from uuid import UUID
 
 import pyarrow as pa
 import pytest
-from hypothesis import assume, given
+from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 from pyspark.sql import types
 from pyspark.sql.types import DataType, StructType
@@ -41,6 +41,11 @@ from twinbus.message import BrokeredMessage
 from twinbus.spark.connector.column_types import TYPE_NAMES, text_and_type, value_of
 from twinbus.spark.connector.columns import COLUMNS, SCHEMA_DDL, arrow_schema, schema, to_batch
 from twinbus.spark.connector.outgoing import check_columns, messages_of
+
+# A busy machine is no failure of the columns.
+UNHURRIED = settings(
+    deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much]
+)
 
 TOKEN = UUID("0f1e2d3c-4b5a-6978-8796-a5b4c3d2e1f0")
 NEW_YEAR = datetime(2027, 1, 1, tzinfo=UTC)
@@ -235,6 +240,7 @@ WHOLE = as_delivered(
 )
 
 
+@UNHURRIED
 @given(st.binary(max_size=60))
 def test_bytes_that_are_no_message_become_a_row_of_their_own(noise: bytes) -> None:
     good = encode_message(BrokeredMessage(b"good"))
@@ -255,6 +261,7 @@ def test_a_message_that_was_cut_short_never_breaks_a_batch(cut: int) -> None:
         assert row["body"] == WHOLE[:cut]
 
 
+@UNHURRIED
 @given(st.integers(0, len(WHOLE) - 1), st.integers(0, 255))
 def test_a_message_with_a_wrong_byte_never_breaks_a_batch(at: int, byte: int) -> None:
     changed = WHOLE[:at] + bytes((byte,)) + WHOLE[at + 1 :]
@@ -320,6 +327,7 @@ def test_a_property_is_text_and_the_name_of_its_type(name: str, value: Any, text
     assert typed(value_of(text, name, where="it")) == typed(value)
 
 
+@UNHURRIED
 @given(scalars)
 def test_what_was_text_is_the_same_value_again(value: Any) -> None:
     text, name = text_and_type(value)
@@ -353,6 +361,7 @@ def test_text_that_is_no_value_of_its_type_is_refused_by_name(text: str, name: s
 # -- sent again ---------------------------------------------------------------------------
 
 
+@UNHURRIED
 @given(messages())
 def test_a_message_that_was_read_can_be_written_unchanged(sent: bytes) -> None:
     """P12: every field, and the AMQP type of every property; body bytes."""

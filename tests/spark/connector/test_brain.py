@@ -191,6 +191,25 @@ async def test_a_lost_lock_is_counted_and_its_message_comes_again(
     assert left(broker, queue) == 0
 
 
+async def test_a_queue_that_rings_during_a_long_batch_keeps_its_lock(
+    broker: BrokerProcess,
+) -> None:
+    """S2: locks are renewed from the moment a message is ours."""
+    busy, other = broker.fresh_queue(), broker.fresh_queue(lock_duration_ms=5_000)
+    fill(broker, busy, ids(1))
+    async with scene(broker, busy, other) as it:
+        await it.read(*await it.orders())
+        fill(broker, other, ids(1, first=1))
+        await asyncio.sleep(6)
+        await it.brain.settle(1)
+        (order,) = await it.orders(2)
+        assert order.handed is not None
+        assert order.handed.delivery_count == 0
+        assert await it.read(order) == ids(1, first=1)
+        await it.brain.settle(2)
+        assert it.brain.counts["locksLost"] == 0
+
+
 async def test_a_batch_has_no_more_messages_than_allowed(broker: BrokerProcess) -> None:
     """S1: maxMessagesPerTrigger, over all queues of a query."""
     queues = [broker.fresh_queue() for _ in range(3)]

@@ -88,6 +88,7 @@ class Brain:
         self._unfinished: list[str] = []
         self._until_ms: int | None = None
         self._failure: TwinbusError | None = None
+        self._is_listening = False
         self._turn = asyncio.Lock()
         self._renewing: asyncio.Task[None] | None = None
 
@@ -134,12 +135,19 @@ class Brain:
                 found = await self._knock(self._until_ms)
             else:
                 self._bell.arm()
-                found = await self._bell.rung(wait_s)
+                found = await self._listen(wait_s)
             if self._failure is not None:
                 raise self._failure
             for path, message in found.items():
                 self._keep(path, message)
         return bool(self._rung)
+
+    async def _listen(self, wait_s: float) -> dict[str, Delivered | None]:
+        self._is_listening = True
+        try:
+            return await self._bell.rung(wait_s)
+        finally:
+            self._is_listening = False
 
     async def _knock(self, until_ms: int) -> dict[str, Delivered | None]:
         paths = self._unfinished
@@ -267,6 +275,10 @@ class Brain:
     async def _renew(self) -> None:
         while True:
             await asyncio.sleep(RENEW_TICK_S)
+            if not self._is_listening:
+                # A queue that rings during a long batch would have to wait with its lock.
+                for path, message in (await self._bell.rung(0)).items():
+                    self._keep(path, message)
             async with self._turn:
                 due = self._holding.due(self._clock.now().monotonic_s)
                 await asyncio.gather(*(self._renew_some(name, due[name]) for name in due))

@@ -1,0 +1,93 @@
+"""``twinbus syphon`` as an operator runs it: a program on Spark, and commands that talk to it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+from typer.testing import CliRunner
+
+from tests.pairing.mover.brokers import Scene, until
+from tests.spark.brokers import SparkPair
+from twinbus.cli import app
+from twinbus.errors import ConfigurationError
+
+START_S_MAX = 120
+
+
+def say(*arguments: str) -> Any:
+    return CliRunner().invoke(app, ["syphon", *arguments])
+
+
+def status(state: Path) -> dict[str, Any]:
+    answer = say("status", "--state", str(state), "--output", "json")
+    return json.loads(answer.output) if answer.exit_code == 0 else {}
+
+
+def launch(scene: Scene, state: Path, *arguments: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [
+            *(sys.executable, "-m", "twinbus", "syphon", "--output", "json"),
+            *("--primary-name", scene.name, "--state", str(state), *arguments),
+        ],
+        env={
+            **os.environ,
+            "SERVICEBUS_CONNECTION_STRING": scene.pair.primary.connection_string,
+            "SERVICEBUS_SECONDARY_CONNECTION_STRING": scene.pair.secondary.connection_string,
+        },
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+async def test_an_operator_starts_pauses_resumes_and_ends_a_syphon(
+    pair: SparkPair, tmp_path: Path
+) -> None:
+    """Y2: with the program's own Spark; SIGTERM ends it after the chunks under way."""
+    scene = Scene(pair)
+    orders = scene.destination()
+    state = tmp_path / "state"
+    program = launch(scene, state)
+    try:
+        await until(lambda: status(state).get("doing") == "waiting", START_S_MAX)
+        assert say("pause", "--state", str(state)).output == "paused\n"
+        await until(lambda: status(state)["doing"] == "paused")
+        await scene.fill(orders, [f"m{number}" for number in range(100)])
+        assert say("resume", "--state", str(state)).output == "resumed\n"
+        await until(lambda: status(state)["counts"] == {"moved": 100}, START_S_MAX)
+        shown = say("status", "--state", str(state)).output
+        assert "moved" in shown and "100" in shown
+        program.send_signal(signal.SIGTERM)
+        out, err = await asyncio.to_thread(program.communicate, timeout=60)
+    finally:
+        program.kill()
+        program.communicate()
+    summary = json.loads(out)
+    assert (program.returncode, summary["moved"], summary["faults"]) == (0, 100, {}), err
+    assert "Traceback" not in err and "Exception" not in err
+    assert await scene.arrived(orders) == Counter(f"m{number}" for number in range(100))
+    assert status(state)["doing"] == "stopped"
+
+
+def test_a_command_without_a_syphon_says_so(tmp_path: Path) -> None:
+    for command in ("pause", "resume", "status", "rate"):
+        answer = say(command, "--state", str(tmp_path / "nowhere"))
+        assert isinstance(answer.exception, ConfigurationError)
+        assert "there is no state directory" in str(answer.exception)
+    answer = say("status", "--state", str(tmp_path))
+    assert "no syphon has told its status" in str(answer.exception)
+
+
+def test_a_rate_is_written_where_the_syphon_reads_it(tmp_path: Path) -> None:
+    assert say("rate", "50", "--state", str(tmp_path)).output == "50 messages a second\n"
+    assert json.loads((tmp_path / "control.json").read_text())["rate_per_s"] == 50
+    assert say("rate", "--state", str(tmp_path)).exit_code == 0
+    assert json.loads((tmp_path / "control.json").read_text())["rate_per_s"] is None

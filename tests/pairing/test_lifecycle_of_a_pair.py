@@ -314,3 +314,12 @@ async def test_with_the_syphon_a_secondary_that_does_not_close_in_time_is_faulte
         await sending
     assert pair.secondary.fault is not None and pair.primary.fault is None
     assert pair.away.is_closed and pair.names[-2:] == ["closed", "faulted"]
+
+
+async def test_a_syphon_that_moves_nothing_is_an_event(open_fake_pair: OpenFakePair) -> None:
+    """Y7: messages wait and none moves."""
+    pair = await open_fake_pair(enable_syphon=True)
+    assert pair.primary._pair is not None
+    pair.primary._pair.syphon_stalled("7 messages wait")
+    assert pair.names == ["syphon-stalled"]
+    assert pair.told[0].facts()["reason"] == "7 messages wait"

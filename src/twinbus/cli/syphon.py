@@ -41,6 +41,7 @@ class SyphonOptions:
     state: Path | None = None
     master: str | None = None
     checkpoints: str | None = None
+    tasks: int | None = None
 
 
 def default_state_dir() -> Path:
@@ -111,6 +112,9 @@ def syphon(
         str | None,
         typer.Option(help="On a cluster: a directory that all its machines can write."),
     ] = None,
+    tasks: Annotated[
+        int | None, typer.Option(help="Tasks at once [as many as Spark has cores].", min=1)
+    ] = None,
     ca_file: Annotated[
         Path | None, typer.Option(help="Trust the certificates in this file (PEM).", metavar="FILE")
     ] = None,
@@ -154,6 +158,7 @@ def syphon(
         state=state,
         master=master,
         checkpoints=checkpoints,
+        tasks=tasks,
     )
     # The drivers and the pairing: 100 ms that other commands should not pay.
     if local:

@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AsyncExitStack, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from threading import Event
 from types import FrameType
@@ -26,6 +27,7 @@ from twinbus.cli.syphon_find import ROLES, Found, find_backlog, opened
 from twinbus.cli.syphon_shown import Summary, exit_code, progress_shown, show_summary
 from twinbus.core.envelope import TtlPolicy
 from twinbus.core.receipts import Outcome
+from twinbus.errors import ConfigurationError
 from twinbus.pairing.environment import Role
 from twinbus.pairing.open_namespace import namespace_named_in
 from twinbus.spark.references import NamespaceRef, RefKind
@@ -66,7 +68,12 @@ def _session(master: str | None) -> SparkSession:
     is_submitted = "PYSPARK_GATEWAY_PORT" in os.environ
     if master is None and not is_submitted:
         return local_session(APP_NAME)
-    from pyspark.sql import SparkSession
+    try:
+        from pyspark.sql import SparkSession
+    except ImportError as error:
+        raise ConfigurationError(
+            "PySpark is not installed", hint="pip install 'twinbus[spark]', or give --local"
+        ) from error
 
     builder = SparkSession.builder.appName(APP_NAME)
     for name, value in SETTINGS.items():
@@ -98,7 +105,7 @@ def _run(spark: SparkSession, found: Found, options: SyphonOptions) -> int:
     with told_by_spark(), _signals() as is_stopping:
         syphon = start_syphon(
             spark,
-            _settings(found, options).on(spark),
+            _settings(found, options, spark),
             options.state or default_state_dir(),
             once=options.once or options.dry_run,
             receipts=None if options.receipts is None else str(options.receipts),
@@ -141,9 +148,9 @@ def _signals() -> Iterator[Event]:
             signal.signal(number, handler)
 
 
-def _settings(found: Found, options: SyphonOptions) -> SyphonSettings:
+def _settings(found: Found, options: SyphonOptions, spark: SparkSession) -> SyphonSettings:
     primary, secondary = [_reference(role, options) for role in ROLES]
-    return SyphonSettings(
+    settings = SyphonSettings(
         primary=primary,
         secondary=secondary,
         primary_name=found.primary_name,
@@ -154,7 +161,8 @@ def _settings(found: Found, options: SyphonOptions) -> SyphonSettings:
         rate_per_s=options.rate_per_s,
         chunk_count=options.chunk_count,
         is_dry_run=options.dry_run,
-    )
+    ).on(spark)
+    return settings if options.tasks is None else replace(settings, tasks=options.tasks)
 
 
 def _reference(role: Role, options: SyphonOptions) -> NamespaceRef:

@@ -146,6 +146,14 @@ class BacklogUnattended:
 
 
 @dataclass(frozen=True, slots=True)
+class SyphonStalled:
+    """Messages wait, the syphon of this process runs, and none has come home for a while."""
+
+    at_s: float
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class Drained:
     """The backlog held messages and holds none any more."""
 
@@ -184,6 +192,7 @@ Event: TypeAlias = (
     | PossibleDuplicate
     | BacklogLevel
     | BacklogUnattended
+    | SyphonStalled
     | Drained
     | Closed
     | Faulted

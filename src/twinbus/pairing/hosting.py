@@ -70,6 +70,8 @@ class SyphonJob:
     hosting: SyphonHosting
     on_end: Callable[[BaseException], object]
     """Told of an error that ended it."""
+    on_stall: Callable[[str], object]
+    """Told why, when messages wait and none moves."""
 
 
 def syphon_maker(job: SyphonJob) -> Callable[[], HostedSyphon]:

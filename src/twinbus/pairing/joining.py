@@ -228,6 +228,7 @@ def _pair(
             ),
             hosting=options.syphon,
             on_end=pair.syphon_ended,
+            on_stall=pair.syphon_stalled,
         )
         pair.make_syphon = syphon_maker(job)
     return pair

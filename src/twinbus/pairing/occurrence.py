@@ -30,6 +30,7 @@ from twinbus.core.events import (
     PossibleDuplicate,
     QueueWithdrawn,
     Suspected,
+    SyphonStalled,
 )
 from twinbus.errors import ConfigurationError
 
@@ -37,12 +38,14 @@ __all__ = ["Occurrence", "check_listener", "level_of", "utc_at"]
 
 _WARNINGS: Final = (
     Suspected,
+    SyphonStalled,
     Diverted,
     QueueWithdrawn,
     BacklogOutOfReach,
     PossibleDuplicate,
     BacklogLevel,
     BacklogUnattended,
+    SyphonStalled,
     Faulted,
     Held,
 )

@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, Final, assert_never
 
-from twinbus.core.events import Closed, Faulted, told
+from twinbus.core.events import Closed, Faulted, SyphonStalled, told
 from twinbus.core.lifecycle import (
     CLOSE_WINDOW_S,
     CloseFactory,
@@ -86,6 +86,10 @@ class Pair:
             return
         self.routing.tell([Faulted("syphon", time.monotonic(), told(error))])
         asyncio.get_running_loop().call_later(SYPHON_PAUSE_S, self._start_syphon)
+
+    def syphon_stalled(self, reason: str) -> None:
+        """Messages wait and the syphon moves none."""
+        self.routing.tell([SyphonStalled(time.monotonic(), reason)])
 
     # -- ends ---------------------------------------------------------------------------------
 

@@ -22,6 +22,7 @@ import logging
 import secrets
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
+from functools import partial
 from types import TracebackType
 from typing import Any, Final, Self
 
@@ -60,8 +61,13 @@ class Desk:
         self._is_closed = False
 
     async def start(self, host: str = LOOPBACK) -> DeskAddress:
-        """Listen on a free port of ``host``, an address of this machine that tasks can reach."""
-        self._server = await asyncio.start_server(self._accept, host, 0, limit=LINE_BYTES_MAX)
+        """Listen on a free port of ``host``, an address under which tasks reach this machine."""
+        listen = partial(asyncio.start_server, self._accept, port=0, limit=LINE_BYTES_MAX)
+        try:
+            self._server = await listen(host)
+        except OSError:
+            # Behind an address translation the name that others use is none of this machine's.
+            self._server = await listen(None)
         port = self._server.sockets[0].getsockname()[1]
         return DeskAddress(host, port, self._nonce)
 

@@ -88,3 +88,15 @@ def test_status_is_told_as_it_was(tmp_path: Path) -> None:
     assert StateDir(tmp_path).status() == told
     assert json.loads((tmp_path / "status.json").read_text())["doing"] == "moving"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["status.json"]
+
+
+def test_a_state_directory_has_one_syphon_at_a_time(tmp_path: Path) -> None:
+    """Y5: two may run, each with a directory of its own."""
+    first, second = StateDir(tmp_path), StateDir(tmp_path)
+    first.take()
+    with pytest.raises(ConfigurationError, match="another syphon uses"):
+        second.take()
+    first.release()
+    first.release()
+    second.take()
+    second.release()

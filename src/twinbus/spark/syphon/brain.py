@@ -111,10 +111,14 @@ class Brain:
         self._doing("moving")
 
     async def _what_is_left(self) -> list[ShiftOrder]:
-        dispatcher, now_s = self._dispatcher, self._now_s()
+        dispatcher = self._dispatcher
         if not self._has_begun:
-            return dispatcher.orders({}, now_s, everything=True)
-        is_over = self._settings.is_dry_run or self._control().is_stopping
+            return dispatcher.orders({}, self._now_s(), everything=True)
+        while (control := self._control()).is_paused and not control.is_stopping:
+            self._doing("paused")
+            await asyncio.sleep(LOOK_INTERVAL_S)
+        now_s = self._now_s()
+        is_over = self._settings.is_dry_run or control.is_stopping
         if is_over or not dispatcher.has_work(now_s):
             return []
         return dispatcher.orders({}, now_s)

@@ -91,6 +91,7 @@ class SparkSyphon:
         self._ended = asyncio.Event()
         self._is_stopping = False
         self._has_query = False
+        self._is_stalled = False
 
     def start(self) -> None:
         if self._thread is None:
@@ -154,9 +155,16 @@ class SparkSyphon:
                     self._orders.get(timeout=WATCH_INTERVAL_S)
                     return
                 syphon.check()
+                self._tell_stall(syphon.status().stalled)
         finally:
             with suppress(Exception):
                 syphon.stop(within_s=QUERY_STOP_S_MAX)
+
+    def _tell_stall(self, reason: str) -> None:
+        is_new, self._is_stalled = bool(reason) and not self._is_stalled, bool(reason)
+        if is_new and self._loop is not None:
+            with suppress(RuntimeError):  # The application's loop has ended before us.
+                self._loop.call_soon_threadsafe(self._job.on_stall, reason)
 
     # -- what it is told ------------------------------------------------------------------
 

@@ -58,6 +58,23 @@ def start_syphon(
     otherwise both are in the state directory.
     """
     state = StateDir(state_dir)
+    state.take()
+    try:
+        query = _started(spark, settings, state, once, receipts, checkpoints)
+    except BaseException:
+        state.release()
+        raise
+    return Syphon(query, state)
+
+
+def _started(
+    spark: SparkSession,
+    settings: SyphonSettings,
+    state: StateDir,
+    once: bool,
+    receipts: str | None,
+    checkpoints: str | None,
+) -> StreamingQuery:
     state.set_control(Control())
     state.set_status(Status())
     run = datetime.now(UTC).strftime("%Y%m%dT%H%M%S.%fZ")
@@ -72,7 +89,7 @@ def start_syphon(
         .option("checkpointLocation", f"{checkpoints or state.path / CHECKPOINTS}/{run}")
     )
     trigger = home.trigger(availableNow=True) if once else home.trigger(processingTime="0 seconds")
-    return Syphon(trigger.start(), state)
+    return trigger.start()
 
 
 def read_receipts(spark: SparkSession, receipts: str | os.PathLike[str]) -> DataFrame:
@@ -123,10 +140,15 @@ class Syphon:
 
     def wait(self, timeout_s: float | None = None) -> bool:
         """Until it has ended by itself; raises what ended it. False after ``timeout_s``."""
-        if timeout_s is None:
-            self.query.awaitTermination()
-            return True
-        return bool(self.query.awaitTermination(max(1, int(timeout_s))))
+        seconds = None if timeout_s is None else max(1, int(timeout_s))
+        has_ended = True
+        try:
+            # Without a limit Spark returns nothing.
+            has_ended = self.query.awaitTermination(seconds) is not False
+        finally:
+            if has_ended:
+                self.state.release()
+        return has_ended
 
     def check(self) -> None:
         """Raise what ended the query, if something did."""
@@ -141,6 +163,7 @@ class Syphon:
         while self.query.isActive and time.monotonic() < ends_s and not self._has_stopped():
             time.sleep(POLL_S)
         self.query.stop()
+        self.state.release()
 
     def _has_stopped(self) -> bool:
         status = self.state.status()

@@ -103,10 +103,9 @@ class SyphonSettings:
     def on(self, spark: SparkSession) -> SyphonSettings:
         """The settings for a session: as many tasks as it has cores, and where its driver is."""
         if is_local(spark):
-            return replace(self, tasks=spark.sparkContext.defaultParallelism)
+            return replace(self, tasks=_cores(spark) or self.tasks)
         host = spark.conf.get("spark.driver.host", None) or LOOPBACK
-        cores = int(spark.conf.get("spark.cores.max", None) or 0)
-        return replace(self, tasks=max(cores, self.tasks), driver_host=host)
+        return replace(self, tasks=max(_cores(spark), self.tasks), driver_host=host)
 
     # -- as options -----------------------------------------------------------------------
 
@@ -141,6 +140,14 @@ class SyphonSettings:
 def is_local(spark: SparkSession) -> bool:
     """Whether all of Spark is on this machine, in one JVM."""
     return (spark.conf.get("spark.master", None) or "").startswith("local")
+
+
+def _cores(spark: SparkSession) -> int:
+    """How many tasks may run at once, as far as the session says; 0 when it does not."""
+    try:
+        return int(spark.sparkContext.defaultParallelism)
+    except (AttributeError, RuntimeError):  # Spark Connect: its context is elsewhere.
+        return 0
 
 
 _Field = tuple[str, Callable[[str], Any], Callable[[Any], str]]

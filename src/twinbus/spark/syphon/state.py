@@ -7,11 +7,13 @@ They are files because the three processes of a query (the program, the source, 
 nothing else with an operator's shell.
 
 Rule 1: both are replaced as a whole: nobody ever reads half of one.
-Rule 2: a control file that cannot be read changes nothing, and is told in the status.
+Rule 2: one syphon at a time has the directory.
+Rule 3: a control file that cannot be read changes nothing, and is told in the status.
 """
 
 from __future__ import annotations
 
+import fcntl
 import json
 import math
 import os
@@ -24,6 +26,7 @@ from twinbus.errors import ConfigurationError
 
 __all__ = ["Control", "StateDir", "Status"]
 
+LOCK: Final = "lock"
 CONTROL: Final = "control.json"
 STATUS: Final = "status.json"
 
@@ -70,10 +73,33 @@ class StateDir:
                 f"the state directory {str(self.path)!r} cannot be made: {error.strerror}",
                 hint="Choose one with --state",
             ) from error
+        self._lock: int | None = None
         self._seen: tuple[int, int] | None = None
         self._control = Control()
         self.trouble = ""
         """Why the control file was not understood; empty when it was."""
+
+    # -- whose it is ----------------------------------------------------------------------
+
+    def take(self) -> None:
+        """It belongs to one syphon at a time: whoever comes second is told, until release() or
+        the end of the process."""
+        handle = os.open(self.path / LOCK, os.O_RDWR | os.O_CREAT, 0o600)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            os.close(handle)
+            raise ConfigurationError(
+                f"another syphon uses the state directory {str(self.path)!r}",
+                hint="Give each one its own with --state",
+            ) from None
+        self._lock = handle
+
+    def release(self) -> None:
+        """Let somebody else have it; may be called twice."""
+        handle, self._lock = self._lock, None
+        if handle is not None:
+            os.close(handle)
 
     # -- control --------------------------------------------------------------------------
 

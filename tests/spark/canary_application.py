@@ -7,7 +7,6 @@ directory what a curious colleague would find. Started by test_secrets.py.
 from __future__ import annotations
 
 import json
-import logging
 import os
 import sys
 import threading
@@ -37,8 +36,6 @@ def connection_string() -> str:
 
 def main(directory: Path) -> None:
     """plan.json says how each namespace is named and what to do there."""
-    logging.basicConfig(stream=sys.stderr)
-    logging.getLogger("twinbus").setLevel(logging.DEBUG)
     plan: list[dict[str, Any]] = json.loads((directory / "plan.json").read_text())
     raw = os.environ["CANARY_RAW"]
     (directory / "events").mkdir()

@@ -30,7 +30,8 @@ __all__ = ["Bell"]
 POLL_S: Final = 900.0
 """15 minutes: 40 receives an hour for 10 queues."""
 GATHER_S: Final = 0.02
-"""After the first queue rang: how long others may join the same batch."""
+"""After a queue rang: how long the next one may take to join the same batch."""
+GATHER_S_MAX: Final = 0.2
 SETTLE_TIMEOUT_S: Final = 10.0
 LOCK_LEFT_S_MIN: Final = 20.0
 """A task needs this long to start, to send one message and to settle it."""
@@ -82,14 +83,26 @@ class Bell:
             raise self._defect
         if not self._rung:
             return {}
-        if len(self._rung) < len(self._receivers):
-            await asyncio.sleep(GATHER_S)
+        await self._gather()
         old = {path: each for path, each in self._rung.items() if not self._is_fresh(each)}
         await self._give_back(old)
         # Taken at the very end: a caller who was cancelled meanwhile finds them next time.
         taken, self._rung = self._rung, {}
         self._has_rung.clear()
         return {path: None if path in old else each for path, each in taken.items()}
+
+    @property
+    def has_rung(self) -> bool:
+        """Whether a queue has messages and nobody has been told yet."""
+        return bool(self._rung)
+
+    async def _gather(self) -> None:
+        """A backlog rings all its queues within moments: one batch for all of them."""
+        loop = asyncio.get_running_loop()
+        ends_s, known = loop.time() + GATHER_S_MAX, 0
+        while known < len(self._rung) < len(self._receivers) and loop.time() < ends_s:
+            known = len(self._rung)
+            await asyncio.sleep(GATHER_S)
 
     async def close(self) -> None:
         """Stop waiting and give back what nobody was handed; may be called twice."""

@@ -38,6 +38,8 @@ __all__ = ["Brain"]
 LOOK_INTERVAL_S: Final = 0.2
 """How often control.json is looked at while nothing happens."""
 STATUS_INTERVAL_S: Final = 0.5
+OTHERS_WAIT_S: Final = 2.0
+"""How long a queue that rings during a batch may have to wait for the next one."""
 KNOCK_TIMEOUT_S: Final = 10.0
 PATHS_SHOWN_MAX: Final = 5
 
@@ -60,6 +62,7 @@ class Brain:
         self._stall = StallWatch()
         self._orders: dict[str, ShiftOrder] = {}
         self._orders_epoch = -1
+        self._ordered_s = 0.0
         self._has_begun = False
         self._stack = AsyncExitStack()
         self._bell: Bell | None = None
@@ -106,6 +109,7 @@ class Brain:
             f"{epoch}/{index}": replace(order, is_dry_run=is_dry_run)
             for index, order in enumerate(orders)
         }
+        self._ordered_s = self._now_s()
         self._has_begun = True
         self._status.epoch = epoch
         self._doing("moving")
@@ -168,6 +172,11 @@ class Brain:
         if bell is not None:
             await bell.close()
 
+    def _others_wait(self) -> bool:
+        """Whether queues that are not in this batch have rung: it ends early for them."""
+        is_late = self._now_s() - self._ordered_s >= OTHERS_WAIT_S
+        return is_late and self._bell is not None and self._bell.has_rung
+
     # -- a primary that is away -----------------------------------------------------------
 
     async def _knock_if_due(self) -> None:
@@ -199,7 +208,8 @@ class Brain:
             self._counts.update({str(name): int(n) for name, n in facts["counts"].items()})
             self._status.moved_bytes += int(facts["moved_bytes"])
             control = self._control()
-            return {"stop": control.is_paused or control.is_stopping}
+            is_wanted = control.is_paused or control.is_stopping or self._others_wait()
+            return {"stop": is_wanted}
         if kind == "report":
             order = self._orders.get(facts["order"])
             if order is not None:

@@ -139,14 +139,22 @@ def run_java(options: str) -> subprocess.Popen[bytes]:
     )
 
 
-def test_an_archive_gets_its_name_when_its_jvm_has_ended(tmp_path: Path) -> None:
+def test_a_whole_draft_gets_its_name_at_the_next_start(tmp_path: Path) -> None:
     archive = ClassArchive(tmp_path, find_java(), tmp_path, "4.3.0")
     assert archive.java_options(may_make=False) == ""
     with run_java(archive.java_options(may_make=True)) as jvm:
-        archive.keep(jvm)
-        assert jvm.stdout is not None and jvm.stdout.read() == b""
+        assert jvm.communicate(timeout=60)[0] == b""
+    assert [path.suffix for path in tmp_path.iterdir()] == [".draft"]
+    assert "SharedArchiveFile" in archive.java_options(may_make=False)
     assert [path.suffix for path in tmp_path.iterdir()] == [".jsa"]
-    assert "SharedArchiveFile" in archive.java_options(may_make=True)
+
+
+def test_a_draft_that_is_being_written_is_left_alone(tmp_path: Path) -> None:
+    archive = ClassArchive(tmp_path, find_java(), tmp_path, "4.3.0")
+    draft = archive.path.with_suffix(".77.draft")
+    draft.write_bytes(bytes(4096) + b"classes")
+    assert "ArchiveClassesAtExit" in archive.java_options(may_make=True)
+    assert draft.is_file()
 
 
 def test_an_archive_that_does_not_fit_is_ignored_in_silence(tmp_path: Path) -> None:
@@ -163,12 +171,13 @@ def test_another_java_or_spark_has_another_archive(tmp_path: Path) -> None:
     assert first.path != ClassArchive(tmp_path, java, tmp_path / "one", "4.3.1").path
 
 
-def test_drafts_of_killed_processes_are_swept(tmp_path: Path) -> None:
-    old, young = tmp_path / "spark-1.draft", tmp_path / "spark-2.draft"
+def test_drafts_of_killed_jvms_are_swept(tmp_path: Path) -> None:
+    archive = ClassArchive(tmp_path, find_java(), tmp_path, "4.3.0")
+    old, young = (archive.path.with_suffix(f".{number}.draft") for number in (1, 2))
     old.touch()
     young.touch()
     os.utime(old, (1, 1))
-    ClassArchive(tmp_path, find_java(), tmp_path, "4.3.0").java_options(may_make=True)
+    archive.java_options(may_make=True)
     assert not old.exists() and young.exists()
 
 

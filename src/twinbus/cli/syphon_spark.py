@@ -67,7 +67,8 @@ def _session(master: str | None) -> SparkSession:
     """The one that spark-submit has prepared, the one that was asked for, or a local one."""
     is_submitted = "PYSPARK_GATEWAY_PORT" in os.environ
     if master is None and not is_submitted:
-        return local_session(APP_NAME)
+        # Who sits at a terminal will start it again; others should not wait for a JVM that writes.
+        return local_session(APP_NAME, fast_start=True, keep_classes=sys.stderr.isatty())
     try:
         from pyspark.sql import SparkSession
     except ImportError as error:

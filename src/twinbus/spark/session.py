@@ -71,7 +71,7 @@ def local_session(
     """Spark in this process and one JVM.
 
     ``fast_start`` takes a JVM that compiles little; ``keep_classes`` makes the next start faster,
-    by an archive that is written when this process ends; ``more`` are settings that win.
+    by an archive that the JVM writes when it ends; ``more`` are settings that win.
     """
     session_type = _pyspark().SparkSession
     running: SparkSession | None = session_type.getActiveSession()
@@ -91,9 +91,6 @@ def local_session(
         builder = builder.config(name, value)
     with _environment(SPARK_LOCAL_IP=LOOPBACK, PYSPARK_PYTHON=_python()):
         session: SparkSession = builder.getOrCreate()
-    if keep_classes and archive is not None:
-        gateway: Any = session.sparkContext._gateway
-        archive.keep_at_exit(gateway.proc)
     return session
 
 

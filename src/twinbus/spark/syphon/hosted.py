@@ -134,7 +134,7 @@ class SparkSyphon:
         session, is_ours = _session_there_is(self._job), False
         try:
             if session is None:
-                session, is_ours = local_session("twinbus syphon"), True
+                session, is_ours = local_session("twinbus syphon", fast_start=True), True
             if self._orders.empty():
                 self._has_query = True
                 syphon = start_syphon(

@@ -9,10 +9,11 @@
 A reference travels in options, plans and partitions; the secret is read where it is needed. For
 one of several namespaces the options carry its role: ``primaryConnectionStringEnv``.
 
-A raw connection string is accepted with a warning, and only where tasks run in the JVM of the
-driver (local masters): elsewhere it would be sent over the network and kept in other machines'
-memory. Spark does not tell its Python processes which master it has, but gives all processes of
-one JVM the same scratch directories, with a random name.
+A raw connection string is accepted with a warning, and is for local masters. A task in another JVM
+than the driver's refuses to connect with it; by then Spark has carried it there, inside the
+pickled reader or writer. It cannot be refused sooner: Spark does not tell its Python processes
+which master it has, but gives all processes of one JVM the same scratch directories, with a
+random name.
 
 Rule 1: a secret is read when a connection is opened, in that process, and kept by nobody else.
 Rule 2: no secret is in a repr or an error; an error of a provider is told by its type alone.

@@ -55,8 +55,8 @@ _LOCAL: Final[Mapping[str, str]] = {
 }
 
 
-# One compiler and one collector: a third of the processor time until the first message, and less
-# memory. What runs hot in a syphon is Python.
+# With an archive of classes, 9 s of processor time until the first batch instead of 15. Later the
+# full compiler needs 2 to 3 µs less for a receipt, and has caught up after a few million.
 _SMALL_JVM: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
 

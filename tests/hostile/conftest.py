@@ -44,6 +44,20 @@ def bystander(broker: BrokerProcess) -> Iterator[Bystander]:
 
 
 @pytest.fixture(autouse=True)
+def around(request: pytest.FixtureRequest) -> Iterator[None]:
+    """The guards of a case; for a pair of brokers, which no bystander uses, G1 and G5."""
+    if "standing_pair" not in request.fixturenames:
+        request.getfixturevalue("guard")
+        yield
+        return
+    pair: Pair = request.getfixturevalue("standing_pair")
+    yield
+    for broker in (pair.primary, pair.secondary):
+        assert broker.is_alive, f"G1: the broker is gone\n{broker.log()[-4_000:]}"
+        assert "Traceback" not in broker.log(), "G5: a traceback in the log"
+
+
+@pytest.fixture
 def guard(broker: BrokerProcess, bystander: Bystander) -> Iterator[Guard]:
     """G1 to G7 around every case."""
     with guarded(broker, bystander) as around:

@@ -8,10 +8,11 @@ from tests.pairing.mover.messages import backlog, plain
 from twinbus import service_errors
 from twinbus.core.chunk import (
     BATCH_COUNT_MAX,
+    SINGLES_MAX,
     HomeRules,
     Verdict,
     batches_of,
-    halves,
+    parts_of,
     plan_chunk,
     poison_of,
     sign_of,
@@ -107,9 +108,10 @@ def test_messages_with_and_without_sessions_travel_apart() -> None:
     assert batches == [[items[0], items[3]], [items[1], items[2]]]
 
 
-def test_a_refused_batch_is_halved() -> None:
-    items = [item(1, number=number) for number in range(3)]
-    assert halves(items) == (items[:1], items[1:])
+def test_a_refused_batch_is_halved_and_a_small_one_sent_one_by_one() -> None:
+    items = [item(1, number=number) for number in range(SINGLES_MAX + 1)]
+    assert parts_of(items) == [items[:4], items[4:]]
+    assert parts_of(items[:3]) == [items[:1], items[1:2], items[2:3]]
 
 
 def test_every_error_of_the_service_has_a_verdict() -> None:

@@ -6,7 +6,7 @@
 
 Rule 1: a message that can never be delivered is found here or by its destination's refusal; it
         is dead-lettered with a reason and never stands in the way of others (Y4).
-Rule 2: a batch that is refused is halved until the refused message is alone; the rest goes home.
+Rule 2: a batch that is refused is parted until the refused message is alone; the rest goes home.
 Rule 3: what an error means is the table VERDICTS; an ambiguous error is UNSURE whatever it says.
 """
 
@@ -47,7 +47,7 @@ __all__ = [
     "Poison",
     "Verdict",
     "batches_of",
-    "halves",
+    "parts_of",
     "plan_chunk",
     "poison_of",
     "sign_of",
@@ -60,6 +60,8 @@ BATCH_COUNT_MAX: Final = 250
 # A message that was out this often travels in company half as large each further time, so that
 # one which always ends in a timeout is alone in the end.
 ATTEMPTS_IN_COMPANY: Final = 3
+# A refused batch of so many is sent one by one.
+SINGLES_MAX: Final = 8
 # The service takes 4,096 characters of a description; a few lines say enough.
 DESCRIPTION_LENGTH_MAX: Final = 1_000
 
@@ -217,10 +219,13 @@ def _by_company(items: Sequence[Homeward]) -> dict[tuple[int, bool], list[Homewa
     return groups
 
 
-def halves(items: Sequence[Homeward]) -> tuple[Sequence[Homeward], Sequence[Homeward]]:
-    """A refused batch in two, so that what is wrong with it is found."""
+def parts_of(items: Sequence[Homeward]) -> list[Sequence[Homeward]]:
+    """A refused batch in two, so that what is wrong with it is found; a small one in single ones,
+    which takes fewer sends as soon as a few of them are wrong."""
+    if len(items) <= SINGLES_MAX:
+        return [items[index : index + 1] for index in range(len(items))]
     middle = len(items) // 2
-    return items[:middle], items[middle:]
+    return [items[:middle], items[middle:]]
 
 
 def poison_of(item: Homeward, error: ServiceError) -> Poison:

@@ -25,7 +25,7 @@ from twinbus.core.chunk import (
     Poison,
     Verdict,
     batches_of,
-    halves,
+    parts_of,
     poison_of,
     sign_of,
     verdict_of,
@@ -84,6 +84,7 @@ class ChunkRun:
         self._held: Counter[str] = Counter()
         """What this chunk has in flight, by destination."""
         self._to_complete: list[Homeward] = []
+        self._refusals: list[Poison] = []
         self._all_sent = asyncio.Event()
         self._has_news = asyncio.Event()
 
@@ -191,6 +192,8 @@ class ChunkRun:
                 await self._leave(items)
             else:
                 await self._try(path, items, is_probe=is_probe)
+                refused, self._refusals = self._refusals, []
+                await self._bury(refused)
 
     async def _try(self, path: str, items: Sequence[Homeward], *, is_probe: bool) -> None:
         parcels = [Parcel(each.encoded) for each in items]
@@ -214,13 +217,14 @@ class ChunkRun:
         if verdict is Verdict.REFUSED and len(items) > 1:
             # At once: one after the other would take as many round trips as there are messages.
             async with asyncio.TaskGroup() as group:
-                for half in halves(items):
-                    group.create_task(self._try(path, half, is_probe=is_probe))
+                for part in parts_of(items):
+                    group.create_task(self._try(path, part, is_probe=is_probe))
             return
         self._land(path, len(items))
         match verdict:
             case Verdict.REFUSED:
-                await self._bury([poison_of(items[0], error)])
+                # Buried with the others of its batch: each by itself would cost a commit.
+                self._refusals.append(poison_of(items[0], error))
             case Verdict.UNSURE if self._is_hopeless(items, is_probe):
                 await self._bury([poison_of(items[0], error)])
             case Verdict.UNSURE:

@@ -92,6 +92,8 @@ class Brain:
         """The epoch after ``epoch``, as soon as there is something to do in it."""
         orders = await (self._what_is_left() if once else self._work_to_do())
         if not orders:
+            # Spark ends the query now, and this process perhaps before its next word.
+            self._doing("stopped")
             return epoch
         self._remember(epoch + 1, orders)
         return epoch + 1

@@ -25,7 +25,7 @@ LAST_EPOCH = 1
 
 
 def run(secret: str, queue: str, directory: Path) -> None:
-    spark = local_session("doomed", cores=2)
+    spark = local_session("doomed", cores=2, fast_start=True)
     register(spark)
     jvm = spark.sparkContext._jvm
     assert jvm is not None

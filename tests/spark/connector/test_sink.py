@@ -184,7 +184,7 @@ def test_what_a_source_read_is_written_unchanged(session: SparkSession, pair: Sp
 
     import pyarrow as pa
 
-    write(session.createDataFrame(pa.table(batch)), pair, queue=target)
+    write(session.createDataFrame(pa.table(batch)).coalesce(1), pair, queue=target)
 
     for before, after in zip(kinds(), taken(pair.primary, target), strict=True):
         assert typed(after.properties) == typed(before.properties)

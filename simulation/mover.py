@@ -23,7 +23,7 @@ from twinbus.core.chunk import (
     Poison,
     Verdict,
     batches_of,
-    halves,
+    parts_of,
     plan_chunk,
     poison_of,
     sign_of,
@@ -182,8 +182,8 @@ class Chunk:
         )
         verdict = verdict_of(error)
         if verdict is Verdict.REFUSED and len(items) > 1:
-            for half in halves(items):
-                yield from self.send(home, half)
+            for part in parts_of(items):
+                yield from self.send(home, part)
         elif verdict is Verdict.REFUSED or (verdict is Verdict.GONE and board.is_lost(home.name)):
             yield from self.bury([poison_of(item, error) for item in items])
         else:

@@ -87,8 +87,10 @@ def test_what_a_shift_never_reported_on_is_set_aside_again() -> None:
     (order,) = board.orders({QUEUES[0]: None}, 0.0)
     board.take(order, ShiftReport(aside={QUEUES[0]: {"slow": (1, 2)}}, emptied=order.queues), 0.0)
     (lost,) = board.orders({}, 1.0)
-    (again,) = board.orders({}, 2.0)
+    assert board.orders({}, 1.1) == [], "after a pause: whatever killed it may do it again"
+    (again,) = board.orders({}, 4.0)
     assert lost.returning == again.returning == {QUEUES[0]: {"slow": (1, 2)}}
+    assert again.discover == (QUEUES[0],), "what the killed one had set aside is found again"
 
 
 def test_a_destination_that_opened_gets_all_it_has_in_portions() -> None:
@@ -173,3 +175,30 @@ def test_invented_destinations_do_not_fill_the_memory() -> None:
     board.take(order, ShiftReport(board=notes, emptied=order.queues), 0.0)
     found = board.closed(0.0)
     assert len(found) == DESTINATIONS_MAX and found[0].path == "d5"
+
+
+def test_a_queue_that_fails_again_and_again_is_tried_less_and_less() -> None:
+    """Y4: with messages set aside that are due, and nobody who can fetch them."""
+    board = looked_through()
+    (order,) = board.orders({QUEUES[0]: None}, 0.0)
+    board.take(order, ShiftReport(aside={QUEUES[0]: {"d": (1,)}}, emptied=order.queues), 0.0)
+    tries, now_s = [], 0.0
+    while now_s < 60:
+        due_s = board.next_due_s(now_s)
+        assert due_s is not None
+        now_s = max(now_s, due_s)
+        (order,) = board.orders({}, now_s)
+        report = ShiftReport(aside=order.returning, faults={QUEUES[0]: "it is away"})
+        board.take(order, report, now_s)
+        tries.append(now_s)
+    assert len(tries) < 14, tries
+    assert board.orders({QUEUES[0]: None}, now_s), "its bell brings it back at once"
+
+
+def test_tasks_that_are_never_heard_of_do_not_make_batch_after_batch() -> None:
+    """A desk that executors cannot reach: with ``once`` the query ends."""
+    board = dispatcher()
+    assert board.orders({}, 0.0)
+    assert board.orders({}, 0.1) == [] and not board.has_work(0.1)
+    due_s = board.next_due_s(0.1)
+    assert due_s is not None and due_s > 0.5

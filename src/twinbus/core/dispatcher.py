@@ -6,9 +6,11 @@
 Rule 1: nothing is ordered for a queue that has nothing to do: an idle backlog costs no task.
 Rule 2: a queue is in one order of a batch at most; numbers that were handed out and not reported
         on are set aside again.
-Rule 3: while the primary is away no order is given. Somebody knocks, with longer and longer
+Rule 3: a queue that could not be read, or whose task was never heard of again, is left alone for
+        longer and longer; only its bell brings it back sooner.
+Rule 4: while the primary is away no order is given. Somebody knocks, with longer and longer
         pauses, and the first answer opens it.
-Rule 4: this file reads no clock: ``now_s`` comes in.
+Rule 5: this file reads no clock: ``now_s`` comes in.
 """
 
 from __future__ import annotations
@@ -43,6 +45,14 @@ class ShiftLimits:
     """Messages a second, all tasks together."""
     discovery_interval_s: float = 3_600.0
     """How often a queue that is at work is looked through for what somebody else set aside."""
+
+
+@dataclass(slots=True)
+class _Setback:
+    """A queue that is left alone for a while (rule 3)."""
+
+    count: int = 0
+    until_s: float = 0.0
 
 
 @dataclass(slots=True)
@@ -82,6 +92,8 @@ class Dispatcher:
         self._closed: dict[str, _Closed] = {}
         self._looked_s: dict[str, float] = {}
         self._unfinished: set[str] = set()
+        self._unheard: set[str] = set()
+        self._setbacks: dict[str, _Setback] = {}
         self._away_count = 0
         self._knock_s: float | None = None
 
@@ -123,34 +135,38 @@ class Dispatcher:
         """When there will be, as far as is known; None: when a bell rings."""
         if self._knock_s is not None:
             return self._knock_s
-        if self._busy(now_s):
-            return now_s
-        held = {path for aside in self._aside.values() for path in aside.paths()}
-        dues = [self._closed[path].due_s for path in held if path in self._closed]
-        return min(dues, default=None)
+        dues = [self._due_s(queue, now_s) for queue in self.queues]
+        return min((each for each in dues if each is not None), default=None)
 
     def orders(
         self, rung: Mapping[str, Delivered | None], now_s: float, *, everything: bool = False
     ) -> list[ShiftOrder]:
         """Orders for the queues that rang and for what else is due; with ``everything`` for all
         queues, as after a crash."""
-        self._take_back()
+        self._take_back(now_s)
         wanted = set(rung) | self._busy(now_s)
         busy = [queue for queue in self.queues if everything or queue in wanted]
         if not busy:
             return []
+        self._unheard = set(busy)
         tasks = min(self.limits.tasks, len(busy))
         shares = [tuple(busy[first::tasks]) for first in range(tasks)]
         return [self._order(share, rung, now_s, tasks, everything) for share in shares]
 
     def _busy(self, now_s: float) -> set[str]:
-        busy = set(self._unfinished)
-        for queue, aside in self._aside.items():
-            if queue not in self._looked_s or any(
-                self._is_due(path, now_s) for path in aside.paths()
-            ):
-                busy.add(queue)
-        return busy
+        dues = {queue: self._due_s(queue, now_s) for queue in self.queues}
+        return {queue for queue, due_s in dues.items() if due_s is not None and due_s <= now_s}
+
+    def _due_s(self, queue: str, now_s: float) -> float | None:
+        """When a queue has something to do, its bell apart."""
+        if queue in self._unfinished or queue not in self._looked_s:
+            due_s: float | None = now_s
+        else:
+            closed = [self._closed.get(path) for path in self._aside[queue].paths()]
+            dues = [now_s if each is None else each.due_s for each in closed]
+            due_s = min(dues, default=None)
+        setback = self._setbacks.get(queue)
+        return due_s if due_s is None or setback is None else max(due_s, setback.until_s)
 
     def _is_due(self, path: str, now_s: float) -> bool:
         closed = self._closed.get(path)
@@ -196,7 +212,10 @@ class Dispatcher:
     def take(self, order: ShiftOrder, report: ShiftReport, now_s: float) -> None:
         """Remember what a shift left behind."""
         for queue in order.queues:
+            self._unheard.discard(queue)
             self._lent.pop(queue, None)
+            if queue not in report.faults:
+                self._setbacks.pop(queue, None)
             for path, numbers in report.aside.get(queue, {}).items():
                 self._aside[queue].add(path, numbers)
         for path in report.opened:
@@ -212,15 +231,26 @@ class Dispatcher:
         for queue in report.faults:
             # Left to its bell, which has pauses of its own; then it is looked through.
             self._looked_s.setdefault(queue, now_s - self.limits.discovery_interval_s)
+            self._set_back(queue, now_s)
         if report.is_primary_away:
             self._primary_is_away(now_s)
 
-    def _take_back(self) -> None:
-        """Set aside again what was handed out and not reported on (rule 2)."""
+    def _take_back(self, now_s: float) -> None:
+        """Set aside again what was handed out and not reported on (rule 2). What its task has
+        set aside is known to nobody, so that those queues are looked through again."""
         lent, self._lent = self._lent, {}
         for queue, by_path in lent.items():
             for path, numbers in by_path.items():
                 self._aside[queue].add(path, numbers)
+        unheard, self._unheard = self._unheard, set()
+        for queue in unheard:
+            self._looked_s.pop(queue, None)
+            self._set_back(queue, now_s)
+
+    def _set_back(self, queue: str, now_s: float) -> None:
+        setback = self._setbacks.setdefault(queue, _Setback())
+        setback.count += 1
+        setback.until_s = now_s + self._backoff.pause_s(setback.count, self._random)
 
     # -- a primary that is away -----------------------------------------------------------
 

@@ -81,6 +81,7 @@ class ChunkRun:
         self._admission = admission
         self._ends_s = clock.now().monotonic_s + options.chunk_s_max
         self._in_flight = in_flight
+        self._failures_before = in_flight.failure_count
         self._held: Counter[str] = Counter()
         """What this chunk has in flight, by destination."""
         self._to_complete: list[Homeward] = []
@@ -189,7 +190,10 @@ class ChunkRun:
                 await self._set_aside(path, items, Outcome.PARKED, "its destination is down")
             elif self._now_s() >= self._ends_s:
                 self._land(path, len(items))
-                await self._leave(items)
+                await self._leave(items, "the chunk was out of time")
+            elif self._in_flight.failure_count != self._failures_before:
+                self._land(path, len(items))
+                await self._leave(items, "the backlog did not answer")
             else:
                 await self._try(path, items, is_probe=is_probe)
                 refused, self._refusals = self._refusals, []
@@ -295,6 +299,7 @@ class ChunkRun:
                 deliveries, timeout_s=self._options.settle_timeout_s
             )
         except ServiceError as error:
+            self._in_flight.failure_count += 1
             self._close(items, Outcome.LOCK_LOST, f"moved, not completed: {error.sentence}")
             return
         finally:
@@ -340,13 +345,13 @@ class ChunkRun:
         self._close(buried, Outcome.DEAD_LETTERED, reason)
         self._close(kept, Outcome.LEFT, f"not dead-lettered ({reason}): its lock was lost")
 
-    async def _leave(self, items: Sequence[Homeward]) -> None:
-        """Out of time: back to the queue, for whoever receives next."""
+    async def _leave(self, items: Sequence[Homeward], reason: str) -> None:
+        """Back to the queue, for whoever receives next."""
         with suppress(ServiceError):  # Their locks end by themselves.
             await self._receiver.abandon(
                 [each.delivered for each in items], timeout_s=self._options.settle_timeout_s
             )
-        self._close(items, Outcome.LEFT, "the chunk was out of time")
+        self._close(items, Outcome.LEFT, reason)
 
     def _close(self, items: Sequence[Homeward], outcome: Outcome, reason: str = "") -> None:
         if items:

@@ -43,6 +43,9 @@ class InFlight:
         """No more may be asked for at once."""
         self.count = 0
         """Messages that are in doubt if everything ended now."""
+        self.failure_count = 0
+        """How often the backlog could not be told that messages are home. What was received
+        before may be somebody else's by now, and is not sent any more."""
         self._count_max = count_max
         self._share_max = max(1, count_max - self.piece_count_max)
         self._by_path: Counter[str] = Counter()

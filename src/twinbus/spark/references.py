@@ -213,7 +213,8 @@ def _checked(kind: RefKind, text: str, role: str) -> str:
             f"{option} is not the name of a callable", hint="Write it as package.module:callable"
         )
     # Whoever confuses the options would have the secret shown as a name or a path.
-    if kind in (RefKind.ENV, RefKind.FILE) and "endpoint=" in text.lower():
+    looks_secret = any(word in text.lower() for word in ("endpoint=", "sharedaccess"))
+    if kind is not RefKind.RAW and looks_secret:
         raise ConfigurationError(
             f"{option} holds a connection string instead of a reference to one",
             hint="Put the connection string where the option's name says, and name that place",

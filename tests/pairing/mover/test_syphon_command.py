@@ -125,12 +125,6 @@ def test_a_dry_run_shows_what_would_be_moved(scene: Scene) -> None:
     assert "moved" in result.output
 
 
-def test_without_local_it_says_what_this_version_can_do() -> None:
-    result = invoke("--once")
-    assert isinstance(result.exception, ConfigurationError)
-    assert "--local" in str(result.exception)
-
-
 @pytest.mark.parametrize(
     ("arguments", "word"),
     [(["--ttl-policy", "never"], "--ttl-policy"), (["--output", "xml"], "--output")],

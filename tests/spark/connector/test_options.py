@@ -239,3 +239,12 @@ def test_a_write_can_be_told() -> None:
 def test_a_write_that_is_not_clear_is_refused(options: dict[str, str], sentence: str) -> None:
     with pytest.raises(ConfigurationError, match=sentence):
         write(**options)
+
+
+@pytest.mark.parametrize("name", ["queue", "subQueue", "receiveMode", "nonsense", "caFile"])
+def test_a_secret_in_the_wrong_option_is_not_repeated(name: str) -> None:
+    secret = "Endpoint=sb://h;SharedAccessKeyName=k;SharedAccessKey=c2VjcmV0"
+    options = {"connectionStringEnv": "NAME", "queue": "orders", name: secret}
+    with pytest.raises(ConfigurationError, match="holds a connection string") as raised:
+        ReadOptions.from_options(options, is_streaming=True)
+    assert "c2VjcmV0" not in str(raised.value)

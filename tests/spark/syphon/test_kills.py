@@ -33,7 +33,7 @@ CHUNK_COUNT = 200
 TASK_COUNT = 2
 # Slow enough to be hit in the middle, by somebody who looks every 50 ms.
 RATE_PER_S = 5_000.0
-LOCK_MS = 5_000
+LOCK_MS = 10_000
 DRAIN_S_MAX = 60.0
 # A Spark that starts beside another one, on a machine with more to do.
 START_S_MAX = 150.0

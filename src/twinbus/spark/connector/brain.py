@@ -194,13 +194,15 @@ class Brain:
     # -- a batch --------------------------------------------------------------------------
 
     async def orders(self, epoch: int) -> list[Order]:
-        """What the tasks of a batch shall read: the queues that rang, or else all of them."""
+        """What the tasks of a batch shall read: the queues that rang.
+
+        After a restart Spark asks again for the batch that was under way. It is empty now: other
+        messages under a number that somebody has already written would be taken for written.
+        """
         if epoch not in self._plans:
-            # After a restart Spark asks for a batch of which nothing is known any more.
-            paths = list(self._rung) or list(self._reading.paths)
             self._plans[epoch] = [
                 await self._order(epoch, index, path, turn, share)
-                for index, ((path, turn), share) in enumerate(self._shared_out(paths))
+                for index, ((path, turn), share) in enumerate(self._shared_out(list(self._rung)))
             ]
         return self._plans[epoch]
 

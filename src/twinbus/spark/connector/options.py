@@ -20,7 +20,7 @@ from typing import Final, Self, TypeVar
 
 from twinbus.entity_path import parse_entity_path
 from twinbus.errors import ConfigurationError
-from twinbus.spark.references import OPTION_NAMES, NamespaceRef
+from twinbus.spark.references import OPTION_NAMES, NamespaceRef, RefKind
 
 __all__ = ["READ_OPTIONS", "WRITE_OPTIONS", "Mode", "ReadOptions", "WriteOptions"]
 
@@ -63,7 +63,7 @@ WRITE_OPTIONS: Final = {
     "when a batch has to be sent again",
 }
 # What Spark itself is told by options of a query.
-_SPARKS_OWN: Final = frozenset(("checkpointlocation",))
+_SPARKS_OWN: Final = frozenset(("checkpointlocation", "queryname"))
 _STREAM_ONLY: Final = (
     "maxMessagesPerTrigger",
     "maxBytesPerTrigger",
@@ -185,6 +185,15 @@ _PATTERN: Final = re.compile(r"[A-Za-z0-9._/*?-]{1,260}", re.ASCII)
 _Number = TypeVar("_Number", int, float)
 
 
+def _check_no_secret(name: str, value: str) -> None:
+    """Errors show the values of options: none of them may be a secret that was meant elsewhere."""
+    if name.lower() != RefKind.RAW.value.lower() and "sharedaccess" in value.lower():
+        raise ConfigurationError(
+            f"the option {name!r:.60} holds a connection string or a part of one",
+            hint="Put it into a file or a variable, and name that",
+        )
+
+
 class _Given:
     """The options of one query, by their documented names."""
 
@@ -192,6 +201,7 @@ class _Given:
         spelled = {name.lower(): str(name) for name in (*known, *OPTION_NAMES())}
         self._values: dict[str, str] = {}
         for name, value in options.items():
+            _check_no_secret(name, str(value))
             if name.lower() in spelled:
                 self._values[spelled[name.lower()]] = str(value).strip()
             elif name.lower() not in _SPARKS_OWN:

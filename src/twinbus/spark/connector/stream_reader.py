@@ -19,8 +19,14 @@ from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
-from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
 
+from twinbus.errors import ConfigurationError
 from twinbus.spark.connector.brain import Brain, Reading
 from twinbus.spark.connector.options import Mode, ReadOptions
 from twinbus.spark.connector.orders import Order, Share
@@ -63,6 +69,11 @@ class ServiceBusStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
 
     def latestOffset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:
         """The next batch, when there are messages for it; everything up to ``start`` is written."""
+        if isinstance(limit, ReadAllAvailable) and not self._is_available_now:
+            raise ConfigurationError(
+                "trigger(once=True) ends before Spark says that its batch was written",
+                hint="Use trigger(availableNow=True)",
+            )
         post = self._at_post()
         post.engine.run(post.brain.settle(start[EPOCH]))
         has_messages = post.engine.run(post.brain.has_messages(WAIT_SLICE_S))

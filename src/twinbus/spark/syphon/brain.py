@@ -38,8 +38,6 @@ __all__ = ["Brain"]
 LOOK_INTERVAL_S: Final = 0.2
 """How often control.json is looked at while nothing happens."""
 STATUS_INTERVAL_S: Final = 0.5
-OTHERS_WAIT_S: Final = 2.0
-"""How long a queue that rings during a batch may have to wait for the next one."""
 KNOCK_TIMEOUT_S: Final = 10.0
 PATHS_SHOWN_MAX: Final = 5
 
@@ -62,8 +60,8 @@ class Brain:
         self._stall = StallWatch()
         self._orders: dict[str, ShiftOrder] = {}
         self._orders_epoch = -1
-        self._ordered_s = 0.0
         self._has_begun = False
+        self._is_untold = False
         self._stack = AsyncExitStack()
         self._bell: Bell | None = None
         self._secondary: Driver
@@ -111,7 +109,6 @@ class Brain:
             f"{epoch}/{index}": replace(order, is_dry_run=is_dry_run)
             for index, order in enumerate(orders)
         }
-        self._ordered_s = self._now_s()
         self._has_begun = True
         self._status.epoch = epoch
         self._doing("moving")
@@ -174,11 +171,6 @@ class Brain:
         if bell is not None:
             await bell.close()
 
-    def _others_wait(self) -> bool:
-        """Whether queues that are not in this batch have rung: it ends early for them."""
-        is_late = self._now_s() - self._ordered_s >= OTHERS_WAIT_S
-        return is_late and self._bell is not None and self._bell.has_rung
-
     # -- a primary that is away -----------------------------------------------------------
 
     async def _knock_if_due(self) -> None:
@@ -210,8 +202,7 @@ class Brain:
             self._counts.update({str(name): int(n) for name, n in facts["counts"].items()})
             self._status.moved_bytes += int(facts["moved_bytes"])
             control = self._control()
-            is_wanted = control.is_paused or control.is_stopping or self._others_wait()
-            return {"stop": is_wanted}
+            return {"stop": control.is_paused or control.is_stopping}
         if kind == "report":
             order = self._orders.get(facts["order"])
             if order is not None:
@@ -263,7 +254,14 @@ class Brain:
             status.faults.pop("control", None)
         self._watch_stall()
         status.updated_ms = self._clock.now().wall_ms
-        state.set_status(status)
+        try:
+            state.set_status(status)
+            self._is_untold = False
+        except OSError as error:
+            # Messages come home without it; the next try may succeed.
+            if not self._is_untold:
+                _log.warning("the status cannot be written: %s", error)
+            self._is_untold = True
 
     def _watch_stall(self) -> None:
         dispatcher, now_s = self._dispatcher, self._now_s()

@@ -26,6 +26,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
+from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 from twinbus.drivers.amqp import AmqpDriver
@@ -64,7 +65,8 @@ def maker(job: SyphonJob) -> Callable[[], HostedSyphon]:
                 f"Spark's processes cannot use the {role}'s credential, which is an object here",
                 hint=f"Say how they get one: SyphonHosting({role}='provider:package.module:name')",
             )
-    return lambda: SparkSyphon(job)
+    # Found here: in the syphon's own thread Spark would not tell of the application's session.
+    return lambda: SparkSyphon(job, session)
 
 
 def _sides(job: SyphonJob) -> tuple[tuple[str, Driver, str | None], ...]:
@@ -75,15 +77,19 @@ def _sides(job: SyphonJob) -> tuple[tuple[str, Driver, str | None], ...]:
 
 
 def _session_there_is(job: SyphonJob) -> SparkSession | None:
+    """The application's own session: what is active in this thread, or was made in any other."""
     found: Any = job.hosting.spark or SparkSession.getActiveSession()
+    if found is None and SparkContext._active_spark_context is not None:
+        found = SparkSession.builder.getOrCreate()
     return found  # type: ignore[no-any-return]
 
 
 class SparkSyphon:
     """One run of a hosted syphon."""
 
-    def __init__(self, job: SyphonJob) -> None:
-        self._job = job
+    def __init__(self, job: SyphonJob, session: SparkSession | None) -> None:
+        """Without a session it makes one of its own, which ends with it."""
+        self._job, self._session = job, session
         self._orders: queue.SimpleQueue[None] = queue.SimpleQueue()
         """Something in it: stop."""
         self._thread: threading.Thread | None = None
@@ -131,7 +137,7 @@ class SparkSyphon:
 
     def _host(self) -> None:
         private = Path(tempfile.mkdtemp(prefix="twinbus-syphon-"))  # Mode 0700.
-        session, is_ours = _session_there_is(self._job), False
+        session, is_ours = self._session, False
         try:
             if session is None:
                 session, is_ours = local_session("twinbus syphon", fast_start=True), True

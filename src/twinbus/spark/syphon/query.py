@@ -158,17 +158,20 @@ class Syphon:
 
     def stop(self, within_s: float = STOP_S_MAX) -> None:
         """End after the chunks under way, within about ``within_s``; may be called twice."""
-        self._change(is_stopping=True)
-        ends_s = time.monotonic() + within_s
-        while self.query.isActive and time.monotonic() < ends_s and not self._has_stopped():
-            time.sleep(POLL_S)
-        self.query.stop()
-        self.state.release()
+        try:
+            # Without a directory to say it in, the query ends in the middle of its chunks.
+            with suppress(OSError):
+                self._change(is_stopping=True)
+            ends_s = time.monotonic() + within_s
+            while self.query.isActive and time.monotonic() < ends_s and not self._has_stopped():
+                time.sleep(POLL_S)
+            self.query.stop()
+        finally:
+            self.state.release()
 
     def _has_stopped(self) -> bool:
         status = self.state.status()
         return status is not None and status.doing == "stopped"
 
     def _change(self, **changes: object) -> None:
-        with suppress(FileNotFoundError):  # Somebody has removed the directory.
-            self.state.set_control(replace(self.state.control(), **changes))  # type: ignore[arg-type]
+        self.state.set_control(replace(self.state.control(), **changes))  # type: ignore[arg-type]

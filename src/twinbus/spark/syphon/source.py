@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from pyspark import TaskContext
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import SupportsTriggerAvailableNow
 
@@ -105,7 +106,14 @@ class BacklogReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         assert isinstance(partition, ShiftPartition)
-        yield from work_order(self._settings, partition.order, partition.order_id, partition.desk)
+        context = TaskContext.get()
+        yield from work_order(
+            self._settings,
+            partition.order,
+            partition.order_id,
+            partition.desk,
+            is_second_try=context is not None and context.attemptNumber() > 0,
+        )
 
 
 async def _called(brain: Brain, epoch: int) -> dict[str, ShiftOrder]:

@@ -135,9 +135,13 @@ class StateDir:
 
     def _replace(self, name: str, content: dict[str, Any]) -> None:
         handle, made = tempfile.mkstemp(dir=self.path, prefix=f".{name}.")
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            json.dump(content, file, indent=1)
-        os.replace(made, self.path / name)
+        try:
+            with os.fdopen(handle, "w", encoding="utf-8") as file:
+                json.dump(content, file, indent=1)
+            os.replace(made, self.path / name)
+        except OSError:
+            os.unlink(made)
+            raise
 
 
 def _control_in(text: str) -> Control:

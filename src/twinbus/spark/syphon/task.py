@@ -17,7 +17,7 @@ import queue
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import AsyncExitStack, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
 from twinbus.core.receipts import Outcome, Receipt
@@ -43,10 +43,18 @@ GC_THRESHOLD: Final = 50_000
 
 
 def work_order(
-    settings: SyphonSettings, order: ShiftOrder, order_id: str, desk: DeskAddress
+    settings: SyphonSettings,
+    order: ShiftOrder,
+    order_id: str,
+    desk: DeskAddress,
+    *,
+    is_second_try: bool = False,
 ) -> Iterator[pyarrow.RecordBatch]:
     """Work the order; yields its receipts. Raises when a namespace cannot be used at all."""
     gc.set_threshold(GC_THRESHOLD)
+    if is_second_try:
+        # Whoever was killed in the first one took along what it knew of messages set aside.
+        order = replace(order, discover=order.queues)
     engine = Engine("twinbus-shift", dies_with_parent=True)
     shift = _Shift(settings, order, order_id, desk)
     try:

@@ -107,8 +107,8 @@ async def test_case_115_poison_leaves_others_most_of_their_rate(
 
     The rate is by the processor time of the mover and both brokers: by the clock on the wall two
     equal runs differ by half on a machine that is busy with tests. The goal is nine tenths, and
-    eight were measured; most of what is missing is the backlog's broker, which settles runs with
-    holes in them. Found one by one among the good, poison would leave them a quarter.
+    eight were measured; about half of what is missing is the backlog's broker. Found one by one
+    among the good, poison would leave them a quarter.
     """
     shares: list[float] = []
     for _ in range(TRIES_MAX):

@@ -12,8 +12,9 @@ Rule 2: an order has one reader that may receive, the owner. Others wait until i
         order or is gone; then they start with all that is in the ledger. So every later run
         contains every earlier one, whichever of them Spark decides to keep.
 Rule 3: a sealed order receives nothing more. All runs that came to an end yielded the same rows.
-Rule 4: only sealed orders are settled. Of an order that no run read to its end nobody knows which
-        rows were used, so its messages go back to their queue.
+Rule 4: only sealed orders are settled. Of an order that no run handed over to its end nobody knows
+        which rows left the task, so its messages go back to their queue. What a plan does with
+        rows that it was handed (limit, show) cannot be seen from here: they count as read.
 Rule 5: an owner that was silent for LEASE_S is gone: killed, or cut off. Should it live, its next
         report is refused, and its task fails before it yields anything that others do not have.
 Rule 6: a lock is renewed when half of its time is over. A lost one is counted, and its message

@@ -4,7 +4,8 @@ Spark uses a worker for one task after the other, and so are its connections use
 takes longer than reading a small batch.
 
 Rule 1: while Spark works on one chunk the next one is fetched.
-Rule 2: the order is sealed when Spark has asked for more than there is: every row was taken.
+Rule 2: the order is sealed when every row was handed to Spark. That is earlier than their use: a
+        plan that leaves rows out (limit, show) has taken them all the same.
 Rule 3: a connection over which a task failed is not used again; the next one is opened with the
         credential as it is then.
 """

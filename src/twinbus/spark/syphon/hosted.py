@@ -7,8 +7,9 @@ Spark starts in seconds and its calls block, so everything of it happens in that
 the application's event loop only waits.
 
 Rule 1: a session that was there before is used and left running; one that was made here ends here.
-Rule 2: a local Spark is given the credentials in files that only their owner can read, removed at
-        the end. A cluster's machines cannot read them: there the user says where they are.
+Rule 2: a local Spark is given the credentials in files that only their owner can read, removed by
+        stop(); an application that is killed leaves them behind. A cluster's
+        machines cannot read them: there the user says where they are.
 Rule 3: stop() returns within about 5 s. While Spark is still starting nothing is under way, and
         it does not wait: the thread puts away what it has begun.
 """

@@ -213,3 +213,23 @@ def test_a_running_session_is_used(spark: SparkSession) -> None:
     from twinbus.spark.session import local_session
 
     assert local_session("another", more={"spark.sql.shuffle.partitions": "7"}) is spark
+
+
+def test_a_read_of_nothing_loads_modules_in_its_tasks(spark: SparkSession) -> None:
+    from twinbus.spark.warm_up import FORMAT, NothingSource
+
+    spark.dataSource.register(NothingSource)
+    nothing = spark.read.format(FORMAT).option("tasks", "2")
+
+    assert nothing.option("modules", "json").load().collect() == []
+    with pytest.raises(Exception, match="no_such_module"):
+        nothing.option("modules", "no_such_module").load().collect()
+
+
+def test_what_fails_while_warming_up_is_left_to_others(spark: SparkSession) -> None:
+    from twinbus.spark.warm_up import wait_for_reads, warm_up_reads
+
+    warm_up_reads(spark, ["no_such_module"], 2)
+    wait_for_reads()
+
+    assert spark.range(1).count() == 1

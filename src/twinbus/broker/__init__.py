@@ -29,11 +29,15 @@ access/        who may do what
 
 from __future__ import annotations
 
-from twinbus.broker.broker import Broker, NamespaceSpec
-from twinbus.broker.entities.description import EntityStatus, QueueDescription
-from twinbus.broker.entities.topic_description import SubscriptionDescription, TopicDescription
-from twinbus.broker.faults import Fault, Scope
-from twinbus.broker.options import BrokerOptions, Thresholds
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from twinbus.broker.broker import Broker, NamespaceSpec
+    from twinbus.broker.entities.description import EntityStatus, QueueDescription
+    from twinbus.broker.entities.topic_description import SubscriptionDescription, TopicDescription
+    from twinbus.broker.faults import Fault, Scope
+    from twinbus.broker.options import BrokerOptions, Thresholds
 
 __all__ = [
     "Broker",
@@ -47,3 +51,23 @@ __all__ = [
     "Thresholds",
     "TopicDescription",
 ]
+
+_HOMES: Final = {
+    "Broker": "broker",
+    "BrokerOptions": "options",
+    "EntityStatus": "entities.description",
+    "Fault": "faults",
+    "NamespaceSpec": "broker",
+    "QueueDescription": "entities.description",
+    "Scope": "faults",
+    "SubscriptionDescription": "entities.topic_description",
+    "Thresholds": "options",
+    "TopicDescription": "entities.topic_description",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """The whole broker takes 0.4 s to load, and commands need small parts of it."""
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)

@@ -17,9 +17,9 @@ from urllib.parse import quote, urlsplit
 
 import typer
 
-from twinbus.broker.access.sas import make_token
 from twinbus.connection_string import ConnectionString, parse_connection_string
 from twinbus.errors import ConfigurationError, TwinbusError
+from twinbus.shared_access import make_token
 
 if TYPE_CHECKING:
     from http.client import HTTPConnection

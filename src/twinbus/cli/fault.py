@@ -1,4 +1,7 @@
-"""``twinbus fault …``: switch failures of a running broker on and off."""
+"""``twinbus fault …``: switch failures of a running broker on and off.
+
+Rule 1: the broker's parts are loaded by the commands that need them: all commands load this.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +10,6 @@ from typing import Annotated, Any
 
 import typer
 
-from twinbus.broker.faults.fault import Fault, Scope
-from twinbus.broker.faults.kinds import KINDS
 from twinbus.cli.admin_client import (
     DEFAULT_URL,
     AdminClient,
@@ -59,6 +60,8 @@ def add(
     if after is not None:
         options["starts_after_s"] = seconds(after)
     scope = {"entity": entity, "subsystem": subsystem, "partition": partition}
+    from twinbus.broker.faults.fault import Fault
+
     # Checked here first: what is wrong is said without a broker, too.
     check_output(output, "table")
     fault = Fault.from_json({**options, "kind": kind, "scope": scope})
@@ -96,6 +99,8 @@ def clear(
 @fault_app.command("kinds")
 def kinds(output: Output = "table") -> None:
     """Show every kind of failure with its options."""
+    from twinbus.broker.faults.kinds import KINDS
+
     check_output(output, "table")
     if output == "json":
         told = {
@@ -168,6 +173,8 @@ def _show(faults: list[dict[str, Any]], output: str) -> None:
 
 
 def _row(told: dict[str, Any]) -> tuple[str, ...]:
+    from twinbus.broker.faults.fault import Scope
+
     remaining_s = told.get("remaining_s")
     return (
         str(told.get("id", "")),

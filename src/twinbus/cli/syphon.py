@@ -1,6 +1,7 @@
 """``twinbus syphon``: bring the messages of the backlog queues home.
 
-This module declares the command; syphon_run.py does it, and is imported when it is asked for.
+This module declares the command; syphon_run.py and syphon_spark.py do it, and are imported when
+they are asked for.
 """
 
 from __future__ import annotations
@@ -160,12 +161,24 @@ def syphon(
         checkpoints=checkpoints,
         tasks=tasks,
     )
-    # The drivers and the pairing: 100 ms that other commands should not pay.
-    if local:
-        from twinbus.cli.syphon_run import run_syphon as run
-    else:
-        from twinbus.cli.syphon_spark import run_on_spark as run
-
-    code = run(options)
+    code = _run_here(options) if local else _run_on_spark(options)
     if code:
         raise typer.Exit(code)
+
+
+# The drivers and the pairing are loaded here: 200 ms that other commands should not pay.
+
+
+def _run_here(options: SyphonOptions) -> int:
+    from twinbus.cli.syphon_run import run_syphon
+
+    return run_syphon(options)
+
+
+def _run_on_spark(options: SyphonOptions) -> int:
+    from twinbus.cli.syphon_session import StartingSession
+
+    session = StartingSession(options.master)
+    from twinbus.cli.syphon_spark import run_on_spark
+
+    return run_on_spark(options, session)

@@ -1,6 +1,6 @@
 """What ``twinbus syphon`` does: start the query on Spark, show how it goes, and sum up.
 
-Rule 1: Spark starts while the backlog is being found: both take seconds.
+Rule 1: Spark starts while this is loaded and the backlog is being found.
 Rule 2: Ctrl-C and SIGTERM end it after the chunks under way; what was moved is counted.
 """
 
@@ -12,7 +12,6 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AsyncExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -24,14 +23,13 @@ import typer
 
 from twinbus.cli.syphon import SyphonOptions, default_state_dir
 from twinbus.cli.syphon_find import ROLES, Found, find_backlog, opened
+from twinbus.cli.syphon_session import StartingSession
 from twinbus.cli.syphon_shown import Summary, exit_code, progress_shown, show_summary
 from twinbus.core.envelope import TtlPolicy
 from twinbus.core.receipts import Outcome
-from twinbus.errors import ConfigurationError
 from twinbus.pairing.environment import Role
 from twinbus.pairing.open_namespace import namespace_named_in
 from twinbus.spark.references import NamespaceRef, RefKind
-from twinbus.spark.session import SETTINGS, local_session
 from twinbus.spark.syphon.settings import SyphonSettings
 from twinbus.spark.syphon.state import Status
 from twinbus.spark.troubles import told_by_spark
@@ -43,51 +41,16 @@ if TYPE_CHECKING:
 
 __all__ = ["run_on_spark"]
 
-APP_NAME: Final = "twinbus syphon"
 LOOK_INTERVAL_S: Final = 0.2
 
 
-def run_on_spark(options: SyphonOptions) -> int:
+def run_on_spark(options: SyphonOptions, session: StartingSession) -> int:
     """Bring home what there is, or until Ctrl-C; the exit code."""
-    with ThreadPoolExecutor(1) as starting:
-        session: Future[SparkSession] = starting.submit(_session, options.master)
-        try:
-            found = asyncio.run(_found(options))
-        except BaseException:
-            _stop_when_there(session)
-            raise
-        spark = session.result()
     try:
-        return _run(spark, found, options)
+        found = asyncio.run(_found(options))
+        return _run(session.get(), found, options)
     finally:
-        spark.stop()
-
-
-def _session(master: str | None) -> SparkSession:
-    """The one that spark-submit has prepared, the one that was asked for, or a local one."""
-    is_submitted = "PYSPARK_GATEWAY_PORT" in os.environ
-    if master is None and not is_submitted:
-        # Who sits at a terminal will start it again; others should not wait for a JVM that writes.
-        return local_session(APP_NAME, fast_start=True, keep_classes=sys.stderr.isatty())
-    try:
-        from pyspark.sql import SparkSession
-    except ImportError as error:
-        raise ConfigurationError(
-            "PySpark is not installed", hint="pip install 'twinbus[spark]', or give --local"
-        ) from error
-
-    builder = SparkSession.builder.appName(APP_NAME)
-    for name, value in SETTINGS.items():
-        builder = builder.config(name, value)
-    if master is not None:
-        is_connect = master.startswith("sc://")
-        builder = builder.remote(master) if is_connect else builder.master(master)
-    return builder.getOrCreate()
-
-
-def _stop_when_there(session: Future[SparkSession]) -> None:
-    if session.exception() is None:
-        session.result().stop()
+        session.stop()
 
 
 async def _found(options: SyphonOptions) -> Found:

@@ -30,9 +30,10 @@ from twinbus.core.envelope_away import (
     size_if_aliased,
 )
 from twinbus.core.envelope_batches import ranges_that_fit, split_to_fit
-from twinbus.core.envelope_home import Restored, TtlPolicy, restore, told_of
+from twinbus.core.envelope_home import Restored, restore, told_of
 from twinbus.core.envelope_ping import ping
 from twinbus.core.envelope_values import RESERVED_NAMES, Reason
+from twinbus.core.ttl_policy import TtlPolicy
 
 __all__ = [
     "RESERVED_NAMES",

@@ -9,7 +9,6 @@ Rule 3: nothing is brought home that an entity would swallow: pings never take t
 from __future__ import annotations
 
 from contextlib import suppress
-from enum import Enum
 from typing import Any, Final, NamedTuple
 
 from twinbus.amqp.encode import encode_value
@@ -56,6 +55,7 @@ from twinbus.core.envelope_values import (
     read_session_id,
     read_ttl_ms,
 )
+from twinbus.core.ttl_policy import TtlPolicy
 from twinbus.service_errors import EnvelopeError
 
 _RESERVED: Final = frozenset(name.encode() for name in RESERVED_NAMES)
@@ -76,18 +76,6 @@ _BROKER_ANNOTATIONS: Final = frozenset(
 _DEFAULT_PRIORITY: Final = 4
 _PING_BYTES: Final = PING_CONTENT_TYPE.encode()
 _SCHEDULED_PAIR: Final = encode_value(Symbol(SCHEDULED_ANNOTATION.decode()))
-
-
-class TtlPolicy(Enum):
-    """What the time in the backlog does to a message's time to live (Y8)."""
-
-    RESTART = "restart"
-    """Nothing: the message gets its whole time again, as in the original."""
-    ELAPSED = "elapsed"
-    """It counts. What has expired goes home with a millisecond left, so that the destination's
-    own rules for expired messages apply."""
-    DEAD_LETTER = "dead-letter"
-    """It counts, and what has expired stays in the backlog queue's dead-letter queue."""
 
 
 class Restored(NamedTuple):

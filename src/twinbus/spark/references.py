@@ -34,7 +34,7 @@ from enum import StrEnum
 from functools import cache
 from importlib import import_module
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from twinbus.connection_string import (
     CONNECTION_STRING_LENGTH_MAX,
@@ -42,10 +42,12 @@ from twinbus.connection_string import (
     namespace_at,
     parse_connection_string,
 )
-from twinbus.drivers.credentials import Credential, IdentityCredential, credential_in
 from twinbus.errors import ConfigurationError
 from twinbus.pairing.environment import NamespaceReference
-from twinbus.pairing.open_namespace import OpenNamespace, opened_namespace, opened_with
+
+if TYPE_CHECKING:
+    from twinbus.drivers.credentials import Credential, IdentityCredential
+    from twinbus.pairing.open_namespace import OpenNamespace
 
 __all__ = ["OPTION_NAMES", "NamespaceRef", "RefKind"]
 
@@ -131,6 +133,9 @@ class NamespaceRef:
 
     @asynccontextmanager
     async def _opened(self) -> AsyncIterator[OpenNamespace]:
+        # Most of Spark's processes only pass a reference on: they are spared the drivers.
+        from twinbus.pairing.open_namespace import opened_namespace, opened_with
+
         ca_file = None if self.ca_file is None else Path(self.ca_file)
         if self.kind is RefKind.HOST:
             reference = NamespaceReference(self.kind.value, fully_qualified_namespace=self.text)
@@ -157,6 +162,8 @@ class NamespaceRef:
                 self._check_jvm()
                 found = self.text
         if isinstance(found, str):
+            from twinbus.drivers.credentials import credential_in
+
             parsed = parse_connection_string(found.strip())
             return parsed, credential_in(parsed)
         host, credential = found

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib import import_module
 from importlib.resources import files
@@ -55,6 +55,9 @@ _LOCAL: Final[Mapping[str, str]] = {
 }
 
 
+# Spark looks for installed data sources where Python's command is there.
+_NO_COMMAND: Final = "no-search-for-data-sources"
+
 # With an archive of classes, 9 s of processor time until the first batch instead of 15. Later the
 # full compiler needs 2 to 3 µs less for a receipt, and has caught up after a few million.
 _SMALL_JVM: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
@@ -66,12 +69,16 @@ def local_session(
     cores: int = 2,
     fast_start: bool = False,
     keep_classes: bool = False,
+    finds_sources: bool = True,
+    modules: Sequence[str] = (),
     more: Mapping[str, str] | None = None,
 ) -> SparkSession:
     """Spark in this process and one JVM.
 
     ``fast_start`` takes a JVM that compiles little; ``keep_classes`` makes the next start faster,
-    by an archive that the JVM writes when it ends; ``more`` are settings that win.
+    by an archive that the JVM writes when it ends. Who registers all its data sources saves the
+    search for installed ones with ``finds_sources=False``. ``modules`` are what tasks will need:
+    they are loaded ahead. ``more`` are settings that win.
     """
     session_type = _pyspark().SparkSession
     running: SparkSession | None = session_type.getActiveSession()
@@ -84,14 +91,36 @@ def local_session(
         options.append(_SMALL_JVM)
     if archive is not None:
         options.append(archive.java_options(may_make=keep_classes))
-    builder = session_type.builder.appName(app_name)
-    builder = builder.master(f"local[{cores},{TASK_FAILURES_MAX}]")
-    given = {"spark.driver.extraJavaOptions": " ".join(options), **(more or {})}
-    for name, value in {**SETTINGS, **_LOCAL, **given}.items():
-        builder = builder.config(name, value)
-    with _environment(SPARK_LOCAL_IP=LOOPBACK, PYSPARK_PYTHON=_python()):
-        session: SparkSession = builder.getOrCreate()
+    settings = {
+        **SETTINGS,
+        **_LOCAL,
+        "spark.app.name": app_name,
+        "spark.master": f"local[{cores},{TASK_FAILURES_MAX}]",
+        "spark.driver.extraJavaOptions": " ".join(options),
+        **(more or {}),
+    }
+    environment = {"SPARK_LOCAL_IP": LOOPBACK, "PYSPARK_PYTHON": _python()}
+    if not finds_sources:
+        environment["PYSPARK_DRIVER_PYTHON"] = _NO_COMMAND
+    with _environment(**environment):
+        session = _started(settings)
+    if modules:
+        from twinbus.spark.warm_up import warm_up_reads
+
+        warm_up_reads(session, modules, cores)
     return session
+
+
+def _started(settings: Mapping[str, str]) -> SparkSession:
+    from pyspark import SparkConf, SparkContext
+    from pyspark.sql import SparkSession
+
+    from twinbus.spark.warm_up import warm_up_classes
+
+    conf = SparkConf().setAll(list(settings.items()))
+    SparkContext._ensure_initialized(conf=conf)  # Starts the JVM, unless there is one.
+    warm_up_classes(SparkContext._jvm)
+    return SparkSession.builder.config(conf=conf).getOrCreate()
 
 
 def _pyspark() -> Any:

@@ -7,13 +7,17 @@ backlog queues --bell--> orders --tasks--> receipts --> Parquet
 from __future__ import annotations
 
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from twinbus.spark.syphon.query import Syphon, read_receipts, receipts_of, start_syphon
     from twinbus.spark.syphon.settings import SyphonSettings
 
 __all__ = ["Syphon", "SyphonSettings", "read_receipts", "receipts_of", "start_syphon"]
+
+APP_NAME: Final = "twinbus syphon"
+MODULES: Final = ("twinbus.spark.syphon.task",)
+"""What a session should have its tasks load ahead."""
 
 
 def __getattr__(name: str) -> Any:

@@ -37,6 +37,7 @@ from twinbus.pairing.hosting import HostedSyphon, SyphonJob
 from twinbus.spark.java import find_java
 from twinbus.spark.references import NamespaceRef, RefKind
 from twinbus.spark.session import local_session
+from twinbus.spark.syphon import APP_NAME, MODULES
 from twinbus.spark.syphon.query import Syphon, start_syphon
 from twinbus.spark.syphon.settings import SyphonSettings, is_local
 
@@ -141,7 +142,7 @@ class SparkSyphon:
         session, is_ours = self._session, False
         try:
             if session is None:
-                session, is_ours = local_session("twinbus syphon", fast_start=True), True
+                session, is_ours = local_session(APP_NAME, fast_start=True, modules=MODULES), True
             if self._orders.empty():
                 self._has_query = True
                 syphon = start_syphon(

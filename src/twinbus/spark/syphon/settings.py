@@ -12,18 +12,18 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
-from twinbus.core.chunk import HomeRules
-from twinbus.core.chunk_board import Backoff
-from twinbus.core.dispatcher import ShiftLimits
-from twinbus.core.envelope import TtlPolicy
+from twinbus.core.ttl_policy import TtlPolicy
 from twinbus.errors import ConfigurationError
-from twinbus.pairing.mover_options import MoverOptions
 from twinbus.spark.bell import POLL_S
 from twinbus.spark.desk import LOOPBACK
 from twinbus.spark.references import OPTION_NAMES, NamespaceRef
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+    from twinbus.core.chunk_board import Backoff
+    from twinbus.core.dispatcher import ShiftLimits
+    from twinbus.pairing.mover_options import MoverOptions
 
 __all__ = ["SyphonSettings", "is_local"]
 
@@ -75,10 +75,13 @@ class SyphonSettings:
         if self.rate_per_s is not None and not 0 < self.rate_per_s < math.inf:
             raise _unfit("rate_per_s", self.rate_per_s, "Leave it out for no limit")
 
-    # -- for who moves --------------------------------------------------------------------
+    # -- for who moves: most of Spark's processes only pass settings on, and load none of this --
 
     @property
     def mover_options(self) -> MoverOptions:
+        from twinbus.core.chunk import HomeRules
+        from twinbus.pairing.mover_options import MoverOptions
+
         return MoverOptions(
             rules=HomeRules(
                 primary_name=self.primary_name, allowed=self.allowed, ttl_policy=self.ttl_policy
@@ -89,10 +92,14 @@ class SyphonSettings:
 
     @property
     def backoff(self) -> Backoff:
+        from twinbus.core.chunk_board import Backoff
+
         return Backoff(gone_grace_s=self.gone_grace_s)
 
     @property
     def limits(self) -> ShiftLimits:
+        from twinbus.core.dispatcher import ShiftLimits
+
         return ShiftLimits(
             tasks=self.tasks,
             messages_max=self.batch_messages,

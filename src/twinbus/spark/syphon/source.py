@@ -4,25 +4,28 @@
 
 Rule 1: an offset is an epoch, a number that only counts: what is done and what is not is known by
         the locks of the backlog queues. Losing a checkpoint loses nothing.
+Rule 2: Spark loads this in a dozen processes, one after the other, before the first message moves:
+        what waits and what moves is loaded only where that is done.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import SupportsTriggerAvailableNow
 
-from twinbus.core.shift import ShiftOrder
-from twinbus.spark.desk import DeskAddress
-from twinbus.spark.engine import Engine
-from twinbus.spark.syphon.brain import Brain
 from twinbus.spark.syphon.receipt_rows import RECEIPT_COLUMNS
 from twinbus.spark.syphon.settings import SyphonSettings
-from twinbus.spark.syphon.task import work_order
+
+if TYPE_CHECKING:
+    from twinbus.core.shift import ShiftOrder
+    from twinbus.spark.desk import DeskAddress
+    from twinbus.spark.engine import Engine
+    from twinbus.spark.syphon.brain import Brain
 
 __all__ = ["FORMAT", "BacklogSource"]
 
@@ -97,6 +100,9 @@ class BacklogReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _awake(self) -> tuple[Engine, Brain]:
         if self._engine is None or self._brain is None:
+            from twinbus.spark.engine import Engine
+            from twinbus.spark.syphon.brain import Brain
+
             self._engine = Engine("twinbus-syphon", dies_with_parent=True)
             self._brain = Brain(self._settings)
             self._engine.run(self._brain.start())
@@ -105,6 +111,8 @@ class BacklogReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # -- in a task ------------------------------------------------------------------------
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
+        from twinbus.spark.syphon.task import work_order
+
         assert isinstance(partition, ShiftPartition)
         context = TaskContext.get()
         yield from work_order(

@@ -1,0 +1,70 @@
+"""The Spark session of ``twinbus syphon``, which starts while everything else is prepared.
+
+Rule 1: this module loads little: the JVM takes seconds, and should begin with them at once.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import TYPE_CHECKING
+
+from twinbus.errors import ConfigurationError
+from twinbus.spark.session import SETTINGS, local_session
+from twinbus.spark.syphon import APP_NAME, MODULES
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = ["StartingSession"]
+
+
+class StartingSession:
+    """A session that will be there when it is asked for."""
+
+    def __init__(self, master: str | None) -> None:
+        starter = ThreadPoolExecutor(1, "spark-start")
+        self._session: Future[SparkSession] = starter.submit(_session, master)
+        starter.shutdown(wait=False)
+
+    def get(self) -> SparkSession:
+        """Waits for it; raises what kept it from starting."""
+        return self._session.result()
+
+    def stop(self) -> None:
+        """Wait for it, and stop it."""
+        if self._session.exception() is None:
+            from twinbus.spark.warm_up import wait_for_reads
+
+            wait_for_reads()
+            self._session.result().stop()
+
+
+def _session(master: str | None) -> SparkSession:
+    """The one that spark-submit has prepared, the one that was asked for, or a local one."""
+    is_submitted = "PYSPARK_GATEWAY_PORT" in os.environ
+    if master is None and not is_submitted:
+        return local_session(
+            APP_NAME,
+            fast_start=True,
+            # Who sits at a terminal will start it again; others should not wait for a JVM that
+            # writes.
+            keep_classes=sys.stderr.isatty(),
+            finds_sources=False,
+            modules=MODULES,
+        )
+    try:
+        from pyspark.sql import SparkSession
+    except ImportError as error:
+        raise ConfigurationError(
+            "PySpark is not installed", hint="pip install 'twinbus[spark]', or give --local"
+        ) from error
+
+    builder = SparkSession.builder.appName(APP_NAME)
+    for name, value in SETTINGS.items():
+        builder = builder.config(name, value)
+    if master is not None:
+        is_connect = master.startswith("sc://")
+        builder = builder.remote(master) if is_connect else builder.master(master)
+    return builder.getOrCreate()

@@ -23,6 +23,8 @@ __all__ = ["BrokeredMessage"]
 # Azure Service Bus's limits for what is used as a key.
 ID_CHARACTERS_MAX: Final = 128
 PRIORITY_MAX: Final = 255
+# All properties of a message together, in Azure Service Bus and in our broker.
+PROPERTIES_BYTES_MAX: Final = 65_536
 # TimeSpan.MaxValue of .NET, which every SDK can say.
 TTL_MAX: Final = timedelta(milliseconds=922_337_203_685_477)
 

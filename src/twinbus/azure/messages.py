@@ -17,9 +17,9 @@ from azure.servicebus import ServiceBusMessage, ServiceBusMessageBatch
 from azure.servicebus.amqp import AmqpAnnotatedMessage, AmqpMessageBodyType
 
 from twinbus.core.envelope import check_fits, check_reserved, check_reserved_names
-from twinbus.core.envelope_away import PROPERTIES_BYTES_MAX
 from twinbus.core.parcel import Parcel
 from twinbus.drivers.servicebus.sealed import encode_native, split_batch
+from twinbus.message import PROPERTIES_BYTES_MAX
 from twinbus.pairing.parcels import ParcelKind
 
 SdkMessage: TypeAlias = ServiceBusMessage | AmqpAnnotatedMessage

@@ -15,9 +15,9 @@ from twinbus.amqp.decode import decode_value
 from twinbus.amqp.errors import AmqpError, Condition
 from twinbus.amqp.limits import AmqpLimits, Budget
 from twinbus.amqp.sections import MessageSections, Span, decode_properties, property_field
+from twinbus.message import PROPERTIES_BYTES_MAX
 
 ID_CHARACTERS_MAX: Final = 128
-PROPERTIES_BYTES_MAX: Final = 65_536
 PROPERTY_BYTES_MAX: Final = 32_768
 
 _IDS: Final = ((0, "message id"), (10, "session id"))

@@ -54,15 +54,13 @@ from twinbus.core.envelope_values import (
     WALL_MS_MAX,
     WALL_MS_MIN,
 )
+from twinbus.message import PROPERTIES_BYTES_MAX
 from twinbus.service_errors import MessageRefused, ReservedProperty, TooLargeForBacklog
 
 _RESERVED_HINT: Final = b"x-ms-"
 """What all reserved names contain: a message without it is not looked at further."""
 
 _SCHEDULED_ONLY: Final = frozenset((SCHEDULED_ANNOTATION,))
-
-# All properties of a message together, in Azure Service Bus and in our broker.
-PROPERTIES_BYTES_MAX: Final = 65_536
 
 _PATH_KEY: Final = encode_value(PATH)
 _SESSION_KEY: Final = encode_value(SESSION_ID)

@@ -19,12 +19,9 @@ from twinbus.amqp.sections import Properties
 from twinbus.broker.entities.filters.message_view import MessageView
 from twinbus.broker.entities.record import Record
 from twinbus.errors import FilterError
+from twinbus.message import PROPERTIES_BYTES_MAX
 
 _APPLICATION_PROPERTIES: Final = b"\x00\x53\x74"
-
-# What a sender may use for properties; a message that an action has filled up further could not
-# be sent again.
-PROPERTIES_BYTES_MAX: Final = 65_536
 
 
 class Removed:
@@ -59,6 +56,7 @@ def rewritten(record: Record, changes: Changes) -> Record:
         own = _own(view, changes) if changes.user else record.bare[before:rest]
     except EncodeError as error:
         raise FilterError("an action sets a property to what no message can carry") from error
+    # What a sender may use; a message that is filled up further could not be sent again.
     if len(properties) + len(own) > max(PROPERTIES_BYTES_MAX, rest):
         raise FilterError(
             f"an action makes the properties of a message larger than {PROPERTIES_BYTES_MAX} bytes"

@@ -245,6 +245,36 @@ async def come_late(turns: int) -> None:
     assert len(book.reports) == heard_count
 
 
+@pytest.mark.parametrize("host", ["192.0.2.1", "no-such-name.invalid"])
+async def test_a_name_that_is_not_this_machines_has_one_port_for_all_addresses(host: str) -> None:
+    """Behind an address translation, a task may come by IPv4 or by IPv6."""
+    desk = Desk(Book().handle)
+    address = await desk.start(host)
+    assert address.host == host
+    try:
+        for local in ("127.0.0.1", "::1") if has_ipv6() else ("127.0.0.1",):
+            async with DeskLine(DeskAddress(local, address.port, address.nonce)) as line:
+                await line.ask("moved")
+    finally:
+        await desk.close()
+
+
+async def test_a_name_with_several_addresses_is_reached_by_its_name() -> None:
+    desk = Desk(Book().handle)
+    address = await desk.start("localhost")
+    async with DeskLine(address) as line:
+        await line.ask("moved")
+    await desk.close()
+
+
+def has_ipv6() -> bool:
+    try:
+        socket.create_server(("::1", 0), family=socket.AF_INET6).close()
+    except OSError:
+        return False
+    return True
+
+
 def test_the_address_crosses_processes_and_shows_no_nonce() -> None:
     address = DeskAddress("127.0.0.1", 5, "canary")
     assert pickle.loads(pickle.dumps(address)) == address

@@ -20,9 +20,10 @@ import hmac
 import json
 import logging
 import secrets
+import socket
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import partial
 from types import TracebackType
 from typing import Any, Final, Self
 
@@ -62,14 +63,9 @@ class Desk:
 
     async def start(self, host: str = LOOPBACK) -> DeskAddress:
         """Listen on a free port of ``host``, an address under which tasks reach this machine."""
-        listen = partial(asyncio.start_server, self._accept, port=0, limit=LINE_BYTES_MAX)
-        try:
-            self._server = await listen(host)
-        except OSError:
-            # Behind an address translation the name that others use is none of this machine's.
-            self._server = await listen(None)
-        port = self._server.sockets[0].getsockname()[1]
-        return DeskAddress(host, port, self._nonce)
+        bound = await asyncio.to_thread(_bound_to, host)
+        self._server = await asyncio.start_server(self._accept, sock=bound, limit=LINE_BYTES_MAX)
+        return DeskAddress(host, bound.getsockname()[1], self._nonce)
 
     async def close(self) -> None:
         """End every connection; may be called twice."""
@@ -111,6 +107,19 @@ class Desk:
             answer = await self._handle(facts.pop("kind"), facts)
             writer.write(json.dumps(answer).encode() + b"\n")
             await writer.drain()
+
+
+def _bound_to(host: str) -> socket.socket:
+    """One socket, so that there is one port, whichever address of a name a task tries first."""
+    with suppress(OSError):
+        for family, _, _, _, address in socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM):
+            with suppress(OSError):
+                return socket.create_server(address, family=family)
+    # Behind an address translation the name that others use is none of this machine's.
+    with suppress(OSError):
+        if socket.has_dualstack_ipv6():
+            return socket.create_server(("", 0), family=socket.AF_INET6, dualstack_ipv6=True)
+    return socket.create_server(("", 0))
 
 
 class DeskLine:

@@ -41,6 +41,7 @@ from twinbus.message import BrokeredMessage
 from twinbus.spark.connector.column_types import TYPE_NAMES, text_and_type, value_of
 from twinbus.spark.connector.columns import COLUMNS, SCHEMA_DDL, arrow_schema, schema, to_batch
 from twinbus.spark.connector.outgoing import check_columns, messages_of
+from twinbus.spark.connector.source import ServiceBusDataSource
 
 # A busy machine is no failure of the columns.
 UNHURRIED = settings(
@@ -451,6 +452,16 @@ def test_properties_without_types_are_strings() -> None:
     assert typed(message.application_properties) == typed({"a": "5", "b": Int(5)})
 
 
+def test_a_dead_letter_that_is_written_again_is_none_any_more() -> None:
+    """S1: its reason and description were the service's."""
+    own = {"colour": "red", "deadletterreason": "mine"}
+    gone = {"DeadLetterReason": "TTLExpired", "DeadLetterErrorDescription": "too old"}
+    sent = encode_message(BrokeredMessage(b"", properties={**own, **gone}))
+    assert row_of(sent)["deadLetterReason"] == "TTLExpired"
+
+    assert Message.decode(sent_again(sent)).application_properties == own
+
+
 def test_times_are_sent_in_milliseconds() -> None:
     scheduled = pa.array([NEW_YEAR_MS * 1_000], pa.timestamp("us", tz="Europe/Berlin"))
     batch = pa.record_batch(
@@ -530,6 +541,19 @@ def test_somebody_must_say_where_to_write() -> None:
 
 def test_the_columns_of_a_source_can_be_sent() -> None:
     check_columns(schema(), has_destination=True)
+
+
+def test_another_schema_than_the_columns_is_refused_by_the_source() -> None:
+    """S1: names and types; what is nullable is Spark's business."""
+    source = ServiceBusDataSource({"connectionStringFile": "f", "queue": "orders"})
+    theirs = StructType(
+        [types.StructField(each.name, each.dataType, nullable=False) for each in schema().fields]
+    )
+    source.streamReader(theirs)
+    theirs["body"].dataType = types.StringType()
+    for make in (source.reader, source.streamReader):
+        with pytest.raises(ConfigurationError, match="their types are always the same"):
+            make(theirs)
 
 
 def struct_of(columns: dict[str, str]) -> StructType:

@@ -120,6 +120,23 @@ async def test_what_is_transient_is_tried_again(monkeypatch: pytest.MonkeyPatch)
     assert asyncio.get_running_loop().time() - began_s >= 0.3
 
 
+async def test_what_may_have_been_sent_twice_is_counted() -> None:
+    """S1: at least once, and the task says how many may be there more than once."""
+    namespace = FakeNamespace()
+    namespace.answer_once(
+        "orders",
+        OperationTimeout("no answer"),
+        CommunicationError("nobody is there", was_sent=False),
+    )
+    namespace.answer_once("news", CommunicationError("nobody is there", was_sent=False))
+
+    dispatch = to(namespace)
+    await dispatch.ship([*many(3), *many(2, "news")], default="orders")
+
+    shipped = {path: (each.messages, each.maybe_twice) for path, each in dispatch.shipped.items()}
+    assert shipped == {"orders": (3, 3), "news": (2, 0)}
+
+
 async def test_a_busy_service_that_asks_for_more_time_than_there_is_ends_the_task() -> None:
     namespace = FakeNamespace()
     namespace.answer("orders", None)

@@ -42,6 +42,8 @@ from twinbus.errors import InvalidMessage
 
 __all__ = ["TYPE_NAMES", "text_and_type", "value_of"]
 
+COMPOUND: Final = "compound"
+"""A list or a map, which no SDK can send: it is shown, and refused when it is written."""
 # The first and the last millisecond that a calendar with four digits for the year can show.
 _MS_MIN: Final = -62_135_596_800_000
 _MS_MAX: Final = 253_402_300_799_999
@@ -90,7 +92,7 @@ def text_and_type(value: Any) -> tuple[str | None, str]:
     """A simple value as text, and the name of its AMQP type; lists and maps are only shown."""
     if type(value) is str:
         return value, "string"
-    name, text_of = _OUT.get(type(value), ("compound", repr))
+    name, text_of = _OUT.get(type(value), (COMPOUND, repr))
     return text_of(value), name
 
 
@@ -183,8 +185,13 @@ def value_of(text: str | None, type_name: str | None, *, where: str) -> Any:
         return text
     parse = _IN.get(type_name)
     if parse is None:
+        is_shown_only = type_name == COMPOUND
         raise InvalidMessage(
-            where, f"has the type {type_name[:40]!a}", hint=f"Use one of {', '.join(TYPE_NAMES)}"
+            where,
+            f"has the type {type_name[:40]!a}",
+            hint="AMQP has simple values only among the properties: leave it out"
+            if is_shown_only
+            else f"Use one of {', '.join(TYPE_NAMES)}",
         )
     try:
         return parse(text)

@@ -10,7 +10,8 @@ Rule 2: before the first message of an Arrow batch leaves, every destination in 
         half of a batch; what earlier Arrow batches of the task held may have been sent.
 Rule 3: order is kept for each destination. Only a batch that has to be sent again can fall behind
         those that were in flight with it; with one in flight none can.
-Rule 4: every batch has its own deadline; what is transient is tried again until then.
+Rule 4: every batch has its own deadline; what is transient is tried again until then. When nobody
+        knows whether the service has it, that may send it twice: such messages are counted.
 """
 
 from __future__ import annotations
@@ -51,6 +52,8 @@ class Shipped:
 
     messages: int = 0
     size_bytes: int = 0
+    maybe_twice: int = 0
+    """Sent again after an attempt of which nobody knows how it ended."""
 
 
 class Dispatch:
@@ -105,8 +108,20 @@ class Dispatch:
 
     async def _send(self, path: str, sender: Sender, batch: Sequence[Outgoing]) -> None:
         parcels = [Parcel(each.encoded) for each in batch]
-        await self._patiently(path, lambda left_s: sender.send(parcels, timeout_s=left_s))
         shipped = self.shipped.setdefault(path, Shipped())
+        is_unsure = False
+
+        async def send(left_s: float) -> None:
+            nonlocal is_unsure
+            try:
+                await sender.send(parcels, timeout_s=left_s)
+            except ServiceError as error:
+                is_unsure = is_unsure or error.is_ambiguous
+                raise
+
+        await self._patiently(path, send)
+        if is_unsure:
+            shipped.maybe_twice += len(batch)
         shipped.messages += len(batch)
         shipped.size_bytes += sum(len(each.encoded) for each in batch)
 

@@ -9,7 +9,9 @@
 Rule 1: columns are checked when a write is planned: one that nobody knows is refused by name, so
         that no value is left out in silence.
 Rule 2: what a service gives to a message (number, times, lock, dead-letter source) may be there,
-        so that what a source read can be written as it is; it is not sent.
+        so that what a source read can be written as it is; it is not sent. Nor are the reason and
+        the description of a dead letter, which travel among the properties: sent again, it is
+        none any more. (A received message as a new one in Azure's .NET SDK leaves them out, too.)
 Rule 3: a row without an id gets a new one. It is random: one that is made from the row's place
         would be given to another row when Spark runs a task again, and a queue that looks for
         duplicates would drop the wrong message.
@@ -88,6 +90,7 @@ _ALLOWED_TYPES: Final[dict[str, tuple[str, ...]]] = {
     "priority": ("int", "smallint", "tinyint", "bigint"),
 }
 
+_OF_DEAD_LETTERS: Final = frozenset(("DeadLetterReason", "DeadLetterErrorDescription"))
 # AMQP's own default: a message says the same without it.
 _PRIORITY_DEFAULT: Final = 4
 _MS: Final = timedelta(milliseconds=1)
@@ -197,6 +200,7 @@ def _properties(row: dict[str, Any]) -> dict[str, Any]:
     return {
         name: value_of(text, types.get(name), where=f"The property {name[:60]!a}")
         for name, text in row["properties"]
+        if name not in _OF_DEAD_LETTERS
     }
 
 

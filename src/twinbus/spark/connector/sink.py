@@ -51,6 +51,8 @@ class Written(WriterCommitMessage):
     messages: dict[str, int] = field(default_factory=dict)
     """By destination."""
     size_bytes: int = 0
+    maybe_twice: int = 0
+    """Messages that were sent again after an attempt of which nobody knows how it ended."""
 
 
 class _Writing:
@@ -102,6 +104,12 @@ def _tell(text: str, messages: Sequence[WriterCommitMessage | None]) -> None:
         sum(each.size_bytes for each in told),
         len({path for each in told for path in each.messages}),
     )
+    if maybe_twice := sum(each.maybe_twice for each in told):
+        _LOG.warning(
+            "%d messages may be there twice: the service did not answer when they were sent, "
+            "and they were sent again",
+            maybe_twice,
+        )
 
 
 # --- one task ----------------------------------------------------------------------------------
@@ -148,6 +156,7 @@ class _Line:
         return Written(
             {path: each.messages for path, each in shipped.items()},
             sum(each.size_bytes for each in shipped.values()),
+            sum(each.maybe_twice for each in shipped.values()),
         )
 
     async def close(self) -> None:

@@ -58,8 +58,9 @@ class ServiceBusDataSource(DataSource):
 
 
 def _check(schema: StructType) -> None:
-    if schema.names != list(columns.COLUMNS):
+    given = [(field.name, field.dataType) for field in schema.fields]
+    if given != [(field.name, field.dataType) for field in columns.schema().fields]:
         raise ConfigurationError(
-            "the columns of servicebus are always the same",
+            "the columns of servicebus and their types are always the same",
             hint="Leave .schema(...) out, and select() the columns you want",
         )

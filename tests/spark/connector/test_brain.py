@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.pairing.mover.messages import id_of
 from tests.spark.connector.scene import fill, ids, left, taken
 from tests.support.broker_process import BrokerProcess
+from twinbus.clock import AdjustableClock, Instant, SystemClock
 from twinbus.core.parcel import Delivered
 from twinbus.drivers.amqp import AmqpDriver
 from twinbus.errors import ConfigurationError
-from twinbus.service_errors import EntityNotFound, MessageRefused
+from twinbus.service_errors import CommunicationError, EntityNotFound, MessageRefused
 from twinbus.spark.connector import brain as brain_module
 from twinbus.spark.connector import holding as holding_module
-from twinbus.spark.connector import receiving
+from twinbus.spark.connector import keeping, receiving
 from twinbus.spark.connector.brain import Brain, Reading
 from twinbus.spark.connector.orders import Order, Share
 from twinbus.spark.connector.receiving import OrderReader
@@ -40,7 +42,9 @@ class Scene:
         self.broker, self.brain, self.driver = broker, brain, driver
 
     async def orders(self, epoch: int = 1) -> list[Order]:
-        assert await self.brain.has_messages(WAIT_S)
+        async with asyncio.timeout(WAIT_S):
+            while not await self.brain.has_messages(0.5):
+                pass
         return await self.brain.orders(epoch)
 
     def reader(self, order: Order, *, deletes: bool = False) -> OrderReader:
@@ -134,6 +138,43 @@ async def test_two_tasks_with_the_same_order_wait_for_each_other(broker: BrokerP
         assert sorted(first) == ids(700)
 
 
+async def test_a_task_waits_as_long_as_another_one_reads_and_says_so(
+    broker: BrokerProcess, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """S2: a slow reader is no reason to fail the query."""
+    monkeypatch.setattr(receiving, "WAIT_TOLD_S", 0.1)
+    queue = broker.fresh_queue()
+    fill(broker, queue, ids(3))
+    async with scene(broker, queue) as it:
+        (order,) = await it.orders()
+        async with it.reader(order) as slow:
+            second = asyncio.create_task(it.read(order))
+            await asyncio.sleep(0.5)
+            assert not second.done()
+            assert "still waits for another one" in caplog.text
+            while await slow.chunk():
+                pass
+            await slow.seal()
+        assert sorted(await second) == ids(3)
+
+
+async def test_a_task_whose_clock_is_behind_has_its_locks_renewed_in_time(
+    broker: BrokerProcess,
+) -> None:
+    """S2: an hour behind, a lock of five seconds seems to last for an hour."""
+    queue = broker.fresh_queue(lock_duration_ms=5_000)
+    fill(broker, queue, ids(3))
+    now = SystemClock().now()
+    behind = AdjustableClock(Instant(now.monotonic_s, now.wall_ms - 3_600_000))
+    async with scene(broker, queue) as it:
+        (order,) = await it.orders()
+        async with OrderReader(it.driver, order, clock=behind) as reader:
+            while await reader.chunk():
+                pass
+        due = it.brain._holding.due(SystemClock().now().monotonic_s + 4)
+        assert sum(len(each.locks) for each in due) == 3
+
+
 async def test_a_killed_task_is_succeeded_and_cannot_speak_again(
     broker: BrokerProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -168,11 +209,48 @@ async def test_what_no_task_read_to_its_end_goes_back(broker: BrokerProcess) -> 
     assert sorted(taken(broker, queue)) == ids(600)
 
 
+async def test_a_queue_that_nobody_reads_is_left_alone_for_longer_and_longer(
+    broker: BrokerProcess, caplog: pytest.LogCaptureFixture
+) -> None:
+    """S2: a plan that ignores its batches would have a message dead-lettered within moments."""
+    queue, other = broker.fresh_queue(), broker.fresh_queue()
+    fill(broker, queue, ids(1))
+    async with scene(broker, queue, other) as it:
+        await it.orders(1)
+        await it.brain.settle(1)
+        assert "1 messages go back to" in caplog.text
+        # Within the pause of a second the other queue is heard, and this one is not.
+        assert not await it.brain.has_messages(0.3)
+        fill(broker, other, ids(1, first=7))
+        orders = await it.orders(2)
+        assert [order.path for order in orders] == [other]
+        assert await it.read(*orders) == ids(1, first=7)
+        (order,) = await it.orders(3)
+        assert order.handed is not None and order.handed.delivery_count == 1
+        assert await it.read(order) == ids(1)
+        await it.brain.settle(3)
+        # Who reads is asked again at once.
+        fill(broker, queue, ids(1, first=1))
+        async with asyncio.timeout(0.7):
+            assert await it.read(*await it.orders(4)) == ids(1, first=1)
+
+
+async def test_available_now_ends_when_nobody_reads(broker: BrokerProcess) -> None:
+    queue = broker.fresh_queue()
+    fill(broker, queue, ids(3))
+    async with scene(broker, queue) as it:
+        it.brain.only_until_now()
+        await it.orders(1)
+        await it.brain.settle(1)
+        assert not await it.brain.has_messages(0)
+    assert sorted(taken(broker, queue)) == ids(3)
+
+
 async def test_a_lost_lock_is_counted_and_its_message_comes_again(
     broker: BrokerProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """S2: repeats, never loses. What somebody else took meanwhile is not settled in his place."""
-    monkeypatch.setattr(brain_module, "RENEW_TICK_S", 60.0)
+    monkeypatch.setattr(keeping, "RENEW_TICK_S", 60.0)
     queue = broker.fresh_queue(lock_duration_ms=5_000)
     fill(broker, queue, ids(6))
     async with scene(broker, queue) as it:
@@ -296,6 +374,31 @@ async def test_available_now_takes_what_was_there_and_ends(broker: BrokerProcess
     assert taken(broker, queue) == ids(3, first=9_000)
 
 
+async def test_available_now_settles_its_last_batch_before_it_ends(
+    broker: BrokerProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """S2: nobody would ask again, and what is written would come again in the next run."""
+    monkeypatch.setattr(brain_module, "LAST_SETTLE_TICK_S", 0.05)
+    queue = broker.fresh_queue()
+    fill(broker, queue, ids(3))
+    async with scene(broker, queue) as it:
+        it.brain.only_until_now()
+        await it.read(*await it.orders())
+        receiver = it.brain._receivers[queue]
+        complete, failures = receiver.complete, [CommunicationError("away")] * 3
+
+        async def fails_first(messages: Sequence[Delivered], **more: Any) -> list[Delivered]:
+            if failures:
+                raise failures.pop()
+            return await complete(messages, **more)
+
+        monkeypatch.setattr(receiver, "complete", fails_first)
+        await it.brain.settle(1)
+        assert left(broker, queue) == 3
+        assert not await it.brain.has_messages(0)
+        assert left(broker, queue) == 0
+
+
 async def test_deleted_messages_are_gone_at_once_and_read_once(broker: BrokerProcess) -> None:
     """S1: receiveMode=receiveAndDelete is at most once, and says so."""
     queue = broker.fresh_queue()
@@ -307,6 +410,7 @@ async def test_deleted_messages_are_gone_at_once_and_read_once(broker: BrokerPro
         with pytest.raises(MessageRefused, match="deleted when they were received"):
             await it.read(*orders, deletes=True)
         await it.brain.settle(1)
+        assert (it.brain.counts["received"], it.brain.counts["settled"]) == (700, 700)
 
 
 async def test_a_brain_that_closes_gives_back_what_rang(broker: BrokerProcess) -> None:

@@ -4,7 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from twinbus.spark.connector.holding import LEASE_S, Counts, Holding, Lock, Turn
+from twinbus.spark.connector.holding import (
+    LEASE_S,
+    RENEW_AGAIN_S,
+    RENEWAL_COUNT_MAX,
+    Counts,
+    Holding,
+    Lock,
+    Turn,
+)
 from twinbus.spark.connector.orders import Share, places, shares
 
 ORDER = "1/0"
@@ -22,6 +30,14 @@ def held(*numbers: int, reader: str = "first", lock_s: float = 60.0) -> Holding:
     locks = [lock(each) for each in numbers]
     assert holding.report(ORDER, reader, locks, lock_s=lock_s, now_s=100)
     return holding
+
+
+def due(holding: Holding, now_s: float) -> dict[str, list[Lock]]:
+    """What is to be renewed, by order; all of it is renewed."""
+    renewals = holding.due(now_s)
+    for each in renewals:
+        holding.renewed(each, [], began_s=now_s)
+    return {each.order_id: each.locks for each in renewals}
 
 
 def numbers_of(holding: Holding) -> list[int]:
@@ -71,10 +87,14 @@ def test_a_silent_owner_is_succeeded_and_refused_when_it_speaks_again() -> None:
 
 def test_an_order_that_is_over_is_known_to_nobody() -> None:
     holding = held(1)
-    holding.close(ORDER, 0)
+    holding.written(1)
     assert holding.begin(ORDER, "late", 200) is Turn.OVER
     assert not holding.report(ORDER, "first", [lock(2)], lock_s=60, now_s=200)
-    assert holding.lost(ORDER, [1]) == 0
+    holding.take(ORDER, 9)
+    holding.close(ORDER)
+    assert holding.begin(ORDER, "late", 200) is Turn.OVER
+    assert not holding.report(ORDER, "first", [lock(2)], lock_s=60, now_s=200)
+    assert holding.missing(ORDER, [1]) == 0
 
 
 def test_deleted_messages_are_read_once() -> None:
@@ -86,17 +106,59 @@ def test_deleted_messages_are_read_once() -> None:
 
 def test_locks_are_renewed_at_half_their_time_again_and_again() -> None:
     holding = held(1, 2, lock_s=60)
-    assert holding.due(129.9) == {}
-    assert holding.due(130) == {ORDER: [lock(1), lock(2)]}
-    assert holding.due(130.1) == {}
-    assert holding.due(160) == {ORDER: [lock(1), lock(2)]}
+    assert due(holding, 129.9) == {}
+    assert due(holding, 130) == {ORDER: [lock(1), lock(2)]}
+    assert due(holding, 130.1) == {}
+    assert due(holding, 160) == {ORDER: [lock(1), lock(2)]}
+
+
+def test_a_renewal_that_failed_is_tried_again_while_the_locks_last() -> None:
+    """S2: one answer that is lost costs no lock."""
+    holding = held(1, lock_s=60)
+    (renewal,) = holding.due(130)
+    assert holding.due(150) == []  # It is under way.
+    holding.renewed(renewal, None, began_s=140)
+    assert due(holding, 140 + RENEW_AGAIN_S) == {ORDER: [lock(1)]}
+    assert due(holding, 160) == {}
+    assert due(holding, 140 + RENEW_AGAIN_S + 30) == {ORDER: [lock(1)]}
+
+
+@pytest.mark.parametrize(
+    ("seeming_s", "renewed_after_s"),
+    [(60, 30), (30, 15), (3_600, 30), (0.5, 2.5), (-3_600, 2.5)],
+)
+def test_a_clock_that_is_wrong_is_believed_within_limits(
+    seeming_s: float, renewed_after_s: float
+) -> None:
+    """S2: how long a lock lasts is told by two clocks, and one of them is not ours."""
+    holding = held(1, lock_s=seeming_s)
+    assert due(holding, 100 + renewed_after_s - 0.1) == {}
+    assert due(holding, 100 + renewed_after_s) == {ORDER: [lock(1)]}
+
+
+def test_a_lock_that_is_nearly_over_is_renewed_at_once() -> None:
+    """The message that rang may have waited."""
+    holding = Holding()
+    holding.plan("bell", 9)
+    holding.hand("bell", [lock(1)], lock_s=1, now_s=100)
+    assert due(holding, 100.5) == {"bell": [lock(1)]}
+    assert due(holding, 102.9) == {}
+    assert due(holding, 103) == {"bell": [lock(1)]}
+
+
+def test_many_small_receptions_are_renewed_together_in_slices() -> None:
+    holding = held(*range(RENEWAL_COUNT_MAX))
+    for number in range(5_000, 5_300):
+        assert holding.report(ORDER, "first", [lock(number)], lock_s=60, now_s=101)
+    assert [len(each.locks) for each in holding.due(131)] == [RENEWAL_COUNT_MAX, 300]
 
 
 def test_a_lost_lock_is_counted_and_neither_renewed_nor_settled() -> None:
     holding = held(1, 2, lock_s=60)
-    assert holding.lost(ORDER, [1, 99]) == 1
-    assert holding.due(130) == {ORDER: [lock(2)]}
-    assert list(holding.written(1)[ORDER].locks) == [2]
+    (renewal,) = holding.due(130)
+    assert holding.renewed(renewal, [lock(1), lock(99)], began_s=130) == 1
+    assert due(holding, 160) == {ORDER: [lock(2)]}
+    assert holding.take(ORDER, 9) == [lock(2)]
     assert holding.counts.locks_lost == 1
 
 
@@ -104,7 +166,31 @@ def test_a_message_that_came_again_is_renewed_once() -> None:
     holding = held(1, lock_s=60)
     again = Lock("orders", 1, b"another-token-16")
     assert holding.report(ORDER, "first", [again], lock_s=60, now_s=100)
-    assert holding.due(130) == {ORDER: [again]}
+    assert due(holding, 130) == {ORDER: [again]}
+
+
+def test_the_new_lock_of_a_message_is_not_lost_with_its_old_one() -> None:
+    holding = held(1, lock_s=60)
+    (renewal,) = holding.due(130)
+    again = Lock("orders", 1, b"another-token-16")
+    assert holding.report(ORDER, "first", [again], lock_s=60, now_s=131)
+    assert holding.renewed(renewal, [lock(1)], began_s=130) == 0
+    assert holding.take(ORDER, 9) == [again]
+
+
+def test_what_is_being_settled_is_neither_renewed_nor_taken_for_lost() -> None:
+    """S2: a renewal that comes after the completion finds no lock, and that is no loss."""
+    holding = held(1, 2, lock_s=60)
+    holding.seal(ORDER, "first")
+    (renewal,) = holding.due(130)
+    holding.written(1)
+    assert holding.take(ORDER, 1) == [lock(1)]
+    assert holding.renewed(renewal, [lock(1)], began_s=130) == 0
+    assert due(holding, 160) == {ORDER: [lock(2)]}
+
+    holding.put_back(ORDER, [lock(1)], now_s=161)
+    assert due(holding, 161) == {ORDER: [lock(1)]}
+    assert holding.take(ORDER, 9) == [lock(2), lock(1)]
 
 
 def test_written_orders_are_settled_when_sealed_and_given_back_when_not() -> None:
@@ -118,8 +204,10 @@ def test_written_orders_are_settled_when_sealed_and_given_back_when_not() -> Non
     assert holding.written(0) == {}
     written = holding.written(1)
     assert {name: each.is_sealed for name, each in written.items()} == {ORDER: True, "1/1": False}
-    holding.close(ORDER, 1)
-    holding.close("1/1", 0)
+    holding.ended(ORDER, len(holding.take(ORDER, 9)), 1)
+    holding.ended("1/1", len(holding.take("1/1", 9)), 0)
+    holding.close(ORDER)
+    holding.close("1/1")
     assert holding.counts == Counts(received=4, settled=2, given_back=1, locks_lost=1)
     assert list(holding.written(9)) == ["2/0"]
 
@@ -131,8 +219,19 @@ def test_the_message_that_rang_moves_to_its_order_with_its_lock() -> None:
     holding.plan(ORDER, 1)
     assert holding.move("bell", ORDER)
     assert numbers_of(holding) == [1]
-    assert holding.due(130) == {ORDER: [lock(1)]}
+    assert due(holding, 130) == {ORDER: [lock(1)]}
     assert holding.counts.received == 1
+
+
+def test_a_message_that_moves_while_it_is_renewed_is_renewed_on() -> None:
+    holding = Holding()
+    holding.plan("bell", 9)
+    holding.hand("bell", [lock(1)], lock_s=60, now_s=100)
+    (renewal,) = holding.due(130)
+    holding.plan(ORDER, 1)
+    assert holding.move("bell", ORDER)
+    assert holding.renewed(renewal, [], began_s=130) == 0
+    assert due(holding, 160) == {ORDER: [lock(1)]}
 
 
 @pytest.mark.parametrize(("count", "messages_max"), [(1, 10), (3, 10), (10, 10), (64, 7), (3, 1)])

@@ -1,11 +1,11 @@
-"""The streaming source on Spark's driver: it waits for messages, gives orders to tasks, renews the
-locks of what they received, and settles when Spark has written a batch.
+"""The streaming source on Spark's driver: it waits for messages, gives orders to tasks, hears what
+they received, and has it settled when Spark has written a batch.
 
     Spark                        brain                                      tasks
     latestOffset(epoch n)  ->    settle all of n, wait until a bell rings
     partitions(n, n+1)     ->    orders, each with the message that rang  ->  read
                                  ledger (holding.py)  <--- reports ---------'
-    latestOffset(n+1)      ->    settle all of n+1 ...
+    latestOffset(n+1)      ->    settle all of n+1 (keeping.py) ...
 
 Spark's own commit() comes one batch late, after the last batch never. The start of the next
 latestOffset is in the commit log already, so that is when a batch is known to be written (S2).
@@ -13,7 +13,10 @@ latestOffset is in the commit log already, so that is when a batch is known to b
 Rule 1: an offset is a count of batches and says nothing about messages: losing the checkpoint
         loses none, because what was not settled is still in its queue.
 Rule 2: a batch is planned once. Who asks again gets the same orders.
-Rule 3: a service that does not answer is waited for; what can never work is raised.
+Rule 3: a service that does not answer is waited for, with AvailableNow for a while; what can never
+        work is raised.
+Rule 4: a queue whose part of a batch nobody read is left alone for longer and longer: each time
+        the service counts a delivery, and in the end it would dead-letter what nobody has seen.
 """
 
 from __future__ import annotations
@@ -23,27 +26,31 @@ import logging
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from random import Random
 from typing import Any, Final
 
 from twinbus.clock import Clock, SystemClock
+from twinbus.core.chunk_board import Backoff
 from twinbus.core.parcel import Delivered
 from twinbus.drivers.port import Driver
-from twinbus.errors import ConfigurationError, TwinbusError
-from twinbus.service_errors import MessageRefused, ServiceError
+from twinbus.errors import TwinbusError
+from twinbus.service_errors import ServiceError
 from twinbus.spark.bell import Bell
-from twinbus.spark.connector.holding import Holding, Ledger, Lock, Turn
+from twinbus.spark.connector.available_now import AvailableNow
+from twinbus.spark.connector.holding import Holding, Lock, Turn
+from twinbus.spark.connector.keeping import SETTLE_TIMEOUT_S, Ending, Keeper
 from twinbus.spark.connector.orders import Order, Share, places, portable, shares
-from twinbus.spark.connector.receiving import HOPELESS
+from twinbus.spark.connector.receiving import HOPELESS, explained
 from twinbus.spark.desk import Desk, DeskAddress
 
 __all__ = ["Brain", "Reading"]
 
 _LOG = logging.getLogger("twinbus.spark")
 
-SETTLE_TIMEOUT_S: Final = 30.0
-RENEW_TICK_S: Final = 0.5
-KNOCK_S: Final = 0.3
-"""AvailableNow: how long to wait for the first message of a queue."""
+RUNG_TICK_S: Final = 0.5
+LAST_SETTLE_S: Final = 60.0
+"""AvailableNow: how long the last batch may take to be settled before the query ends."""
+LAST_SETTLE_TICK_S: Final = 1.0
 CLOCKS_APART_MS: Final = 2_000
 """AvailableNow takes what was enqueued before it began; the service has its own clock."""
 LOCK_S_USUAL: Final = 30.0
@@ -83,29 +90,30 @@ class Brain:
         self._desk = Desk(self._heard)
         self._address: DeskAddress | None = None
         self._holding = Holding(deletes=reading.deletes)
+        self._keeper = Keeper(self._receivers, self._holding, self._clock)
         self._rung: dict[str, Delivered | None] = {}
         self._plans: dict[int, list[Order]] = {}
-        self._unfinished: list[str] = []
-        self._until_ms: int | None = None
+        self._available_now: AvailableNow | None = None
         self._failure: TwinbusError | None = None
         self._is_listening = False
-        self._turn = asyncio.Lock()
-        self._renewing: asyncio.Task[None] | None = None
+        self._written_epoch = 0
+        self._unread = _Unread()
+        self._gathering: asyncio.Task[None] | None = None
 
     async def start(self, host: str) -> None:
         """Listen for tasks on an address of this machine that they can reach."""
         self._address = await self._desk.start(host)
-        self._renewing = asyncio.create_task(self._renew(), name="locks")
+        self._keeper.start()
+        self._gathering = asyncio.create_task(self._gather_rung(), name="rung")
 
     async def close(self) -> None:
         """Give back what no task was handed; may be called twice."""
-        if self._renewing is not None:
-            self._renewing.cancel()
+        if self._gathering is not None:
+            self._gathering.cancel()
+        await self._keeper.close()
         await self._bell.close()
         await self._desk.close()
-        for order_id, ledger in self._holding.written(_APART).items():
-            if ledger.epoch == _APART:
-                await self._end(order_id, ledger)
+        await self._keeper.give_back(_APART)
         for receiver in self._receivers.values():
             with suppress(ServiceError):
                 await receiver.close()
@@ -125,49 +133,44 @@ class Brain:
 
     def only_until_now(self) -> None:
         """From here on: take what has been enqueued up to now, and then nothing."""
-        self._until_ms = self._clock.now().wall_ms + CLOCKS_APART_MS
-        self._unfinished = list(self._reading.paths)
+        until_ms = self._clock.now().wall_ms + CLOCKS_APART_MS
+        self._available_now = AvailableNow(self._receivers, until_ms, self._fault)
 
     async def has_messages(self, wait_s: float) -> bool:
         """Wait until there is something for another batch; False after ``wait_s``."""
         if not self._rung:
-            if self._until_ms is not None:
-                found = await self._knock(self._until_ms)
+            if self._available_now is not None:
+                await self._knock(self._available_now)
             else:
-                self._bell.arm()
-                found = await self._listen(wait_s)
+                await self._listen(wait_s)
             if self._failure is not None:
                 raise self._failure
-            for path, message in found.items():
-                self._keep(path, message)
         return bool(self._rung)
 
-    async def _listen(self, wait_s: float) -> dict[str, Delivered | None]:
+    async def _knock(self, available_now: AvailableNow) -> None:
+        await available_now.knock(self._keep)
+        if not self._rung:
+            await self._settle_last()
+
+    async def _listen(self, wait_s: float) -> None:
+        now_s = self._clock.now().monotonic_s
+        self._bell.arm([path for path in self._reading.paths if self._unread.is_over(path, now_s)])
         self._is_listening = True
         try:
-            return await self._bell.rung(wait_s)
+            found = await self._bell.rung(wait_s)
         finally:
             self._is_listening = False
+        for path, message in found.items():
+            self._keep(path, message)
 
-    async def _knock(self, until_ms: int) -> dict[str, Delivered | None]:
-        paths = self._unfinished
-        found = await asyncio.gather(*(self._first_of(path) for path in paths))
-        rung: dict[str, Delivered | None] = {}
-        for path, message in zip(paths, found, strict=True):
-            if message is not None and (message.enqueued_at_ms or 0) <= until_ms:
-                rung[path] = message
-            elif message is not None:
-                with suppress(ServiceError):  # Its lock ends by itself.
-                    await self._receivers[path].abandon([message], timeout_s=SETTLE_TIMEOUT_S)
-        self._unfinished = list(rung)
-        return rung
-
-    async def _first_of(self, path: str) -> Delivered | None:
-        try:
-            messages = await self._receivers[path].receive(1, wait_s=KNOCK_S)
-        except HOPELESS as error:
-            raise _explained(path, error) from error
-        return messages[0] if messages else None
+    async def _gather_rung(self) -> None:
+        """A queue that rings during a long batch would have to wait with its lock."""
+        while True:
+            await asyncio.sleep(RUNG_TICK_S)
+            if not self._is_listening:
+                with suppress(Exception):  # Whoever listens next is told the same.
+                    for path, message in (await self._bell.rung(0)).items():
+                        self._keep(path, message)
 
     def _keep(self, path: str, message: Delivered | None) -> None:
         """A message that rang is renewed like all others, until a batch has room for it."""
@@ -185,7 +188,7 @@ class Brain:
 
     def _fault(self, path: str, error: ServiceError | None) -> None:
         if isinstance(error, HOPELESS):
-            self._failure = _explained(path, error)
+            self._failure = explained(path, error)
         elif error is not None:
             _LOG.warning("No messages can be received from %r for now: %s", path, error)
         else:
@@ -224,7 +227,7 @@ class Brain:
             share=share,
             desk=self._address,
             handed=handed,
-            enqueued_until_ms=self._until_ms,
+            enqueued_until_ms=None if self._available_now is None else self._available_now.until_ms,
         )
 
     async def _handed(self, order_id: str, path: str, message: Delivered) -> Delivered | None:
@@ -235,67 +238,42 @@ class Brain:
             lost = await self._receivers[path].complete(
                 [Lock.of(message).as_message()], timeout_s=SETTLE_TIMEOUT_S
             )
-            self._holding.forget(order_id)
+            self._holding.forget(order_id, len(lost))
             return None if lost else message
         return message
 
     # -- a batch was written --------------------------------------------------------------
 
-    async def settle(self, epoch: int) -> None:
+    async def settle(self, epoch: int) -> Ending:
         """Settle this batch and all before it; what cannot be settled now is tried next time."""
-        async with self._turn:
-            written = self._holding.written(epoch)
-            await asyncio.gather(*(self._end(name, each) for name, each in written.items()))
+        ending = await self._keeper.settle(epoch)
+        self._written_epoch = epoch
         self._plans = {key: plan for key, plan in self._plans.items() if key > epoch}
-
-    async def _end(self, order_id: str, ledger: Ledger) -> None:
-        if not ledger.locks:
-            self._holding.close(order_id, 0)
-            return
-        locks = list(ledger.locks.values())
-        receiver = self._receivers[locks[0].path]
-        act = receiver.complete if ledger.is_sealed else receiver.abandon
-        try:
-            lost = await act([lock.as_message() for lock in locks], timeout_s=SETTLE_TIMEOUT_S)
-        except ServiceError as error:
-            if isinstance(error, HOPELESS):
-                raise
-            _LOG.warning("%d messages are not settled yet: %s", len(locks), error)
-            return
-        self._holding.close(order_id, len(lost))
-        _tell_lost(receiver.path, len(lost))
-        if not ledger.is_sealed and ledger.was_begun:
+        for path in ending.settled:
+            self._unread.forget(path)
+        for path, count in ending.unread.items():
+            pause_s = self._unread.note(path, self._clock.now().monotonic_s)
+            again = f"The queue is left alone for {pause_s:.0f} s"
+            if self._available_now is not None:
+                again = "The next run reads them"
             _LOG.warning(
                 "%d messages go back to %r: their batch was written, and no task read its part "
-                "of it to the end",
-                len(locks) - len(lost),
-                receiver.path,
+                "of it to the end. %s",
+                *(count, path, again),
             )
+        if self._available_now is not None:
+            self._available_now.finish(ending.unread)  # Else there would be no end.
+        return ending
 
-    # -- locks ----------------------------------------------------------------------------
-
-    async def _renew(self) -> None:
-        while True:
-            await asyncio.sleep(RENEW_TICK_S)
-            if not self._is_listening:
-                # A queue that rings during a long batch would have to wait with its lock.
-                for path, message in (await self._bell.rung(0)).items():
-                    self._keep(path, message)
-            async with self._turn:
-                due = self._holding.due(self._clock.now().monotonic_s)
-                await asyncio.gather(*(self._renew_some(name, due[name]) for name in due))
-
-    async def _renew_some(self, order_id: str, locks: list[Lock]) -> None:
-        receiver = self._receivers[locks[0].path]
-        try:
-            lost = await receiver.renew(
-                [lock.as_message() for lock in locks], timeout_s=SETTLE_TIMEOUT_S
-            )
-        except ServiceError as error:
-            _LOG.warning("%d locks were not renewed: %s", len(locks), error)
-            return
-        gone = self._holding.lost(order_id, [each.sequence_number for each in lost])
-        _tell_lost(receiver.path, gone)
+    async def _settle_last(self) -> None:
+        """Behind the last batch nobody would ask again."""
+        loop = asyncio.get_running_loop()
+        ends_s = loop.time() + LAST_SETTLE_S
+        while (ending := await self.settle(self._written_epoch)).owed:
+            if loop.time() > ends_s:
+                _LOG.warning("%d messages could not be settled: they come again", ending.owed)
+                return
+            await asyncio.sleep(LAST_SETTLE_TICK_S)
 
     # -- tasks ----------------------------------------------------------------------------
 
@@ -329,7 +307,11 @@ class Brain:
         return {"is_taken": is_taken}
 
     def _missing(self, order_id: str, _reader: str, facts: dict[str, Any]) -> dict[str, Any]:
-        return {"count": self._holding.lost(order_id, [int(n) for n in facts["numbers"]])}
+        return {"count": self._holding.missing(order_id, [int(n) for n in facts["numbers"]])}
+
+    def _deleted(self, _order_id: str, _reader: str, facts: dict[str, Any]) -> dict[str, Any]:
+        self._holding.deleted(int(facts["count"]))
+        return {}
 
     def _sealed(self, order_id: str, reader: str, _facts: dict[str, Any]) -> dict[str, Any]:
         return {"is_taken": self._holding.seal(order_id, reader)}
@@ -345,6 +327,7 @@ _ANSWERS: Final[dict[str, _Answer]] = {
     "alive": Brain._alive,
     "received": Brain._received,
     "missing": Brain._missing,
+    "deleted": Brain._deleted,
     "sealed": Brain._sealed,
     "left": Brain._left,
 }
@@ -354,15 +337,24 @@ def _apart(path: str) -> str:
     return f"bell/{path}"
 
 
-def _tell_lost(path: str, count: int) -> None:
-    if count:
-        _LOG.warning("%d locks of messages of %r were lost: these messages come again", count, path)
+class _Unread:
+    """Queues whose part of the last batch nobody read, and how long each is left alone."""
 
+    def __init__(self) -> None:
+        self._backoff, self._random = Backoff(), Random()
+        self._rounds: dict[str, int] = {}
+        self._until_s: dict[str, float] = {}
 
-def _explained(path: str, error: ServiceError) -> TwinbusError:
-    if isinstance(error, MessageRefused) and "session" in str(error):
-        return ConfigurationError(
-            f'{path!r} has sessions, which format("servicebus") does not read',
-            hint="Read from a queue or subscription without sessions",
-        )
-    return error
+    def note(self, path: str, now_s: float) -> float:
+        """Nobody read it; the pause that begins now."""
+        self._rounds[path] = self._rounds.get(path, 0) + 1
+        pause_s = self._backoff.pause_s(self._rounds[path], self._random)
+        self._until_s[path] = now_s + pause_s
+        return pause_s
+
+    def is_over(self, path: str, now_s: float) -> bool:
+        return now_s >= self._until_s.get(path, 0.0)
+
+    def forget(self, path: str) -> None:
+        self._rounds.pop(path, None)
+        self._until_s.pop(path, None)

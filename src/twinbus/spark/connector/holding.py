@@ -17,8 +17,10 @@ Rule 4: only sealed orders are settled. Of an order that no run handed over to i
         rows that it was handed (limit, show) cannot be seen from here: they count as read.
 Rule 5: an owner that was silent for LEASE_S is gone: killed, or cut off. Should it live, its next
         report is refused, and its task fails before it yields anything that others do not have.
-Rule 6: a lock is renewed when half of its time is over. A lost one is counted, and its message
-        comes again.
+Rule 6: a lock is renewed when half of its time is over, and soon again when that failed. A lost
+        one is counted, and its message comes again.
+Rule 7: what is being settled is in no ledger: nobody renews it, nor takes a lock for lost that is
+        gone because its message was completed.
 
 This file reads no clock and touches no network.
 """
@@ -28,16 +30,24 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from itertools import islice
+from math import inf
 from typing import Final
 
 from twinbus.core.parcel import Delivered
 
-__all__ = ["Counts", "Holding", "Ledger", "Lock", "Turn"]
+__all__ = ["Counts", "Holding", "Ledger", "Lock", "Renewal", "Turn"]
 
 LEASE_S: Final = 5.0
 """Owners are heard from every second, also while Spark does not read from them."""
-LOCK_S_MIN: Final = 1.0
-"""Clocks differ: a lock that seems to be over is still renewed, and only then known to be lost."""
+LOCK_S_MIN: Final = 5.0
+"""The shortest that the service knows."""
+LOCK_S_MAX: Final = 60.0
+"""How long a lock lasts is told by two clocks, the service's and the receiver's. Where these are
+apart it seems to last longer or shorter than it does: so much is believed and no more."""
+RENEWAL_COUNT_MAX: Final = 1_000
+RENEW_AGAIN_S: Final = 1.0
+"""After a renewal that failed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,12 +85,22 @@ class Turn(StrEnum):
 
 
 @dataclass(slots=True)
-class _Lease:
-    """Locks that were taken together and are renewed together."""
+class Lease:
+    """Locks that are renewed together."""
 
     numbers: list[int]
     half_s: float
     renew_at_s: float
+    """Infinite while they are being renewed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Renewal:
+    """Locks that are to be renewed now; renewed() is told whether they were."""
+
+    order_id: str
+    locks: list[Lock]
+    lease: Lease
 
 
 @dataclass(slots=True)
@@ -92,9 +112,11 @@ class Ledger:
     """By sequence number, in the order in which they were received."""
     is_sealed: bool = False
     was_begun: bool = False
+    is_written: bool = False
+    """Its batch was, so nobody reads it any more."""
     owner: str | None = None
     heard_at_s: float = 0.0
-    leases: list[_Lease] = field(default_factory=list)
+    leases: list[Lease] = field(default_factory=list)
 
 
 @dataclass(slots=True)
@@ -125,7 +147,7 @@ class Holding:
     def begin(self, order_id: str, reader: str, now_s: float) -> Turn:
         """``reader`` wants to read the order from its beginning."""
         ledger = self._ledgers.get(order_id)
-        if ledger is None:
+        if ledger is None or ledger.is_written:
             return Turn.OVER
         if self._deletes and ledger.was_begun:
             return Turn.DELETED
@@ -152,20 +174,23 @@ class Holding:
     def report(
         self, order_id: str, reader: str, locks: Sequence[Lock], *, lock_s: float, now_s: float
     ) -> bool:
-        """The owner received messages; False when it is not the owner (any more)."""
+        """The owner received messages just now; False when it is not the owner (any more)."""
         if not self.heard(order_id, reader, now_s) or self._ledgers[order_id].is_sealed:
             return False
-        self.hand(order_id, locks, lock_s=lock_s, now_s=now_s)
+        self.hand(order_id, locks, lock_s=max(LOCK_S_MIN, lock_s), now_s=now_s)
         return True
 
     def hand(self, order_id: str, locks: Sequence[Lock], *, lock_s: float, now_s: float) -> None:
         """Messages that belong to an order, locked for ``lock_s`` more seconds."""
+        half_s = min(max(LOCK_S_MIN, lock_s), LOCK_S_MAX) / 2
+        self._put(order_id, locks, half_s, now_s + min(half_s, max(0.0, lock_s / 2)))
+        self.counts.received += len(locks)
+
+    def _put(self, order_id: str, locks: Sequence[Lock], half_s: float, renew_at_s: float) -> None:
         ledger = self._ledgers[order_id]
         ledger.locks.update((lock.sequence_number, lock) for lock in locks)
-        half_s = max(LOCK_S_MIN, lock_s) / 2
         numbers = [lock.sequence_number for lock in locks]
-        ledger.leases.append(_Lease(numbers, half_s, now_s + half_s))
-        self.counts.received += len(locks)
+        ledger.leases.append(Lease(numbers, half_s, renew_at_s))
 
     def move(self, from_id: str, to_id: str) -> bool:
         """All that is in one ledger goes to another, and the first is gone; False: nothing was."""
@@ -174,9 +199,17 @@ class Holding:
         new.leases += old.leases
         return bool(old.locks)
 
-    def forget(self, order_id: str) -> None:
-        """The messages of an order were deleted when they were received."""
-        self._ledgers[order_id].locks.clear()
+    def forget(self, order_id: str, lost_count: int) -> None:
+        """The messages of an order were deleted when they were received, all but some."""
+        locks = self._ledgers[order_id].locks
+        self.counts.settled += len(locks) - lost_count
+        self.counts.locks_lost += lost_count
+        locks.clear()
+
+    def deleted(self, count: int) -> None:
+        """Messages that have no ledger, because they were deleted when they were received."""
+        self.counts.received += count
+        self.counts.settled += count
 
     def seal(self, order_id: str, reader: str) -> bool:
         """The owner has read the order to its end; False when somebody else has it."""
@@ -192,8 +225,8 @@ class Holding:
         if ledger is not None and ledger.owner == reader:
             ledger.owner = None
 
-    def lost(self, order_id: str, sequence_numbers: Iterable[int]) -> int:
-        """Messages of an order that are not ours any more; how many of them were."""
+    def missing(self, order_id: str, sequence_numbers: Iterable[int]) -> int:
+        """Messages of an order that are not there any more; how many of them were."""
         ledger = self._ledgers.get(order_id)
         if ledger is None:
             return 0
@@ -203,30 +236,70 @@ class Holding:
 
     # -- locks ----------------------------------------------------------------------------
 
-    def due(self, now_s: float) -> dict[str, list[Lock]]:
-        """By order: locks of which half the time is over. The next half begins now."""
-        found: dict[str, list[Lock]] = {}
+    def due(self, now_s: float) -> list[Renewal]:
+        """Locks of which half the time is over, until renewed() is told of each."""
+        found: list[Renewal] = []
         for order_id, ledger in self._ledgers.items():
-            for lease in ledger.leases:
-                if now_s >= lease.renew_at_s:
-                    lease.renew_at_s = now_s + lease.half_s
-                    locks = [ledger.locks[n] for n in lease.numbers if n in ledger.locks]
-                    found.setdefault(order_id, []).extend(locks)
-        # A message that was lost and received again is in two leases.
-        return {name: list(dict.fromkeys(locks)) for name, locks in found.items() if locks}
+            due = [lease for lease in ledger.leases if now_s >= lease.renew_at_s]
+            if not due:
+                continue
+            # From now on together; a message that was lost and received again was in two leases.
+            numbers = list(dict.fromkeys(n for lease in due for n in lease.numbers))
+            held = [n for n in numbers if n in ledger.locks]
+            half_s = min(lease.half_s for lease in due)
+            ledger.leases = [lease for lease in ledger.leases if now_s < lease.renew_at_s]
+            for start in range(0, len(held), RENEWAL_COUNT_MAX):
+                part = held[start : start + RENEWAL_COUNT_MAX]
+                lease = Lease(part, half_s, inf)
+                ledger.leases.append(lease)
+                found.append(Renewal(order_id, [ledger.locks[n] for n in part], lease))
+        return found
+
+    def renewed(self, renewal: Renewal, lost: Sequence[Lock] | None, *, began_s: float) -> int:
+        """How a renewal ended that began then: which locks were lost, None for a failure; how many
+        of these were still of importance."""
+        lease = renewal.lease
+        if lost is None:
+            lease.renew_at_s = began_s + RENEW_AGAIN_S
+            return 0
+        lease.renew_at_s = began_s + lease.half_s
+        ledger = self._ledgers.get(renewal.order_id)
+        held = {} if ledger is None else ledger.locks
+        # Another token: it was received again meanwhile.
+        gone = [each.sequence_number for each in lost if held.get(each.sequence_number) == each]
+        return self.missing(renewal.order_id, gone)
 
     # -- the batch was written ------------------------------------------------------------
 
+    def of_epoch(self, epoch: int) -> dict[str, Ledger]:
+        """The orders of this batch alone."""
+        return {name: each for name, each in self._ledgers.items() if each.epoch == epoch}
+
     def written(self, epoch: int) -> dict[str, Ledger]:
         """The orders of this batch and of all before it, until close() is told of each."""
-        return {name: each for name, each in self._ledgers.items() if each.epoch <= epoch}
+        found = {name: each for name, each in self._ledgers.items() if each.epoch <= epoch}
+        for ledger in found.values():
+            ledger.is_written, ledger.owner = True, None
+        return found
 
-    def close(self, order_id: str, lost_count: int) -> None:
-        """An order's messages were settled or given back, except for some lost locks."""
-        ledger = self._ledgers.pop(order_id)
-        count = len(ledger.locks) - lost_count
+    def take(self, order_id: str, count_max: int) -> list[Lock]:
+        """Some of an order's locks, to settle or give back their messages now."""
+        locks = self._ledgers[order_id].locks
+        return [locks.pop(n) for n in list(islice(locks, count_max))]
+
+    def put_back(self, order_id: str, locks: Sequence[Lock], now_s: float) -> None:
+        """These could not be settled: they are renewed, and taken again."""
+        known = [lease.half_s for lease in self._ledgers[order_id].leases]
+        self._put(order_id, locks, min(known, default=LOCK_S_MIN / 2), now_s)
+
+    def ended(self, order_id: str, count: int, lost_count: int) -> None:
+        """So many that were taken are settled or given back, except for some lost locks."""
         self.counts.locks_lost += lost_count
-        if ledger.is_sealed:
-            self.counts.settled += count
+        if self._ledgers[order_id].is_sealed:
+            self.counts.settled += count - lost_count
         else:
-            self.counts.given_back += count
+            self.counts.given_back += count - lost_count
+
+    def close(self, order_id: str) -> None:
+        """All of an order was taken."""
+        del self._ledgers[order_id]

@@ -14,6 +14,7 @@ Rule 3: a link carries LINK_MESSAGES_MAX messages. The service hands out no more
 from __future__ import annotations
 
 import asyncio
+import logging
 from contextlib import AsyncExitStack, suppress
 from typing import Any, Final
 from uuid import uuid4
@@ -21,12 +22,12 @@ from uuid import uuid4
 from twinbus.clock import Clock, SystemClock
 from twinbus.core.parcel import Delivered
 from twinbus.drivers.port import Driver, ReceiveMode, Receiver
+from twinbus.errors import ConfigurationError, TwinbusError
 from twinbus.service_errors import (
     AccessRefused,
     AuthenticationFailed,
     EntityNotFound,
     MessageRefused,
-    OperationTimeout,
     ServiceError,
 )
 from twinbus.spark.connector.holding import Turn
@@ -34,12 +35,16 @@ from twinbus.spark.connector.orders import Order
 from twinbus.spark.connector.rereading import Rereading
 from twinbus.spark.desk import DeskLine
 
-__all__ = ["HOPELESS", "OrderReader"]
+__all__ = ["HOPELESS", "OrderReader", "Patience", "explained"]
+
+_LOG = logging.getLogger("twinbus.spark")
 
 RECEIVE_WAIT_S: Final = 0.1
 """A queue that has nothing for so long is empty as far as this batch goes."""
 RECEIVE_WAIT_S_MAX: Final = 1.0
 """The same when the service is far away."""
+ANSWER_S: Final = 0.02
+"""What a service that is near takes to answer beyond the time it was asked to wait."""
 CHUNK_COUNT_MAX: Final = 500
 CHUNK_BYTES: Final = 4 << 20
 MESSAGE_BYTES_GUESSED: Final = 16 << 10
@@ -47,12 +52,36 @@ LINK_MESSAGES_MAX: Final = 2_000
 ABANDON_TIMEOUT_S: Final = 10.0
 ALIVE_INTERVAL_S: Final = 1.0
 WAIT_INTERVAL_S: Final = 0.2
-WAIT_S_MAX: Final = 600.0
-"""For another task that reads the same order."""
+WAIT_TOLD_S: Final = 60.0
+"""How often a task tells that it waits for another one, which lives and reads the same order."""
 LOCK_S_USUAL: Final = 30.0
 
 HOPELESS: Final = (EntityNotFound, AccessRefused, AuthenticationFailed, MessageRefused)
 """What no amount of waiting changes."""
+
+
+class Patience:
+    """Receives from one link, and waits for messages and not for the link to open."""
+
+    def __init__(self, wait_s: float) -> None:
+        self._wait_s = wait_s
+        self._is_open = False
+
+    async def receive(self, receiver: Receiver, count_max: int) -> list[Delivered]:
+        """Up to so many messages; none when there are none for now."""
+        loop = asyncio.get_running_loop()
+        began_s = loop.time()
+        messages = await receiver.receive(count_max, wait_s=self._wait_s)
+        if self._is_open:
+            return messages
+        self._is_open = True
+        took_s = loop.time() - began_s
+        # The first receive opens the link, and may have had no time left to wait.
+        has_waited = took_s <= self._wait_s + ANSWER_S
+        self._wait_s = min(max(self._wait_s, took_s / 2), RECEIVE_WAIT_S_MAX)
+        if messages or has_waited:
+            return messages
+        return await receiver.receive(count_max, wait_s=self._wait_s)
 
 
 class OrderReader:
@@ -70,7 +99,7 @@ class OrderReader:
         self._stack = AsyncExitStack()
         self._receiver: Receiver = driver.receiver(order.path, mode=self._mode)
         self._on_link = 0
-        self._wait_s: float | None = None
+        self._patience = Patience(RECEIVE_WAIT_S)
         self._count = 0
         self._bytes = 0
         self._is_sealed = False
@@ -102,17 +131,21 @@ class OrderReader:
 
     async def _turn(self) -> dict[str, Any]:
         """Wait while somebody else reads this order."""
-        for _ in range(int(WAIT_S_MAX / WAIT_INTERVAL_S)):
+        tell_s = self._clock.now().monotonic_s + WAIT_TOLD_S
+        while True:
             answer = await self._ask("begin")
             turn = Turn(answer["turn"])
             if turn is Turn.GO:
                 return answer
             if turn is not Turn.WAIT:
                 raise _refused(turn, self._order)
+            if self._clock.now().monotonic_s >= tell_s:
+                tell_s += WAIT_TOLD_S
+                _LOG.warning(
+                    "A task still waits for another one that reads the same part of %r",
+                    self._order.path,
+                )
             await asyncio.sleep(WAIT_INTERVAL_S)
-        raise OperationTimeout(
-            f"another task has been reading the same part of {self._order.path!r} for too long"
-        )
 
     # -- chunks ---------------------------------------------------------------------------
 
@@ -143,7 +176,8 @@ class OrderReader:
         if wanted <= 0:
             return []
         try:
-            messages = await self._receive(wanted)
+            await self._change_link(wanted)
+            messages = await self._patience.receive(self._receiver, wanted)
         except HOPELESS:
             raise
         except ServiceError:
@@ -154,20 +188,8 @@ class OrderReader:
             self._is_at_end = any((each.enqueued_at_ms or 0) > until_ms for each in messages)
         if messages and self._mode is ReceiveMode.PEEK_LOCK:
             await self._report(messages)
-        return messages
-
-    async def _receive(self, wanted: int) -> list[Delivered]:
-        await self._change_link(wanted)
-        if self._wait_s is not None:
-            return await self._receiver.receive(wanted, wait_s=self._wait_s)
-        loop = asyncio.get_running_loop()
-        began_s = loop.time()
-        messages = await self._receiver.receive(wanted, wait_s=RECEIVE_WAIT_S)
-        # The first receive opens the link. If that took all of its time, it has not waited yet.
-        took_s = loop.time() - began_s
-        self._wait_s = min(max(RECEIVE_WAIT_S, took_s / 2), RECEIVE_WAIT_S_MAX)
-        if not messages and self._wait_s > RECEIVE_WAIT_S:
-            messages = await self._receiver.receive(wanted, wait_s=self._wait_s)
+        elif messages:
+            await self._ask("deleted", count=len(messages))
         return messages
 
     def _wanted(self) -> int:
@@ -182,6 +204,7 @@ class OrderReader:
     async def _change_link(self, wanted: int) -> None:
         if self._on_link + wanted > LINK_MESSAGES_MAX and self._mode is ReceiveMode.PEEK_LOCK:
             old, self._on_link = self._receiver, 0
+            self._patience = Patience(RECEIVE_WAIT_S)
             self._receiver = self._driver.receiver(self._order.path, mode=self._mode)
             with suppress(ServiceError):
                 await old.close()
@@ -199,8 +222,11 @@ class OrderReader:
                     await self._receiver.abandon(messages, timeout_s=ABANDON_TIMEOUT_S)
 
     def _lock_s(self, messages: list[Delivered]) -> float:
+        """How long their locks last. This machine's clock may be behind the service's, which has
+        shown at least the time at which it took the newest of them."""
         ends = [each.locked_until_ms for each in messages if each.locked_until_ms is not None]
-        return (min(ends) - self._clock.now().wall_ms) / 1000 if ends else LOCK_S_USUAL
+        now_ms = max(self._clock.now().wall_ms, *(each.enqueued_at_ms or 0 for each in messages))
+        return (min(ends) - now_ms) / 1000 if ends else LOCK_S_USUAL
 
     # -- the desk -------------------------------------------------------------------------
 
@@ -240,3 +266,13 @@ def _refused(turn: Turn, order: Order) -> ServiceError:
         f"a task reads a part of {order.path!r} that another task has taken over",
         hint="Nothing is lost; the other task goes on",
     )
+
+
+def explained(path: str, error: ServiceError) -> TwinbusError:
+    """The error of a queue that cannot be received from, as whoever chose the queue wants it."""
+    if isinstance(error, MessageRefused) and "session" in str(error):
+        return ConfigurationError(
+            f'{path!r} has sessions, which format("servicebus") does not read',
+            hint="Read from a queue or subscription without sessions",
+        )
+    return error

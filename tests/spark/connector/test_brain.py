@@ -413,6 +413,23 @@ async def test_deleted_messages_are_gone_at_once_and_read_once(broker: BrokerPro
         assert (it.brain.counts["received"], it.brain.counts["settled"]) == (700, 700)
 
 
+async def test_a_message_that_rang_and_could_not_be_deleted_is_not_handed_out(
+    broker: BrokerProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """S1: at most once, and a service that does not answer fails no query."""
+    queue = broker.fresh_queue()
+    fill(broker, queue, ids(3))
+    async with scene(broker, queue, deletes=True) as it:
+
+        async def fails(*_: Any, **more: Any) -> list[Delivered]:
+            raise CommunicationError("away")
+
+        monkeypatch.setattr(it.brain._receivers[queue], "complete", fails)
+        orders = await it.orders()
+        assert await it.read(*orders, deletes=True) == ids(2, first=1)
+        assert it.brain.counts["locksLost"] == 1
+
+
 async def test_a_brain_that_closes_gives_back_what_rang(broker: BrokerProcess) -> None:
     queue = broker.fresh_queue()
     fill(broker, queue, ids(1))

@@ -26,11 +26,9 @@ import logging
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from random import Random
 from typing import Any, Final
 
 from twinbus.clock import Clock, SystemClock
-from twinbus.core.chunk_board import Backoff
 from twinbus.core.parcel import Delivered
 from twinbus.drivers.port import Driver
 from twinbus.errors import TwinbusError
@@ -41,6 +39,7 @@ from twinbus.spark.connector.holding import Holding, Lock, Turn
 from twinbus.spark.connector.keeping import SETTLE_TIMEOUT_S, Ending, Keeper
 from twinbus.spark.connector.orders import Order, Share, places, portable, shares
 from twinbus.spark.connector.receiving import HOPELESS, explained
+from twinbus.spark.connector.unread import Unread
 from twinbus.spark.desk import Desk, DeskAddress
 
 __all__ = ["Brain", "Reading"]
@@ -97,7 +96,7 @@ class Brain:
         self._failure: TwinbusError | None = None
         self._is_listening = False
         self._written_epoch = 0
-        self._unread = _Unread()
+        self._unread = Unread()
         self._gathering: asyncio.Task[None] | None = None
 
     async def start(self, host: str) -> None:
@@ -235,12 +234,23 @@ class Brain:
         if not self._holding.move(_apart(path), order_id):
             return None
         if self._reading.deletes:
+            is_ours = await self._is_deleted(path, message)
+            self._holding.forget(order_id, 0 if is_ours else 1)
+            return message if is_ours else None
+        return message
+
+    async def _is_deleted(self, path: str, message: Delivered) -> bool:
+        """Delete the message that rang; if nobody knows whether it is gone, it is not ours."""
+        try:
             lost = await self._receivers[path].complete(
                 [Lock.of(message).as_message()], timeout_s=SETTLE_TIMEOUT_S
             )
-            self._holding.forget(order_id, len(lost))
-            return None if lost else message
-        return message
+        except HOPELESS:
+            raise
+        except ServiceError as error:
+            _LOG.warning("A message of %r was not deleted: %s", path, error)
+            return False
+        return not lost
 
     # -- a batch was written --------------------------------------------------------------
 
@@ -335,26 +345,3 @@ _ANSWERS: Final[dict[str, _Answer]] = {
 
 def _apart(path: str) -> str:
     return f"bell/{path}"
-
-
-class _Unread:
-    """Queues whose part of the last batch nobody read, and how long each is left alone."""
-
-    def __init__(self) -> None:
-        self._backoff, self._random = Backoff(), Random()
-        self._rounds: dict[str, int] = {}
-        self._until_s: dict[str, float] = {}
-
-    def note(self, path: str, now_s: float) -> float:
-        """Nobody read it; the pause that begins now."""
-        self._rounds[path] = self._rounds.get(path, 0) + 1
-        pause_s = self._backoff.pause_s(self._rounds[path], self._random)
-        self._until_s[path] = now_s + pause_s
-        return pause_s
-
-    def is_over(self, path: str, now_s: float) -> bool:
-        return now_s >= self._until_s.get(path, 0.0)
-
-    def forget(self, path: str) -> None:
-        self._rounds.pop(path, None)
-        self._until_s.pop(path, None)

@@ -7,13 +7,15 @@ MINUTES ?= 5
 
 VENV := .venv
 INTEROP_VENV := .venv-interop
+CONNECT_VENV := .venv-connect
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 INTEROP_STAMP := $(INTEROP_VENV)/.installed
+CONNECT_STAMP := $(CONNECT_VENV)/.installed
 PYTEST := $(BIN)/python -m pytest
 
 .PHONY: help venv test demo check fmt format-check lint types tidy bench soak campaign simulate \
-	interop conformance cluster-test lock clean
+	interop conformance cluster-test connect-test lock clean
 
 help:
 	@echo "make test      run all the tests"
@@ -25,6 +27,7 @@ help:
 	@echo "make campaign  kills and network faults over real processes: nothing is lost (SEED=n)"
 	@echo "make simulate  1,000,000 bad days of the core (SEEDS=n; SEED=s replays one; TEETH=1)"
 	@echo "make cluster-test the syphon on a Spark cluster of two workers: both move, one is killed"
+	@echo "make connect-test the syphon and the connector through a Spark Connect server"
 	@echo "make interop   compare with python-qpid-proton (compiles it)"
 	@echo "make conformance run the Azure SDK's own tests against the broker (ONLY=file::test)"
 	@echo "make lock      choose versions again and write requirements.lock"
@@ -83,6 +86,17 @@ interop: $(INTEROP_STAMP)
 cluster-test: venv
 	$(PYTEST) -o norecursedirs='.*' tests/cluster
 
+# One more JVM, about a minute.
+connect-test: $(CONNECT_STAMP)
+	$(CONNECT_VENV)/bin/python -m pytest -o norecursedirs='.*' tests/connect
+
+# Spark Connect wants pandas and gRPC, which nothing else here needs.
+$(CONNECT_STAMP): requirements.lock requirements-connect.lock pyproject.toml
+	$(PYTHON) -m venv --clear $(CONNECT_VENV)
+	$(CONNECT_VENV)/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock -r requirements-connect.lock
+	$(CONNECT_VENV)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	touch $@
+
 # The SDK's tests are fetched once, into conformance/.cache.
 conformance: venv
 	$(BIN)/python -m conformance $(ONLY)
@@ -104,4 +118,4 @@ lock:
 	sed -i '1i # Every version and hash of the development environment. Made by `make lock`; do not edit.' requirements.lock
 
 clean:
-	rm -rf $(VENV) $(INTEROP_VENV) .venv-lock build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis conformance/.cache
+	rm -rf $(VENV) $(INTEROP_VENV) $(CONNECT_VENV) .venv-lock build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis conformance/.cache

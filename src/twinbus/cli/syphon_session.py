@@ -6,9 +6,11 @@ Rule 1: this module loads little: the JVM takes seconds, and should begin with t
 from __future__ import annotations
 
 import os
+import socket
 import sys
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
+from urllib.parse import urlsplit
 
 from twinbus.errors import ConfigurationError
 from twinbus.spark.session import SETTINGS, local_session
@@ -18,6 +20,9 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 __all__ = ["StartingSession"]
+
+CONNECT_PORT: Final = 15002
+CONNECT_TIMEOUT_S: Final = 10.0
 
 
 class StartingSession:
@@ -64,7 +69,33 @@ def _session(master: str | None) -> SparkSession:
     builder = SparkSession.builder.appName(APP_NAME)
     for name, value in SETTINGS.items():
         builder = builder.config(name, value)
-    if master is not None:
-        is_connect = master.startswith("sc://")
-        builder = builder.remote(master) if is_connect else builder.master(master)
-    return builder.getOrCreate()
+    if master is not None and master.startswith("sc://"):
+        _check_reachable(master)
+        builder = builder.remote(master)
+    elif master is not None:
+        builder = builder.master(master)
+    try:
+        return builder.getOrCreate()
+    except ImportError as error:
+        raise ConfigurationError(
+            "packages that Spark Connect needs are not installed",
+            hint="pip install 'twinbus[connect]'",
+        ) from error
+
+
+def _check_reachable(url: str) -> None:
+    """Spark's own client would try again for ten minutes before it says so."""
+    try:
+        parts = urlsplit(url)  # What follows the port may hold a token and is not shown.
+        host, port = parts.hostname or "", parts.port or CONNECT_PORT
+    except ValueError:
+        raise ConfigurationError(
+            "--master is no address of Spark Connect", hint="Write it as sc://host:port"
+        ) from None
+    try:
+        socket.create_connection((host, port), timeout=CONNECT_TIMEOUT_S).close()
+    except OSError as error:
+        raise ConfigurationError(
+            f"no Spark Connect server answers at {host}:{port}: {error.strerror or error}",
+            hint="Start one there, or give another address with --master",
+        ) from error

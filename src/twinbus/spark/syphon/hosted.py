@@ -67,6 +67,11 @@ def maker(job: SyphonJob) -> Callable[[], HostedSyphon]:
                 f"Spark's processes cannot use the {role}'s credential, which is an object here",
                 hint=f"Say how they get one: SyphonHosting({role}='provider:package.module:name')",
             )
+    if session is not None and job.hosting.state_dir is None and not is_local(session):
+        raise ConfigurationError(
+            "the machines of a Spark cluster cannot write into a temporary directory of this one",
+            hint="Give a state directory that all of them share: SyphonHosting(state_dir=...)",
+        )
     # Found here: in the syphon's own thread Spark would not tell of the application's session.
     return lambda: SparkSyphon(job, session)
 

@@ -145,8 +145,9 @@ class SyphonSettings:
 
 
 def is_local(spark: SparkSession) -> bool:
-    """Whether all of Spark is on this machine, in one JVM."""
-    return (spark.conf.get("spark.master", None) or "").startswith("local")
+    """Whether all of Spark is on this machine, in one JVM. A Connect server may be anywhere."""
+    is_connect = type(spark).__module__.startswith("pyspark.sql.connect")
+    return not is_connect and (spark.conf.get("spark.master", None) or "").startswith("local")
 
 
 def _cores(spark: SparkSession) -> int:

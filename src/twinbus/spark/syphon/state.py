@@ -65,7 +65,8 @@ class StateDir:
     """The directory, made when it is missing, for its owner only."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        self.path = Path(path)
+        # Spark's processes may have another working directory.
+        self.path = Path(path).absolute()
         try:
             self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
         except OSError as error:

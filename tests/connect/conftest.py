@@ -1,0 +1,49 @@
+"""One Spark Connect server, one session on it and one pair of brokers for all tests here."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.connect.server import ConnectServer
+from tests.spark.brokers import SparkPair
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+@pytest.fixture(scope="session")
+def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkPair]:
+    standing = SparkPair(tmp_path_factory.mktemp("brokers"))
+    try:
+        yield standing.start()
+    finally:
+        standing.close()
+
+
+@pytest.fixture(scope="session")
+def credentials(pair: SparkPair) -> dict[str, str]:
+    """What the server's machine has in its environment, and this process has not."""
+    return {
+        "SERVICEBUS_CONNECTION_STRING": pair.primary.connection_string,
+        "SERVICEBUS_SECONDARY_CONNECTION_STRING": pair.secondary.connection_string,
+    }
+
+
+@pytest.fixture(scope="session")
+def server(
+    tmp_path_factory: pytest.TempPathFactory, credentials: dict[str, str]
+) -> Iterator[ConnectServer]:
+    with ConnectServer(tmp_path_factory.mktemp("server"), credentials) as started:
+        yield started
+
+
+@pytest.fixture(scope="session")
+def remote(server: ConnectServer) -> Iterator[SparkSession]:
+    from pyspark.sql import SparkSession
+
+    session = SparkSession.builder.remote(server.url).getOrCreate()
+    yield session
+    session.stop()

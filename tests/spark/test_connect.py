@@ -1,0 +1,60 @@
+"""Spark Connect without a server: what is said before one is asked. With one: tests/connect."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from twinbus.cli.syphon_session import _session
+from twinbus.errors import ConfigurationError
+from twinbus.spark.syphon.settings import is_local
+
+
+class Conf:
+    def get(self, name: str, default: Any = None) -> Any:
+        return {"spark.master": "local[2]"}.get(name, default)
+
+
+class Session:
+    conf = Conf()
+
+
+def test_a_server_is_never_taken_for_this_machine() -> None:
+    """Y2: its master may be local, but on its own machine, with its own files."""
+    remote = type("SparkSession", (Session,), {"__module__": "pyspark.sql.connect.session"})
+    assert is_local(Session())  # type: ignore[arg-type]
+    assert not is_local(remote())
+
+
+@pytest.mark.parametrize(
+    ("address", "sentence"),
+    [
+        ("sc://127.0.0.1:1/;token=canary", "no Spark Connect server answers at 127.0.0.1:1"),
+        ("sc://127.0.0.1:many/;token=canary", "--master is no address of Spark Connect"),
+    ],
+)
+def test_an_address_where_nobody_is_is_told_at_once(address: str, sentence: str) -> None:
+    """Y2: Spark's client itself would try again for minutes; what is behind the port is secret."""
+    with pytest.raises(ConfigurationError, match=sentence) as caught:
+        _session(address)
+    assert "canary" not in str(caught.value)
+
+
+@pytest.mark.skipif(find_spec("grpc") is not None, reason="what Spark Connect needs is installed")
+def test_what_spark_connect_needs_is_said(tmp_path: Path) -> None:
+    """In a process of its own, because a session on this machine hides it; and in a file, because
+    Spark takes anything else for a doctest and ends without a word."""
+    program = tmp_path / "program.py"
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        address = f"sc://127.0.0.1:{listening.getsockname()[1]}"
+        program.write_text(
+            f"from twinbus.cli.syphon_session import _session\n_session({address!r})\n"
+        )
+        ended = subprocess.run([sys.executable, str(program)], capture_output=True, text=True)
+    assert "twinbus[connect]" in ended.stderr

@@ -25,6 +25,10 @@ def make_board(**backoff: float) -> DestinationBoard:
     return DestinationBoard(Backoff(**backoff), Random(1))
 
 
+def next_due_in_s(board: DestinationBoard, now_s: float) -> float:
+    return min(note.due_in_s for note in board.notes(now_s))
+
+
 def test_the_table_is_total() -> None:
     assert {(standing, sign) for standing, row in TRANSITIONS.items() for sign in row} == {
         (standing, sign) for standing in Standing for sign in Sign
@@ -35,15 +39,15 @@ def test_a_destination_that_never_failed_is_open() -> None:
     board = make_board()
     board.receive("orders", Sign.ACCEPTED, 5)
     assert board.admit("orders", 10) is Admission.SEND
-    assert board.next_due_s() is None
+    assert board.closed() == []
 
 
 def test_a_destination_that_failed_is_left_alone_and_then_probed_by_one() -> None:
     # Given a destination that failed at 100 s
     board = make_board(first_s=10)
     board.receive("orders", Sign.FAILED, 100)
-    due_s = board.next_due_s()
-    assert due_s is not None and 108 <= due_s <= 112
+    due_s = 100 + next_due_in_s(board, 100)
+    assert 108 <= due_s <= 112
 
     # Then nothing goes there before its pause is over, and one batch after it
     assert board.admit("orders", 107) is Admission.WAIT
@@ -66,10 +70,8 @@ def test_pauses_double_to_the_last_one_and_begin_anew_after_a_success() -> None:
     now_s, pauses = 0.0, []
     for _failure in range(9):
         board.receive("orders", Sign.FAILED, now_s)
-        due_s = board.next_due_s()
-        assert due_s is not None
-        pauses.append(due_s - now_s)
-        now_s = due_s
+        pauses.append(next_due_in_s(board, now_s))
+        now_s += pauses[-1]
         assert board.admit("orders", now_s) is Admission.PROBE
     for pause_s, expected_s in zip(pauses, (1, 2, 4, 8, 16, 32, 60, 60, 60), strict=True):
         assert 0.8 * expected_s <= pause_s <= 1.2 * expected_s
@@ -134,6 +136,18 @@ def test_a_missing_destination_that_then_fails_otherwise_is_not_lost() -> None:
     assert not board.is_lost("orders")
 
 
+def test_time_that_a_destination_was_disabled_is_no_time_that_it_was_missing() -> None:
+    """Y4: it was there, so that its grace period begins anew."""
+    board = make_board(gone_grace_s=600, last_s=1)
+    for now_s, sign in [(0, Sign.GONE), (300, Sign.FAILED), (650, Sign.GONE), (1_200, Sign.GONE)]:
+        board.admit("orders", now_s)
+        board.receive("orders", sign, now_s)
+        assert not board.is_lost("orders"), now_s
+    board.admit("orders", 1_250)
+    board.receive("orders", Sign.GONE, 1_250)
+    assert board.is_lost("orders")
+
+
 def test_all_may_be_probed_at_once_when_what_kept_them_away_is_over() -> None:
     board = make_board(first_s=50)
     board.receive("orders", Sign.FAILED, 100)
@@ -168,6 +182,22 @@ def test_invented_destinations_do_not_fill_the_memory(monkeypatch: pytest.Monkey
     for index in range(10):
         board.receive(f"invented-{index}", Sign.GONE, index)
     assert len(board.closed()) == 3
+
+
+def test_more_missing_destinations_than_are_remembered_are_lost_all_the_same(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Y4: otherwise each forgets the others, and all are tried for ever."""
+    monkeypatch.setattr("twinbus.core.chunk_board.DESTINATIONS_MAX", 3)
+    board = make_board(gone_grace_s=10)
+    lost = set()
+    for now_s in range(24):
+        path = f"missing-{now_s % 6}"
+        if board.admit(path, now_s) is not Admission.WAIT:
+            board.receive(path, Sign.GONE, now_s)
+        if board.is_lost(path):
+            lost.add(path)
+    assert len(lost) == 6
 
 
 @pytest.mark.parametrize(

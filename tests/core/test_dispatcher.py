@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from functools import partial
 from random import Random
 
+import pytest
+
+from twinbus.core.chunk_aside import SetAside
 from twinbus.core.chunk_board import DESTINATIONS_MAX, Backoff
 from twinbus.core.dispatcher import RETURNING_MAX, Dispatcher, ShiftLimits
 from twinbus.core.parcel import Delivered
@@ -90,7 +95,7 @@ def test_what_a_shift_never_reported_on_is_set_aside_again() -> None:
     assert board.orders({}, 1.1) == [], "after a pause: whatever killed it may do it again"
     (again,) = board.orders({}, 4.0)
     assert lost.returning == again.returning == {QUEUES[0]: {"slow": (1, 2)}}
-    assert again.discover == (QUEUES[0],), "what the killed one had set aside is found again"
+    assert again.discover == {QUEUES[0]: 1}, "what the killed one had set aside is found again"
 
 
 def test_a_destination_that_opened_gets_all_it_has_in_portions() -> None:
@@ -130,7 +135,7 @@ def test_a_queue_that_cannot_be_read_is_left_to_its_bell() -> None:
         board.take(order, ShiftReport(faults=faults), 0.0)
     assert not board.has_work(5.0)
     (order,) = board.orders({QUEUES[0]: None}, 6.0)
-    assert order.discover == (QUEUES[0],)
+    assert order.discover == {QUEUES[0]: 1}
 
 
 def test_while_the_primary_is_away_nobody_is_sent() -> None:
@@ -175,6 +180,87 @@ def test_invented_destinations_do_not_fill_the_memory() -> None:
     board.take(order, ShiftReport(board=notes, emptied=order.queues), 0.0)
     found = board.closed(0.0)
     assert len(found) == DESTINATIONS_MAX and found[0].path == "d5"
+
+
+def test_an_idle_queue_is_looked_through_now_and_then() -> None:
+    """Y4, Y5: what another syphon set aside and forgot rings no bell."""
+    board = looked_through(discovery_interval_s=3_600)
+    assert board.to_look_through(3_599.0) == []
+    (order,) = board.orders({QUEUES[1]: None}, 3_600.0)
+    assert board.to_look_through(3_600.0) == [each for each in QUEUES if each != QUEUES[1]]
+    board.take(order, ShiftReport(emptied=order.queues, discovered=order.queues), 3_600.0)
+
+    for queue in board.to_look_through(3_601.0):
+        board.set_aside(queue, {"orders": [5, 6]} if queue == QUEUES[0] else {})
+        board.looked_through(queue, 3_601.0, is_whole=True)
+    (found,) = board.orders({}, 3_602.0)
+    assert found.returning == {QUEUES[0]: {"orders": (5, 6)}} and not found.discover
+    assert board.to_look_through(3_602.0) == []
+
+
+def test_an_idle_queue_that_cannot_be_looked_through_is_tried_again_soon() -> None:
+    board = looked_through(discovery_interval_s=3_600)
+    for queue in QUEUES:
+        board.looked_through(queue, 4_000.0, is_whole=queue != QUEUES[0])
+    assert board.to_look_through(4_007.0) == []
+    assert board.to_look_through(4_009.0) == [QUEUES[0]]
+
+
+def test_a_look_that_was_not_ended_goes_on_where_it_was() -> None:
+    """Y4: also when somebody looked through the queue a minute ago, as before a second try."""
+    board = looked_through()
+    (order,) = board.orders({QUEUES[0]: None}, 1.0)
+    report = ShiftReport(emptied=order.queues, to_discover={QUEUES[0]: 501})
+    board.take(order, report, 2.0)
+    (more,) = board.orders({}, 2.0)
+    assert more.discover == {QUEUES[0]: 501}
+    board.take(more, ShiftReport(emptied=more.queues, discovered=more.queues), 3.0)
+    assert board.orders({}, 3.0) == []
+
+
+def test_what_could_not_be_remembered_is_looked_for_when_there_is_room(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Y4: more messages set aside than there is memory for."""
+    monkeypatch.setattr("twinbus.core.dispatcher.SetAside", partial(SetAside, numbers_max=10))
+    board = looked_through()
+    (order,) = board.orders({QUEUES[0]: None}, 0.0)
+    report = ShiftReport(
+        aside={QUEUES[0]: {"d": tuple(range(15))}}, board=(closed("d", 5.0),), emptied=order.queues
+    )
+    board.take(order, report, 0.0)
+    (full,) = board.orders({}, 5.0)
+    board.take(full, replace(report, aside={QUEUES[0]: {"d": tuple(range(4, 10))}}), 6.0)
+    (emptier,) = board.orders({}, 11.0)
+    assert not emptier.discover, "there is not much room yet"
+    report = ShiftReport(aside={QUEUES[0]: {"d": (9,)}}, opened=("d",), emptied=emptier.queues)
+    board.take(emptier, report, 11.0)
+    (again,) = board.orders({}, 11.0)
+    assert again.discover == {QUEUES[0]: 1}
+
+
+def test_what_a_batch_was_too_fast_by_the_next_one_waits() -> None:
+    """Short batches that each begin with a burst would exceed the rate together."""
+    board = looked_through(tasks=2, rate_per_s=10.0)
+    first, second = board.orders(dict.fromkeys(QUEUES[:2]), 1.0)
+    board.take(first, ShiftReport(emptied=first.queues, debt_s=3.0), 1.0)
+    board.take(second, ShiftReport(emptied=second.queues, debt_s=1.0), 1.0)
+    assert board.pause_s(1.0) == 2.0, "15 and 5 messages at 10 a second"
+    assert board.pause_s(4.0) == 0.0
+
+
+def test_knocks_go_to_other_doors_each_time() -> None:
+    """Y4: eight silent destinations must not pass for a primary that is away."""
+    board = looked_through()
+    (order,) = board.orders({QUEUES[0]: None}, 0.0)
+    notes = tuple(closed(f"d{number}", 30.0) for number in range(20))
+    board.take(order, ShiftReport(is_primary_away=True, board=notes), 0.0)
+    asked = set(board.knock_paths())
+    assert len(asked) == 8
+    for turn in range(2):
+        board.knocked(False, float(turn))
+        asked |= set(board.knock_paths())
+    assert len(asked) == 20
 
 
 def test_a_queue_that_fails_again_and_again_is_tried_less_and_less() -> None:

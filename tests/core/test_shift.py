@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -14,6 +15,7 @@ from twinbus.core.shift import (
     BoardNote,
     ShiftOrder,
     ShiftReport,
+    parts_of,
     report_from_json,
     report_to_json,
 )
@@ -32,7 +34,9 @@ reports = st.builds(
     emptied=st.lists(names, max_size=3).map(tuple),
     discovered=st.lists(names, max_size=3).map(tuple),
     faults=st.dictionaries(names, names, max_size=3),
+    to_discover=st.dictionaries(names, st.integers(0, 99), max_size=3),
     is_primary_away=st.booleans(),
+    debt_s=seconds,
 )
 
 
@@ -46,6 +50,35 @@ def test_many_messages_in_a_row_are_a_few_bytes() -> None:
     as_json = report_to_json(report)
     assert as_json["aside"] == {"backlog": {"orders": [[7, 100_000]]}}
     assert report_from_json(as_json) == report
+
+
+@given(reports)
+def test_a_report_that_fits_is_one_part(report: ShiftReport) -> None:
+    (part,) = parts_of(report)
+    assert list(part.aside) == [
+        queue for queue in report.aside if any(report.aside[queue].values())
+    ]
+    assert replace(part, aside=report.aside) == report
+
+
+@pytest.mark.parametrize("path", ["orders", "\u00e4" * 250])
+def test_a_report_that_is_too_large_goes_in_parts(path: str) -> None:
+    """Every second number of very many: no runs. And many destinations with long names."""
+    numbers = tuple(range(0, 1_000_000, 2))
+    aside = {
+        "a": {"orders": numbers, "news": numbers[:7]},
+        "b": {f"{path}{number}": (number,) for number in range(9_000)},
+    }
+    *ahead, last = parts_of(ShiftReport(aside=aside, emptied=("a",)))
+    assert last.emptied == ("a",) and ahead
+    found: dict[str, dict[str, tuple[int, ...]]] = {}
+    for part in (*ahead, last):
+        assert len(json.dumps(report_to_json(part))) < 16 << 20
+        for queue, by_path in part.aside.items():
+            for each, some in by_path.items():
+                known = found.setdefault(queue, {})
+                known[each] = known.get(each, ()) + some
+    assert found == aside
 
 
 @pytest.mark.parametrize(
@@ -71,6 +104,8 @@ def test_many_messages_in_a_row_are_a_few_bytes() -> None:
         {"emptied": [1]},
         {"faults": {"q": None}},
         {"is_primary_away": 1},
+        {"to_discover": {"q": -1}},
+        {"debt_s": -1.0},
         {"more": 1},
     ],
 )

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -13,9 +16,13 @@ from tests.spark.virtual_time import VirtualLoop
 from twinbus.broker.broker import Broker, NamespaceSpec, RunningNamespace
 from twinbus.broker.options import BrokerOptions
 from twinbus.core.parcel import Parcel
+from twinbus.core.shift import ShiftReport, report_to_json
 from twinbus.drivers import credentials
 from twinbus.drivers.amqp import AmqpDriver, authority
 from twinbus.spark.bell import POLL_S, Bell
+from twinbus.spark.syphon import brain as brain_module
+from twinbus.spark.syphon.brain import Brain
+from twinbus.spark.syphon.settings import SyphonSettings
 
 QUEUES = [f"east/x-servicebus-transfer/{number}" for number in range(10)]
 HOUR_S = 3600.0
@@ -35,6 +42,14 @@ def loop(monkeypatch: pytest.MonkeyPatch) -> Iterator[VirtualLoop]:
     made.close()
 
 
+def units(namespace: RunningNamespace) -> Counter[str]:
+    """What the namespace counted so far, by operation."""
+    counted: Counter[str] = Counter()
+    for tally in namespace.access.meter:
+        counted[str(tally.operation)] += tally.units
+    return +counted
+
+
 def told(loop: VirtualLoop, story: Story, *, poll_s: float = POLL_S) -> Counter[str]:
     """Tell a story of a bell and its broker, both in this loop; units by operation."""
 
@@ -46,12 +61,10 @@ def told(loop: VirtualLoop, story: Story, *, poll_s: float = POLL_S) -> Counter[
             bell = Bell(driver, QUEUES, poll_s=poll_s, clock=loop)
             bell.arm()
             await story(bell, driver, namespace)
-            counted: Counter[str] = Counter()
-            for tally in namespace.access.meter:
-                counted[str(tally.operation)] += tally.units
+            counted = units(namespace)
             await bell.close()
             await driver.close()
-            return +counted
+            return counted
 
     return loop.run_until_complete(asyncio.wait_for(play(), 365 * 24 * HOUR_S))
 
@@ -82,6 +95,56 @@ def test_an_idle_day_costs_960(loop: VirtualLoop) -> None:
 def test_shorter_polls_would_be_counted(loop: VirtualLoop) -> None:
     """The broker tells polls of 10 minutes from those of 15: the two tests above can fail."""
     assert told(loop, hour, poll_s=600) == {"empty-receive": 60}
+
+
+class Reference:
+    """Stands for where a namespace is."""
+
+    def __init__(self, driver: AmqpDriver) -> None:
+        self._driver = driver
+
+    @asynccontextmanager
+    async def opened(self) -> AsyncIterator[Any]:
+        yield SimpleNamespace(driver=self._driver)
+
+
+def test_an_idle_syphon_looks_once_an_hour_for_what_others_set_aside(
+    loop: VirtualLoop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Y3, Y4: what another syphon set aside and forgot is found by looking, which is no receive."""
+    # Only to have fewer turns of the loop in an hour.
+    for interval in ("LOOK_INTERVAL_S", "STATUS_INTERVAL_S"):
+        monkeypatch.setattr(brain_module, interval, 60.0)
+    hour_of_it: Counter[str] = Counter()
+
+    async def story(bell: Bell, driver: AmqpDriver, namespace: RunningNamespace) -> None:
+        await bell.close()
+        await driver.sender(QUEUES[3]).send([Parcel(backlog("forgotten"))], timeout_s=10)
+        receiver = driver.receiver(QUEUES[3])
+        await receiver.defer(await receiver.receive(1, wait_s=10), timeout_s=10)
+        there: Any = Reference(driver)
+        brain = Brain(
+            SyphonSettings(
+                primary=there, secondary=there, primary_name="east", queues=tuple(QUEUES), tasks=1
+            ),
+            clock=loop,
+        )
+        await brain.start()
+        await brain.next_epoch(0, once=False)
+        # When the first batch did not see it, and nothing else happens
+        report = report_to_json(ShiftReport(emptied=tuple(QUEUES), discovered=tuple(QUEUES)))
+        await brain._hear("report", {"order": "1/0", "report": report})
+        before, began_s = units(namespace), loop.time()
+        await brain.next_epoch(1, once=False)
+        hour_of_it.update(units(namespace) - before)
+        assert HOUR_S <= loop.time() - began_s < HOUR_S + 300
+        (order,) = brain.orders(2).values()
+        assert order.returning == {QUEUES[3]: {"orders": (1,)}}
+        await brain.close()
+
+    told(loop, story)
+    assert hour_of_it.pop("empty-receive") == 40
+    assert hour_of_it == {"peek": 11}, "one for each queue, and one behind the message"
 
 
 def test_a_message_after_hours_of_silence_rings_at_once(loop: VirtualLoop) -> None:

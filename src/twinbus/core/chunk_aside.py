@@ -43,6 +43,11 @@ class SetAside:
     def __len__(self) -> int:
         return self._count
 
+    @property
+    def fullness(self) -> float:
+        """From 0 to 1: what comes after that is left out."""
+        return self._count / self._numbers_max
+
     def holds(self, path: str) -> bool:
         return path in self._by_path or path in self._held_elsewhere
 

@@ -8,7 +8,8 @@ Rule 1: while a destination is closed nothing is sent to it; when its pause is o
 Rule 2: only a probe opens it again. What was on its way when it closed changes nothing: neither
         a late success, nor more failures of the same moment.
 Rule 3: one that does not exist is closed like the others, and *lost* once it has been missing
-        for the grace period; a probe must find it missing at the end of it.
+        for the grace period; a probe must find it missing at the end of it. Whatever else it
+        answers meanwhile, the grace period begins anew.
 Rule 4: what is closed can be written down and taken up by another board, whose clock differs.
 """
 
@@ -28,7 +29,9 @@ __all__ = ["Admission", "Backoff", "DestinationBoard", "Sign", "Standing"]
 # A probe that nobody reported on (its task was cancelled) is given up after this long: longer
 # than any send may take.
 PROBE_S_MAX: Final = 120.0
-# Destinations are data from messages; a flood of invented names must not fill the memory.
+# Destinations are data from messages; a flood of invented names must not fill the memory. Who takes
+# the place of the oldest one takes over since when that was missing: otherwise, of more missing
+# ones than this, none would ever be missing for long enough.
 DESTINATIONS_MAX: Final = 10_000
 
 
@@ -175,9 +178,10 @@ class DestinationBoard:
             entry.due_s = now_s + self._backoff.pause_s(1, self._random)
 
     def _made(self, path: str) -> _Entry:
-        if len(self._entries) >= DESTINATIONS_MAX:
-            del self._entries[next(iter(self._entries))]
-        return self._entries.setdefault(path, _Entry())
+        made = self._entries[path] = _Entry()
+        if len(self._entries) > DESTINATIONS_MAX:
+            made.gone_since_s = self._entries.pop(next(iter(self._entries))).gone_since_s
+        return made
 
     def _close(self, entry: _Entry, sign: Sign, now_s: float, pause_s_min: float) -> None:
         entry.failure_count += 1
@@ -188,16 +192,12 @@ class DestinationBoard:
                 entry.gone_since_s = now_s
             entry.is_lost = now_s - entry.gone_since_s >= self._backoff.gone_grace_s
         else:
-            entry.is_lost = False
+            entry.gone_since_s, entry.is_lost = None, False
 
     def is_lost(self, path: str) -> bool:
         """Whether it was missing for the whole grace period, and at its end."""
         entry = self._entries.get(path)
         return entry is not None and entry.is_lost
-
-    def next_due_s(self) -> float | None:
-        """When the next probe may go, or None when every destination is open."""
-        return min((entry.due_s for entry in self._entries.values()), default=None)
 
     def hurry(self, now_s: float) -> None:
         """What kept them all away is over: every closed destination may be probed now."""

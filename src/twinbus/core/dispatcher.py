@@ -9,12 +9,16 @@ Rule 2: a queue is in one order of a batch at most; numbers that were handed out
 Rule 3: a queue that could not be read, or whose task was never heard of again, is left alone for
         longer and longer; only its bell brings it back sooner.
 Rule 4: while the primary is away no order is given. Somebody knocks, with longer and longer
-        pauses, and the first answer opens it.
-Rule 5: this file reads no clock: ``now_s`` comes in.
+        pauses and at other doors each time, and the first answer opens it.
+Rule 5: what somebody else set aside, or what nobody could remember, is looked for again: when a
+        queue is at work by its task, when it is idle by whoever asks ``to_look_through()``.
+Rule 6: a shift that went faster than its share of the rate makes the next orders wait.
+Rule 7: this file reads no clock: ``now_s`` comes in.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
@@ -30,6 +34,9 @@ __all__ = ["Dispatcher", "ShiftLimits"]
 # What is asked for by number comes at some 2,000 a second: about one shift's worth.
 RETURNING_MAX: Final = 20_000
 KNOCK_PATHS_MAX: Final = 8
+# A queue of which more was set aside than can be remembered is looked through again once so much
+# of its memory is free.
+ROOM_AGAIN: Final = 0.5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,7 +51,7 @@ class ShiftLimits:
     rate_per_s: float | None = None
     """Messages a second, all tasks together."""
     discovery_interval_s: float = 3_600.0
-    """How often a queue that is at work is looked through for what somebody else set aside."""
+    """How often a queue is looked through for what somebody else set aside."""
 
 
 @dataclass(slots=True)
@@ -91,11 +98,18 @@ class Dispatcher:
         self._lent: dict[str, dict[str, tuple[int, ...]]] = {}
         self._closed: dict[str, _Closed] = {}
         self._looked_s: dict[str, float] = {}
+        """When a queue was last looked through to its end; missing: it has to be."""
+        self._look_from: dict[str, int] = {}
+        """The numbers from which looks go on that were not ended."""
+        self._overfull: set[str] = set()
+        """Queues in which more may be set aside than is remembered."""
         self._unfinished: set[str] = set()
         self._unheard: set[str] = set()
         self._setbacks: dict[str, _Setback] = {}
         self._away_count = 0
         self._knock_s: float | None = None
+        self._free_s = 0.0
+        """When the rate allows the next orders."""
 
     # -- what is known --------------------------------------------------------------------
 
@@ -111,11 +125,12 @@ class Dispatcher:
         return len(self._unfinished)
 
     def set_aside_by_destination(self) -> dict[str, int]:
-        counts: dict[str, int] = {}
+        counts: Counter[str] = Counter()
         for aside in self._aside.values():
-            for path in aside.paths():
-                counts[path] = counts.get(path, 0) + aside.count(path)
-        return counts
+            counts.update({path: aside.count(path) for path in aside.paths()})
+        for lent in self._lent.values():
+            counts.update({path: len(numbers) for path, numbers in lent.items()})
+        return dict(counts)
 
     def closed(self, now_s: float) -> tuple[BoardNote, ...]:
         """Destinations that take nothing."""
@@ -129,7 +144,11 @@ class Dispatcher:
 
     def has_work(self, now_s: float) -> bool:
         """Whether there is something to do although no bell rang."""
-        return not self.is_primary_away and bool(self._busy(now_s))
+        return not self.is_primary_away and bool(self.busy(now_s))
+
+    def pause_s(self, now_s: float) -> float:
+        """For how long no orders are to be given, because of the rate (rule 6)."""
+        return max(0.0, self._free_s - now_s)
 
     def next_due_s(self, now_s: float) -> float | None:
         """When there will be, as far as is known; None: when a bell rings."""
@@ -144,7 +163,7 @@ class Dispatcher:
         """Orders for the queues that rang and for what else is due; with ``everything`` for all
         queues, as after a crash."""
         self._take_back(now_s)
-        wanted = set(rung) | self._busy(now_s)
+        wanted = set(rung) | self.busy(now_s)
         busy = [queue for queue in self.queues if everything or queue in wanted]
         if not busy:
             return []
@@ -153,7 +172,8 @@ class Dispatcher:
         shares = [tuple(busy[first::tasks]) for first in range(tasks)]
         return [self._order(share, rung, now_s, tasks, everything) for share in shares]
 
-    def _busy(self, now_s: float) -> set[str]:
+    def busy(self, now_s: float) -> set[str]:
+        """Queues that the next orders are for, whether they ring or not."""
         dues = {queue: self._due_s(queue, now_s) for queue in self.queues}
         return {queue for queue, due_s in dues.items() if due_s is not None and due_s <= now_s}
 
@@ -162,15 +182,14 @@ class Dispatcher:
         if queue in self._unfinished or queue not in self._looked_s:
             due_s: float | None = now_s
         else:
-            closed = [self._closed.get(path) for path in self._aside[queue].paths()]
-            dues = [now_s if each is None else each.due_s for each in closed]
-            due_s = min(dues, default=None)
+            paths = self._aside[queue].paths()
+            due_s = min((self._path_due_s(path, now_s) for path in paths), default=None)
         setback = self._setbacks.get(queue)
         return due_s if due_s is None or setback is None else max(due_s, setback.until_s)
 
-    def _is_due(self, path: str, now_s: float) -> bool:
+    def _path_due_s(self, path: str, now_s: float) -> float:
         closed = self._closed.get(path)
-        return closed is None or closed.due_s <= now_s
+        return now_s if closed is None else closed.due_s
 
     def _order(
         self,
@@ -184,7 +203,7 @@ class Dispatcher:
         holding: dict[str, tuple[str, ...]] = {}
         for queue in queues:
             aside = self._aside[queue]
-            due = [path for path in aside.paths() if self._is_due(path, now_s)]
+            due = [path for path in aside.paths() if self._path_due_s(path, now_s) <= now_s]
             lent = {path: tuple(aside.take(path, RETURNING_MAX)) for path in due}
             if lent:
                 returning[queue] = self._lent[queue] = lent
@@ -197,7 +216,11 @@ class Dispatcher:
             returning=returning,
             holding=holding,
             board=self.closed(now_s),
-            discover=tuple(queue for queue in queues if everything or self._is_stale(queue, now_s)),
+            discover={
+                queue: self._look_from.get(queue, 1)
+                for queue in queues
+                if everything or self._is_stale(queue, now_s)
+            },
             messages_max=max(1, limits.messages_max // tasks),
             seconds_max=limits.seconds_max,
             rate_per_s=None if limits.rate_per_s is None else limits.rate_per_s / tasks,
@@ -206,6 +229,29 @@ class Dispatcher:
     def _is_stale(self, queue: str, now_s: float) -> bool:
         looked_s = self._looked_s.get(queue)
         return looked_s is None or now_s - looked_s >= self.limits.discovery_interval_s
+
+    # -- queues that are idle -------------------------------------------------------------
+
+    def to_look_through(self, now_s: float) -> list[str]:
+        """Idle queues in which somebody may have set something aside (rule 5)."""
+        if self.is_primary_away:
+            return []
+        # One that was never looked through is its task's.
+        idle = self._looked_s.keys() - self._unheard - self.busy(now_s)
+        return [each for each in self.queues if each in idle and self._is_stale(each, now_s)]
+
+    def looked_through(self, queue: str, now_s: float, *, is_whole: bool) -> None:
+        """After set_aside() for all that was found; not whole: it could not be read to its end."""
+        early_s = 0.0 if is_whole else self.limits.discovery_interval_s - self._backoff.last_s
+        self._looked_s[queue] = now_s - max(0.0, early_s)
+
+    def set_aside(self, queue: str, numbers: Mapping[str, Sequence[int]]) -> None:
+        """Remember numbers by destination, as far as there is room."""
+        aside = self._aside[queue]
+        for path, each in numbers.items():
+            aside.add(path, each)
+        if aside.fullness >= 1:
+            self._overfull.add(queue)
 
     # -- reports --------------------------------------------------------------------------
 
@@ -216,8 +262,7 @@ class Dispatcher:
             self._lent.pop(queue, None)
             if queue not in report.faults:
                 self._setbacks.pop(queue, None)
-            for path, numbers in report.aside.get(queue, {}).items():
-                self._aside[queue].add(path, numbers)
+            self.set_aside(queue, report.aside.get(queue, {}))
         for path in report.opened:
             self._closed.pop(path, None)
         for note in report.board:
@@ -225,7 +270,7 @@ class Dispatcher:
             self._closed[note.path] = _Closed(note, now_s)
         while len(self._closed) > DESTINATIONS_MAX:
             del self._closed[next(iter(self._closed))]
-        self._looked_s |= dict.fromkeys(report.discovered, now_s)
+        self._take_looks(order, report, now_s)
         self._unfinished -= set(order.queues)
         self._unfinished |= set(order.queues) - set(report.emptied) - set(report.faults)
         for queue in report.faults:
@@ -234,17 +279,32 @@ class Dispatcher:
             self._set_back(queue, now_s)
         if report.is_primary_away:
             self._primary_is_away(now_s)
+        if order.rate_per_s is not None and self.limits.rate_per_s is not None:
+            owed_s = report.debt_s * order.rate_per_s / self.limits.rate_per_s
+            self._free_s = max(self._free_s, now_s) + owed_s
+
+    def _take_looks(self, order: ShiftOrder, report: ShiftReport, now_s: float) -> None:
+        for queue in report.discovered:
+            self._looked_s[queue] = now_s
+            self._look_from.pop(queue, None)
+        for queue, number in report.to_discover.items():
+            self._looked_s.pop(queue, None)
+            self._look_from[queue] = number
+        for queue in self._overfull.intersection(order.queues):
+            if self._aside[queue].fullness <= ROOM_AGAIN:
+                self._overfull.discard(queue)
+                self._looked_s.pop(queue, None)
 
     def _take_back(self, now_s: float) -> None:
         """Set aside again what was handed out and not reported on (rule 2). What its task has
         set aside is known to nobody, so that those queues are looked through again."""
         lent, self._lent = self._lent, {}
         for queue, by_path in lent.items():
-            for path, numbers in by_path.items():
-                self._aside[queue].add(path, numbers)
+            self.set_aside(queue, by_path)
         unheard, self._unheard = self._unheard, set()
         for queue in unheard:
             self._looked_s.pop(queue, None)
+            self._look_from.pop(queue, None)
             self._set_back(queue, now_s)
 
     def _set_back(self, queue: str, now_s: float) -> None:
@@ -259,8 +319,11 @@ class Dispatcher:
         self._knock_s = now_s + self._backoff.pause_s(self._away_count, self._random)
 
     def knock_paths(self) -> list[str]:
-        """Destinations to ask whether anybody is there."""
-        return [path for path in self._closed if path][-KNOCK_PATHS_MAX:]
+        """Destinations to ask whether anybody is there: others each time, because one of them
+        may be silent by itself."""
+        paths = [path for path in reversed(self._closed) if path]
+        first = (self._away_count - 1) * KNOCK_PATHS_MAX % max(1, len(paths))
+        return (paths[first:] + paths[:first])[:KNOCK_PATHS_MAX]
 
     def knocked(self, is_answered: bool, now_s: float) -> None:
         """What became of a knock."""

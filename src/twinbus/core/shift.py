@@ -10,13 +10,14 @@ Rule 1: an order may be worked twice, or by a task that knows nothing of the fir
 Rule 2: a report that never arrives costs time only: what was set aside is found again by looking
         through the queue.
 Rule 3: as JSON a report has its numbers as runs (``[first, count]``), so that 100,000 messages in
-        a row are a few bytes. Whatever is not such a report is refused as a whole.
+        a row are a few bytes; of many that do not follow each other, parts go ahead of the rest.
+        Whatever is not such a report is refused as a whole.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, Final, NamedTuple
 
 from twinbus.core.parcel import Delivered
@@ -26,6 +27,7 @@ __all__ = [
     "BoardNote",
     "ShiftOrder",
     "ShiftReport",
+    "parts_of",
     "report_from_json",
     "report_to_json",
 ]
@@ -34,6 +36,10 @@ NUMBER_MAX: Final = (1 << 63) - 1
 # As many as anybody remembers: a few bytes must not become gigabytes.
 NUMBERS_MAX: Final = 1_000_000
 SECONDS_MAX: Final = 1e12
+# Half of what the desk takes in one line. A run is at most 26 bytes, a character 6.
+PART_BYTES_MAX: Final = 8 << 20
+RUN_BYTES_MAX: Final = 26
+CHARACTER_BYTES_MAX: Final = 6
 
 Aside = Mapping[str, Mapping[str, tuple[int, ...]]]
 """Numbers of messages that are set aside: by backlog queue, by destination."""
@@ -66,8 +72,8 @@ class ShiftOrder:
     """By queue, the destinations for which more was set aside than is in ``returning``."""
     board: tuple[BoardNote, ...] = ()
     """The destinations that are closed."""
-    discover: tuple[str, ...] = ()
-    """Queues to look through for what somebody else set aside."""
+    discover: Mapping[str, int] = field(default_factory=dict)
+    """Queues to look through for what somebody else set aside, each from this number on."""
     messages_max: int = 1_000_000
     """No chunk is received once so many messages were."""
     seconds_max: float = 15.0
@@ -91,10 +97,34 @@ class ShiftReport:
     """Queues in which a receive found nothing."""
     discovered: tuple[str, ...] = ()
     """Queues that were looked through to their end."""
+    to_discover: Mapping[str, int] = field(default_factory=dict)
+    """Queues that should have been and were not, each with the number to go on from."""
     faults: Mapping[str, str] = field(default_factory=dict)
     """Queues that could not be read, each with a sentence."""
     is_primary_away: bool = False
     """Nobody could be reached at the primary."""
+    debt_s: float = 0.0
+    """For so long nothing more is to be moved, or the shift's share of the rate is exceeded."""
+
+
+def parts_of(report: ShiftReport) -> list[ShiftReport]:
+    """The report in pieces of a size that can be sent: the last one is the report without the
+    numbers that are in the others."""
+    pieces: list[dict[str, dict[str, tuple[int, ...]]]] = [{}]
+    room_bytes = PART_BYTES_MAX
+    for queue, by_path in report.aside.items():
+        for path, numbers in by_path.items():
+            while numbers:
+                room_bytes -= CHARACTER_BYTES_MAX * len(path)
+                if room_bytes < RUN_BYTES_MAX:
+                    pieces.append({})
+                    room_bytes = PART_BYTES_MAX
+                fitting = room_bytes // RUN_BYTES_MAX
+                pieces[-1].setdefault(queue, {})[path] = numbers[:fitting]
+                room_bytes -= RUN_BYTES_MAX * min(fitting, len(numbers))
+                numbers = numbers[fitting:]
+    *ahead, last = pieces
+    return [*(ShiftReport(aside=each) for each in ahead), replace(report, aside=last)]
 
 
 # -- a report as JSON ---------------------------------------------------------------------
@@ -111,8 +141,10 @@ def report_to_json(report: ShiftReport) -> dict[str, Any]:
         "opened": list(report.opened),
         "emptied": list(report.emptied),
         "discovered": list(report.discovered),
+        "to_discover": dict(report.to_discover),
         "faults": dict(report.faults),
         "is_primary_away": report.is_primary_away,
+        "debt_s": report.debt_s,
     }
 
 
@@ -144,11 +176,16 @@ def report_from_json(value: object) -> ShiftReport:
         opened=_texts(report["opened"], "opened"),
         emptied=_texts(report["emptied"], "emptied"),
         discovered=_texts(report["discovered"], "discovered"),
+        to_discover={
+            queue: _whole(number, NUMBER_MAX, "to_discover")
+            for queue, number in _mapping(report["to_discover"], "to_discover").items()
+        },
         faults={
             queue: _text(sentence, "faults")
             for queue, sentence in _mapping(report["faults"], "faults").items()
         },
         is_primary_away=_truth(report["is_primary_away"], "is_primary_away"),
+        debt_s=_seconds(report["debt_s"], "debt_s"),
     )
 
 

@@ -22,6 +22,7 @@ from twinbus.errors import ConfigurationError
 from twinbus.pairing.backlog_queues import has_no_name, is_same_place, primary_name_of
 from twinbus.pairing.hosting import SyphonJob, syphon_maker
 from twinbus.pairing.journal import Journal
+from twinbus.pairing.mover_gate import UNKNOWN_PATH
 from twinbus.pairing.options import (
     PairedNamespaceOptions,
     SendAvailabilityPairedNamespaceOptions,
@@ -53,9 +54,6 @@ CONTACT_TIMEOUT_S: Final = 5.0
 # What a queue of Azure's standard tier takes; asked for, but the answer is not waited for long.
 MESSAGE_BYTES_MAX: Final = 262_144
 LIMIT_TIMEOUT_S: Final = 10.0
-# A primary is asked for this when nobody has said yet which entities are used: "there is none"
-# is an answer, too.
-UNKNOWN_PATH: Final = "twinbus-contact"
 
 
 class NoManager:

@@ -156,7 +156,7 @@ class ChunkRun:
     async def _send_all(self, path: str, items: list[Homeward], *, is_probe: bool) -> None:
         try:
             limit_bytes = await self._senders.limit_bytes(
-                path, timeout_s=self._options.send_timeout_s
+                path, timeout_s=self._options.attach_timeout_s
             )
         except ServiceError as error:
             self._land(path)
@@ -312,15 +312,17 @@ class ChunkRun:
     async def _set_aside(
         self, path: str, items: Sequence[Homeward], outcome: Outcome, reason: str
     ) -> None:
+        lost: Sequence[Delivered] = ()
         try:
-            lost = await self._receiver.defer(
-                [each.delivered for each in items], timeout_s=self._options.settle_timeout_s
-            )
-        except ServiceError:
-            # Deferred or still locked: asking for a number that is not deferred harms nobody.
-            lost = []
-        _lost, deferred = _parted(items, lost)
-        self._aside.add(path, [each.delivered.sequence_number for each in deferred])
+            with suppress(ServiceError):
+                lost = await self._receiver.defer(
+                    [each.delivered for each in items], timeout_s=self._options.settle_timeout_s
+                )
+        finally:
+            # After an error, or cut off: deferred or still locked. Asking for a number that is
+            # not deferred harms nobody.
+            _lost, deferred = _parted(items, lost)
+            self._aside.add(path, [each.delivered.sequence_number for each in deferred])
         self._close(items, outcome, reason)
 
     async def _bury(self, poison: Sequence[Poison]) -> None:

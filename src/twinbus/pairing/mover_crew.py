@@ -7,8 +7,9 @@
 Who uses it says what the work for one queue is: forever and with long polls (``Mover``), or for
 some seconds (``work_shift``).
 
-Rule 1: stop() ends what only waits at once, and lets the chunks under way end, for at most 5 s;
-        what is cut off then is told in receipts and comes again (L2).
+Rule 1: stop() ends what only waits at once, and lets the chunks under way end, for some seconds;
+        what is cut off then is told in receipts and comes again (L2). That and closing the links
+        end well within 5 s, so that whoever waits so long for everything hears of it.
 Rule 2: one receive at a time for each queue; a queue that was found empty is not asked again by
         another lane.
 """
@@ -38,8 +39,12 @@ __all__ = ["Crew", "OnFault"]
 OnFault = Callable[[str, ServiceError], object]
 """Told the backlog queue that could not be read, and why."""
 
-STOP_S_MAX: Final = 5.0
-"""How long a stop waits for the chunks under way (L2)."""
+STOP_S_MAX: Final = 2.5
+"""How long a stop waits for the chunks under way (L2); a chunk takes a fraction of a second."""
+CLOSE_S_MAX: Final = 0.5
+"""How long it then waits for links to be closed."""
+PACE_LOOK_S: Final = 0.2
+"""How often somebody who waits for the rate looks whether it is still wanted."""
 KEPT_WAIT_S: Final = 0.5
 """How long the receives of an empty queue wait that is kept open for the others."""
 
@@ -68,7 +73,7 @@ class Crew:
         self.random = random or Random()
         self.board = DestinationBoard(options.backoff, self.random)
         self.senders = SenderPool(primary)
-        self.gate = PrimaryGate(self.board, self.senders, self.clock, options.send_timeout_s)
+        self.gate = PrimaryGate(self.board, self.senders, self.clock, options.attach_timeout_s)
         self.faults: dict[str, ServiceError] = {}
         """Backlog queues that could not be read when it was last tried, each with its error."""
         self._on_receipts, self._on_fault = on_receipts, on_fault
@@ -85,7 +90,8 @@ class Crew:
         self._stopped = asyncio.Event()
         self._is_cut_off = False
         self._idle: set[asyncio.Task[object]] = set()
-        self._at_work = 0
+        self._works: list[float] = []
+        """When what is under way began."""
         self._next_start_s = 0.0
 
     # -- from the first to the last -------------------------------------------------------
@@ -115,7 +121,7 @@ class Crew:
             await self.close()
 
     def stop(self) -> None:
-        """Ask run() to end; it does within about 5 s."""
+        """Ask run() to end; it does within about 3 s."""
         self._stopped.set()
 
     @property
@@ -138,7 +144,7 @@ class Crew:
     async def close(self) -> None:
         """Let go of all links."""
         with suppress(TimeoutError):
-            async with asyncio.timeout(STOP_S_MAX):
+            async with asyncio.timeout(CLOSE_S_MAX):
                 # All at once: each takes its time with a namespace that does not answer.
                 closing = [queue.close() for queue in self.queues]
                 await asyncio.gather(*closing, self.senders.close())
@@ -172,7 +178,7 @@ class Crew:
         async def received() -> list[Delivered]:
             nonlocal found_nothing
             while True:
-                await self.keep_pace()
+                await self.keep_pace(may_receive)
                 is_done = found_nothing >= looks and may_end()
                 if is_done or self.is_over or not may_receive():
                     return []
@@ -205,7 +211,7 @@ class Crew:
         """What was set aside and may be tried, as long as nothing speaks against it."""
 
         async def may_go_on() -> bool:
-            await self.keep_pace()
+            await self.keep_pace(may_receive)
             return not self.is_over and may_receive()
 
         with self.working():
@@ -214,16 +220,21 @@ class Crew:
     @property
     def is_at_work(self) -> bool:
         """Whether messages are on their way right now, of whichever queue."""
-        return self._at_work > 0
+        return bool(self._works)
+
+    def is_kept(self, since_s: float) -> bool:
+        """Whether something is under way that began before ``since_s``."""
+        return any(began_s < since_s for began_s in self._works)
 
     @contextmanager
     def working(self) -> Iterator[None]:
         """Messages are on their way in the block."""
-        self._at_work += 1
+        began_s = self.clock.now().monotonic_s
+        self._works.append(began_s)
         try:
             yield
         finally:
-            self._at_work -= 1
+            self._works.remove(began_s)
 
     # -- pauses ---------------------------------------------------------------------------
 
@@ -249,11 +260,15 @@ class Crew:
             async with asyncio.timeout(pause_s):
                 await self._stopped.wait()
 
-    async def keep_pace(self) -> None:
-        """Wait until the rate allows another chunk."""
-        pause_s = self._next_start_s - self.clock.now().monotonic_s
-        if self.options.rate_per_s is not None and pause_s > 0:
-            await self.rest(pause_s)
+    @property
+    def debt_s(self) -> float:
+        """For how long the rate allows no further chunk."""
+        return max(0.0, self._next_start_s - self.clock.now().monotonic_s)
+
+    async def keep_pace(self, may_go_on: Callable[[], bool] = _always) -> None:
+        """Wait until the rate allows another chunk, or none is wanted any more."""
+        while self.debt_s > 0 and not self.is_stopped and may_go_on():
+            await self.rest(min(self.debt_s, PACE_LOOK_S))
 
     # -- telling --------------------------------------------------------------------------
 

@@ -15,7 +15,10 @@ from twinbus.pairing.mover_chunk import PRIMARY
 from twinbus.pairing.mover_senders import SenderPool
 from twinbus.service_errors import CommunicationError, OperationTimeout, ServiceError
 
-__all__ = ["PrimaryGate"]
+__all__ = ["UNKNOWN_PATH", "PrimaryGate"]
+
+UNKNOWN_PATH: Final = "twinbus-contact"
+"""What a primary is asked for when nobody knows better: "there is none" is an answer, too."""
 
 LOOK_INTERVAL_S: Final = 0.1
 """How often a waiting lane looks at the gate, in memory."""
@@ -56,9 +59,7 @@ class PrimaryGate:
         """Whether anybody answers: some are asked, because one alone may be a silent entity."""
         closed = [each for each in self._board.closed() if each != PRIMARY]
         # Those that closed last may all be silent ones: what took messages last is asked as well.
-        paths = {*closed[-KNOCKS_MAX:], *self._senders.latest(KNOCKS_MAX)}
-        if not paths:
-            return Sign.ACCEPTED
+        paths = {*closed[-KNOCKS_MAX:], *self._senders.latest(KNOCKS_MAX), UNKNOWN_PATH}
         knocks = [asyncio.create_task(self._answers(path)) for path in paths]
         try:
             for answer in asyncio.as_completed(knocks):

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Final
 
 from twinbus.core.chunk import HomeRules
 from twinbus.core.chunk_board import Backoff
 from twinbus.errors import ConfigurationError
 
 __all__ = ["MoverOptions"]
+
+# Nothing has to be written for it, so that a live destination answers in well under a second.
+ATTACH_TIMEOUT_S_MAX: Final = 10.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,6 +67,11 @@ class MoverOptions:
             self.rate_per_s is None or self.rate_per_s > 0,
             "Leave it out for no limit",
         )
+
+    @property
+    def attach_timeout_s(self) -> float:
+        """For opening a link to a destination: to learn that one is silent takes so long."""
+        return min(ATTACH_TIMEOUT_S_MAX, self.send_timeout_s)
 
     def _check(self, name: str, is_right: bool, hint: str) -> None:
         if not is_right:

@@ -25,7 +25,7 @@ from typing import Final
 
 from twinbus.clock import Clock
 from twinbus.core.chunk import ChunkPlan, plan_chunk
-from twinbus.core.chunk_aside import SetAside, is_set_aside
+from twinbus.core.chunk_aside import SetAside
 from twinbus.core.chunk_board import Admission, DestinationBoard
 from twinbus.core.chunk_ledger import ChunkLedger, Place
 from twinbus.core.parcel import Delivered
@@ -35,6 +35,7 @@ from twinbus.pairing.few_at_once import few_at_once
 from twinbus.pairing.mover_chunk import PRIMARY, ChunkRun
 from twinbus.pairing.mover_in_flight import InFlight
 from twinbus.pairing.mover_locks import LOCK_S_MAX, lock_s, locks_kept
+from twinbus.pairing.mover_look import PAGE_COUNT, pages, set_aside_in
 from twinbus.pairing.mover_options import MoverOptions
 from twinbus.pairing.mover_senders import SenderPool
 from twinbus.service_errors import MessageNotFound, MessageTooLarge, ServiceError
@@ -43,8 +44,6 @@ __all__ = ["OnReceipts", "QueueMover", "Shared"]
 
 OnReceipts = Callable[[Sequence[Receipt]], object]
 
-# Messages that are looked at or asked for by number in one request; the service takes 250.
-BY_NUMBER_COUNT: Final = 250
 PROBE_COUNT: Final = 10
 # Destinations that are tried again at once: few enough for their messages to fit into memory.
 PATHS_AT_ONCE_MAX: Final = 16
@@ -224,7 +223,7 @@ class QueueMover:
                 break
             # What a probe leaves in doubt may be doubled, so that it is small.
             is_probe = admission is Admission.PROBE
-            count_max = PROBE_COUNT if is_probe else BY_NUMBER_COUNT
+            count_max = PROBE_COUNT if is_probe else PAGE_COUNT
             count = min(left, count_max, self._shared.in_flight.piece_count_max)
             numbers = self.aside.take(path, count)
             left -= count
@@ -281,9 +280,13 @@ class QueueMover:
             return await self._ask_for(numbers[:middle]) + await self._ask_for(numbers[middle:])
 
     async def _still_aside(self, numbers: list[int]) -> list[int]:
-        wanted = set(numbers)
-        looked = self._looked_through(min(wanted), max(wanted))
-        return [number async for number, _path in looked if number in wanted]
+        wanted, found = set(numbers), []
+        async for page in self._pages(min(wanted)):
+            for set_aside in self._aside_in(page).values():
+                found += [number for number in set_aside if number in wanted]
+            if max(each.sequence_number for each in page) >= max(wanted):
+                break
+        return found
 
     @property
     def has_discovered(self) -> bool:
@@ -296,39 +299,26 @@ class QueueMover:
             if self._shared.clock.now().monotonic_s >= self._next_discovery_s:
                 await self.discover()
 
-    async def discover(self) -> int:
-        """Remember what is set aside in the queue, whoever did it; how many were new."""
-        before = len(self.aside)
-        async for number, path in self._looked_through(1, None):
-            self.aside.add(path, [number])
+    async def discover(
+        self, first: int = 1, may_go_on: Callable[[], bool] = lambda: True
+    ) -> int | None:
+        """Remember what is set aside in the queue from a number on, whoever did it. None: to its
+        end; otherwise the number to go on from."""
+        async for page in self._pages(first):
+            for path, numbers in self._aside_in(page).items():
+                self.aside.add(path, numbers)
+            if not may_go_on():
+                return max(first, *(each.sequence_number + 1 for each in page))
         now_s = self._shared.clock.now().monotonic_s
         self._next_discovery_s = now_s + self._shared.options.discovery_interval_s
-        return len(self.aside) - before
+        return None
 
-    async def _looked_through(self, first: int, last: int | None) -> AsyncIterator[tuple[int, str]]:
-        """(number, destination) of what is set aside between two numbers."""
-        async for page in self._pages(first):
-            deferred = [each for each in page if is_set_aside(each.encoded)]
-            plan = self._planned(deferred)
-            for path, items in plan.by_destination.items():
-                for item in items:
-                    yield item.delivered.sequence_number, path
-            for poison in plan.poison:
-                yield poison.item.delivered.sequence_number, PRIMARY
-            if last is not None and page[-1].sequence_number >= last:
-                return
+    def _pages(self, first: int) -> AsyncIterator[list[Delivered]]:
+        return pages(self._receiver, first, timeout_s=self._shared.options.settle_timeout_s)
 
-    async def _pages(self, first: int) -> AsyncIterator[list[Delivered]]:
-        timeout_s = self._shared.options.settle_timeout_s
-        while page := await self._receiver.peek(
-            BY_NUMBER_COUNT, from_sequence=first, timeout_s=timeout_s
-        ):
-            yield page
-            # A message that cannot be read has no number: it must not send us back.
-            last = max(each.sequence_number for each in page)
-            if last < first:
-                return
-            first = last + 1
+    def _aside_in(self, page: Sequence[Delivered]) -> dict[str, list[int]]:
+        now_ms = self._shared.clock.now().wall_ms
+        return set_aside_in(page, self._shared.options.rules, now_ms=now_ms)
 
     def _planned(self, deliveries: Sequence[Delivered]) -> ChunkPlan:
         now_ms = self._shared.clock.now().wall_ms

@@ -9,8 +9,10 @@ Whoever gives the orders remembers; what a shift learned goes back in its report
 
 Rule 1: a shift that was stopped, or whose primary is away, reports like every other (L2).
 Rule 2: a queue that cannot be read is a fault in the report; the others go on.
-Rule 3: while one destination keeps a shift waiting, its queues are served on: nobody else's
-        messages wait for the next shift (Y4).
+Rule 3: while one destination keeps a shift waiting, also beyond its time, its queues are served
+        on: nobody else's messages wait for the next shift (Y4).
+Rule 4: a shift that has enough receives nothing more and ends by itself; one that shall stop is
+        also cut off.
 """
 
 from __future__ import annotations
@@ -49,15 +51,18 @@ async def work_shift(
     *,
     on_receipts: OnReceipts,
     should_stop: Callable[[], bool] = lambda: False,
+    has_enough: Callable[[], bool] = lambda: False,
     clock: Clock | None = None,
     random: Random | None = None,
 ) -> ShiftReport:
     """Carry out ``order``; no error of either namespace leaves it.
 
     ``should_stop`` is asked between chunks and now and then; after that the shift ends with the
-    chunks under way, within about 5 s. The drivers stay open.
+    chunks under way, within about 3 s. ``has_enough`` is asked between chunks, and waited for are
+    all that are under way. The drivers stay open.
     """
-    shift = _Shift(secondary, primary, order, options, on_receipts, should_stop, clock, random)
+    asked = (should_stop, has_enough)
+    shift = _Shift(secondary, primary, order, options, on_receipts, asked, clock, random)
     return await shift.work()
 
 
@@ -69,12 +74,12 @@ class _Shift:
         order: ShiftOrder,
         options: MoverOptions,
         on_receipts: OnReceipts,
-        should_stop: Callable[[], bool],
+        asked: tuple[Callable[[], bool], Callable[[], bool]],
         clock: Clock | None,
         random: Random | None,
     ) -> None:
         self._order = order
-        self._should_stop = should_stop
+        self._should_stop, self._has_enough = asked
         handed = [each.path for each in order.handed]
         named = [*order.queues, *handed, *order.returning, *order.discover]
         self._crew = Crew(
@@ -88,7 +93,7 @@ class _Shift:
         )
         self._ends_s = self._now_s() + order.seconds_max
         self._emptied: list[str] = []
-        self._discovered: list[str] = []
+        self._to_discover = dict(order.discover)
 
     async def work(self) -> ShiftReport:
         self._take_up()
@@ -139,7 +144,7 @@ class _Shift:
     async def _returner(self, queue: QueueMover, over: asyncio.Event) -> None:
         while not over.is_set():
             with self._faults_noted(queue):
-                await self._crew.bring_back(queue, self._may_receive)
+                await self._crew.bring_back(queue, self._may_begin)
             with suppress(TimeoutError):
                 async with asyncio.timeout(RETURN_INTERVAL_S):
                     await over.wait()
@@ -155,11 +160,15 @@ class _Shift:
                 self._emptied.append(queue.queue)
 
     async def _finish(self, queue: QueueMover) -> None:
-        is_wanted = queue.queue in self._order.discover and queue.queue in self._emptied
-        if is_wanted and self._may_receive():
-            await queue.discover()
-            self._discovered.append(queue.queue)
-        await self._crew.bring_back(queue, self._may_receive)
+        first = self._to_discover.get(queue.queue)
+        if first is not None and queue.queue in self._emptied and self._may_begin():
+            # At least one page, so that every shift gets further.
+            following = await queue.discover(first, self._may_begin)
+            if following is None:
+                del self._to_discover[queue.queue]
+            else:
+                self._to_discover[queue.queue] = following
+        await self._crew.bring_back(queue, self._may_begin)
 
     def _handed(self, queue: QueueMover) -> list[Delivered]:
         return [each for each in self._order.handed if each.path == queue.queue]
@@ -174,14 +183,18 @@ class _Shift:
     # -- limits ---------------------------------------------------------------------------
 
     def _may_receive(self) -> bool:
+        """Also when its time is over, while something from before that keeps the shift (rule 3)."""
+        return self._may_begin() or (self._crew.is_kept(self._ends_s) and self._has_room())
+
+    def _may_begin(self) -> bool:
+        return self._now_s() < self._ends_s and self._has_room()
+
+    def _has_room(self) -> bool:
         if self._should_stop():
             self._crew.stop()
         received_count = sum(queue.received_count for queue in self._crew.queues)
-        return (
-            not self._crew.is_over
-            and received_count < self._order.messages_max
-            and self._now_s() < self._ends_s
-        )
+        is_over = self._crew.is_over or self._has_enough()
+        return not is_over and received_count < self._order.messages_max
 
     async def _may_look_on(self) -> bool:
         return not self._crew.is_stopped
@@ -207,7 +220,11 @@ class _Shift:
             board=crew.board.notes(self._now_s()),
             opened=tuple(each.path for each in self._order.board if each.path not in closed),
             emptied=tuple(self._emptied),
-            discovered=tuple(self._discovered),
+            discovered=tuple(
+                each for each in self._order.discover if each not in self._to_discover
+            ),
+            to_discover=self._to_discover,
             faults={queue: error.sentence for queue, error in crew.faults.items()},
             is_primary_away=crew.gate.is_closed,
+            debt_s=crew.debt_s,
         )

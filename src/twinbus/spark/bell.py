@@ -91,6 +91,11 @@ class Bell:
         self._has_rung.clear()
         return {path: None if path in old else each for path, each in taken.items()}
 
+    @property
+    def has_rung(self) -> bool:
+        """Whether a queue has messages and nobody was told yet."""
+        return bool(self._rung)
+
     async def _gather(self) -> None:
         """A backlog rings all its queues within moments: one batch for all of them."""
         loop = asyncio.get_running_loop()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from random import Random
 
@@ -20,6 +20,7 @@ from twinbus.core.receipts import Outcome, Receipt
 from twinbus.core.shift import BoardNote, ShiftOrder, ShiftReport
 from twinbus.pairing.mover import MoverOptions
 from twinbus.pairing.mover_chunk import PRIMARY
+from twinbus.pairing.mover_gate import UNKNOWN_PATH
 from twinbus.pairing.mover_shift import work_shift
 from twinbus.service_errors import AccessRefused, CommunicationError, EntityDisabled
 
@@ -54,6 +55,7 @@ class Shifts:
         order: ShiftOrder | None = None,
         *,
         should_stop: Callable[[], bool] = lambda: False,
+        has_enough: Callable[[], bool] = lambda: False,
         **more: object,
     ) -> ShiftReport:
         async with asyncio.timeout(30):
@@ -64,6 +66,7 @@ class Shifts:
                 options(**more),
                 on_receipts=self.receipts.extend,
                 should_stop=should_stop,
+                has_enough=has_enough,
             )
 
     def outcomes(self) -> Counter[Outcome]:
@@ -151,6 +154,15 @@ async def test_a_shift_keeps_its_rate(shifts: Shifts) -> None:
     await shifts.work(ShiftOrder(queues=(FIRST,), rate_per_s=50), chunk_count=10)
     assert time.monotonic() - began_s >= 0.3
     assert shifts.outcomes() == {Outcome.MOVED: 30}
+
+
+async def test_a_slow_rate_does_not_keep_a_shift_beyond_its_time(shifts: Shifts) -> None:
+    """And what it was ahead of its rate by is told, for the next one."""
+    shifts.secondary.put(FIRST, *messages("m", 9))
+    began_s = time.monotonic()
+    report = await shifts.work(ShiftOrder(queues=(FIRST,), rate_per_s=0.2, seconds_max=0.5))
+    assert time.monotonic() - began_s < 2
+    assert report.debt_s > 3 and report.emptied == ()
 
 
 async def test_a_dry_run_only_looks(shifts: Shifts) -> None:
@@ -283,9 +295,53 @@ async def test_a_queue_is_looked_through_when_it_is_empty(shifts: Shifts) -> Non
     shifts.secondary.put(FIRST, *messages("m", 3))
     for stored in shifts.secondary.queues[FIRST].messages.values():
         stored.is_deferred = True
-    report = await shifts.work(ShiftOrder(queues=QUEUES, discover=(FIRST,)))
+    report = await shifts.work(ShiftOrder(queues=QUEUES, discover={FIRST: 1}))
     assert report.discovered == (FIRST,)
     assert shifts.outcomes() == {Outcome.MOVED: 3}
+
+
+async def test_a_look_that_takes_long_goes_on_in_the_next_shift(
+    shifts: Shifts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Y4: a queue with very many messages does not hold up the others of its batch."""
+    shifts.secondary.put(FIRST, *messages("m", 1_000, "news"))
+    for stored in shifts.secondary.queues[FIRST].messages.values():
+        stored.is_deferred = True
+    peek = FakeReceiver.peek
+
+    async def slow(
+        self: FakeReceiver, count_max: int, *, from_sequence: int = 1, timeout_s: float
+    ) -> list[Delivered]:
+        await asyncio.sleep(0.3)
+        return await peek(self, count_max, from_sequence=from_sequence, timeout_s=timeout_s)
+
+    monkeypatch.setattr(FakeReceiver, "peek", slow)
+    found: list[int] = []
+    looks, first = 0, {FIRST: 1}
+    while first:
+        order = ShiftOrder(
+            queues=(FIRST,), discover=first, board=(note("news", 900),), seconds_max=0.4
+        )
+        report = await shifts.work(order)
+        found += report.aside[FIRST]["news"] if report.aside else ()
+        looks, first = looks + 1, dict(report.to_discover)
+    assert sorted(found) == list(range(1, 1_001)) and looks > 1
+    assert report.discovered == (FIRST,)
+
+
+async def test_a_queue_is_served_on_while_a_silent_destination_keeps_its_shift(
+    shifts: Shifts,
+) -> None:
+    """Y4: also when the time of the shift is over."""
+    shifts.primary.silent.add("news")
+    shifts.secondary.put(FIRST, *messages("silent", 1, "news"))
+    order = ShiftOrder(queues=QUEUES, seconds_max=0.3)
+    task = asyncio.create_task(shifts.work(order, send_timeout_s=2.0))
+    await asyncio.sleep(0.7)
+    shifts.secondary.put(QUEUES[1], *messages("late", 1))
+    await asyncio.sleep(0.7)
+    assert shifts.primary.queues["orders"].ids() == ["late0"] and not task.done()
+    await task
 
 
 # -- nobody at home, and ends -----------------------------------------------------------------
@@ -357,12 +413,56 @@ async def test_a_chunk_that_does_not_end_is_cut_off_and_the_report_is_made(
 
 
 async def test_a_stop_does_not_wait_for_a_knock(shifts: Shifts) -> None:
-    shifts.primary.silent.add("orders")
+    shifts.primary.silent |= {"orders", UNKNOWN_PATH}
     order = ShiftOrder(queues=QUEUES, board=(note(PRIMARY), note("orders")))
     began_s = time.monotonic()
     stop_s = began_s + 0.3
     await shifts.work(order, should_stop=lambda: time.monotonic() >= stop_s)
     assert time.monotonic() - began_s < 2
+
+
+async def test_a_silent_destination_does_not_pass_for_a_primary_that_is_away(
+    shifts: Shifts,
+) -> None:
+    """Y4: that there is no such entity is an answer, too."""
+    shifts.primary.silent.add("news")
+    shifts.secondary.put(FIRST, *messages("m", 10))
+    order = ShiftOrder(queues=QUEUES, board=(note(PRIMARY), note("news", 30)))
+    report = await shifts.work(order)
+    assert not report.is_primary_away
+    assert shifts.outcomes() == {Outcome.MOVED: 10}
+
+
+async def test_a_shift_that_has_enough_ends_what_it_began(shifts: Shifts) -> None:
+    """Nothing is cut off, and the queue is not called empty: the next batch goes on with it."""
+    shifts.secondary.put(FIRST, *messages("m", 5_000))
+    shifts.primary.delay_s = 0.02
+    report = await shifts.work(has_enough=lambda: len(shifts.receipts) >= 100, chunk_count=50)
+    assert 100 <= len(shifts.receipts) <= 250
+    assert shifts.outcomes() == {Outcome.MOVED: len(shifts.receipts)}
+    assert FIRST not in report.emptied and report.faults == {}
+
+
+async def test_what_was_being_set_aside_when_a_shift_was_cut_off_is_in_its_report(
+    shifts: Shifts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Y4: deferred messages ring no bell, so that their numbers must not be lost."""
+    monkeypatch.setattr("twinbus.pairing.mover_crew.STOP_S_MAX", 0.05)
+    defer, deferred = FakeReceiver.defer, asyncio.Event()
+
+    async def slow(
+        self: FakeReceiver, given: Sequence[Delivered], *, timeout_s: float
+    ) -> list[Delivered]:
+        await defer(self, given, timeout_s=timeout_s)
+        deferred.set()
+        await asyncio.sleep(900)
+        return []
+
+    monkeypatch.setattr(FakeReceiver, "defer", slow)
+    shifts.primary.refusals["orders"] = lambda encoded: EntityDisabled("it is disabled")
+    shifts.secondary.put(FIRST, *messages("m", 3))
+    report = await shifts.work(should_stop=deferred.is_set)
+    assert report.aside == {FIRST: {"orders": (1, 2, 3)}}
 
 
 async def test_a_cancelled_shift_leaves_no_task_behind(shifts: Shifts) -> None:

@@ -7,6 +7,10 @@ Rule 1: while there is nothing to do there is no batch: next_epoch() waits.
 Rule 2: with ``once`` it never waits: it says the old epoch when nothing is left to do.
 Rule 3: orders are remembered for the epoch they were made for; an epoch that nobody here made
         orders for (a replay after a crash) gets orders for everything, which is always safe.
+Rule 4: a queue that rings during a batch waits for it some seconds only: its tasks are told that
+        they have enough.
+Rule 5: an idle queue is looked through now and then for what somebody else set aside: that rings
+        no bell.
 """
 
 from __future__ import annotations
@@ -15,7 +19,7 @@ import asyncio
 import logging
 import os
 from collections import Counter
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from dataclasses import replace
 from random import Random
 from typing import Any, Final
@@ -24,9 +28,11 @@ from twinbus.clock import Clock, SystemClock
 from twinbus.core.dispatcher import Dispatcher
 from twinbus.core.parcel import Delivered
 from twinbus.core.receipts import Outcome
-from twinbus.core.shift import ShiftOrder, report_from_json
+from twinbus.core.shift import ShiftOrder, ShiftReport, report_from_json
 from twinbus.core.stall import StallWatch
 from twinbus.drivers.port import Driver
+from twinbus.pairing.mover_gate import UNKNOWN_PATH
+from twinbus.pairing.mover_look import pages, set_aside_in
 from twinbus.service_errors import CommunicationError, OperationTimeout, ServiceError
 from twinbus.spark.bell import Bell
 from twinbus.spark.desk import Desk, DeskAddress
@@ -38,6 +44,10 @@ __all__ = ["Brain"]
 LOOK_INTERVAL_S: Final = 0.2
 """How often control.json is looked at while nothing happens."""
 STATUS_INTERVAL_S: Final = 0.5
+OTHERS_WAIT_S: Final = 2.0
+"""How long a queue that rings during a batch may have to wait for its end; shorter ones would
+spend their time with beginning and ending."""
+PEEK_TIMEOUT_S: Final = 20.0
 KNOCK_TIMEOUT_S: Final = 10.0
 PATHS_SHOWN_MAX: Final = 5
 
@@ -60,6 +70,7 @@ class Brain:
         self._stall = StallWatch()
         self._orders: dict[str, ShiftOrder] = {}
         self._orders_epoch = -1
+        self._ordered_s = 0.0
         self._has_begun = False
         self._is_untold = False
         self._stack = AsyncExitStack()
@@ -75,6 +86,8 @@ class Brain:
         desk = Desk(self._hear)
         self.address = await desk.start(settings.driver_host)
         stack.push_async_callback(desk.close)
+        looking = asyncio.create_task(self._keep_looking())
+        stack.callback(looking.cancel)
         if self._state is not None:
             telling = asyncio.create_task(self._keep_telling(self._state))
             stack.callback(telling.cancel)
@@ -109,6 +122,7 @@ class Brain:
             f"{epoch}/{index}": replace(order, is_dry_run=is_dry_run)
             for index, order in enumerate(orders)
         }
+        self._ordered_s = self._now_s()
         self._has_begun = True
         self._status.epoch = epoch
         self._doing("moving")
@@ -117,8 +131,7 @@ class Brain:
         dispatcher = self._dispatcher
         if not self._has_begun:
             return dispatcher.orders({}, self._now_s(), everything=True)
-        while (control := self._control()).is_paused and not control.is_stopping:
-            self._doing("paused")
+        while not (control := self._control()).is_stopping and self._has_to_wait(control):
             await asyncio.sleep(LOOK_INTERVAL_S)
         now_s = self._now_s()
         is_over = self._settings.is_dry_run or control.is_stopping
@@ -126,12 +139,23 @@ class Brain:
             return []
         return dispatcher.orders({}, now_s)
 
+    def _has_to_wait(self, control: Control) -> bool:
+        if control.is_paused:
+            self._doing("paused")
+            return True
+        if self._dispatcher.pause_s(self._now_s()) > 0:
+            self._doing("waiting")
+            return True
+        return False
+
     async def _work_to_do(self) -> list[ShiftOrder]:
         while True:
             control = self._control()
             if control.is_paused or control.is_stopping:
                 await self._silence()
                 self._doing("paused" if control.is_paused else "stopped")
+                await asyncio.sleep(LOOK_INTERVAL_S)
+            elif self._has_to_wait(control):
                 await asyncio.sleep(LOOK_INTERVAL_S)
             elif self._dispatcher.is_primary_away:
                 await self._silence()
@@ -143,8 +167,10 @@ class Brain:
     async def _rung(self) -> dict[str, Delivered | None]:
         if self._bell is None:
             self._bell = self._new_bell()
-        self._bell.arm()
         now_s = self._now_s()
+        # Whatever waits in the others is received by their tasks.
+        busy = self._dispatcher.busy(now_s)
+        self._bell.arm(queue for queue in self._settings.queues if queue not in busy)
         due_s = self._dispatcher.next_due_s(now_s)
         wait_s = LOOK_INTERVAL_S if due_s is None else min(LOOK_INTERVAL_S, due_s - now_s)
         if wait_s > 0:
@@ -171,6 +197,32 @@ class Brain:
         if bell is not None:
             await bell.close()
 
+    def _others_wait(self) -> bool:
+        """Whether queues that are not in this batch have rung for long enough (rule 4)."""
+        is_late = self._now_s() - self._ordered_s >= OTHERS_WAIT_S
+        return is_late and self._bell is not None and self._bell.has_rung
+
+    # -- queues that are idle -------------------------------------------------------------
+
+    async def _keep_looking(self) -> None:
+        while True:
+            await asyncio.sleep(STATUS_INTERVAL_S)
+            if self._status.doing == "waiting":
+                for queue in self._dispatcher.to_look_through(self._now_s()):
+                    await self._look_through(queue)
+
+    async def _look_through(self, queue: str) -> None:
+        receiver, is_whole = self._secondary.receiver(queue), False
+        rules = self._settings.mover_options.rules
+        with suppress(ServiceError):  # Its bell tells what is wrong with it.
+            async for page in pages(receiver, 1, timeout_s=PEEK_TIMEOUT_S):
+                now_ms = self._clock.now().wall_ms
+                self._dispatcher.set_aside(queue, set_aside_in(page, rules, now_ms=now_ms))
+            is_whole = True
+        with suppress(ServiceError):
+            await receiver.close()
+        self._dispatcher.looked_through(queue, self._now_s(), is_whole=is_whole)
+
     # -- a primary that is away -----------------------------------------------------------
 
     async def _knock_if_due(self) -> None:
@@ -178,10 +230,11 @@ class Brain:
         if due_s is not None and due_s > self._now_s():
             await asyncio.sleep(LOOK_INTERVAL_S)
             return
-        paths = self._dispatcher.knock_paths()
+        # Those that closed may all be silent by themselves; that there is no such entity is an
+        # answer, too.
+        paths = [*self._dispatcher.knock_paths(), UNKNOWN_PATH]
         answers = await asyncio.gather(*(self._answers(path) for path in paths))
-        # Nobody to ask: the next batch finds out.
-        self._dispatcher.knocked(any(answers) or not paths, self._now_s())
+        self._dispatcher.knocked(any(answers), self._now_s())
 
     async def _answers(self, path: str) -> bool:
         sender = self._primary.sender(path)
@@ -202,17 +255,30 @@ class Brain:
             self._counts.update({str(name): int(n) for name, n in facts["counts"].items()})
             self._status.moved_bytes += int(facts["moved_bytes"])
             control = self._control()
-            return {"stop": control.is_paused or control.is_stopping}
-        if kind == "report":
-            order = self._orders.get(facts["order"])
-            if order is not None:
-                report = report_from_json(facts["report"])
-                self._dispatcher.take(order, report, self._now_s())
-                for queue in order.queues:
-                    self._status.faults.pop(queue, None)
-                self._status.faults |= report.faults
-            return {}
-        raise ValueError(f"a desk has no {kind!r:.40}")
+            is_stopping = control.is_paused or control.is_stopping
+            return {"stop": is_stopping, "enough": self._others_wait()}
+        if kind not in ("report", "aside"):
+            raise ValueError(f"a desk has no {kind!r:.40}")
+        if (order := self._orders.get(facts["order"])) is not None:
+            report = report_from_json(facts["report"])
+            if kind == "report":
+                self._take(order, report)
+            else:
+                for queue in report.aside.keys() & set(order.queues):
+                    self._dispatcher.set_aside(queue, report.aside[queue])
+        return {}
+
+    def _take(self, order: ShiftOrder, report: ShiftReport) -> None:
+        self._dispatcher.take(order, report, self._now_s())
+        for queue in order.queues:
+            self._status.faults.pop(queue, None)
+        self._status.faults |= report.faults
+        control = self._control()
+        is_quiet = control.is_paused or control.is_stopping or self._dispatcher.is_primary_away
+        if self._bell is not None and not is_quiet:
+            # Others of its batch may go on for long: these ring again already.
+            busy = self._dispatcher.busy(self._now_s())
+            self._bell.arm(queue for queue in order.queues if queue not in busy)
 
     # -- what people tell and are told ----------------------------------------------------
 

@@ -21,7 +21,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
 from twinbus.core.receipts import Outcome, Receipt
-from twinbus.core.shift import ShiftOrder, ShiftReport, report_to_json
+from twinbus.core.shift import ShiftOrder, ShiftReport, parts_of, report_to_json
 from twinbus.pairing.mover_shift import work_shift
 from twinbus.service_errors import ServiceError
 from twinbus.spark.desk import DeskAddress, DeskLine
@@ -32,7 +32,7 @@ from twinbus.spark.syphon.settings import SyphonSettings
 if TYPE_CHECKING:
     import pyarrow
 
-__all__ = ["work_order"]
+__all__ = ["tried_again", "work_order"]
 
 _log = logging.getLogger("twinbus.spark")
 
@@ -53,8 +53,7 @@ def work_order(
     """Work the order; yields its receipts. Raises when a namespace cannot be used at all."""
     gc.set_threshold(GC_THRESHOLD)
     if is_second_try:
-        # Whoever was killed in the first one took along what it knew of messages set aside.
-        order = replace(order, discover=order.queues)
+        order = tried_again(order)
     engine = Engine("twinbus-shift", dies_with_parent=True)
     shift = _Shift(settings, order, order_id, desk)
     try:
@@ -73,6 +72,19 @@ def work_order(
         engine.close()
 
 
+def tried_again(order: ShiftOrder) -> ShiftOrder:
+    """The order for whoever comes after a task that failed or was killed.
+
+    It took along what it knew of messages set aside. And what it was handed may be home already:
+    with locks that look old they are renewed first, and what cannot be renewed is not sent.
+    """
+    return replace(
+        order,
+        discover=dict.fromkeys(order.queues, 1),
+        handed=tuple(replace(each, locked_until_ms=0) for each in order.handed),
+    )
+
+
 @dataclass(slots=True)
 class _Shift:
     settings: SyphonSettings
@@ -83,6 +95,7 @@ class _Shift:
     counts: Counter[str] = field(default_factory=Counter)
     moved_bytes: int = 0
     is_stopping: bool = False
+    has_enough: bool = False
 
     async def work(self) -> None:
         settings = self.settings
@@ -99,6 +112,7 @@ class _Shift:
                 settings.mover_options,
                 on_receipts=self._take,
                 should_stop=lambda: self.is_stopping,
+                has_enough=lambda: self.has_enough,
             )
             await _cancelled(telling)
             await self._report(line, report)
@@ -130,12 +144,16 @@ class _Shift:
         moved_bytes, self.moved_bytes = self.moved_bytes, 0
         answer = await line.ask("progress", counts=counts, moved_bytes=moved_bytes)
         self.is_stopping = self.is_stopping or bool(answer.get("stop"))
+        self.has_enough = self.has_enough or bool(answer.get("enough"))
 
     async def _report(self, line: DeskLine | None, report: ShiftReport) -> None:
         if line is not None:
             try:
                 await self._progress(line)
-                await line.ask("report", order=self.order_id, report=report_to_json(report))
+                *ahead, last = parts_of(report)
+                for part in ahead:
+                    await line.ask("aside", order=self.order_id, report=report_to_json(part))
+                await line.ask("report", order=self.order_id, report=report_to_json(last))
             except ServiceError as error:
                 _log.warning("a shift's report was not heard: %s", error)
 

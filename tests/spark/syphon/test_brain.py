@@ -1,0 +1,191 @@
+"""The syphon's head without Spark, over namespaces in memory: what it orders, hears, looks for."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from tests.pairing.mover.fake_namespace import FakeNamespace
+from tests.pairing.mover.messages import backlog
+from twinbus.core.parcel import Delivered
+from twinbus.core.shift import ShiftOrder, ShiftReport, report_to_json
+from twinbus.spark.syphon import brain as brain_module
+from twinbus.spark.syphon.brain import Brain
+from twinbus.spark.syphon.settings import SyphonSettings
+from twinbus.spark.syphon.task import tried_again
+
+QUEUES = tuple(f"east/x-servicebus-transfer/{index}" for index in range(3))
+
+
+class Reference:
+    """Stands for where a namespace is."""
+
+    def __init__(self, driver: FakeNamespace) -> None:
+        self._driver = driver
+
+    @asynccontextmanager
+    async def opened(self) -> AsyncIterator[Any]:
+        yield SimpleNamespace(driver=self._driver)
+
+
+class Head:
+    """A brain whose tasks are played by the test."""
+
+    def __init__(self, **settings: Any) -> None:
+        self.secondary = FakeNamespace(*QUEUES)
+        self.secondary.patience_s = 0.02
+        self.primary = FakeNamespace("orders")
+        references: Any = (Reference(self.primary), Reference(self.secondary))
+        self.brain = Brain(
+            SyphonSettings(
+                primary=references[0],
+                secondary=references[1],
+                primary_name="east",
+                queues=QUEUES,
+                tasks=1,
+                **settings,
+            )
+        )
+        self.epoch = 0
+
+    async def ordered(self) -> ShiftOrder:
+        """The order of the next batch."""
+        async with asyncio.timeout(5):
+            self.epoch = await self.brain.next_epoch(self.epoch, once=False)
+        (order,) = self.brain.orders(self.epoch).values()
+        return order
+
+    async def hear(self, kind: str, **facts: Any) -> dict[str, Any]:
+        return await self.brain._hear(kind, facts)
+
+    async def report(self, report: ShiftReport, kind: str = "report") -> None:
+        told = {"order": f"{self.epoch}/0", "report": report_to_json(report)}
+        await self.hear(kind, **told)
+
+    async def progress(self) -> dict[str, Any]:
+        return await self.hear("progress", counts={}, moved_bytes=0)
+
+    async def begun(self, **more: Any) -> None:
+        """The first batch is over, in which every queue was found empty."""
+        order = await self.ordered()
+        await self.report(ShiftReport(emptied=QUEUES, discovered=tuple(order.discover), **more))
+
+    def receives(self) -> int:
+        return sum(line == "receive 1" for line in self.secondary.log)
+
+
+Made = Callable[..., Awaitable[Head]]
+
+
+@pytest.fixture
+async def head() -> AsyncIterator[Made]:
+    heads: list[Head] = []
+
+    async def made(**settings: Any) -> Head:
+        heads.append(Head(**settings))
+        await heads[-1].brain.start()
+        return heads[-1]
+
+    yield made
+    for each in heads:
+        await each.brain.close()
+
+
+async def test_what_somebody_else_set_aside_is_found_in_an_idle_queue(
+    head: Made, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Y4, Y5: it rings no bell, and nobody has to start anew for it."""
+    monkeypatch.setattr(brain_module, "STATUS_INTERVAL_S", 0.02)
+    idle = await head()
+    await idle.begun()
+    dispatcher = idle.brain._dispatcher
+    dispatcher.limits = replace(dispatcher.limits, discovery_interval_s=0.1)
+    waiting = asyncio.create_task(idle.ordered())
+    await asyncio.sleep(0.3)
+    assert not waiting.done()
+    idle.secondary.put(QUEUES[2], backlog("forgotten"))
+    idle.secondary.queues[QUEUES[2]].messages[1].is_deferred = True
+    order = await waiting
+    assert order.queues == (QUEUES[2],) and order.returning == {QUEUES[2]: {"orders": (1,)}}
+    assert order.handed == ()
+
+
+async def test_tasks_have_enough_when_a_queue_rings_that_is_not_in_their_batch(
+    head: Made, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Y4: nobody waits for a whole batch of others; and nothing is cut off for them."""
+    monkeypatch.setattr(brain_module, "OTHERS_WAIT_S", 0.2)
+    busy = await head()
+    await busy.begun()
+    busy.secondary.put(QUEUES[0], backlog("first"))
+    assert (await busy.ordered()).queues == (QUEUES[0],)
+    assert await busy.progress() == {"stop": False, "enough": False}
+    busy.secondary.put(QUEUES[1], backlog("other"))
+    await asyncio.sleep(0.1)
+    assert await busy.progress() == {"stop": False, "enough": False}, "it has just begun"
+    await asyncio.sleep(0.2)
+    assert await busy.progress() == {"stop": False, "enough": True}
+    await busy.report(ShiftReport())
+    assert set((await busy.ordered()).queues) == set(QUEUES[:2])
+
+
+async def test_a_queue_that_is_at_work_is_not_listened_to(head: Made) -> None:
+    """Its task receives what is in it; a bell would take one message away from it each time."""
+    busy = await head()
+    busy.secondary.patience_s = 30
+    busy.secondary.put(QUEUES[0], *(backlog(f"m{number}") for number in range(9)))
+    await busy.ordered()
+    await busy.report(ShiftReport(emptied=QUEUES[1:], discovered=QUEUES))
+    for _ in range(3):
+        assert (await busy.ordered()).handed == ()
+        await busy.report(ShiftReport())
+    assert busy.receives() == 2, "one poll for each of the two that are empty"
+
+
+async def test_a_queue_whose_task_is_done_is_listened_to_while_others_are_at_work(
+    head: Made,
+) -> None:
+    """Y3: it would be deaf until the batch is over."""
+    busy = await head()
+    busy.secondary.patience_s = 30
+    busy.secondary.put(QUEUES[0], backlog("first"))
+    await busy.begun()
+    await busy.ordered()
+    assert busy.receives() == 3
+    await busy.report(ShiftReport(emptied=(QUEUES[0],)))
+    await asyncio.sleep(0.05)
+    assert busy.receives() == 4
+
+
+async def test_orders_wait_while_the_last_batch_was_too_fast(head: Made) -> None:
+    slow = await head(rate_per_s=10.0)
+    loop = asyncio.get_running_loop()
+    await slow.begun(debt_s=0.5)
+    began_s = loop.time()
+    slow.secondary.put(QUEUES[0], backlog("one"))
+    await slow.ordered()
+    assert loop.time() - began_s >= 0.45
+
+
+async def test_numbers_that_come_ahead_of_a_report_are_kept(head: Made) -> None:
+    """Y4: more of them than fit into one report."""
+    full = await head()
+    await full.ordered()
+    await full.report(ShiftReport(aside={QUEUES[0]: {"orders": (1, 2)}}), "aside")
+    last = ShiftReport(aside={QUEUES[0]: {"orders": (4,)}}, emptied=QUEUES, discovered=QUEUES)
+    await full.report(last)
+    assert (await full.ordered()).returning == {QUEUES[0]: {"orders": (1, 2, 4)}}
+
+
+def test_a_second_try_renews_what_the_first_was_handed() -> None:
+    """Y1: it may be home already, and nobody but who holds its lock may send it."""
+    handed = Delivered(path=QUEUES[0], encoded=b"", sequence_number=1, locked_until_ms=1 << 60)
+    order = tried_again(ShiftOrder(queues=QUEUES, handed=(handed,)))
+    assert [each.locked_until_ms for each in order.handed] == [0]
+    assert order.discover == dict.fromkeys(QUEUES, 1)

@@ -59,6 +59,17 @@ async def test_messages_of_an_outage_come_home(
     assert not pair.secondary.is_open
 
 
+async def test_dead_letters_of_a_hosted_syphon_are_an_event(
+    open_pair: OpenPair, servicebus_pair: BusPair
+) -> None:
+    """Y4, P16: not only a receipt that nobody reads."""
+    pair = await open_pair("amqp", enable_syphon=True)
+    queue = f"{servicebus_pair.primary.name}/x-servicebus-transfer/0"
+    sender = pair.secondary.create_message_sender(queue)
+    await sender.send(BrokeredMessage(b"nobody knows where to"))
+    await pair.until_told("dead-lettered")
+
+
 @pytest.mark.parametrize("driver", DRIVERS)
 async def test_pairing_makes_the_backlog_queues(
     open_pair: OpenPair, servicebus_pair: BusPair, driver: DriverName

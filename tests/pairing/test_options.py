@@ -12,6 +12,7 @@ from twinbus.aio import (
     MessagingFactory,
     PairedNamespaceOptions,
     SendAvailabilityPairedNamespaceOptions,
+    SyphonHosting,
 )
 from twinbus.errors import ConfigurationError, InvalidEntityPath
 
@@ -99,3 +100,12 @@ def test_a_slip_in_an_option_of_a_factory_is_told() -> None:
     slip: Any = {"retry_count": 5}
     with pytest.raises(TypeError, match="retry_count"):
         MessagingFactory.from_connection_string(text, driver="amqp", **slip)
+
+
+@pytest.mark.parametrize("wrong", [{"rate_per_s": -1}, {"rate_per_s": 0}, {"tasks": 0}])
+def test_a_hosted_syphon_that_cannot_run_is_refused_when_it_is_described(
+    wrong: dict[str, int],
+) -> None:
+    """P2: values outside raise at construction, not when the first message waits."""
+    with pytest.raises(ConfigurationError, match=next(iter(wrong))):
+        SyphonHosting(**wrong)  # type: ignore[arg-type]

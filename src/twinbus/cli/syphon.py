@@ -36,6 +36,7 @@ class SyphonOptions:
     rate_per_s: float | None
     chunk_count: int
     receipts: Path | None
+    receipts_days: int | None = None
     ca_file: Path | None
     management_port: int | None
     output: str
@@ -99,6 +100,10 @@ def syphon(
             metavar="PATH",
         ),
     ] = None,
+    receipts_days: Annotated[
+        int | None,
+        typer.Option(help="Remove receipts of runs that ended so many days ago.", min=1),
+    ] = None,
     state: Annotated[
         Path | None,
         typer.Option(
@@ -142,6 +147,11 @@ def syphon(
         raise ConfigurationError(
             f"--ttl-policy cannot be {ttl_policy!r}", hint=f"Use {', '.join(TTL_POLICIES)}"
         )
+    if local and receipts_days is not None:
+        raise ConfigurationError(
+            "--receipts-days removes directories, and --local writes a file",
+            hint="Leave one of them out",
+        )
     options = SyphonOptions(
         once=once,
         dry_run=dry_run,
@@ -153,6 +163,7 @@ def syphon(
         rate_per_s=rate,
         chunk_count=chunk,
         receipts=receipts,
+        receipts_days=receipts_days,
         ca_file=ca_file,
         management_port=management_port,
         output=output,

@@ -80,6 +80,7 @@ async def _moved(
     return Summary(
         counts=tally.counts,
         moved_bytes=tally.moved_bytes,
+        set_aside_count=sum(len(queue.aside) for queue in mover.queues),
         faults={queue: str(error) for queue, error in report.faults.items()},
         elapsed_s=time.monotonic() - began_s,
     )

@@ -38,12 +38,11 @@ class StartingSession:
         return self._session.result()
 
     def stop(self) -> None:
-        """Wait for it, and stop it."""
+        """Wait for it, and stop it; an error of that does not hide what has happened before."""
         if self._session.exception() is None:
-            from twinbus.spark.warm_up import wait_for_reads
+            from twinbus.spark.syphon.own_session import end_session
 
-            wait_for_reads()
-            self._session.result().stop()
+            end_session(self._session.result())
 
 
 def _session(master: str | None) -> SparkSession:

@@ -16,8 +16,8 @@ from twinbus.cli.tables import show_table
 from twinbus.core.receipts import Outcome
 
 EXIT_FAILED: Final = 1
+# What was parked may have been moved later in the same run: what is still set aside counts.
 _LEFT: Final = (
-    Outcome.PARKED,
     Outcome.DEAD_LETTERED,
     Outcome.UNSURE,
     Outcome.LOCK_LOST,
@@ -41,6 +41,8 @@ class Summary:
 
     counts: Mapping[Outcome, int]
     moved_bytes: int
+    set_aside_count: int
+    """Messages that wait for their destinations at the end of it."""
     faults: Mapping[str, str]
     """Backlog queues that could not be read, each with a sentence."""
     elapsed_s: float
@@ -57,6 +59,7 @@ class Summary:
         return {
             **{outcome.value: self.counts[outcome] for outcome in Outcome},
             "may_repeat": self.may_repeat_count,
+            "set_aside": self.set_aside_count,
             "moved_bytes": self.moved_bytes,
             "seconds": round(self.elapsed_s, 3),
             "moved_per_s": round(self.moved_per_s, 1),
@@ -68,7 +71,8 @@ def exit_code(summary: Summary) -> int:
     """0 everything is home, 1 a queue could not be read, 3 something is not home."""
     if summary.faults:
         return EXIT_FAILED
-    return EXIT_LEFT if any(summary.counts[each] for each in _LEFT) else 0
+    is_left = summary.set_aside_count or any(summary.counts[each] for each in _LEFT)
+    return EXIT_LEFT if is_left else 0
 
 
 def show_summary(summary: Summary, output: str) -> None:

@@ -1,7 +1,9 @@
 """What ``twinbus syphon`` does: start the query on Spark, show how it goes, and sum up.
 
 Rule 1: Spark starts while this is loaded and the backlog is being found.
-Rule 2: Ctrl-C and SIGTERM end it after the chunks under way; what was moved is counted.
+Rule 2: Ctrl-C and SIGTERM end it after the chunks under way; what was moved is counted. The second
+        one ends it at once.
+Rule 3: what nobody told is no success: without the syphon's last words the exit code is 1.
 """
 
 from __future__ import annotations
@@ -32,7 +34,7 @@ from twinbus.pairing.open_namespace import namespace_named_in
 from twinbus.spark.references import NamespaceRef, RefKind
 from twinbus.spark.syphon.settings import SyphonSettings
 from twinbus.spark.syphon.state import Status
-from twinbus.spark.troubles import told_by_spark
+from twinbus.spark.troubles import SparkTrouble, told_by_spark
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -73,12 +75,13 @@ def _run(spark: SparkSession, found: Found, options: SyphonOptions) -> int:
             options.state or default_state_dir(),
             once=options.once or options.dry_run,
             receipts=None if options.receipts is None else str(options.receipts),
+            receipts_days=options.receipts_days,
             checkpoints=options.checkpoints,
         )
         with progress_shown(options.output, found.waiting) as advance:
             _follow(syphon, advance, is_stopping)
         syphon.stop()
-    summary = _summary(syphon.status(), time.monotonic() - began_s)
+    summary = _summary(syphon.state.status(), time.monotonic() - began_s)
     show_summary(summary, options.output)
     return exit_code(summary)
 
@@ -102,6 +105,8 @@ def _signals() -> Iterator[Event]:
     is_stopping = Event()
 
     def stop(_number: int, _frame: FrameType | None) -> None:
+        if is_stopping.is_set():
+            raise KeyboardInterrupt
         is_stopping.set()
 
     before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
@@ -139,10 +144,17 @@ def _reference(role: Role, options: SyphonOptions) -> NamespaceRef:
     return NamespaceRef(RefKind.HOST, host, ca_file, options.management_port)
 
 
-def _summary(status: Status, elapsed_s: float) -> Summary:
+def _summary(status: Status | None, elapsed_s: float) -> Summary:
+    # Stopped before it had begun, it told nothing because there was nothing to tell.
+    if status is None or status.doing not in ("starting", "stopped"):
+        raise SparkTrouble(
+            "the syphon has ended without telling what it has moved",
+            hint="The receipts and the log of Spark may tell; nothing is lost",
+        )
     return Summary(
         counts={outcome: status.counts.get(outcome.value, 0) for outcome in Outcome},
         moved_bytes=status.moved_bytes,
+        set_aside_count=sum(status.set_aside.values()),
         faults=status.faults,
         elapsed_s=elapsed_s,
     )

@@ -154,6 +154,15 @@ class SyphonStalled:
 
 
 @dataclass(frozen=True, slots=True)
+class DeadLettered:
+    """The syphon of this process gave up on messages; each is in the dead-letter queue of its
+    backlog queue, with a reason."""
+
+    at_s: float
+    messages: int
+
+
+@dataclass(frozen=True, slots=True)
 class Drained:
     """The backlog held messages and holds none any more."""
 
@@ -193,6 +202,7 @@ Event: TypeAlias = (
     | BacklogLevel
     | BacklogUnattended
     | SyphonStalled
+    | DeadLettered
     | Drained
     | Closed
     | Faulted

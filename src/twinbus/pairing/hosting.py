@@ -10,13 +10,16 @@ Rule 2: the layer above is loaded by its name, and only here: pairing itself wor
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from importlib import import_module
 from typing import Any, Literal, Protocol
 
 from twinbus.core.chunk import HomeRules
+from twinbus.core.receipts import Outcome, Receipt
 from twinbus.drivers.port import Driver
 from twinbus.errors import ConfigurationError
 from twinbus.pairing.mover_local import LocalSyphon
@@ -51,8 +54,19 @@ class SyphonHosting:
     state_dir: str | os.PathLike[str] | None = field(default=None, kw_only=True)
     """Where receipts, status and checkpoints are kept; None: a directory that ends with it."""
     rate_per_s: float | None = field(default=None, kw_only=True)
+    """Messages a second; None is as fast as it goes."""
+    tasks: int | None = field(default=None, kw_only=True)
+    """On Spark: tasks at once; None: as many as there are cores."""
 
     def __post_init__(self) -> None:
+        if self.rate_per_s is not None and not 0 < self.rate_per_s < math.inf:
+            raise ConfigurationError(
+                f"rate_per_s cannot be {self.rate_per_s!r:.40}", hint="Leave it out for no limit"
+            )
+        if self.tasks is not None and self.tasks < 1:
+            raise ConfigurationError(
+                f"tasks cannot be {self.tasks!r:.40}", hint="Use a whole number of at least 1"
+            )
         if self.engine not in ("spark", "local"):
             raise ConfigurationError(
                 f"a syphon cannot run on {self.engine!r:.40}", hint="Use 'spark' or 'local'"
@@ -72,6 +86,8 @@ class SyphonJob:
     """Told of an error that ended it."""
     on_stall: Callable[[str], object]
     """Told why, when messages wait and none moves."""
+    on_dead_letters: Callable[[int], object]
+    """Told how many more were dead-lettered."""
 
 
 def syphon_maker(job: SyphonJob) -> Callable[[], HostedSyphon]:
@@ -80,7 +96,12 @@ def syphon_maker(job: SyphonJob) -> Callable[[], HostedSyphon]:
     if job.hosting.engine == "local":
         options = MoverOptions(rules=job.rules, rate_per_s=job.hosting.rate_per_s)
         return lambda: LocalSyphon(
-            job.primary, job.secondary, job.queues, options, on_end=job.on_end
+            job.primary,
+            job.secondary,
+            job.queues,
+            options,
+            on_receipts=partial(_tell_dead_letters, job),
+            on_end=job.on_end,
         )
     try:
         host = import_module(SPARK_HOST)
@@ -91,3 +112,8 @@ def syphon_maker(job: SyphonJob) -> Callable[[], HostedSyphon]:
         ) from error
     maker: Callable[[], HostedSyphon] = host.maker(job)
     return maker
+
+
+def _tell_dead_letters(job: SyphonJob, receipts: Sequence[Receipt]) -> None:
+    if count := sum(each.outcome is Outcome.DEAD_LETTERED for each in receipts):
+        job.on_dead_letters(count)

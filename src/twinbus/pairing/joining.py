@@ -227,6 +227,7 @@ def _pair(
             hosting=options.syphon,
             on_end=pair.syphon_ended,
             on_stall=pair.syphon_stalled,
+            on_dead_letters=pair.dead_lettered,
         )
         pair.make_syphon = syphon_maker(job)
     return pair

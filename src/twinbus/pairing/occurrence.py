@@ -21,6 +21,7 @@ from twinbus.core.events import (
     BacklogLevel,
     BacklogOutOfReach,
     BacklogUnattended,
+    DeadLettered,
     Diverted,
     Event,
     Faulted,
@@ -38,7 +39,6 @@ __all__ = ["Occurrence", "check_listener", "level_of", "utc_at"]
 
 _WARNINGS: Final = (
     Suspected,
-    SyphonStalled,
     Diverted,
     QueueWithdrawn,
     BacklogOutOfReach,
@@ -46,6 +46,7 @@ _WARNINGS: Final = (
     BacklogLevel,
     BacklogUnattended,
     SyphonStalled,
+    DeadLettered,
     Faulted,
     Held,
 )

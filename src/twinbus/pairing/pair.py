@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, Final, assert_never
 
-from twinbus.core.events import Closed, Faulted, SyphonStalled, told
+from twinbus.core.events import Closed, DeadLettered, Faulted, SyphonStalled, told
 from twinbus.core.lifecycle import (
     CLOSE_WINDOW_S,
     CloseFactory,
@@ -90,6 +90,10 @@ class Pair:
     def syphon_stalled(self, reason: str) -> None:
         """Messages wait and the syphon moves none."""
         self.routing.tell([SyphonStalled(time.monotonic(), reason)])
+
+    def dead_lettered(self, messages: int) -> None:
+        """The syphon gave up on messages that nobody can deliver (Y4)."""
+        self.routing.tell([DeadLettered(time.monotonic(), messages)])
 
     # -- ends ---------------------------------------------------------------------------------
 

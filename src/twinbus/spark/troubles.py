@@ -35,14 +35,14 @@ def sentence_in(text: str) -> str:
 @contextmanager
 def told_by_spark() -> Iterator[None]:
     """Make Spark's errors a sentence."""
-    from py4j.protocol import Py4JError
+    from py4j.protocol import Py4JError, Py4JNetworkError
     from pyspark.errors import PySparkException
 
     try:
         yield
-    except (PySparkException, Py4JError) as error:
-        raise SparkTrouble(sentence_in(str(error))) from error
-    except ConnectionError as error:
+    except (ConnectionError, Py4JNetworkError) as error:
         raise SparkTrouble(
             "the JVM of Spark is gone", hint="Start the syphon again: nothing is lost"
         ) from error
+    except (PySparkException, Py4JError) as error:
+        raise SparkTrouble(sentence_in(str(error))) from error

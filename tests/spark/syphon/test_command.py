@@ -12,12 +12,17 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import pytest
 from typer.testing import CliRunner
 
 from tests.pairing.mover.brokers import Scene, until
 from tests.spark.brokers import SparkPair
-from twinbus.cli import app
+from twinbus.cli import app, syphon_spark
+from twinbus.cli.syphon_shown import Summary, exit_code
+from twinbus.core.receipts import Outcome
 from twinbus.errors import ConfigurationError
+from twinbus.spark.syphon.state import Status
+from twinbus.spark.troubles import SparkTrouble
 
 START_S_MAX = 120
 
@@ -75,6 +80,29 @@ async def test_an_operator_starts_pauses_resumes_and_ends_a_syphon(
     assert "Traceback" not in err and "Exception" not in err
     assert await scene.arrived(orders) == Counter(f"m{number}" for number in range(100))
     assert status(state)["doing"] == "stopped"
+
+
+def test_what_was_parked_and_came_home_later_is_home() -> None:
+    """The exit code is about what is left at the end, not about what has happened meanwhile."""
+    counts = Counter({Outcome.MOVED: 5, Outcome.PARKED: 5})
+    told: dict[str, Any] = {"moved_bytes": 1, "faults": {}, "elapsed_s": 1.0}
+    assert exit_code(Summary(counts=counts, set_aside_count=0, **told)) == 0
+    assert exit_code(Summary(counts=counts, set_aside_count=1, **told)) == 3
+
+
+@pytest.mark.parametrize("status", [None, Status(doing="moving")])
+def test_a_syphon_that_did_not_tell_what_it_moved_is_no_success(status: Status | None) -> None:
+    with pytest.raises(SparkTrouble, match="without telling what it has moved"):
+        syphon_spark._summary(status, 1.0)
+
+
+def test_the_second_ctrl_c_ends_the_command_at_once() -> None:
+    with syphon_spark._signals() as is_stopping:
+        signal.raise_signal(signal.SIGINT)
+        assert is_stopping.is_set()
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
 def test_a_command_without_a_syphon_says_so(tmp_path: Path) -> None:

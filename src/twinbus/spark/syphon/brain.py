@@ -31,8 +31,6 @@ from twinbus.core.receipts import Outcome
 from twinbus.core.shift import ShiftOrder, ShiftReport, report_from_json
 from twinbus.core.stall import StallWatch
 from twinbus.drivers.port import Driver
-from twinbus.pairing.mover_gate import UNKNOWN_PATH
-from twinbus.pairing.mover_look import pages, set_aside_in
 from twinbus.service_errors import CommunicationError, OperationTimeout, ServiceError
 from twinbus.spark.bell import Bell
 from twinbus.spark.desk import Desk, DeskAddress
@@ -153,7 +151,7 @@ class Brain:
             control = self._control()
             if control.is_paused or control.is_stopping:
                 await self._silence()
-                self._doing("paused" if control.is_paused else "stopped")
+                self._doing("stopped" if control.is_stopping else "paused")
                 await asyncio.sleep(LOOK_INTERVAL_S)
             elif self._has_to_wait(control):
                 await asyncio.sleep(LOOK_INTERVAL_S)
@@ -212,6 +210,9 @@ class Brain:
                     await self._look_through(queue)
 
     async def _look_through(self, queue: str) -> None:
+        # What moves messages is not needed before the first batch.
+        from twinbus.pairing.mover_look import pages, set_aside_in
+
         receiver, is_whole = self._secondary.receiver(queue), False
         rules = self._settings.mover_options.rules
         with suppress(ServiceError):  # Its bell tells what is wrong with it.
@@ -230,6 +231,8 @@ class Brain:
         if due_s is not None and due_s > self._now_s():
             await asyncio.sleep(LOOK_INTERVAL_S)
             return
+        from twinbus.pairing.mover_gate import UNKNOWN_PATH
+
         # Those that closed may all be silent by themselves; that there is no such entity is an
         # answer, too.
         paths = [*self._dispatcher.knock_paths(), UNKNOWN_PATH]

@@ -6,10 +6,11 @@
 Spark starts in seconds and its calls block, so everything of it happens in that one thread, and
 the application's event loop only waits.
 
-Rule 1: a session that was there before is used and left running; one that was made here ends here.
+Rule 1: a session that was there before is used and left running, as long as it lives; one that was
+        made here ends with the last syphon that uses it.
 Rule 2: a local Spark is given the credentials in files that only their owner can read, removed by
-        stop(); an application that is killed leaves them behind. A cluster's
-        machines cannot read them: there the user says where they are.
+        stop(), or by the next start after the application was killed. A cluster's machines cannot
+        read them: there the user says where they are.
 Rule 3: stop() returns within about 5 s. While Spark is still starting nothing is under way, and
         it does not wait: the thread puts away what it has begun.
 """
@@ -18,11 +19,9 @@ from __future__ import annotations
 
 import asyncio
 import queue
-import shutil
-import tempfile
 import threading
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
@@ -30,21 +29,25 @@ from typing import Any, Final
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
+from twinbus.core.receipts import Outcome
 from twinbus.drivers.amqp import AmqpDriver
 from twinbus.drivers.port import Driver
 from twinbus.errors import ConfigurationError
 from twinbus.pairing.hosting import HostedSyphon, SyphonJob
 from twinbus.spark.java import find_java
 from twinbus.spark.references import NamespaceRef, RefKind
-from twinbus.spark.session import local_session
-from twinbus.spark.syphon import APP_NAME, MODULES
+from twinbus.spark.syphon.own_session import forget_dead_spark, is_over, is_own, own_session
+from twinbus.spark.syphon.private_dir import private_dir
 from twinbus.spark.syphon.query import Syphon, start_syphon
 from twinbus.spark.syphon.settings import SyphonSettings, is_local
+from twinbus.spark.syphon.state import Status
+from twinbus.spark.troubles import told_by_spark
 
 __all__ = ["SparkSyphon", "maker"]
 
 STOP_S_MAX: Final = 5.0
-# What the thread has for stopping the query, of the 5 s.
+# What the thread has for stopping the query, of the 5 s; a task hears of it within 0.6 s and ends
+# within 3 s.
 QUERY_STOP_S_MAX: Final = 4.0
 WATCH_INTERVAL_S: Final = 1.0
 
@@ -85,17 +88,18 @@ def _sides(job: SyphonJob) -> tuple[tuple[str, Driver, str | None], ...]:
 
 def _session_there_is(job: SyphonJob) -> SparkSession | None:
     """The application's own session: what is active in this thread, or was made in any other."""
+    forget_dead_spark()
     found: Any = job.hosting.spark or SparkSession.getActiveSession()
     if found is None and SparkContext._active_spark_context is not None:
         found = SparkSession.builder.getOrCreate()
-    return found  # type: ignore[no-any-return]
+    return None if found is None or is_own(found) else found
 
 
 class SparkSyphon:
     """One run of a hosted syphon."""
 
     def __init__(self, job: SyphonJob, session: SparkSession | None) -> None:
-        """Without a session it makes one of its own, which ends with it."""
+        """Without a session it uses one that all those syphons share, and that ends with them."""
         self._job, self._session = job, session
         self._orders: queue.SimpleQueue[None] = queue.SimpleQueue()
         """Something in it: stop."""
@@ -105,6 +109,7 @@ class SparkSyphon:
         self._is_stopping = False
         self._has_query = False
         self._is_stalled = False
+        self._dead_letter_count = 0
 
     def start(self) -> None:
         if self._thread is None:
@@ -128,7 +133,8 @@ class SparkSyphon:
     def _live(self) -> None:
         error: BaseException | None = None
         try:
-            self._host()
+            with told_by_spark():
+                self._host()
         except BaseException as raised:
             error = raised
         finally:
@@ -143,22 +149,22 @@ class SparkSyphon:
             self._job.on_end(error)
 
     def _host(self) -> None:
-        private = Path(tempfile.mkdtemp(prefix="twinbus-syphon-"))  # Mode 0700.
-        session, is_ours = self._session, False
-        try:
-            if session is None:
-                session, is_ours = local_session(APP_NAME, fast_start=True, modules=MODULES), True
+        with ExitStack() as stack:
+            private = stack.enter_context(private_dir())
+            session = self._living_session() or stack.enter_context(own_session())
             if self._orders.empty():
                 self._has_query = True
                 syphon = start_syphon(
                     session, self._settings(session, private), self._state_dir(private)
                 )
                 self._watch(syphon)
-        finally:
-            if is_ours and session is not None:
-                with suppress(Exception):  # A JVM that was killed cannot be asked to end.
-                    session.stop()
-            shutil.rmtree(private, ignore_errors=True)
+
+    def _living_session(self) -> SparkSession | None:
+        """The application's; one that it named is not replaced, and tells itself what is wrong."""
+        forget_dead_spark()
+        session = self._session
+        is_lost = session is not None and is_over(session) and self._job.hosting.spark is None
+        return None if is_lost else session
 
     def _watch(self, syphon: Syphon) -> None:
         """Until somebody wants it to stop; raises what else ended it."""
@@ -168,16 +174,30 @@ class SparkSyphon:
                     self._orders.get(timeout=WATCH_INTERVAL_S)
                     return
                 syphon.check()
-                self._tell_stall(syphon.status().stalled)
+                self._tell_events(syphon.status())
         finally:
             with suppress(Exception):
                 syphon.stop(within_s=QUERY_STOP_S_MAX)
+            self._tell_events(syphon.status())
+
+    def _tell_events(self, status: Status) -> None:
+        self._tell_stall(status.stalled)
+        self._tell_dead_letters(status.counts.get(Outcome.DEAD_LETTERED.value, 0))
 
     def _tell_stall(self, reason: str) -> None:
         is_new, self._is_stalled = bool(reason) and not self._is_stalled, bool(reason)
-        if is_new and self._loop is not None:
-            with suppress(RuntimeError):  # The application's loop has ended before us.
-                self._loop.call_soon_threadsafe(self._job.on_stall, reason)
+        if is_new:
+            self._tell(self._job.on_stall, reason)
+
+    def _tell_dead_letters(self, count: int) -> None:
+        new, self._dead_letter_count = count - self._dead_letter_count, count
+        if new > 0:
+            self._tell(self._job.on_dead_letters, new)
+
+    def _tell(self, listener: Callable[[Any], object], what: object) -> None:
+        assert self._loop is not None
+        with suppress(RuntimeError):  # The application's loop has ended before us.
+            self._loop.call_soon_threadsafe(listener, what)
 
     # -- what it is told ------------------------------------------------------------------
 
@@ -187,7 +207,7 @@ class SparkSyphon:
             _reference(said) if said is not None else _file_for(role, driver, private)
             for role, driver, said in _sides(job)
         ]
-        return SyphonSettings(
+        settings = SyphonSettings(
             primary=primary,
             secondary=secondary,
             primary_name=job.rules.primary_name,
@@ -196,6 +216,7 @@ class SparkSyphon:
             ttl_policy=job.rules.ttl_policy,
             rate_per_s=job.hosting.rate_per_s,
         ).on(session)
+        return replace(settings, tasks=job.hosting.tasks or settings.tasks)
 
     def _state_dir(self, private: Path) -> str:
         given = self._job.hosting.state_dir

@@ -8,7 +8,9 @@ Rule 1: every start is a run with a checkpoint and a directory of receipts of it
         checkpoint holds nothing of worth, and a new one beside old receipts would let Spark's
         file sink skip whole batches, because it knows their numbers.
 Rule 2: stop() asks the tasks to end after the chunks under way, so that every message that went
-        home is also gone from the backlog and has its receipt; after 5 s it stops waiting.
+        home is also gone from the backlog and has its receipt; after 5 s it stops waiting. A task
+        hears of it and is cut off well within that time.
+Rule 3: what stop() asked for is taken back when the query has ended: it was meant for this one.
 """
 
 from __future__ import annotations
@@ -25,6 +27,7 @@ from typing import Final
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
+from twinbus.errors import ConfigurationError
 from twinbus.spark.syphon.settings import SyphonSettings
 from twinbus.spark.syphon.source import FORMAT, BacklogSource
 from twinbus.spark.syphon.state import Control, StateDir, Status
@@ -35,6 +38,7 @@ RECEIPTS: Final = "receipts"
 CHECKPOINTS: Final = "checkpoints"
 STOP_S_MAX: Final = 5.0
 POLL_S: Final = 0.05
+SECONDS_PER_DAY: Final = 86_400
 
 
 def receipts_of(spark: SparkSession, settings: SyphonSettings) -> DataFrame:
@@ -50,16 +54,20 @@ def start_syphon(
     *,
     once: bool = False,
     receipts: str | None = None,
+    receipts_days: int | None = None,
     checkpoints: str | None = None,
 ) -> Syphon:
     """Bring the backlog home until stop(), or with ``once`` until nothing is left to do.
 
     On a cluster ``receipts`` and ``checkpoints`` are addresses that all its machines can write;
-    otherwise both are in the state directory.
+    otherwise both are in the state directory. With ``receipts_days`` those of earlier runs are
+    removed in which nothing was written for so long.
     """
     state = StateDir(state_dir)
     state.take()
     try:
+        if receipts_days is not None:
+            _remove_old(receipts or str(state.path / RECEIPTS), receipts_days)
         query = _started(spark, settings, state, once, receipts, checkpoints)
     except BaseException:
         state.release()
@@ -90,6 +98,19 @@ def _started(
     )
     trigger = home.trigger(availableNow=True) if once else home.trigger(processingTime="0 seconds")
     return trigger.start()
+
+
+def _remove_old(receipts: str, days: int) -> None:
+    if "://" in receipts:
+        raise ConfigurationError(
+            "old receipts are removed from directories of this machine only",
+            hint="Leave out --receipts-days, and let the place where they are remove them",
+        )
+    ends_s = time.time() - days * SECONDS_PER_DAY
+    for run in Path(receipts).glob("run=*"):
+        # Every batch adds a file to it.
+        if run.stat().st_mtime < ends_s:
+            shutil.rmtree(run, ignore_errors=True)
 
 
 def read_receipts(spark: SparkSession, receipts: str | os.PathLike[str]) -> DataFrame:
@@ -159,6 +180,14 @@ class Syphon:
     def stop(self, within_s: float = STOP_S_MAX) -> None:
         """End after the chunks under way, within about ``within_s``; may be called twice."""
         try:
+            # The directory of a query that has ended may be somebody else's by now.
+            if self.query.isActive:
+                self._stop(within_s)
+        finally:
+            self.state.release()
+
+    def _stop(self, within_s: float) -> None:
+        try:
             # Without a directory to say it in, the query ends in the middle of its chunks.
             with suppress(OSError):
                 self._change(is_stopping=True)
@@ -167,7 +196,8 @@ class Syphon:
                 time.sleep(POLL_S)
             self.query.stop()
         finally:
-            self.state.release()
+            with suppress(OSError):
+                self._change(is_stopping=False)
 
     def _has_stopped(self) -> bool:
         status = self.state.status()

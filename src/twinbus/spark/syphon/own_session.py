@@ -1,0 +1,109 @@
+"""The local Spark that hosted syphons make for themselves, and what PySpark remembers of it.
+
+Rule 1: Spark has one session for each process. All hosted syphons of an application that has none
+        share the one that the first of them makes, and the last of them ends it.
+Rule 2: a JVM that was killed is forgotten, so that the next start makes another one. PySpark
+        itself goes on with what it knows, and every call would fail for ever.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import Any, Final
+
+from pyspark import SparkContext
+from pyspark.sql import SparkSession, SQLContext
+
+from twinbus.spark.session import local_session
+from twinbus.spark.syphon import APP_NAME, MODULES
+from twinbus.spark.warm_up import wait_for_reads
+
+__all__ = ["end_session", "forget_dead_spark", "is_over", "is_own", "own_session"]
+
+
+class _Own:
+    """The session, and how many use it."""
+
+    session: SparkSession | None = None
+    user_count = 0
+    is_starting = False
+
+
+_turn: Final = threading.Lock()
+
+
+@contextmanager
+def own_session() -> Iterator[SparkSession]:
+    """The session that hosted syphons share, in the block."""
+    with _turn:
+        forget_dead_spark()
+        if _Own.session is None or is_over(_Own.session):
+            _Own.session, _Own.user_count = _made(), 0
+        session = _Own.session
+        _Own.user_count += 1
+    try:
+        yield session
+    finally:
+        with _turn:
+            # Another one may have been made meanwhile, when this one was killed.
+            if session is _Own.session:
+                _Own.user_count -= 1
+                if not _Own.user_count:
+                    _Own.session = None
+                    end_session(session)
+
+
+def _made() -> SparkSession:
+    _Own.is_starting = True
+    try:
+        return local_session(APP_NAME, fast_start=True, modules=MODULES)
+    finally:
+        _Own.is_starting = False
+
+
+def is_own(session: SparkSession) -> bool:
+    """Whether it ends with the last hosted syphon, and is not the application's."""
+    # PySpark tells of a session that is still starting, and that nobody here knows yet.
+    own = _Own.session
+    return _Own.is_starting or (own is not None and _context(session) is _context(own))
+
+
+def is_over(session: SparkSession) -> bool:
+    """Whether it was stopped, or its JVM was killed and forgotten."""
+    context = _context(session)
+    return context is not None and SparkContext._active_spark_context is not context
+
+
+def _context(session: SparkSession) -> Any:
+    """None for Spark Connect, whose context is elsewhere."""
+    return getattr(session, "_sc", None)
+
+
+def end_session(session: SparkSession) -> None:
+    """Stop it; one whose JVM is gone cannot be asked to, and is forgotten."""
+    if not forget_dead_spark():
+        wait_for_reads()
+        with suppress(Exception):  # It was killed at this very moment.
+            session.stop()
+
+
+def forget_dead_spark() -> bool:
+    """Make PySpark forget a JVM that has ended without being asked to; whether there was one."""
+    gateway: Any = SparkContext._gateway
+    process = getattr(gateway, "proc", None)
+    if process is None or process.poll() is None:
+        return False
+    with SparkContext._lock:
+        # What stop() of a context and a session do, without the calls into the JVM.
+        context: Any = SparkContext._active_spark_context
+        if context is not None and getattr(context, "_accumulatorServer", None) is not None:
+            context._accumulatorServer.shutdown()
+        SparkContext._active_spark_context = None
+        SparkContext._gateway = SparkContext._jvm = None
+        SparkSession._instantiatedSession = SparkSession._activeSession = None
+        SQLContext._instantiatedContext = None
+    with suppress(Exception):
+        gateway.close()
+    return True

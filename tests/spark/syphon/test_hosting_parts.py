@@ -1,0 +1,134 @@
+"""What a hosted syphon is made of, without Spark: its session and its private directory."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from pyspark import SparkContext
+from pyspark.sql import SparkSession
+
+from twinbus.spark.syphon import own_session as module
+from twinbus.spark.syphon.own_session import forget_dead_spark, is_over, is_own, own_session
+from twinbus.spark.syphon.private_dir import private_dir
+
+# -- the session ------------------------------------------------------------------------------
+
+
+class Sessions:
+    """Stands for Spark: makes sessions and counts them."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.made: list[Any] = []
+        self.stopped: list[Any] = []
+        monkeypatch.setattr(module, "local_session", self.make)
+        for name in ("_active_spark_context", "_gateway", "_jvm"):
+            monkeypatch.setattr(SparkContext, name, None)
+        for name in ("_instantiatedSession", "_activeSession"):
+            monkeypatch.setattr(SparkSession, name, None)
+
+    def make(self, *_name: object, **_options: object) -> Any:
+        session: Any = SimpleNamespace(_sc=SimpleNamespace())
+        session.stop = lambda: self.stopped.append(session)
+        process = SimpleNamespace(poll=lambda: None)
+        SparkContext._active_spark_context = session._sc
+        SparkContext._gateway = SimpleNamespace(proc=process, close=lambda: None)  # type: ignore[assignment]
+        SparkSession._instantiatedSession = session
+        self.made.append(session)
+        return session
+
+    def kill(self) -> None:
+        """As kill -9 does: the process has ended, and nothing else has changed."""
+        SparkContext._gateway.proc.poll = lambda: -9  # type: ignore[union-attr]
+
+
+@pytest.fixture
+def sessions(monkeypatch: pytest.MonkeyPatch) -> Sessions:
+    return Sessions(monkeypatch)
+
+
+def test_several_hosted_syphons_share_a_session_that_ends_with_the_last(sessions: Sessions) -> None:
+    """L2: closing one pair does not end the query of another."""
+    with own_session() as first:
+        with own_session() as second:
+            assert first is second and is_own(first)
+        assert sessions.stopped == []
+    assert sessions.stopped == sessions.made == [first]
+    with own_session() as third:
+        assert third is not first
+
+
+def test_after_its_jvm_was_killed_another_session_is_made(sessions: Sessions) -> None:
+    """P1: a restart inside the application works."""
+    with own_session() as first:
+        sessions.kill()
+    assert sessions.stopped == [], "nobody is there to be asked"
+    assert SparkContext._gateway is None and SparkSession._instantiatedSession is None
+    with own_session() as second:
+        assert second is not first and not is_over(second)
+    assert sessions.stopped == [second]
+
+
+def test_a_session_that_others_still_use_is_replaced_when_it_was_killed(
+    sessions: Sessions,
+) -> None:
+    with own_session() as first:
+        sessions.kill()
+        with own_session() as second:
+            assert second is not first and is_over(first)
+        assert sessions.stopped == [second]
+    assert sessions.stopped == [second]
+
+
+def test_a_jvm_that_lives_is_not_forgotten(sessions: Sessions) -> None:
+    session = sessions.make()
+    assert not forget_dead_spark() and not is_over(session)
+
+
+# -- the directory ----------------------------------------------------------------------------
+
+HOSTING = """
+import os, sys, tempfile, threading, time
+from twinbus.spark.syphon.private_dir import private_dir
+
+tempfile.tempdir = sys.argv[1]
+is_made = threading.Event()
+
+def host():
+    with private_dir() as path:
+        (path / "primary").write_text("secret")
+        print(path, flush=True)
+        is_made.set()
+        time.sleep(900)
+
+threading.Thread(target=host, daemon=True).start()
+is_made.wait()
+"""
+
+
+def left_by(end: str, root: Path) -> Path:
+    """The directory of an application that ended in its own way."""
+    program = [sys.executable, "-c", HOSTING + end, str(root)]
+    ended = subprocess.run(program, stdout=subprocess.PIPE, text=True, timeout=30)
+    return Path(ended.stdout.strip())
+
+
+def test_credentials_of_a_killed_process_are_removed_by_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    left = left_by("os.kill(os.getpid(), 9)", tmp_path)
+    assert (left / "primary").exists()
+    with private_dir() as mine:
+        assert not left.exists() and mine.stat().st_mode & 0o777 == 0o700
+        with private_dir():
+            assert mine.exists(), "its maker lives"
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_credentials_are_removed_when_the_interpreter_ends_first(tmp_path: Path) -> None:
+    assert not left_by("sys.exit(0)", tmp_path).exists()

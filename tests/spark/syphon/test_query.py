@@ -1,0 +1,61 @@
+"""The handle on a query, without Spark: what stop() leaves behind, and old receipts."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from twinbus.errors import ConfigurationError
+from twinbus.spark.syphon.query import Syphon, _remove_old
+from twinbus.spark.syphon.state import Control, StateDir, Status
+
+
+class Query:
+    """A query that tells what was wanted of it when it was stopped."""
+
+    def __init__(self, state: StateDir, *, is_active: bool = True) -> None:
+        self.isActive = is_active
+        self.asked: list[bool] = []
+        self._state = state
+
+    def stop(self) -> None:
+        self.asked.append(self._state.control().is_stopping)
+        self.isActive = False
+
+
+def stopped(state: StateDir, **query: Any) -> Query:
+    made: Any = Query(state, **query)
+    state.set_status(Status(doing="stopped"))
+    Syphon(made, state).stop()
+    return made  # type: ignore[no-any-return]
+
+
+def test_what_stop_asked_for_is_not_left_for_the_next_query(tmp_path: Path) -> None:
+    """One that somebody starts by hand reads the same file."""
+    state = StateDir(tmp_path)
+    state.set_control(Control(rate_per_s=5.0))
+    assert stopped(state).asked == [True]
+    assert state.control() == Control(rate_per_s=5.0)
+
+
+def test_stopping_what_has_ended_does_not_touch_the_directory(tmp_path: Path) -> None:
+    """It may be somebody else's by now."""
+    state = StateDir(tmp_path)
+    stopped(state, is_active=False)
+    assert not (tmp_path / "control.json").exists()
+
+
+def test_receipts_of_old_runs_are_removed(tmp_path: Path) -> None:
+    for name, days in {"run=old": 3.0, "run=new": 1.0, "notes": 9.0}.items():
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "part.parquet").touch()
+        then_s = time.time() - days * 86_400
+        os.utime(tmp_path / name, (then_s, then_s))
+    _remove_old(str(tmp_path), 2)
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["notes", "run=new"]
+    with pytest.raises(ConfigurationError, match="directories of this machine"):
+        _remove_old("s3://bucket/receipts", 2)

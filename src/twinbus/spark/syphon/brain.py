@@ -335,7 +335,7 @@ class Brain:
     def _watch_stall(self) -> None:
         dispatcher, now_s = self._dispatcher, self._now_s()
         waiting = dispatcher.set_aside_count
-        is_paused = self._status.doing in ("paused", "stopped")
+        is_paused = self._status.doing in ("paused", "stopped") or dispatcher.pause_s(now_s) > 0
         has_begun = self._stall.observe(
             waiting=0 if is_paused else waiting + dispatcher.unfinished_count,
             moved=self._counts[Outcome.MOVED.value],

@@ -129,22 +129,16 @@ class Brain:
         dispatcher = self._dispatcher
         if not self._has_begun:
             return dispatcher.orders({}, self._now_s(), everything=True)
-        while not (control := self._control()).is_stopping and self._has_to_wait(control):
+        while True:
+            control, now_s = self._control(), self._now_s()
+            if control.is_stopping or self._settings.is_dry_run:
+                return []
+            if not control.is_paused and not dispatcher.has_work(now_s):
+                return []
+            if not control.is_paused and not dispatcher.pause_s(now_s):
+                return dispatcher.orders({}, now_s)
+            self._doing("paused" if control.is_paused else "waiting")
             await asyncio.sleep(LOOK_INTERVAL_S)
-        now_s = self._now_s()
-        is_over = self._settings.is_dry_run or control.is_stopping
-        if is_over or not dispatcher.has_work(now_s):
-            return []
-        return dispatcher.orders({}, now_s)
-
-    def _has_to_wait(self, control: Control) -> bool:
-        if control.is_paused:
-            self._doing("paused")
-            return True
-        if self._dispatcher.pause_s(self._now_s()) > 0:
-            self._doing("waiting")
-            return True
-        return False
 
     async def _work_to_do(self) -> list[ShiftOrder]:
         while True:
@@ -153,7 +147,8 @@ class Brain:
                 await self._silence()
                 self._doing("stopped" if control.is_stopping else "paused")
                 await asyncio.sleep(LOOK_INTERVAL_S)
-            elif self._has_to_wait(control):
+            elif self._dispatcher.pause_s(self._now_s()) > 0:
+                self._doing("waiting")
                 await asyncio.sleep(LOOK_INTERVAL_S)
             elif self._dispatcher.is_primary_away:
                 await self._silence()

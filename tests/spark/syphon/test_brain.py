@@ -173,6 +173,21 @@ async def test_orders_wait_while_the_last_batch_was_too_fast(head: Made) -> None
     assert loop.time() - began_s >= 0.45
 
 
+@pytest.mark.parametrize("is_left", [False, True])
+async def test_a_drain_waits_for_its_rate_only_if_something_is_left(
+    head: Made, is_left: bool
+) -> None:
+    drain = await head(rate_per_s=10.0)
+    loop = asyncio.get_running_loop()
+    await drain.brain.next_epoch(0, once=True)
+    emptied = QUEUES[1:] if is_left else QUEUES
+    drain.epoch = 1
+    await drain.report(ShiftReport(emptied=emptied, discovered=QUEUES, debt_s=0.5))
+    began_s = loop.time()
+    assert await drain.brain.next_epoch(1, once=True) == (2 if is_left else 1)
+    assert (loop.time() - began_s >= 0.45) == is_left
+
+
 async def test_numbers_that_come_ahead_of_a_report_are_kept(head: Made) -> None:
     """Y4: more of them than fit into one report."""
     full = await head()

@@ -97,12 +97,13 @@ def test_a_syphon_that_did_not_tell_what_it_moved_is_no_success(status: Status |
 
 
 def test_the_second_ctrl_c_ends_the_command_at_once() -> None:
+    before = signal.getsignal(signal.SIGINT)
     with syphon_spark._signals() as is_stopping:
         signal.raise_signal(signal.SIGINT)
         assert is_stopping.is_set()
         with pytest.raises(KeyboardInterrupt):
             signal.raise_signal(signal.SIGINT)
-    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    assert signal.getsignal(signal.SIGINT) is before
 
 
 def test_a_command_without_a_syphon_says_so(tmp_path: Path) -> None:

@@ -37,7 +37,8 @@ __all__ = ["tried_again", "work_order"]
 _log = logging.getLogger("twinbus.spark")
 
 PROGRESS_INTERVAL_S: Final = 0.5
-ROWS_PER_BATCH: Final = 20_000
+ROWS_PER_BATCH: Final = 2_000
+"""Few enough that receipts are still in the processor's cache when they become columns."""
 # Messages live for milliseconds and hold no cycles.
 GC_THRESHOLD: Final = 50_000
 

@@ -233,3 +233,35 @@ def test_what_fails_while_warming_up_is_left_to_others(spark: SparkSession) -> N
     wait_for_reads()
 
     assert spark.range(1).count() == 1
+
+
+def test_preparing_is_done_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    from twinbus.spark.preparing import prepare
+    from twinbus.spark.session import archive_here
+
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    archive = archive_here()
+    assert archive is not None
+    archive.path.write_bytes(b"an archive")
+
+    assert prepare() == archive.path
+
+
+def test_preparing_needs_a_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    from twinbus.spark.preparing import prepare
+
+    monkeypatch.setenv("XDG_CACHE_HOME", "/proc/nowhere")
+
+    with pytest.raises(ConfigurationError, match="no directory"):
+        prepare()
+
+
+def test_a_rehearsal_writes_one_row(spark: SparkSession, tmp_path: Path) -> None:
+    from twinbus.spark.preparing import FORMAT, RehearsalSource
+
+    spark.dataSource.register(RehearsalSource)
+    rows = spark.readStream.format(FORMAT).load().writeStream.format("parquet")
+    rows = rows.option("path", f"{tmp_path}/rows").option("checkpointLocation", f"{tmp_path}/c")
+    assert rows.trigger(availableNow=True).start().awaitTermination(60)
+
+    assert [row.name for row in spark.read.parquet(f"{tmp_path}/rows").collect()] == ["rehearsal"]

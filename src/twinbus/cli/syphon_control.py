@@ -1,4 +1,4 @@
-"""``twinbus syphon pause|resume|rate|status``: tell a running syphon, or ask it."""
+"""``twinbus syphon pause|resume|rate|status``: tell a running syphon, or ask it; ``prepare``."""
 
 from __future__ import annotations
 
@@ -49,6 +49,19 @@ def rate(
     """Change how fast messages come home."""
     _change(state, rate_per_s=per_second)
     typer.echo("as it was started" if per_second is None else f"{per_second:g} messages a second")
+
+
+@syphon_app.command("prepare")
+def prepare() -> None:
+    """Make later starts on this machine faster: a minute, and 180 MB in the cache directory."""
+    from twinbus.spark.session import require_pyspark
+
+    require_pyspark()
+    from twinbus.spark.preparing import prepare as make
+
+    typer.echo("preparing Spark's classes: about a minute", err=True)
+
+    typer.echo(f"prepared: {make()}")
 
 
 @syphon_app.command("status")

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import socket
-import sys
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
@@ -49,15 +48,7 @@ def _session(master: str | None) -> SparkSession:
     """The one that spark-submit has prepared, the one that was asked for, or a local one."""
     is_submitted = "PYSPARK_GATEWAY_PORT" in os.environ
     if master is None and not is_submitted:
-        return local_session(
-            APP_NAME,
-            fast_start=True,
-            # Who sits at a terminal will start it again; others should not wait for a JVM that
-            # writes.
-            keep_classes=sys.stderr.isatty(),
-            finds_sources=False,
-            modules=MODULES,
-        )
+        return local_session(APP_NAME, fast_start=True, finds_sources=False, modules=MODULES)
     try:
         from pyspark.sql import SparkSession
     except ImportError as error:

@@ -1,8 +1,8 @@
 """Spark's classes, kept from one run for the next: a JVM that maps them starts in half the time.
 
-    first run   -XX:ArchiveClassesAtExit   the JVM writes a draft after everything else
-    next run    adopts the draft           it gets its name once it is whole
-    later runs  -XX:SharedArchiveFile      the JVM maps it, or ignores it when it does not fit
+    preparing    -XX:ArchiveClassesAtExit   the JVM writes a draft after everything else
+    afterwards   adopts the draft           it gets its name once it is whole
+    every start  -XX:SharedArchiveFile      the JVM maps it, or ignores it when it does not fit
 
 The archive (180 MB) fits one build of Java and one installation of Spark; both are in its name.
 
@@ -48,11 +48,14 @@ class ClassArchive:
         directory = cache_directory()
         return None if directory is None else cls(directory, java, spark_home, spark_version)
 
-    def java_options(self, *, may_make: bool) -> str:
-        """What to start the JVM with; nothing when there is no archive and none is to be made."""
+    def is_there(self) -> bool:
         if not self.path.is_file():
             self._adopt()
-        if self.path.is_file():
+        return self.path.is_file()
+
+    def java_options(self, *, may_make: bool) -> str:
+        """What to start the JVM with; nothing when there is no archive and none is to be made."""
+        if self.is_there():
             return f"-XX:SharedArchiveFile={self.path} {_QUIET}"
         return f"-XX:ArchiveClassesAtExit={self._draft} {_QUIET}" if may_make else ""
 

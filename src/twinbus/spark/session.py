@@ -26,7 +26,7 @@ from twinbus.spark.redaction import OPTIONS_REGEX, PROPERTIES_REGEX, STRING_REGE
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["SETTINGS", "local_session"]
+__all__ = ["SETTINGS", "archive_here", "local_session", "require_pyspark"]
 
 LOOPBACK: Final = "127.0.0.1"
 TASK_FAILURES_MAX: Final = 4
@@ -80,12 +80,11 @@ def local_session(
     search for installed ones with ``finds_sources=False``. ``modules`` are what tasks will need:
     they are loaded ahead. ``more`` are settings that win.
     """
-    session_type = _pyspark().SparkSession
+    session_type = require_pyspark().SparkSession
     running: SparkSession | None = session_type.getActiveSession()
     if running is not None:
         return running
-    java = find_java()
-    archive = ClassArchive.of(java, _spark_home(), _spark_version())
+    archive = archive_here()
     options = [f"-Dlog4j2.configurationFile={files('twinbus.spark') / 'log4j2.properties'}"]
     if fast_start:
         options.append(_SMALL_JVM)
@@ -111,6 +110,11 @@ def local_session(
     return session
 
 
+def archive_here() -> ClassArchive | None:
+    """Where the classes of this Java and this Spark are kept; None where nothing can be."""
+    return ClassArchive.of(find_java(), _spark_home(), _spark_version())
+
+
 def _started(settings: Mapping[str, str]) -> SparkSession:
     from pyspark import SparkConf, SparkContext
     from pyspark.sql import SparkSession
@@ -123,7 +127,8 @@ def _started(settings: Mapping[str, str]) -> SparkSession:
     return SparkSession.builder.config(conf=conf).getOrCreate()
 
 
-def _pyspark() -> Any:
+def require_pyspark() -> Any:
+    """pyspark.sql, or a sentence that says what to install."""
     try:
         return import_module("pyspark.sql")
     except ImportError as error:

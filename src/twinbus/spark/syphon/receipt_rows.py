@@ -22,19 +22,19 @@ RECEIPT_COLUMNS: Final = (
     "outcome string, reason string, size_bytes bigint, enqueued_at timestamp, "
     "received_at timestamp, settled_at timestamp, host string, pid bigint"
 )
-# The place of a column in a receipt, its name and its kind.
-_COLUMNS: Final = tuple(
-    (itemgetter(place), *described.split())
-    for place, described in enumerate(RECEIPT_COLUMNS.split(", "))
-)
+_NAMES_AND_KINDS: Final = [described.split() for described in RECEIPT_COLUMNS.split(", ")]
+_FIELDS: Final = [itemgetter(place) for place in range(len(_NAMES_AND_KINDS))]
 
 
 def to_record_batch(receipts: Sequence[Receipt]) -> pyarrow.RecordBatch:
     """Some receipts, at least one."""
     import pyarrow as pa
 
-    arrays = [_array(list(map(field, receipts)), kind) for field, _name, kind in _COLUMNS]
-    return pa.RecordBatch.from_arrays(arrays, names=[name for _field, name, _kind in _COLUMNS])
+    arrays = [
+        _array(list(map(field, receipts)), kind)
+        for field, (_name, kind) in zip(_FIELDS, _NAMES_AND_KINDS, strict=True)
+    ]
+    return pa.RecordBatch.from_arrays(arrays, names=[name for name, _kind in _NAMES_AND_KINDS])
 
 
 def _array(values: list[Any], kind: str) -> Any:

@@ -20,11 +20,13 @@ from twinbus.spark.session import local_session
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
 
 Deed = Callable[["SparkSession", Mapping[str, str], Path], object]
 
 PROVIDER = "tests.spark.canary_application:connection_string"
 STREAM_S_MAX = 60
+IMPATIENCE_S = 2
 SEND_S_MAX = 2
 ROWS = 3
 
@@ -52,9 +54,8 @@ def main(directory: Path) -> None:
             },
         )
         for index, part in enumerate(plan):
-            options = dict(part["options"])
-            if part["name"] == "raw":
-                options["connectionString"] = raw
+            # What holds a secret is in no file of the plan.
+            options = {**part["options"], **dict.fromkeys(part["raw"], raw)}
             for deed in part["deeds"]:
                 attempted(part["name"], DEEDS[deed], spark, options, directory / str(index))
         spark.stop()
@@ -75,11 +76,75 @@ def attempted(
         print(repr(error), str(error), "".join(traceback.format_exception(error)), flush=True)
 
 
+def some_rows(spark: SparkSession) -> DataFrame:
+    return spark.range(ROWS).selectExpr("encode(string(id), 'utf-8') as body")
+
+
 def written(spark: SparkSession, options: Mapping[str, str], _directory: Path) -> object:
-    rows = spark.range(ROWS).selectExpr("encode(string(id), 'utf-8') as body")
-    writer = rows.write.format("servicebus").options(**options)
-    writer.option("sendTimeout", str(SEND_S_MAX)).mode("append").save()
+    writer = some_rows(spark).write.format("servicebus").options(**for_writing(options))
+    writer.mode("append").save()
     return ROWS
+
+
+def for_writing(options: Mapping[str, str]) -> dict[str, str]:
+    told = {name: value for name, value in options.items() if name != "driverHost"}
+    return {**told, "sendTimeout": str(SEND_S_MAX)}
+
+
+def poured(spark: SparkSession, options: Mapping[str, str], directory: Path) -> object:
+    """The sink of a stream."""
+    some_rows(spark).write.parquet(str(directory / "to-pour"))
+    frame = spark.readStream.schema("body binary").parquet(str(directory / "to-pour"))
+    ended(
+        frame.writeStream.format("servicebus")
+        .options(**for_writing(options))
+        .option("checkpointLocation", str(directory / "pouring" / "checkpoint"))
+        .trigger(availableNow=True)
+        .start()
+    )
+    return ROWS
+
+
+def asked_in_sql(spark: SparkSession, options: Mapping[str, str], _directory: Path) -> object:
+    """The options as text of a statement, and everything that shows a table."""
+    said = ", ".join(f"{name} '{value}'" for name, value in options.items())
+    spark.sql(f"CREATE TEMPORARY VIEW looked USING servicebus OPTIONS ({said})")
+    try:
+        spark.sql("EXPLAIN EXTENDED SELECT messageId FROM looked").show(truncate=False)
+        return spark.sql("SELECT messageId FROM looked").count()
+    finally:
+        spark.sql("DROP VIEW looked")
+
+
+def kept_as_table(spark: SparkSession, options: Mapping[str, str], _directory: Path) -> object:
+    """Spark 4.3 keeps the options of a table and does not hand them to a source in Python."""
+    said = ", ".join(f"{name} '{value}'" for name, value in options.items())
+    spark.sql(f"CREATE TABLE kept USING servicebus OPTIONS ({said})")
+    try:
+        for statement in ("DESCRIBE EXTENDED kept", "SHOW CREATE TABLE kept"):
+            spark.sql(statement).show(100, truncate=False)
+        print(spark.catalog.getTable("kept"))
+        return spark.table("kept").count()
+    finally:
+        spark.sql("DROP TABLE kept")
+
+
+def syphoned(spark: SparkSession, options: Mapping[str, str], directory: Path) -> object:
+    """A backlog comes home; what is told of it is printed, too."""
+    from twinbus.spark.syphon import SyphonSettings, read_receipts, start_syphon
+
+    settings = SyphonSettings.from_options(options)
+    print(settings)
+    syphon = start_syphon(spark, settings, directory / "state", once=True)
+    try:
+        syphon.query.explain(True)
+        if not syphon.wait(STREAM_S_MAX):
+            raise TimeoutError("the syphon still works")
+        print(read_receipts(spark, directory / "state" / "receipts").collect())
+        return syphon.status().counts.get("moved", 0)
+    finally:
+        print(syphon.status(), syphon.query.lastProgress)
+        syphon.stop()
 
 
 def looked_at(spark: SparkSession, options: Mapping[str, str], _directory: Path) -> object:
@@ -91,29 +156,40 @@ def looked_at(spark: SparkSession, options: Mapping[str, str], _directory: Path)
     return len(rows)
 
 
-def streamed(spark: SparkSession, options: Mapping[str, str], directory: Path) -> object:
+def streamed(
+    spark: SparkSession,
+    options: Mapping[str, str],
+    directory: Path,
+    within_s: int = STREAM_S_MAX,
+) -> object:
     frame = spark.readStream.format("servicebus").options(**options).load()
-    query = (
+    ended(
         frame.writeStream.format("parquet")
         .option("path", str(directory / "rows"))
         .option("checkpointLocation", str(directory / "checkpoint"))
         .trigger(availableNow=True)
-        .start()
+        .start(),
+        within_s,
     )
+    collected = spark.read.parquet(str(directory / "rows")).collect()
+    print(collected)
+    return len(collected)
+
+
+def stopped(spark: SparkSession, options: Mapping[str, str], directory: Path) -> object:
+    """A stream that tries and tries to connect, and whoever started it has seen enough."""
+    return streamed(spark, options, directory, IMPATIENCE_S)
+
+
+def ended(query: StreamingQuery, within_s: int = STREAM_S_MAX) -> None:
+    """Once it has; everything it says of itself is printed."""
     try:
-        if not query.awaitTermination(STREAM_S_MAX):
+        if not query.awaitTermination(within_s):
             raise TimeoutError("the stream still waits")
-        return _shown(query, spark.read.parquet(str(directory / "rows")))
+        query.explain(True)
     finally:
         print(query.lastProgress, query.status, repr(query.exception()))
         query.stop()
-
-
-def _shown(query: Any, rows: DataFrame) -> object:
-    query.explain(True)
-    collected = rows.collect()
-    print(collected)
-    return len(collected)
 
 
 def mistyped(spark: SparkSession, options: Mapping[str, str], _directory: Path) -> object:
@@ -129,7 +205,18 @@ def mistyped(spark: SparkSession, options: Mapping[str, str], _directory: Path) 
 
 
 DEEDS: Mapping[str, Deed] = {
-    deed.__name__: deed for deed in (written, looked_at, streamed, mistyped)
+    deed.__name__: deed
+    for deed in (
+        written,
+        looked_at,
+        streamed,
+        stopped,
+        poured,
+        asked_in_sql,
+        kept_as_table,
+        syphoned,
+        mistyped,
+    )
 }
 
 

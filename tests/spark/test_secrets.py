@@ -1,7 +1,9 @@
-"""No secret in logs, plans, event log, process list, checkpoint, output or error text."""
+"""No secret in logs, plans, event log, process list, checkpoint, output, error text, or in what a
+syphon leaves in its directory."""
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import json
 import os
@@ -14,6 +16,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.pairing.mover.brokers import Scene
 from tests.spark.brokers import SparkPair
 from tests.spark.canary_application import PROVIDER
 from twinbus.connection_string import parse_connection_string
@@ -24,13 +27,19 @@ RUN_S_MAX = 280
 pytestmark = pytest.mark.timeout(RUN_S_MAX + 20)
 WRONG_KEY = "d3JvbmdDYW5hcnlLZXlUaGF0T3BlbnNOb3RoaW5nMDAwMDA="
 FAR_KEY = "ZmFyQ2FuYXJ5S2V5T2ZBSG9zdFRoYXRJc05vdFRoZXJlMDA="
-DEEDS = {
+WORKING = {
     "env": ["written", "streamed"],
-    "file": ["written", "streamed"],
-    "provider": ["written", "streamed"],
-    "raw": ["written", "looked_at", "streamed", "mistyped"],
-    "wrong": ["looked_at", "streamed"],
-    "far": ["written"],
+    "file": ["written", "streamed", "poured"],
+    "provider": ["written", "asked_in_sql", "streamed"],
+    "raw": ["written", "looked_at", "asked_in_sql", "streamed", "poured"],
+    "syphon": ["syphoned"],
+    "syphon raw": ["syphoned"],
+}
+FAILING = {
+    "raw": ["mistyped", "kept_as_table"],
+    "wrong": ["looked_at", "streamed", "poured"],
+    "far": ["written", "looked_at", "stopped"],
+    "syphon wrong": ["syphoned"],
 }
 
 
@@ -62,6 +71,13 @@ class Aftermath:
         yield "sig%3D"
 
 
+def backlog_for(pair: SparkPair) -> dict[str, str]:
+    """Three messages that wait in a backlog, and the options of a syphon for it."""
+    scene = Scene(pair, queue_count=1)
+    asyncio.run(scene.fill(scene.destination(), ["a", "b", "c"]))
+    return {"primaryName": scene.name, "queues": ",".join(scene.queues)}
+
+
 def talkative(directory: Path) -> Path:
     """A directory that makes every Python process that has it in its path log all we have to say:
     workers of Spark have no other place where somebody could ask for it."""
@@ -90,23 +106,43 @@ def aftermath(pair: SparkPair, tmp_path_factory: pytest.TempPathFactory) -> Afte
         return str(path)
 
     right_file = hidden_file("right", right)
+    wrong_file = hidden_file("wrong", right.replace(key, WRONG_KEY))
     far = (
         "Endpoint=sb://localhost:1;SharedAccessKeyName=app;"
         f"SharedAccessKey={FAR_KEY};UseDevelopmentEmulator=true"
     )
-    ways = {
+    ways: dict[str, dict[str, str]] = {
         "env": {"connectionStringEnv": "CANARY_RAW"},
-        "file": {"connectionStringFile": right_file},
+        # Its desk listens on another address than usual, as if for other machines.
+        "file": {"connectionStringFile": right_file, "driverHost": "127.0.0.2"},
         "provider": {"credentialProvider": PROVIDER},
-        "raw": {},  # The application adds it.
-        "wrong": {"connectionStringFile": hidden_file("wrong", right.replace(key, WRONG_KEY))},
+        "raw": {},
+        "wrong": {"connectionStringFile": wrong_file},
         "far": {"connectionStringFile": hidden_file("far", far)},
     }
+    for options in ways.values():
+        options["queue"] = pair.primary.fresh_queue()
+    second = str(pair.secondary_file)
+    ways |= {
+        "syphon": {
+            "primaryConnectionStringEnv": "CANARY_RAW",
+            "secondaryConnectionStringFile": second,
+        },
+        "syphon raw": {"secondaryConnectionStringFile": second},
+        "syphon wrong": {
+            "primaryConnectionStringFile": wrong_file,
+            "secondaryConnectionStringFile": wrong_file,
+        },
+    }
+    for name in ("syphon", "syphon raw", "syphon wrong"):
+        ways[name] |= backlog_for(pair)
+    raw = {"raw": ["connectionString"], "syphon raw": ["primaryConnectionString"]}
     plan = [
         {
             "name": name,
-            "options": {"queue": pair.primary.fresh_queue(), **options},
-            "deeds": DEEDS[name],
+            "options": options,
+            "raw": raw.get(name, []),
+            "deeds": WORKING.get(name, []) + FAILING.get(name, []),
         }
         for name, options in ways.items()
     ]
@@ -130,23 +166,25 @@ def aftermath(pair: SparkPair, tmp_path_factory: pytest.TempPathFactory) -> Afte
         if path.is_file():
             shown[str(path.relative_to(directory))] = path.read_bytes()
     assert done.returncode == 0, done.stderr.decode()[-2_000:]
-    return Aftermath(done.stdout.decode(), shown, (key, WRONG_KEY, FAR_KEY))
+    keys = (key, pair.secondary.root_rule[1], WRONG_KEY, FAR_KEY)
+    return Aftermath(done.stdout.decode(), shown, keys)
 
 
-@pytest.mark.parametrize("way", ["env", "file", "provider", "raw"])
+@pytest.mark.parametrize("way", WORKING)
 def test_every_way_to_name_a_namespace_works(aftermath: Aftermath, way: str) -> None:
-    for deed in ("written", "streamed"):
+    for deed in WORKING[way]:
         assert f"{way} {deed}: done 3" in aftermath.output
 
 
-@pytest.mark.parametrize("way", ["wrong", "far"])
+@pytest.mark.parametrize("way", FAILING)
 def test_what_cannot_work_fails_aloud(aftermath: Aftermath, way: str) -> None:
-    for deed in DEEDS[way]:
-        assert f"{way} {deed}: failed" in aftermath.output
+    for deed in FAILING[way]:
+        # A syphon whose credentials are wrong moves nothing and has a sentence in its status.
+        told = "done 0" if deed == "syphoned" else "failed"
+        assert f"{way} {deed}: {told}" in aftermath.output
 
 
 def test_a_mistyped_option_is_named_without_its_value(aftermath: Aftermath) -> None:
-    assert "raw mistyped: failed" in aftermath.output
     assert "conectionstring" in aftermath.output.lower()
 
 
@@ -163,6 +201,9 @@ def test_the_places_where_secrets_could_be_were_looked_at(aftermath: Aftermath) 
     assert any(place.startswith("events/") for place in places)
     assert any("/checkpoint/" in place for place in places)
     assert any("/rows/" in place for place in places)
+    assert any(place.endswith("/state/status.json") for place in places)
+    assert any("/state/receipts/" in place for place in places)
+    assert any("/state/checkpoints/" in place for place in places)
     events = b"".join(content for place, content in places.items() if place.startswith("events/"))
     assert b"SparkListenerSQLExecutionStart" in events and b"SparkListenerEnvironment" in events
 

@@ -41,8 +41,8 @@ SLOW_SHARE_MAX = 0.01
 SLOW_COUNT_ALLOWED = 2
 ANSWER_TIMEOUT_S = 1.0
 
-RSS_GROWTH_BYTES_MAX = 64 << 20
-RSS_KEPT_BYTES_MAX = 16 << 20
+GROWTH_BYTES_MAX = 64 << 20
+KEPT_BYTES_MAX = 16 << 20
 SETTLE_TIMEOUT_S = 10.0
 POLL_S = 0.02
 
@@ -59,7 +59,7 @@ class Bystander:
         self._thread = threading.Thread(target=self._run, name="bystander", daemon=True)
         self.rounds = 0
         self.latencies_ms: list[float] = []
-        self.rss_peak_bytes = 0
+        self.memory_peak_bytes = 0
         self.failure: str | None = None
         self.latency_ms_max = LATENCY_MS_MAX
 
@@ -116,7 +116,7 @@ class Bystander:
 
     def _note(self, seconds: tuple[float, ...]) -> None:
         self.latencies_ms += [each * 1_000 for each in seconds]
-        self.rss_peak_bytes = max(self.rss_peak_bytes, self._broker.rss_bytes())
+        self.memory_peak_bytes = max(self.memory_peak_bytes, self._broker.memory_bytes())
         self.rounds += 1
 
 
@@ -128,7 +128,7 @@ class Guard:
     bystander: Bystander
     log_lines_max: int = 1
     """One line for each offence of the case."""
-    rss_growth_bytes_max: int = RSS_GROWTH_BYTES_MAX
+    memory_growth_bytes_max: int = GROWTH_BYTES_MAX
     heard: bytearray = field(default_factory=bytearray)
     """Everything the broker said to the hostile peer, to be searched for secrets."""
 
@@ -138,11 +138,11 @@ class Guard:
         self._vault = vault_of(self.broker)
         self._log_size = len(self.broker.log())
         self._samples = len(self.bystander.latencies_ms)
-        self._rss_bytes = self.bystander.rss_peak_bytes = self.broker.rss_bytes()
+        self._memory_bytes = self.bystander.memory_peak_bytes = self.broker.memory_bytes()
 
     def rebase_memory(self) -> None:
         """The case has prepared what it needs; from here on memory is the peer's doing."""
-        self._rss_bytes = self.bystander.rss_peak_bytes = self.broker.rss_bytes()
+        self._memory_bytes = self.bystander.memory_peak_bytes = self.broker.memory_bytes()
 
     @property
     def answer_timeout_s(self) -> float:
@@ -187,11 +187,11 @@ class Guard:
         )
 
     def _check_memory(self) -> None:
-        grown = self.bystander.rss_peak_bytes - self._rss_bytes
-        assert grown <= self.rss_growth_bytes_max, f"G3: the broker grew by {grown >> 20} MB"
+        grown = self.bystander.memory_peak_bytes - self._memory_bytes
+        assert grown <= self.memory_growth_bytes_max, f"G3: the broker grew by {grown >> 20} MB"
         wait_until(
-            lambda: self.broker.rss_bytes() <= self._rss_bytes + RSS_KEPT_BYTES_MAX,
-            lambda: f"G3: {(self.broker.rss_bytes() - self._rss_bytes) >> 20} MB were kept",
+            lambda: self.broker.memory_bytes() <= self._memory_bytes + KEPT_BYTES_MAX,
+            lambda: f"G3: {(self.broker.memory_bytes() - self._memory_bytes) >> 20} MB were kept",
         )
 
 

@@ -141,7 +141,7 @@ def test_case_69_a_connection_that_locks_and_leaves_leaves_only_its_locks(
     broker: BrokerProcess, guard: Guard
 ) -> None:
     """M2: the lock outlives the connection; what the connection held in memory does not."""
-    guard.rss_growth_bytes_max = 4 << 20
+    guard.memory_growth_bytes_max = 4 << 20
     count = 100
     queue = filled_queue(broker, count)
     guard.rebase_memory()
@@ -211,7 +211,7 @@ def test_a_peer_that_asks_and_does_not_read_is_not_listened_to(
     authorized: RawPeer, guard: Guard
 ) -> None:
     """Case 68: every flow asks for an echo; nothing of it is read. Memory is what counts."""
-    guard.rss_growth_bytes_max = 24 << 20
+    guard.memory_growth_bytes_max = 24 << 20
     echo = flow(echo=True, incoming_window=1_000) * 2_000
     sent = 0
     authorized.socket.settimeout(0.5)
@@ -233,7 +233,7 @@ def test_a_receiver_that_does_not_read_is_given_no_more(
     authorized: RawPeer, broker: BrokerProcess, guard: Guard
 ) -> None:
     """Case 69: a thousand messages of 100 KB, a hundred links, and nobody who reads."""
-    guard.rss_growth_bytes_max = 48 << 20
+    guard.memory_growth_bytes_max = 48 << 20
     queue = filled_queue(broker, 1_000, bytes(100_000))
     guard.rebase_memory()
     link_count = 100
@@ -251,7 +251,7 @@ def test_a_receiver_with_a_closed_window_is_given_no_more(
     authorized: RawPeer, broker: BrokerProcess, guard: Guard
 ) -> None:
     """Case 70: the same with a session window of 0: what waits for it is bounded as well."""
-    guard.rss_growth_bytes_max = 48 << 20
+    guard.memory_growth_bytes_max = 48 << 20
     queue = filled_queue(broker, 1_000, bytes(100_000))
     guard.rebase_memory()
     for number in range(100):
@@ -265,7 +265,7 @@ def test_a_window_that_is_closed_before_messages_come_stops_all_its_links(
     authorized: RawPeer, broker: BrokerProcess, guard: Guard
 ) -> None:
     """Case 70: every link had credit and room when it was opened."""
-    guard.rss_growth_bytes_max = 48 << 20
+    guard.memory_growth_bytes_max = 48 << 20
     queue = broker.fresh_queue()
     for number in range(300):
         authorized.say(receiver(queue, LINK + number) + wide_open(LINK + number, 10))
@@ -306,7 +306,7 @@ def curious(authorized: RawPeer, broker: BrokerProcess, guard: Guard) -> RawPeer
 
 def test_replies_that_nobody_takes_are_bounded(curious: RawPeer, guard: Guard) -> None:
     """Case 68: a megabyte for a hundred bytes, and no credit for it."""
-    guard.rss_growth_bytes_max = 48 << 20
+    guard.memory_growth_bytes_max = 48 << 20
     curious.timeout_s = 10
 
     curious.say(*[transfer(LINK, number, peek(number), settled=True) for number in range(1, 300)])
@@ -315,7 +315,7 @@ def test_replies_that_nobody_takes_are_bounded(curious: RawPeer, guard: Guard) -
 
 
 def test_replies_into_a_closed_window_are_bounded(curious: RawPeer, guard: Guard) -> None:
-    guard.rss_growth_bytes_max = 48 << 20
+    guard.memory_growth_bytes_max = 48 << 20
     curious.timeout_s = 10
     curious.say(flow(handle=LINK + 1, link_credit=UINT_MAX, incoming_window=0, next_incoming_id=1))
 
@@ -325,7 +325,7 @@ def test_replies_into_a_closed_window_are_bounded(curious: RawPeer, guard: Guard
 
 
 def test_replies_that_nobody_reads_are_bounded(curious: RawPeer, guard: Guard) -> None:
-    guard.rss_growth_bytes_max = 48 << 20
+    guard.memory_growth_bytes_max = 48 << 20
     curious.say(wide_open(LINK + 1))
     curious.say(*[transfer(LINK, number, peek(number), settled=True) for number in range(1, 81)])
     time.sleep(1)

@@ -338,7 +338,7 @@ def test_case_31_a_thousand_links_with_unfinished_deliveries_stay_bounded(link: 
 
 def test_case_31_a_delivery_of_empty_parts_costs_nothing(link: RawPeer, guard: Guard) -> None:
     """Never finishing, never passing the size limit: 50,000 frames without a byte in them."""
-    guard.rss_growth_bytes_max = 4 << 20
+    guard.memory_growth_bytes_max = 4 << 20
     window = transfer(LINK, 1, b"", more=True) * 1_024
     for _ in range(50):
         link.say(window)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import json
 import os
+import re
 import select
 import signal
 import subprocess
@@ -157,8 +158,14 @@ class BrokerProcess:
 
     # -- what it uses ---------------------------------------------------------------------
 
-    def rss_bytes(self) -> int:
-        return int(psutil.Process(self.pid).memory_info().rss)
+    def memory_bytes(self) -> int:
+        """What it has allocated. Pages of files are the kernel's to drop and to bring back."""
+        try:
+            status = Path(f"/proc/{self.pid}/status").read_text()
+        except OSError:  # Not Linux.
+            return int(psutil.Process(self.pid).memory_info().rss)
+        kilobytes = re.findall(r"^(?:RssAnon|VmSwap):\s+(\d+) kB", status, re.MULTILINE)
+        return sum(map(int, kilobytes)) << 10
 
     def fd_count(self) -> int:
         return int(psutil.Process(self.pid).num_fds())

@@ -20,6 +20,7 @@ from twinbus.broker.access.claims import Claim
 from twinbus.broker.answers import Answer, AnswerTicket, bad_request, empty, ok, refused
 from twinbus.broker.entities.consumer import Consumer, Grant
 from twinbus.broker.entities.history import DUPLICATE
+from twinbus.broker.entities.locks import LockRun
 from twinbus.broker.entities.outcome import (
     ABANDON,
     COMPLETE,
@@ -161,11 +162,13 @@ class ManagementDesk:
             raise _lock_lost() if body.get("session-id") is None else session_lock_lost()
         held = [each for each in found if each is not None]
         self._tally(Operation.SETTLE).took_in(1, len(held), 0, 0)
-        ticket = _SharedTicket(AnswerTicket(answer), len(held))
+        masks: dict[LockRun, int] = {}
         for run, index in held:
-            if not queue.settle(run, 1 << index, outcome, now, ticket):
-                # The same token twice: the first settled it.
-                ticket.stored(range(0))
+            masks[run] = masks.get(run, 0) | 1 << index
+        ticket = _SharedTicket(AnswerTicket(answer), len(masks))
+        for run, mask in masks.items():
+            if not queue.settle(run, mask, outcome, now, ticket):
+                ticket.stored(range(0))  # Nothing is left to be written.
         namespace.touch(queue)
 
     # -- peek and deferred ----------------------------------------------------------------

@@ -32,6 +32,7 @@ RENEW_TICK_S: Final = 0.5
 RENEWALS_AT_ONCE_MAX: Final = 4
 RENEW_TIMEOUT_S_MIN: Final = 2.0
 SLICE_COUNT_MAX: Final = 1_000
+SLICES_AT_ONCE_MAX: Final = 4
 SETTLE_TIMEOUT_S: Final = 15.0
 """For one slice, which takes milliseconds."""
 
@@ -140,31 +141,35 @@ class Keeper:
         await asyncio.gather(*ends, return_exceptions=True)
 
     async def _end(self, order_id: str, ledger: Ledger, ending: Ending) -> None:
-        path = ""
-        given_back = 0
-        while locks := self._holding.take(order_id, SLICE_COUNT_MAX):
-            path = locks[0].path
-            lost_count = await self._end_slice(order_id, locks, is_sealed=ledger.is_sealed)
-            if lost_count is None:
+        path, given_back = "", 0
+        while slices := self._slices(order_id):
+            path = slices[0][0].path
+            ends = await asyncio.gather(
+                *(self._end_slice(order_id, each, is_sealed=ledger.is_sealed) for each in slices)
+            )
+            if None in ends:
                 ending.owed += len(ledger.locks)
                 return
-            self._holding.ended(order_id, len(locks), lost_count)
-            given_back += len(locks) - lost_count
+            given_back += sum(filter(None, ends))
         self._holding.close(order_id)
         if path and ledger.is_sealed:
             ending.settled.add(path)
         elif path:
             ending.unread[path] = ending.unread.get(path, 0) + given_back
 
+    def _slices(self, order_id: str) -> list[list[Lock]]:
+        """The next few; together they share the service's commits."""
+        taken = (self._holding.take(order_id, SLICE_COUNT_MAX) for _ in range(SLICES_AT_ONCE_MAX))
+        return [locks for locks in taken if locks]
+
     async def _end_slice(self, order_id: str, locks: list[Lock], *, is_sealed: bool) -> int | None:
-        """How many locks were lost; None when the service did not answer."""
+        """How many were settled or given back; None when the service did not answer."""
         receiver = self._receivers[locks[0].path]
         act = receiver.complete if is_sealed else receiver.abandon
         lost_count: int | None = None
         try:
             messages = [lock.as_message() for lock in locks]
             lost_count = len(await act(messages, timeout_s=SETTLE_TIMEOUT_S))
-            _tell_lost(receiver.path, lost_count)
         except ServiceError as error:
             if isinstance(error, HOPELESS):
                 raise
@@ -174,7 +179,11 @@ class Keeper:
         finally:
             if lost_count is None:
                 self._holding.put_back(order_id, locks, self._now_s())
-        return lost_count
+        if lost_count is None:
+            return None
+        self._holding.ended(order_id, len(locks), lost_count)
+        _tell_lost(receiver.path, lost_count)
+        return len(locks) - lost_count
 
 
 def _tell_lost(path: str, count: int) -> None:

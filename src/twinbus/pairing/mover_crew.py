@@ -41,7 +41,7 @@ OnFault = Callable[[str, ServiceError], object]
 
 STOP_S_MAX: Final = 2.5
 """How long a stop waits for the chunks under way (L2); a chunk takes a fraction of a second."""
-CLOSE_S_MAX: Final = 0.5
+CLOSE_S_MAX: Final = 0.8
 """How long it then waits for links to be closed."""
 PACE_LOOK_S: Final = 0.2
 """How often somebody who waits for the rate looks whether it is still wanted."""

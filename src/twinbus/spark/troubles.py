@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Final
+from contextlib import contextmanager, suppress
+from subprocess import TimeoutExpired
+from typing import Any, Final
 
 from twinbus.errors import TwinbusError
 
@@ -17,6 +18,7 @@ __all__ = ["SparkTrouble", "sentence_in", "told_by_spark"]
 
 _OURS: Final = re.compile(r"twinbus\.(?:service_)?errors\.\w+: (?P<sentence>[^\r\n]+)")
 _CLIPPED_AT: Final = 300
+ENDING_S_MAX: Final = 1.0
 
 
 class SparkTrouble(TwinbusError):
@@ -35,14 +37,30 @@ def sentence_in(text: str) -> str:
 @contextmanager
 def told_by_spark() -> Iterator[None]:
     """Make Spark's errors a sentence."""
-    from py4j.protocol import Py4JError, Py4JNetworkError
+    from py4j.protocol import Py4JError, Py4JJavaError
     from pyspark.errors import PySparkException
 
     try:
         yield
-    except (ConnectionError, Py4JNetworkError) as error:
+    except (PySparkException, Py4JJavaError) as error:
+        raise SparkTrouble(sentence_in(str(error))) from error
+    except (ConnectionError, Py4JError) as error:
+        if isinstance(error, Py4JError) and not _is_jvm_gone():
+            raise SparkTrouble(sentence_in(str(error))) from error
         raise SparkTrouble(
             "the JVM of Spark is gone", hint="Start the syphon again: nothing is lost"
         ) from error
-    except (PySparkException, Py4JError) as error:
-        raise SparkTrouble(sentence_in(str(error))) from error
+
+
+def _is_jvm_gone() -> bool:
+    """Whether it has ended, or does so now: a call that it did not answer says many things."""
+    from pyspark import SparkContext
+
+    gateway: Any = SparkContext._gateway
+    process = getattr(gateway, "proc", None)
+    if process is None:
+        return gateway is None
+    with suppress(TimeoutExpired):
+        process.wait(ENDING_S_MAX)
+        return True
+    return False

@@ -12,9 +12,22 @@ import pytest
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
+from twinbus.core.lifecycle import CLOSE_WINDOW_S
+from twinbus.pairing import mover_crew, mover_shift
+from twinbus.spark.syphon import hosted, query, task
 from twinbus.spark.syphon import own_session as module
 from twinbus.spark.syphon.own_session import forget_dead_spark, is_over, is_own, own_session
 from twinbus.spark.syphon.private_dir import private_dir
+
+
+def test_who_waits_for_an_end_waits_longer_than_what_is_to_end() -> None:
+    """L1, L2: otherwise a chunk is cut off by whoever waits, and nobody tells of it."""
+    shift_s = mover_crew.STOP_S_MAX + mover_crew.CLOSE_S_MAX
+    heard_s = task.PROGRESS_INTERVAL_S + mover_shift.STOP_LOOK_S
+    assert heard_s + shift_s < hosted.QUERY_STOP_S_MAX - 0.5, "Spark ends the batch then"
+    assert hosted.QUERY_STOP_S_MAX < hosted.STOP_S_MAX < CLOSE_WINDOW_S
+    assert hosted.QUERY_STOP_S_MAX < query.STOP_S_MAX
+
 
 # -- the session ------------------------------------------------------------------------------
 

@@ -154,6 +154,8 @@ async def test_a_program_is_killed(
         assert process.wait(ORPHAN_S_MAX) != 0
         _gone, alive = psutil.wait_procs(everybody, timeout=ORPHAN_S_MAX)
         assert not alive
+        if which == "jvm":
+            assert b"the JVM of Spark is gone" in (tmp_path / "program.log").read_bytes()
     with running(spark, drain.settings(), tmp_path):
         drain.until_home()
     await drain.check()

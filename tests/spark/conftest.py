@@ -15,13 +15,29 @@ if TYPE_CHECKING:
 
 HERE = Path(__file__).parent
 TEST_S_MAX = 180
+# No JVM in these: they may run anywhere, beside those that have one.
+WITHOUT_SPARK = frozenset(
+    (
+        "test_bell.py",
+        "test_desk.py",
+        "test_virtual_hour.py",
+        "connector/test_available_now.py",
+        "connector/test_brain.py",
+        "connector/test_columns.py",
+        "connector/test_dispatch.py",
+        "connector/test_holding.py",
+        "connector/test_keeping.py",
+        "connector/test_options.py",
+    )
+)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """A JVM takes a core and a half: all of these tests share one worker, and its session."""
+    """A JVM takes a core and a half: all that need one share one worker, and its session."""
     for item in items:
         if HERE in item.path.parents:
-            item.add_marker(pytest.mark.xdist_group("spark"))
+            if item.path.relative_to(HERE).as_posix() not in WITHOUT_SPARK:
+                item.add_marker(pytest.mark.xdist_group("spark"))
             # The first test of all waits for Spark's start, which is not its own time.
             item.add_marker(pytest.mark.timeout(TEST_S_MAX, func_only=True))
 

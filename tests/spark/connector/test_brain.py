@@ -13,14 +13,15 @@ import pytest
 from tests.pairing.mover.messages import id_of
 from tests.spark.connector.scene import fill, ids, left, taken
 from tests.support.broker_process import BrokerProcess
-from twinbus.clock import AdjustableClock, Instant, SystemClock
+from twinbus.clock import AdjustableClock, Clock, Instant, SystemClock
+from twinbus.core.chunk_board import Backoff
 from twinbus.core.parcel import Delivered
 from twinbus.drivers.amqp import AmqpDriver
 from twinbus.errors import ConfigurationError
 from twinbus.service_errors import CommunicationError, EntityNotFound, MessageRefused
 from twinbus.spark.connector import brain as brain_module
 from twinbus.spark.connector import holding as holding_module
-from twinbus.spark.connector import keeping, receiving
+from twinbus.spark.connector import keeping, receiving, unread
 from twinbus.spark.connector.brain import Brain, Reading
 from twinbus.spark.connector.orders import Order, Share
 from twinbus.spark.connector.receiving import OrderReader
@@ -63,11 +64,15 @@ class Scene:
 
 @asynccontextmanager
 async def scene(
-    broker: BrokerProcess, *paths: str, limit: Share = AMPLE, **more: object
+    broker: BrokerProcess,
+    *paths: str,
+    limit: Share = AMPLE,
+    clock: Clock | None = None,
+    **more: object,
 ) -> AsyncIterator[Scene]:
     driver = AmqpDriver.from_connection_string(broker.connection_string)
     reading = Reading(paths=paths, limit=limit, **more)  # type: ignore[arg-type]
-    brain = Brain(driver, reading)
+    brain = Brain(driver, reading, clock=clock)
     try:
         async with asyncio.timeout(60):
             await brain.start("127.0.0.1")
@@ -210,29 +215,35 @@ async def test_what_no_task_read_to_its_end_goes_back(broker: BrokerProcess) -> 
 
 
 async def test_a_queue_that_nobody_reads_is_left_alone_for_longer_and_longer(
-    broker: BrokerProcess, caplog: pytest.LogCaptureFixture
+    broker: BrokerProcess, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """S2: a plan that ignores its batches would have a message dead-lettered within moments."""
+    monkeypatch.setattr(unread, "Backoff", lambda: Backoff(first_s=100, last_s=1_000))
     queue, other = broker.fresh_queue(), broker.fresh_queue()
     fill(broker, queue, ids(1))
-    async with scene(broker, queue, other) as it:
+    clock = AdjustableClock()
+    async with scene(broker, queue, other, clock=clock) as it:
+        for epoch, pause_s in ((-1, 120), (0, 240)):
+            await it.orders(epoch)
+            await it.brain.settle(epoch)
+            assert not await it.brain.has_messages(0.2)
+            clock.advance(pause_s)
+        assert caplog.text.count("1 messages go back to") == 2
         await it.orders(1)
         await it.brain.settle(1)
-        assert "1 messages go back to" in caplog.text
-        # Within the pause of a second the other queue is heard, and this one is not.
-        assert not await it.brain.has_messages(0.3)
+        # Within a pause another queue is heard, and this one is not.
         fill(broker, other, ids(1, first=7))
         orders = await it.orders(2)
         assert [order.path for order in orders] == [other]
         assert await it.read(*orders) == ids(1, first=7)
+        clock.advance(480)
         (order,) = await it.orders(3)
-        assert order.handed is not None and order.handed.delivery_count == 1
+        assert order.handed is not None and order.handed.delivery_count == 3
         assert await it.read(order) == ids(1)
         await it.brain.settle(3)
-        # Who reads is asked again at once.
+        # Once it was read there is no pause.
         fill(broker, queue, ids(1, first=1))
-        async with asyncio.timeout(0.7):
-            assert await it.read(*await it.orders(4)) == ids(1, first=1)
+        assert await it.read(*await it.orders(4)) == ids(1, first=1)
 
 
 async def test_available_now_ends_when_nobody_reads(broker: BrokerProcess) -> None:
@@ -251,12 +262,12 @@ async def test_a_lost_lock_is_counted_and_its_message_comes_again(
 ) -> None:
     """S2: repeats, never loses. What somebody else took meanwhile is not settled in his place."""
     monkeypatch.setattr(keeping, "RENEW_TICK_S", 60.0)
-    queue = broker.fresh_queue(lock_duration_ms=5_000)
+    queue = broker.fresh_queue(lock_duration_ms=3_000)
     fill(broker, queue, ids(6))
     async with scene(broker, queue) as it:
         orders = await it.orders()
         assert await it.read(*orders) == ids(6)
-        await asyncio.sleep(5.5)
+        await asyncio.sleep(3.3)
         receiver = it.driver.receiver(queue)
         stolen: list[Delivered] = await receiver.receive(3, wait_s=5)
         await receiver.complete(stolen, timeout_s=10)
@@ -274,12 +285,12 @@ async def test_a_queue_that_rings_during_a_long_batch_keeps_its_lock(
     broker: BrokerProcess,
 ) -> None:
     """S2: locks are renewed from the moment a message is ours."""
-    busy, other = broker.fresh_queue(), broker.fresh_queue(lock_duration_ms=5_000)
+    busy, other = broker.fresh_queue(), broker.fresh_queue(lock_duration_ms=4_000)
     fill(broker, busy, ids(1))
     async with scene(broker, busy, other) as it:
         await it.read(*await it.orders())
         fill(broker, other, ids(1, first=1))
-        await asyncio.sleep(6)
+        await asyncio.sleep(4.6)
         await it.brain.settle(1)
         (order,) = await it.orders(2)
         assert order.handed is not None
@@ -353,8 +364,11 @@ async def test_a_replayed_batch_is_empty_and_its_messages_come_in_the_next(
         assert await it.brain.orders(8) is orders
 
 
-async def test_available_now_takes_what_was_there_and_ends(broker: BrokerProcess) -> None:
+async def test_available_now_takes_what_was_there_and_ends(
+    broker: BrokerProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """S1: also while somebody keeps sending."""
+    monkeypatch.setattr(brain_module, "CLOCKS_APART_MS", 100)
     queue, quiet = broker.fresh_queue(), broker.fresh_queue()
     fill(broker, queue, ids(2_500))
     async with scene(broker, queue, quiet, limit=Share(1_000, 64 << 20)) as it:
@@ -368,7 +382,7 @@ async def test_available_now_takes_what_was_there_and_ends(broker: BrokerProcess
         assert sorted(found) == ids(2_500)
         # What comes later than the two clocks may be apart is for the next run.
         it.brain.only_until_now()
-        await asyncio.sleep(2.1)
+        await asyncio.sleep(0.2)
         fill(broker, queue, ids(3, first=9_000))
         assert not await it.brain.has_messages(0)
     assert taken(broker, queue) == ids(3, first=9_000)

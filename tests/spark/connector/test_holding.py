@@ -125,14 +125,14 @@ def test_a_renewal_that_failed_is_tried_again_while_the_locks_last() -> None:
 
 @pytest.mark.parametrize(
     ("seeming_s", "renewed_after_s"),
-    [(60, 30), (30, 15), (3_600, 30), (0.5, 2.5), (-3_600, 2.5)],
+    [(60, 30), (30, 15), (3_600, 30), (1, 0.5), (-3_600, 0.5)],
 )
 def test_a_clock_that_is_wrong_is_believed_within_limits(
     seeming_s: float, renewed_after_s: float
 ) -> None:
     """S2: how long a lock lasts is told by two clocks, and one of them is not ours."""
     holding = held(1, lock_s=seeming_s)
-    assert due(holding, 100 + renewed_after_s - 0.1) == {}
+    assert due(holding, 100 + renewed_after_s * 0.9) == {}
     assert due(holding, 100 + renewed_after_s) == {ORDER: [lock(1)]}
 
 
@@ -140,10 +140,10 @@ def test_a_lock_that_is_nearly_over_is_renewed_at_once() -> None:
     """The message that rang may have waited."""
     holding = Holding()
     holding.plan("bell", 9)
-    holding.hand("bell", [lock(1)], lock_s=1, now_s=100)
-    assert due(holding, 100.5) == {"bell": [lock(1)]}
-    assert due(holding, 102.9) == {}
-    assert due(holding, 103) == {"bell": [lock(1)]}
+    holding.hand("bell", [lock(1)], lock_s=0.2, now_s=100)
+    assert due(holding, 100.1) == {"bell": [lock(1)]}
+    assert due(holding, 100.5) == {}
+    assert due(holding, 100.6) == {"bell": [lock(1)]}
 
 
 def test_many_small_receptions_are_renewed_together_in_slices() -> None:

@@ -40,8 +40,8 @@ __all__ = ["Counts", "Holding", "Ledger", "Lock", "Renewal", "Turn"]
 
 LEASE_S: Final = 5.0
 """Owners are heard from every second, also while Spark does not read from them."""
-LOCK_S_MIN: Final = 5.0
-"""The shortest that the service knows."""
+LOCK_S_MIN: Final = 1.0
+"""The shortest that a service knows: ours. Azure's is five seconds."""
 LOCK_S_MAX: Final = 60.0
 """How long a lock lasts is told by two clocks, the service's and the receiver's. Where these are
 apart it seems to last longer or shorter than it does: so much is believed and no more."""

@@ -86,7 +86,7 @@ interop: $(INTEROP_STAMP)
 cluster-test: venv
 	$(PYTEST) -o norecursedirs='.*' tests/cluster
 
-# One more JVM, about a minute.
+# One more JVM, one or two minutes.
 connect-test: $(CONNECT_STAMP)
 	$(CONNECT_VENV)/bin/python -m pytest -o norecursedirs='.*' tests/connect
 

@@ -150,14 +150,15 @@ def command(scene: Scene, state: Path, master: str, *more: str) -> list[str]:
 async def test_the_command_brings_a_backlog_home_over_spark_connect(
     server: ConnectServer, credentials: dict[str, str], pair: SparkPair, tmp_path: Path
 ) -> None:
-    """Y2: `twinbus syphon --master sc://…`; no secret goes over the wire."""
+    """Y2: `twinbus syphon --master sc://…` on a machine without Java; no secret is told to the
+    server."""
     scene = Scene(pair)
     orders = scene.destination()
     await scene.fill(orders, names(300))
     ended = await asyncio.to_thread(
         subprocess.run,
         command(scene, tmp_path, server.url, "--once"),
-        env={**os.environ, **credentials},
+        env={**os.environ, **credentials, "JAVA_HOME": str(tmp_path / "nowhere")},
         capture_output=True,
         text=True,
         timeout=120,

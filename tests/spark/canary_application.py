@@ -26,8 +26,8 @@ Deed = Callable[["SparkSession", Mapping[str, str], Path], object]
 
 PROVIDER = "tests.spark.canary_application:connection_string"
 STREAM_S_MAX = 60
-IMPATIENCE_S = 2
-SEND_S_MAX = 2
+IMPATIENCE_S = 1
+SEND_S_MAX = 1
 ROWS = 3
 
 

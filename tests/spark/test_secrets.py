@@ -30,7 +30,7 @@ FAR_KEY = "ZmFyQ2FuYXJ5S2V5T2ZBSG9zdFRoYXRJc05vdFRoZXJlMDA="
 WORKING = {
     "env": ["written", "streamed"],
     "file": ["written", "streamed", "poured"],
-    "provider": ["written", "asked_in_sql", "streamed"],
+    "provider": ["written", "asked_in_sql"],
     "raw": ["written", "looked_at", "asked_in_sql", "streamed", "poured"],
     "syphon": ["syphoned"],
     "syphon raw": ["syphoned"],

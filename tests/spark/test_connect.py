@@ -5,15 +5,21 @@ from __future__ import annotations
 import socket
 import subprocess
 import sys
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.pairing.mover.fake_namespace import FakeNamespace
 from twinbus.cli.syphon_session import _session
+from twinbus.core.chunk import HomeRules
 from twinbus.errors import ConfigurationError
+from twinbus.pairing.hosting import SyphonHosting, SyphonJob
+from twinbus.spark.syphon.hosted import maker
 from twinbus.spark.syphon.settings import is_local
+from twinbus.spark.syphon.state import StateDir
 
 
 class Conf:
@@ -25,11 +31,38 @@ class Session:
     conf = Conf()
 
 
+Remote = type("SparkSession", (Session,), {"__module__": "pyspark.sql.connect.session"})
+
+
 def test_a_server_is_never_taken_for_this_machine() -> None:
     """Y2: its master may be local, but on its own machine, with its own files."""
-    remote = type("SparkSession", (Session,), {"__module__": "pyspark.sql.connect.session"})
     assert is_local(Session())  # type: ignore[arg-type]
-    assert not is_local(remote())
+    assert not is_local(Remote())
+
+
+def test_a_hosted_syphon_needs_a_directory_that_its_server_shares() -> None:
+    """P1: said when the pair is made."""
+    hosting = SyphonHosting(spark=Remote(), primary="env:PRIMARY", secondary="env:SECONDARY")
+    job = SyphonJob(
+        primary=FakeNamespace(),
+        secondary=FakeNamespace(),
+        queues=("east/x-servicebus-transfer/0",),
+        rules=HomeRules(primary_name="east"),
+        hosting=hosting,
+        on_end=print,
+        on_stall=print,
+        on_dead_letters=print,
+    )
+    with pytest.raises(ConfigurationError, match="state_dir"):
+        maker(job)
+    maker(replace(job, hosting=replace(hosting, state_dir="/shared/syphon")))
+
+
+def test_a_server_finds_the_state_directory_wherever_it_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert StateDir("state").path == tmp_path / "state"
 
 
 @pytest.mark.parametrize(

@@ -35,7 +35,8 @@ class SyphonOptions:
     gone_grace_s: float
     rate_per_s: float | None
     chunk_count: int
-    receipts: Path | None
+    receipts: str | None
+    """A path; on a cluster perhaps an address, which a Path would damage."""
     receipts_days: int | None = None
     ca_file: Path | None
     management_port: int | None
@@ -93,7 +94,7 @@ def syphon(
     ] = None,
     chunk: Annotated[int, typer.Option(help="Messages in one chunk.", min=1, max=1_000)] = 1_000,
     receipts: Annotated[
-        Path | None,
+        str | None,
         typer.Option(
             help="Where receipts go: a directory for Parquet [in the state directory]; with "
             "--local a file, one line of JSON for each message.",

@@ -8,6 +8,7 @@ import signal
 import time
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import AsyncExitStack, ExitStack, suppress
+from pathlib import Path
 from typing import Any, Final
 
 from twinbus.cli.syphon import SyphonOptions
@@ -115,7 +116,7 @@ class _Witness:
         self.on_trouble: Callable[[], object] = lambda: None
         self._file = None
         if options.receipts is not None:
-            self._file = stack.enter_context(ReceiptFile(options.receipts))
+            self._file = stack.enter_context(ReceiptFile(Path(options.receipts)))
         self._advance = stack.enter_context(progress_shown(options.output, waiting))
 
     def take(self, receipts: Sequence[Receipt]) -> None:

@@ -74,7 +74,7 @@ def _run(spark: SparkSession, found: Found, options: SyphonOptions) -> int:
             _settings(found, options, spark),
             options.state or default_state_dir(),
             once=options.once or options.dry_run,
-            receipts=None if options.receipts is None else str(options.receipts),
+            receipts=options.receipts,
             receipts_days=options.receipts_days,
             checkpoints=options.checkpoints,
         )

@@ -7,6 +7,7 @@ messages stay in the backlog untouched, and opening a link tells when somebody i
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Collection
 from typing import Final
 
 from twinbus.clock import Clock
@@ -15,7 +16,7 @@ from twinbus.pairing.mover_chunk import PRIMARY
 from twinbus.pairing.mover_senders import SenderPool
 from twinbus.service_errors import CommunicationError, OperationTimeout, ServiceError
 
-__all__ = ["UNKNOWN_PATH", "PrimaryGate"]
+__all__ = ["UNKNOWN_PATH", "PrimaryGate", "anybody_answers"]
 
 UNKNOWN_PATH: Final = "twinbus-contact"
 """What a primary is asked for when nobody knows better: "there is none" is an answer, too."""
@@ -60,26 +61,33 @@ class PrimaryGate:
         closed = [each for each in self._board.closed() if each != PRIMARY]
         # Those that closed last may all be silent ones: what took messages last is asked as well.
         paths = {*closed[-KNOCKS_MAX:], *self._senders.latest(KNOCKS_MAX), UNKNOWN_PATH}
-        knocks = [asyncio.create_task(self._answers(path)) for path in paths]
-        try:
-            for answer in asyncio.as_completed(knocks):
-                if await answer:
-                    return Sign.ACCEPTED
-            return Sign.FAILED
-        finally:
-            for knock in knocks:
-                knock.cancel()
-            await asyncio.gather(*knocks, return_exceptions=True)
-
-    async def _answers(self, path: str) -> bool:
-        try:
-            async with self._senders.lent(path) as sender:
-                await sender.attach(timeout_s=self._timeout_s)
-        except (CommunicationError, OperationTimeout):
-            return False
-        except ServiceError:
-            return True  # Whatever it is, somebody answered.
-        return True
+        is_answered = await anybody_answers(self._senders, paths, timeout_s=self._timeout_s)
+        return Sign.ACCEPTED if is_answered else Sign.FAILED
 
     def _now_s(self) -> float:
         return self._clock.now().monotonic_s
+
+
+async def anybody_answers(senders: SenderPool, paths: Collection[str], *, timeout_s: float) -> bool:
+    """Knock at all of them at once, until the first answer."""
+    knocks = [asyncio.create_task(_answers(senders, path, timeout_s)) for path in paths]
+    try:
+        for answer in asyncio.as_completed(knocks):
+            if await answer:
+                return True
+        return False
+    finally:
+        for knock in knocks:
+            knock.cancel()
+        await asyncio.gather(*knocks, return_exceptions=True)
+
+
+async def _answers(senders: SenderPool, path: str, timeout_s: float) -> bool:
+    try:
+        async with senders.lent(path) as sender:
+            await sender.attach(timeout_s=timeout_s)
+    except (CommunicationError, OperationTimeout):
+        return False
+    except ServiceError:
+        return True  # Whatever it is, somebody answered.
+    return True

@@ -14,7 +14,7 @@ import pytest
 from tests.pairing.mover.fake_namespace import FakeNamespace
 from tests.pairing.mover.messages import backlog
 from twinbus.core.parcel import Delivered
-from twinbus.core.shift import ShiftOrder, ShiftReport, report_to_json
+from twinbus.core.shift import BoardNote, ShiftOrder, ShiftReport, report_to_json
 from twinbus.spark.syphon import brain as brain_module
 from twinbus.spark.syphon.brain import Brain
 from twinbus.spark.syphon.settings import SyphonSettings
@@ -186,6 +186,19 @@ async def test_a_drain_waits_for_its_rate_only_if_something_is_left(
     began_s = loop.time()
     assert await drain.brain.next_epoch(1, once=True) == (2 if is_left else 1)
     assert (loop.time() - began_s >= 0.45) == is_left
+
+
+async def test_silent_destinations_do_not_pass_for_a_primary_that_is_away(head: Made) -> None:
+    """Y4: nobody waits for them to answer when another one has."""
+    away = await head()
+    away.primary.silent.add("orders")
+    board = (
+        BoardNote("", 1, 0.0, None, False, False),
+        BoardNote("orders", 1, 9, None, False, True),
+    )
+    await away.begun(is_primary_away=True, board=board)
+    away.secondary.put(QUEUES[0], backlog("one"))
+    assert (await away.ordered()).queues == (QUEUES[0],)
 
 
 async def test_numbers_that_come_ahead_of_a_report_are_kept(head: Made) -> None:

@@ -18,6 +18,7 @@ from typer.testing import CliRunner
 from tests.pairing.mover.brokers import Scene, until
 from tests.spark.brokers import SparkPair
 from twinbus.cli import app, syphon_spark
+from twinbus.cli.syphon import SyphonOptions
 from twinbus.cli.syphon_shown import Summary, exit_code
 from twinbus.core.receipts import Outcome
 from twinbus.errors import ConfigurationError
@@ -113,6 +114,14 @@ def test_a_command_without_a_syphon_says_so(tmp_path: Path) -> None:
         assert "there is no state directory" in str(answer.exception)
     answer = say("status", "--state", str(tmp_path))
     assert "no syphon has told its status" in str(answer.exception)
+
+
+def test_an_address_for_receipts_is_passed_on_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a path it would lose a slash, and with it the name of its host."""
+    given: list[SyphonOptions] = []
+    monkeypatch.setattr("twinbus.cli.syphon._run_on_spark", lambda options: given.append(options))
+    assert say("--receipts", "hdfs://name:9000/receipts").exit_code == 0
+    assert given[0].receipts == "hdfs://name:9000/receipts"
 
 
 def test_a_rate_is_written_where_the_syphon_reads_it(tmp_path: Path) -> None:

@@ -31,7 +31,7 @@ from twinbus.core.receipts import Outcome
 from twinbus.core.shift import ShiftOrder, ShiftReport, report_from_json
 from twinbus.core.stall import StallWatch
 from twinbus.drivers.port import Driver
-from twinbus.service_errors import CommunicationError, OperationTimeout, ServiceError
+from twinbus.service_errors import ServiceError
 from twinbus.spark.bell import Bell
 from twinbus.spark.desk import Desk, DeskAddress
 from twinbus.spark.syphon.settings import SyphonSettings
@@ -226,25 +226,18 @@ class Brain:
         if due_s is not None and due_s > self._now_s():
             await asyncio.sleep(LOOK_INTERVAL_S)
             return
-        from twinbus.pairing.mover_gate import UNKNOWN_PATH
+        from twinbus.pairing.mover_gate import UNKNOWN_PATH, anybody_answers
+        from twinbus.pairing.mover_senders import SenderPool
 
         # Those that closed may all be silent by themselves; that there is no such entity is an
         # answer, too.
         paths = [*self._dispatcher.knock_paths(), UNKNOWN_PATH]
-        answers = await asyncio.gather(*(self._answers(path) for path in paths))
-        self._dispatcher.knocked(any(answers), self._now_s())
-
-    async def _answers(self, path: str) -> bool:
-        sender = self._primary.sender(path)
+        senders = SenderPool(self._primary)
         try:
-            await sender.attach(timeout_s=KNOCK_TIMEOUT_S)
-        except (CommunicationError, OperationTimeout):
-            return False
-        except ServiceError:
-            return True  # Whatever it is, somebody answered.
+            is_answered = await anybody_answers(senders, paths, timeout_s=KNOCK_TIMEOUT_S)
         finally:
-            await sender.close()
-        return True
+            await senders.close()
+        self._dispatcher.knocked(is_answered, self._now_s())
 
     # -- what tasks tell ------------------------------------------------------------------
 

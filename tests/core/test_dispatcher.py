@@ -198,6 +198,18 @@ def test_an_idle_queue_is_looked_through_now_and_then() -> None:
     assert board.to_look_through(3_602.0) == []
 
 
+def test_a_queue_with_much_set_aside_is_looked_through_less_often() -> None:
+    """Y4: a look shows all of it, and while its destination is dead that shall not cost more and
+    more."""
+    board = looked_through(discovery_interval_s=3_600)
+    (order,) = board.orders({QUEUES[0]: None}, 1.0)
+    aside = {QUEUES[0]: {"dead": tuple(range(5_000))}}
+    note = closed("dead", 1e6)
+    board.take(order, ShiftReport(aside=aside, board=(note,), emptied=order.queues), 1.0)
+    assert QUEUES[0] not in board.to_look_through(4 * 3_600.0)
+    assert QUEUES[0] in board.to_look_through(5 * 3_600.0)
+
+
 def test_an_idle_queue_that_cannot_be_looked_through_is_tried_again_soon() -> None:
     board = looked_through(discovery_interval_s=3_600)
     for queue in QUEUES:

@@ -18,6 +18,7 @@ Rule 7: this file reads no clock: ``now_s`` comes in.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -34,6 +35,9 @@ __all__ = ["Dispatcher", "ShiftLimits"]
 # What is asked for by number comes at some 2,000 a second: about one shift's worth.
 RETURNING_MAX: Final = 20_000
 KNOCK_PATHS_MAX: Final = 8
+# A look shows every message that is set aside, and each costs an operation: with more than this the
+# looks are rarer, so that waiting costs no more an hour.
+LOOK_MESSAGES_MAX: Final = 1_000
 # A queue of which more was set aside than can be remembered is looked through again once so much
 # of its memory is free.
 ROOM_AGAIN: Final = 0.5
@@ -51,7 +55,8 @@ class ShiftLimits:
     rate_per_s: float | None = None
     """Messages a second, all tasks together."""
     discovery_interval_s: float = 3_600.0
-    """How often a queue is looked through for what somebody else set aside."""
+    """How often a queue is looked through for what somebody else set aside; one with many
+    messages that are known to be set aside less often."""
 
 
 @dataclass(slots=True)
@@ -228,7 +233,11 @@ class Dispatcher:
 
     def _is_stale(self, queue: str, now_s: float) -> bool:
         looked_s = self._looked_s.get(queue)
-        return looked_s is None or now_s - looked_s >= self.limits.discovery_interval_s
+        return looked_s is None or now_s - looked_s >= self._look_interval_s(queue)
+
+    def _look_interval_s(self, queue: str) -> float:
+        known = len(self._aside[queue]) / LOOK_MESSAGES_MAX
+        return self.limits.discovery_interval_s * max(1.0, known)
 
     # -- queues that are idle -------------------------------------------------------------
 
@@ -242,7 +251,7 @@ class Dispatcher:
 
     def looked_through(self, queue: str, now_s: float, *, is_whole: bool) -> None:
         """After set_aside() for all that was found; not whole: it could not be read to its end."""
-        early_s = 0.0 if is_whole else self.limits.discovery_interval_s - self._backoff.last_s
+        early_s = 0.0 if is_whole else self._look_interval_s(queue) - self._backoff.last_s
         self._looked_s[queue] = now_s - max(0.0, early_s)
 
     def set_aside(self, queue: str, numbers: Mapping[str, Sequence[int]]) -> None:
@@ -275,7 +284,7 @@ class Dispatcher:
         self._unfinished |= set(order.queues) - set(report.emptied) - set(report.faults)
         for queue in report.faults:
             # Left to its bell, which has pauses of its own; then it is looked through.
-            self._looked_s.setdefault(queue, now_s - self.limits.discovery_interval_s)
+            self._looked_s.setdefault(queue, -math.inf)
             self._set_back(queue, now_s)
         if report.is_primary_away:
             self._primary_is_away(now_s)

@@ -40,8 +40,8 @@ __all__ = ["Counts", "Holding", "Ledger", "Lock", "Renewal", "Turn"]
 
 LEASE_S: Final = 5.0
 """Owners are heard from every second, also while Spark does not read from them."""
-LOCK_S_MIN: Final = 1.0
-"""The shortest that a service knows: ours. Azure's is five seconds."""
+LOCK_S_MIN: Final = 5.0
+"""The shortest of Azure. A broker of ours may have shorter ones, which are renewed too late."""
 LOCK_S_MAX: Final = 60.0
 """How long a lock lasts is told by two clocks, the service's and the receiver's. Where these are
 apart it seems to last longer or shorter than it does: so much is believed and no more."""
@@ -89,7 +89,6 @@ class Lease:
     """Locks that are renewed together."""
 
     numbers: list[int]
-    half_s: float
     renew_at_s: float
     """Infinite while they are being renewed."""
 
@@ -101,6 +100,8 @@ class Renewal:
     order_id: str
     locks: list[Lock]
     lease: Lease
+    half_s: float
+    """Half the time of these locks."""
 
 
 @dataclass(slots=True)
@@ -117,6 +118,8 @@ class Ledger:
     owner: str | None = None
     heard_at_s: float = 0.0
     leases: list[Lease] = field(default_factory=list)
+    half_s: float = LOCK_S_MAX / 2
+    """Half the time of its locks, which are of one queue: the least that was told."""
 
 
 @dataclass(slots=True)
@@ -182,21 +185,19 @@ class Holding:
 
     def hand(self, order_id: str, locks: Sequence[Lock], *, lock_s: float, now_s: float) -> None:
         """Messages that belong to an order, locked for ``lock_s`` more seconds."""
-        half_s = min(max(LOCK_S_MIN, lock_s), LOCK_S_MAX) / 2
-        self._put(order_id, locks, half_s, now_s + min(half_s, max(0.0, lock_s / 2)))
-        self.counts.received += len(locks)
-
-    def _put(self, order_id: str, locks: Sequence[Lock], half_s: float, renew_at_s: float) -> None:
         ledger = self._ledgers[order_id]
+        ledger.half_s = min(ledger.half_s, max(LOCK_S_MIN, lock_s) / 2)
         ledger.locks.update((lock.sequence_number, lock) for lock in locks)
-        numbers = [lock.sequence_number for lock in locks]
-        ledger.leases.append(Lease(numbers, half_s, renew_at_s))
+        renew_at_s = now_s + min(ledger.half_s, max(0.0, lock_s / 2))
+        ledger.leases.append(Lease([lock.sequence_number for lock in locks], renew_at_s))
+        self.counts.received += len(locks)
 
     def move(self, from_id: str, to_id: str) -> bool:
         """All that is in one ledger goes to another, and the first is gone; False: nothing was."""
         old, new = self._ledgers.pop(from_id), self._ledgers[to_id]
         new.locks.update(old.locks)
         new.leases += old.leases
+        new.half_s = min(new.half_s, old.half_s)
         return bool(old.locks)
 
     def forget(self, order_id: str, lost_count: int) -> None:
@@ -246,13 +247,13 @@ class Holding:
             # From now on together; a message that was lost and received again was in two leases.
             numbers = list(dict.fromkeys(n for lease in due for n in lease.numbers))
             held = [n for n in numbers if n in ledger.locks]
-            half_s = min(lease.half_s for lease in due)
             ledger.leases = [lease for lease in ledger.leases if now_s < lease.renew_at_s]
             for start in range(0, len(held), RENEWAL_COUNT_MAX):
                 part = held[start : start + RENEWAL_COUNT_MAX]
-                lease = Lease(part, half_s, inf)
+                lease = Lease(part, inf)
                 ledger.leases.append(lease)
-                found.append(Renewal(order_id, [ledger.locks[n] for n in part], lease))
+                locks = [ledger.locks[n] for n in part]
+                found.append(Renewal(order_id, locks, lease, ledger.half_s))
         return found
 
     def renewed(self, renewal: Renewal, lost: Sequence[Lock] | None, *, began_s: float) -> int:
@@ -262,7 +263,7 @@ class Holding:
         if lost is None:
             lease.renew_at_s = began_s + RENEW_AGAIN_S
             return 0
-        lease.renew_at_s = began_s + lease.half_s
+        lease.renew_at_s = began_s + renewal.half_s
         ledger = self._ledgers.get(renewal.order_id)
         held = {} if ledger is None else ledger.locks
         # Another token: it was received again meanwhile.
@@ -289,8 +290,13 @@ class Holding:
 
     def put_back(self, order_id: str, locks: Sequence[Lock], now_s: float) -> None:
         """These could not be settled: they are renewed, and taken again."""
-        known = [lease.half_s for lease in self._ledgers[order_id].leases]
-        self._put(order_id, locks, min(known, default=LOCK_S_MIN / 2), now_s)
+        ledger = self._ledgers[order_id]
+        ledger.locks.update((lock.sequence_number, lock) for lock in locks)
+        # A lease drops what was taken when its time comes. One whose time has not come has them
+        # still: in a second lease they would be renewed twice, and once more after each failure.
+        leased = {n for lease in ledger.leases for n in lease.numbers}
+        bare = [n for lock in locks if (n := lock.sequence_number) not in leased]
+        ledger.leases.append(Lease(bare, now_s))
 
     def ended(self, order_id: str, count: int, lost_count: int) -> None:
         """So many that were taken are settled or given back, except for some lost locks."""

@@ -93,7 +93,7 @@ class Keeper:
             try:
                 messages = await self._receivers[path].renew(
                     [lock.as_message() for lock in renewal.locks],
-                    timeout_s=max(RENEW_TIMEOUT_S_MIN, renewal.lease.half_s / 2),
+                    timeout_s=max(RENEW_TIMEOUT_S_MIN, renewal.half_s / 2),
                 )
                 lost = [Lock.of(each) for each in messages]
             except Exception as error:

@@ -261,6 +261,18 @@ def test_what_a_batch_was_too_fast_by_the_next_one_waits() -> None:
     assert board.pause_s(4.0) == 0.0
 
 
+@pytest.mark.parametrize(("rate_per_s", "pause_s"), [(100.0, 0.4), (1.0, 40.0), (None, 0.0)])
+def test_what_is_owed_is_owed_at_the_new_rate(rate_per_s: float | None, pause_s: float) -> None:
+    """Who raises the rate does not wait for what the old one would have taken."""
+    board = looked_through(tasks=1, rate_per_s=10.0)
+    (order,) = board.orders({QUEUES[0]: None}, 1.0)
+    board.take(order, ShiftReport(emptied=order.queues, debt_s=4.0), 1.0)
+    assert board.pause_s(1.0) == pytest.approx(4.0)
+    board.set_rate(rate_per_s, 1.0)
+    assert board.pause_s(1.0) == pytest.approx(pause_s)
+    assert board.limits.rate_per_s == rate_per_s
+
+
 def test_knocks_go_to_other_doors_each_time() -> None:
     """Y4: eight silent destinations must not pass for a primary that is away."""
     board = looked_through()

@@ -58,10 +58,11 @@ def prepare() -> None:
 
     require_pyspark()
     from twinbus.spark.preparing import prepare as make
+    from twinbus.spark.troubles import told_by_spark
 
     typer.echo("preparing Spark's classes: about a minute", err=True)
-
-    typer.echo(f"prepared: {make()}")
+    with told_by_spark():
+        typer.echo(f"prepared: {make()}")
 
 
 @syphon_app.command("status")

@@ -81,7 +81,11 @@ def _run(spark: SparkSession, found: Found, options: SyphonOptions) -> int:
         with progress_shown(options.output, found.waiting) as advance:
             _follow(syphon, advance, is_stopping)
         syphon.stop()
-    summary = _summary(syphon.state.status(), time.monotonic() - began_s)
+    summary = _summary(
+        syphon.state.status(),
+        time.monotonic() - began_s,
+        was_asked_to_stop=is_stopping.is_set(),
+    )
     show_summary(summary, options.output)
     return exit_code(summary)
 
@@ -144,9 +148,10 @@ def _reference(role: Role, options: SyphonOptions) -> NamespaceRef:
     return NamespaceRef(RefKind.HOST, host, ca_file, options.management_port)
 
 
-def _summary(status: Status | None, elapsed_s: float) -> Summary:
+def _summary(status: Status | None, elapsed_s: float, *, was_asked_to_stop: bool) -> Summary:
     # Stopped before it had begun, it told nothing because there was nothing to tell.
-    if status is None or status.doing not in ("starting", "stopped"):
+    last_words = ("starting", "stopped") if was_asked_to_stop else ("stopped",)
+    if status is None or status.doing not in last_words:
         raise SparkTrouble(
             "the syphon has ended without telling what it has moved",
             hint="The receipts and the log of Spark may tell; nothing is lost",

@@ -21,7 +21,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from random import Random
 from typing import Final
 
@@ -150,6 +150,13 @@ class Dispatcher:
     def has_work(self, now_s: float) -> bool:
         """Whether there is something to do although no bell rang."""
         return not self.is_primary_away and bool(self.busy(now_s))
+
+    def set_rate(self, rate_per_s: float | None, now_s: float) -> None:
+        """From now on. What is owed was counted in seconds of the old rate."""
+        if rate_per_s != (old_per_s := self.limits.rate_per_s):
+            owed = self.pause_s(now_s) * (old_per_s or 0.0)
+            self._free_s = now_s + (owed / rate_per_s if rate_per_s else 0.0)
+            self.limits = replace(self.limits, rate_per_s=rate_per_s)
 
     def pause_s(self, now_s: float) -> float:
         """For how long no orders are to be given, because of the rate (rule 6)."""

@@ -41,6 +41,8 @@ or somebody rings again."""
 # How often a shift asks whether it shall stop, and looks at what it has set aside.
 STOP_LOOK_S: Final = 0.1
 RETURN_INTERVAL_S: Final = 0.5
+KEEPING_S_MIN: Final = 1.0
+"""What has been under way for so long is waited for, whoever rings."""
 
 
 async def work_shift(
@@ -193,8 +195,12 @@ class _Shift:
         if self._should_stop():
             self._crew.stop()
         received_count = sum(queue.received_count for queue in self._crew.queues)
-        is_over = self._crew.is_over or self._has_enough()
+        is_over = self._crew.is_over or self._has_enough_now()
         return not is_over and received_count < self._order.messages_max
+
+    def _has_enough_now(self) -> bool:
+        """Not while something keeps the shift anyway: meanwhile others are served (rule 3)."""
+        return self._has_enough() and not self._crew.is_kept(self._now_s() - KEEPING_S_MIN)
 
     async def _may_look_on(self) -> bool:
         return not self._crew.is_stopped

@@ -344,6 +344,25 @@ async def test_a_queue_is_served_on_while_a_silent_destination_keeps_its_shift(
     await task
 
 
+async def test_a_queue_is_served_on_although_others_ring_while_a_silent_one_keeps_the_shift(
+    shifts: Shifts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Y4: the batch cannot end before, so that nobody would gain by waiting."""
+    monkeypatch.setattr("twinbus.pairing.mover_shift.KEEPING_S_MIN", 0.2)
+    shifts.primary.silent.add("news")
+    shifts.secondary.put(FIRST, *messages("silent", 1, "news"))
+    others_ring = asyncio.Event()
+    working = shifts.work(has_enough=others_ring.is_set, send_timeout_s=2.0)
+    task = asyncio.create_task(working)
+    await asyncio.sleep(0.5)
+    others_ring.set()
+    await asyncio.sleep(0.2)
+    shifts.secondary.put(QUEUES[1], *messages("late", 1))
+    await asyncio.sleep(0.7)
+    assert shifts.primary.queues["orders"].ids() == ["late0"] and not task.done()
+    await task
+
+
 # -- nobody at home, and ends -----------------------------------------------------------------
 
 

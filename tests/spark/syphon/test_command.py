@@ -91,10 +91,15 @@ def test_what_was_parked_and_came_home_later_is_home() -> None:
     assert exit_code(Summary(counts=counts, set_aside_count=1, **told)) == 3
 
 
-@pytest.mark.parametrize("status", [None, Status(doing="moving")])
+@pytest.mark.parametrize("status", [None, Status(doing="moving"), Status(doing="starting")])
 def test_a_syphon_that_did_not_tell_what_it_moved_is_no_success(status: Status | None) -> None:
     with pytest.raises(SparkTrouble, match="without telling what it has moved"):
-        syphon_spark._summary(status, 1.0)
+        syphon_spark._summary(status, 1.0, was_asked_to_stop=False)
+
+
+def test_a_syphon_that_was_stopped_before_it_began_has_moved_nothing() -> None:
+    summary = syphon_spark._summary(Status(), 1.0, was_asked_to_stop=True)
+    assert not any(summary.counts.values())
 
 
 def test_the_second_ctrl_c_ends_the_command_at_once() -> None:

@@ -44,15 +44,22 @@ class Sessions:
         for name in ("_instantiatedSession", "_activeSession"):
             monkeypatch.setattr(SparkSession, name, None)
 
-    def make(self, *_name: object, **_options: object) -> Any:
-        session: Any = SimpleNamespace(_sc=SimpleNamespace())
-        session.stop = lambda: self.stopped.append(session)
+    def make(self, *_name: object, more: Any = None, **_options: object) -> Any:
+        session: Any = SimpleNamespace(_sc=SimpleNamespace(getConf=lambda: more or {}))
+        session.sparkContext = session._sc
+        session.stop = lambda: self.stop(session)
         process = SimpleNamespace(poll=lambda: None)
         SparkContext._active_spark_context = session._sc
         SparkContext._gateway = SimpleNamespace(proc=process, close=lambda: None)  # type: ignore[assignment]
         SparkSession._instantiatedSession = session
         self.made.append(session)
         return session
+
+    def stop(self, session: Any) -> None:
+        assert is_own(session), "until it has ended it is not the application's"
+        self.stopped.append(session)
+        SparkContext._active_spark_context = None
+        SparkSession._instantiatedSession = None
 
     def kill(self) -> None:
         """As kill -9 does: the process has ended, and nothing else has changed."""
@@ -95,6 +102,22 @@ def test_a_session_that_others_still_use_is_replaced_when_it_was_killed(
             assert second is not first and is_over(first)
         assert sessions.stopped == [second]
     assert sessions.stopped == [second]
+
+
+def test_a_session_that_the_application_has_made_meanwhile_is_left_to_it(
+    sessions: Sessions, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever was faster: it is used, and not stopped."""
+    theirs = sessions.make()
+    builder = SimpleNamespace(getOrCreate=lambda: theirs)
+    monkeypatch.setattr(SparkSession, "builder", builder)
+    with own_session() as used:
+        assert used is theirs and not is_own(used)
+    monkeypatch.setattr(SparkContext, "_active_spark_context", None)
+    monkeypatch.setattr(module, "local_session", lambda *_name, **_options: theirs)
+    with own_session() as used:
+        assert used is theirs and not is_own(used)
+    assert sessions.stopped == []
 
 
 def test_a_jvm_that_lives_is_not_forgotten(sessions: Sessions) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from twinbus.errors import ConfigurationError
-from twinbus.spark.syphon.query import Syphon, _remove_old
+from twinbus.spark.syphon.query import Syphon, _remove_old, start_syphon
 from twinbus.spark.syphon.state import Control, StateDir, Status
 
 
@@ -55,7 +55,13 @@ def test_receipts_of_old_runs_are_removed(tmp_path: Path) -> None:
         (tmp_path / name / "part.parquet").touch()
         then_s = time.time() - days * 86_400
         os.utime(tmp_path / name, (then_s, then_s))
-    _remove_old(str(tmp_path), 2)
+    _remove_old(tmp_path, 2)
     assert sorted(each.name for each in tmp_path.iterdir()) == ["notes", "run=new"]
-    with pytest.raises(ConfigurationError, match="directories of this machine"):
-        _remove_old("s3://bucket/receipts", 2)
+
+
+def test_receipts_in_a_place_that_others_may_share_are_not_removed(tmp_path: Path) -> None:
+    """Y5: a syphon that has had nothing to do for days is no old run."""
+    nothing: Any = None
+    for place in ("s3://bucket/receipts", str(tmp_path / "shared")):
+        with pytest.raises(ConfigurationError, match="from the state directory only"):
+            start_syphon(nothing, nothing, tmp_path, receipts=place, receipts_days=2)

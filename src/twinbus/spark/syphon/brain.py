@@ -202,7 +202,12 @@ class Brain:
             await asyncio.sleep(STATUS_INTERVAL_S)
             if self._status.doing == "waiting":
                 for queue in self._dispatcher.to_look_through(self._now_s()):
-                    await self._look_through(queue)
+                    try:
+                        await self._look_through(queue)
+                    except Exception:
+                        # A defect of ours: what waits there is looked for again, as the others.
+                        _log.exception("the queue %r could not be looked through", queue)
+                        self._dispatcher.looked_through(queue, self._now_s(), is_whole=True)
 
     async def _look_through(self, queue: str) -> None:
         # What moves messages is not needed before the first batch.
@@ -277,11 +282,7 @@ class Brain:
         if self._state is None:
             return Control()
         control = self._state.control()
-        limits, rate_per_s = self._dispatcher.limits, control.rate_per_s
-        if limits.rate_per_s != (rate_per_s or self._settings.rate_per_s):
-            self._dispatcher.limits = replace(
-                limits, rate_per_s=rate_per_s or self._settings.rate_per_s
-            )
+        self._dispatcher.set_rate(control.rate_per_s or self._settings.rate_per_s, self._now_s())
         return control
 
     def _note_fault(self, queue: str, error: ServiceError | None) -> None:

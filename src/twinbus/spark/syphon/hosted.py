@@ -57,6 +57,13 @@ def maker(job: SyphonJob) -> Callable[[], HostedSyphon]:
     session = _session_there_is(job)
     if session is None:
         find_java()
+    _check(job, session)
+    # Found here: in the syphon's own thread Spark would not tell of the application's session.
+    return lambda: SparkSyphon(job, session)
+
+
+def _check(job: SyphonJob, session: SparkSession | None) -> None:
+    """Whether Spark's processes can get at everything they need."""
     for role, driver, said in _sides(job):
         if said is not None:
             _reference(said)
@@ -75,8 +82,6 @@ def maker(job: SyphonJob) -> Callable[[], HostedSyphon]:
             "the machines of a Spark cluster cannot write into a temporary directory of this one",
             hint="Give a state directory that all of them share: SyphonHosting(state_dir=...)",
         )
-    # Found here: in the syphon's own thread Spark would not tell of the application's session.
-    return lambda: SparkSyphon(job, session)
 
 
 def _sides(job: SyphonJob) -> tuple[tuple[str, Driver, str | None], ...]:
@@ -151,7 +156,10 @@ class SparkSyphon:
     def _host(self) -> None:
         with ExitStack() as stack:
             private = stack.enter_context(private_dir())
-            session = self._living_session() or stack.enter_context(own_session())
+            session = self._living_session()
+            if session is None:
+                session = stack.enter_context(own_session())
+                _check(self._job, session)  # It may be one that the application has made since.
             if self._orders.empty():
                 self._has_query = True
                 syphon = start_syphon(

@@ -1,7 +1,8 @@
 """The local Spark that hosted syphons make for themselves, and what PySpark remembers of it.
 
 Rule 1: Spark has one session for each process. All hosted syphons of an application that has none
-        share the one that the first of them makes, and the last of them ends it.
+        share the one that the first of them makes, and the last of them ends it. What the
+        application makes meanwhile is used, and is not ours to end.
 Rule 2: a JVM that was killed is forgotten, so that the next start makes another one. PySpark
         itself goes on with what it knows, and every call would fail for ever.
 """
@@ -12,6 +13,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any, Final
+from uuid import uuid4
 
 from pyspark import SparkContext
 from pyspark.sql import SparkSession, SQLContext
@@ -32,16 +34,18 @@ class _Own:
 
 
 _turn: Final = threading.Lock()
+OWNER: Final = "spark.twinbus.owner"
 
 
 @contextmanager
 def own_session() -> Iterator[SparkSession]:
-    """The session that hosted syphons share, in the block."""
+    """The session that hosted syphons share, in the block; or one that there is by now."""
     with _turn:
         forget_dead_spark()
-        if _Own.session is None or is_over(_Own.session):
-            _Own.session, _Own.user_count = _made(), 0
         session = _Own.session
+        if session is None or is_over(session):
+            session, is_ours = _made()
+            _Own.session, _Own.user_count = (session if is_ours else None), 0
         _Own.user_count += 1
     try:
         yield session
@@ -51,14 +55,21 @@ def own_session() -> Iterator[SparkSession]:
             if session is _Own.session:
                 _Own.user_count -= 1
                 if not _Own.user_count:
-                    _Own.session = None
+                    # First: until it has ended nobody may take it for the application's.
                     end_session(session)
+                    _Own.session = None
 
 
-def _made() -> SparkSession:
+def _made() -> tuple[SparkSession, bool]:
+    """A session, and whether it was made here."""
+    if SparkContext._active_spark_context is not None:
+        return SparkSession.builder.getOrCreate(), False
+    owner = uuid4().hex
     _Own.is_starting = True
     try:
-        return local_session(APP_NAME, fast_start=True, modules=MODULES)
+        session = local_session(APP_NAME, fast_start=True, modules=MODULES, more={OWNER: owner})
+        # The application may have been faster.
+        return session, session.sparkContext.getConf().get(OWNER) == owner
     finally:
         _Own.is_starting = False
 
@@ -96,6 +107,8 @@ def forget_dead_spark() -> bool:
     if process is None or process.poll() is None:
         return False
     with SparkContext._lock:
+        if id(SparkContext._gateway) != id(gateway):
+            return False  # Somebody else was faster, and may have started another one.
         # What stop() of a context and a session do, without the calls into the JVM.
         context: Any = SparkContext._active_spark_context
         if context is not None and getattr(context, "_accumulatorServer", None) is not None:

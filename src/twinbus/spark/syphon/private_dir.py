@@ -21,8 +21,10 @@ from typing import Final
 
 __all__ = ["private_dir"]
 
-PREFIX: Final = "twinbus-syphon-"
-LOCK: Final = "lock"
+# Nobody would call a directory of his own like this, or have such a file in it: what is found with
+# both is removed.
+PREFIX: Final = "twinbus-private-"
+LOCK: Final = ".twinbus-private-lock"
 
 
 @contextmanager

@@ -61,13 +61,18 @@ def start_syphon(
 
     On a cluster ``receipts`` and ``checkpoints`` are addresses that all its machines can write;
     otherwise both are in the state directory. With ``receipts_days`` those of earlier runs are
-    removed in which nothing was written for so long.
+    removed from there in which nothing was written for so long.
     """
     state = StateDir(state_dir)
     state.take()
     try:
         if receipts_days is not None:
-            _remove_old(receipts or str(state.path / RECEIPTS), receipts_days)
+            if receipts is not None:
+                raise ConfigurationError(
+                    "old receipts are removed from the state directory only",
+                    hint="In another place they may be those of a syphon that runs",
+                )
+            _remove_old(state.path / RECEIPTS, receipts_days)
         query = _started(spark, settings, state, once, receipts, checkpoints)
     except BaseException:
         state.release()
@@ -100,14 +105,9 @@ def _started(
     return trigger.start()
 
 
-def _remove_old(receipts: str, days: int) -> None:
-    if "://" in receipts:
-        raise ConfigurationError(
-            "old receipts are removed from directories of this machine only",
-            hint="Leave out --receipts-days, and let the place where they are remove them",
-        )
+def _remove_old(receipts: Path, days: int) -> None:
     ends_s = time.time() - days * SECONDS_PER_DAY
-    for run in Path(receipts).glob("run=*"):
+    for run in receipts.glob("run=*"):
         # Every batch adds a file to it.
         if run.stat().st_mtime < ends_s:
             shutil.rmtree(run, ignore_errors=True)

@@ -12,9 +12,11 @@ import subprocess
 import sys
 from collections import Counter
 from contextlib import AsyncExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import psutil
 import pytest
 
 from tests.connect.server import ConnectServer
@@ -30,7 +32,7 @@ from twinbus.errors import ConfigurationError
 from twinbus.spark import register
 from twinbus.spark.references import NamespaceRef
 from twinbus.spark.syphon import SyphonSettings, read_receipts, start_syphon
-from twinbus.spark.syphon.state import Control, StateDir
+from twinbus.spark.syphon.state import StateDir
 from twinbus.spark.troubles import SparkTrouble, told_by_spark
 
 if TYPE_CHECKING:
@@ -248,9 +250,14 @@ async def test_a_server_must_be_told_what_it_cannot_know(
 
 
 async def test_a_query_outlives_its_program(
-    server: ConnectServer, credentials: dict[str, str], pair: SparkPair, tmp_path: Path
+    server: ConnectServer,
+    credentials: dict[str, str],
+    remote: SparkSession,
+    pair: SparkPair,
+    tmp_path: Path,
 ) -> None:
-    """Y1: kill -9 of the client; the server goes on bringing messages home, and hears a pause."""
+    """Y1: kill -9 of the client; the server goes on bringing messages home (until it gives up the
+    session, an hour later) and hears a pause. The next start takes over."""
     scene = Scene(pair)
     orders = scene.destination()
     state = StateDir(tmp_path)
@@ -264,9 +271,17 @@ async def test_a_query_outlives_its_program(
         program.wait(10)
     await scene.fill(orders, names(100))
     await until(lambda: scene.home(orders) == 100)
-    state.set_control(Control(is_paused=True))
+    state.set_control(replace(state.control(), is_paused=True))
     await until(lambda: _doing(state) == "paused")
     assert await scene.arrived(orders) == Counter(names(100))
+    left = state.status()
+    assert left is not None and psutil.pid_exists(left.pid)
+    syphon = start_syphon(remote, settings_for(scene, remote), tmp_path)
+    try:
+        await until(lambda: not psutil.pid_exists(left.pid))
+        await until(lambda: syphon.status().doing == "waiting")
+    finally:
+        await asyncio.to_thread(syphon.stop)
 
 
 def _doing(state: StateDir) -> str:

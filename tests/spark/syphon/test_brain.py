@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,9 +16,11 @@ from tests.pairing.mover.fake_namespace import FakeNamespace
 from tests.pairing.mover.messages import backlog
 from twinbus.core.parcel import Delivered
 from twinbus.core.shift import BoardNote, ShiftOrder, ShiftReport, report_to_json
+from twinbus.errors import ConfigurationError
 from twinbus.spark.syphon import brain as brain_module
 from twinbus.spark.syphon.brain import Brain
 from twinbus.spark.syphon.settings import SyphonSettings
+from twinbus.spark.syphon.state import Control, StateDir, Status
 from twinbus.spark.syphon.task import tried_again
 
 QUEUES = tuple(f"east/x-servicebus-transfer/{index}" for index in range(3))
@@ -209,6 +212,33 @@ async def test_numbers_that_come_ahead_of_a_report_are_kept(head: Made) -> None:
     last = ShiftReport(aside={QUEUES[0]: {"orders": (4,)}}, emptied=QUEUES, discovered=QUEUES)
     await full.report(last)
     assert (await full.ordered()).returning == {QUEUES[0]: {"orders": (1, 2, 4)}}
+
+
+@pytest.mark.parametrize("once", [False, True])
+async def test_a_query_ends_when_the_next_start_takes_its_directory(
+    head: Made, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, once: bool
+) -> None:
+    """Y2: at a Spark Connect server it outlives its program: it neither wakes from its pause nor
+    tells in the other's name."""
+    monkeypatch.setattr(brain_module, "STATUS_INTERVAL_S", 0.02)
+    state = StateDir(tmp_path)
+    state.set_control(Control(run="first"))
+    left = await head(state_dir=str(tmp_path), run="first")
+    await left.begun()
+    state.set_control(Control(run="first", is_paused=True))
+    waiting = asyncio.create_task(left.brain.next_epoch(1, once=once))
+    await asyncio.sleep(0.1)
+    assert not waiting.done()
+    left.secondary.put(QUEUES[0], backlog("one"))
+    state.set_control(Control(run="second"))
+    told = Status(doing="told by the second")
+    state.set_status(told)
+    assert await left.progress() == {"stop": True, "enough": False}
+    with pytest.raises(ConfigurationError, match="another syphon has taken the state directory"):
+        await asyncio.wait_for(waiting, 5)
+    await left.brain.close()
+    await asyncio.sleep(0.1)
+    assert state.status() == told
 
 
 def test_a_second_try_renews_what_the_first_was_handed() -> None:

@@ -24,6 +24,7 @@ SETTINGS = SyphonSettings(
     chunk_count=200,
     tasks=4,
     state_dir="/var/lib/syphon",
+    run="20260101T000000.000000Z",
     is_dry_run=True,
 )
 
@@ -62,15 +63,24 @@ def test_what_is_missing_is_named() -> None:
 def test_control_is_seen_when_it_changes(tmp_path: Path) -> None:
     reading, writing = StateDir(tmp_path), StateDir(tmp_path)
     assert reading.control() == Control()
-    writing.set_control(Control(is_paused=True, rate_per_s=5.0))
-    assert reading.control() == Control(is_paused=True, rate_per_s=5.0)
+    wanted = Control(is_paused=True, rate_per_s=5.0, run="first")
+    writing.set_control(wanted)
+    assert reading.control() == wanted
     (tmp_path / "control.json").unlink()
     assert reading.control() == Control()
 
 
 @pytest.mark.parametrize(
     "text",
-    ["", "[]", '{"is_paused": "yes"}', '{"rate_per_s": 0}', '{"rate_per_s": true}', '{"stop": 1}'],
+    [
+        "",
+        "[]",
+        '{"is_paused": "yes"}',
+        '{"rate_per_s": 0}',
+        '{"rate_per_s": true}',
+        '{"stop": 1}',
+        '{"run": 1}',
+    ],
 )
 def test_a_control_file_that_makes_no_sense_changes_nothing(tmp_path: Path, text: str) -> None:
     state = StateDir(tmp_path)

@@ -11,6 +11,8 @@ Rule 4: a queue that rings during a batch waits for it some seconds only: its ta
         they have enough.
 Rule 5: an idle queue is looked through now and then for what somebody else set aside: that rings
         no bell.
+Rule 6: when the state directory has become another run's, this one ends, and tells nothing more
+        there: its own program is gone.
 """
 
 from __future__ import annotations
@@ -31,6 +33,7 @@ from twinbus.core.receipts import Outcome
 from twinbus.core.shift import ShiftOrder, ShiftReport, report_from_json
 from twinbus.core.stall import StallWatch
 from twinbus.drivers.port import Driver
+from twinbus.errors import ConfigurationError
 from twinbus.service_errors import ServiceError
 from twinbus.spark.bell import Bell
 from twinbus.spark.desk import Desk, DeskAddress
@@ -100,6 +103,11 @@ class Brain:
     async def next_epoch(self, epoch: int, *, once: bool) -> int:
         """The epoch after ``epoch``, as soon as there is something to do in it."""
         orders = await (self._what_is_left() if once else self._work_to_do())
+        if self._is_replaced():
+            raise ConfigurationError(
+                f"another syphon has taken the state directory {self._settings.state_dir!r}",
+                hint="Give each one its own with --state",
+            )
         if not orders:
             # Spark ends the query now, and this process perhaps before its next word.
             self._doing("stopped")
@@ -143,6 +151,8 @@ class Brain:
     async def _work_to_do(self) -> list[ShiftOrder]:
         while True:
             control = self._control()
+            if self._is_replaced():
+                return []
             if control.is_paused or control.is_stopping:
                 await self._silence()
                 self._doing("stopped" if control.is_stopping else "paused")
@@ -282,8 +292,15 @@ class Brain:
         if self._state is None:
             return Control()
         control = self._state.control()
+        if self._is_replaced():
+            return Control(is_stopping=True)
         self._dispatcher.set_rate(control.rate_per_s or self._settings.rate_per_s, self._now_s())
         return control
+
+    def _is_replaced(self) -> bool:
+        """Whether another run has the state directory now (rule 6)."""
+        ours = self._settings.run
+        return bool(ours and self._state and self._state.control().run not in ("", ours))
 
     def _note_fault(self, queue: str, error: ServiceError | None) -> None:
         if error is None:
@@ -303,6 +320,8 @@ class Brain:
             await asyncio.sleep(STATUS_INTERVAL_S)
 
     def _tell(self, state: StateDir) -> None:
+        if self._is_replaced():
+            return
         status = self._status
         status.counts = dict(self._counts)
         status.set_aside = self._dispatcher.set_aside_by_destination()

@@ -6,7 +6,8 @@
 
 Rule 1: every start is a run with a checkpoint and a directory of receipts of its own. An old
         checkpoint holds nothing of worth, and a new one beside old receipts would let Spark's
-        file sink skip whole batches, because it knows their numbers.
+        file sink skip whole batches, because it knows their numbers. Checkpoints of others are
+        left alone for a day: a query at a Spark Connect server may outlive its program.
 Rule 2: stop() asks the tasks to end after the chunks under way, so that every message that went
         home is also gone from the backlog and has its receipt; after 5 s it stops waiting. A task
         hears of it and is cut off well within that time.
@@ -88,14 +89,13 @@ def _started(
     receipts: str | None,
     checkpoints: str | None,
 ) -> StreamingQuery:
-    state.set_control(Control())
-    state.set_status(Status())
     run = datetime.now(UTC).strftime("%Y%m%dT%H%M%S.%fZ")
+    state.set_control(Control(run=run))
+    state.set_status(Status())
     if checkpoints is None:
-        # Those of earlier runs are of no use to anybody.
-        shutil.rmtree(state.path / CHECKPOINTS, ignore_errors=True)
+        _remove_old(state.path / CHECKPOINTS, 1, "*")
     home = (
-        receipts_of(spark, replace(settings, state_dir=str(state.path)))
+        receipts_of(spark, replace(settings, state_dir=str(state.path), run=run))
         .writeStream.queryName(f"twinbus-syphon {settings.primary_name} {run}")
         .format("parquet")
         .option("path", f"{receipts or state.path / RECEIPTS}/run={run}")
@@ -105,10 +105,10 @@ def _started(
     return trigger.start()
 
 
-def _remove_old(receipts: Path, days: int) -> None:
+def _remove_old(runs: Path, days: int, names: str = "run=*") -> None:
     ends_s = time.time() - days * SECONDS_PER_DAY
-    for run in receipts.glob("run=*"):
-        # Every batch adds a file to it.
+    for run in runs.glob(names):
+        # Every batch adds receipts to it.
         if run.stat().st_mtime < ends_s:
             shutil.rmtree(run, ignore_errors=True)
 

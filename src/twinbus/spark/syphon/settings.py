@@ -59,6 +59,8 @@ class SyphonSettings:
     """How long the bell waits in one receive (Y3)."""
     state_dir: str | None = None
     """Where control.json and status.json are, on the driver's machine."""
+    run: str | None = None
+    """Which run this is: it ends when control.json is meant for another one."""
     driver_host: str = LOOPBACK
     """An address of the driver that executors can reach."""
     is_dry_run: bool = False
@@ -182,6 +184,7 @@ _FIELDS: Final[Mapping[str, _Field]] = {
     "batchSeconds": ("batch_s", float, repr),
     "maxWaitTime": ("poll_s", float, repr),
     "stateDir": ("state_dir", str, str),
+    "run": ("run", str, str),
     "driverHost": ("driver_host", str, str),
     "dryRun": ("is_dry_run", _flag, lambda value: str(value).lower()),
 }

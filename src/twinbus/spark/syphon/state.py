@@ -7,7 +7,8 @@ They are files because the three processes of a query (the program, the source, 
 nothing else with an operator's shell.
 
 Rule 1: both are replaced as a whole: nobody ever reads half of one.
-Rule 2: one syphon at a time has the directory.
+Rule 2: one syphon at a time has the directory. The lock is the program's, and a query at a Spark
+        Connect server may outlive its program: control.json says which run it is meant for.
 Rule 3: a control file that cannot be read changes nothing, and is told in the status.
 """
 
@@ -39,6 +40,8 @@ class Control:
     is_stopping: bool = False
     rate_per_s: float | None = None
     """None: as it was started."""
+    run: str = ""
+    """Who has the directory; empty: whoever looks."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -149,12 +152,14 @@ def _control_in(text: str) -> Control:
     found = json.loads(text)
     if not isinstance(found, dict):
         raise ValueError("it is no object")
-    unknown = set(found) - {"is_paused", "is_stopping", "rate_per_s"}
+    unknown = set(found) - {"is_paused", "is_stopping", "rate_per_s", "run"}
     if unknown:
         raise ValueError(f"it has {sorted(unknown)[0]!r:.40}, which nobody knows")
     for name in ("is_paused", "is_stopping"):
         if not isinstance(found.get(name, False), bool):
             raise ValueError(f"{name} is neither true nor false")
+    if not isinstance(found.get("run", ""), str):
+        raise ValueError("run is no text")
     rate = found.get("rate_per_s")
     if rate is not None and (
         isinstance(rate, bool) or not isinstance(rate, int | float) or not 0 < rate < math.inf

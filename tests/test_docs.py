@@ -121,6 +121,7 @@ def backlog_options() -> list[str]:
         queues=("a",),
         rate_per_s=1,
         state_dir="s",
+        run="r",
     )
     return list(settings.to_options())
 

@@ -21,7 +21,7 @@ from twinbus.errors import ConfigurationError
 from twinbus.service_errors import CommunicationError, EntityNotFound, MessageRefused
 from twinbus.spark.connector import brain as brain_module
 from twinbus.spark.connector import holding as holding_module
-from twinbus.spark.connector import keeping, receiving, unread
+from twinbus.spark.connector import keeping, pauses, receiving
 from twinbus.spark.connector.brain import Brain, Reading
 from twinbus.spark.connector.orders import Order, Share
 from twinbus.spark.connector.receiving import OrderReader
@@ -154,9 +154,10 @@ async def test_a_task_waits_as_long_as_another_one_reads_and_says_so(
         (order,) = await it.orders()
         async with it.reader(order) as slow:
             second = asyncio.create_task(it.read(order))
-            await asyncio.sleep(0.5)
+            async with asyncio.timeout(WAIT_S):
+                while "still waits for another one" not in caplog.text:
+                    await asyncio.sleep(0.01)
             assert not second.done()
-            assert "still waits for another one" in caplog.text
             while await slow.chunk():
                 pass
             await slow.seal()
@@ -218,7 +219,7 @@ async def test_a_queue_that_nobody_reads_is_left_alone_for_longer_and_longer(
     broker: BrokerProcess, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """S2: a plan that ignores its batches would have a message dead-lettered within moments."""
-    monkeypatch.setattr(unread, "Backoff", lambda: Backoff(first_s=100, last_s=1_000))
+    monkeypatch.setattr(pauses, "Backoff", lambda: Backoff(first_s=100, last_s=1_000))
     queue, other = broker.fresh_queue(), broker.fresh_queue()
     fill(broker, queue, ids(1))
     clock = AdjustableClock()
@@ -492,4 +493,5 @@ async def test_an_outage_is_waited_for(tmp_path: Path) -> None:
                 found += await it.read(*await it.brain.orders(epoch))
                 await it.brain.settle(epoch)
             assert set(first) | set(found) == set(ids(100))
+            await it.brain.settle(30, is_last=True)
         assert await asyncio.to_thread(left, mortal, queue) == 0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import cast
 
 import pytest
@@ -76,6 +76,11 @@ class Scene:
         self.clock.advance(seconds)
         await asyncio.sleep(10 * TICK_S)
 
+    async def until(self, is_so: Callable[[], bool]) -> None:
+        async with asyncio.timeout(10):
+            while not is_so():
+                await asyncio.sleep(TICK_S)
+
 
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -92,14 +97,14 @@ async def test_a_failed_renewal_is_tried_again_before_the_locks_end(
         *(CommunicationError("away"), ZeroDivisionError("secret"), OperationTimeout("slow"))
     ]
     scene.keeper.start()
-    await scene.later(30)
-    for _ in range(3):
-        await scene.later(1)
-    assert scene.receivers["orders"].renewals == [3, 3, 3, 3]
+    renewals = scene.receivers["orders"].renewals
+    for count, seconds in enumerate((30, 1, 1, 1), start=1):
+        await scene.later(seconds)
+        await scene.until(lambda so_far=count: len(renewals) == so_far)
     await scene.later(20)
-    assert len(scene.receivers["orders"].renewals) == 4
+    assert renewals == [3, 3, 3, 3]
     await scene.later(10)
-    assert len(scene.receivers["orders"].renewals) == 5
+    await scene.until(lambda: len(renewals) == 5)
     assert [each.getMessage() for each in caplog.records] == [
         "3 locks of messages of 'orders' were not renewed: away.",
         "Locks of messages of 'orders' are renewed again",
@@ -116,9 +121,10 @@ async def test_a_renewal_waits_neither_for_a_settlement_nor_for_another_queue() 
     scene.receivers["orders"].answers = [never] * 5
     scene.keeper.start()
     settling = asyncio.create_task(scene.keeper.settle(1))
-    await asyncio.sleep(TICK_S)
+    await scene.until(lambda: scene.receivers["news"].given_back == [0, 1])
     scene.hold("news", 2, "2/0")
     await scene.later(30)
+    await scene.until(lambda: all(each.renewals for each in scene.receivers.values()))
     # Four slices are being settled; the others are renewed meanwhile, which hangs as well.
     assert scene.receivers["orders"].renewals == [500]
     assert scene.receivers["news"].renewals == [2]
@@ -142,10 +148,34 @@ async def test_a_settlement_that_fails_keeps_what_was_settled_before(
     assert ending.owed == 1_000
     assert scene.holding.counts.settled == 1_500
     assert "1000 messages of 'orders' are not settled yet: no answer" in caplog.text
+    scene.clock.advance(2)
     assert (await scene.keeper.settle(1)).owed == 0
     assert sorted(number for part in receiver.completions for number in part) == [*range(2_500)]
     assert scene.holding.counts.settled == 2_500
     assert scene.holding.written(9) == {}
+
+
+async def test_a_queue_that_cannot_be_settled_is_left_alone_for_longer_and_longer() -> None:
+    """S2: each try may take 15 s, in which no other queue is read; its locks are renewed."""
+    scene = Scene("orders", "news")
+    scene.hold("orders", 3)
+    scene.hold("orders", 1, "1/1")
+    receiver = scene.receivers["orders"]
+    receiver.answers = [OperationTimeout("no answer") for _ in range(5)]
+    for pause_s in (2, 4):
+        assert (await scene.keeper.settle(1)).owed == 4
+        tries = len(receiver.answers)
+        scene.hold("news", 2, "2/0")
+        ending = await scene.keeper.settle(1)
+        assert (ending.owed, ending.settled) == (4, {"news"})
+        assert len(receiver.answers) == tries
+        scene.clock.advance(pause_s * 0.75)
+    assert sum(len(each.locks) for each in scene.holding.due(130)) == 4
+    # Behind the last batch there is nobody who would have to wait.
+    assert (await scene.keeper.settle(1, is_last=True)).owed == 3
+    assert (await scene.keeper.settle(1, is_last=True)).owed == 0
+    scene.hold("orders", 3)
+    assert (await scene.keeper.settle(1)).settled == {"orders"}
 
 
 async def test_what_can_never_be_settled_is_raised_and_the_others_are() -> None:

@@ -38,8 +38,8 @@ from twinbus.spark.connector.available_now import AvailableNow
 from twinbus.spark.connector.holding import Holding, Lock, Turn
 from twinbus.spark.connector.keeping import SETTLE_TIMEOUT_S, Ending, Keeper
 from twinbus.spark.connector.orders import Order, Share, places, portable, shares
+from twinbus.spark.connector.pauses import Pauses
 from twinbus.spark.connector.receiving import HOPELESS, explained
-from twinbus.spark.connector.unread import Unread
 from twinbus.spark.desk import Desk, DeskAddress
 
 __all__ = ["Brain", "Reading"]
@@ -96,7 +96,7 @@ class Brain:
         self._failure: TwinbusError | None = None
         self._is_listening = False
         self._written_epoch = 0
-        self._unread = Unread()
+        self._unread = Pauses()
         self._gathering: asyncio.Task[None] | None = None
 
     async def start(self, host: str) -> None:
@@ -254,9 +254,9 @@ class Brain:
 
     # -- a batch was written --------------------------------------------------------------
 
-    async def settle(self, epoch: int) -> Ending:
-        """Settle this batch and all before it; what cannot be settled now is tried next time."""
-        ending = await self._keeper.settle(epoch)
+    async def settle(self, epoch: int, *, is_last: bool = False) -> Ending:
+        """Settle this batch and all before it; what cannot be settled now is tried later."""
+        ending = await self._keeper.settle(epoch, is_last=is_last)
         self._written_epoch = epoch
         self._plans = {key: plan for key, plan in self._plans.items() if key > epoch}
         for path in ending.settled:
@@ -279,7 +279,7 @@ class Brain:
         """Behind the last batch nobody would ask again."""
         loop = asyncio.get_running_loop()
         ends_s = loop.time() + LAST_SETTLE_S
-        while (ending := await self.settle(self._written_epoch)).owed:
+        while (ending := await self.settle(self._written_epoch, is_last=True)).owed:
             if loop.time() > ends_s:
                 _LOG.warning("%d messages could not be settled: they come again", ending.owed)
                 return

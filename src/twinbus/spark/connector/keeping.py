@@ -7,7 +7,9 @@ Rule 1: renewing and settling do not wait for each other, nor one queue for anot
 Rule 2: messages are settled in slices. A service that stops to answer costs the slices under way,
         not what was settled before.
 Rule 3: a renewal ends early enough to be tried again before its locks end.
-Rule 4: nothing that goes wrong ends the renewing.
+Rule 4: a queue that cannot be settled is left alone for longer and longer, because a round waits
+        for all its queues. What it is owed is renewed meanwhile.
+Rule 5: nothing that goes wrong ends the renewing.
 """
 
 from __future__ import annotations
@@ -22,6 +24,7 @@ from twinbus.clock import Clock
 from twinbus.drivers.port import Receiver
 from twinbus.service_errors import ServiceError
 from twinbus.spark.connector.holding import Holding, Ledger, Lock, Renewal
+from twinbus.spark.connector.pauses import Pauses
 from twinbus.spark.connector.receiving import HOPELESS
 
 __all__ = ["Ending", "Keeper"]
@@ -43,6 +46,8 @@ class Ending:
 
     owed: int = 0
     """Messages that are not settled yet."""
+    failed: set[str] = field(default_factory=set)
+    """The queues of orders that could not be settled."""
     settled: set[str] = field(default_factory=set)
     """The queues of orders that were settled."""
     unread: dict[str, int] = field(default_factory=dict)
@@ -60,6 +65,7 @@ class Keeper:
         self._renewals: set[asyncio.Task[None]] = set()
         self._renewing: asyncio.Task[None] | None = None
         self._failing: set[str] = set()
+        self._pauses = Pauses()
 
     def start(self) -> None:
         """Renew locks from now on."""
@@ -118,20 +124,30 @@ class Keeper:
 
     # -- settling -------------------------------------------------------------------------
 
-    async def settle(self, epoch: int) -> Ending:
-        """Settle this batch and all before it; what cannot be settled now is tried next time."""
-        ending = Ending()
-        written = self._holding.written(epoch)
-        ends = await asyncio.gather(
-            *(self._end(name, each, ending) for name, each in written.items()),
-            return_exceptions=True,
-        )
+    async def settle(self, epoch: int, *, is_last: bool = False) -> Ending:
+        """Settle this batch and all before it; what cannot be settled now is tried later, but for
+        the last call: that one leaves no queue out."""
+        ending, work = Ending(), []
+        for name, ledger in self._holding.written(epoch).items():
+            if is_last or self._may_be_settled(ledger):
+                work.append(self._end(name, ledger, ending))
+            else:
+                ending.owed += len(ledger.locks)
+        ends = await asyncio.gather(*work, return_exceptions=True)
+        for path in ending.failed:
+            self._pauses.note(path, self._now_s())
+        for path in {*ending.settled, *ending.unread} - ending.failed:
+            self._pauses.forget(path)
         for error in ends:
             if isinstance(error, BaseException):
                 raise error
         for path in ending.settled:  # Another task read its part of the same queue.
             ending.unread.pop(path, None)
         return ending
+
+    def _may_be_settled(self, ledger: Ledger) -> bool:
+        path = next((lock.path for lock in ledger.locks.values()), "")
+        return self._pauses.is_over(path, self._now_s())
 
     async def give_back(self, epoch: int) -> None:
         """The messages of one batch alone, which nobody will read."""
@@ -149,6 +165,7 @@ class Keeper:
             )
             if None in ends:
                 ending.owed += len(ledger.locks)
+                ending.failed.add(path)
                 return
             given_back += sum(filter(None, ends))
         self._holding.close(order_id)

@@ -1,6 +1,6 @@
-"""Queues whose part of a batch was written and read by nobody: each is left alone for a while.
+"""Queues with which something went wrong: each is left alone for a while.
 
-Rule 1: the pause is a second and doubles up to a minute; a part that is read ends it.
+Rule 1: the pause is a second and doubles up to a minute; a success ends it.
 """
 
 from __future__ import annotations
@@ -9,10 +9,10 @@ from random import Random
 
 from twinbus.core.chunk_board import Backoff
 
-__all__ = ["Unread"]
+__all__ = ["Pauses"]
 
 
-class Unread:
+class Pauses:
     """How long each queue is left alone."""
 
     def __init__(self) -> None:
@@ -21,7 +21,7 @@ class Unread:
         self._until_s: dict[str, float] = {}
 
     def note(self, path: str, now_s: float) -> float:
-        """Nobody read it; the pause that begins now."""
+        """It went wrong; the pause that begins now."""
         self._rounds[path] = self._rounds.get(path, 0) + 1
         pause_s = self._backoff.pause_s(self._rounds[path], self._random)
         self._until_s[path] = now_s + pause_s

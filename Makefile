@@ -13,6 +13,7 @@ STAMP := $(VENV)/.installed
 INTEROP_STAMP := $(INTEROP_VENV)/.installed
 CONNECT_STAMP := $(CONNECT_VENV)/.installed
 PYTEST := $(BIN)/python -m pytest
+CHECK_PYTHON := $(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "twinbus needs Python 3.11 or later: make PYTHON=python3.12 ...")'
 
 .PHONY: help venv test demo check fmt format-check lint types tidy bench soak campaign simulate \
 	interop conformance cluster-test connect-test lock clean
@@ -36,7 +37,7 @@ venv: $(STAMP)
 
 # The stamp is newer than what it was made from, or the environment is built again.
 $(STAMP): requirements.lock pyproject.toml
-	$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "twinbus needs Python 3.11 or later: make PYTHON=python3.12 ...")'
+	$(CHECK_PYTHON)
 	$(PYTHON) -m venv --clear $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
@@ -92,6 +93,7 @@ connect-test: $(CONNECT_STAMP)
 
 # Spark Connect wants pandas and gRPC, which nothing else here needs.
 $(CONNECT_STAMP): requirements.lock requirements-connect.lock pyproject.toml
+	$(CHECK_PYTHON)
 	$(PYTHON) -m venv --clear $(CONNECT_VENV)
 	$(CONNECT_VENV)/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock -r requirements-connect.lock
 	$(CONNECT_VENV)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
@@ -103,12 +105,16 @@ conformance: venv
 
 # python-qpid-proton has no wheel: it is compiled here, in an environment of its own.
 $(INTEROP_STAMP): requirements.lock requirements-interop.lock pyproject.toml
+	$(CHECK_PYTHON)
 	$(PYTHON) -m venv --clear $(INTEROP_VENV)
 	$(INTEROP_VENV)/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock -r requirements-interop.lock
 	$(INTEROP_VENV)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
 	touch $@
 
 # pip-tools is a tool of the maintainers, not of the project: it has an environment of its own.
+# The other locks hold only what requirements.lock does not, and are made by hand after it: for
+# requirements-connect.lock add `--extra connect -c requirements.lock --output-file more.lock` to
+# the same pip-compile and keep what is new (requirements-interop.lock: python-qpid-proton).
 lock:
 	$(PYTHON) -m venv .venv-lock
 	.venv-lock/bin/python -m pip install --quiet --disable-pip-version-check pip-tools

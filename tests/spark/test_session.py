@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -227,11 +228,13 @@ def test_a_read_of_nothing_loads_modules_in_its_tasks(spark: SparkSession) -> No
 
 
 def test_what_fails_while_warming_up_is_left_to_others(spark: SparkSession) -> None:
-    from twinbus.spark.warm_up import wait_for_reads, warm_up_reads
+    from twinbus.spark.warm_up import READS, wait_for_reads, warm_up_reads
 
     warm_up_reads(spark, ["no_such_module"], 2)
+    (reading,) = (each for each in threading.enumerate() if each.name == READS)
     wait_for_reads()
 
+    assert not reading.is_alive()
     assert spark.range(1).count() == 1
 
 

@@ -5,12 +5,15 @@ from __future__ import annotations
 import os
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from twinbus.errors import ConfigurationError
+from twinbus.spark.references import NamespaceRef
+from twinbus.spark.syphon import query
 from twinbus.spark.syphon.query import Syphon, _remove_old, start_syphon
+from twinbus.spark.syphon.settings import SyphonSettings
 from twinbus.spark.syphon.state import Control, StateDir, Status
 
 
@@ -57,6 +60,31 @@ def test_receipts_of_old_runs_are_removed(tmp_path: Path) -> None:
         os.utime(tmp_path / name, (then_s, then_s))
     _remove_old(tmp_path, 2)
     assert sorted(each.name for each in tmp_path.iterdir()) == ["notes", "run=new"]
+
+
+def test_a_start_says_which_run_it_is_and_leaves_checkpoints_of_today_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Y2: a query at a Spark Connect server may outlive its program, and write there still."""
+    for name, days in {"old": 2.0, "young": 0.5}.items():
+        (tmp_path / "checkpoints" / name).mkdir(parents=True)
+        then_s = time.time() - days * 86_400
+        os.utime(tmp_path / "checkpoints" / name, (then_s, then_s))
+    runs: list[str | None] = []
+
+    def receipts_of(_spark: object, settings: SyphonSettings) -> None:
+        runs.append(settings.run)
+        raise RuntimeError("no Spark here")
+
+    monkeypatch.setattr(query, "receipts_of", receipts_of)
+    reference, nothing = NamespaceRef.of_env("A"), cast(Any, None)
+    settings = SyphonSettings(
+        primary=reference, secondary=reference, primary_name="east", queues=("a",)
+    )
+    with pytest.raises(RuntimeError, match="no Spark here"):
+        start_syphon(nothing, settings, tmp_path)
+    assert [each.name for each in (tmp_path / "checkpoints").iterdir()] == ["young"]
+    assert runs == [StateDir(tmp_path).control().run] and runs[0]
 
 
 def test_receipts_in_a_place_that_others_may_share_are_not_removed(tmp_path: Path) -> None:

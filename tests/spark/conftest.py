@@ -28,6 +28,7 @@ WITHOUT_SPARK = frozenset(
         "connector/test_holding.py",
         "connector/test_keeping.py",
         "connector/test_options.py",
+        "connector/test_receiving.py",
     )
 )
 

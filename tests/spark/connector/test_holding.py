@@ -85,6 +85,20 @@ def test_a_silent_owner_is_succeeded_and_refused_when_it_speaks_again() -> None:
     assert holding.seal(ORDER, "second")
 
 
+def test_the_progress_of_a_reader_is_what_it_says_or_its_end() -> None:
+    holding = held(1)
+    seen = [holding.progress(ORDER)]
+    assert holding.heard(ORDER, "first", 101, read_count=500)
+    seen.append(holding.progress(ORDER))
+    assert holding.heard(ORDER, "first", 102, read_count=500)
+    assert holding.progress(ORDER) == seen[-1]
+    assert not holding.heard(ORDER, "second", 102, read_count=9)
+    assert holding.progress(ORDER) == seen[-1]
+    holding.leave(ORDER, "first")
+    assert holding.begin(ORDER, "second", 103) is Turn.GO
+    assert holding.progress(ORDER) not in seen
+
+
 def test_an_order_that_is_over_is_known_to_nobody() -> None:
     holding = held(1)
     holding.written(1)

@@ -39,7 +39,7 @@ from twinbus.spark.connector.holding import Holding, Lock, Turn
 from twinbus.spark.connector.keeping import SETTLE_TIMEOUT_S, Ending, Keeper
 from twinbus.spark.connector.orders import Order, Share, places, portable, shares
 from twinbus.spark.connector.pauses import Pauses
-from twinbus.spark.connector.receiving import HOPELESS, explained
+from twinbus.spark.connector.receiving import HOPELESS, explained, lock_left_s
 from twinbus.spark.desk import Desk, DeskAddress
 
 __all__ = ["Brain", "Reading"]
@@ -52,7 +52,6 @@ LAST_SETTLE_S: Final = 60.0
 LAST_SETTLE_TICK_S: Final = 1.0
 CLOCKS_APART_MS: Final = 2_000
 """AvailableNow takes what was enqueued before it began; the service has its own clock."""
-LOCK_S_USUAL: Final = 30.0
 LOCK_LEFT_S_MIN: Final = 1.0
 """What the bell hands over is renewed from then on, so a second is enough."""
 
@@ -180,10 +179,8 @@ class Brain:
 
     def _hand(self, order_id: str, message: Delivered) -> None:
         now = self._clock.now()
-        left_s = LOCK_S_USUAL
-        if message.locked_until_ms is not None:
-            left_s = (message.locked_until_ms - now.wall_ms) / 1000
-        self._holding.hand(order_id, [Lock.of(message)], lock_s=left_s, now_s=now.monotonic_s)
+        lock_s = lock_left_s([message], now.wall_ms)
+        self._holding.hand(order_id, [Lock.of(message)], lock_s=lock_s, now_s=now.monotonic_s)
 
     def _fault(self, path: str, error: ServiceError | None) -> None:
         if isinstance(error, HOPELESS):
@@ -234,13 +231,14 @@ class Brain:
         if not self._holding.move(_apart(path), order_id):
             return None
         if self._reading.deletes:
-            is_ours = await self._is_deleted(path, message)
-            self._holding.forget(order_id, 0 if is_ours else 1)
-            return message if is_ours else None
+            settled, lost = await self._delete(path, message)
+            self._holding.forget(order_id, settled=settled, lost=lost)
+            return message if settled else None
         return message
 
-    async def _is_deleted(self, path: str, message: Delivered) -> bool:
-        """Delete the message that rang; if nobody knows whether it is gone, it is not ours."""
+    async def _delete(self, path: str, message: Delivered) -> tuple[int, int]:
+        """Delete the message that rang: how many are gone, how many locks were lost. When nobody
+        knows it is not ours: if it is gone, it is lost, as at most once allows."""
         try:
             lost = await self._receivers[path].complete(
                 [Lock.of(message).as_message()], timeout_s=SETTLE_TIMEOUT_S
@@ -248,9 +246,12 @@ class Brain:
         except HOPELESS:
             raise
         except ServiceError as error:
-            _LOG.warning("A message of %r was not deleted: %s", path, error)
-            return False
-        return not lost
+            told = "A message of %r was not deleted, and comes again: %s"
+            if error.is_ambiguous:
+                told = "A message of %r may have been deleted, and is lost then: %s"
+            _LOG.warning(told, path, error)
+            return 0, 0
+        return 1 - len(lost), len(lost)
 
     # -- a batch was written --------------------------------------------------------------
 
@@ -292,14 +293,18 @@ class Brain:
 
     def _begin(self, order_id: str, reader: str, _facts: dict[str, Any]) -> dict[str, Any]:
         turn = self._holding.begin(order_id, reader, self._clock.now().monotonic_s)
+        if turn is Turn.WAIT:
+            return {"turn": turn, "progress": self._holding.progress(order_id)}
         if turn is not Turn.GO:
             return {"turn": turn}
         locks, is_sealed = self._holding.known(order_id)
         known = [[lock.sequence_number, lock.token.hex()] for lock in locks]
         return {"turn": turn, "known": known, "is_sealed": is_sealed}
 
-    def _alive(self, order_id: str, reader: str, _facts: dict[str, Any]) -> dict[str, Any]:
-        is_owner = self._holding.heard(order_id, reader, self._clock.now().monotonic_s)
+    def _alive(self, order_id: str, reader: str, facts: dict[str, Any]) -> dict[str, Any]:
+        is_owner = self._holding.heard(
+            *(order_id, reader, self._clock.now().monotonic_s), read_count=int(facts["count"])
+        )
         return {"is_taken": is_owner}
 
     def _received(self, order_id: str, reader: str, facts: dict[str, Any]) -> dict[str, Any]:

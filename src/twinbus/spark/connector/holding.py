@@ -117,6 +117,8 @@ class Ledger:
     """Its batch was, so nobody reads it any more."""
     owner: str | None = None
     heard_at_s: float = 0.0
+    read_count: int = 0
+    """Messages that the owner has read so far, those of earlier runs among them."""
     leases: list[Lease] = field(default_factory=list)
     half_s: float = LOCK_S_MAX / 2
     """Half the time of its locks, which are of one queue: the least that was told."""
@@ -166,12 +168,21 @@ class Holding:
         ledger = self._ledgers[order_id]
         return list(ledger.locks.values()), ledger.is_sealed
 
-    def heard(self, order_id: str, reader: str, now_s: float) -> bool:
-        """A reader is alive; whether it is the owner."""
+    def progress(self, order_id: str) -> str:
+        """Changes when the owner of an order gets on, or another one takes its place."""
+        ledger = self._ledgers[order_id]
+        return f"{ledger.owner}/{ledger.read_count}"
+
+    def heard(
+        self, order_id: str, reader: str, now_s: float, *, read_count: int | None = None
+    ) -> bool:
+        """A reader is alive, and has read so many messages; whether it is the owner."""
         ledger = self._ledgers.get(order_id)
         if ledger is None or ledger.owner != reader:
             return False
         ledger.heard_at_s = now_s
+        if read_count is not None:
+            ledger.read_count = read_count
         return True
 
     def report(
@@ -200,12 +211,12 @@ class Holding:
         new.half_s = min(new.half_s, old.half_s)
         return bool(old.locks)
 
-    def forget(self, order_id: str, lost_count: int) -> None:
-        """The messages of an order were deleted when they were received, all but some."""
-        locks = self._ledgers[order_id].locks
-        self.counts.settled += len(locks) - lost_count
-        self.counts.locks_lost += lost_count
-        locks.clear()
+    def forget(self, order_id: str, *, settled: int, lost: int) -> None:
+        """Nobody needs the locks of an order any more: so many messages were deleted, so many
+        locks were lost. What is neither is received and nothing else: nobody knows."""
+        self._ledgers[order_id].locks.clear()
+        self.counts.settled += settled
+        self.counts.locks_lost += lost
 
     def deleted(self, count: int) -> None:
         """Messages that have no ledger, because they were deleted when they were received."""

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Sequence
 from contextlib import AsyncExitStack, suppress
 from typing import Any, Final
 from uuid import uuid4
@@ -35,7 +36,7 @@ from twinbus.spark.connector.orders import Order
 from twinbus.spark.connector.rereading import Rereading
 from twinbus.spark.desk import DeskLine
 
-__all__ = ["HOPELESS", "OrderReader", "Patience", "explained"]
+__all__ = ["HOPELESS", "OrderReader", "Patience", "explained", "lock_left_s"]
 
 _LOG = logging.getLogger("twinbus.spark")
 
@@ -54,6 +55,9 @@ ALIVE_INTERVAL_S: Final = 1.0
 WAIT_INTERVAL_S: Final = 0.2
 WAIT_TOLD_S: Final = 60.0
 """How often a task tells that it waits for another one, which lives and reads the same order."""
+WAIT_S_MAX: Final = 900.0
+"""How long that one may get on with nothing. One that hands its rows to something slow needs
+minutes for a chunk; one that waits for the waiting one, in the same task, would need for ever."""
 LOCK_S_USUAL: Final = 30.0
 
 HOPELESS: Final = (EntityNotFound, AccessRefused, AuthenticationFailed, MessageRefused)
@@ -130,8 +134,10 @@ class OrderReader:
         self._alive = asyncio.create_task(self._stay_alive(), name="alive")
 
     async def _turn(self) -> dict[str, Any]:
-        """Wait while somebody else reads this order."""
-        tell_s = self._clock.now().monotonic_s + WAIT_TOLD_S
+        """Wait while somebody else reads this order, and gets on with it."""
+        progress = ""
+        moved_s = self._clock.now().monotonic_s
+        tell_s = moved_s + WAIT_TOLD_S
         while True:
             answer = await self._ask("begin")
             turn = Turn(answer["turn"])
@@ -139,7 +145,12 @@ class OrderReader:
                 return answer
             if turn is not Turn.WAIT:
                 raise _refused(turn, self._order)
-            if self._clock.now().monotonic_s >= tell_s:
+            now_s = self._clock.now().monotonic_s
+            if answer["progress"] != progress:
+                progress, moved_s = answer["progress"], now_s
+            if now_s - moved_s >= WAIT_S_MAX:
+                raise _stuck(self._order)
+            if now_s >= tell_s:
                 tell_s += WAIT_TOLD_S
                 _LOG.warning(
                     "A task still waits for another one that reads the same part of %r",
@@ -211,22 +222,16 @@ class OrderReader:
 
     async def _report(self, messages: list[Delivered]) -> None:
         locks = [[each.sequence_number, each.lock_token.hex()] for each in messages]
+        lock_s = lock_left_s(messages, self._clock.now().wall_ms)
         is_taken = False
         try:
             is_taken = await self._say(
-                "received", path=self._order.path, locks=locks, lock_s=self._lock_s(messages)
+                "received", path=self._order.path, locks=locks, lock_s=lock_s
             )
         finally:
             if not is_taken:
                 with suppress(ServiceError):  # Their locks end by themselves.
                     await self._receiver.abandon(messages, timeout_s=ABANDON_TIMEOUT_S)
-
-    def _lock_s(self, messages: list[Delivered]) -> float:
-        """How long their locks last. This machine's clock may be behind the service's, which has
-        shown at least the time at which it took the newest of them."""
-        ends = [each.locked_until_ms for each in messages if each.locked_until_ms is not None]
-        now_ms = max(self._clock.now().wall_ms, *(each.enqueued_at_ms or 0 for each in messages))
-        return (min(ends) - now_ms) / 1000 if ends else LOCK_S_USUAL
 
     # -- the desk -------------------------------------------------------------------------
 
@@ -243,7 +248,7 @@ class OrderReader:
         with suppress(ServiceError):  # The next report meets the same error, and tells it.
             while True:
                 await asyncio.sleep(ALIVE_INTERVAL_S)
-                await self._ask("alive")
+                await self._ask("alive", count=self._count)
 
     async def _leave(self) -> None:
         if self._alive is not None:
@@ -253,6 +258,22 @@ class OrderReader:
         if not self._is_sealed:
             with suppress(ServiceError):
                 await self._ask("left")
+
+
+def lock_left_s(messages: Sequence[Delivered], now_ms: int) -> float:
+    """How long their locks last. This machine's clock may be behind the service's, which has
+    shown at least the time at which it took the newest of them."""
+    ends = [each.locked_until_ms for each in messages if each.locked_until_ms is not None]
+    now_ms = max(now_ms, *(each.enqueued_at_ms or 0 for each in messages))
+    return (min(ends) - now_ms) / 1000 if ends else LOCK_S_USUAL
+
+
+def _stuck(order: Order) -> ServiceError:
+    return MessageRefused(
+        f"a task has waited {WAIT_S_MAX / 60:.0f} minutes for another one that reads the same part "
+        f"of {order.path!r} and gets on with nothing",
+        hint="Where a plan has its source twice, use foreachBatch and persist() the batch",
+    )
 
 
 def _refused(turn: Turn, order: Order) -> ServiceError:

@@ -41,6 +41,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
                 item.add_marker(pytest.mark.xdist_group("spark"))
             # The first test of all waits for Spark's start, which is not its own time.
             item.add_marker(pytest.mark.timeout(TEST_S_MAX, func_only=True))
+    # Minutes for one worker: begun last, they would be waited for by all the others.
+    items.sort(key=lambda item: item.get_closest_marker("xdist_group") is None)
 
 
 @pytest.fixture(scope="session")

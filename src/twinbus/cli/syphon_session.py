@@ -8,6 +8,8 @@ from __future__ import annotations
 import os
 import socket
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
+from importlib import import_module
 from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
@@ -28,6 +30,9 @@ class StartingSession:
     """A session that will be there when it is asked for."""
 
     def __init__(self, master: str | None) -> None:
+        # Before there are two threads: what is imported next to it would keep the JVM waiting.
+        with suppress(ImportError):  # The thread will tell.
+            import_module("pyspark.sql")
         starter = ThreadPoolExecutor(1, "spark-start")
         self._session: Future[SparkSession] = starter.submit(_session, master)
         starter.shutdown(wait=False)

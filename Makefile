@@ -83,7 +83,7 @@ simulate: venv
 interop: $(INTEROP_STAMP)
 	$(INTEROP_VENV)/bin/python -m pytest -o norecursedirs='.*' tests/interop
 
-# Five JVMs on this machine, about two minutes.
+# Five JVMs on this machine, a few minutes.
 cluster-test: venv
 	$(PYTEST) -o norecursedirs='.*' tests/cluster
 

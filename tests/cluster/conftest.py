@@ -13,20 +13,14 @@ from tests.spark.brokers import SparkPair
 
 @pytest.fixture(scope="session")
 def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkPair]:
-    standing = SparkPair(tmp_path_factory.mktemp("brokers"))
-    try:
-        yield standing.start()
-    finally:
-        standing.close()
+    with SparkPair(tmp_path_factory.mktemp("brokers")) as standing:
+        yield standing
 
 
 @pytest.fixture(scope="session")
 def credentials(pair: SparkPair) -> dict[str, str]:
     """What every machine of the cluster has in its environment."""
-    return {
-        "SERVICEBUS_CONNECTION_STRING": pair.primary.connection_string,
-        "SERVICEBUS_SECONDARY_CONNECTION_STRING": pair.secondary.connection_string,
-    }
+    return pair.environment
 
 
 @pytest.fixture(scope="session")

@@ -16,20 +16,14 @@ if TYPE_CHECKING:
 
 @pytest.fixture(scope="session")
 def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkPair]:
-    standing = SparkPair(tmp_path_factory.mktemp("brokers"))
-    try:
-        yield standing.start()
-    finally:
-        standing.close()
+    with SparkPair(tmp_path_factory.mktemp("brokers")) as standing:
+        yield standing
 
 
 @pytest.fixture(scope="session")
 def credentials(pair: SparkPair) -> dict[str, str]:
     """What the server's machine has in its environment, and this process has not."""
-    return {
-        "SERVICEBUS_CONNECTION_STRING": pair.primary.connection_string,
-        "SERVICEBUS_SECONDARY_CONNECTION_STRING": pair.secondary.connection_string,
-    }
+    return pair.environment
 
 
 @pytest.fixture(scope="session")

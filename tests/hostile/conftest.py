@@ -75,11 +75,8 @@ def peer(broker: BrokerProcess, guard: Guard) -> Iterator[RawPeer]:
 @pytest.fixture(scope="session")
 def standing_pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
     """Two brokers for what is written into a backlog."""
-    pair = Pair(tmp_path_factory.mktemp("backlog"))
-    try:
-        yield pair.start()
-    finally:
-        pair.close()
+    with Pair(tmp_path_factory.mktemp("backlog")) as pair:
+        yield pair
 
 
 @pytest.fixture

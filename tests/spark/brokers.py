@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Self
 
 from tests.pairing.mover.brokers import Pair
 from tests.support.broker_process import BrokerProcess
@@ -17,7 +18,7 @@ class SparkPair(Pair):
         self.primary_file = directory / "primary.connection"
         self.secondary_file = directory / "secondary.connection"
 
-    def start(self) -> SparkPair:
+    def start(self) -> Self:
         super().start()
         secret_file(self.primary_file, self.primary)
         secret_file(self.secondary_file, self.secondary)

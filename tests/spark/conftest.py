@@ -67,18 +67,12 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
 @pytest.fixture(scope="session")
 def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkPair]:
     """Brokers that no test kills."""
-    standing = SparkPair(tmp_path_factory.mktemp("brokers"))
-    try:
-        yield standing.start()
-    finally:
-        standing.close()
+    with SparkPair(tmp_path_factory.mktemp("brokers")) as standing:
+        yield standing
 
 
 @pytest.fixture
 def mortal_pair(tmp_path: Path) -> Iterator[SparkPair]:
     """Brokers that a test may kill."""
-    mortal = SparkPair(tmp_path)
-    try:
-        yield mortal.start()
-    finally:
-        mortal.close()
+    with SparkPair(tmp_path) as mortal:
+        yield mortal

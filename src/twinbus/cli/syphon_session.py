@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
 from twinbus.errors import ConfigurationError
-from twinbus.spark.session import SETTINGS, local_session
+from twinbus.spark.session import SETTINGS, local_session, require_pyspark
 from twinbus.spark.syphon import APP_NAME, MODULES
 
 if TYPE_CHECKING:
@@ -54,14 +54,7 @@ def _session(master: str | None) -> SparkSession:
     is_submitted = "PYSPARK_GATEWAY_PORT" in os.environ
     if master is None and not is_submitted:
         return local_session(APP_NAME, fast_start=True, finds_sources=False, modules=MODULES)
-    try:
-        from pyspark.sql import SparkSession
-    except ImportError as error:
-        raise ConfigurationError(
-            "PySpark is not installed", hint="pip install 'twinbus[spark]', or give --local"
-        ) from error
-
-    builder = SparkSession.builder.appName(APP_NAME)
+    builder = require_pyspark().SparkSession.builder.appName(APP_NAME)
     for name, value in SETTINGS.items():
         builder = builder.config(name, value)
     if master is not None and master.startswith("sc://"):
@@ -70,7 +63,8 @@ def _session(master: str | None) -> SparkSession:
     elif master is not None:
         builder = builder.master(master)
     try:
-        return builder.getOrCreate()
+        session: SparkSession = builder.getOrCreate()
+        return session
     except ImportError as error:
         raise ConfigurationError(
             "packages that Spark Connect needs are not installed",

@@ -30,7 +30,8 @@ __all__ = ["wait_for_reads", "warm_up_classes", "warm_up_reads"]
 FORMAT: Final = "twinbus-nothing"
 READS: Final = "twinbus-warm-reads"
 WAIT_S_MAX: Final = 10.0
-# Every session registers functions of the machine learning library, by Scala's reflection: 0.8 s.
+# A new session registers functions of the machine learning library, by Scala's reflection, which is
+# most of the second that it takes.
 CLASSES: Final = (
     "org.apache.spark.sql.ml.InternalFunctionRegistration$",
     "org.apache.spark.sql.catalyst.analysis.FunctionRegistry$",

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Self
 from uuid import uuid4
 
 from tests.pairing.mover.messages import backlog, id_of
@@ -29,7 +30,7 @@ class Pair:
         self.primary = BrokerProcess(directory / "primary", namespace="east")
         self.secondary = BrokerProcess(directory / "secondary", namespace="west")
 
-    def start(self) -> Pair:
+    def start(self) -> Self:
         self.primary.start()
         self.secondary.start()
         return self
@@ -37,6 +38,24 @@ class Pair:
     def close(self) -> None:
         self.primary.close()
         self.secondary.close()
+
+    def __enter__(self) -> Self:
+        try:
+            return self.start()
+        except BaseException:
+            self.close()
+            raise
+
+    def __exit__(self, *_error: object) -> None:
+        self.close()
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """What a program finds both by."""
+        return {
+            "SERVICEBUS_CONNECTION_STRING": self.primary.connection_string,
+            "SERVICEBUS_SECONDARY_CONNECTION_STRING": self.secondary.connection_string,
+        }
 
 
 class Scene:

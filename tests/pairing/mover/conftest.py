@@ -12,11 +12,8 @@ from tests.pairing.mover.brokers import Pair, Scene
 
 @pytest.fixture(scope="session")
 def standing_pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
-    pair = Pair(tmp_path_factory.mktemp("mover"))
-    try:
-        yield pair.start()
-    finally:
-        pair.close()
+    with Pair(tmp_path_factory.mktemp("mover")) as pair:
+        yield pair
 
 
 @pytest.fixture
@@ -29,10 +26,7 @@ async def scene(standing_pair: Pair) -> AsyncIterator[Scene]:
 @pytest.fixture
 async def mortal_scene(tmp_path: Path) -> AsyncIterator[Scene]:
     """Brokers that a test may kill."""
-    pair = Pair(tmp_path)
-    try:
-        opened = Scene(pair.start())
+    with Pair(tmp_path) as pair:
+        opened = Scene(pair)
         yield opened
         await opened.close()
-    finally:
-        pair.close()

@@ -25,18 +25,11 @@ def names(prefix: str, count: int) -> list[str]:
     return [f"{prefix}{number}" for number in range(count)]
 
 
-def environment(scene: Scene) -> dict[str, str]:
-    return {
-        "SERVICEBUS_CONNECTION_STRING": scene.pair.primary.connection_string,
-        "SERVICEBUS_SECONDARY_CONNECTION_STRING": scene.pair.secondary.connection_string,
-    }
-
-
 def launch(scene: Scene, *arguments: str) -> subprocess.Popen[str]:
     command = [sys.executable, "-m", "twinbus", "syphon", "--local", "--output", "json"]
     return subprocess.Popen(
         [*command, "--primary-name", scene.name, *arguments],
-        env={**os.environ, **environment(scene)},
+        env={**os.environ, **scene.pair.environment},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -119,7 +112,7 @@ def test_a_dry_run_shows_what_would_be_moved(scene: Scene) -> None:
         scene.name,
         "--allow",
         "orders*",
-        **environment(scene),
+        **scene.pair.environment,
     )
     assert result.exit_code == 0
     assert "moved" in result.output
@@ -144,7 +137,7 @@ def test_a_namespace_that_nobody_named_is_asked_for() -> None:
 
 
 def test_a_secondary_without_backlog_queues_is_named(scene: Scene) -> None:
-    result = invoke("--local", "--primary-name", "nobody", **environment(scene))
+    result = invoke("--local", "--primary-name", "nobody", **scene.pair.environment)
     assert isinstance(result.exception, NoBacklogQueue)
     assert "nobody/x-servicebus-transfer/0" in str(result.exception)
 
@@ -157,7 +150,7 @@ def test_receipts_that_cannot_be_written_stop_it(scene: Scene, tmp_path: Path) -
         scene.name,
         "--receipts",
         str(tmp_path / "missing" / "receipts"),
-        **environment(scene),
+        **scene.pair.environment,
     )
     assert isinstance(result.exception, ConfigurationError)
 

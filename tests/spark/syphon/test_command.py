@@ -43,11 +43,7 @@ def launch(scene: Scene, state: Path, *arguments: str) -> subprocess.Popen[str]:
             *(sys.executable, "-m", "twinbus", "syphon", "--output", "json"),
             *("--primary-name", scene.name, "--state", str(state), *arguments),
         ],
-        env={
-            **os.environ,
-            "SERVICEBUS_CONNECTION_STRING": scene.pair.primary.connection_string,
-            "SERVICEBUS_SECONDARY_CONNECTION_STRING": scene.pair.secondary.connection_string,
-        },
+        env={**os.environ, **scene.pair.environment},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

@@ -168,11 +168,7 @@ def program(drain: Drain, directory: Path) -> Iterator[subprocess.Popen[bytes]]:
     command += ["--primary-name", drain.scene.name, "--state", str(directory / "state")]
     command += ["--backlog-queue-count", str(QUEUE_COUNT), "--chunk", str(CHUNK_COUNT)]
     command += ["--rate", str(RATE_PER_S), "--output", "json"]
-    environment = {
-        **os.environ,
-        "SERVICEBUS_CONNECTION_STRING": drain.pair.primary.connection_string,
-        "SERVICEBUS_SECONDARY_CONNECTION_STRING": drain.pair.secondary.connection_string,
-    }
+    environment = {**os.environ, **drain.pair.environment}
     with (directory / "program.log").open("wb") as log:
         process = subprocess.Popen(command, stdout=log, stderr=log, env=environment)
     everybody: list[psutil.Process] = []

@@ -46,7 +46,8 @@ def own_session() -> Iterator[SparkSession]:
         if session is None or is_over(session):
             session, is_ours = _made()
             _Own.session, _Own.user_count = (session if is_ours else None), 0
-        _Own.user_count += 1
+        if session is _Own.session:
+            _Own.user_count += 1
     try:
         yield session
     finally:
@@ -107,7 +108,8 @@ def forget_dead_spark() -> bool:
     if process is None or process.poll() is None:
         return False
     with SparkContext._lock:
-        if id(SparkContext._gateway) != id(gateway):
+        current: Any = SparkContext._gateway
+        if current is not gateway:
             return False  # Somebody else was faster, and may have started another one.
         # What stop() of a context and a session do, without the calls into the JVM.
         context: Any = SparkContext._active_spark_context

@@ -22,6 +22,7 @@ from bench import (
     drain,
     drain_cold,
     drain_cost,
+    drain_poison,
     pairing,
     rabbitmq,
     report,
@@ -58,6 +59,7 @@ SCENARIOS: Final[Mapping[str, Scenario]] = {
     "syphon_drain": drain.scenario,
     "syphon_cold": drain_cold.scenario,
     "syphon_cost": drain_cost.scenario,
+    "syphon_poison": drain_poison.scenario,
 }
 
 

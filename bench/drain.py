@@ -66,6 +66,11 @@ def drain_once(
     mover.hold()
     where.clear()
     where.fill(messages, size_bytes, queues=queues)
+    return drain(where, mover, messages)
+
+
+def drain(where: Site, mover: Mover, messages: int) -> Drained:
+    """Let a held mover go, and count until so many messages are home."""
     used, brokers_s = mover.used(), where.cpu_s()
     began_s = time.monotonic()
     mover.release()

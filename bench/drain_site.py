@@ -22,6 +22,8 @@ from bench.processes import BenchError, cpu_seconds, wait_until_quiet
 from bench.twinbus_node import TwinbusNode
 
 DESTINATIONS: Final = ("orders", "invoices", "shipments", "payments", "returns")
+SESSION: Final = "s"
+"""Of every message beside poison, which has none: the destination of both requires one."""
 BACKLOG_QUEUES: Final = 10
 BATCH: Final = 100
 # A question costs the broker about a millisecond.
@@ -37,13 +39,21 @@ class Site:
     queues: tuple[str, ...]
     """The backlog queues."""
 
-    def fill(self, messages: int, size_bytes: int, *, queues: int | None = None) -> None:
+    def fill(
+        self,
+        messages: int,
+        size_bytes: int,
+        *,
+        queues: int | None = None,
+        has_sessions: bool = False,
+        poison_every: int = 0,
+    ) -> None:
         """Spread ``messages`` over the first ``queues`` backlog queues, for all destinations in
-        turn."""
+        turn. After every so many there is one more for the last, without a session."""
         used = self.queues[:queues]
         if messages % (len(used) * BATCH):
             raise BenchError(f"{messages} messages are no whole batches for {len(used)} queues")
-        asyncio.run(_fill(self.away, used, messages, size_bytes))
+        asyncio.run(_fill(self.away, used, messages, size_bytes, has_sessions, poison_every))
         self.rest()
 
     def rest(self) -> None:
@@ -76,9 +86,9 @@ class Site:
 
         The last completions may follow the last arrival."""
         deadline_s = time.monotonic() + timeout_s
-        while left := self.away.bytes_in_all(self.queues):
+        while left := self.away.held_in_all(self.queues):
             if time.monotonic() > deadline_s:
-                raise BenchError(f"{left} bytes stay in the backlog")
+                raise BenchError(f"{left} messages stay in the backlog")
             time.sleep(COUNT_INTERVAL_S)
         if (found := self.came_home()) != messages:
             raise BenchError(f"{found} messages came home, and {messages} were sent")
@@ -124,12 +134,21 @@ def site(backlog_queues: int = BACKLOG_QUEUES) -> Iterator[Site]:
                 node.stop()
 
 
-async def _fill(node: TwinbusNode, queues: Sequence[str], messages: int, size_bytes: int) -> None:
+async def _fill(
+    node: TwinbusNode,
+    queues: Sequence[str],
+    messages: int,
+    size_bytes: int,
+    has_sessions: bool,
+    poison_every: int,
+) -> None:
     from twinbus.connection_string import parse_connection_string
     from twinbus.core.parcel import Parcel
     from twinbus.drivers.amqp import AmqpDriver
 
-    templates = [_template(destination, size_bytes) for destination in DESTINATIONS]
+    session = SESSION if has_sessions else None
+    templates = [_template(destination, size_bytes, session) for destination in DESTINATIONS]
+    poison = (b"p" * ID_BYTES).join(_template(DESTINATIONS[-1], size_bytes, None))
     driver = AmqpDriver.from_connection_string(parse_connection_string(node.connection_string))
 
     async def fill_one(number: int, queue: str) -> None:
@@ -141,6 +160,8 @@ async def _fill(node: TwinbusNode, queues: Sequence[str], messages: int, size_by
                 for at in range(first, first + BATCH)
                 for front, back in (templates[at % len(templates)],)
             ]
+            if poison_every and first % poison_every == 0:
+                batch.append(Parcel(poison))
             await sender.send(batch, timeout_s=60)
 
     try:
@@ -149,14 +170,14 @@ async def _fill(node: TwinbusNode, queues: Sequence[str], messages: int, size_by
         await driver.close()
 
 
-def _template(destination: str, size_bytes: int) -> tuple[bytes, bytes]:
+def _template(destination: str, size_bytes: int, session: str | None) -> tuple[bytes, bytes]:
     """What stands before and behind the id of a message that waits for ``destination``."""
     from twinbus.core.encoding import encode_message
     from twinbus.core.envelope import alias
     from twinbus.message import BrokeredMessage
 
     marker = "i" * ID_BYTES
-    message = BrokeredMessage(bytes(size_bytes), message_id=marker)
+    message = BrokeredMessage(bytes(size_bytes), message_id=marker, session_id=session)
     front, found, back = alias(encode_message(message, now_ms=0), destination).partition(
         marker.encode()
     )

@@ -96,14 +96,14 @@ class TwinbusNode:
         """Messages that can be received from these queues, by one question."""
         return self._sum(queues, "active_message_count")
 
-    def bytes_in_all(self, queues: Collection[str]) -> int:
-        """What these queues hold, locked messages included."""
-        return self._sum(queues, "size_in_bytes")
+    def held_in_all(self, queues: Collection[str]) -> int:
+        """Messages of these queues that are no dead letters, locked and deferred ones included."""
+        return self._sum(queues, "active_message_count", "deferred_message_count")
 
-    def _sum(self, queues: Collection[str], what: str) -> int:
+    def _sum(self, queues: Collection[str], *counts: str) -> int:
         wanted = set(queues)
         found = json.loads(self._request("GET", "queues", None))
-        return sum(int(queue[what]) for queue in found if queue["path"] in wanted)
+        return sum(int(each[count]) for each in found if each["path"] in wanted for count in counts)
 
     def purge(self, queue: str) -> None:
         """Delete all messages of a queue; whoever is attached to it stays."""

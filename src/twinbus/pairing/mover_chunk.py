@@ -85,7 +85,7 @@ class ChunkRun:
         self._held: Counter[str] = Counter()
         """What this chunk has in flight, by destination."""
         self._to_complete: list[Homeward] = []
-        self._refusals: list[Poison] = []
+        self._to_bury: list[Poison] = []
         self._all_sent = asyncio.Event()
         self._has_news = asyncio.Event()
 
@@ -106,8 +106,7 @@ class ChunkRun:
 
     async def _send_plan(self, plan: ChunkPlan) -> None:
         async with asyncio.TaskGroup() as sending:
-            if plan.poison:
-                sending.create_task(self._bury(plan.poison))
+            self._bury(plan.poison)
             together = {}
             for path, items in plan.by_destination.items():
                 if self._senders.knows(path) and self._board.standing(path) is Standing.OPEN:
@@ -142,7 +141,7 @@ class ChunkRun:
                 await self._set_aside(path, items, Outcome.PARKED, "its destination is down")
             case Admission.GIVE_UP:
                 self._land(path)
-                await self._bury([self._lost(item) for item in items])
+                self._bury([self._lost(item) for item in items])
             case Admission.SEND:
                 await self._send_all(path, items, is_probe=False)
             case Admission.PROBE:
@@ -196,8 +195,6 @@ class ChunkRun:
                 await self._leave(items, "the backlog did not answer")
             else:
                 await self._try(path, items, is_probe=is_probe)
-                refused, self._refusals = self._refusals, []
-                await self._bury(refused)
 
     async def _try(self, path: str, items: Sequence[Homeward], *, is_probe: bool) -> None:
         parcels = [Parcel(each.encoded) for each in items]
@@ -227,10 +224,9 @@ class ChunkRun:
         self._land(path, len(items))
         match verdict:
             case Verdict.REFUSED:
-                # Buried with the others of its batch: each by itself would cost a commit.
-                self._refusals.append(poison_of(items[0], error))
+                self._bury([poison_of(items[0], error)])
             case Verdict.UNSURE if self._is_hopeless(items, is_probe):
-                await self._bury([poison_of(items[0], error)])
+                self._bury([poison_of(items[0], error)])
             case Verdict.UNSURE:
                 await self._set_aside(path, items, Outcome.UNSURE, error.sentence)
             case Verdict.GONE | Verdict.LATER:
@@ -246,13 +242,13 @@ class ChunkRun:
         self._note(path, error)
         if verdict_of(error) is Verdict.REFUSED:
             # It is there and takes no messages from anybody, as a subscription: waiting is vain.
-            await self._bury([poison_of(item, error) for item in items])
+            self._bury([poison_of(item, error) for item in items])
         else:
             await self._put_off(path, items, error)
 
     async def _put_off(self, path: str, items: Sequence[Homeward], error: ServiceError) -> None:
         if self._board.is_lost(path):
-            await self._bury([poison_of(item, error) for item in items])
+            self._bury([poison_of(item, error) for item in items])
         else:
             await self._set_aside(path, items, Outcome.PARKED, error.sentence)
 
@@ -280,17 +276,22 @@ class ChunkRun:
 
         A chunk for two destinations is accepted in two halves that lie between each other:
         completed one by one they would cost a frame for each message, together they cost one.
+        Poison is buried in the same moment: by itself each would cost the backlog a commit.
         """
-        while self._to_complete or not self._all_sent.is_set():
+        while self._to_complete or self._to_bury or not self._all_sent.is_set():
             await self._has_news.wait()
             self._has_news.clear()
             with suppress(TimeoutError):
                 async with asyncio.timeout(SETTLE_INTERVAL_S):
                     await self._all_sent.wait()
             items, self._to_complete = self._to_complete, []
-            if items:
-                items.sort(key=_sequence_number)
-                await self._complete(items)
+            poison, self._to_bury = self._to_bury, []
+            async with asyncio.TaskGroup() as group:
+                if items:
+                    items.sort(key=_sequence_number)
+                    group.create_task(self._complete(items))
+                for (reason, description), alike in _graves(poison).items():
+                    group.create_task(self._dead_letter(alike, reason, description))
 
     async def _complete(self, items: Sequence[Homeward]) -> None:
         deliveries = self._ledger.completable(items)
@@ -325,13 +326,10 @@ class ChunkRun:
             self._aside.add(path, [each.delivered.sequence_number for each in deferred])
         self._close(items, outcome, reason)
 
-    async def _bury(self, poison: Sequence[Poison]) -> None:
-        groups: dict[tuple[str, str], list[Homeward]] = {}
-        for item, reason, description in poison:
-            groups.setdefault((reason, description), []).append(item)
-        async with asyncio.TaskGroup() as group:
-            for (reason, description), items in groups.items():
-                group.create_task(self._dead_letter(items, reason, description))
+    def _bury(self, poison: Sequence[Poison]) -> None:
+        if poison:
+            self._to_bury.extend(poison)
+            self._has_news.set()
 
     async def _dead_letter(self, items: list[Homeward], reason: str, description: str) -> None:
         try:
@@ -365,6 +363,14 @@ class ChunkRun:
 
 def _sequence_number(item: Homeward) -> int:
     return item.delivered.sequence_number
+
+
+def _graves(poison: Sequence[Poison]) -> dict[tuple[str, str], list[Homeward]]:
+    """What is dead-lettered for one reason, in one frame if it lies side by side."""
+    graves: dict[tuple[str, str], list[Homeward]] = {}
+    for item, reason, description in poison:
+        graves.setdefault((reason, description), []).append(item)
+    return graves
 
 
 def _parted(

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from twinbus.broker.metering.lines import JsonLines, timestamp
+from twinbus.metering.lines import JsonLines, timestamp
 
 NOON_MS = 1_794_830_400_000  # 2026-11-16T12:00:00Z
 DAY_MS = 86_400_000

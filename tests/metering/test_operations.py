@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from twinbus.broker.metering.lines import JsonLines
-from twinbus.broker.metering.operations import OperationsLog
-from twinbus.broker.metering.tally import Meter, Operation
 from twinbus.clock import Instant
+from twinbus.core.costs import Operation
+from twinbus.metering.lines import JsonLines
+from twinbus.metering.operations import OperationsLog
+from twinbus.metering.tally import Meter
 
 MIDNIGHT_MS = 1_794_873_600_000  # 2026-11-17T00:00:00Z
 

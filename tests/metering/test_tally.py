@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from twinbus.broker.metering.tally import Amount, Meter, Operation, units_between, units_of
+from twinbus.core.costs import Amount, Operation, units_between, units_of
+from twinbus.metering.tally import Meter
 
 
 @pytest.mark.parametrize(

@@ -34,7 +34,6 @@ from twinbus.broker.entities.record import IncomingMessage
 from twinbus.broker.entities.sessions import SessionLock
 from twinbus.broker.faults.requests import catch_request
 from twinbus.broker.ingest import FORMAT_MESSAGE, ingest
-from twinbus.broker.metering.tally import Operation, Tally, units_of
 from twinbus.broker.peeking import (
     deferred_message,
     peeked,
@@ -45,6 +44,8 @@ from twinbus.broker.peeking import (
 from twinbus.broker.replies import Request
 from twinbus.broker.session_desk import SessionDesk, session_lock_lost, session_named
 from twinbus.broker.store.port import LoadedChunk, ScheduledRow
+from twinbus.core.costs import Operation, units_of
+from twinbus.metering.tally import Tally
 
 if TYPE_CHECKING:
     from twinbus.broker.peer import Peer

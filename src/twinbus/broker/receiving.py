@@ -20,7 +20,7 @@ from twinbus.broker.entities.consumer import Consumer, Grant
 from twinbus.broker.entities.locks import TOKEN, LockRun
 from twinbus.broker.entities.queue import Queue
 from twinbus.broker.entities.sessions import SessionLock
-from twinbus.broker.metering.tally import Operation, units_between
+from twinbus.core.costs import Operation, units_between
 
 if TYPE_CHECKING:
     from twinbus.broker.peer import Peer

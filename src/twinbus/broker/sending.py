@@ -23,7 +23,7 @@ from twinbus.broker.entities.queue import Queue
 from twinbus.broker.entities.record import IncomingMessage
 from twinbus.broker.faults.sends import SilentTicket, catch_send
 from twinbus.broker.ingest import FORMAT_MESSAGE, Ingested, ingest, ingest_run, plain_messages
-from twinbus.broker.metering.tally import Operation, units_of
+from twinbus.core.costs import Operation, units_of
 
 if TYPE_CHECKING:
     from twinbus.broker.peer import Peer

@@ -44,7 +44,7 @@ from twinbus.broker.administration.targets import Kind, Target, parse_target
 from twinbus.broker.administration.xml_writing import error
 from twinbus.broker.broker import RunningNamespace
 from twinbus.broker.faults.administration import trouble_with
-from twinbus.broker.metering.tally import Operation
+from twinbus.core.costs import Operation
 from twinbus.errors import AccessDenied, TwinbusError
 
 __all__ = ["answer", "answer_for_any", "namespace_application"]

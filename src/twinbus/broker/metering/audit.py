@@ -20,8 +20,8 @@ from twinbus.broker.entities.chunk import Chunk, spans_of
 from twinbus.broker.entities.facts import facts_of
 from twinbus.broker.entities.queue import Queue
 from twinbus.broker.entities.witness import Happening, Note
-from twinbus.broker.metering.lines import JsonLines, timestamp
 from twinbus.clock import Clock
+from twinbus.metering.lines import JsonLines, timestamp
 
 RECORD_VERSION = 1
 

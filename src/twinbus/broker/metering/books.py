@@ -8,9 +8,9 @@ from pathlib import Path
 from random import Random
 
 from twinbus.broker.metering.audit import AuditLog
-from twinbus.broker.metering.operations import Timers, operations_log
-from twinbus.broker.metering.tally import Meter
 from twinbus.clock import Clock
+from twinbus.metering.operations import Timers, operations_log
+from twinbus.metering.tally import Meter
 
 
 class Books:

@@ -16,9 +16,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Protocol
 
-from twinbus.broker.metering.lines import JsonLines, timestamp
-from twinbus.broker.metering.tally import NOTHING, Meter
 from twinbus.clock import Clock
+from twinbus.core.costs import NOTHING
+from twinbus.metering.lines import JsonLines, timestamp
+from twinbus.metering.tally import Meter
 
 INTERVAL_MS = 10_000
 RECORD_VERSION = 1

@@ -18,7 +18,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-logger = logging.getLogger("twinbus.broker")
+logger = logging.getLogger("twinbus.metering")
 
 FILE_BYTES_MAX = 64 << 20
 

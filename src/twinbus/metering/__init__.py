@@ -1,0 +1,6 @@
+"""What was done, counted and written down: by a broker for its namespaces, by a client for itself.
+
+tally.py        counts in memory, a few additions for a run of messages
+operations.py   every ten seconds the counts become lines
+lines.py        an append-only file of JSON lines, rotated by day and size
+"""

@@ -66,7 +66,7 @@ def test_requests_of_the_administration_protocol_are_counted(broker: BrokerProce
     """C1: with their entity; what does not exist counts for the namespace."""
 
     def counted() -> dict[str, int]:
-        listed = broker.admin("GET", "/namespaces/demo/operations")
+        listed = broker.admin("GET", "/namespaces/demo/operations")["totals"]
         return {e["entity"]: e["calls"] for e in listed if e["operation"] == "administration"}
 
     name, token = broker.fresh_queue(), {"Authorization": broker.token(port=broker.admin_port)}

@@ -7,7 +7,7 @@ must never get is the syphon's right to send to the primary.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from tests.pairing.mover.brokers import Pair, Scene
@@ -121,11 +121,9 @@ class Backlog(Scene):
 
 def sends_of(broker: BrokerProcess) -> Counter[str]:
     """Messages that were sent to each entity, pings too, by the broker's meter."""
-    told: Iterable[dict[str, Any]] = broker.admin(
-        "GET", f"/namespaces/{broker.namespace}/operations"
-    )
+    told = broker.admin("GET", f"/namespaces/{broker.namespace}/operations")
     sent: Counter[str] = Counter()
-    for each in told:
+    for each in told["totals"]:
         if each["operation"] in ("send", "ping"):
             sent[each["entity"]] += each["messages"]
     return sent

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 from twinbus.clock import Instant
@@ -34,7 +35,8 @@ class HandTimers:
 
 def log_in(directory: Path, clock: HandClock) -> tuple[OperationsLog, Meter]:
     meter = Meter()
-    return OperationsLog("demo", meter, JsonLines(directory, "operations"), "run-1", clock), meter
+    lines = JsonLines(directory, "operations")
+    return OperationsLog("demo", meter, lines, "run-1", clock, source="broker"), meter
 
 
 def records_in(directory: Path) -> list[dict[str, object]]:
@@ -65,6 +67,7 @@ def test_a_line_holds_what_is_new_since_the_last_one(tmp_path: Path) -> None:
         "number": 2,
         "from": "2026-11-16T23:59:10.000Z",
         "to": "2026-11-16T23:59:20.000Z",
+        "source": "broker",
         "namespace": "demo",
         "entity": "orders",
         "operation": "send",
@@ -99,3 +102,52 @@ def test_a_clock_that_went_back_writes_no_interval_that_ends_before_it_began(
     log.take()()
     (record,) = records_in(tmp_path)
     assert record["from"] == record["to"] == "2026-11-17T00:00:00.000Z"
+
+
+def test_a_run_begins_with_a_line_and_ends_with_one_if_it_is_closed(tmp_path: Path) -> None:
+    """C1: a reader knows whether something may be missing, and how much at most."""
+    clock = HandClock(MIDNIGHT_MS)
+    log, meter = log_in(tmp_path, clock)
+    log.start(HandTimers(), lambda job: job())  # type: ignore[arg-type]
+    meter.tally("orders", Operation.SEND).took_in(1, 3, 3, 90)
+    log.stop()
+    clock.wall_ms += 2_000
+    log.close()()
+
+    opened, sent, closed = records_in(tmp_path)
+    assert (opened["operation"], closed["operation"]) == ("opened", "closed")
+    assert (opened["unwritten_units_max"], opened["interval_s"]) == (100_000, 10)
+    assert [each["number"] for each in (opened, sent, closed)] == [1, 2, 3]
+    assert closed["to"] == "2026-11-17T00:00:02.000Z"
+    amounts = ("calls", "messages", "units", "bytes_in", "bytes_out")
+    assert [line[name] for line in (opened, closed) for name in amounts] == [0] * 10
+
+
+def test_lines_are_written_before_more_than_the_bound_is_missing(tmp_path: Path) -> None:
+    """C1: a kill costs at most unwritten_units_max, however busy the ten seconds are."""
+    log, meter = log_in(tmp_path, HandClock(MIDNIGHT_MS))
+    jobs: list[Callable[[], None]] = []
+    log.start(HandTimers(), jobs.append)  # type: ignore[arg-type]
+    sent, received = (meter.tally("orders", each) for each in (Operation.SEND, Operation.RECEIVE))
+    counted, missing_most = 0, 0
+    for _turn in range(100):
+        sent.took_in(1, 1_500, 1_500, 90_000)
+        received.gave_out(1_500, 1_500, 90_000)
+        counted += 3_000
+        if len(jobs) > 1:  # The disk is late by one job.
+            jobs.pop(0)()
+        written = sum(int(str(line["units"])) for line in records_in(tmp_path))
+        missing_most = max(missing_most, counted - written)
+    assert 50_000 < missing_most <= 100_000
+
+
+def test_what_is_counted_after_the_stop_is_in_the_last_lines(tmp_path: Path) -> None:
+    """C1: nobody runs jobs any more then; close() has what they would have written."""
+    log, meter = log_in(tmp_path, HandClock(MIDNIGHT_MS))
+    log.start(HandTimers(), lambda job: job())  # type: ignore[arg-type]
+    log.stop()
+    meter.tally("orders", Operation.SEND).took_in(1, 200_000, 200_000, 0)
+    assert len(records_in(tmp_path)) == 1
+    log.close()()
+    assert [line["units"] for line in records_in(tmp_path)] == [0, 200_000, 0]
+    assert meter.unwritten_units == 0

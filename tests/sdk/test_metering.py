@@ -20,7 +20,8 @@ async def counted(broker: BrokerProcess, entity: str, operation: str) -> dict[st
     told = await asyncio.to_thread(
         broker.admin, "GET", f"/namespaces/{broker.namespace}/operations"
     )
-    found = [each for each in told if (each["entity"], each["operation"]) == (entity, operation)]
+    totals = told["totals"]
+    found = [each for each in totals if (each["entity"], each["operation"]) == (entity, operation)]
     return {key: value for each in found for key, value in each.items() if isinstance(value, int)}
 
 
@@ -100,3 +101,47 @@ async def test_the_log_holds_what_the_broker_counted(tmp_path: Path) -> None:
     assert sum(each["messages"] for each in sends) == 4
     assert len({each["run"] for each in sends}) == 2
     assert len({(each["run"], each["number"]) for each in lines}) == len(lines)
+
+
+AMOUNTS = ("calls", "messages", "units", "bytes_in", "bytes_out")
+
+
+def summed(lines: list[dict[str, Any]]) -> dict[tuple[str, str], list[int]]:
+    """The amounts of lines or totals, by entity and operation, without what is nothing."""
+    sums: dict[tuple[str, str], list[int]] = {}
+    for line in lines:
+        amounts = sums.setdefault((line["entity"], line["operation"]), [0] * len(AMOUNTS))
+        for place, name in enumerate(AMOUNTS):
+            amounts[place] += line[name]
+    return {key: amounts for key, amounts in sums.items() if any(amounts)}
+
+
+async def test_the_totals_of_a_run_are_the_sum_of_its_lines_once_it_is_closed(
+    tmp_path: Path,
+) -> None:
+    """C1: and before that the difference is what is unwritten; a kill leaves no ``closed``."""
+    with BrokerProcess(tmp_path / "data") as broker:
+        assert broker.data is not None
+        queue = broker.fresh_queue()
+        operations = f"/namespaces/{broker.namespace}/operations"
+        sdk = Sdk("aio", broker.connection_string)
+        await sdk.send(queue, [ServiceBusMessage("a"), ServiceBusMessage("b" * 70_000)])
+        await sdk.close()
+        told = await asyncio.to_thread(broker.admin, "GET", operations)
+        assert await asyncio.to_thread(broker.stop) == 0
+        lines = lines_below(broker.data)
+        assert {line["run"] for line in lines} == {told["run"]}
+        assert [line["number"] for line in lines] == list(range(1, len(lines) + 1))
+        assert (lines[0]["operation"], lines[-1]["operation"]) == ("opened", "closed")
+        assert summed(lines) == summed(told["totals"])
+
+        broker.start()
+        sdk = Sdk("aio", broker.connection_string)
+        await sdk.send(queue, ServiceBusMessage("c"))
+        await sdk.close()
+        told = await asyncio.to_thread(broker.admin, "GET", operations)
+        await asyncio.to_thread(broker.kill)
+        killed = [line for line in lines_below(broker.data) if line["run"] == told["run"]]
+        assert "closed" not in [line["operation"] for line in killed]
+        written = sum(line["units"] for line in killed)
+        assert sum(each["units"] for each in told["totals"]) - written == told["unwritten_units"]

@@ -162,12 +162,13 @@ class AdminDesk:
         return Response(status_code=204)
 
     async def operations(self, request: Request) -> Response:
-        meter = self.namespace_of(request).access.meter
+        books = self.namespace_of(request).access.books
+        totals = [
+            {"entity": each.entity, "operation": each.operation, **each.total()._asdict()}
+            for each in books.meter
+        ]
         return JSONResponse(
-            [
-                {"entity": each.entity, "operation": each.operation, **each.total()._asdict()}
-                for each in meter
-            ]
+            {"run": books.run, "unwritten_units": books.meter.unwritten_units, "totals": totals}
         )
 
     async def administer(self, request: Request) -> Response:

@@ -87,8 +87,8 @@ class Namespace:
         self.options = options
         self.clock = clock
         self.throttle = Throttle(options.thresholds)
-        self._books = Books(name, options.metering_path, clock, chance, audit=options.audit)
-        self.meter = self._books.meter
+        self.books = Books(name, options.metering_path, clock, chance, audit=options.audit)
+        self.meter = self.books.meter
         self.offences = OffenceLog(name)
         self.failure: Exception | None = None
         self.audience = Audience(frozenset({"localhost"}), 0)
@@ -97,7 +97,7 @@ class Namespace:
         self._loop = asyncio.get_running_loop() if loop is None else loop
         self.stage = FaultStage(self)
         self.faults = FaultBoard(clock, self._loop, chance, self.stage)
-        self.catalogue = Catalogue(store.open(), chance, self._books.audit)
+        self.catalogue = Catalogue(store.open(), chance, self.books.audit)
         self._writer = start_thread(
             f"twinbus-writer-{name}", self._loop.call_soon_threadsafe, store.maintain
         )
@@ -112,7 +112,7 @@ class Namespace:
         self._retry: asyncio.TimerHandle | None = None
         self._drained: asyncio.Event = asyncio.Event()
         self._disk_look: asyncio.TimerHandle | None = None
-        self._books.start(self._loop, self.run_beside_commits)
+        self.books.start(self._loop, self.run_beside_commits)
         for queue in self.catalogue.machines():
             self.touch(queue)
         self.caretakers = Caretakers(self)
@@ -473,11 +473,12 @@ class Namespace:
         for timer in (self._retry, self._disk_look):
             if timer is not None:
                 timer.cancel()
+        self.books.stop()
         await asyncio.to_thread(self._stop_threads)
         for peer in list(self.peers):
             peer.abort()
         await asyncio.sleep(0)
-        await self._books.close()
+        await self.books.close()
 
     async def _until_drained(self) -> None:
         while self._committing is not None or self._retry is not None:

@@ -1,17 +1,25 @@
 """Every operation of a namespace, counted (rule C1).
 
 Rule 1: counting is cheap. An end of a link holds the tally of its own operation; a run of
-        messages costs four additions, however long it is.
+        messages costs five additions, however long it is.
 Rule 2: a tally only grows. What is new since the last line was written is a difference, so
         that nothing is counted twice and the totals can be compared with the log.
+Rule 3: a meter says when much was counted since the last lines, wherever that happens, so that a
+        kill never costs more than UNWRITTEN_UNITS_MAX.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Final
 
 from twinbus.core.costs import NOTHING, Amount, Operation
+
+# What a kill may cost at most. A hundred thousand operations are some cents.
+UNWRITTEN_UNITS_MAX: Final = 100_000
+# Lines are asked for at half of it: as much again may be counted before they are on the disk.
+FLUSH_UNITS: Final = UNWRITTEN_UNITS_MAX // 2
 
 
 @dataclass(slots=True)
@@ -20,6 +28,7 @@ class Tally:
 
     entity: str
     operation: Operation
+    meter: Meter = field(repr=False, compare=False)
     calls: int = 0
     messages: int = 0
     units: int = 0
@@ -36,17 +45,20 @@ class Tally:
         self.messages += messages
         self.units += units
         self.bytes_in += size
+        self.meter.counted(units)
 
     def gave_out(self, messages: int, units: int, size: int) -> None:
         self.calls += 1
         self.messages += messages
         self.units += units
         self.bytes_out += size
+        self.meter.counted(units)
 
     def happened(self) -> None:
         """A request that carries no message."""
         self.calls += 1
         self.units += 1
+        self.meter.counted(1)
 
 
 class Meter:
@@ -54,14 +66,32 @@ class Meter:
 
     def __init__(self) -> None:
         self._tallies: dict[tuple[str, Operation], Tally] = {}
+        self._room_units = FLUSH_UNITS
+        self.on_full: Callable[[], object] = lambda: None
+        """Called when FLUSH_UNITS were counted since the last lines."""
 
     def tally(self, entity: str, operation: Operation) -> Tally:
         """Where to count an operation on an entity; ask once and keep it."""
         key = entity, operation
         tally = self._tallies.get(key)
         if tally is None:
-            tally = self._tallies[key] = Tally(entity, operation)
+            tally = self._tallies[key] = Tally(entity, operation, self)
         return tally
+
+    def counted(self, units: int) -> None:
+        self._room_units -= units
+        if self._room_units <= 0:
+            self._room_units = FLUSH_UNITS
+            self.on_full()
+
+    def was_written(self) -> None:
+        """Everything that was counted is in lines now."""
+        self._room_units = FLUSH_UNITS
+
+    @property
+    def unwritten_units(self) -> int:
+        """What the log does not hold yet."""
+        return sum(tally.units - tally.written.units for tally in self)
 
     def __iter__(self) -> Iterator[Tally]:
         return iter(self._tallies.values())

@@ -46,5 +46,5 @@ class Running:
 
 def operations(scene: Scene) -> int:
     """What was done to the scene's backlog queues so far, in the secondary's books."""
-    done = scene.pair.secondary.admin("GET", "/namespaces/west/operations")
+    done = scene.pair.secondary.admin("GET", "/namespaces/west/operations")["totals"]
     return sum(each["units"] for each in done if each["entity"] in scene.queues)

@@ -9,7 +9,7 @@ from random import Random
 
 from twinbus.broker.metering.audit import AuditLog
 from twinbus.clock import Clock
-from twinbus.metering.operations import Timers, operations_log
+from twinbus.metering.operations import OperationsLog, Timers, operations_log
 from twinbus.metering.tally import Meter
 
 
@@ -27,11 +27,18 @@ class Books:
     ) -> None:
         self.meter = Meter()
         self.audit: AuditLog | None = None
-        self._operations = None
+        self._operations: OperationsLog | None = None
         if directory is not None:
             run = f"{chance.getrandbits(64):016x}"
-            self._operations = operations_log(directory, namespace_name, self.meter, run, clock)
+            self._operations = operations_log(
+                directory, namespace_name, self.meter, run, clock, source="broker"
+            )
             self.audit = AuditLog(namespace_name, directory, clock) if audit else None
+
+    @property
+    def run(self) -> str | None:
+        """What the lines of this run are called; None where none are written."""
+        return None if self._operations is None else self._operations.run
 
     def start(self, timers: Timers, submit: Callable[[Callable[[], None]], None]) -> None:
         """Write from now on; ``submit`` runs a job that may wait for the disk."""
@@ -40,8 +47,12 @@ class Books:
         if self._operations is not None:
             self._operations.start(timers, submit)
 
-    async def close(self) -> None:
-        """Write what was counted since the last line."""
+    def stop(self) -> None:
+        """Submit nothing more: who ran the jobs is about to end."""
         if self._operations is not None:
             self._operations.stop()
-            await asyncio.to_thread(self._operations.take())
+
+    async def close(self) -> None:
+        """Write what was counted since the last line, and that it was the end."""
+        if self._operations is not None:
+            await asyncio.to_thread(self._operations.close())

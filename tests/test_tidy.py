@@ -28,7 +28,7 @@ LAYERS: list[set[str]] = [
     },
     {"twinbus.amqp"},
     {"twinbus.core"},
-    {"twinbus.metering", "twinbus.pages"},
+    {"twinbus.metering", "twinbus.pages", "twinbus.prices"},
     {"twinbus.broker.access", "twinbus.broker.store.port"},
     {"twinbus.broker.entities", "twinbus.broker.store"},
     {"twinbus.broker"},

@@ -11,6 +11,7 @@ from typing import Annotated
 import typer
 
 from twinbus import __version__
+from twinbus.cli.cost import cost_app
 from twinbus.cli.emptying import queue_app, reset
 from twinbus.cli.fault import fault_app
 from twinbus.cli.preflight import preflight
@@ -52,6 +53,7 @@ app.command()(preflight)
 app.add_typer(syphon_app)
 app.add_typer(queue_app)
 app.add_typer(fault_app)
+app.add_typer(cost_app)
 
 
 def main() -> None:

@@ -8,12 +8,12 @@ from twinbus.errors import ConfigurationError
 
 __all__ = ["seconds"]
 
-_DURATION = re.compile(r"([0-9]+(?:\.[0-9]+)?)(ms|s|m|h)?", re.ASCII)
-_UNIT_S = {"ms": 0.001, "s": 1.0, None: 1.0, "m": 60.0, "h": 3600.0}
+_DURATION = re.compile(r"([0-9]{1,12}(?:\.[0-9]{1,9})?)(ms|s|m|h|d)?", re.ASCII)
+_UNIT_S = {"ms": 0.001, "s": 1.0, None: 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
 
 
 def seconds(text: str) -> float:
-    """``250ms``, ``30s``, ``5m``, ``1h``, or a plain number of seconds."""
+    """``250ms``, ``30s``, ``5m``, ``1h``, ``2d``, or a plain number of seconds."""
     match = _DURATION.fullmatch(text.strip())
     if match is None:
         raise ConfigurationError(f"{text!r:.40} is not a time", hint="Write it as 30s, 5m or 1h")

@@ -7,6 +7,7 @@
 
 Rule 1: a message of more than 64 KB is several billable units; every message is at least one.
 Rule 2: a batch is charged for its messages: sending them together saves calls, not units.
+Rule 3: an empty receive, a ping and a request to the management are one unit each.
 """
 
 from __future__ import annotations
@@ -15,7 +16,19 @@ from collections.abc import Sequence
 from enum import StrEnum
 from typing import Final, NamedTuple
 
-__all__ = ["NOTHING", "UNIT_BYTES", "Amount", "Operation", "units_between", "units_of"]
+__all__ = [
+    "NOTHING",
+    "UNIT_BYTES",
+    "Amount",
+    "Operation",
+    "messages_in",
+    "messages_out",
+    "polls_until",
+    "requests",
+    "units_between",
+    "units_of",
+    "units_of_message",
+]
 
 UNIT_BYTES: Final = 64 * 1024
 
@@ -47,8 +60,16 @@ class Amount(NamedTuple):
     def minus(self, other: Amount) -> Amount:
         return Amount(*(now - then for now, then in zip(self, other, strict=True)))
 
+    def plus(self, other: Amount) -> Amount:
+        return Amount(*(one + more for one, more in zip(self, other, strict=True)))
+
 
 NOTHING = Amount(0, 0, 0, 0, 0)
+
+
+def units_of_message(size: int) -> int:
+    """The billable units of one message."""
+    return max(1, -(-size // UNIT_BYTES))
 
 
 def units_of(sizes: Sequence[int]) -> int:
@@ -57,7 +78,7 @@ def units_of(sizes: Sequence[int]) -> int:
         return 0
     if max(sizes) <= UNIT_BYTES:
         return len(sizes)
-    return sum(max(1, -(-size // UNIT_BYTES)) for size in sizes)
+    return sum(map(units_of_message, sizes))
 
 
 def units_between(starts: Sequence[int], first: int, count: int) -> int:
@@ -65,3 +86,29 @@ def units_between(starts: Sequence[int], first: int, count: int) -> int:
     if starts[first + count] - starts[first] <= UNIT_BYTES:
         return count
     return units_of([starts[i + 1] - starts[i] for i in range(first, first + count)])
+
+
+# -- what is expected, rather than counted ------------------------------------------------
+
+
+def messages_in(count: int, size: int, batch: int = 1) -> Amount:
+    """So many messages of one size that are taken in, ``batch`` of them with each call."""
+    return Amount(-(-count // batch), count, count * units_of_message(size), count * size, 0)
+
+
+def messages_out(count: int, size: int, batch: int = 1) -> Amount:
+    """So many messages of one size that are handed out."""
+    return Amount(-(-count // batch), count, count * units_of_message(size), 0, count * size)
+
+
+def requests(count: int) -> Amount:
+    """So many empty receives or requests to the management: no message in them."""
+    return Amount(count, 0, count, 0, 0)
+
+
+def polls_until(at_ms: int, poll_ms: int) -> int:
+    """How many long polls have ended by then, when the first began at 0 and nothing comes.
+
+    What ends within a time is the difference of two of these: days add up to their month.
+    """
+    return at_ms // poll_ms

@@ -1,5 +1,6 @@
 # The commands of this project. `make test` and `make demo` need only python3 (3.11 or later),
 # make and Java 17 on the machine: everything else is installed into .venv, from the lock file.
+# Tests look at our pages in Chromium; on Debian `make test` installs it when there is none.
 
 PYTHON ?= python3
 PYTEST_WORKERS ?= 3
@@ -16,7 +17,7 @@ PYTEST := $(BIN)/python -m pytest
 CHECK_PYTHON := $(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "twinbus needs Python 3.11 or later: make PYTHON=python3.12 ...")'
 
 .PHONY: help venv test demo check fmt format-check lint types tidy bench soak campaign simulate \
-	interop conformance cluster-test connect-test lock clean
+	interop conformance browser cluster-test connect-test lock clean
 
 help:
 	@echo "make test      run all the tests"
@@ -43,8 +44,11 @@ $(STAMP): requirements.lock pyproject.toml
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
 	touch $@
 
-test: venv
+test: venv browser
 	$(PYTEST) -n $(PYTEST_WORKERS) --dist loadgroup
+
+browser:
+	@tests/browser/install_chromium.sh
 
 demo: venv
 	$(BIN)/python -m twinbus.demo

@@ -1,0 +1,1 @@
+"""Pages for people: one finished value in, one self-contained HTML file out."""

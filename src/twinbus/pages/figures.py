@@ -1,0 +1,151 @@
+"""How numbers, money, times and names are written for people.
+
+Rule 1: money is rounded here and nowhere before; what is not nothing is never shown as nothing.
+Rule 2: no locale is asked: the same report gives the same page everywhere. Times are UTC.
+"""
+
+from __future__ import annotations
+
+import unicodedata
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from typing import Final
+
+__all__ = [
+    "clock_time",
+    "count",
+    "counted",
+    "data_size",
+    "day",
+    "decimals_for",
+    "duration",
+    "moment",
+    "money",
+    "period",
+    "share",
+    "short_number",
+    "shortened",
+]
+
+NO_BREAK: Final = "\u00a0"
+MONTHS: Final = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
+# A million operations cost less than one of most currencies, so an entity's day can be 0.00004.
+MONEY_DECIMALS: Final = (2, 8)
+_SUFFIXES: Final = ((12, "T"), (9, "B"), (6, "M"), (3, "k"))
+_SIZES: Final = ("B", "KB", "MB", "GB", "TB", "PB")
+_UNITS_OF_TIME: Final = ((86_400, "day"), (3_600, "hour"), (60, "minute"), (1, "second"))
+
+
+def count(number: int) -> str:
+    return f"{number:,}"
+
+
+def counted(number: int, noun: str) -> str:
+    """``1 message``, ``2,000 messages``."""
+    return f"{number:,}{NO_BREAK}{noun}{'' if number == 1 else 's'}"
+
+
+def decimals_for(largest: Decimal) -> int:
+    """So many that the largest of a column has three figures."""
+    fewest, most = MONEY_DECIMALS
+    if not largest:
+        return fewest
+    return min(most, max(fewest, 2 - largest.adjusted()))
+
+
+def money(amount: Decimal, currency: str = "", decimals: int | None = None) -> str:
+    places = decimals_for(abs(amount)) if decimals is None else decimals
+    least = Decimal(1).scaleb(-places)
+    text = format(amount, f",.{places}f")
+    if amount and abs(amount) < least / 2:
+        text = f"<{NO_BREAK}{least:f}"
+    return f"{text}{NO_BREAK}{currency}" if currency else text
+
+
+def share(part: float) -> str:
+    """Of one, in percent."""
+    if 0 < part < 0.001:
+        return f"<{NO_BREAK}0.1{NO_BREAK}%"
+    if 0.999 < part < 1:
+        return f">{NO_BREAK}99.9{NO_BREAK}%"
+    return f"{part * 100:.1f}".removesuffix(".0") + f"{NO_BREAK}%"
+
+
+def data_size(size_bytes: int) -> str:
+    size, unit = float(size_bytes), _SIZES[0]
+    for unit in _SIZES:
+        if size < 1000 or unit == _SIZES[-1]:
+            break
+        size /= 1000
+    shown = f"{size:,.0f}" if unit == "B" or size >= 100 else f"{size:.1f}"
+    return f"{shown}{NO_BREAK}{unit}"
+
+
+def short_number(number: Decimal) -> str:
+    """A round number for an axis, in seven characters or fewer."""
+    size = abs(number)
+    for exponent, suffix in _SUFFIXES:
+        if size >= Decimal(1).scaleb(exponent) and size >= 10_000:
+            return _plain(number.scaleb(-exponent)) + suffix
+    if size and size < Decimal("0.0001"):
+        return f"{number:.0e}".replace("e-0", "e-")
+    return f"{int(number):,}" if number == int(number) else _plain(number)
+
+
+def _plain(number: Decimal) -> str:
+    if abs(number) >= 1_000_000:
+        return f"{number:.0e}".replace("e+", "e")
+    text = f"{number:f}"
+    return text.rstrip("0").rstrip(".") if "." in text else text
+
+
+def clock_time(at: datetime) -> str:
+    return f"{at:%H:%M}"
+
+
+def day(at: datetime, *, with_year: bool = False) -> str:
+    year = f" {at.year}" if with_year else ""
+    return f"{at.day} {MONTHS[at.month - 1]}{year}".replace(" ", NO_BREAK)
+
+
+def moment(at: datetime) -> str:
+    seconds = f":{at:%S}" if at.second else ""
+    return f"{day(at, with_year=True)}, {clock_time(at)}{seconds}"
+
+
+def duration(seconds: int) -> str:
+    """In the largest unit that leaves nothing over."""
+    for unit_s, noun in _UNITS_OF_TIME:
+        if seconds >= unit_s and seconds % unit_s == 0:
+            return counted(seconds // unit_s, noun)
+    return counted(seconds, "second")
+
+
+def period(begins: datetime, ends: datetime) -> str:
+    """From the first moment to the last; the end is exclusive, so whole days are named whole."""
+    begins, ends = begins.astimezone(UTC), ends.astimezone(UTC)
+    long = duration(round((ends - begins).total_seconds()))
+    if clock_time(begins) == clock_time(ends) == "00:00" and ends > begins:
+        last = ends - timedelta(days=1)
+        if last.date() == begins.date():
+            return f"{day(begins, with_year=True)} (UTC)"
+        first = day(begins, with_year=begins.year != last.year)
+        return f"{first} to {day(last, with_year=True)} ({long}, UTC)"
+    end = clock_time(ends) if ends.date() == begins.date() else moment(ends)
+    return f"{moment(begins)} to {end} ({long}, UTC)"
+
+
+def shortened(name: str, columns: int) -> str:
+    """Cut in the middle, where paths differ least; wide letters take two columns."""
+    widths = [2 if unicodedata.east_asian_width(letter) in "WF" else 1 for letter in name]
+    if sum(widths) <= columns:
+        return name
+    head, room = 0, (columns - 1) // 2
+    while widths[head] <= room:
+        room -= widths[head]
+        head += 1
+    tail, room = len(name), columns - 1 - (columns - 1) // 2
+    while widths[tail - 1] <= room:
+        tail -= 1
+        room -= widths[tail]
+    return f"{name[:head]}…{name[tail:]}"

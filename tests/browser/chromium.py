@@ -71,6 +71,17 @@ class Page:
         assert "exceptionDetails" not in answer, answer["exceptionDetails"]
         return answer["result"].get("value")
 
+    def resize(self, width: int, height: int = 900) -> None:
+        """Make the window so wide and so high."""
+        self.browser.call(
+            "Emulation.setDeviceMetricsOverride",
+            session=self.session,
+            width=width,
+            height=height,
+            deviceScaleFactor=1,
+            mobile=False,
+        )
+
     def picture(self, *, whole: bool = False) -> bytes:
         """A PNG of what is in the window, or of the whole page."""
         taken = self.browser.call(
@@ -147,23 +158,14 @@ class Browser:
             page.hear(said["method"], said["params"])
 
     @contextmanager
-    def page(
-        self, address: str, *, width: int = 1280, height: int = 900, dark: bool = False
-    ) -> Iterator[Page]:
-        """Open an address in a window of this size; the page is loaded when it is handed out."""
+    def page(self, address: str, *, width: int = 1280, dark: bool = False) -> Iterator[Page]:
+        """Open an address in a window of this width; the page is loaded when it is handed out."""
         target = self.call("Target.createTarget", url="about:blank")["targetId"]
         attached = self.call("Target.attachToTarget", targetId=target, flatten=True)
         page = Page(self, attached["sessionId"])
         session = page.session
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
-        self.call(
-            "Emulation.setDeviceMetricsOverride",
-            session=session,
-            width=width,
-            height=height,
-            deviceScaleFactor=1,
-            mobile=False,
-        )
+        page.resize(width)
         self.call("Emulation.setEmulatedMedia", session=session, features=[scheme])
         self._pages[session] = page
         for domain in ("Page", "Runtime", "Log", "Network"):

@@ -38,7 +38,7 @@ HOSTILE = (
     "הזמנות/דחופות/2026",
     "gnp.\u202egnirts\u202c\u2066x\u2069\u0000\u200b\ud800",
     "注文" * 130,
-    "x" * 260,
+    "W" * 260,
     "a/" + "very-long-segment/" * 14,
     " ",
     "javascript:alert(4)",

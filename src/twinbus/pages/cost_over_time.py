@@ -18,7 +18,7 @@ from twinbus.core.costs import Operation
 from twinbus.pages.figures import (
     count,
     decimals_for,
-    duration,
+    each,
     moment,
     money,
 )
@@ -91,7 +91,7 @@ def cost_over_time(report: CostReport) -> Markup:
     plot = TimePlot(
         name="cost-over-time",
         title=title,
-        description=f"Stacked bars, one for every {duration(bars.seconds)}, in {currency}. "
+        description=f"Stacked bars, one for every {each(bars.seconds)}, in {currency}. "
         f"The highest is {money(highest, currency)}.",
         series=KINDS,
         begins=bars.begins,
@@ -105,7 +105,7 @@ def cost_over_time(report: CostReport) -> Markup:
     )
     return figure(
         title,
-        f"By kind of operation, {currency} in {duration(bars.seconds)}",
+        f"By kind of operation, {currency} per {each(bars.seconds)}",
         legend(
             [
                 (series, money(total, currency, decimals_for(max(totals))))
@@ -161,7 +161,7 @@ def detours_over_time(report: CostReport) -> Markup:
     plot = TimePlot(
         name="detours-over-time",
         title=title,
-        description=f"Bars, one for every {duration(bars.seconds)}: messages into the backlog "
+        description=f"Bars, one for every {each(bars.seconds)}: messages into the backlog "
         f"above the line ({count(into)}), out of it below ({count(out)}).",
         series=series,
         begins=bars.begins,
@@ -179,7 +179,7 @@ def detours_over_time(report: CostReport) -> Markup:
     )
     return figure(
         title,
-        f"Messages in {duration(bars.seconds)}; into the backlog above the line, out of it below",
+        f"Messages per {each(bars.seconds)}; into the backlog above the line, out of it below",
         legend([(series[0], count(into)), (series[1], count(out))]),
         bars_over_time(plot),
         _detours_behind(report),

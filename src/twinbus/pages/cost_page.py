@@ -1,6 +1,6 @@
 """The cost report as one page: no network, no script, no font but the reader's own.
 
-    headline | what is missing | cost over time | detours | idle polling, pairs | entities | table
+    headline | what is missing | cost over time | detours | entities | pairs | idle polling | table
 
 Rule 1: what the report does not know stands above the plots, not below them.
 Rule 2: the table adds up: what is not listed stands in a line of its own.
@@ -50,8 +50,9 @@ def render(report: CostReport) -> str:
         _missing(report.quality),
         cost_over_time(report),
         detours_over_time(report),
-        tag("div", idle_share(report), pair_overhead(report), class_="pair"),
         top_entities(report),
+        pair_overhead(report),
+        idle_share(report),
         _table(report),
     )
     footer = tag(
@@ -92,34 +93,23 @@ def _prices(prices: PricesUsed) -> Markup:
 
 
 def _headline(report: CostReport) -> Markup:
-    currency, total = report.prices.currency, report.total
-    places = decimals_for(total.cost)
     into = sum(detour.sent for detour in report.detours)
     out = sum(detour.received for detour in report.detours)
     detours = sum((detour.cost for detour in report.detours), Decimal(0))
-    both = money(total.cost + report.base_cost, currency)
-    return tag(
-        "dl",
-        _card(
-            "Operations", money(total.cost, currency, places),
-            f"{counted(total.units, 'billable operation')}, {counted(total.messages, 'message')}",
-        ),
-        _card("Base charge", money(report.base_cost, currency), f"For the time; {both} with it"),
-        _card(
-            "Detours", money(detours, currency),
-            f"{counted(into, 'message')} into the backlog, {count(out)} out of it",
-        ),
-        _card(
-            "Idle polling", money(report.idle_cost, currency),
-            f"{share(report.idle_share)} of all billable operations",
-        ),
-        class_="headline",
-    )  # fmt: skip
+    both = report.total.cost + report.base_cost
+    cards = (
+        ("Operations", report.total.cost, counted(report.total.units, "billable operation")),
+        ("Base charge", report.base_cost, f"With operations {money(both)}"),
+        ("Detours", detours, f"{counted(into, 'message')} into the backlog, {count(out)} out"),
+        ("Idle polling", report.idle_cost, f"{share(report.idle_share)} of all operations"),
+    )
+    currency = report.prices.currency
+    return tag("dl", *(_card(*card, currency) for card in cards), class_="headline")
 
 
-def _card(name: str, figure: str, note: str) -> Markup:
-    parts = tag("dt", name), tag("dd", figure, class_="sum"), tag("dd", tag("p", note))
-    return tag("div", *parts, class_="card")
+def _card(name: str, amount: Decimal, note: str, currency: str) -> Markup:
+    figure = tag("dd", money(amount), " ", tag("small", currency), class_="sum")
+    return tag("div", tag("dt", name), figure, tag("dd", tag("p", note)), class_="card")
 
 
 # -- what is missing ----------------------------------------------------------------------

@@ -19,6 +19,7 @@ __all__ = [
     "day",
     "decimals_for",
     "duration",
+    "each",
     "moment",
     "money",
     "period",
@@ -33,6 +34,7 @@ MONTHS: Final = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", 
 MONEY_DECIMALS: Final = (2, 8)
 _SUFFIXES: Final = ((12, "T"), (9, "B"), (6, "M"), (3, "k"))
 _SIZES: Final = ("B", "KB", "MB", "GB", "TB", "PB")
+_WIDE_LETTERS: Final = frozenset("@%MWmw")
 _UNITS_OF_TIME: Final = ((86_400, "day"), (3_600, "hour"), (60, "minute"), (1, "second"))
 
 
@@ -42,23 +44,25 @@ def count(number: int) -> str:
 
 def counted(number: int, noun: str) -> str:
     """``1 message``, ``2,000 messages``."""
-    return f"{number:,}{NO_BREAK}{noun}{'' if number == 1 else 's'}"
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def decimals_for(largest: Decimal) -> int:
-    """So many that the largest of a column has three figures."""
+    """Two, or so many that what is less than a tenth has three figures."""
     fewest, most = MONEY_DECIMALS
-    if not largest:
+    if abs(largest) >= Decimal("0.1") or not largest:
         return fewest
-    return min(most, max(fewest, 2 - largest.adjusted()))
+    return min(most, 2 - largest.adjusted())
 
 
 def money(amount: Decimal, currency: str = "", decimals: int | None = None) -> str:
-    places = decimals_for(abs(amount)) if decimals is None else decimals
+    places = decimals_for(amount) if decimals is None else decimals
     least = Decimal(1).scaleb(-places)
     text = format(amount, f",.{places}f")
     if amount and abs(amount) < least / 2:
         text = f"<{NO_BREAK}{least:f}"
+    elif decimals is None and places > MONEY_DECIMALS[0]:
+        text = text.rstrip("0")
     return f"{text}{NO_BREAK}{currency}" if currency else text
 
 
@@ -121,6 +125,11 @@ def duration(seconds: int) -> str:
     return counted(seconds, "second")
 
 
+def each(seconds: int) -> str:
+    """``day``, ``10 minutes``: behind the word per."""
+    return duration(seconds).removeprefix("1 ")
+
+
 def period(begins: datetime, ends: datetime) -> str:
     """From the first moment to the last; the end is exclusive, so whole days are named whole."""
     begins, ends = begins.astimezone(UTC), ends.astimezone(UTC)
@@ -137,7 +146,7 @@ def period(begins: datetime, ends: datetime) -> str:
 
 def shortened(name: str, columns: int) -> str:
     """Cut in the middle, where paths differ least; wide letters take two columns."""
-    widths = [2 if unicodedata.east_asian_width(letter) in "WF" else 1 for letter in name]
+    widths = [2 if _is_wide(letter) else 1 for letter in name]
     if sum(widths) <= columns:
         return name
     head, room = 0, (columns - 1) // 2
@@ -149,3 +158,7 @@ def shortened(name: str, columns: int) -> str:
         tail -= 1
         room -= widths[tail]
     return f"{name[:head]}…{name[tail:]}"
+
+
+def _is_wide(letter: str) -> bool:
+    return letter in _WIDE_LETTERS or unicodedata.east_asian_width(letter) in "WF"

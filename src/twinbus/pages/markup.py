@@ -12,7 +12,7 @@ import html
 import unicodedata
 from collections.abc import Iterable
 
-__all__ = ["Markup", "escaped", "isolated", "joined", "tag"]
+__all__ = ["Markup", "escaped", "isolated", "joined", "tag", "visible"]
 
 # Control, format (joiners, marks of direction), surrogates, unassigned, line and paragraph ends.
 _UNSEEN = {"Cc", "Cf", "Cs", "Cn", "Co", "Zl", "Zp"}
@@ -30,9 +30,14 @@ def escaped(text: str) -> Markup:
     """The text as markup that shows it; markup stays as it is."""
     if isinstance(text, Markup):
         return text
-    if not (text.isascii() and text.isprintable()):
-        text = "".join(_seen(character) for character in text)
-    return Markup(html.escape(text))
+    return Markup(html.escape(visible(text)))
+
+
+def visible(text: str) -> str:
+    """The text with numbers in place of what nobody can see."""
+    if text.isascii() and text.isprintable():
+        return text
+    return "".join(_seen(character) for character in text)
 
 
 def _seen(character: str) -> str:

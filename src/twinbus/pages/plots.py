@@ -17,7 +17,7 @@ from decimal import Decimal
 from typing import Final
 
 from twinbus.pages.figures import short_number, shortened
-from twinbus.pages.markup import Markup, isolated, joined, tag
+from twinbus.pages.markup import Markup, isolated, joined, tag, visible
 from twinbus.pages.scales import TimeTick, ValueScale, time_ticks
 
 __all__ = [
@@ -44,8 +44,9 @@ BAR_TOP: Final = 21
 # Shares of a bar's slot and of the whole: a lonely bar must not become a wall.
 BAR_SHARE: Final = 0.8
 BAR_SHARE_MAX: Final = 0.08
-# What a phone and a screen have room for, in letters.
-NAME_NARROW, NAME_WIDE = 26, 64
+# What a row of a phone and of a screen have room for, in letters; the style sheet knows the widths.
+LETTERS_NARROW, LETTERS_WIDE = 36, 76
+LETTERS_MIN: Final = 8
 # Beyond this share of the width a label in the middle of its bar would be cut off.
 EDGE: Final = 0.94
 
@@ -242,12 +243,13 @@ def lying_bars(name: str, title: str, description: str, rows: Sequence[LyingBar]
 
 
 def _lying_bar(row: LyingBar, top: int) -> Markup:
-    name, note = row.name, row.note
-    narrow = tag("tspan", isolated(shortened(name, NAME_NARROW)))
-    for_name = max(NAME_NARROW, NAME_WIDE - len(note) - 2)
-    wide = [tag("tspan", isolated(shortened(name, for_name)))]
+    name, note = visible(row.name), shortened(visible(row.note), LETTERS_NARROW)
+    narrow_room = max(LETTERS_MIN, LETTERS_NARROW - len(row.figure))
+    wide_room = max(LETTERS_MIN, LETTERS_WIDE - len(row.figure) - len(note))
+    narrow = tag("tspan", isolated(shortened(name, narrow_room)))
+    wide = [tag("tspan", isolated(shortened(name, wide_room)))]
     if note:
-        wide.append(tag("tspan", isolated(shortened(note, NAME_NARROW)), dx=8, class_="note"))
+        wide.append(tag("tspan", isolated(note), dx=8, class_="note"))
     baseline = top + NAME_BASELINE
     parts = [
         tag("title", row.hover),

@@ -14,7 +14,7 @@ __all__ = ["TimeTick", "ValueScale", "time_ticks", "value_scale"]
 
 TICKS_MAX: Final = 5
 TIME_TICKS_MAX: Final = 8
-_ROUND: Final = (Decimal(1), Decimal(2), Decimal(5), Decimal(10))
+_ROUND: Final = (Decimal(1), Decimal(2), Decimal("2.5"), Decimal(5), Decimal(10))
 _MINUTE_S, _HOUR_S, _DAY_S = 60, 3_600, 86_400
 _TIME_STEPS_S: Final = (
     *(_MINUTE_S * minutes for minutes in (1, 2, 5, 10, 15, 30)),
@@ -42,7 +42,7 @@ def value_scale(
     """Round ticks from ``lowest`` (at most 0) to ``highest``; ``whole`` for what is counted."""
     step = _round_step((highest - lowest) / TICKS_MAX)
     if whole:
-        step = max(step, Decimal(1))
+        step = Decimal(math.ceil(step))
     first = -math.ceil(-lowest / step)
     last = max(math.ceil(highest / step), first + 1)
     return ValueScale(tuple(step * number for number in range(first, last + 1)))

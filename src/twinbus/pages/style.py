@@ -91,8 +91,8 @@ a {{ color: var(--link); overflow-wrap: anywhere; }}
 .card dt {{ color: var(--pale); font-size: 0.875rem; }}
 .card dd {{ margin: 0; }}
 .card dd.sum {{ font-size: 1.5rem; line-height: 1.4; font-weight: 600; overflow-wrap: anywhere; }}
+.card small {{ font-size: 0.875rem; color: var(--pale); }}
 figure, section {{ margin-top: 1rem; }}
-.pair {{ display: grid; gap: 0 1rem; grid-template-columns: 1fr 1fr; }}
 .missing {{ background: var(--warn-card); border-left: 4px solid var(--warn); }}
 .missing ul {{ margin: 0.5rem 0 0; padding-left: 1.25rem; }}
 .missing li {{ overflow-wrap: anywhere; }}
@@ -118,7 +118,9 @@ svg .note {{ fill: var(--pale); }}
 .step:hover .hit {{ fill: var(--hover); }}
 .track {{ fill: var(--track); }}
 {_SERIES_RULES}
+figure {{ container-type: inline-size; }}
 .narrow {{ display: none; }}
+@container (max-width: 40rem) {{ .wide {{ display: none; }} .narrow {{ display: inline; }} }}
 .nothing {{ color: var(--pale); margin-top: 0.75rem; }}
 details {{ margin-top: 0.75rem; font-size: 0.875rem; }}
 summary {{ cursor: pointer; color: var(--pale); width: fit-content; }}
@@ -145,12 +147,9 @@ footer {{ color: var(--pale); font-size: 0.875rem; padding-top: 1.25rem; padding
 @media (max-width: 46rem) {{
   main, footer {{ padding-left: 1rem; padding-right: 1rem; }}
   header {{ padding-top: 1.5rem; }}
-  .pair {{ grid-template-columns: 1fr; }}
   .headline {{ grid-template-columns: 1fr 1fr; gap: 0.75rem; }}
   .card, figure, section {{ padding: 0.875rem 1rem; }}
   .card dd.sum {{ font-size: 1.25rem; }}
-  .wide {{ display: none; }}
-  .narrow {{ display: inline; }}
 }}
 @media (max-width: 22rem) {{ .headline {{ grid-template-columns: 1fr; }} }}
 @media print {{

@@ -21,7 +21,7 @@ CHECK_PYTHON := $(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 
 
 help:
 	@echo "make test      run all the tests"
-	@echo "make demo      see the main job done: nothing is lost"
+	@echo "make demo      an outage from beginning to end: no send fails, nothing is lost (ARGS=--json)"
 	@echo "make check     format, lint, types, import arrows, tests (what CI runs)"
 	@echo "make fmt       format the code"
 	@echo "make bench     measure, next to RabbitMQ (ONLY=name runs one)"
@@ -51,7 +51,7 @@ browser:
 	@tests/browser/install_chromium.sh
 
 demo: venv
-	$(BIN)/python -m twinbus.demo
+	$(BIN)/python -m twinbus.demo $(ARGS)
 
 check: format-check lint types tidy test
 

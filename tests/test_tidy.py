@@ -38,8 +38,10 @@ LAYERS: list[set[str]] = [
     {"twinbus.sync"},
     {"twinbus.azure"},
     {"twinbus.spark"},
-    {"twinbus.cli", "twinbus.dashboard", "twinbus.testing", "pyspark_servicebus"},
-    {"twinbus.demo", "twinbus.__main__"},
+    {"twinbus.testing", "pyspark_servicebus"},
+    {"twinbus.demo"},
+    {"twinbus.cli", "twinbus.dashboard"},
+    {"twinbus.__main__", "twinbus.demo.__main__"},
 ]
 # Words are single modules that may use each other; everything else that stands directly in the
 # package must have a place above.

@@ -12,6 +12,7 @@ import typer
 
 from twinbus import __version__
 from twinbus.cli.cost import cost_app
+from twinbus.cli.demo import demo
 from twinbus.cli.emptying import queue_app, reset
 from twinbus.cli.fault import fault_app
 from twinbus.cli.preflight import preflight
@@ -50,6 +51,7 @@ def _common(
 app.command()(serve)
 app.command()(reset)
 app.command()(preflight)
+app.command()(demo)
 app.add_typer(syphon_app)
 app.add_typer(queue_app)
 app.add_typer(fault_app)

@@ -7,6 +7,7 @@ def test_an_order_is_shipped(servicebus):
 
 background.py   a broker on a thread of its own
 bus.py          one clean namespace: queues, topics, counts, outages, time
+served.py       a broker in a process of its own, which can be killed
 plugin.py       the fixtures ``servicebus``, ``servicebus_pair`` and ``servicebus_broker``
 """
 

@@ -1,0 +1,28 @@
+"""One run of the demo, from its plan to its result."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+
+from twinbus.demo.plan import Plan
+from twinbus.demo.result import Result
+from twinbus.demo.screen import PlainScreen, Screen
+from twinbus.demo.site import directory_for
+from twinbus.demo.story import Story
+from twinbus.spark.java import find_java
+from twinbus.spark.session import require_pyspark
+
+__all__ = ["run_demo"]
+
+
+def run_demo(plan: Plan, keep: Path | None, screen: Screen | None = None) -> Result:
+    """Play the story; ``keep`` is a new directory for everything that it writes."""
+    # Said now, and not in the middle of the outage.
+    require_pyspark()
+    find_java()
+    with directory_for(keep) as directory:
+        result = asyncio.run(Story(plan, directory, screen or PlainScreen()).run())
+        (directory / "result.json").write_text(json.dumps(result.to_json(), indent=1) + "\n")
+    return result

@@ -1,0 +1,193 @@
+"""The acts of the demo, one after the other.
+
+    calm --kill -9--> outage --restart--> return --resume--> home --> the end
+
+Rule 1: whatever happens, no process outlives the story.
+Rule 2: an act that does not come to its end within its time is over; the books say what is missing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Final
+
+from twinbus.demo.application import FAILOVER_INTERVAL_S, PING_INTERVAL_S, Application
+from twinbus.demo.books import Books
+from twinbus.demo.plan import DESTINATIONS, QUEUES, SUBSCRIPTIONS, TOPIC, Plan
+from twinbus.demo.result import Result
+from twinbus.demo.screen import Screen, View
+from twinbus.demo.site import Site, units_in
+from twinbus.demo.syphon import SyphonProcess
+from twinbus.errors import TwinbusError
+
+__all__ = ["Story"]
+
+LOOK_S: Final = 0.1
+# A busy machine may take this long for what usually takes a second.
+RESTORE_S_MAX: Final = 60.0
+HOME_S_MAX: Final = 120.0
+ARRIVE_S_MAX: Final = 60.0
+READY_S_MAX: Final = 120.0
+FAREWELL_S: Final = 2.0
+
+
+class Story:
+    """One run, in a directory of its own."""
+
+    def __init__(self, plan: Plan, directory: Path, screen: Screen) -> None:
+        self._plan = plan
+        self._screen = screen
+        self._books = Books(DESTINATIONS)
+        self._site = Site(directory)
+        self._application: Application
+        self._syphon: SyphonProcess
+
+    async def run(self) -> Result:
+        """Play it; what came of it."""
+        async with AsyncExitStack() as stack:
+            stack.callback(self._site.close)
+            await self._open()
+            self._syphon = SyphonProcess(self._site.directory, self._site.addresses)
+            stack.push_async_callback(self._syphon.close)
+            async with Application.paired(
+                self._plan, self._books, self._site.addresses, self._site.journal
+            ) as self._application:
+                await self._calm()
+                failover_s = await self._outage()
+                await self._return()
+                drain_s = await self._home()
+                await self._last_messages()
+            drained = (await self._syphon.end())["moved"]
+            await self._site.note_counters()
+            await self._site.stop()
+        books = self._books
+        return Result(
+            sent=books.sent,
+            delivered=books.delivered,
+            lost=tuple(books.lost),
+            duplicates=books.duplicates,
+            unexpected=tuple(books.unexpected),
+            failed_sends=books.failed_sends,
+            failover_seconds=failover_s,
+            drained=drained,
+            drain_messages_per_second=drained / drain_s,
+            operations=units_in(self._site.logs),
+            cost=None,
+        )
+
+    # -- the acts -----------------------------------------------------------------------------
+
+    async def _open(self) -> None:
+        began_s = time.monotonic()
+        await self._site.start()
+        primary, secondary = self._site.brokers
+        self._say(
+            f"two brokers run, {primary.namespace} (process {primary.pid}) and "
+            f"{secondary.namespace} (process {secondary.pid}), after "
+            f"{time.monotonic() - began_s:.1f} s"
+        )
+
+    async def _calm(self) -> None:
+        plan, (primary, secondary) = self._plan, self._site.brokers
+        self._say(
+            f"{primary.namespace} is paired with {secondary.namespace}: failover interval "
+            f"{FAILOVER_INTERVAL_S:g} s, ping {PING_INTERVAL_S:g} s"
+        )
+        await self._syphon.start()
+        self._application.start()
+        self._say(
+            f"an application sends {plan.rate_per_s:g} messages a second to {', '.join(QUEUES)} "
+            f"and the topic {TOPIC} (subscriptions {', '.join(SUBSCRIPTIONS)}), and receives them; "
+            "the syphon starts on Spark and will be paused until it is needed"
+        )
+        await self._watch(plan.kill_after_s)
+
+    async def _outage(self) -> float:
+        """The seconds until every entity had a message safe in the backlog."""
+        application, primary = self._application, self._site.primary
+        killed_s, pid = time.monotonic(), primary.pid
+        await asyncio.to_thread(primary.kill)
+        self._say(f"kill -9 {pid}: {primary.namespace} is gone, the sends go on")
+        await self._until(lambda: application.failover_s(killed_s) is not None, self._plan.outage_s)
+        failover_s = application.failover_s(killed_s)
+        if failover_s is None:
+            raise TwinbusError(
+                "not every entity was diverted during the outage",
+                hint="Give it longer with --outage",
+            )
+        self._say(
+            f"all {len(DESTINATIONS)} entities are diverted to {self._site.secondary.namespace}, "
+            f"{failover_s:.2f} s after the kill; {self._books.failed_sends} sends failed"
+        )
+        await self._watch(self._plan.outage_s - (time.monotonic() - killed_s))
+        return failover_s
+
+    async def _return(self) -> None:
+        application = self._application
+        began_s = time.monotonic()
+        await asyncio.to_thread(self._site.primary.restart)
+        self._say(
+            f"{self._site.primary.namespace} is back on the same data, after "
+            f"{time.monotonic() - began_s:.1f} s to start"
+        )
+        await self._until(lambda: not application.diverted, RESTORE_S_MAX)
+        self._say(
+            f"pings have found it: sends go home again; {application.detoured:,} messages wait in "
+            f"the backlog of {self._site.secondary.namespace}"
+        )
+
+    async def _home(self) -> float:
+        """The seconds from the syphon's start to the last message's arrival."""
+        await self._until(lambda: self._syphon.is_ready, READY_S_MAX)
+        self._syphon.resume()
+        began_s = time.monotonic()
+        self._say("the syphon is told to resume")
+        await self._until(lambda: not self._books.detoured_away, HOME_S_MAX)
+        drain_s = time.monotonic() - began_s
+        self._say(f"everything is home and received, {drain_s:.1f} s later")
+        return drain_s
+
+    async def _last_messages(self) -> None:
+        await self._watch(FAREWELL_S)
+        await self._application.stop_sending()
+        await self._until(lambda: not self._books.lost, ARRIVE_S_MAX)
+        self._say("the senders have stopped; receivers take what is left")
+        ends_s = time.monotonic() + ARRIVE_S_MAX
+        while await self._site.waiting() and time.monotonic() < ends_s:
+            await self._watch(LOOK_S)
+
+    # -- parts --------------------------------------------------------------------------------
+
+    def _say(self, sentence: str) -> None:
+        self._screen.say(sentence)
+
+    async def _watch(self, seconds: float) -> None:
+        """Let time pass."""
+        await self._until(lambda: False, seconds)
+
+    async def _until(self, is_so: Callable[[], object], seconds: float) -> None:
+        """Wait for something, at most so long."""
+        ends_s = time.monotonic() + seconds
+        while not is_so() and time.monotonic() < ends_s:
+            self._application.check()
+            self._syphon.check()
+            self._screen.show(self._view())
+            await asyncio.sleep(LOOK_S)
+
+    def _view(self) -> View:
+        application, books = self._application, self._books
+        return View(
+            is_primary_up=self._site.primary.is_alive,
+            sent=books.sent,
+            failed_sends=books.failed_sends,
+            arrived=books.copies,
+            diverted=tuple(application.diverted),
+            detoured=application.detoured,
+            moved=self._syphon.moved,
+            pings=application.events["ping-sent"],
+            syphon=self._syphon.doing,
+        )

@@ -27,7 +27,7 @@ from twinbus.pairing.mover import Mover, MoverOptions
 
 GOOD_COUNT = 4_000
 POISON_EVERY = 100
-RATE_SHARE_MIN = 0.6
+RATE_SHARE_MIN = 0.7
 # A machine that is busy with other things is not the poison's doing.
 TRIES_MAX = 3
 SMALL_BYTES_MAX = 2_048
@@ -106,9 +106,9 @@ async def test_case_115_poison_leaves_others_most_of_their_rate(
     """Y4: one message of a hundred, for bad destinations or for the one of all the others.
 
     The rate is by the processor time of the mover and both brokers: by the clock on the wall two
-    equal runs differ by half on a machine that is busy with tests. The goal is nine tenths, and
-    eight were measured; about half of what is missing is the backlog's broker. Found one by one
-    among the good, poison would leave them a quarter.
+    equal runs differ by half on a machine that is busy with tests. Nine tenths are promised for
+    one in a thousand, and measured in peace by the benchmark syphon_poison; this guards the same
+    with room for noise. Found one by one among the good, poison would leave them a quarter.
     """
     shares: list[float] = []
     for _ in range(TRIES_MAX):

@@ -38,6 +38,8 @@ SETTINGS: Final[Mapping[str, str]] = {
     "spark.redaction.regex": PROPERTIES_REGEX,
     "spark.sql.redaction.options.regex": OPTIONS_REGEX,
     "spark.sql.redaction.string.regex": STRING_REGEX,
+    # The default is a form that Parquet has given up and others do not read; it also costs more.
+    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
 }
 
 _LOCAL: Final[Mapping[str, str]] = {

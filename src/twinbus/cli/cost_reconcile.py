@@ -1,0 +1,137 @@
+"""``twinbus cost reconcile``: do the books of a pair close?
+
+This module declares the command; cost_reconcile_run.py does it, and is imported when it is asked
+for.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from twinbus.cli.output import check_output
+from twinbus.errors import ConfigurationError, TwinbusError
+
+EXIT_OPEN = 1
+"""The books do not close."""
+EXIT_UNKNOWN = 2
+"""Nobody knows: wrong usage, or a source that cannot be read."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReconcileOptions:
+    """What the command line said."""
+
+    primary_logs: Path | None
+    secondary_logs: Path | None
+    client_logs: Path | None
+    receipts: Path | None
+    journal: Path | None
+    begins: datetime | None
+    ends: datetime | None
+    pair: str | None
+    look: bool
+    ca_file: Path | None
+    management_port: int | None
+    output: str
+
+
+def reconcile(
+    primary_logs: Annotated[
+        Path | None,
+        typer.Option(help="The audit log of the primary's broker.", metavar="DIR"),
+    ] = None,
+    secondary_logs: Annotated[
+        Path | None,
+        typer.Option(help="The audit log of the secondary's broker.", metavar="DIR"),
+    ] = None,
+    client_logs: Annotated[
+        Path | None, typer.Option(help="The audit logs of clients.", metavar="DIR")
+    ] = None,
+    receipts: Annotated[
+        Path | None,
+        typer.Option(help="The syphon's receipts, or its state directory.", metavar="PATH"),
+    ] = None,
+    journal: Annotated[
+        Path | None, typer.Option(help="The journal of the pair.", metavar="FILE")
+    ] = None,
+    begins: Annotated[
+        str | None,
+        typer.Option("--from", help="Messages sent from then on: 2026-11-16, or with a time."),
+    ] = None,
+    ends: Annotated[
+        str | None, typer.Option("--to", help="Messages sent before; UTC unless it says otherwise.")
+    ] = None,
+    pair: Annotated[
+        str | None,
+        typer.Option(help="The primary's name, if the logs tell of several.", metavar="NAME"),
+    ] = None,
+    look: Annotated[
+        bool,
+        typer.Option("--look", help="Also look at what the queues hold now; nothing is taken."),
+    ] = False,
+    ca_file: Annotated[
+        Path | None, typer.Option(help="Trust the certificates in this file (PEM).", metavar="FILE")
+    ] = None,
+    management_port: Annotated[
+        int | None,
+        typer.Option(help="The port for HTTP, for the official emulator (5300)."),
+    ] = None,
+    output: Annotated[str, typer.Option(help="table or json.")] = "table",
+) -> None:
+    """Follow every message that was sent, and name those that are missing.
+
+    Each source alone is usable; the more there are, the more is proven. With --look the namespaces
+    come from the environment, as for twinbus syphon: SERVICEBUS_CONNECTION_STRING for the primary
+    and SERVICEBUS_SECONDARY_CONNECTION_STRING for the secondary.
+
+    Exit codes: 0 the books close, 1 they do not, 2 wrong usage or a source that cannot be read.
+    """
+    try:
+        check_output(output, "table")
+        options = ReconcileOptions(
+            primary_logs=_there(primary_logs),
+            secondary_logs=_there(secondary_logs),
+            client_logs=_there(client_logs),
+            receipts=_there(receipts),
+            journal=_there(journal),
+            begins=_moment("--from", begins),
+            ends=_moment("--to", ends),
+            pair=pair,
+            look=look,
+            ca_file=ca_file,
+            management_port=management_port,
+            output=output,
+        )
+        # Spark: seconds that a wrong command line should not take.
+        from twinbus.cli.cost_reconcile_run import run_reconcile
+
+        closes = run_reconcile(options)
+    except TwinbusError as error:
+        # 1 says that messages are missing: an error must not be taken for that.
+        typer.echo(f"twinbus: {error}", err=True)
+        raise typer.Exit(EXIT_UNKNOWN) from error
+    if not closes:
+        raise typer.Exit(EXIT_OPEN)
+
+
+def _there(path: Path | None) -> Path | None:
+    if path is not None and not path.exists():
+        raise ConfigurationError(f"there is no {str(path)!r}", hint="Check the name")
+    return path
+
+
+def _moment(option: str, text: str | None) -> datetime | None:
+    if text is None:
+        return None
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        raise ConfigurationError(
+            f"{option} {text!r:.40} is no time", hint="Write it as 2026-11-16 or 2026-11-16T12:00Z"
+        ) from None
+    return moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)

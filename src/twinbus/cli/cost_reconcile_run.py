@@ -1,0 +1,127 @@
+"""What ``twinbus cost reconcile`` does: start Spark, ask, and show the answer."""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import Final
+
+import typer
+
+from twinbus.cli.cost_reconcile import ReconcileOptions
+from twinbus.cli.output import counted
+from twinbus.cli.tables import show_table
+from twinbus.core.reconciliation import EntityBooks, Fate, Outage, Reconciliation
+from twinbus.errors import ConfigurationError
+from twinbus.pairing.environment import Role
+from twinbus.pairing.open_namespace import namespace_named_in
+from twinbus.spark.references import NamespaceRef, RefKind
+from twinbus.spark.session import local_session, require_pyspark
+from twinbus.spark.troubles import told_by_spark
+
+__all__ = ["run_reconcile", "show_reconciliation"]
+
+SHOWN_MAX: Final = 50
+"""Differences in the table; all of them are in the JSON."""
+# Every row has these; the others are shown when somebody has some.
+_ALWAYS: Final = (Fate.DELIVERED, Fate.WAITING, Fate.IN_BACKLOG, Fate.DEAD_LETTERED, Fate.MISSING)
+
+
+def run_reconcile(options: ReconcileOptions) -> bool:
+    """Whether the books close."""
+    if options.begins is not None and options.ends is not None and options.begins >= options.ends:
+        raise ConfigurationError("--from is not before --to", hint="Exchange them")
+    references = [_reference(role, options) for role in _ROLES] if options.look else [None, None]
+    require_pyspark()
+    from twinbus.spark.books.reconcile import Sources, reconcile
+
+    sources = Sources(
+        primary_logs=options.primary_logs,
+        secondary_logs=options.secondary_logs,
+        client_logs=options.client_logs,
+        receipts=options.receipts,
+        journal=options.journal,
+        primary=references[0],
+        secondary=references[1],
+    )
+    with told_by_spark():
+        spark = local_session("twinbus cost reconcile", fast_start=True, finds_sources=False)
+        try:
+            answer = reconcile(
+                spark, sources, pair=options.pair, begins=options.begins, ends=options.ends
+            )
+        finally:
+            spark.stop()
+    show_reconciliation(answer, options.output)
+    return answer.closes
+
+
+_ROLES: Final[tuple[Role, Role]] = ("primary", "secondary")
+
+
+def _reference(role: Role, options: ReconcileOptions) -> NamespaceRef:
+    """Spark's processes read the same variables; what is in them does not travel."""
+    named = namespace_named_in(os.environ, role)
+    ca_file = None if options.ca_file is None else str(options.ca_file.resolve())
+    if named.connection_string is not None:
+        return NamespaceRef(RefKind.ENV, named.source, ca_file, options.management_port)
+    host = str(named.fully_qualified_namespace)
+    return NamespaceRef(RefKind.HOST, host, ca_file, options.management_port)
+
+
+def show_reconciliation(answer: Reconciliation, output: str) -> None:
+    """As JSON, or as tables with the verdict behind them."""
+    if output == "json":
+        typer.echo(json.dumps(answer.to_json()))
+        return
+    fates = [fate for fate in Fate if fate in _ALWAYS or answer.count(fate)]
+    has_outages = any(each.outages for each in answer.entities)
+    columns = ["entity", "sent", *(fate.value for fate in fates), "duplicates", "unexpected"]
+    show_table(
+        columns + ["outages"] * has_outages,
+        [_row(each, fates, has_outages) for each in answer.entities],
+    )
+    if answer.differences:
+        show_table(
+            ("entity", "message", "difference", "what the logs say"),
+            [
+                (
+                    each.entity or "?",
+                    each.message_id or f"{each.count:,} without id",
+                    each.kind,
+                    each.said,
+                )
+                for each in answer.differences[:SHOWN_MAX]
+            ],
+        )
+    for sentence in _remarks(answer):
+        typer.echo(sentence)
+    typer.echo(answer.verdict)
+
+
+def _row(books: EntityBooks, fates: list[Fate], has_outages: bool) -> list[str]:
+    counts = [books.sent, *(books.fates.get(fate, 0) for fate in fates)]
+    duplicates = f"{books.duplicates:,}"
+    if books.duplicates > books.duplicates_explained:
+        duplicates += f" ({books.duplicates - books.duplicates_explained:,} unexplained)"
+    row = [books.entity or "?", *(f"{count:,}" for count in counts), duplicates]
+    row.append(f"{books.unexpected:,}")
+    return row + [", ".join(map(_outage, books.outages))] * has_outages
+
+
+def _outage(outage: Outage) -> str:
+    if outage.ends is None:
+        return f"since {outage.begins:%Y-%m-%d %H:%M:%S}"
+    return f"{outage.begins:%H:%M:%S} for {(outage.ends - outage.begins).total_seconds():,.0f} s"
+
+
+def _remarks(answer: Reconciliation) -> list[str]:
+    remarks = [f"Used: {', '.join(answer.given.names)}."]
+    remarks += answer.given.unproven()
+    remarks += answer.notes
+    hidden = len(answer.differences) - SHOWN_MAX
+    if hidden > 0:
+        remarks.append(f"{counted(hidden, 'more difference')}: all are in --output json.")
+    if answer.damaged_lines:
+        remarks.append(f"{counted(answer.damaged_lines, 'line')} of the logs could not be read.")
+    return remarks

@@ -1,0 +1,231 @@
+"""Do the books of a pair close: the finished answer, as values.
+
+    the job on Spark --> Reconciliation --> table, JSON, exit code
+
+    sent = delivered + unclaimed + waiting + in backlog + dead-lettered + expired + purged
+           + unproven + missing
+
+Rule 1: every message that was sent has exactly one fate.
+Rule 2: the books close when nothing is missing and nothing unexpected has arrived. A message that
+        arrived twice is counted beside it: it was sent, and it is there.
+Rule 3: what the given logs cannot show is said, and never called delivered.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from enum import StrEnum
+from typing import Any, Final, NamedTuple
+
+__all__ = [
+    "Difference",
+    "DifferenceKind",
+    "EntityBooks",
+    "Fate",
+    "Given",
+    "Outage",
+    "Reconciliation",
+]
+
+
+class Fate(StrEnum):
+    """Where a message is. Best first: of several copies the best one is the message's fate."""
+
+    DELIVERED = "delivered"
+    """A receiver of the primary completed it, or received and deleted it."""
+    UNCLAIMED = "unclaimed"
+    """Its topic took it, and no subscription wanted it."""
+    WAITING = "waiting"
+    """It is on the primary."""
+    IN_BACKLOG = "in-backlog"
+    DEAD_LETTERED = "dead-lettered"
+    """On the primary or in a backlog queue, and perhaps taken from there since."""
+    EXPIRED = "expired"
+    PURGED = "purged"
+    """Removed on request: a purge, a cancelled schedule, a deleted entity."""
+    UNPROVEN = "unproven"
+    """It went where the given logs do not reach."""
+    MISSING = "missing"
+
+
+class DifferenceKind(StrEnum):
+    """What does not add up."""
+
+    MISSING = "missing"
+    UNEXPECTED = "unexpected"
+    DUPLICATE = "duplicate"
+    """More than one arrived, and no log tells why."""
+
+
+class Given(NamedTuple):
+    """Which sources there are."""
+
+    client: bool = False
+    primary: bool = False
+    secondary: bool = False
+    receipts: bool = False
+    journal: bool = False
+    look: bool = False
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Those that are there, in words."""
+        return tuple(_SOURCES[name] for name, is_there in self._asdict().items() if is_there)
+
+    def unproven(self) -> tuple[str, ...]:
+        """What the others would have shown."""
+        told = self._asdict()
+        return tuple(sentence for name, sentence in _WITHOUT.items() if not told[name])
+
+
+_SOURCES: Final = {
+    "client": "the client's audit",
+    "primary": "the audit log of the primary",
+    "secondary": "the audit log of the secondary",
+    "receipts": "receipts",
+    "journal": "the journal",
+    "look": "a look at the queues",
+}
+_WITHOUT: Final = {
+    "client": "Without the client's audit a message counts as sent when it was stored: one that "
+    "never was is not missed, and an id that was used twice counts as one message.",
+    "primary": "Without the audit log of the primary nobody knows what became of messages there.",
+    "secondary": "Without the audit log of the secondary only receipts tell what was in the "
+    "backlog.",
+    "receipts": "Without receipts a second copy is explained by a second send only.",
+    "look": "Without a look at the queues what the logs call waiting is not proven to be there.",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outage:
+    """An entity was diverted."""
+
+    begins: datetime
+    ends: datetime | None
+    """None: it is still, or the journal ends before."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EntityBooks:
+    """One queue or topic of the primary."""
+
+    entity: str
+    sent: int
+    fates: Mapping[Fate, int]
+    duplicates: int = 0
+    """Copies that arrived beyond what was sent."""
+    duplicates_explained: int = 0
+    """Those that a receipt or a repeated send announced."""
+    unexpected: int = 0
+    """Messages that arrived and were never sent."""
+    without_id: int = 0
+    """Messages in ``sent`` that have no id: they are counted and cannot be followed."""
+    outages: tuple[Outage, ...] = ()
+
+    @property
+    def closes(self) -> bool:
+        return not self.fates.get(Fate.MISSING, 0) and not self.unexpected
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "entity": self.entity,
+            "sent": self.sent,
+            **{fate.value: self.fates.get(fate, 0) for fate in Fate},
+            "duplicates": self.duplicates,
+            "duplicates_explained": self.duplicates_explained,
+            "unexpected": self.unexpected,
+            "without_id": self.without_id,
+            "outages": [[_iso(each.begins), _iso(each.ends)] for each in self.outages],
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Difference:
+    """One message that does not add up; several when they have no id."""
+
+    entity: str
+    message_id: str | None
+    kind: DifferenceKind
+    count: int
+    said: str
+    """What the logs say about it, to the last."""
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "entity": self.entity,
+            "message_id": self.message_id,
+            "kind": self.kind.value,
+            "count": self.count,
+            "said": self.said,
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reconciliation:
+    """The whole answer."""
+
+    pair: str
+    """The primary's name, as the backlog queues have it in their paths."""
+    begins: datetime | None = None
+    ends: datetime | None = None
+    """Exclusive. Messages whose send falls between both; their fates may come later."""
+    given: Given
+    entities: tuple[EntityBooks, ...]
+    differences: tuple[Difference, ...] = ()
+    damaged_lines: int = 0
+    """Lines of logs that could not be read."""
+    notes: Sequence[str] = field(default_factory=tuple)
+    """What else is to be known."""
+
+    @property
+    def closes(self) -> bool:
+        return all(each.closes for each in self.entities)
+
+    @property
+    def sent(self) -> int:
+        return sum(each.sent for each in self.entities)
+
+    def count(self, fate: Fate) -> int:
+        return sum(each.fates.get(fate, 0) for each in self.entities)
+
+    @property
+    def unexpected(self) -> int:
+        return sum(each.unexpected for each in self.entities)
+
+    @property
+    def verdict(self) -> str:
+        """One sentence."""
+        missing, unproven = self.count(Fate.MISSING), self.count(Fate.UNPROVEN)
+        if not self.sent and not self.unexpected:
+            return f"The logs name no message of {self.pair}: there is nothing to close."
+        if self.closes:
+            proven = f", {unproven:,} of them unproven" if unproven else ""
+            return f"The books of {self.pair} close: {self.sent:,} sent{proven}, none missing."
+        wrong = [f"{missing:,} missing"] if missing else []
+        wrong += [f"{self.unexpected:,} unexpected"] if self.unexpected else []
+        return (
+            f"The books of {self.pair} do not close: of {self.sent:,} sent, {' and '.join(wrong)}."
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "pair": self.pair,
+            "from": _iso(self.begins),
+            "to": _iso(self.ends),
+            "closes": self.closes,
+            "verdict": self.verdict,
+            "sources": list(self.given.names),
+            "unproven": [*self.given.unproven(), *self.notes],
+            "damaged_lines": self.damaged_lines,
+            "entities": [each.to_json() for each in self.entities],
+            "differences": [each.to_json() for each in self.differences],
+        }
+
+
+def _iso(moment: datetime | None) -> str | None:
+    if moment is None:
+        return None
+    return moment.astimezone(UTC).isoformat(timespec="milliseconds").removesuffix("+00:00") + "Z"

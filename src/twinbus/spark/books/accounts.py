@@ -1,0 +1,213 @@
+"""One account for each id of an entity: so many sent, and what became of them.
+
+    copies, sends, receipts, drops --entries--> --accounts_of--> --within--> --by_entity-->
+
+Rule 1: with the client's audit every acknowledged send is a message: an id that was sent twice is
+        two messages. Without it an id is one message, and what has no id counts as often as it
+        was stored, less what the syphon brought.
+Rule 2: of the copies of an id the best ones are the messages (the order of Fate); what is left
+        over arrived twice, and what is not there is missing.
+Rule 3: what the entity itself dropped as a duplicate was not another message.
+Rule 4: a copy that is older than the logs is evidence for a message that was sent, and no more.
+Rule 5: an id counts when it was first sent. What has no id cannot be told apart by time.
+"""
+
+from __future__ import annotations
+
+from functools import reduce
+from operator import add
+from typing import TYPE_CHECKING, Final
+
+from pyspark.sql import functions as F
+
+from twinbus.core.reconciliation import Fate, Given
+from twinbus.spark.books.copies import GONE_HOME
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+__all__ = ["COUNTS", "accounts_of", "by_entity", "entries", "within"]
+
+_KEY: Final = ("entity", "message_id")
+PROVABLE: Final = tuple(fate for fate in Fate if fate is not Fate.MISSING)
+_COPIES: Final = {fate: f"copies_{fate.name.lower()}" for fate in PROVABLE}
+TOOK: Final = {fate: f"took_{fate.name.lower()}" for fate in Fate}
+COUNTS: Final = (
+    "sent",
+    "arrivals",
+    "fresh",
+    "stored_away",
+    "gone_home",
+    "receipts_moved",
+    "may_repeat",
+    "dropped",
+    *_COPIES.values(),
+)
+
+
+def entries(
+    copies: DataFrame, sent: DataFrame, receipts: DataFrame, events: DataFrame, given: Given
+) -> DataFrame:
+    """Everything that counts for an id, as numbers to be added up."""
+    rows = [
+        _of_copies(copies, given),
+        _of_sent(sent, given),
+        _of_receipts(receipts),
+        _of_drops(events),
+    ]
+    return reduce(lambda one, other: one.unionByName(other), rows)
+
+
+def _entry(
+    frame: DataFrame, entity: str, sent_ms: Column, born_ms: Column, **counts: Column
+) -> DataFrame:
+    none = F.lit(0).cast("bigint")
+    columns = [counts.get(name, none).cast("bigint").alias(name) for name in COUNTS]
+    return frame.select(
+        F.col(entity).alias("entity"),
+        "message_id",
+        sent_ms.cast("bigint").alias("sent_ms"),
+        born_ms.cast("bigint").alias("born_ms"),
+        *columns,
+    )
+
+
+def _of_copies(copies: DataFrame, given: Given) -> DataFrame:
+    fate, is_primary = F.col("fate"), F.col("side") == "primary"
+    is_fresh = ~F.col("is_older")
+    shown = {name: fate == each.value for each, name in _COPIES.items()}
+    if not given.primary:
+        # Only receipts show that somebody who completed it was the syphon.
+        is_signed = F.col("is_signed") if given.receipts else F.lit(True)
+        shown[_COPIES[Fate.UNPROVEN]] = (fate == GONE_HOME) & is_signed
+    return _entry(
+        copies,
+        "entity",
+        F.lit(None),
+        F.when(is_fresh, F.col("born_ms")),
+        arrivals=is_primary & is_fresh & (fate != Fate.UNCLAIMED.value),
+        fresh=is_fresh,
+        stored_away=~is_primary,
+        gone_home=fate == GONE_HOME,
+        **shown,
+    )
+
+
+def _of_sent(sent: DataFrame, given: Given) -> DataFrame:
+    """An acknowledged send is all that is known of a message where there is no log."""
+    is_direct = F.col("via") == ""
+    is_beyond = (is_direct & F.lit(not given.primary)) | (~is_direct & F.lit(not given.secondary))
+    return _entry(
+        sent,
+        "entity",
+        F.col("at_ms"),
+        F.lit(None),
+        sent=F.lit(1),
+        **{_COPIES[Fate.UNPROVEN]: is_beyond},
+    )
+
+
+def _of_receipts(receipts: DataFrame) -> DataFrame:
+    return _entry(
+        receipts,
+        "entity",
+        F.lit(None),
+        F.lit(None),
+        receipts_moved=F.col("outcome") == "moved",
+        may_repeat=F.col("outcome").isin("unsure", "lock-lost"),
+    )
+
+
+def _of_drops(events: DataFrame) -> DataFrame:
+    dropped = events.where("event = 'duplicate' and side = 'primary'")
+    return _entry(dropped, "place", F.lit(None), F.lit(None), dropped=F.lit(1))
+
+
+def accounts_of(entries: DataFrame, given: Given) -> DataFrame:
+    """One row for each id of an entity, and one for all that have none."""
+    sums = entries.groupBy(*_KEY).agg(
+        F.coalesce(F.min("sent_ms"), F.min("born_ms")).alias("at_ms"),
+        *(F.sum(name).alias(name) for name in COUNTS),
+    )
+    if given.primary and not given.secondary:
+        # A receipt says that it left the backlog: the log of the primary must show it.
+        unproven = F.col(_COPIES[Fate.UNPROVEN]) - F.col("gone_home")
+        sums = sums.withColumn(_COPIES[Fate.UNPROVEN], F.greatest(F.lit(0), unproven))
+    shown = reduce(add, map(F.col, _COPIES.values()))
+    accounts = sums.withColumn("messages", _messages(shown, given))
+    never_sent = F.lit(given.client) & (F.col("sent") == 0)
+    nameless = F.greatest(F.lit(0), F.col("fresh") - F.col("gone_home"))
+    arrived = F.when(F.col("message_id").isNull(), nameless).otherwise(F.least(F.lit(1), "fresh"))
+    doubled = F.greatest(F.lit(0), F.col("arrivals") - F.col("messages"))
+    duplicates = F.when(F.col("messages") > 0, doubled).otherwise(0)
+    return accounts.select(
+        *_KEY,
+        "at_ms",
+        "messages",
+        *_taken(),
+        F.when(never_sent, arrived).otherwise(0).alias("unexpected"),
+        duplicates.alias("duplicates"),
+        F.least(duplicates, _announced()).alias("explained"),
+    )
+
+
+def _taken() -> list[Column]:
+    """Of each fate as many as are left to be found, the best first (rule 2)."""
+    taken, before = [], F.lit(0)
+    for fate, copies in _COPIES.items():
+        so_far = before + F.col(copies)
+        some = F.least(F.col("messages"), so_far) - F.least(F.col("messages"), before)
+        taken.append(some.alias(TOOK[fate]))
+        before = so_far
+    missing = F.col("messages") - F.least(F.col("messages"), before)
+    return [*taken, missing.alias(TOOK[Fate.MISSING])]
+
+
+def _messages(shown: Column, given: Given) -> Column:
+    """How many messages an account is about (rules 1 and 3)."""
+    if given.client:
+        short = F.greatest(F.lit(0), F.col("sent") - shown)
+        return F.col("sent") - F.least(short, F.col("dropped"))
+    brought = F.col("receipts_moved") if given.receipts else F.col("gone_home")
+    stored = F.greatest(F.lit(0), F.col("fresh") - F.col("stored_away") - brought)
+    nameless = stored + F.col("stored_away")
+    return F.when(F.col("message_id").isNull(), nameless).otherwise(
+        F.when(F.col("fresh") > 0, 1).otherwise(0)
+    )
+
+
+def _announced() -> Column:
+    """Second copies that a log explains: an unsure move, or a send that took both ways."""
+    direct = F.greatest(F.lit(0), F.col("arrivals") - F.col("gone_home"))
+    both_ways = F.when(F.col("stored_away") > 0, direct).otherwise(0)
+    away_twice = F.greatest(F.lit(0), F.col("stored_away") - F.col("messages"))
+    return F.col("may_repeat") + both_ways + away_twice
+
+
+def within(accounts: DataFrame, from_ms: int | None, to_ms: int | None) -> DataFrame:
+    """Those that were first sent in the time (rule 5)."""
+    is_in = F.lit(True)
+    if from_ms is not None:
+        is_in &= F.col("at_ms") >= from_ms
+    if to_ms is not None:
+        is_in &= F.col("at_ms") < to_ms
+    return accounts.where(F.col("message_id").isNull() | F.coalesce(is_in, F.lit(False)))
+
+
+def by_entity(accounts: DataFrame) -> DataFrame:
+    """The table."""
+    nameless = F.when(F.col("message_id").isNull(), F.col("messages")).otherwise(0)
+    return (
+        accounts.groupBy("entity")
+        .agg(
+            F.sum("messages").alias("sent"),
+            *(F.sum(name).alias(name) for name in TOOK.values()),
+            F.sum("duplicates").alias("duplicates"),
+            F.sum("explained").alias("explained"),
+            F.sum(F.col("duplicates") - F.col("explained")).alias("doubled"),
+            F.sum("unexpected").alias("unexpected"),
+            F.sum(nameless).alias("without_id"),
+        )
+        .where("sent > 0 or unexpected > 0")
+        .orderBy("entity")
+    )

@@ -1,0 +1,131 @@
+"""What does not add up, with all that the logs say about it.
+
+    accounts --that_differ--> --with_traces-->
+
+    entity  message_id  missing  unexpected  doubled  traces
+
+Rule 1: a message is named by its id. Of messages without one only places and numbers are shown
+        that nothing explains; which of them is meant nobody knows.
+"""
+
+from __future__ import annotations
+
+from functools import reduce
+from typing import TYPE_CHECKING, Final
+
+from pyspark.sql import functions as F
+
+from twinbus.core.reconciliation import Fate
+from twinbus.spark.books.accounts import TOOK
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+__all__ = ["that_differ", "traces", "with_traces"]
+
+# A message that was handed out for ever would fill the page: its last lines tell enough.
+TRACES_MAX: Final = 12
+
+
+def that_differ(accounts: DataFrame) -> DataFrame:
+    """The accounts that do not add up."""
+    return accounts.select(
+        "entity",
+        "message_id",
+        F.col(TOOK[Fate.MISSING]).alias("missing"),
+        "unexpected",
+        (F.col("duplicates") - F.col("explained")).alias("doubled"),
+    ).where("missing > 0 or unexpected > 0 or doubled > 0")
+
+
+def traces(places: DataFrame, sent: DataFrame, receipts: DataFrame, events: DataFrame) -> DataFrame:
+    """Everything that is written about messages, in the shape of ``core.traces.Trace``."""
+    is_unexplained = F.col("end").isin("gone", "replaced") | (
+        (F.col("side") == "backlog") & (F.col("end") == "completed") & ~F.col("is_signed")
+    )
+    return reduce(
+        lambda one, other: one.unionByName(other),
+        [
+            _trace(
+                places,
+                "stay",
+                at_ms=F.col("born_ms"),
+                place=F.col("place"),
+                number=F.col("number"),
+                side=F.col("side"),
+                last=F.coalesce("end", "last"),
+                last_ms=F.coalesce("end_ms", "last_ms"),
+                reason=F.col("reason"),
+                is_suspect=is_unexplained,
+            ),
+            _trace(sent, "sent", at_ms=F.col("at_ms"), place=F.col("via")),
+            _trace(
+                receipts,
+                "receipt",
+                at_ms=F.col("at_ms"),
+                place=F.col("queue"),
+                number=F.col("number"),
+                side=F.lit("backlog"),
+                last=F.col("outcome"),
+                reason=F.col("reason"),
+            ),
+            _trace(
+                events.where("event = 'duplicate'").withColumn("entity", F.col("place")),
+                "dropped",
+                at_ms=F.col("at_ms"),
+                place=F.col("place"),
+                side=F.col("side"),
+            ),
+        ],
+    )
+
+
+def _trace(
+    frame: DataFrame, kind: str, *, is_suspect: Column | None = None, **told: Column
+) -> DataFrame:
+    text, number = F.lit(""), F.lit(None)
+    return frame.select(
+        "entity",
+        "message_id",
+        (F.lit(False) if is_suspect is None else is_suspect).alias("is_suspect"),
+        F.struct(
+            told["at_ms"].cast("bigint").alias("at_ms"),
+            F.lit(kind).alias("kind"),
+            told["place"].alias("place"),
+            told.get("number", number).cast("bigint").alias("number"),
+            told.get("side", text).alias("side"),
+            told.get("last", text).alias("last"),
+            told.get("last_ms", number).cast("bigint").alias("last_ms"),
+            F.coalesce(told.get("reason", text), text).alias("reason"),
+        ).alias("trace"),
+    )
+
+
+def with_traces(differences: DataFrame, traces: DataFrame) -> DataFrame:
+    """Each difference with its traces, the last of them if there are many."""
+    names = differences.select(
+        F.col("entity").alias("of_entity"), F.col("message_id").alias("of_id")
+    )
+    meant = (
+        traces.where(F.col("message_id").isNotNull() | F.col("is_suspect"))
+        .join(
+            names,
+            (F.col("entity") == F.col("of_entity"))
+            & F.col("message_id").eqNullSafe(F.col("of_id")),
+            "inner",
+        )
+        .groupBy("of_entity", "of_id")
+        .agg(
+            F.slice(F.sort_array(F.collect_list("trace"), asc=False), 1, TRACES_MAX).alias("traces")
+        )
+    )
+    return (
+        differences.join(
+            meant,
+            (F.col("entity") == F.col("of_entity"))
+            & F.col("message_id").eqNullSafe(F.col("of_id")),
+            "left",
+        )
+        .drop("of_entity", "of_id")
+        .orderBy("entity", "message_id")
+    )

@@ -1,0 +1,92 @@
+"""What the queues hold now: peeked through the connector, which takes and locks nothing.
+
+Rule 1: the look comes before the logs are read for the last time: what is taken after the look has
+        its line then, and what comes after it is not judged.
+Rule 2: an entity that no longer exists holds nothing. Without Manage nobody can list them; then all
+        that the logs name must be there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from pyspark.sql import functions as F
+
+from twinbus.core.envelope_values import PATH
+from twinbus.service_errors import AccessRefused
+from twinbus.spark.books.copies import DEAD_LETTERS, SUBSCRIPTIONS
+from twinbus.spark.books.places import LOOK_COLUMNS, LOOKED_COLUMNS
+from twinbus.spark.references import NamespaceRef
+from twinbus.spark.registration import register
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+__all__ = ["look_at"]
+
+
+def look_at(
+    spark: SparkSession,
+    side: str,
+    namespace: NamespaceRef,
+    places: Iterable[str],
+    *,
+    prefix: str | None = None,
+    has_log: bool,
+) -> tuple[DataFrame, DataFrame]:
+    """The messages in these places, and which of them were asked when.
+
+    All queues that begin with ``prefix`` are asked, too; of a topic, its subscriptions are.
+    """
+    register(spark)
+    wanted = {each.removesuffix(DEAD_LETTERS) for each in places}
+    asked, there = asyncio.run(_existing(namespace, wanted, prefix))
+    looked_ms = int(time.time() * 1000)
+    rows = [(side, path + end, looked_ms) for path in asked for end in ("", DEAD_LETTERS)]
+    looked = spark.createDataFrame(rows, LOOKED_COLUMNS)
+    look = spark.createDataFrame([], LOOK_COLUMNS)
+    for sub_queue in ("none", "deadLetter") if there else ():
+        found = (
+            spark.read.format("servicebus")
+            .options(**namespace.to_options(), queues=",".join(there), subQueue=sub_queue)
+            .load()
+        )
+        look = look.unionByName(_rows(found, side, has_log))
+    # It is read once: a second look would find something else.
+    return look.localCheckpoint(), looked
+
+
+def _rows(found: DataFrame, side: str, has_log: bool) -> DataFrame:
+    return found.select(
+        F.lit(side).alias("side"),
+        F.lower("queue").alias("place"),
+        F.col("sequenceNumber").alias("number"),
+        F.lit(0 if has_log else 1).cast("bigint").alias("generation"),
+        F.col("messageId").alias("message_id"),
+        F.coalesce(F.unix_millis("enqueuedTime"), F.lit(0)).alias("born_ms"),
+        F.lower(F.col("properties")[PATH]).alias("destination"),
+    )
+
+
+async def _existing(
+    namespace: NamespaceRef, wanted: set[str], prefix: str | None
+) -> tuple[list[str], list[str]]:
+    """What is asked, and what of it exists."""
+    async with namespace.opened() as opened:
+        manager = opened.management
+        try:
+            queues = {each.path.lower() async for each in manager.list_queues()}
+            topics = {each.path.lower() async for each in manager.list_topics()}
+            copies = {
+                f"{topic}{SUBSCRIPTIONS}{each.name}".lower()
+                for topic in topics & {each.partition(SUBSCRIPTIONS)[0] for each in wanted}
+                async for each in manager.list_subscriptions(topic)
+            }
+        except AccessRefused:
+            return sorted(wanted), sorted(wanted)
+    own = {each for each in queues if prefix is not None and each.startswith(prefix)}
+    asked = (wanted - topics) | copies | own
+    return sorted(asked), sorted(asked & (queues | copies))

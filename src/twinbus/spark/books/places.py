@@ -1,0 +1,155 @@
+"""From events to places: one row for each stay of a message in a queue.
+
+    events --places_of--> --ended_with_their_entity--> --looked_for--> places
+
+    side  place  number  generation  message_id  born_ms  last  last_ms  end  end_ms  reason
+    destination  original
+
+Rule 1: a stay begins when a message is stored or scheduled under a number. The same number stored
+        again is another stay (``generation``), of an entity that was deleted and made anew.
+Rule 2: ``end`` is how the message left; null while it is there. ``generation`` 0 is a stay whose
+        beginning the logs do not show.
+Rule 3: what the logs call there and a look did not find has ended: it is ``gone``.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from pyspark.sql import Window
+from pyspark.sql import functions as F
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+__all__ = [
+    "LOOKED_COLUMNS",
+    "LOOK_COLUMNS",
+    "PLACE_COLUMNS",
+    "ended_with_their_entity",
+    "looked_for",
+    "places_of",
+]
+
+BIRTHS: Final = ("stored", "scheduled")
+ENDS: Final = (
+    "completed",
+    "forwarded",
+    "due",
+    "cancelled",
+    "dead-lettered",
+    "expired",
+    "purged",
+)
+PLACE_COLUMNS: Final = (
+    "side string, place string, number bigint, generation bigint, message_id string, "
+    "born_ms bigint, last string, last_ms bigint, end string, end_ms bigint, reason string, "
+    "destination string, original bigint"
+)
+LOOK_COLUMNS: Final = (
+    "side string, place string, number bigint, generation bigint, message_id string, "
+    "born_ms bigint, destination string"
+)
+LOOKED_COLUMNS: Final = "side string, place string, looked_ms bigint"
+_KEY: Final = ("side", "place", "number")
+
+
+def places_of(events: DataFrame) -> DataFrame:
+    """Every stay that the events tell of."""
+    step = F.when(F.col("event").isin(*BIRTHS), 0).when(F.col("event").isin(*ENDS), 2).otherwise(1)
+    in_order = Window.partitionBy(*_KEY).orderBy("at_ms", "step")
+    by_generation = Window.partitionBy(*_KEY).orderBy("generation")
+    ending = F.max(F.when(F.col("step") == 2, F.struct("at_ms", "event", "reason")))
+    stays = (
+        events.where("number is not null")
+        .withColumn("step", step)
+        .withColumn("generation", F.sum((F.col("step") == 0).cast("bigint")).over(in_order))
+        .groupBy(*_KEY, "generation")
+        .agg(
+            F.max("message_id").alias("message_id"),
+            F.min("at_ms").alias("born_ms"),
+            F.max_by("event", F.struct("at_ms", "step")).alias("last"),
+            F.max("at_ms").alias("last_ms"),
+            ending.alias("ending"),
+            F.max("destination").alias("destination"),
+            F.max("original").alias("original"),
+            F.max(F.col("event").isin(*BIRTHS, "delivered")).alias("is_known"),
+        )
+        # Of a message that only its end tells of nobody knows whether it has an id.
+        .where("is_known")
+        .withColumn("next_ms", F.lead("born_ms").over(by_generation))
+    )
+    is_replaced = F.col("ending").isNull() & F.col("next_ms").isNotNull()
+    return stays.select(
+        *_KEY,
+        "generation",
+        "message_id",
+        "born_ms",
+        "last",
+        "last_ms",
+        F.when(is_replaced, "replaced").otherwise(F.col("ending.event")).alias("end"),
+        F.when(is_replaced, F.col("next_ms")).otherwise(F.col("ending.at_ms")).alias("end_ms"),
+        F.col("ending.reason").alias("reason"),
+        "destination",
+        "original",
+    )
+
+
+def ended_with_their_entity(places: DataFrame, events: DataFrame) -> DataFrame:
+    """What was still in an entity when that was deleted has gone with it."""
+    deletions = (
+        events.where("event = 'deleted'")
+        .groupBy("side", "place")
+        .agg(F.collect_list("at_ms").alias("deletions"))
+    )
+    later = F.filter("deletions", lambda at_ms: at_ms >= F.col("last_ms"))
+    at_ms = F.when(F.col("end").isNull() | (F.col("end") == "replaced"), F.array_min(later))
+    return (
+        places.join(F.broadcast(deletions), ["side", "place"], "left")
+        .withColumn("deleted_ms", at_ms)
+        .withColumn(
+            "end", F.when(F.col("deleted_ms").isNotNull(), "deleted").otherwise(F.col("end"))
+        )
+        .withColumn("end_ms", F.coalesce("deleted_ms", "end_ms"))
+        .drop("deletions", "deleted_ms")
+    )
+
+
+def looked_for(places: DataFrame, look: DataFrame, looked: DataFrame) -> DataFrame:
+    """Compare with what the queues hold: ``look`` has the messages, ``looked`` who was asked when.
+
+    What came after the look is not judged by it. ``look.generation`` is 0 where there are logs:
+    what they do not tell of is older than they are.
+    """
+    found = look.select(*_KEY, F.col("message_id").alias("found_id"), F.lit(True).alias("is_found"))
+    known = places.join(F.broadcast(looked), ["side", "place"], "left").join(
+        found, list(_KEY), "left"
+    )
+    # An id that is no text is written in other words by a log than by a look.
+    is_other = (F.col("found_id") != F.col("message_id")) & ~F.col("message_id").rlike("^[a-z]+:")
+    is_missed = F.col("is_found").isNull() | F.coalesce(is_other, F.lit(False))
+    is_gone = F.col("end").isNull() & is_missed & (F.col("last_ms") < F.col("looked_ms"))
+    judged = (
+        known.withColumn("end_ms", F.when(is_gone, F.col("looked_ms")).otherwise(F.col("end_ms")))
+        .withColumn("end", F.when(is_gone, "gone").otherwise(F.col("end")))
+        .drop("looked_ms", "is_found", "found_id")
+    )
+    return judged.unionByName(_unknown(places, look))
+
+
+def _unknown(places: DataFrame, look: DataFrame) -> DataFrame:
+    """What is there and no log tells of: stored before the logs begin, or without logs."""
+    known = places.select(*_KEY).distinct()
+    return look.join(known, list(_KEY), "left_anti").select(
+        *_KEY,
+        "generation",
+        "message_id",
+        "born_ms",
+        F.lit("seen").alias("last"),
+        F.col("born_ms").alias("last_ms"),
+        F.lit(None).cast("string").alias("end"),
+        F.lit(None).cast("bigint").alias("end_ms"),
+        F.lit(None).cast("string").alias("reason"),
+        "destination",
+        F.lit(None).cast("bigint").alias("original"),
+    )

@@ -1,0 +1,322 @@
+"""Do the books of a pair close: the chain of steps, and the answer as values.
+
+Rule 1: whatever is given is used, and whatever is not is said (``Given``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from twinbus.core.reconciliation import (
+    Difference,
+    DifferenceKind,
+    EntityBooks,
+    Fate,
+    Given,
+    Outage,
+    Reconciliation,
+)
+from twinbus.core.traces import Trace, told
+from twinbus.entity_path import BACKLOG_MARKER
+from twinbus.errors import ConfigurationError
+from twinbus.spark.books.accounts import TOOK, accounts_of, by_entity, entries, within
+from twinbus.spark.books.copies import (
+    adopted,
+    copies_in_receipts,
+    copies_of,
+    numbered,
+    signed,
+    unclaimed,
+    with_entity,
+    with_fate,
+)
+from twinbus.spark.books.differences import that_differ, traces, with_traces
+from twinbus.spark.books.looking import look_at
+from twinbus.spark.books.outages import outages_in
+from twinbus.spark.books.places import (
+    ended_with_their_entity,
+    looked_for,
+    places_of,
+)
+from twinbus.spark.books.sources import (
+    EVENT_COLUMNS,
+    RECEIPTS,
+    SENT_COLUMNS,
+    audit_lines,
+    census,
+    events_of,
+    receipt_lines,
+    receipts_of,
+    sent_of,
+)
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from twinbus.spark.references import NamespaceRef
+
+__all__ = ["Sources", "reconcile"]
+
+# More than anybody reads; the counts hold for all of them.
+DIFFERENCES_MAX: Final = 100_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sources:
+    """What there is to read; at least one of them."""
+
+    primary_logs: Path | None = None
+    secondary_logs: Path | None = None
+    client_logs: Path | None = None
+    receipts: Path | None = None
+    journal: Path | None = None
+    primary: NamespaceRef | None = None
+    """To look at the queues; both or none."""
+    secondary: NamespaceRef | None = None
+
+    @property
+    def given(self) -> Given:
+        return Given(
+            client=self.client_logs is not None,
+            primary=self.primary_logs is not None,
+            secondary=self.secondary_logs is not None,
+            receipts=self.receipts is not None,
+            journal=self.journal is not None,
+            look=self.primary is not None,
+        )
+
+    @property
+    def logs(self) -> tuple[Path, ...]:
+        found = (self.primary_logs, self.secondary_logs, self.client_logs)
+        return tuple(each for each in found if each is not None)
+
+
+def reconcile(
+    spark: SparkSession,
+    sources: Sources,
+    *,
+    pair: str | None = None,
+    begins: datetime | None = None,
+    ends: datetime | None = None,
+) -> Reconciliation:
+    """Read everything, follow every message, and say what does not add up."""
+    given = sources.given
+    if not any((given.client, given.primary, given.secondary, given.receipts)):
+        raise ConfigurationError(
+            "there is nothing to reconcile",
+            hint="Give the logs of the primary, of the secondary or of a client, or receipts",
+        )
+    kept: list[DataFrame] = []
+    try:
+        return _Job(spark, sources, pair, kept).run(begins, ends)
+    finally:
+        for each in kept:
+            each.unpersist()
+
+
+class _Job:
+    """One reconciliation."""
+
+    def __init__(
+        self, spark: SparkSession, sources: Sources, pair: str | None, kept: list[DataFrame]
+    ) -> None:
+        self._spark = spark
+        self._kept = kept
+        self._sources = sources
+        self._given = sources.given
+        self._lines = audit_lines(spark, *sources.logs) if sources.logs else None
+        self._census = [] if self._lines is None else census(self._lines).collect()
+        self._receipt_lines = (
+            None if sources.receipts is None else receipt_lines(spark, sources.receipts)
+        )
+        self._pair = (pair or self._named()).lower()
+
+    # -- which pair -----------------------------------------------------------------------
+
+    def _named(self) -> str:
+        """The primary's name: as clients and the paths of backlog queues have it, if only one."""
+        sound = [row for row in self._census if not row["is_damaged"]]
+        brokers = {row["namespace"] for row in sound if row["source"] == "broker"}
+        names = {row["namespace"] for row in sound if row["source"] == "client"}
+        names |= {_primary_in(row["place"]) for row in sound if row["source"] == "broker"}
+        if self._receipt_lines is not None:
+            queues = self._receipt_lines.select("queue").distinct().collect()
+            names |= {_primary_in(row["queue"].lower()) for row in queues}
+        names -= {""}
+        if self._given.primary:
+            names = names & brokers or names or brokers
+        if len(names) == 1:
+            return str(names.pop())
+        if not names:
+            raise ConfigurationError(
+                "the logs name no pair", hint="Say with --pair how the primary is called"
+            )
+        raise ConfigurationError(
+            f"the logs tell of several primaries: {', '.join(sorted(names)[:5])}",
+            hint="Choose one with --pair",
+        )
+
+    # -- tables ---------------------------------------------------------------------------
+
+    def _empty(self, columns: str) -> DataFrame:
+        return self._spark.createDataFrame([], columns)
+
+    def _events(self) -> DataFrame:
+        sides = [*(["primary"] * self._given.primary), *(["backlog"] * self._given.secondary)]
+        if self._lines is None or not sides:
+            return self._empty(EVENT_COLUMNS)
+        events = events_of(self._lines, self._pair)
+        return events.where(events["side"].isin(*sides))
+
+    def _sent(self) -> DataFrame:
+        if self._lines is None or not self._given.client:
+            return self._empty(SENT_COLUMNS)
+        return sent_of(self._lines, self._pair)
+
+    def _receipts(self) -> DataFrame:
+        if self._receipt_lines is None:
+            return self._empty(RECEIPTS)
+        return receipts_of(self._receipt_lines, self._pair)
+
+    def _looked(self) -> tuple[DataFrame, DataFrame] | None:
+        primary, secondary = self._sources.primary, self._sources.secondary
+        if primary is None or secondary is None:
+            return None
+        prefix = f"{self._pair}/{BACKLOG_MARKER}/"
+        named = {row["place"] for row in self._census if row["namespace"] == self._pair}
+        at_home, asked = look_at(
+            self._spark,
+            "primary",
+            primary,
+            (each for each in named if not each.startswith(prefix)),
+            has_log=self._given.primary,
+        )
+        away, asked_away = look_at(
+            self._spark,
+            "backlog",
+            secondary,
+            (row["place"] for row in self._census if row["place"].startswith(prefix)),
+            prefix=prefix,
+            has_log=self._given.secondary,
+        )
+        return at_home.unionByName(away), asked.unionByName(asked_away)
+
+    def _keep(self, table: DataFrame) -> DataFrame:
+        """Several steps need it: it is computed once."""
+        self._kept.append(table.persist())
+        return table
+
+    # -- the chain ------------------------------------------------------------------------
+
+    def run(self, begins: datetime | None, ends: datetime | None) -> Reconciliation:
+        look = self._looked()
+        events, sent, receipts = self._events(), self._sent(), self._receipts()
+        places = events.transform(places_of).transform(ended_with_their_entity, events)
+        if look is not None:
+            places = self._keep(places).transform(looked_for, *look)
+        stays = (
+            places.transform(with_entity)
+            .transform(signed, receipts)
+            .transform(numbered, events)
+            .transform(self._keep)
+            .transform(adopted)
+            .transform(with_fate)
+            .transform(self._keep)
+        )
+        copies = stays.transform(copies_of).unionByName(unclaimed(events))
+        if not self._given.secondary:
+            copies = copies.unionByName(copies_in_receipts(receipts))
+        accounts = (
+            entries(copies, sent, receipts, events, self._given)
+            .transform(accounts_of, self._given)
+            .transform(within, _ms(begins), _ms(ends))
+            .transform(self._keep)
+        )
+        table = accounts.transform(by_entity).collect()
+        differing: list[Any] = []
+        if any(row["unexpected"] + row["doubled"] + row[TOOK[Fate.MISSING]] for row in table):
+            differing = (
+                accounts.transform(that_differ)
+                .limit(DIFFERENCES_MAX)
+                .transform(with_traces, traces(stays, sent, receipts, events))
+                .collect()
+            )
+        return self._answer(table, differing, begins, ends)
+
+    def _answer(
+        self,
+        table: Iterable[Any],
+        differing: Iterable[Any],
+        begins: datetime | None,
+        ends: datetime | None,
+    ) -> Reconciliation:
+        journal = self._sources.journal
+        outages = {} if journal is None else outages_in(journal)
+        entities = tuple(_entity(row, outages.get(row["entity"], ())) for row in table)
+        return Reconciliation(
+            pair=self._pair,
+            begins=begins,
+            ends=ends,
+            given=self._given,
+            entities=entities,
+            differences=tuple(_differences(differing, self._given)),
+            damaged_lines=sum(row["lines"] for row in self._census if row["is_damaged"]),
+            notes=tuple(_notes(entities, has_range=begins is not None or ends is not None)),
+        )
+
+
+def _primary_in(path: str) -> str:
+    name, marker, _rest = path.partition(f"/{BACKLOG_MARKER}/")
+    return name if marker else ""
+
+
+def _ms(moment: datetime | None) -> int | None:
+    return None if moment is None else round(moment.timestamp() * 1000)
+
+
+def _entity(row: Any, outages: tuple[Outage, ...]) -> EntityBooks:
+    return EntityBooks(
+        entity=row["entity"],
+        sent=row["sent"],
+        fates={fate: row[name] for fate, name in TOOK.items()},
+        duplicates=row["duplicates"],
+        duplicates_explained=row["explained"],
+        unexpected=row["unexpected"],
+        without_id=row["without_id"],
+        outages=outages,
+    )
+
+
+def _differences(rows: Iterable[Any], given: Given) -> Iterable[Difference]:
+    for row in rows:
+        said = told((Trace(*each) for each in row["traces"] or ()), given)
+        for kind, count in (
+            (DifferenceKind.MISSING, row["missing"]),
+            (DifferenceKind.UNEXPECTED, row["unexpected"]),
+            (DifferenceKind.DUPLICATE, row["doubled"]),
+        ):
+            if count:
+                yield Difference(
+                    entity=row["entity"],
+                    message_id=row["message_id"],
+                    kind=kind,
+                    count=count,
+                    said=said if row["message_id"] is not None else _nameless(said),
+                )
+
+
+def _nameless(said: str) -> str:
+    return f"messages without id; what nothing explains: {said}" if said else "messages without id"
+
+
+def _notes(entities: Iterable[EntityBooks], *, has_range: bool) -> Iterable[str]:
+    nameless = sum(each.without_id for each in entities)
+    if nameless and has_range:
+        yield (
+            f"{nameless:,} messages have no id and cannot be told apart by time: "
+            "all of them are counted."
+        )

@@ -1,0 +1,182 @@
+"""Logs and receipts as tables with the columns that the steps use.
+
+    side  place  event  number  message_id  at_ms  reason  destination  original  copies
+
+``place`` is a queue or subscription, its dead-letter queue included; ``side`` is primary or
+backlog; ``number`` is the sequence number there. Times are Unix milliseconds.
+
+Rule 1: a line that cannot be read is counted and left out; a line that is there twice counts once.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from pyspark.sql import functions as F
+
+from twinbus.entity_path import BACKLOG_MARKER
+from twinbus.errors import ConfigurationError
+from twinbus.spark.syphon.query import read_receipts
+from twinbus.spark.syphon.receipt_rows import RECEIPT_COLUMNS
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+__all__ = [
+    "AUDIT_COLUMNS",
+    "EVENT_COLUMNS",
+    "RECEIPTS",
+    "SENT_COLUMNS",
+    "audit_lines",
+    "census",
+    "events_of",
+    "receipt_lines",
+    "receipts_of",
+    "sent_of",
+]
+
+_DAMAGED: Final = "_damaged"
+AUDIT_COLUMNS: Final = (
+    "source string, at string, namespace string, entity string, event string, "
+    "sequence_number bigint, message_id string, reason string, destination string, "
+    "original_sequence_number bigint, copies int, via string"
+)
+EVENT_COLUMNS: Final = (
+    "side string, place string, event string, number bigint, message_id string, at_ms bigint, "
+    "reason string, destination string, original bigint, copies int"
+)
+SENT_COLUMNS: Final = "entity string, message_id string, via string, at_ms bigint"
+RECEIPTS: Final = (
+    "queue string, number bigint, message_id string, entity string, outcome string, "
+    "reason string, at_ms bigint, enqueued_ms bigint"
+)
+_RECEIPT_LINE: Final = (
+    "queue string, sequence_number bigint, message_id string, destination string, "
+    "outcome string, reason string, enqueued_ms bigint, settled_ms bigint"
+)
+
+
+def audit_lines(spark: SparkSession, *directories: Path) -> DataFrame:
+    """Every line of the audit logs below these directories; a file in two of them is read once."""
+    files: set[str] = set()
+    for directory in directories:
+        found = {str(each.resolve()) for each in directory.rglob("audit*.jsonl")}
+        if not found:
+            raise ConfigurationError(
+                f"there is no audit log below {str(directory)!r}",
+                hint="Brokers write one with --audit, clients with audit=True",
+            )
+        files |= found
+    is_damaged = (
+        F.col(_DAMAGED).isNotNull()
+        | F.col("event").isNull()
+        | F.col("entity").isNull()
+        | F.try_to_timestamp("at").isNull()
+    )
+    return (
+        spark.read.schema(f"{AUDIT_COLUMNS}, {_DAMAGED} string")
+        .option("columnNameOfCorruptRecord", _DAMAGED)
+        .json(sorted(files))
+        .withColumn(_DAMAGED, is_damaged)
+    )
+
+
+def census(lines: DataFrame) -> DataFrame:
+    """Who wrote about what: source, namespace, place, is_damaged, lines. A few rows."""
+    return lines.groupBy(
+        _source().alias("source"),
+        F.lower("namespace").alias("namespace"),
+        F.lower("entity").alias("place"),
+        F.col(_DAMAGED).alias("is_damaged"),
+    ).agg(F.count("*").alias("lines"))
+
+
+def events_of(lines: DataFrame, pair: str) -> DataFrame:
+    """What brokers wrote about messages of the pair: on its primary, and in its backlog queues."""
+    entity = F.lower("entity")
+    is_backlog = entity.startswith(f"{pair}/{BACKLOG_MARKER}/")
+    return (
+        lines.where(~F.col(_DAMAGED) & (_source() == "broker"))
+        .where(is_backlog | (F.lower("namespace") == pair))
+        .select(
+            F.when(is_backlog, "backlog").otherwise("primary").alias("side"),
+            entity.alias("place"),
+            "event",
+            F.col("sequence_number").alias("number"),
+            "message_id",
+            _ms("at").alias("at_ms"),
+            "reason",
+            F.lower("destination").alias("destination"),
+            F.col("original_sequence_number").alias("original"),
+            "copies",
+        )
+        .dropDuplicates()
+    )
+
+
+def sent_of(lines: DataFrame, pair: str) -> DataFrame:
+    """What clients of the pair wrote about their sends: one row for each message."""
+    return lines.where(
+        ~F.col(_DAMAGED)
+        & (_source() == "client")
+        & (F.col("event") == "sent")
+        & (F.lower("namespace") == pair)
+    ).select(
+        F.lower("entity").alias("entity"),
+        "message_id",
+        F.coalesce(F.lower("via"), F.lit("")).alias("via"),
+        _ms("at").alias("at_ms"),
+    )
+
+
+def receipt_lines(spark: SparkSession, where: Path) -> DataFrame:
+    """Receipts of the syphon on Spark (a directory), or of the mover (lines of JSON)."""
+    for directory in (where, where / "receipts"):
+        if directory.is_dir() and any(directory.glob("run=*")):
+            return _as_lines(read_receipts(spark, directory))
+    files = [where] if where.is_file() else sorted(where.glob("*.jsonl"))
+    if not files:
+        raise ConfigurationError(
+            f"there are no receipts in {str(where)!r}",
+            hint="Name what --receipts was given to the syphon, or its state directory",
+        )
+    lines = spark.read.schema(_RECEIPT_LINE).json([str(each) for each in files])
+    return lines.where("queue is not null")
+
+
+def _as_lines(receipts: DataFrame) -> DataFrame:
+    return receipts.select(
+        *(name for name in _names(_RECEIPT_LINE) if name in _names(RECEIPT_COLUMNS)),
+        F.unix_millis("enqueued_at").alias("enqueued_ms"),
+        F.unix_millis("settled_at").alias("settled_ms"),
+    )
+
+
+def receipts_of(lines: DataFrame, pair: str) -> DataFrame:
+    """The receipts of the pair's backlog queues; those of a dry run moved nothing."""
+    return lines.where(
+        F.lower("queue").startswith(f"{pair}/{BACKLOG_MARKER}/")
+        & ~F.col("outcome").startswith("would-")
+    ).select(
+        F.lower("queue").alias("queue"),
+        F.col("sequence_number").alias("number"),
+        "message_id",
+        F.lower("destination").alias("entity"),
+        "outcome",
+        "reason",
+        F.col("settled_ms").alias("at_ms"),
+        "enqueued_ms",
+    )
+
+
+def _names(columns: str) -> list[str]:
+    return [each.split()[0] for each in columns.split(", ")]
+
+
+def _source() -> Column:
+    return F.coalesce("source", F.lit("broker"))
+
+
+def _ms(name: str) -> Column:
+    return F.unix_millis(F.try_to_timestamp(name))

@@ -8,6 +8,7 @@ from __future__ import annotations
 import typer
 
 from twinbus.cli.cost_estimate import cost_estimate
+from twinbus.cli.cost_reconcile import reconcile
 
 __all__ = ["cost_app"]
 
@@ -19,3 +20,4 @@ cost_app = typer.Typer(
 )
 
 cost_app.command("estimate")(cost_estimate)
+cost_app.command("reconcile")(reconcile)

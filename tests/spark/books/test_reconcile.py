@@ -1,0 +1,143 @@
+"""The whole chain, over logs as brokers, clients and movers write them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.spark.books.rows import BACKLOG
+from twinbus.core.receipts import Outcome, Receipt, to_json_line
+from twinbus.core.reconciliation import Fate, Given
+from twinbus.errors import ConfigurationError
+from twinbus.spark.books.reconcile import Sources, reconcile
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+def line(namespace: str, entity: str, event: str, second: int, **more: Any) -> str:
+    at = f"2026-11-16T12:00:{second:02d}.000Z"
+    facts = {"version": 1, "at": at, "namespace": namespace, "entity": entity, "event": event}
+    return json.dumps(facts | more)
+
+
+def home(entity: str, event: str, second: int, number: int | None, **more: Any) -> str:
+    return line("home", entity, event, second, sequence_number=number, **more)
+
+
+def away(event: str, second: int, number: int, **more: Any) -> str:
+    return line("spare", BACKLOG, event, second, sequence_number=number, **more)
+
+
+def sent(message_id: str, second: int, via: str = "", namespace: str = "home") -> str:
+    more = {"source": "client", "message_id": message_id, "via": via, "bytes": 10}
+    return line(namespace, "Orders", "sent", second, **more)
+
+
+def receipt(number: int, message_id: str) -> str:
+    return to_json_line(
+        Receipt(BACKLOG, number, message_id, "orders", Outcome.MOVED, "", 9, 1, 2, 3, "host", 1)
+    )
+
+
+@pytest.fixture
+def logs(tmp_path: Path) -> Path:
+    """An outage in which one message was taken from the backlog by somebody else."""
+    written = {
+        "primary/home/audit-2026-11-16.jsonl": [
+            home("orders", "stored", 1, 1, message_id="a"),
+            home("orders", "completed", 2, 1),
+            home("orders", "stored", 9, 2, message_id="b"),
+            home("orders", "stored", 9, 3, message_id="stranger"),
+            '{"version":1,"at":"2026-11-16T12:0',
+        ],
+        "secondary/spare/audit-2026-11-16.jsonl": [
+            away("stored", 4, 811, message_id="b", destination="orders"),
+            away("completed", 9, 811),
+            away("stored", 5, 812, message_id="c", destination="orders"),
+            away("completed", 8, 812),
+            line("spare", "other/x-servicebus-transfer/0", "stored", 5, sequence_number=1),
+        ],
+        "client/home/audit-1-2026-11-16.jsonl": [
+            sent("a", 1),
+            sent("b", 4, BACKLOG),
+            sent("c", 5, BACKLOG),
+            sent("z", 5, namespace="other"),
+        ],
+        "receipts.jsonl": [receipt(811, "b")],
+        "journal.jsonl": [
+            json.dumps({"event": name, "at": f"2026-11-16T12:00:0{at}+00:00", "path": "Orders"})
+            for name, at in (("diverted", 3), ("restored", 7))
+        ],
+    }
+    for name, lines in written.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("\n".join(lines) + "\n")
+    return tmp_path
+
+
+def test_a_message_that_somebody_took_from_the_backlog_is_named(
+    spark: SparkSession, logs: Path
+) -> None:
+    """C3: the books do not close, and each difference is listed with what the logs say last."""
+    answer = reconcile(
+        spark,
+        Sources(
+            primary_logs=logs / "primary",
+            secondary_logs=logs / "secondary",
+            # The same files by another way are not read twice.
+            client_logs=logs,
+            receipts=logs / "receipts.jsonl",
+            journal=logs / "journal.jsonl",
+        ),
+    )
+
+    assert answer.pair == "home"
+    assert answer.verdict == (
+        "The books of home do not close: of 3 sent, 1 missing and 1 unexpected."
+    )
+    (orders,) = answer.entities
+    assert {fate: count for fate, count in orders.fates.items() if count} == {
+        Fate.DELIVERED: 1,
+        Fate.WAITING: 1,
+        Fate.MISSING: 1,
+    }
+    assert [(each.ends - each.begins).seconds for each in orders.outages if each.ends] == [4]
+    assert answer.damaged_lines == 1
+    stranger, missing = sorted(answer.differences, key=lambda each: each.kind, reverse=True)
+    assert (missing.message_id, missing.kind) == ("c", "missing")
+    assert missing.said == (
+        f"sent to {BACKLOG}, acknowledged at 2026-11-16T12:00:05.000Z; "
+        f"stored in {BACKLOG} as 812 at 2026-11-16T12:00:05.000Z, completed there at "
+        "2026-11-16T12:00:08.000Z, no receipt; never stored on the primary"
+    )
+    assert (stranger.message_id, stranger.kind) == ("stranger", "unexpected")
+    assert stranger.said == (
+        "stored in orders as 3 at 2026-11-16T12:00:09.000Z; no client says that it sent it"
+    )
+
+
+def test_receipts_alone_are_a_beginning(spark: SparkSession, logs: Path) -> None:
+    """C3: each source alone is usable, and the answer says what it leaves unproven."""
+    answer = reconcile(spark, Sources(receipts=logs / "receipts.jsonl"))
+
+    assert answer.closes and answer.count(Fate.UNPROVEN) == 1
+    assert answer.given == Given(receipts=True)
+    assert any("log of the primary" in sentence for sentence in answer.given.unproven())
+
+
+def test_what_cannot_be_read_is_a_sentence(spark: SparkSession, tmp_path: Path) -> None:
+    """C3: bad input is said, with a way out."""
+    with pytest.raises(ConfigurationError, match="no audit log"):
+        reconcile(spark, Sources(primary_logs=tmp_path))
+    with pytest.raises(ConfigurationError, match="no receipts"):
+        reconcile(spark, Sources(receipts=tmp_path))
+    with pytest.raises(ConfigurationError, match="nothing to reconcile"):
+        reconcile(spark, Sources())
+    names = ("one", "two")
+    (tmp_path / "audit.jsonl").write_text("\n".join(sent("a", 1, namespace=n) for n in names))
+    with pytest.raises(ConfigurationError, match=r"several primaries: one, two.*--pair"):
+        reconcile(spark, Sources(client_logs=tmp_path))

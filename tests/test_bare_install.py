@@ -89,3 +89,9 @@ def test_the_spark_packages_import_without_spark(bare: Path) -> None:
         "print((r.files('twinbus.spark') / 'log4j2.properties').is_file())"
     )
     assert run(bare / "python", "-c", code).split() == ["False", "True"]
+
+
+@pytest.mark.timeout(2 * INSTALL_TIMEOUT_S)
+def test_the_price_sheets_come_along(bare: Path) -> None:
+    """C3: an estimate needs no extra."""
+    assert "Prices: premium" in run(bare / "twinbus", "cost", "estimate", "--prices", "premium")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -13,8 +14,10 @@ from typer.testing import CliRunner, Result
 from twinbus.cli import app
 from twinbus.cli.durations import seconds
 from twinbus.cli.quantities import count, rate_per_s, size_bytes
+from twinbus.core.price_reading import read_price_sheet
 from twinbus.errors import ConfigurationError
 
+DOCS = Path(__file__).resolve().parents[2] / "docs"
 # The question of the documentation (docs/COSTS.md).
 ASKED = [
     "--backlog-queues",
@@ -84,6 +87,22 @@ def test_the_tables_for_people() -> None:
     ):
         assert line in shown
     assert max(map(len, shown.partition("Prices:")[0].splitlines())) <= 80
+
+
+def test_the_page_shows_the_answer_that_the_command_gives() -> None:
+    """C3: docs/COSTS.md, and every option is on it."""
+    page = (DOCS / "COSTS.md").read_text(encoding="utf-8")
+    assert "\n".join(line.rstrip() for line in run(*ASKED).stdout.splitlines()) in page
+    options = re.findall(r"^ +(--[a-z-]+)", run("--help", columns=200).stdout, re.M)
+    assert len(options) > 10
+    assert [name for name in options if name != "--help" and f"`{name}`" not in page] == []
+
+
+def test_the_sheet_on_the_page_is_one() -> None:
+    """C3: what one copies from docs/COSTS.md can be used."""
+    page = (DOCS / "COSTS.md").read_text(encoding="utf-8")
+    [sheet] = re.findall(r"^```toml\n(.*?)^```", page, re.M | re.S)
+    assert read_price_sheet(sheet, "page").transfer_charge(200 * 10**9) == 8
 
 
 def test_the_month_can_begin_anywhere() -> None:

@@ -122,6 +122,13 @@ def test_pings_begin_at_once_and_the_last_one_ends_the_detour(
     assert plan.messages == 200 * away_s
 
 
+def test_a_poll_counts_when_it_ends() -> None:
+    """C2: eight waits of seven minutes end within an hour, the ninth does not."""
+    plan = replace(ASKED, poll_ms=7 * MINUTE_MS, syphons=1)
+    assert idle_receives(plan, 0, HOUR_MS) == 8 * 10
+    assert idle_receives(plan, HOUR_MS, HOUR_MS + 3 * MINUTE_MS) == 10
+
+
 @given(
     st.lists(st.integers(0, 40 * 24 * HOUR_MS), min_size=1, max_size=6),
     st.integers(1_000, 2 * HOUR_MS),
@@ -215,6 +222,15 @@ def test_the_overhead_has_the_price_of_its_tier() -> None:
     overhead, cost = estimate(ASKED, STANDARD).outage.total(anyway=False)
     assert cost == overhead * Decimal("0.5") / 1_000_000
     assert estimate(replace(ASKED, used=0), STANDARD).outage.total()[1] == 0
+
+
+def test_what_is_paid_anyway_uses_up_the_rest_of_a_tier_first() -> None:
+    """C3: the last included operations are those of the messages, the overhead is paid."""
+    plan = replace(ASKED, used=STANDARD.included - 2 * 540_000)
+    outage = estimate(plan, STANDARD).outage
+    assert outage.total(anyway=True)[1] == 0
+    overhead, cost = outage.total(anyway=False)
+    assert cost == overhead * Decimal("0.8") / 1_000_000
 
 
 def test_what_leaves_is_paid_by_the_gb() -> None:

@@ -238,8 +238,8 @@ def test_hostile_names_are_shown_and_do_nothing() -> None:
     assert "javascript:alert(5)" in page.text
     shown = {cell for row in page.rows for cell in row}
     for name in HOSTILE:
-        wanted = Parsed(f"<p>{escaped(name)}</p>").words
-        assert "".join(wanted) in shown
+        wanted = "".join(Parsed(f"<p>{escaped(name)}</p>").words)
+        assert wanted in shown or not name.strip()
     render(hostile()).encode("utf-8")
 
 

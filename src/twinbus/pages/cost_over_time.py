@@ -86,6 +86,10 @@ def cost_over_time(report: CostReport) -> Markup:
     for kind in report.kinds:
         sums[bars.at(kind.at)][KIND_OF.get(kind.operation, OTHER)] += kind.cost
     highest = max(sum(values, NOTHING) for values in sums.values())
+    subtitle = f"By kind of operation, {currency} per {each(bars.seconds)}"
+    if not highest:
+        free = nothing("No operation was charged for.")
+        return figure(title, subtitle, free, _kinds_behind(report))
     totals = [sum((values[i] for values in sums.values()), NOTHING) for i in range(len(KINDS))]
     places = decimals_for(highest)
     plot = TimePlot(
@@ -105,7 +109,7 @@ def cost_over_time(report: CostReport) -> Markup:
     )
     return figure(
         title,
-        f"By kind of operation, {currency} per {each(bars.seconds)}",
+        subtitle,
         legend(
             [
                 (series, money(total, currency, decimals_for(max(totals))))
@@ -132,6 +136,7 @@ def _cost_hover(at: datetime, values: Sequence[Decimal], currency: str, places: 
 def _kinds_behind(report: CostReport) -> Markup:
     places = decimals_for(max(kind.cost for kind in report.kinds))
     return behind(
+        "Cost over time",
         [
             Column("From (UTC)", is_number=False),
             Column("Operation", is_number=False),
@@ -194,6 +199,7 @@ def _detour_hover(at: datetime, sent: int, received: int) -> Markup:
 def _detours_behind(report: CostReport) -> Markup:
     places = decimals_for(max(detour.cost for detour in report.detours))
     return behind(
+        "Detours over time",
         [
             Column("From (UTC)", is_number=False),
             Column("Pair", is_number=False),

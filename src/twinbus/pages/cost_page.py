@@ -13,6 +13,7 @@ import base64
 import hashlib
 from collections.abc import Sequence
 from decimal import Decimal
+from typing import Final
 
 from twinbus.core.cost_report import CostReport, OpenRun, PricesUsed, Quality, Slice
 from twinbus.pages.cost_over_time import cost_over_time, detours_over_time
@@ -33,6 +34,8 @@ from twinbus.pages.tables import ROWS_MAX, Column, behind, table
 
 __all__ = ["render"]
 
+# More letters are set in smaller type.
+LONG_FIGURE: Final = 9
 _STYLE_HASH = base64.b64encode(hashlib.sha256(STYLE.encode()).digest()).decode()
 _POLICY = (
     f"default-src 'none'; style-src 'sha256-{_STYLE_HASH}'; img-src data:; "
@@ -99,7 +102,7 @@ def _headline(report: CostReport) -> Markup:
     both = report.total.cost + report.base_cost
     cards = (
         ("Operations", report.total.cost, counted(report.total.units, "billable operation")),
-        ("Base charge", report.base_cost, f"With operations {money(both)}"),
+        ("Base charge", report.base_cost, f"{money(both)} with operations"),
         ("Detours", detours, f"{counted(into, 'message')} into the backlog, {count(out)} out"),
         ("Idle polling", report.idle_cost, f"{share(report.idle_share)} of all operations"),
     )
@@ -108,7 +111,9 @@ def _headline(report: CostReport) -> Markup:
 
 
 def _card(name: str, amount: Decimal, note: str, currency: str) -> Markup:
-    figure = tag("dd", money(amount), " ", tag("small", currency), class_="sum")
+    shown = money(amount)
+    size = " long" if len(shown) > LONG_FIGURE else ""
+    figure = tag("dd", shown, " ", tag("small", currency), class_=f"sum{size}")
     return tag("div", tag("dt", name), figure, tag("dd", tag("p", note)), class_="card")
 
 
@@ -169,6 +174,7 @@ def _remarks(quality: Quality) -> list[str]:
 
 def _open_runs(runs: Sequence[OpenRun]) -> Markup:
     return behind(
+        "Not closed",
         [
             Column("Namespace", is_number=False),
             Column("Run", is_number=False),
@@ -180,6 +186,7 @@ def _open_runs(runs: Sequence[OpenRun]) -> Markup:
             (run.namespace, run.run, run.source, moment(run.last_at), count(run.units_missing_max))
             for run in runs
         ],
+        what="runs",
     )
 
 
@@ -209,7 +216,7 @@ def _table(report: CostReport) -> Markup:
     return tag(
         "section",
         heading,
-        table(columns, rows, total),
+        table(title, columns, rows, total),
         tag("p", hint, class_="pale") if hint else "",
     )
 

@@ -17,6 +17,8 @@ from twinbus.pages.tables import Column, behind
 __all__ = ["idle_share", "pair_overhead", "top_entities"]
 
 ROWS_MAX: Final = 12
+# Requests that are about no entity are counted, too.
+THE_NAMESPACE: Final = "(the namespace itself)"
 PAIR_PARTS: Final = (
     Series("Detours", "send"),
     Series("Pings", "ping"),
@@ -44,6 +46,7 @@ def idle_share(report: CostReport) -> Markup:
         subtitle,
         lying_bars("idle-share", title, f"{share(part)} are empty receives; {cost}.", [row]),
         behind(
+            title,
             [Column("", is_number=False), Column("Billable operations"), Column("Share")],
             [
                 ("Empty receives", count(idle_units), share(part)),
@@ -71,6 +74,7 @@ def top_entities(report: CostReport) -> Markup:
             [_entity_bar(row, highest, currency, places) for row in rows],
         ),
         behind(
+            title,
             [
                 Column("Entity", is_number=False),
                 Column("Namespace", is_number=False),
@@ -96,7 +100,7 @@ def _entity_bar(row: Slice, highest: Decimal, currency: str, places: int) -> Lyi
     entity, namespace = row.keys.get("entity", ""), row.keys.get("namespace", "")
     cost = money(row.cost, currency, places)
     return LyingBar(
-        name=entity or "(no entity)",
+        name=entity or THE_NAMESPACE,
         note=namespace,
         figure=cost,
         parts=[("send", float(row.cost / highest) if highest else 0.0)],
@@ -115,7 +119,7 @@ def pair_overhead(report: CostReport) -> Markup:
     title, subtitle = "Overhead of each pair", "Billable operations on top of the messages"
     if not report.pairs:
         return figure(title, subtitle, nothing("There is no pair in these logs."))
-    pairs = sorted(report.pairs, key=lambda pair: (-pair.cost, pair.pair))
+    pairs = sorted(report.pairs, key=lambda pair: (-pair.cost, -sum(_pair_units(pair)), pair.pair))
     shown = pairs[:ROWS_MAX]
     currency = report.prices.currency
     longest = max(1, *(sum(_pair_units(pair)) for pair in shown))
@@ -137,6 +141,7 @@ def pair_overhead(report: CostReport) -> Markup:
             [_pair_bar(pair, longest, currency, places) for pair in shown],
         ),
         behind(
+            title,
             [
                 Column("Pair", is_number=False),
                 Column("Messages detoured"),
@@ -161,7 +166,7 @@ def _pair_bar(pair: PairCost, longest: int, currency: str, places: int) -> Lying
     lines: list[str] = [isolated(pair.pair)]
     lines += [f"{part.label}: {count(n)}" for part, n in zip(PAIR_PARTS, units, strict=True)]
     return LyingBar(
-        name=pair.pair or "(no name)",
+        name=pair.pair,
         note=counted(pair.detoured_messages, "message") + " detoured",
         figure=cost,
         parts=[(part.colour, n / longest) for part, n in zip(PAIR_PARTS, units, strict=True)],

@@ -56,7 +56,10 @@ def decimals_for(largest: Decimal) -> int:
 
 
 def money(amount: Decimal, currency: str = "", decimals: int | None = None) -> str:
+    """With these decimals; else with as few as tell how much it is, and millions without."""
     places = decimals_for(amount) if decimals is None else decimals
+    if decimals is None and abs(amount) >= 1_000_000:
+        places = 0
     least = Decimal(1).scaleb(-places)
     text = format(amount, f",.{places}f")
     if amount and abs(amount) < least / 2:

@@ -41,9 +41,12 @@ ROW_HEIGHT: Final = 42
 BAR_HEIGHT: Final = 10
 NAME_BASELINE: Final = 13
 BAR_TOP: Final = 21
-# Shares of a bar's slot and of the whole: a lonely bar must not become a wall.
+# Shares of a bar's slot, of one among many, and of the whole: a lonely bar is no wall.
 BAR_SHARE: Final = 0.8
+SLIM_BAR_SHARE: Final = 0.9
+MANY_BARS: Final = 60
 BAR_SHARE_MAX: Final = 0.08
+NO_NAME: Final = "(no name)"
 # What a row of a phone and of a screen have room for, in letters; the style sheet knows the widths.
 LETTERS_NARROW, LETTERS_WIDE = 36, 76
 LETTERS_MIN: Final = 8
@@ -186,7 +189,8 @@ def _zero_line(scale: ValueScale) -> Markup:
 
 def _time_bar(plot: TimePlot, bar: TimeBar) -> Markup:
     left, slot = plot.place(bar.at), 1 / plot.bar_count
-    width = min(slot * BAR_SHARE, BAR_SHARE_MAX)
+    part = BAR_SHARE if plot.bar_count <= MANY_BARS else SLIM_BAR_SHARE
+    width = min(slot * part, BAR_SHARE_MAX)
     x, wide = _percent(left + (slot - width) / 2), _percent(width)
     parts = [
         tag("rect", x=_percent(left), width=_percent(slot), y=PLOT_TOP, height=PLOT_HEIGHT,
@@ -243,7 +247,8 @@ def lying_bars(name: str, title: str, description: str, rows: Sequence[LyingBar]
 
 
 def _lying_bar(row: LyingBar, top: int) -> Markup:
-    name, note = visible(row.name), shortened(visible(row.note), LETTERS_NARROW)
+    name = visible(row.name).strip() or NO_NAME
+    note = shortened(visible(row.note).strip(), LETTERS_NARROW)
     narrow_room = max(LETTERS_MIN, LETTERS_NARROW - len(row.figure))
     wide_room = max(LETTERS_MIN, LETTERS_WIDE - len(row.figure) - len(note))
     narrow = tag("tspan", isolated(shortened(name, narrow_room)))

@@ -82,7 +82,7 @@ a {{ color: var(--link); overflow-wrap: anywhere; }}
 .pale, .card p, figcaption p {{ color: var(--pale); font-size: 0.875rem; }}
 .headline {{
   display: grid; gap: 1rem; margin: 0;
-  grid-template-columns: repeat(auto-fit, minmax(min(13rem, 100%), 1fr));
+  grid-template-columns: repeat(4, 1fr);
 }}
 .card, figure, section {{
   background: var(--card); border: 1px solid var(--line); border-radius: 10px;
@@ -91,11 +91,13 @@ a {{ color: var(--link); overflow-wrap: anywhere; }}
 .card dt {{ color: var(--pale); font-size: 0.875rem; }}
 .card dd {{ margin: 0; }}
 .card dd.sum {{ font-size: 1.5rem; line-height: 1.4; font-weight: 600; overflow-wrap: anywhere; }}
+.card dd.sum.long {{ font-size: 1.125rem; line-height: 1.8667; }}
 .card small {{ font-size: 0.875rem; color: var(--pale); }}
 figure, section {{ margin-top: 1rem; }}
 .missing {{ background: var(--warn-card); border-left: 4px solid var(--warn); }}
 .missing ul {{ margin: 0.5rem 0 0; padding-left: 1.25rem; }}
 .missing li {{ overflow-wrap: anywhere; }}
+.missing details {{ margin: 0.25rem 0 0.5rem; }}
 .complete {{ margin: 1rem 0 0; }}
 .legend {{
   list-style: none; margin: 0.75rem 0 0; padding: 0; display: flex; flex-wrap: wrap;
@@ -136,12 +138,10 @@ th:last-child, td:last-child {{ padding-right: 0.25rem; }}
 td.word {{ overflow-wrap: anywhere; min-width: 7rem; max-width: 26rem; }}
 td.word.short {{ white-space: nowrap; }}
 .number {{ text-align: right; white-space: nowrap; }}
-thead th {{
-  position: sticky; top: 0; background: var(--card); color: var(--pale); font-weight: 600;
-  white-space: nowrap; border-bottom: 1px solid var(--line);
-}}
+thead th, tfoot td {{ position: sticky; background: var(--card); font-weight: 600; }}
+thead th {{ top: 0; color: var(--pale); white-space: nowrap; box-shadow: 0 1px var(--line); }}
+tfoot td {{ bottom: 0; border-bottom: 0; box-shadow: 0 -1px var(--line); }}
 .missing thead th {{ background: var(--warn-card); }}
-tfoot td {{ font-weight: 600; border-bottom: 0; border-top: 1px solid var(--line); }}
 tbody tr:hover td {{ background: var(--hover); }}
 footer {{ color: var(--pale); font-size: 0.875rem; padding-top: 1.25rem; padding-bottom: 2.5rem; }}
 @media (max-width: 46rem) {{
@@ -150,6 +150,7 @@ footer {{ color: var(--pale); font-size: 0.875rem; padding-top: 1.25rem; padding
   .headline {{ grid-template-columns: 1fr 1fr; gap: 0.75rem; }}
   .card, figure, section {{ padding: 0.875rem 1rem; }}
   .card dd.sum {{ font-size: 1.25rem; }}
+  .card dd.sum.long {{ font-size: 1rem; line-height: 1.75; }}
 }}
 @media (max-width: 22rem) {{ .headline {{ grid-template-columns: 1fr; }} }}
 @media print {{
@@ -159,7 +160,7 @@ footer {{ color: var(--pale); font-size: 0.875rem; padding-top: 1.25rem; padding
   main, footer {{ max-width: none; padding: 0; }}
   figure, .card, tr {{ break-inside: avoid; }}
   .scroll {{ overflow: visible; max-height: none; }}
-  thead th {{ position: static; }}
+  thead th, tfoot td {{ position: static; }}
   details {{ display: none; }}
 }}
 """

@@ -17,6 +17,7 @@ __all__ = ["ROWS_MAX", "Column", "behind", "table"]
 ROWS_MAX: Final = 1_000
 # Days, times and words of operations are not broken into lines.
 SHORT_WORD: Final = 24
+NO_WORD: Final = "\u2013"
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,8 +28,10 @@ class Column:
     is_number: bool = True
 
 
-def table(columns: Sequence[Column], rows: Iterable[Sequence[str]], *feet: Sequence[str]) -> Markup:
-    """Rows under their headings, wide ones in a box that scrolls."""
+def table(
+    name: str, columns: Sequence[Column], rows: Iterable[Sequence[str]], *feet: Sequence[str]
+) -> Markup:
+    """Rows under their headings, in a box that scrolls when they are too many or too wide."""
     headings = [
         tag("th", column.heading, scope="col", class_="number" if column.is_number else None)
         for column in columns
@@ -47,7 +50,7 @@ def table(columns: Sequence[Column], rows: Iterable[Sequence[str]], *feet: Seque
         # A box that scrolls must be reachable without a mouse.
         tabindex=0,
         role="region",
-        aria_label="table",
+        aria_label=name,
     )
 
 
@@ -59,16 +62,18 @@ def _cell(column: Column, text: str) -> Markup:
     if column.is_number:
         return tag("td", text, class_="number")
     short = " short" if len(text) <= SHORT_WORD else ""
-    return tag("td", tag("bdi", text), class_=f"word{short}")
+    return tag("td", tag("bdi", text if text.strip() else NO_WORD), class_=f"word{short}")
 
 
-def behind(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> Markup:
+def behind(
+    name: str, columns: Sequence[Column], rows: Sequence[Sequence[str]], what: str = "figures"
+) -> Markup:
     """The figures of a plot, for whoever wants to read or copy them."""
     shown = rows[:ROWS_MAX]
     left_out = len(rows) - len(shown)
     return tag(
         "details",
-        tag("summary", "Show the figures"),
-        table(columns, shown),
+        tag("summary", f"Show the {what}"),
+        table(f"{name}: {what}", columns, shown),
         tag("p", f"{left_out:,} more are left out here.", class_="pale") if left_out else "",
     )

@@ -82,11 +82,19 @@ class Page:
             mobile=False,
         )
 
-    def picture(self, *, whole: bool = False) -> bytes:
-        """A PNG of what is in the window, or of the whole page."""
-        taken = self.browser.call(
-            "Page.captureScreenshot", session=self.session, captureBeyondViewport=whole
+    def look(self, *, dark: bool, on_paper: bool = False) -> None:
+        """Show the page as somebody sees it who likes it light or dark, or prints it."""
+        scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
+        self.browser.call(
+            "Emulation.setEmulatedMedia",
+            session=self.session,
+            media="print" if on_paper else "screen",
+            features=[scheme],
         )
+
+    def picture(self) -> bytes:
+        """A PNG of what is in the window."""
+        taken = self.browser.call("Page.captureScreenshot", session=self.session)
         return base64.b64decode(taken["data"])
 
     def hear(self, method: str, params: dict[str, Any]) -> None:
@@ -158,15 +166,14 @@ class Browser:
             page.hear(said["method"], said["params"])
 
     @contextmanager
-    def page(self, address: str, *, width: int = 1280, dark: bool = False) -> Iterator[Page]:
+    def page(self, address: str, *, width: int = 1280) -> Iterator[Page]:
         """Open an address in a window of this width; the page is loaded when it is handed out."""
         target = self.call("Target.createTarget", url="about:blank")["targetId"]
         attached = self.call("Target.attachToTarget", targetId=target, flatten=True)
         page = Page(self, attached["sessionId"])
         session = page.session
-        scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
         page.resize(width)
-        self.call("Emulation.setEmulatedMedia", session=session, features=[scheme])
+        page.look(dark=False)
         self._pages[session] = page
         for domain in ("Page", "Runtime", "Log", "Network"):
             self.call(f"{domain}.enable", session=session)

@@ -198,7 +198,7 @@ def test_what_is_missing_stands_in_a_box_with_how_much_at_most() -> None:
         "What is missing",
         "Not closed (still running, or killed): 1 run. At most 100,000 billable operations",
         "4 lines could not be used: not JSON (3), operation that nobody knows (1).",
-        "312 lines came again and counted once.",
+        "312 lines came again and were counted once.",
         "47 lines stood in the file of another day",
     ):
         assert fact in text

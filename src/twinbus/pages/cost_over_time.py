@@ -146,6 +146,7 @@ def _kinds_behind(report: CostReport) -> Markup:
         [
             (moment(kind.at), kind.operation, count(kind.units), money(kind.cost, "", places))
             for kind in sorted(report.kinds, key=lambda kind: (kind.at, kind.operation))
+            if kind.units or kind.cost
         ],
     )
 

@@ -35,7 +35,7 @@ from twinbus.pages.tables import ROWS_MAX, Column, behind, table
 __all__ = ["render"]
 
 # More letters are set in smaller type.
-LONG_FIGURE: Final = 9
+LONG_FIGURE: Final = 7
 _STYLE_HASH = base64.b64encode(hashlib.sha256(STYLE.encode()).digest()).decode()
 _POLICY = (
     f"default-src 'none'; style-src 'sha256-{_STYLE_HASH}'; img-src data:; "
@@ -163,11 +163,11 @@ def _missing(quality: Quality) -> Markup:
 def _remarks(quality: Quality) -> list[str]:
     remarks = []
     if quality.duplicates:
-        remarks.append(f"{counted(quality.duplicates, 'line')} came again and counted once.")
+        remarks.append(f"{counted(quality.duplicates, 'line')} came again and were counted once.")
     if quality.late:
         remarks.append(
-            f"{counted(quality.late, 'line')} stood in the file of another day and counted on "
-            "the right one."
+            f"{counted(quality.late, 'line')} stood in the file of another day and were counted "
+            "on the right one."
         )
     return remarks
 

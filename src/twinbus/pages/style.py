@@ -135,7 +135,7 @@ th, td {{
   border-bottom: 1px solid var(--grid);
 }}
 th:last-child, td:last-child {{ padding-right: 0.25rem; }}
-td.word {{ overflow-wrap: anywhere; min-width: 7rem; max-width: 26rem; }}
+td.word {{ overflow-wrap: anywhere; min-width: 7rem; max-width: min(26rem, 60vw); }}
 td.word.short {{ white-space: nowrap; }}
 .number {{ text-align: right; white-space: nowrap; }}
 thead th, tfoot td {{ position: sticky; background: var(--card); font-weight: 600; }}
@@ -144,10 +144,12 @@ tfoot td {{ bottom: 0; border-bottom: 0; box-shadow: 0 -1px var(--line); }}
 .missing thead th {{ background: var(--warn-card); }}
 tbody tr:hover td {{ background: var(--hover); }}
 footer {{ color: var(--pale); font-size: 0.875rem; padding-top: 1.25rem; padding-bottom: 2.5rem; }}
+@media (max-width: 64rem) {{ .headline:has(.long) {{ grid-template-columns: 1fr 1fr; }} }}
 @media (max-width: 46rem) {{
   main, footer {{ padding-left: 1rem; padding-right: 1rem; }}
   header {{ padding-top: 1.5rem; }}
   .headline {{ grid-template-columns: 1fr 1fr; gap: 0.75rem; }}
+  .headline:has(.long) {{ grid-template-columns: 1fr; }}
   .card, figure, section {{ padding: 0.875rem 1rem; }}
   .card dd.sum {{ font-size: 1.25rem; }}
   .card dd.sum.long {{ font-size: 1rem; line-height: 1.75; }}
@@ -158,6 +160,7 @@ footer {{ color: var(--pale); font-size: 0.875rem; padding-top: 1.25rem; padding
   body {{ background: none; font-size: 10pt; print-color-adjust: exact;
     -webkit-print-color-adjust: exact; }}
   main, footer {{ max-width: none; padding: 0; }}
+  header {{ padding-top: 0; }}
   figure, .card, tr {{ break-inside: avoid; }}
   .scroll {{ overflow: visible; max-height: none; }}
   thead th, tfoot td {{ position: static; }}

@@ -175,6 +175,15 @@ def test_detours_lie_above_the_line_and_their_way_home_below() -> None:
     assert len(into) == 45 and len(out) == 21
     assert all(float(y) + float(height) == pytest.approx(zero, abs=0.02) for y, height in into)
     assert all(float(y) == zero for y, _ in out)
+    # 12,000 a minute went in, and 25,700 came out.
+    assert float(out[0][1]) / float(into[0][1]) == pytest.approx(25_700 / 12_000, rel=0.01)
+
+
+def test_a_label_at_the_edge_stays_inside() -> None:
+    """C3: the last day of a month of 31 is named, and not beyond the plot."""
+    kinds = outage_in_a_month().kinds
+    page = render(replace(empty(), ends=BEGINS + timedelta(days=31), step_s=86_400, kinds=kinds))
+    assert 'x="100%" y="236" text-anchor="end">1\u00a0Dec</text>' in page
 
 
 def test_too_many_steps_share_bars_and_lose_nothing() -> None:

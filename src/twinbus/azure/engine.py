@@ -70,6 +70,8 @@ class Engine:
             ),
             lambda: AmqpDriver(Endpoint.of(place), credential, options),
             operation_timeout=pairing.operation_timeout,
+            metering=pairing.metering,
+            audit=pairing.audit,
             **retry,
         )
         self._pairing = pairing

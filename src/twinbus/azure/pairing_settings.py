@@ -13,12 +13,13 @@ import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 from twinbus.errors import ConfigurationError
 from twinbus.pairing.environment import namespace_in, variables_of
 from twinbus.pairing.factory import MessagingFactory
-from twinbus.pairing.factory_options import DriverName
+from twinbus.pairing.factory_options import DriverName, FactoryOptions
 from twinbus.pairing.hosting import SyphonHosting
 from twinbus.pairing.manager import NamespaceManager
 from twinbus.pairing.occurrence import Occurrence
@@ -53,6 +54,11 @@ class Pairing:
     """Where it runs, when it is enabled: on Spark unless told."""
     journal: str | os.PathLike[str] | None = None
     on_event: Callable[[Occurrence], object] | None = None
+    metering: str | Path | None = None
+    """A directory where what the client's sends do on both namespaces is counted; None: nowhere.
+    The stock receivers are not in it."""
+    audit: bool = False
+    """Whether to write down there, too, the id of each message that was sent."""
     operation_timeout: float = 60.0
     """What a send may take when it is called without a timeout, in seconds."""
 
@@ -91,9 +97,7 @@ class Pairing:
     def _secondary(self) -> tuple[MessagingFactory, NamespaceManager]:
         if self.secondary is not None:
             return (
-                MessagingFactory.from_connection_string(
-                    self.secondary, driver=self.secondary_driver
-                ),
+                MessagingFactory.from_connection_string(self.secondary, **self._of_secondary()),
                 NamespaceManager.from_connection_string(self.secondary),
             )
         host = self.secondary_fully_qualified_namespace
@@ -104,9 +108,16 @@ class Pairing:
                 "secondary_fully_qualified_namespace with secondary_credential",
             )
         return (
-            MessagingFactory(host, self.secondary_credential, driver=self.secondary_driver),
+            MessagingFactory(host, self.secondary_credential, **self._of_secondary()),
             NamespaceManager(host, self.secondary_credential),
         )
+
+    def _of_secondary(self) -> FactoryOptions:
+        return {
+            "driver": self.secondary_driver,
+            "metering": self.metering,
+            "audit": self.audit,
+        }
 
 
 def _as_timedelta(interval: Interval) -> timedelta:

@@ -10,7 +10,7 @@ import typer
 
 from twinbus.cli.output import check_output
 from twinbus.clock import AdjustableClock, SystemClock
-from twinbus.errors import ConfigurationError
+from twinbus.metering.lines import check_directory
 
 ADMIN_PORT = 5300
 """The official emulator's port for HTTP."""
@@ -103,7 +103,8 @@ def serve(
 ) -> None:
     """Run a durable Service Bus broker that the stock Azure SDKs can use."""
     check_output(output, "text")
-    _check_metering(metering)
+    if metering is not None:
+        check_directory(metering, "--metering")
     # The broker takes 0.4 s to load, which other commands and a wrong usage need not wait for.
     from twinbus.broker.options import BrokerOptions, Thresholds
     from twinbus.cli.serving import run_broker, with_tls_ports
@@ -130,15 +131,3 @@ def serve(
     )
     clock = AdjustableClock() if adjustable_clock else SystemClock()
     run_broker(options, specs, output, clock)
-
-
-def _check_metering(directory: Path | None) -> None:
-    """Trouble with a log stops nothing later on, so a wrong option has to be told now."""
-    try:
-        if directory is not None:
-            directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-    except OSError as error:
-        raise ConfigurationError(
-            f"--metering {str(directory)!r} cannot be used: {error.strerror}",
-            hint="Choose a directory in which you may write",
-        ) from error

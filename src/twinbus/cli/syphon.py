@@ -45,6 +45,7 @@ class SyphonOptions:
     master: str | None = None
     checkpoints: str | None = None
     tasks: int | None = None
+    metering: Path | None = None
 
 
 def default_state_dir() -> Path:
@@ -104,6 +105,13 @@ def syphon(
     receipts_days: Annotated[
         int | None,
         typer.Option(help="Remove receipts of runs that ended so many days ago.", min=1),
+    ] = None,
+    metering: Annotated[
+        Path | None,
+        typer.Option(
+            help="Count what the syphon does here, for cost reports; on every machine that moves.",
+            metavar="DIR",
+        ),
     ] = None,
     state: Annotated[
         Path | None,
@@ -172,6 +180,7 @@ def syphon(
         master=master,
         checkpoints=checkpoints,
         tasks=tasks,
+        metering=metering,
     )
     code = _run_here(options) if local else _run_on_spark(options)
     if code:

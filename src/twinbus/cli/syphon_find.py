@@ -41,6 +41,8 @@ def opened(role: Role, options: SyphonOptions) -> AbstractAsyncContextManager[Op
         namespace_named_in(os.environ, role),
         ca_file=options.ca_file,
         management_port=options.management_port,
+        metering=options.metering,
+        name=options.primary_name if role == "primary" else None,
     )
 
 

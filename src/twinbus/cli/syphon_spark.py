@@ -134,6 +134,7 @@ def _settings(found: Found, options: SyphonOptions, spark: SparkSession) -> Syph
         rate_per_s=options.rate_per_s,
         chunk_count=options.chunk_count,
         is_dry_run=options.dry_run,
+        metering=None if options.metering is None else str(options.metering.resolve()),
     ).on(spark)
     return settings if options.tasks is None else replace(settings, tasks=options.tasks)
 

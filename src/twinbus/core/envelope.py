@@ -30,8 +30,8 @@ from twinbus.core.envelope_away import (
     size_if_aliased,
 )
 from twinbus.core.envelope_batches import ranges_that_fit, split_to_fit
-from twinbus.core.envelope_home import Restored, restore, told_of
-from twinbus.core.envelope_ping import ping
+from twinbus.core.envelope_home import Restored, message_id_of, restore, told_of
+from twinbus.core.envelope_ping import is_ping, ping
 from twinbus.core.envelope_values import RESERVED_NAMES, Reason
 from twinbus.core.ttl_policy import TtlPolicy
 
@@ -44,6 +44,8 @@ __all__ = [
     "check_fits",
     "check_reserved",
     "check_reserved_names",
+    "is_ping",
+    "message_id_of",
     "overhead_bytes",
     "overhead_bytes_max",
     "ping",

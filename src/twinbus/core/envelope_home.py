@@ -155,6 +155,15 @@ def told_of(encoded: bytes) -> tuple[str, str | None]:
     return path, message_id
 
 
+def message_id_of(encoded: bytes) -> str | None:
+    """The id of any message as text, as receipts have it; None where it has none."""
+    try:
+        buf, stops = outline(encoded)
+        return _message_id(buf, property_starts(buf, stops[2], stops[3]))
+    except DAMAGE:
+        return None
+
+
 def _ping() -> EnvelopeError:
     return EnvelopeError(
         reason=Reason.LOOKS_LIKE_A_PING,

@@ -97,8 +97,10 @@ class Receiver(Protocol):
     """A way out of one queue, subscription or dead-letter queue."""
 
     path: str
-    session_id: str | None
-    """The session that is held, once the first receive has got one."""
+
+    @property
+    def session_id(self) -> str | None:
+        """The session that is held, once the first receive has got one."""
 
     async def receive(self, count_max: int, *, wait_s: float) -> list[Delivered]:
         """Up to ``count_max`` messages: returns as soon as some are there (with what is there

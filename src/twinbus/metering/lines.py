@@ -10,6 +10,7 @@ Rule 3: trouble with the disk loses lines, is said in the log, and stops nothing
 
 from __future__ import annotations
 
+import errno
 import json
 import logging
 import os
@@ -17,6 +18,8 @@ from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
+
+from twinbus.errors import ConfigurationError
 
 logger = logging.getLogger("twinbus.metering")
 
@@ -70,6 +73,21 @@ class JsonLines:
             number += 1
             path = self._directory / f"{self._name}-{day}.{number}.jsonl"
         return path
+
+
+def check_directory(directory: Path, said: str) -> None:
+    """Trouble with a log stops nothing later on, so a wrong option has to be told now. ``said``
+    is what the user calls it."""
+    try:
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        refused = None if os.access(directory, os.W_OK) else os.strerror(errno.EACCES)
+    except OSError as error:
+        refused = error.strerror
+    if refused is not None:
+        raise ConfigurationError(
+            f"{said} {str(directory)!r} cannot be used: {refused}",
+            hint="Choose a directory in which you may write",
+        )
 
 
 def _day(at_ms: int) -> str:

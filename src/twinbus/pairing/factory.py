@@ -32,9 +32,11 @@ from twinbus.drivers.credentials import (
     credential_of,
 )
 from twinbus.drivers.management import ManagementClient, ManagementEndpoint
+from twinbus.drivers.metered import MeteredDriver, MeteredSender
 from twinbus.drivers.port import Driver, NamespaceAddress, NextSession, ReceiveMode, Sender
 from twinbus.entity_path import parse_entity_path
 from twinbus.errors import ConfigurationError, ConnectionStringError
+from twinbus.pairing.client_metering import client_books
 from twinbus.pairing.clients import MessageSender, QueueClient, SubscriptionClient, TopicClient
 from twinbus.pairing.environment import Role, namespace_in, variables_of
 from twinbus.pairing.factory_options import (
@@ -158,12 +160,21 @@ class MessagingFactory:
         self, driver: Driver, options: FactoryOptions, management: ManagementClient | None
     ) -> None:
         check_options(options)
-        self._driver, self._asked = driver, management
+        self._driver = self._plain_driver = driver
+        self._asked = management
+        self.books = client_books(
+            driver.address,
+            options.get("metering"),
+            told_name=self.namespace_name,
+            audit=options.get("audit", False),
+        )
+        if self.books is not None:
+            self._driver = MeteredDriver(driver, self.books)
         memory = memory_of(driver.address, None if management is None else management.credential)
         self._hub = EventHub(str(driver.address))
         self._standing = Standing(str(driver.address))
         self._office = SendOffice(
-            driver,
+            self._driver,
             self._standing,
             Routing.unpaired(self._hub, retry_policy_in(options), memory),
             checked_timeout_s(options.get("operation_timeout", SEND_TIMEOUT_S)),
@@ -182,10 +193,13 @@ class MessagingFactory:
     def mover_driver(self) -> Driver:
         """The namespace through the lean client, for moving many messages of any kind; through
         the factory's own driver, where nobody said how to make one. Closed with the factory."""
-        if self._lean is None:
-            return self._driver
         if self._mover_driver is None:
-            self._mover_driver = self._lean()
+            lean = self._plain_driver if self._lean is None else self._lean()
+            # What it sends was sent before: counted again, because it is charged again, but
+            # audited once.
+            if self.books is not None:
+                lean = MeteredDriver(lean, self.books, is_own=False)
+            self._mover_driver = lean
         return self._mover_driver
 
     @property
@@ -245,6 +259,13 @@ class MessagingFactory:
         perhaps a link to the entity that was made with options of its own."""
         canonical = parse_entity_path(path)
         self._check_scope(canonical, canonical)
+        if self.books is not None:
+            link = MeteredSender(
+                link or self._plain_driver.sender(canonical),
+                self.books,
+                is_own=True,
+                unpack=kind.unpack,
+            )
         return self._office.sender(canonical, kind, link)
 
     def create_message_receiver(
@@ -416,6 +437,8 @@ class MessagingFactory:
     async def _wind_up(self) -> None:
         async with AsyncExitStack() as stack:  # From the last line up, whatever one of them does.
             stack.push_async_callback(self._hub.close)
+            if self.books is not None:
+                stack.push_async_callback(asyncio.to_thread, self.books.close)
             if self._mover_driver is not None:
                 stack.push_async_callback(self._mover_driver.close)
             stack.push_async_callback(self._driver.close)

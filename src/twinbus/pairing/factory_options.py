@@ -50,6 +50,10 @@ class FactoryOptions(TypedDict, total=False):
     retry_backoff_factor: float
     retry_backoff_max: float
     retry_mode: Literal["exponential", "fixed"]
+    metering: str | Path | None
+    """A directory where what this client does is counted, for cost reports; None: nowhere."""
+    audit: bool
+    """Whether to write down there, too, the id of each message that was sent."""
 
 
 def check_options(options: FactoryOptions) -> None:

@@ -16,6 +16,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from importlib import import_module
+from pathlib import Path
 from typing import Any, Literal, Protocol
 
 from twinbus.core.chunk import HomeRules
@@ -82,6 +83,8 @@ class SyphonJob:
     queues: Sequence[str]
     rules: HomeRules
     hosting: SyphonHosting
+    metering: Path | None = None
+    """Where other processes that work for it keep their books; the drivers have theirs."""
     on_end: Callable[[BaseException], object]
     """Told of an error that ended it."""
     on_stall: Callable[[str], object]

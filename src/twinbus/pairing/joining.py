@@ -188,6 +188,8 @@ def join(
     listens, no file is open and the options are as they were."""
     routing = primary.routing.paired(options, found.backlog, found.outage)
     pair = _pair(primary, options, found.name, routing, found.backlog.queues)
+    if primary.books is not None:
+        primary.books.named(found.name)
     journal = None if options.journal_path is None else Journal(options.journal_path)
     routing.hub.paired(str(options.messaging_factory.address), journal)
     if options.on_event is not None:
@@ -225,6 +227,7 @@ def _pair(
                 ttl_policy=options.ttl_policy,
             ),
             hosting=options.syphon,
+            metering=None if primary.books is None else primary.books.directory,
             on_end=pair.syphon_ended,
             on_stall=pair.syphon_stalled,
             on_dead_letters=pair.dead_lettered,

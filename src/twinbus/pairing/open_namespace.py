@@ -5,6 +5,7 @@ Rule 1: nothing is connected before it is needed.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -22,8 +23,11 @@ from twinbus.drivers.credentials import (
     credential_of,
 )
 from twinbus.drivers.management import ManagementClient, ManagementEndpoint
+from twinbus.drivers.metered import MeteredDriver
+from twinbus.drivers.port import Driver
 from twinbus.errors import ConfigurationError
 from twinbus.pairing.backlog_queues import has_no_name, primary_name_of
+from twinbus.pairing.client_metering import client_books
 from twinbus.pairing.environment import NamespaceReference, Role, namespace_in, variables_of
 
 __all__ = ["OpenNamespace", "namespace_named_in", "opened_namespace", "opened_with"]
@@ -33,7 +37,7 @@ __all__ = ["OpenNamespace", "namespace_named_in", "opened_namespace", "opened_wi
 class OpenNamespace:
     """A namespace that may be used."""
 
-    driver: AmqpDriver
+    driver: Driver
     management: ManagementClient
 
     async def primary_name(self, given: str | None = None) -> str:
@@ -61,12 +65,19 @@ async def opened_namespace(
     *,
     ca_file: Path | None = None,
     management_port: int | None = None,
+    metering: Path | None = None,
+    name: str | None = None,
 ) -> AsyncIterator[OpenNamespace]:
     """With the credential of its connection string, or else the identity of this machine."""
     if reference.connection_string is not None:
         parsed = parse_connection_string(reference.connection_string)
         async with opened_with(
-            parsed, credential_in(parsed), ca_file=ca_file, management_port=management_port
+            parsed,
+            credential_in(parsed),
+            ca_file=ca_file,
+            management_port=management_port,
+            metering=metering,
+            name=name,
         ) as namespace:
             yield namespace
         return
@@ -74,7 +85,12 @@ async def opened_namespace(
     async with (
         _default_identity() as identity,
         opened_with(
-            parsed, IdentityToken(identity), ca_file=ca_file, management_port=management_port
+            parsed,
+            IdentityToken(identity),
+            ca_file=ca_file,
+            management_port=management_port,
+            metering=metering,
+            name=name,
         ) as namespace,
     ):
         yield namespace
@@ -87,16 +103,29 @@ async def opened_with(
     *,
     ca_file: Path | None = None,
     management_port: int | None = None,
+    metering: Path | None = None,
+    name: str | None = None,
 ) -> AsyncIterator[OpenNamespace]:
-    """The credential stays its owner's, who may use it again."""
+    """The credential stays its owner's, who may use it again. ``metering`` is a directory for
+    the books of what is done here, and ``name`` the namespace's name in them, if it is known."""
     shown = credential_of(credential)
     options = AmqpOptions(ca_file=None if ca_file is None else str(ca_file))
     endpoint = ManagementEndpoint.of(parsed, management_port=management_port)
-    driver = AmqpDriver(Endpoint.of(parsed), shown, options)
+    driver: Driver = AmqpDriver(Endpoint.of(parsed), shown, options)
+    management = ManagementClient(endpoint, shown, ca_file=ca_file)
+
+    async def told_name() -> str:
+        return (await management.namespace_info()).name
+
+    books = client_books(driver.address, metering, told_name=told_name, name=name)
+    if books is not None:
+        driver = MeteredDriver(driver, books, is_own=False)
     try:
-        yield OpenNamespace(driver, ManagementClient(endpoint, shown, ca_file=ca_file))
+        yield OpenNamespace(driver, management)
     finally:
         await driver.close()
+        if books is not None:
+            await asyncio.to_thread(books.close)
 
 
 def _default_identity() -> Any:

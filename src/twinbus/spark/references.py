@@ -127,12 +127,17 @@ class NamespaceRef:
 
     # -- opened ---------------------------------------------------------------------------
 
-    def opened(self) -> AbstractAsyncContextManager[OpenNamespace]:
-        """The namespace, for as long as the context lasts; the secret is read on entering."""
-        return self._opened()
+    def opened(
+        self, *, metering: str | None = None, name: str | None = None
+    ) -> AbstractAsyncContextManager[OpenNamespace]:
+        """The namespace, for as long as the context lasts; the secret is read on entering.
+        ``metering`` is a directory for books, and ``name`` the namespace's in them."""
+        return self._opened(None if metering is None else Path(metering), name)
 
     @asynccontextmanager
-    async def _opened(self) -> AsyncIterator[OpenNamespace]:
+    async def _opened(
+        self, metering: Path | None, name: str | None
+    ) -> AsyncIterator[OpenNamespace]:
         # Most of Spark's processes only pass a reference on: they are spared the drivers.
         from twinbus.pairing.open_namespace import opened_namespace, opened_with
 
@@ -140,12 +145,21 @@ class NamespaceRef:
         if self.kind is RefKind.HOST:
             reference = NamespaceReference(self.kind.value, fully_qualified_namespace=self.text)
             opening = opened_namespace(
-                reference, ca_file=ca_file, management_port=self.management_port
+                reference,
+                ca_file=ca_file,
+                management_port=self.management_port,
+                metering=metering,
+                name=name,
             )
         else:
             parsed, credential = await self._resolved()
             opening = opened_with(
-                parsed, credential, ca_file=ca_file, management_port=self.management_port
+                parsed,
+                credential,
+                ca_file=ca_file,
+                management_port=self.management_port,
+                metering=metering,
+                name=name,
             )
         async with opening as namespace:
             yield namespace

@@ -82,8 +82,8 @@ class Brain:
 
     async def start(self) -> None:
         stack, settings = self._stack, self._settings
-        self._secondary = (await stack.enter_async_context(settings.secondary.opened())).driver
-        self._primary = (await stack.enter_async_context(settings.primary.opened())).driver
+        self._secondary = (await stack.enter_async_context(settings.opened_secondary())).driver
+        self._primary = (await stack.enter_async_context(settings.opened_primary())).driver
         desk = Desk(self._hear)
         self.address = await desk.start(settings.driver_host)
         stack.push_async_callback(desk.close)

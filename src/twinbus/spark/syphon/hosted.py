@@ -31,6 +31,7 @@ from pyspark.sql import SparkSession
 
 from twinbus.core.receipts import Outcome
 from twinbus.drivers.amqp import AmqpDriver
+from twinbus.drivers.metered import MeteredDriver
 from twinbus.drivers.port import Driver
 from twinbus.errors import ConfigurationError
 from twinbus.pairing.hosting import HostedSyphon, SyphonJob
@@ -86,9 +87,14 @@ def _check(job: SyphonJob, session: SparkSession | None) -> None:
 
 def _sides(job: SyphonJob) -> tuple[tuple[str, Driver, str | None], ...]:
     return (
-        ("primary", job.primary, job.hosting.primary),
-        ("secondary", job.secondary, job.hosting.secondary),
+        ("primary", _plain(job.primary), job.hosting.primary),
+        ("secondary", _plain(job.secondary), job.hosting.secondary),
     )
+
+
+def _plain(driver: Driver) -> Driver:
+    """Spark's processes use drivers of their own, and keep books of their own."""
+    return driver.inner if isinstance(driver, MeteredDriver) else driver
 
 
 def _session_there_is(job: SyphonJob) -> SparkSession | None:
@@ -223,6 +229,7 @@ class SparkSyphon:
             allowed=job.rules.allowed,
             ttl_policy=job.rules.ttl_policy,
             rate_per_s=job.hosting.rate_per_s,
+            metering=None if job.metering is None else str(job.metering.resolve()),
         ).on(session)
         return replace(settings, tasks=job.hosting.tasks or settings.tasks)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import difflib
 import math
 from collections.abc import Callable, Mapping
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from twinbus.core.chunk_board import Backoff
     from twinbus.core.dispatcher import ShiftLimits
     from twinbus.pairing.mover_options import MoverOptions
+    from twinbus.pairing.open_namespace import OpenNamespace
 
 __all__ = ["SyphonSettings", "is_local"]
 
@@ -64,6 +66,8 @@ class SyphonSettings:
     driver_host: str = LOOPBACK
     """An address of the driver that executors can reach."""
     is_dry_run: bool = False
+    metering: str | None = None
+    """A directory, on every machine that moves, where what it does is counted (C1)."""
 
     def __post_init__(self) -> None:
         if not self.queues:
@@ -115,6 +119,14 @@ class SyphonSettings:
             return replace(self, tasks=_cores(spark) or self.tasks)
         host = spark.conf.get("spark.driver.host", None) or LOOPBACK
         return replace(self, tasks=max(_cores(spark), self.tasks), driver_host=host)
+
+    # -- the two namespaces ---------------------------------------------------------------
+
+    def opened_primary(self) -> AbstractAsyncContextManager[OpenNamespace]:
+        return self.primary.opened(metering=self.metering, name=self.primary_name)
+
+    def opened_secondary(self) -> AbstractAsyncContextManager[OpenNamespace]:
+        return self.secondary.opened(metering=self.metering)
 
     # -- as options -----------------------------------------------------------------------
 
@@ -186,6 +198,7 @@ _FIELDS: Final[Mapping[str, _Field]] = {
     "stateDir": ("state_dir", str, str),
     "run": ("run", str, str),
     "driverHost": ("driver_host", str, str),
+    "metering": ("metering", str, str),
     "dryRun": ("is_dry_run", _flag, lambda value: str(value).lower()),
 }
 

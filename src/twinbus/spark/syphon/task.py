@@ -104,8 +104,8 @@ class _Shift:
             line = await self._line(stack)
             telling = asyncio.create_task(self._tell(line))
             stack.push_async_callback(_cancelled, telling)
-            secondary = await stack.enter_async_context(settings.secondary.opened())
-            primary = await stack.enter_async_context(settings.primary.opened())
+            secondary = await stack.enter_async_context(settings.opened_secondary())
+            primary = await stack.enter_async_context(settings.opened_primary())
             report = await work_shift(
                 secondary.driver,
                 primary.driver,

@@ -1,0 +1,180 @@
+"""Any driver, with books: what it does is counted and written down (rule C1).
+
+    MeteredDriver(AmqpDriver(...), books)      the port in front, the same port behind
+
+Counted as a namespace counts it: sends and pings with their messages, units and bytes; receives,
+and those that found nothing; peeks; settlements; requests to ``$management``.
+
+Rule 1: a call is what it was: arguments, results and errors pass unchanged.
+Rule 2: what failed is not counted: whether it arrived is not known here.
+Rule 3: a receive that found nothing, or was given up, is one empty receive: its credit ended
+        unused. With prefetch the credit stays with the link, so that waiting costs nothing more.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+
+from twinbus.core.costs import Operation
+from twinbus.core.parcel import Delivered, Parcel
+from twinbus.drivers.port import Driver, LinkFacts, NextSession, ReceiveMode, Receiver, Sender
+from twinbus.metering.client_books import ClientBooks
+
+__all__ = ["MeteredDriver", "MeteredSender"]
+
+
+def _one_message(parcel: Parcel) -> list[bytes]:
+    return [parcel.encoded]
+
+
+class MeteredSender:
+    """The port's Sender."""
+
+    def __init__(
+        self,
+        inner: Sender,
+        books: ClientBooks,
+        *,
+        is_own: bool,
+        unpack: Callable[[Parcel], list[bytes]] = _one_message,
+    ) -> None:
+        """``is_own``: what it sends begins here, and belongs into the audit. ``unpack`` takes a
+        parcel apart that holds several messages."""
+        self.path = inner.path
+        self._inner = inner
+        self._books = books
+        self._is_own = is_own
+        self._unpack = unpack
+
+    async def send(self, parcels: Sequence[Parcel], *, timeout_s: float) -> None:
+        await self._inner.send(parcels, timeout_s=timeout_s)
+        self._sent(parcels)
+
+    async def schedule(self, parcels: Sequence[Parcel], *, timeout_s: float) -> list[int]:
+        numbers = await self._inner.schedule(parcels, timeout_s=timeout_s)
+        self._sent(parcels)
+        return numbers
+
+    def _sent(self, parcels: Sequence[Parcel]) -> None:
+        messages = [message for parcel in parcels for message in self._unpack(parcel)]
+        self._books.sent(self.path, messages, is_own=self._is_own)
+
+    async def cancel_scheduled(self, sequence_numbers: Sequence[int], *, timeout_s: float) -> None:
+        await self._inner.cancel_scheduled(sequence_numbers, timeout_s=timeout_s)
+        self._books.happened(self.path, Operation.MANAGEMENT)
+
+    async def attach(self, *, timeout_s: float) -> LinkFacts:
+        return await self._inner.attach(timeout_s=timeout_s)
+
+    async def close(self) -> None:
+        await self._inner.close()
+
+
+class MeteredReceiver:
+    """The port's Receiver."""
+
+    def __init__(self, inner: Receiver, books: ClientBooks, *, has_prefetch: bool) -> None:
+        self.path = inner.path
+        self._inner = inner
+        self._books = books
+        self._has_prefetch = has_prefetch
+
+    @property
+    def session_id(self) -> str | None:
+        return self._inner.session_id
+
+    async def receive(self, count_max: int, *, wait_s: float) -> list[Delivered]:
+        try:
+            found = await self._inner.receive(count_max, wait_s=wait_s)
+        except asyncio.CancelledError:
+            self._found_nothing()
+            raise
+        if found:
+            self._came(Operation.RECEIVE, found)
+        else:
+            self._found_nothing()
+        return found
+
+    def _found_nothing(self) -> None:
+        if not self._has_prefetch:
+            self._books.happened(self.path, Operation.EMPTY_RECEIVE)
+
+    def _came(self, operation: Operation, found: Sequence[Delivered]) -> None:
+        self._books.received(self.path, operation, [len(each.encoded) for each in found])
+
+    async def receive_deferred(
+        self, sequence_numbers: Sequence[int], *, timeout_s: float
+    ) -> list[Delivered]:
+        found = await self._inner.receive_deferred(sequence_numbers, timeout_s=timeout_s)
+        self._came(Operation.RECEIVE, found)
+        return found
+
+    async def complete(self, messages: Sequence[Delivered], *, timeout_s: float) -> list[Delivered]:
+        return await self._settled(messages, self._inner.complete(messages, timeout_s=timeout_s))
+
+    async def abandon(self, messages: Sequence[Delivered], *, timeout_s: float) -> list[Delivered]:
+        return await self._settled(messages, self._inner.abandon(messages, timeout_s=timeout_s))
+
+    async def defer(self, messages: Sequence[Delivered], *, timeout_s: float) -> list[Delivered]:
+        return await self._settled(messages, self._inner.defer(messages, timeout_s=timeout_s))
+
+    async def dead_letter(
+        self, messages: Sequence[Delivered], *, reason: str, description: str, timeout_s: float
+    ) -> list[Delivered]:
+        settling = self._inner.dead_letter(
+            messages, reason=reason, description=description, timeout_s=timeout_s
+        )
+        return await self._settled(messages, settling)
+
+    async def _settled(
+        self, messages: Sequence[Delivered], settling: Awaitable[list[Delivered]]
+    ) -> list[Delivered]:
+        lost = await settling
+        if len(messages) > len(lost):
+            self._books.settled(self.path, len(messages) - len(lost))
+        return lost
+
+    async def renew(self, messages: Sequence[Delivered], *, timeout_s: float) -> list[Delivered]:
+        lost = await self._inner.renew(messages, timeout_s=timeout_s)
+        if messages:
+            self._books.happened(self.path, Operation.MANAGEMENT)
+        return lost
+
+    async def peek(
+        self, count_max: int, *, from_sequence: int = 1, timeout_s: float
+    ) -> list[Delivered]:
+        found = await self._inner.peek(count_max, from_sequence=from_sequence, timeout_s=timeout_s)
+        self._came(Operation.PEEK, found)
+        return found
+
+    async def close(self) -> None:
+        await self._inner.close()
+
+
+class MeteredDriver:
+    """The port's Driver. Its books are closed by who made them: others may use them, too."""
+
+    def __init__(self, inner: Driver, books: ClientBooks, *, is_own: bool = True) -> None:
+        """``is_own=False``: it moves messages that somebody else has sent, and audits none."""
+        self.address = inner.address
+        self.inner = inner
+        self._books = books
+        self._is_own = is_own
+
+    def sender(self, path: str) -> Sender:
+        return MeteredSender(self.inner.sender(path), self._books, is_own=self._is_own)
+
+    def receiver(
+        self,
+        path: str,
+        *,
+        mode: ReceiveMode = ReceiveMode.PEEK_LOCK,
+        prefetch: int = 0,
+        session: str | NextSession | None = None,
+    ) -> Receiver:
+        inner = self.inner.receiver(path, mode=mode, prefetch=prefetch, session=session)
+        return MeteredReceiver(inner, self._books, has_prefetch=prefetch > 0)
+
+    async def close(self) -> None:
+        await self.inner.close()

@@ -1,0 +1,268 @@
+"""A client's own books: what it does to a namespace, counted and written down (rule C1).
+
+    a driver's calls --count--> meter --thread--> DIR/NAMESPACE/operations-RUN-2026-11-16.jsonl
+                     --sent---> waiting lines ---> DIR/NAMESPACE/audit-RUN-2026-11-16.jsonl
+
+    {"version":1,"source":"client","at":"…","namespace":"contoso","entity":"orders",
+     "event":"sent","message_id":"order-7","via":"contoso/x-servicebus-transfer/3","bytes":311}
+
+Rule 1: a thread of its own writes: nobody who sends waits for a disk, and a full or broken one
+        costs lines, never sends.
+Rule 2: what was counted is what was answered: an attempt that failed is not in the books, also
+        where it may have arrived.
+Rule 3: every client has a run of its own, and files that are named after it: processes share
+        none. Nothing is written before the first operation.
+Rule 4: the audit names messages by their ids, never by their bodies. It is ahead of nobody: a
+        message stands in it once its acknowledgement is here. A message that went round by a
+        backlog queue is in the books of the primary that it is meant for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+import threading
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from twinbus.clock import Clock, SystemClock
+from twinbus.core.costs import Operation, units_of
+from twinbus.core.envelope import is_ping, message_id_of, told_of
+from twinbus.core.envelope_layout import DAMAGE
+from twinbus.core.envelope_ping import PING_CONTENT_TYPE
+from twinbus.entity_path import BACKLOG_MARKER
+from twinbus.errors import TwinbusError
+from twinbus.metering.lines import JsonLines, timestamp
+from twinbus.metering.operations import OperationsLog, operations_log
+from twinbus.metering.tally import Meter
+from twinbus.service_errors import CommunicationError, OperationTimeout
+
+__all__ = ["ClientBooks"]
+
+logger = logging.getLogger("twinbus.metering")
+
+RECORD_VERSION: Final = 1
+# A disk that has stopped must not fill the memory: about 20 MB.
+SENT_WAITING_MAX: Final = 100_000
+# Between two writes of the audit log; a kill costs the lines of that time.
+AUDIT_PAUSE_S: Final = 0.1
+CLOSE_TIMEOUT_S: Final = 5.0
+# Until a namespace that was out of reach is asked for its name again.
+ASK_PAUSE_S: Final = 10.0
+
+_PING_BYTES: Final = PING_CONTENT_TYPE.encode()
+_PING_SIZE_MAX: Final = 1_024
+_MARK: Final = f"/{BACKLOG_MARKER}/"
+
+AskName = Callable[[], Awaitable[str]]
+"""Asks a namespace what it is called; raises TwinbusError."""
+
+
+class _Sent(NamedTuple):
+    """A line of the audit, before it is one."""
+
+    at_ms: int
+    path: str
+    destination: str
+    """Where a message in a backlog queue is meant to go; empty for all others."""
+    message_id: str | None
+    size: int
+
+
+class ClientBooks:
+    """The books of one client of one namespace. Any thread may count."""
+
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        name: str | None,
+        other_name: str,
+        ask_name: AskName | None = None,
+        audit: bool = False,
+        clock: Clock | None = None,
+    ) -> None:
+        """``name`` is the namespace's, where it is known; otherwise it is asked for, and
+        ``other_name`` takes its place where nobody tells it."""
+        self.directory = directory
+        self.run = f"{secrets.randbits(64):016x}"
+        self._name = name
+        self._other_name = other_name
+        self._ask_name = ask_name
+        self._has_audit = audit
+        self._clock = clock or SystemClock()
+        self._lock = threading.Lock()
+        self._meter = Meter()
+        self._meter.on_full = self._filled
+        self._is_full = False
+        self._sent: list[_Sent] = []
+        self._lost_count = 0
+        self._wake = threading.Event()
+        self._closing = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def named(self, name: str) -> None:
+        """Somebody knows the namespace's name; what was written already keeps its own."""
+        if self._name is None:
+            self._name = name
+
+    # -- counting -----------------------------------------------------------------------------
+
+    def sent(self, path: str, messages: Sequence[bytes], *, is_own: bool) -> None:
+        """One send was acknowledged. ``is_own``: these messages begin here, and are not moved."""
+        path = path.lower()
+        pings = [message for message in messages if _is_ping(message)]
+        if pings:
+            messages = [message for message in messages if not _is_ping(message)]
+        sizes = [len(message) for message in messages]
+        lines = self._sent_lines(path, messages) if is_own and self._has_audit else ()
+        with self._lock:
+            if pings:
+                self._meter.tally(path, Operation.PING).took_in(1, len(pings), len(pings), 0)
+            if sizes:
+                tally = self._meter.tally(path, Operation.SEND)
+                tally.took_in(1, len(sizes), units_of(sizes), sum(sizes))
+            room = SENT_WAITING_MAX - len(self._sent)
+            self._sent += lines[:room]
+            self._lost_count += max(0, len(lines) - room)
+        self._begin()
+        if lines:
+            self._wake.set()
+
+    def received(self, path: str, operation: Operation, sizes: Sequence[int]) -> None:
+        """Messages came; or a request for some was answered with none."""
+        units = max(1, units_of(sizes))
+        with self._lock:
+            self._meter.tally(path.lower(), operation).gave_out(len(sizes), units, sum(sizes))
+        self._begin()
+
+    def settled(self, path: str, count: int) -> None:
+        with self._lock:
+            self._meter.tally(path.lower(), Operation.SETTLE).took_in(1, count, 0, 0)
+        self._begin()
+
+    def happened(self, path: str, operation: Operation) -> None:
+        """A request that carries no message."""
+        with self._lock:
+            self._meter.tally(path.lower(), operation).happened()
+        self._begin()
+
+    def _sent_lines(self, path: str, messages: Sequence[bytes]) -> list[_Sent]:
+        at_ms = self._clock.now().wall_ms
+        if _MARK not in path:
+            return [_Sent(at_ms, path, "", message_id_of(each), len(each)) for each in messages]
+        return [_Sent(at_ms, path, *told_of(each), len(each)) for each in messages]
+
+    def _filled(self) -> None:
+        self._is_full = True
+        self._wake.set()
+
+    # -- writing ------------------------------------------------------------------------------
+
+    def _begin(self) -> None:
+        if self._thread is None:
+            with self._lock:
+                if self._thread is None:
+                    self._thread = threading.Thread(
+                        target=self._write, name="twinbus-metering", daemon=True
+                    )
+                    self._thread.start()
+
+    def close(self) -> None:
+        """Write what is left, and that nothing comes after it; may be called twice, and blocks
+        for a moment."""
+        self._closing.set()
+        self._wake.set()
+        if self._thread is not None:
+            self._thread.join(CLOSE_TIMEOUT_S)
+
+    def _write(self) -> None:
+        name = self._found_name()
+        log = operations_log(
+            self.directory, name, self._meter, self.run, self._clock, source="client"
+        )
+        audits: dict[str, JsonLines] = {}
+        log.opened()()
+        is_over, due_s = False, time.monotonic() + log.until_interval_ends_s()
+        while not is_over:
+            self._wake.wait(max(0.0, due_s - time.monotonic()))
+            self._wake.clear()
+            is_over, is_due = self._closing.is_set(), time.monotonic() >= due_s
+            with self._lock:
+                job = self._job(log, is_due=is_due, is_over=is_over)
+                sent, self._sent = self._sent, []
+                lost, self._lost_count = self._lost_count, 0
+            if lost:
+                logger.error("%d lines of the audit log are missing: the disk is too slow", lost)
+            if sent:
+                self._write_sent(name, sent, audits)
+            if job is not None:
+                job()
+                due_s = time.monotonic() + log.until_interval_ends_s()
+            if sent:
+                self._closing.wait(AUDIT_PAUSE_S)
+
+    def _job(self, log: OperationsLog, *, is_due: bool, is_over: bool) -> Callable[[], None] | None:
+        if is_over:
+            return log.close()
+        is_full, self._is_full = self._is_full, False
+        return log.take() if is_due or is_full else None
+
+    def _found_name(self) -> str:
+        """Asked for until somebody answers; in this thread, where nobody waits for it."""
+        while self._name is None and not self._closing.is_set():
+            try:
+                self.named(self._other_name if self._ask_name is None else self._asked())
+            except (CommunicationError, OperationTimeout):
+                self._closing.wait(ASK_PAUSE_S)
+            except TwinbusError as error:
+                logger.warning(
+                    "the books of %s are kept under that name: %s", self._other_name, error
+                )
+                self.named(self._other_name)
+        return self._name or self._other_name
+
+    def _asked(self) -> str:
+        async def ask() -> str:
+            assert self._ask_name is not None
+            return await self._ask_name()
+
+        return asyncio.run(ask())
+
+    def _write_sent(self, name: str, sent: list[_Sent], audits: dict[str, JsonLines]) -> None:
+        of: dict[str, list[_Sent]] = {}
+        for each in sent:
+            of.setdefault(each.path.partition(_MARK)[0] if each.destination else name, []).append(
+                each
+            )
+        for namespace, some in of.items():
+            if namespace not in audits:
+                audits[namespace] = JsonLines(self.directory / namespace, f"audit-{self.run}")
+            audits[namespace].append(some[0].at_ms, [_record(namespace, each) for each in some])
+
+
+def _record(namespace: str, sent: _Sent) -> dict[str, object]:
+    return {
+        "version": RECORD_VERSION,
+        "source": "client",
+        "at": timestamp(sent.at_ms),
+        "namespace": namespace,
+        "entity": sent.destination.lower() or sent.path,
+        "event": "sent",
+        "message_id": sent.message_id,
+        "via": sent.path if sent.destination else "",
+        "bytes": sent.size,
+    }
+
+
+def _is_ping(message: bytes) -> bool:
+    # A ping has no body: whatever is large is none, and need not be looked through.
+    if len(message) > _PING_SIZE_MAX or _PING_BYTES not in message:
+        return False
+    try:
+        return is_ping(message)
+    except DAMAGE:  # Whoever took it knows better; no send fails because of its books.
+        return False

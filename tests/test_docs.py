@@ -122,6 +122,7 @@ def backlog_options() -> list[str]:
         rate_per_s=1,
         state_dir="s",
         run="r",
+        metering="m",
     )
     return list(settings.to_options())
 

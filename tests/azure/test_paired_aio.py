@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 import pytest
 from azure.servicebus import ServiceBusMessage
@@ -17,6 +18,7 @@ from azure.servicebus.exceptions import (
 )
 
 from tests.azure.conftest import MakePairing
+from tests.support.books import by_broker, by_client, in_numbers, records_in
 from twinbus.azure.aio import PairedServiceBusClient
 from twinbus.errors import ConfigurationError
 from twinbus.pairing.factory import MessagingFactory
@@ -306,3 +308,34 @@ async def test_bodies_and_properties_survive_the_detour_unchanged(
         assert found.application_properties is not None
         assert found.application_properties[b"x-ms-path"] == b"orders"
         assert found.application_properties[b"x-ms-timetolive"] == 300_000
+
+
+async def test_the_sends_of_a_paired_client_are_in_its_books(
+    servicebus_pair: BusPair, pairing: MakePairing, tmp_path: Path
+) -> None:
+    """C1: single messages, lists, batches and schedules, on both namespaces; each audited once."""
+    servicebus_pair.primary.queue("orders")
+    soon = datetime.now(UTC) + timedelta(hours=1)
+    name = servicebus_pair.primary.name
+    async with paired(
+        servicebus_pair, pairing, metering=tmp_path, audit=True, namespace_name=name
+    ) as client:
+        sender = client.get_queue_sender("orders")
+        await sender.send_messages(ServiceBusMessage("a", message_id="a"))
+        await sender.send_messages([ServiceBusMessage(each, message_id=each) for each in "bc"])
+        batch = await sender.create_message_batch()
+        for each in ("d", "e" * 70_000):
+            batch.add_message(ServiceBusMessage(each, message_id=each[:1]))
+        await sender.send_messages(batch)
+        await sender.schedule_messages(ServiceBusMessage("f", message_id="f"), soon)
+        with servicebus_pair.outage("refused"):
+            await sender.send_messages(ServiceBusMessage("g", message_id="g"))
+
+    for bus in (servicebus_pair.primary, servicebus_pair.secondary):
+        told = in_numbers(by_broker(bus), "send", "ping")
+        assert in_numbers(by_client(tmp_path / bus.name), "send", "ping") == told
+    assert in_numbers(by_client(tmp_path))["orders", "send"] == (6, 7)
+    audit = records_in(tmp_path / name, "audit")
+    assert sorted(line["message_id"] for line in audit) == list("abcdefg")
+    assert [line["message_id"] for line in audit if line["via"]] == ["g"]
+    assert {(line["namespace"], line["entity"]) for line in audit} == {(name, "orders")}

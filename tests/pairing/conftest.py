@@ -16,7 +16,7 @@ from twinbus.aio import (
     SendAvailabilityPairedNamespaceOptions,
     SyphonHosting,
 )
-from twinbus.pairing.factory_options import DriverName
+from twinbus.pairing.factory_options import DriverName, FactoryOptions
 from twinbus.pairing.occurrence import Occurrence
 from twinbus.testing import BusPair
 
@@ -126,9 +126,11 @@ async def open_pair(servicebus_pair: BusPair) -> AsyncIterator[OpenPair]:
     """Pairs the test's two namespaces, through the driver of that name."""
     async with AsyncExitStack() as stack:
 
-        async def open_one(driver: DriverName = "amqp", **chosen: Any) -> Paired:
+        async def open_one(
+            driver: DriverName = "amqp", books: FactoryOptions | None = None, **chosen: Any
+        ) -> Paired:
             home, away = (
-                MessagingFactory.from_connection_string(text, driver=driver)
+                MessagingFactory.from_connection_string(text, **{"driver": driver, **(books or {})})
                 for text in (
                     servicebus_pair.primary.connection_string,
                     servicebus_pair.secondary.connection_string,

@@ -1,6 +1,7 @@
 """What was done, counted and written down: by a broker for its namespaces, by a client for itself.
 
-tally.py        counts in memory, a few additions for a run of messages
-operations.py   every ten seconds the counts become lines
-lines.py        an append-only file of JSON lines, rotated by day and size
+tally.py          counts in memory, a few additions for a run of messages
+operations.py     every ten seconds the counts become lines
+client_books.py   what a client does, written by a thread of its own
+lines.py          an append-only file of JSON lines, rotated by day and size
 """

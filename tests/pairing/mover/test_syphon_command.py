@@ -16,6 +16,7 @@ import pytest
 from typer.testing import CliRunner
 
 from tests.pairing.mover.brokers import Pair, Scene, until
+from tests.support.books import by_client, in_numbers, records_in
 from twinbus.cli import app
 from twinbus.errors import ConfigurationError
 from twinbus.service_errors import NoBacklogQueue
@@ -54,6 +55,26 @@ async def test_the_command_brings_everything_home_and_says_so(scene: Scene, tmp_
     assert {line["message_id"] for line in lines} == set(names("m", 500))
     assert {line["outcome"] for line in lines} == {"moved"}
     assert await scene.arrived(orders) == Counter(names("m", 500))
+
+
+async def test_the_command_counts_what_it_does(scene: Scene, tmp_path: Path) -> None:
+    """C1, C2: three of the four charges of a detour are the syphon's; nothing is audited twice."""
+    orders = scene.destination()
+    await scene.fill(orders, names("m", 500))
+    code, summary, err = await finished(launch(scene, "--once", "--metering", str(tmp_path)))
+    assert (code, err, summary["moved"]) == (0, "", 500)
+    counted = in_numbers(by_client(tmp_path))
+    assert counted[orders, "send"] == (500, 500)
+    taken = [each for key, each in counted.items() if key[0] in scene.queues]
+    received = [counted[key] for key in counted if key[0] in scene.queues and key[1] == "receive"]
+    assert [sum(column) for column in zip(*received, strict=True)] == [500, 500]
+    assert len(taken) > len(received), "settlements and looks are counted, too"
+    assert not records_in(tmp_path, "audit")
+    lines = [line["operation"] for line in records_in(tmp_path, "operations")]
+    assert lines.count("opened") == lines.count("closed") == 2
+    code, _summary, err = await finished(launch(scene, "--once", "--metering", "/dev/null/x"))
+    assert code == 1
+    assert "cannot be used" in err
 
 
 async def test_what_is_not_home_has_an_exit_code_of_its_own(scene: Scene) -> None:

@@ -26,6 +26,7 @@ SETTINGS = SyphonSettings(
     state_dir="/var/lib/syphon",
     run="20260101T000000.000000Z",
     is_dry_run=True,
+    metering="/var/log/books",
 )
 
 

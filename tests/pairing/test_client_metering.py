@@ -1,0 +1,162 @@
+"""A client's own books, from the options of a factory to the lines on disk."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import subprocess
+import sys
+from collections import Counter
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.pairing.conftest import OpenPair, eventually
+from tests.support.books import by_broker, by_client, in_numbers, records_in
+from twinbus.aio import BrokeredMessage, MessagingFactory
+from twinbus.drivers.metered import MeteredDriver
+from twinbus.errors import ConfigurationError
+from twinbus.pairing.factory_options import DriverName
+from twinbus.testing import Bus, BusPair
+
+COUNTED_ALIKE = ("send", "receive", "ping", "settle", "peek", "management")
+
+
+@pytest.mark.parametrize("driver", ["amqp", "servicebus"])
+async def test_the_books_of_an_outage_are_those_of_the_brokers(
+    open_pair: OpenPair, servicebus_pair: BusPair, tmp_path: Path, driver: DriverName
+) -> None:
+    """C1, C2: on both namespaces, the syphon of the process included; every message is audited
+    once, wherever it went, and counted each time it was charged."""
+    servicebus_pair.primary.queue("orders")
+    pair = await open_pair(driver, books={"metering": tmp_path, "audit": True}, enable_syphon=True)
+    client = pair.primary.create_queue_client("orders")
+    in_an_hour = datetime.now(UTC) + timedelta(hours=1)
+    later = BrokeredMessage(b"x", message_id="later", scheduled_enqueue_time_utc=in_an_hour)
+    await client.send(BrokeredMessage(b"x", message_id="before"))
+    await client.schedule_message(later)
+    with servicebus_pair.outage("refused"):
+        await client.send(BrokeredMessage(b"x" * 70_000, message_id="away"))
+        await client.send_batch([BrokeredMessage(b"x", message_id=f"b{n}") for n in range(2)])
+    await pair.until_told("restored")
+    for _ in range(4):
+        message = await client.receive(max_wait_time=20)
+        assert message is not None
+        await message.complete()
+    await pair.primary.close()
+    await pair.secondary.close()
+
+    home, away = servicebus_pair.primary, servicebus_pair.secondary
+    for bus in (home, away):
+        told = in_numbers(by_broker(bus), *COUNTED_ALIKE)
+        assert in_numbers(by_client(tmp_path / bus.name), *COUNTED_ALIKE) == told
+    counted = in_numbers(by_client(tmp_path))
+    backlog = [each for (path, what), each in counted.items() if "/" in path and what == "send"]
+    assert [sum(column) for column in zip(*backlog, strict=True)] == [3, 4]
+    assert counted["orders", "send"] == (5, 6)
+    assert counted["orders", "ping"][0] >= 1
+
+    audit = records_in(tmp_path, "audit")
+    assert Counter(line["message_id"] for line in audit) == Counter(
+        ["before", "later", "away", "b0", "b1"]
+    )
+    assert {(line["namespace"], line["entity"]) for line in audit} == {(home.name, "orders")}
+    went = {line["message_id"]: line["via"] for line in audit}
+    assert went["before"] == went["later"] == ""
+    prefix = f"{home.name}/x-servicebus-transfer/"
+    assert all(went[each].startswith(prefix) for each in ("away", "b0", "b1"))
+    for line in records_in(tmp_path, "operations"):
+        assert line["source"] == "client"
+    last = [line["operation"] for line in records_in(tmp_path, "operations")]
+    assert last.count("opened") == last.count("closed") == 2
+
+
+async def test_without_the_wish_nothing_is_in_the_way(servicebus: Bus, tmp_path: Path) -> None:
+    """C1: off by default, and then a send is what it was."""
+    async with MessagingFactory.from_connection_string(
+        servicebus.connection_string, driver="amqp"
+    ) as factory:
+        assert factory.books is None
+        assert not isinstance(factory.driver, MeteredDriver)
+        assert not isinstance(factory.mover_driver(), MeteredDriver)
+
+
+@pytest.mark.parametrize(
+    ("chosen", "sentence"),
+    [
+        ({"metering": "/dev/null/books"}, "metering '/dev/null/books' cannot be used"),
+        ({"audit": True}, "an audit needs a place"),
+    ],
+)
+async def test_a_wrong_wish_is_told_at_once(
+    servicebus: Bus, chosen: dict[str, Any], sentence: str
+) -> None:
+    with pytest.raises(ConfigurationError, match=sentence):
+        MessagingFactory.from_connection_string(
+            servicebus.connection_string, driver="amqp", **chosen
+        )
+
+
+SENDER = """
+import asyncio, sys
+from twinbus.aio import BrokeredMessage, MessagingFactory
+
+async def main(text, directory, name):
+    factory = MessagingFactory.from_connection_string(
+        text, driver="amqp", metering=directory, audit=True
+    )
+    sender = factory.create_message_sender("orders")
+    for number in range(50):
+        await sender.send(BrokeredMessage(b"x", message_id=f"{name}-{number}"))
+    print("sent", flush=True)
+    await asyncio.to_thread(sys.stdin.readline)
+    await factory.close()
+
+asyncio.run(main(*sys.argv[1:]))
+"""
+
+
+async def test_two_processes_share_a_directory_and_one_of_them_is_killed(
+    servicebus: Bus, tmp_path: Path
+) -> None:
+    """C1: kill -9 leaves no ``closed`` and at most so much missing as its first line says."""
+    servicebus.queue("orders")
+    processes = {
+        name: subprocess.Popen(
+            [sys.executable, "-c", SENDER, servicebus.connection_string, str(tmp_path), name],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for name in ("one", "other")
+    }
+    try:
+        for process in processes.values():
+            assert process.stdout is not None
+            assert await asyncio.to_thread(process.stdout.readline) == "sent\n"
+        await eventually(lambda: len(records_in(tmp_path, "audit")) == 100, "the audits")
+        processes["other"].send_signal(signal.SIGKILL)
+        assert processes["one"].stdin is not None
+        processes["one"].stdin.write("\n")
+        processes["one"].stdin.flush()
+        assert await asyncio.to_thread(processes["one"].wait, 20) == 0
+    finally:
+        for process in processes.values():
+            process.kill()
+            await asyncio.to_thread(process.communicate)
+
+    lines = records_in(tmp_path / servicebus.name, "operations")
+    runs = {line["run"] for line in lines}
+    closed = {line["run"] for line in lines if line["operation"] == "closed"}
+    assert len(runs) == 2
+    assert len(closed) == 1
+    for run in runs:
+        opened = next(line for line in lines if line["run"] == run)
+        assert (opened["operation"], opened["unwritten_units_max"]) == ("opened", 100_000)
+        sent = [line for line in lines if (line["run"], line["operation"]) == (run, "send")]
+        missing = 50 - sum(line["messages"] for line in sent)
+        assert missing == 0 if run in closed else 0 <= missing <= 50
+    names = Counter(line["message_id"].split("-")[0] for line in records_in(tmp_path, "audit"))
+    assert names == {"one": 50, "other": 50}

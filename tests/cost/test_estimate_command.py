@@ -14,6 +14,7 @@ from typer.testing import CliRunner, Result
 from twinbus.cli import app
 from twinbus.cli.durations import seconds
 from twinbus.cli.quantities import count, rate_per_s, size_bytes
+from twinbus.cli.tables import show_table
 from twinbus.core.price_reading import read_price_sheet
 from twinbus.errors import ConfigurationError
 
@@ -87,6 +88,19 @@ def test_the_tables_for_people() -> None:
     ):
         assert line in shown
     assert max(map(len, shown.partition("Prices:")[0].splitlines())) <= 80
+
+
+@pytest.mark.parametrize("columns", [20, 80, 200])
+def test_no_number_is_broken_in_a_narrow_terminal(columns: int) -> None:
+    """C3: half a number is a wrong one."""
+    shown = run("--rate", "5k/s", "--size", "70KB", "--outage", "2d", columns=columns).stdout
+    assert shown.count(" 1,728,000,000 │") == 4 and " 61,931.52 GB │" in shown
+
+
+def test_names_with_brackets_are_shown_as_they_are(capsys: pytest.CaptureFixture[str]) -> None:
+    """C3: a table takes nothing for a colour or a picture."""
+    show_table(["entity", "units"], [("[red]or[/x]ders :bug:", "1")], numbers_from=1)
+    assert "[red]or[/x]ders :bug:" in capsys.readouterr().out
 
 
 def test_the_page_shows_the_answer_that_the_command_gives() -> None:

@@ -7,11 +7,13 @@ import hashlib
 import re
 from collections import Counter
 from dataclasses import replace
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from html.parser import HTMLParser
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from tests.pages.reports import (
     BEGINS,
@@ -26,10 +28,12 @@ from tests.pages.reports import (
     outage_by_the_minute,
     outage_in_a_month,
 )
-from twinbus.core.cost_report import CostReport, KindCost
+from twinbus.core.cost_report import CostReport, DetourCost, KindCost
+from twinbus.core.costs import Operation
 from twinbus.pages.cost_over_time import BARS_MAX
 from twinbus.pages.cost_page import render
 from twinbus.pages.markup import escaped
+from twinbus.pages.plots import PLOT_HEIGHT, PLOT_TOP
 from twinbus.pages.tables import ROWS_MAX
 
 PLOTS = ("cost-over-time", "detours-over-time", "top-entities", "pair-overhead", "idle-share")
@@ -268,3 +272,41 @@ def test_an_empty_report_says_so_in_place_of_each_plot() -> None:
 def test_a_lonely_bar_is_no_wall() -> None:
     [bar] = [each for each in parsed(one_slice()).bars("send") if each["y"] != "21"]
     assert float(bar["width"].rstrip("%")) <= 10
+
+
+@st.composite
+def reports(draw: st.DrawFn) -> CostReport:
+    """Any range in any steps, with any amounts in any of them."""
+    step_s = draw(st.sampled_from([60, 600, 3_600, 86_400]))
+    begins = BEGINS + timedelta(minutes=draw(st.integers(0, 100_000)))
+    steps = draw(st.integers(1, 400))
+    first_s = begins.timestamp() // step_s * step_s
+    times = st.integers(0, steps - 1).map(
+        lambda number: datetime.fromtimestamp(first_s + number * step_s, UTC)
+    )
+    costs = st.decimals(0, 10**9, places=9)
+    words = st.sampled_from([*Operation, "unheard-of"])
+    numbers = st.integers(0, 10**12)
+    kind = st.builds(KindCost, at=times, operation=words, units=numbers, cost=costs)
+    detour = st.builds(
+        DetourCost, at=times, pair=st.text(), sent=numbers, received=numbers, cost=costs
+    )
+    return replace(
+        empty(),
+        begins=begins,
+        ends=begins + timedelta(seconds=step_s * steps),
+        step_s=step_s,
+        kinds=tuple(draw(st.lists(kind, max_size=20))),
+        detours=tuple(draw(st.lists(detour, max_size=20))),
+    )
+
+
+@settings(max_examples=60)
+@given(reports())
+def test_whatever_happened_bars_stay_inside_their_plot(report: CostReport) -> None:
+    """C3: any range, any step, any amount."""
+    for bar in parsed(report).all("rect"):
+        left, wide = (float(bar[key].rstrip("%")) for key in ("x", "width"))
+        top, high = float(bar["y"]), float(bar["height"])
+        assert left >= 0 and wide > 0 and left + wide <= 100.01
+        assert top >= PLOT_TOP and high >= 0 and top + high <= PLOT_TOP + PLOT_HEIGHT + 0.02

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -69,3 +70,93 @@ async def test_without_the_wish_there_is_no_audit_log(tmp_path: Path) -> None:
         await asyncio.to_thread(broker.stop)
         assert broker.data is not None
         assert not list(broker.data.rglob("audit-*"))
+
+
+def lines_below(data: Path) -> list[dict[str, Any]]:
+    files = sorted((data / "metering").rglob("audit-*.jsonl"))
+    return [json.loads(line) for path in files for line in path.read_text().splitlines()]
+
+
+def happened(lines: list[dict[str, Any]], entity: str) -> list[tuple[str, str | None]]:
+    """Events with ids; with the fact that says more, where there is one."""
+    more = ("reason", "destination", "original_sequence_number", "copies")
+    told = []
+    for line in lines:
+        if line["entity"] == entity and line["event"] != "delivered":
+            facts = [f"{name}={line[name]}" for name in more if name in line]
+            told.append((" ".join([line["event"], *facts]), line.get("message_id")))
+    return told
+
+
+async def test_every_way_of_a_message_is_in_the_audit_log(tmp_path: Path) -> None:
+    """C3: from the audit alone it can be told what became of each message."""
+    with BrokerProcess(tmp_path / "data", arguments=("--audit",)) as broker:
+        sdk = Sdk("aio", broker.connection_string)
+        admin = broker.admin
+        where = f"/namespaces/{broker.namespace}"
+        target = broker.fresh_queue()
+        source = broker.fresh_queue(forward_to=target)
+        once = broker.fresh_queue(requires_duplicate_detection=True)
+        later, doomed = broker.fresh_queue(), broker.fresh_queue()
+        topic, lonely = broker.fresh_topic("one", "two"), broker.fresh_topic()
+        away = "home/x-servicebus-transfer/0"
+        broker.create_queue(away)
+
+        def message(name: str, **more: Any) -> ServiceBusMessage:
+            return ServiceBusMessage("body", message_id=name, **more)
+
+        # Forwarded, and received and deleted there.
+        await sdk.send(source, message("forwarded"))
+        deleting = sdk.receiver(target, receive_mode="receiveanddelete")
+        assert len(await receive(deleting, 1)) == 1
+        # Dropped as a duplicate; passed on to two subscriptions, and to nobody.
+        await sdk.send(once, message("twice"))
+        await sdk.send(once, message("twice"))
+        await sdk.send(topic, message("news"))
+        await sdk.send(lonely, message("unheard"))
+        # Scheduled: due, cancelled, purged.
+        async with sdk.client().get_queue_sender(later) as sender:
+            in_a_moment = datetime.now(UTC) + timedelta(seconds=0.3)
+            in_a_day = datetime.now(UTC) + timedelta(days=1)
+            await sender.schedule_messages(message("due"), in_a_moment)
+            numbers = await sender.schedule_messages(message("cancelled"), in_a_day)
+            await sender.cancel_scheduled_messages(numbers)
+            await sender.schedule_messages(message("purged"), in_a_day)
+        (due,) = await receive(sdk.receiver(later), 1)
+        assert due.message_id == "due"
+        await asyncio.to_thread(admin, "POST", f"{where}/queues/{later}/purge", {})
+        # Deleted with its queue; and a backlog queue names the destination.
+        await sdk.send(doomed, message("doomed"))
+        await asyncio.to_thread(broker.delete_queue, doomed)
+        detoured = message("detoured", application_properties={"x-ms-path": "orders"})
+        await sdk.send(away, detoured)
+        await sdk.close()
+        await asyncio.to_thread(broker.stop)
+        assert broker.data is not None
+        lines = lines_below(broker.data)
+
+    assert happened(lines, source) == [
+        ("stored", "forwarded"),
+        (f"forwarded reason={target}", None),
+    ]
+    assert happened(lines, target) == [
+        ("stored original_sequence_number=1", "forwarded"),
+        ("completed", None),
+    ]
+    assert happened(lines, once) == [("stored", "twice"), ("duplicate", "twice")]
+    assert happened(lines, topic) == [("published copies=2", "news")]
+    assert happened(lines, f"{topic}/subscriptions/one") == [("stored", "news")]
+    assert happened(lines, lonely) == [("published copies=0", "unheard")]
+    # What was locked is left to its holder by a purge.
+    assert sorted(happened(lines, later), key=repr) == [
+        ("cancelled", None),
+        ("due", None),
+        ("purged", None),
+        ("scheduled", "cancelled"),
+        ("scheduled", "due"),
+        ("scheduled", "purged"),
+        ("stored", "due"),
+    ]
+    assert happened(lines, doomed) == [("stored", "doomed"), ("deleted", None)]
+    assert happened(lines, f"{doomed}/$deadletterqueue") == [("deleted", None)]
+    assert happened(lines, away) == [("stored destination=orders", "detoured")]

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from twinbus.broker.entities.consumer import Consumer, Grant
 from twinbus.broker.entities.forwarding import forwarded, never_taken
-from twinbus.broker.entities.outcome import COMPLETE, RELEASE, DeadLetter
+from twinbus.broker.entities.outcome import RELEASE, Complete, DeadLetter
 from twinbus.broker.entities.queue import Queue
 from twinbus.broker.entities.record import IncomingMessage
 from twinbus.broker.entities.topic import Topic
@@ -71,6 +71,7 @@ class Forwarder:
         self._namespace = namespace
         self._source = source
         self._target_path = target_path
+        self._moved_on = Complete(forwarded_to=target_path)
         self._on_their_way = 0
         self._retry: asyncio.TimerHandle | None = None
         is_topic = isinstance(namespace.catalogue.find(target_path), Topic)
@@ -132,7 +133,7 @@ class Forwarder:
     ) -> None:
         if not mask or target is None or grant.run is None:
             return
-        if self._source.settle(grant.run, mask, COMPLETE, now, self) != mask:
+        if self._source.settle(grant.run, mask, self._moved_on, now, self) != mask:
             # The process stood still for longer than a lock lasts: they went back by themselves.
             return
         self._on_their_way += 1

@@ -245,7 +245,7 @@ class Namespace:
         self._drained.clear()
         self._committing = (queues, own)
         self.throttle.commit_began_at_s = now.monotonic_s
-        commit = partial(self._store.commit, ops)
+        commit = self.books.written_with(partial(self._store.commit, ops))
         self._writer.submit(
             commit if self.faults.is_calm else faulty(self.faults, commit), self._on_committed
         )
@@ -418,6 +418,8 @@ class Namespace:
         for machine in (queue, queue.dead_letters):
             if machine is not None:
                 self._forget(machine, gone)
+                if machine.witness is not None:
+                    machine.witness.deleted(machine)
         self.caretakers.look_at(queue)
         for peer in list(self.peers):
             peer.recheck()

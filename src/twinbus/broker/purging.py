@@ -132,7 +132,7 @@ class _Purge:
         known = [row for row in rows if queue.is_still_scheduled(row.seq)]
         known = [row for row in known if row.seq <= self._last_seq]
         self.removed_count += len(known)
-        queue.cancel_scheduled(known, _Unheard())
+        queue.cancel_scheduled(known, _Unheard(), Happening.PURGED)
 
     async def _read(self, job: Callable[[Store], Any], act: Callable[[Any], None]) -> Any:
         """Read, and act on what was read before anybody else can."""

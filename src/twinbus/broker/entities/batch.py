@@ -13,7 +13,7 @@ from typing import NamedTuple, Protocol
 
 from twinbus.broker.entities.chunk import Chunk
 from twinbus.broker.entities.record import IncomingMessage
-from twinbus.broker.entities.witness import Note
+from twinbus.broker.entities.witness import Note, Remark
 
 # A chunk is what is read, locked and deleted as a unit: large enough that a row's cost
 # disappears, small enough that one redelivery does not read megabytes.
@@ -60,7 +60,7 @@ class Batch:
     session_states: dict[str, bytes | None] = field(default_factory=dict)
     """What holders of sessions noted down."""
     tickets: list[Ticket] = field(default_factory=list)
-    notes: list[Note] = field(default_factory=list)
+    notes: list[Note | Remark] = field(default_factory=list)
     """What the witness will be told."""
     seen_through: int = 0
     """Ids of messages are forgotten up to this page (history.py)."""
@@ -77,6 +77,7 @@ class Batch:
             or self.expiries
             or self.tickets
             or self.seen_through
+            or self.notes
         )
 
     def chunks(self) -> list[Chunk]:

@@ -58,10 +58,17 @@ def _as_text(value: object) -> str | None:
 
 
 def _partition_key(record: Record) -> str | None:
+    key = annotation_of(record, _PARTITION_KEY)
+    return key if isinstance(key, str) else None
+
+
+def annotation_of(record: Record, name: str) -> object:
+    """One of the annotations that a message came with, or None."""
     raw, position = record.annotation_pairs, 0
     for _ in range(record.annotation_count):
         key, position = decode_value(raw, position, len(raw), Budget())
         value, position = decode_value(raw, position, len(raw), Budget())
-        if str(key) == _PARTITION_KEY and isinstance(value, str):
-            return value
+        if str(key) == name:
+            found: object = value
+            return found
     return None

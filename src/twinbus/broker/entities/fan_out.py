@@ -88,6 +88,14 @@ class Distribution:
                     self._note_origin(copy, message)
                 self._give(subscription, copy, now)
 
+    def count_of(self, messages: list[IncomingMessage]) -> list[int]:
+        """How many copies there are of each of these."""
+        counts = dict.fromkeys(map(id, messages), 0)
+        for copies in (*self.copies.values(), *self.dead.values()):
+            for copy in copies:
+                counts[self._origins.get(id(copy), id(copy))] += 1
+        return list(counts.values())
+
     def keep(self, messages: list[IncomingMessage]) -> None:
         """Only what came of these messages stays; the others turned out to be duplicates."""
         wanted = {id(message) for message in messages}

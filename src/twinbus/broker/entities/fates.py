@@ -35,7 +35,7 @@ def _indexes(mask: int) -> Iterator[int]:
 def note(queue: Queue, what: Happening, chunk: Chunk, mask: int, reason: str = "") -> None:
     """Remember for the witness, if there is one, what the batch does to these messages."""
     if queue.witness is not None:
-        queue.batch.notes.append(Note(what, chunk, mask, reason))
+        queue.batch.notes.append(Note(what, chunk.first_seq, mask, reason))
 
 
 def remove(queue: Queue, chunk: Chunk, mask: int) -> None:

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Final
 
 from twinbus.broker.entities.facts import MessageFacts
 from twinbus.broker.entities.record import IncomingMessage
+from twinbus.broker.entities.witness import Happening, Remark
 from twinbus.broker.store.port import SeenRow
 from twinbus.clock import Instant
 
@@ -216,6 +217,9 @@ def without_duplicates(
         return []
     window_ms = queue.description.duplicate_detection_window_ms
     fresh = history.sift(messages, window_ms, is_ours=ticket is None)
+    if queue.witness is not None:
+        dropped = [message for message in messages if message.facts is DUPLICATE]
+        queue.batch.notes += [Remark(Happening.DUPLICATE, each.record) for each in dropped]
     if not fresh and ticket is not None:
         # The originals are on disk, or in this batch: with it their fate is known.
         queue.batch.tickets.append(ticket)

@@ -9,6 +9,9 @@ from dataclasses import dataclass
 class Complete:
     """Processed: it is gone."""
 
+    forwarded_to: str = ""
+    """The entity that has it now, if the broker itself moved it on."""
+
 
 @dataclass(frozen=True, slots=True)
 class Abandon:

@@ -38,8 +38,8 @@ from twinbus.broker.entities.record import IncomingMessage, expiry_of
 from twinbus.broker.entities.requests import FindTimes, LoadBlob, LoadNext, Request
 from twinbus.broker.entities.sessions import Sessions
 from twinbus.broker.entities.shelf import Shelf
-from twinbus.broker.entities.witness import Happening, Witness
-from twinbus.broker.entities.writing import close, tickets_of, undo
+from twinbus.broker.entities.witness import Closed, Happening, Note, Witness
+from twinbus.broker.entities.writing import close, scheduled_in, tickets_of, undo
 from twinbus.broker.store.port import LoadedChunk, Op, QueueCounters, ScheduledRow
 from twinbus.clock import Instant
 
@@ -156,16 +156,23 @@ class Queue:
         self.byte_count += size
         return has_later
 
-    def cancel_scheduled(self, rows: list[ScheduledRow], ticket: Ticket) -> None:
+    def cancel_scheduled(
+        self,
+        rows: list[ScheduledRow],
+        ticket: Ticket,
+        what: Happening = Happening.CANCELLED,
+    ) -> None:
         """Remove scheduled messages that were read for this purpose."""
         for row in rows:
-            self._unschedule(row)
+            self._unschedule(row, what)
         self.batch.tickets.append(ticket)
 
     def is_still_scheduled(self, seq: int) -> bool:
         return self._calendar.is_scheduled(seq)
 
-    def _unschedule(self, row: ScheduledRow) -> None:
+    def _unschedule(self, row: ScheduledRow, what: Happening) -> None:
+        if self.witness is not None:
+            self.batch.notes.append(Note(what, row.seq, 1))
         self._calendar.unschedule(row.seq)
         self.batch.unscheduled.append(row.seq)
         self.batch.swept = True
@@ -193,13 +200,15 @@ class Queue:
     def close_batch(self, now: Instant) -> list[Op]:
         """Hand the collected changes over as store operations; they are now in flight."""
         self.accessed_at_ms = now.wall_ms
-        return close(self, now)
+        ops = close(self, now)
+        if self.witness is not None and self.in_flight is not None:
+            scheduled = scheduled_in(self, self.in_flight)
+            self.witness.closed(self, Closed(self.saving, scheduled, self.in_flight.notes))
+        return ops
 
     def committed(self) -> list[tuple[Ticket, range]]:
         """The changes in flight are on disk: show them, and say who waited for them."""
         batch = self._landed()
-        if self.witness is not None:
-            self.witness.committed(self, self.saving, batch.notes)
         landed = [*batch.chunks(), *self.saving]
         # All that comes back is marked so while its chunk is unsaved and cannot be forgotten.
         for chunk, mask in batch.returns:
@@ -354,8 +363,9 @@ class Queue:
             case DeadLetter():
                 fates.dead_letter(self, chunk, mask, outcome, ticket)
                 return
-            case Complete():
-                fates.note(self, Happening.COMPLETED, chunk, mask)
+            case Complete(target):
+                what = Happening.FORWARDED if target else Happening.COMPLETED
+                fates.note(self, what, chunk, mask, target)
                 fates.remove(self, chunk, mask)
             case Abandon():
                 fates.fail_attempt(self, chunk, mask)
@@ -458,7 +468,7 @@ class Queue:
         for row in rows:
             found = True
             if self._calendar.is_scheduled(row.seq):
-                self._unschedule(row)
+                self._unschedule(row, Happening.DUE)
                 self.enqueue([IncomingMessage(row.blob, expiry_of(row.blob, 0))], None)
         if not found:
             self._requests.append(FindTimes())

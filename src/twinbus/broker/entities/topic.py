@@ -35,6 +35,7 @@ from twinbus.broker.entities.queue import Queue
 from twinbus.broker.entities.record import IncomingMessage
 from twinbus.broker.entities.sheets import SheetWriter
 from twinbus.broker.entities.topic_description import SubscriptionDescription, TopicDescription
+from twinbus.broker.entities.witness import Happening, Remark
 from twinbus.broker.store.port import Op, QueueCounters, ScheduledRow
 from twinbus.clock import Instant
 
@@ -220,7 +221,15 @@ class Topic(Queue):
             self.batch.scheduled.append(Arrival(later, ticket, is_ours=False))
         elif ticket is not None:
             self.batch.tickets.append(ticket)
+        self._remark([each for each in messages if each.due_ms is None], distribution)
         self._pass_on(distribution, is_ours=False)
+
+    def _remark(self, messages: list[IncomingMessage], distribution: Distribution) -> None:
+        if self.witness is not None:
+            self.batch.notes += [
+                Remark(Happening.PUBLISHED, message.record, count)
+                for message, count in zip(messages, distribution.count_of(messages), strict=True)
+            ]
 
     def _distribute(
         self, messages: list[IncomingMessage], distribution: Distribution, now: Instant
@@ -271,6 +280,7 @@ class Topic(Queue):
         for arrival in urgent:
             distribution = Distribution()
             self._distribute(arrival.messages, distribution, now)
+            self._remark(arrival.messages, distribution)
             self._pass_on(distribution, is_ours=arrival.is_ours)
         machines: list[Queue] = []
         for subscription in self._reached:

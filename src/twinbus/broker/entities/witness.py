@@ -1,13 +1,15 @@
 """Whoever is told what happens to messages, for an audit. Most queues have no witness.
 
-Rule 1: what changes a queue is told when it is on disk, never before; what is handed out is
-        told as it is handed out.
+Rule 1: what changes a queue is told when its batch is closed, and holds if the transaction that
+        takes the batch succeeds; if it is refused, whatever stays is told again with the next one.
+        What is handed out is told as it is handed out.
 Rule 2: the bytes of a message are often no longer in memory when something happens to it. It is
         named by its sequence number then; its id was told when it was stored.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from enum import StrEnum
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
@@ -20,29 +22,62 @@ class Happening(StrEnum):
     """What can happen to a message."""
 
     STORED = "stored"
+    SCHEDULED = "scheduled"
+    """It waits for its time under a number of its own; when that comes it is due, and stored."""
+    DUE = "due"
+    CANCELLED = "cancelled"
+    PUBLISHED = "published"
+    """A topic took it and passed copies on, perhaps to nobody."""
+    DUPLICATE = "duplicate"
+    """Its id was seen before: it was dropped."""
     DELIVERED = "delivered"
     COMPLETED = "completed"
+    FORWARDED = "forwarded"
+    """It left for another entity, which stores it in the same transaction."""
     ABANDONED = "abandoned"
     DEFERRED = "deferred"
     DEAD_LETTERED = "dead-lettered"
     EXPIRED = "expired"
     PURGED = "purged"
+    DELETED = "deleted"
+    """The entity itself, with everything in it."""
 
 
 class Note(NamedTuple):
-    """Something that happened to the messages of a chunk in ``mask``."""
+    """Something that happened to messages of a queue: those in ``mask``, from ``first_seq``."""
 
     what: Happening
-    chunk: Chunk
+    first_seq: int
     mask: int
     reason: str = ""
+
+
+class Remark(NamedTuple):
+    """Something that happened to a message before it had a number, or instead of one."""
+
+    what: Happening
+    record: bytes
+    copies: int | None = None
+
+
+class Closed(NamedTuple):
+    """What one closed batch does."""
+
+    stored: Sequence[Chunk]
+    """With their bytes."""
+    scheduled: Sequence[tuple[int, bytes]]
+    """Numbers and records."""
+    notes: Sequence[Note | Remark]
 
 
 class Witness(Protocol):
     """Hears everything about the queues it is given to."""
 
-    def committed(self, queue: Queue, stored: list[Chunk], notes: list[Note]) -> None:
-        """New chunks, with their bytes, and what happened to others: all of it is on disk."""
+    def closed(self, queue: Queue, batch: Closed) -> None:
+        """All of it is on disk, or none."""
 
     def delivered(self, queue: Queue, chunk: Chunk, blob: bytes, start: int, count: int) -> None:
         """Messages were handed out."""
+
+    def deleted(self, queue: Queue) -> None:
+        """The queue is gone, with everything in it."""

@@ -174,6 +174,12 @@ def _put_seen(queue: Queue, batch: Batch, now: Instant, ops: list[Op]) -> None:
         ops.append(ForgetSeen(queue.queue_id, batch.seen_through))
 
 
+def scheduled_in(queue: Queue, batch: Batch) -> list[tuple[int, bytes]]:
+    """The scheduled messages of the batch that was closed last, by the numbers they got."""
+    records = [message.record for arrival in batch.scheduled for message in arrival.messages]
+    return list(enumerate(records, queue.next_seq - len(records)))
+
+
 def tickets_of(queue: Queue, batch: Batch) -> list[tuple[Ticket, range]]:
     """Who is told that the batch is on disk, and the numbers that their messages got."""
     told: list[tuple[Ticket, range]] = [(ticket, range(0)) for ticket in batch.tickets]

@@ -5,9 +5,11 @@
     {"version":1,"at":"…","namespace":"demo","entity":"orders","event":"dead-lettered",
      "sequence_number":7,"reason":"MaxDeliveryCountExceeded"}
 
-Rule 1: ids, never bodies. ``stored`` and ``delivered`` carry the message id; the others the
-        sequence number, which is enough to find it.
-Rule 2: lines are handed to the disk with every commit; a kill can lose those of the last one.
+Rule 1: ids, never bodies. Lines with bytes carry the message id; the others the sequence number,
+        which is enough to find it. In a backlog queue the destination stands beside the id.
+Rule 2: the lines of a commit are written when it has succeeded, and before anybody is told of
+        it. A kill loses lines only of what nobody was told; a machine that stops may lose more.
+Rule 3: a message that came from another entity says which number it got where it was sent to.
 """
 
 from __future__ import annotations
@@ -17,15 +19,21 @@ from pathlib import Path
 from typing import Any
 
 from twinbus.broker.entities.chunk import Chunk, spans_of
-from twinbus.broker.entities.facts import facts_of
+from twinbus.broker.entities.facts import annotation_of, facts_of
 from twinbus.broker.entities.queue import Queue
-from twinbus.broker.entities.witness import Happening, Note
+from twinbus.broker.entities.record import unpack_record
+from twinbus.broker.entities.witness import Closed, Happening, Note, Remark
 from twinbus.clock import Clock
+from twinbus.core.envelope_home import told_of
+from twinbus.entity_path import BACKLOG_MARKER
 from twinbus.metering.lines import JsonLines, timestamp
 
 RECORD_VERSION = 1
 
+_ORIGINAL_SEQ = "x-opt-enqueue-sequence-number"
+
 Submit = Callable[[Callable[[], None]], None]
+_Line = dict[str, Any]
 
 
 class AuditLog:
@@ -36,52 +44,87 @@ class AuditLog:
         self._lines = JsonLines(directory / namespace_name, "audit")
         self._clock = clock
         self._submit: Submit | None = None
+        self._closed: list[_Line] = []
+        """Of the batches that the next commit takes."""
 
     def start(self, submit: Submit) -> None:
         """From now on; ``submit`` runs a job that may wait for the disk."""
         self._submit = submit
 
-    def committed(self, queue: Queue, stored: list[Chunk], notes: list[Note]) -> None:
-        records = [
-            record
-            for chunk in stored
-            for record in self._with_ids(
+    # -- what is told ---------------------------------------------------------------------
+
+    def closed(self, queue: Queue, batch: Closed) -> None:
+        for chunk in batch.stored:
+            self._closed += self._run(
                 queue, Happening.STORED, chunk, chunk.blob or b"", 0, chunk.count
             )
-        ]
-        for note in notes:
-            records += self._noted(queue, note)
-        self._write(records)
+        for seq, record in batch.scheduled:
+            self._closed.append(self._named(queue, Happening.SCHEDULED, record, seq))
+        for note in batch.notes:
+            self._closed += self._noted(queue, note)
 
     def delivered(self, queue: Queue, chunk: Chunk, blob: bytes, start: int, count: int) -> None:
-        self._write(list(self._with_ids(queue, Happening.DELIVERED, chunk, blob, start, count)))
+        self._write(list(self._run(queue, Happening.DELIVERED, chunk, blob, start, count)))
 
-    def _with_ids(
+    def deleted(self, queue: Queue) -> None:
+        self._write([self._line(queue, Happening.DELETED)])
+
+    # -- lines ----------------------------------------------------------------------------
+
+    def _run(
         self, queue: Queue, what: Happening, chunk: Chunk, blob: bytes, start: int, count: int
-    ) -> Iterator[dict[str, Any]]:
+    ) -> Iterator[_Line]:
         for index in range(start, start + count):
             record = blob[chunk.starts[index] : chunk.starts[index + 1]]
-            line = self._line(queue, what, chunk.first_seq + index)
-            yield {**line, "message_id": facts_of(record).message_id, "bytes": len(record)}
+            yield self._named(queue, what, record, chunk.first_seq + index)
 
-    def _noted(self, queue: Queue, note: Note) -> Iterator[dict[str, Any]]:
+    def _noted(self, queue: Queue, note: Note | Remark) -> Iterator[_Line]:
+        if isinstance(note, Remark):
+            line = self._named(queue, note.what, note.record, None)
+            yield line if note.copies is None else {**line, "copies": note.copies}
+            return
         for start, count in spans_of(note.mask):
             for index in range(start, start + count):
-                line = self._line(queue, note.what, note.chunk.first_seq + index)
+                line = self._line(queue, note.what, note.first_seq + index)
                 yield {**line, "reason": note.reason} if note.reason else line
 
-    def _line(self, queue: Queue, what: Happening, seq: int) -> dict[str, Any]:
+    def _named(self, queue: Queue, what: Happening, record: bytes, seq: int | None) -> _Line:
+        line = self._line(queue, what, seq)
+        line |= {"message_id": facts_of(record).message_id, "bytes": len(record)}
+        if what in (Happening.STORED, Happening.SCHEDULED):
+            taken_apart = unpack_record(record, 0, len(record))
+            original = annotation_of(taken_apart, _ORIGINAL_SEQ)
+            if isinstance(original, int):
+                line["original_sequence_number"] = int(original)
+            if f"/{BACKLOG_MARKER}/" in queue.description.path:
+                line["destination"] = told_of(taken_apart.bare)[0]
+        return line
+
+    def _line(self, queue: Queue, what: Happening, seq: int | None = None) -> _Line:
         path = queue.description.path
-        return {
+        line: _Line = {
             "version": RECORD_VERSION,
             "at": timestamp(self._clock.now().wall_ms),
             "namespace": self._namespace_name,
             "entity": f"{path}/$deadletterqueue" if queue.is_dead_letter_queue else path,
             "event": what.value,
-            "sequence_number": seq,
         }
+        return line if seq is None else {**line, "sequence_number": seq}
 
-    def _write(self, records: list[dict[str, Any]]) -> None:
-        if records and self._submit is not None:
+    # -- the disk -------------------------------------------------------------------------
+
+    def behind(self, commit: Callable[[], None]) -> Callable[[], None]:
+        """The commit that takes the closed batches, with their lines behind it (rule 2)."""
+        lines, self._closed = self._closed, []
+        at_ms = self._clock.now().wall_ms
+
+        def commit_and_tell() -> None:
+            commit()
+            self._lines.append(at_ms, lines)
+
+        return commit_and_tell if lines else commit
+
+    def _write(self, lines: list[_Line]) -> None:
+        if lines and self._submit is not None:
             at_ms = self._clock.now().wall_ms
-            self._submit(lambda: self._lines.append(at_ms, records))
+            self._submit(lambda: self._lines.append(at_ms, lines))

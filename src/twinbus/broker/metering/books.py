@@ -52,6 +52,10 @@ class Books:
         if self._operations is not None:
             self._operations.stop()
 
+    def written_with(self, commit: Callable[[], None]) -> Callable[[], None]:
+        """The commit of the batches that were closed, with the lines of the audit behind it."""
+        return commit if self.audit is None else self.audit.behind(commit)
+
     async def close(self) -> None:
         """Write what was counted since the last line, and that it was the end."""
         if self._operations is not None:

@@ -1,0 +1,179 @@
+"""The cost report: logs in, a CostReport out.
+
+    directories --> state up to date --> sums of the days that were asked for --> CostReport
+
+Rule 1: a state that turns out to be damaged is made again, once.
+Rule 2: only days that were asked for are read. What the month has had before them is known from
+        the summaries of its days.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Final
+
+from pyspark.sql import DataFrame, SparkSession
+
+from twinbus.core.cost_report import CostReport
+from twinbus.core.prices import PriceSheet
+from twinbus.errors import ConfigurationError
+from twinbus.spark.cache import cache_directory
+from twinbus.spark.cost.answers import Answers
+from twinbus.spark.cost.days import MINUTES_A_DAY, day_number, moment_of_minute
+from twinbus.spark.cost.lines import literal_path
+from twinbus.spark.cost.log_files import find_logs
+from twinbus.spark.cost.pricing import day_prices, priced, prices_on
+from twinbus.spark.cost.slicing import by_step, from_one_source, in_range, sliced, with_pair
+from twinbus.spark.cost.state import CostState
+from twinbus.spark.cost.summaries import Summaries, logged_minutes
+from twinbus.spark.cost.update import Computed, update
+from twinbus.spark.troubles import SparkTrouble, told_by_spark
+
+__all__ = ["Asked", "Made", "cost_report", "default_state"]
+
+# A plot has room for about so many.
+STEPS_MAX: Final = 120
+STEPS_MINUTES: Final = (1, 10, 60, MINUTES_A_DAY)
+_SUMS: Final = (
+    "minute int, namespace string, entity string, operation string, source string, calls long, "
+    "messages long, units long, bytes_in long, bytes_out long, records long, duplicates long, "
+    "late long"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """What the report is to tell."""
+
+    prices: PriceSheet
+    begins: datetime | None = None
+    """None: from the first line on."""
+    ends: datetime | None = None
+    """Exclusive; None: to the last line."""
+    by: tuple[str, ...] = ("entity", "day")
+    source: str | None = None
+    """broker, client, or None: the broker's where there are any."""
+    month_already: int = 0
+    """Operations that the first month has had, and the logs do not know."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Made:
+    """A report, and how it was made."""
+
+    report: CostReport
+    computed: tuple[Computed, ...]
+    """The days that were not known from an earlier report."""
+    damaged: tuple[Path, ...]
+    """Where damaged lines are kept, as Parquet."""
+
+
+def cost_report(
+    spark: SparkSession, directories: Sequence[Path], asked: Asked, *, state: Path | None = None
+) -> Made:
+    """Count what is new in the logs below the directories, and tell what was asked."""
+    logs = find_logs(directories)
+    with CostState(state or default_state(directories)).held() as kept, told_by_spark():
+        try:
+            with told_by_spark():
+                computed = update(spark, kept, logs)
+                return _made(spark, kept, asked, computed)
+        except ConfigurationError:
+            raise
+        except (SparkTrouble, OSError, ValueError, KeyError):
+            if not kept.was_known:
+                raise
+        kept.forget()
+        return _made(spark, kept, asked, update(spark, kept, logs))
+
+
+def default_state(directories: Sequence[Path]) -> Path:
+    """Beside the logs, or in the cache of somebody who may only read them."""
+    where = sorted(str(directory.resolve()) for directory in directories)
+    name = hashlib.sha256("\n".join(where).encode()).hexdigest()[:12]
+    if os.access(directories[0], os.W_OK | os.X_OK):
+        return directories[0] / ".twinbus-cost" / name
+    cache = cache_directory()
+    if cache is None:
+        raise ConfigurationError(
+            "there is no place to keep what was computed", hint="Choose one with --state"
+        )
+    return cache / "cost" / name
+
+
+def _made(
+    spark: SparkSession, state: CostState, asked: Asked, computed: tuple[Computed, ...]
+) -> Made:
+    first, end, logged = _minutes(state, asked)
+    step = next((s for s in STEPS_MINUTES if end - first <= s * STEPS_MAX), MINUTES_A_DAY)
+    summaries = Summaries(state, first, end, asked.source)
+    prices = day_prices(summaries.consumed(asked.prices), asked.prices, asked.month_already)
+    rows = (
+        _sums(spark, state, summaries.days)
+        .transform(in_range, first, end)
+        .transform(from_one_source, asked.source, summaries.metered_by_broker)
+        .transform(with_pair)
+        .transform(by_step, step, has_hours="hour" in asked.by)
+        .transform(priced, prices_on(spark, prices), asked.prices)
+        .transform(sliced, asked.by)
+        .collect()
+        if summaries.days
+        else []
+    )
+    begins, ends = moment_of_minute(first), moment_of_minute(end)
+    answers = Answers(rows, asked.by)
+    if not answers:
+        raise ConfigurationError(f"nothing was counted {_told(first, end)}", hint=logged)
+    hours = -((begins - ends) // timedelta(hours=1))
+    report = CostReport(
+        begins=begins,
+        ends=ends,
+        by=asked.by,
+        prices=asked.prices.used,
+        slices=answers.slices(),
+        total=answers.total(),
+        base_cost=asked.prices.base_charge(hours, len(answers.namespaces())),
+        step_s=step * 60,
+        kinds=answers.kinds(),
+        detours=answers.detours(),
+        idle_share=answers.idle_share(),
+        idle_cost=answers.idle_cost(),
+        entities=answers.entities(),
+        pairs=answers.pairs(),
+        quality=answers.quality(summaries.damaged(), summaries.open_runs()),
+    )
+    return Made(report=report, computed=computed, damaged=tuple(state.damaged_paths()))
+
+
+def _sums(spark: SparkSession, state: CostState, days: Sequence[str]) -> DataFrame:
+    paths = [literal_path(state.day_path(day)) for day in days]
+    return spark.read.schema(_SUMS).option("pathGlobFilter", "*.parquet").parquet(*paths)
+
+
+def _minutes(state: CostState, asked: Asked) -> tuple[int, int, str]:
+    """The range in whole minutes, and a sentence about what the logs have."""
+    logged = logged_minutes(state)
+    if logged is None:
+        raise ConfigurationError(
+            "the operations logs have no line that could be counted",
+            hint="Look at the damaged lines, if there are any, or wait for the first",
+        )
+    first, end = logged
+    sentence = f"The logs have lines {_told(first, end)}"
+    if asked.begins is not None:
+        first = int(asked.begins.timestamp() // 60)
+    if asked.ends is not None:
+        end = -int(-asked.ends.timestamp() // 60)
+    if first >= end:
+        raise ConfigurationError(f"there is no time {_told(first, end)}", hint=sentence)
+    return first, end, sentence
+
+
+def _told(first: int, end: int) -> str:
+    begins, ends = (moment_of_minute(each).strftime("%Y-%m-%d %H:%M") for each in (first, end))
+    return f"between {begins} and {ends} (UTC)"

@@ -1,0 +1,131 @@
+"""What is known about days without reading their sums: totals, runs, damaged lines.
+
+Rule 1: the days of the first month before the range are known for their totals only: they say how
+        far the month's tiers have been used up.
+Rule 2: an open run is told when its last line is in the range: what it has not written would have
+        come right behind it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+from twinbus.core.cost_report import OpenRun
+from twinbus.core.costs import Amount, Operation
+from twinbus.core.prices import PriceSheet
+from twinbus.spark.cost.days import MINUTES_A_DAY, day_named, day_number, moment_of_ms
+from twinbus.spark.cost.lines import BROKER, CLOSED, OPENED
+from twinbus.spark.cost.pricing import Consumed
+from twinbus.spark.cost.state import CostState
+
+__all__ = ["Summaries", "logged_minutes"]
+
+# What a run that does not say it, because the file with its beginning is gone, can be missing.
+UNWRITTEN_UNITS_MAX: Final = 100_000
+_MS: Final = 60_000
+
+
+def logged_minutes(state: CostState) -> tuple[int, int] | None:
+    """From the first line to the end of the last one; None without lines."""
+    days = sorted(state.manifest.days)
+    if not days:
+        return None
+    first, last = state.summary(days[0]), state.summary(days[-1])
+    return int(first["first_minute"]), -(-int(last["to_ms"]) // _MS)
+
+
+class Summaries:
+    """Of the days that matter for a range of minutes."""
+
+    def __init__(self, state: CostState, first: int, end: int, source: str | None) -> None:
+        self._manifest = state.manifest
+        self._first, self._end, self._source = first, end, source
+        begin, last = day_named(first // MINUTES_A_DAY), day_named((end - 1) // MINUTES_A_DAY)
+        self._month = f"{begin[:7]}-01"
+        # Later days tell which runs were closed after all.
+        self._summaries = {
+            day: state.summary(day) for day in sorted(state.manifest.days) if day >= self._month
+        }
+        self._begin, self._last = begin, last
+        self.days = [day for day in self._summaries if begin <= day <= last]
+        """The days of the range that have sums."""
+        self.metered_by_broker = self._brokers_of(self.days)
+        """Namespaces that have lines of their broker."""
+
+    def _brokers_of(self, days: Iterable[str]) -> set[str]:
+        return {
+            namespace
+            for day in days
+            for namespace, source, *_ in self._summaries[day]["totals"]
+            if source == BROKER
+        }
+
+    def consumed(self, sheet: PriceSheet) -> dict[str, Consumed]:
+        """What each day of the first month, and of the range, has had of what the sheet charges."""
+        return {
+            day: self._consumed_on(
+                day, sheet, self.metered_by_broker if day in self.days else self._brokers_of([day])
+            )
+            for day in self._summaries
+            if day <= self._last
+        }
+
+    def _consumed_on(self, day: str, sheet: PriceSheet, brokers: set[str]) -> Consumed:
+        units = size = 0
+        for namespace, source, operation, messages, count, bytes_out in self._summaries[day][
+            "totals"
+        ]:
+            if operation in (OPENED, CLOSED) or not self._is_chosen(namespace, source, brokers):
+                continue
+            amount = Amount(0, messages, count, 0, bytes_out)
+            units += sheet.billable(Operation(operation), amount)
+            size += bytes_out
+        return Consumed(units, size)
+
+    def _is_chosen(self, namespace: str, source: str, brokers: set[str]) -> bool:
+        if self._source is not None:
+            return source == self._source
+        return source == BROKER or namespace not in brokers
+
+    def damaged(self) -> dict[str, int]:
+        """Damaged lines by reason: they have no time of their own, so their files' days count."""
+        counts: dict[str, int] = {}
+        for name, bundle in self._manifest.bundles.items():
+            if not name or self._begin <= name <= self._last:
+                for reason, count in bundle.damaged.items():
+                    counts[reason] = counts.get(reason, 0) + count
+        return counts
+
+    def open_runs(self) -> tuple[OpenRun, ...]:
+        """Runs whose last line is in the range, and does not close them."""
+        runs: dict[tuple[str, str, str], dict[str, Any]] = {}
+        for summary in self._summaries.values():
+            for namespace, source, run, facts in summary["runs"]:
+                if self._is_chosen(namespace, source, self.metered_by_broker):
+                    known = runs.setdefault((namespace, source, run), dict(facts))
+                    _merge(known, facts)
+        return tuple(
+            OpenRun(
+                namespace=namespace,
+                run=run,
+                source=source,
+                last_at=moment_of_ms(facts["to_ms"]),
+                units_missing_max=_bound(facts),
+            )
+            for (namespace, source, run), facts in sorted(runs.items())
+            if not facts["is_closed"]
+            and self._first * _MS <= facts["to_ms"] <= self._end * _MS
+        )
+
+
+def _merge(known: dict[str, Any], facts: Mapping[str, Any]) -> None:
+    known["to_ms"] = max(known["to_ms"], facts["to_ms"])
+    known["is_closed"] |= facts["is_closed"]
+    if known["unwritten_units_max"] is None:
+        known["unwritten_units_max"] = facts["unwritten_units_max"]
+
+
+def _bound(facts: Mapping[str, Any]) -> int:
+    told = facts["unwritten_units_max"]
+    return UNWRITTEN_UNITS_MAX if told is None else int(told)

@@ -9,6 +9,7 @@ import typer
 
 from twinbus.cli.cost_estimate import cost_estimate
 from twinbus.cli.cost_reconcile import reconcile
+from twinbus.cli.cost_report import report
 
 __all__ = ["cost_app"]
 
@@ -20,4 +21,5 @@ cost_app = typer.Typer(
 )
 
 cost_app.command("estimate")(cost_estimate)
+cost_app.command("report")(report)
 cost_app.command("reconcile")(reconcile)

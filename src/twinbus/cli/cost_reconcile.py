@@ -7,12 +7,13 @@ for.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from twinbus.cli.moments import moment
 from twinbus.cli.output import check_output
 from twinbus.errors import ConfigurationError, TwinbusError
 
@@ -99,8 +100,8 @@ def reconcile(
             client_logs=_there(client_logs),
             receipts=_there(receipts),
             journal=_there(journal),
-            begins=_moment("--from", begins),
-            ends=_moment("--to", ends),
+            begins=moment("--from", begins),
+            ends=moment("--to", ends),
             pair=pair,
             look=look,
             ca_file=ca_file,
@@ -123,15 +124,3 @@ def _there(path: Path | None) -> Path | None:
     if path is not None and not path.exists():
         raise ConfigurationError(f"there is no {str(path)!r}", hint="Check the name")
     return path
-
-
-def _moment(option: str, text: str | None) -> datetime | None:
-    if text is None:
-        return None
-    try:
-        moment = datetime.fromisoformat(text)
-    except ValueError:
-        raise ConfigurationError(
-            f"{option} {text!r:.40} is no time", hint="Write it as 2026-11-16 or 2026-11-16T12:00Z"
-        ) from None
-    return moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)

@@ -1,7 +1,7 @@
 """What was found in the lines of some days, short enough to be kept beside the sums as JSON.
 
-    one row for each day, file's day, run and operation --> which days has a file contributed to,
-                                                           what the month has had, who is not closed
+one row for each day, file's day, run and operation --> which days has a file contributed to,
+                                                       what the month has had, who is not closed
 """
 
 from __future__ import annotations

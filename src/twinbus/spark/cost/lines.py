@@ -21,7 +21,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import IntegerType, LongType, StringType, StructField, StructType
 
 from twinbus.core.costs import Amount, Operation
-from twinbus.metering.operations import RECORD_VERSION
+from twinbus.metering.operations import CLOSED, OPENED, RECORD_VERSION
 
 __all__ = [
     "AMOUNTS",
@@ -37,8 +37,8 @@ __all__ = [
 ]
 
 AMOUNTS: Final = Amount._fields
-OPENED: Final = "opened"
-CLOSED: Final = "closed"
+
+
 BROKER: Final = "broker"
 CLIENT: Final = "client"
 NO_DAY: Final = -1

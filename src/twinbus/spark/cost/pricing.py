@@ -20,7 +20,7 @@ from twinbus.core.costs import Operation
 from twinbus.core.prices import PriceSheet
 from twinbus.spark.cost.days import day_number
 
-__all__ = ["Consumed", "DayPrice", "day_prices", "prices_on", "priced"]
+__all__ = ["Consumed", "DayPrice", "day_prices", "priced", "prices_on"]
 
 # A sum of two products of both has 38 digits, which is all that Spark can hold: nothing is
 # rounded. A count of 14 digits is 100 TB in one step of one entity.

@@ -24,7 +24,7 @@ from twinbus.core.prices import PriceSheet
 from twinbus.errors import ConfigurationError
 from twinbus.spark.cache import cache_directory
 from twinbus.spark.cost.answers import Answers
-from twinbus.spark.cost.days import MINUTES_A_DAY, day_number, moment_of_minute
+from twinbus.spark.cost.days import MINUTES_A_DAY, moment_of_minute
 from twinbus.spark.cost.lines import literal_path
 from twinbus.spark.cost.log_files import find_logs
 from twinbus.spark.cost.pricing import day_prices, priced, prices_on

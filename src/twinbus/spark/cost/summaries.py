@@ -14,15 +14,15 @@ from typing import Any, Final
 from twinbus.core.cost_report import OpenRun
 from twinbus.core.costs import Amount, Operation
 from twinbus.core.prices import PriceSheet
-from twinbus.spark.cost.days import MINUTES_A_DAY, day_named, day_number, moment_of_ms
+from twinbus.metering.tally import UNWRITTEN_UNITS_MAX
+from twinbus.spark.cost.days import MINUTES_A_DAY, day_named, moment_of_ms
 from twinbus.spark.cost.lines import BROKER, CLOSED, OPENED
 from twinbus.spark.cost.pricing import Consumed
 from twinbus.spark.cost.state import CostState
 
 __all__ = ["Summaries", "logged_minutes"]
 
-# What a run that does not say it, because the file with its beginning is gone, can be missing.
-UNWRITTEN_UNITS_MAX: Final = 100_000
+
 _MS: Final = 60_000
 
 
@@ -114,8 +114,7 @@ class Summaries:
                 units_missing_max=_bound(facts),
             )
             for (namespace, source, run), facts in sorted(runs.items())
-            if not facts["is_closed"]
-            and self._first * _MS <= facts["to_ms"] <= self._end * _MS
+            if not facts["is_closed"] and self._first * _MS <= facts["to_ms"] <= self._end * _MS
         )
 
 

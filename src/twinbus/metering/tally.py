@@ -45,20 +45,24 @@ class Tally:
         self.messages += messages
         self.units += units
         self.bytes_in += size
-        self.meter.counted(units)
+        meter = self.meter
+        meter.room_units -= units
+        if meter.room_units <= 0:
+            meter.filled()
 
     def gave_out(self, messages: int, units: int, size: int) -> None:
         self.calls += 1
         self.messages += messages
         self.units += units
         self.bytes_out += size
-        self.meter.counted(units)
+        meter = self.meter
+        meter.room_units -= units
+        if meter.room_units <= 0:
+            meter.filled()
 
     def happened(self) -> None:
         """A request that carries no message."""
-        self.calls += 1
-        self.units += 1
-        self.meter.counted(1)
+        self.took_in(1, 0, 1, 0)
 
 
 class Meter:
@@ -66,7 +70,8 @@ class Meter:
 
     def __init__(self) -> None:
         self._tallies: dict[tuple[str, Operation], Tally] = {}
-        self._room_units = FLUSH_UNITS
+        self.room_units = FLUSH_UNITS
+        """What may still be counted before lines are asked for."""
         self.on_full: Callable[[], object] = lambda: None
         """Called when FLUSH_UNITS were counted since the last lines."""
 
@@ -78,15 +83,13 @@ class Meter:
             tally = self._tallies[key] = Tally(entity, operation, self)
         return tally
 
-    def counted(self, units: int) -> None:
-        self._room_units -= units
-        if self._room_units <= 0:
-            self._room_units = FLUSH_UNITS
-            self.on_full()
+    def filled(self) -> None:
+        self.room_units = FLUSH_UNITS
+        self.on_full()
 
     def was_written(self) -> None:
         """Everything that was counted is in lines now."""
-        self._room_units = FLUSH_UNITS
+        self.room_units = FLUSH_UNITS
 
     @property
     def unwritten_units(self) -> int:

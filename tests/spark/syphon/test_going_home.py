@@ -17,6 +17,7 @@ import pytest
 from tests.pairing.mover.brokers import Scene, until
 from tests.spark.brokers import SparkPair
 from tests.spark.syphon.running import Running, operations, settings_for
+from tests.support.books import by_client, in_numbers
 from twinbus.amqp.message import AmqpSequence, AmqpValue
 from twinbus.amqp.types import Long
 from twinbus.core.encoding import decode_message, encode_message
@@ -45,15 +46,21 @@ def running(spark: SparkSession, tmp_path: Path) -> Iterator[Running]:
 async def test_ten_queues_and_five_destinations_come_home_once(
     running: Running, spark: SparkSession, pair: SparkPair, tmp_path: Path
 ) -> None:
-    """Y1, Y2: drain and exit; a receipt for every message, by both tasks' processes."""
+    """Y1, Y2, C1: drain and exit; a receipt for every message, by both tasks' processes, and
+    books that hold each charge once."""
     scene = Scene(pair, queue_count=10)
     wanted: dict[str, list[str]] = {}
     for number in range(5):
         destination = scene.destination()
         wanted[destination] = names(f"d{number}-", 1_000)
         await scene.fill(destination, wanted[destination])
-    syphon = running.start(scene, once=True)
+    books = tmp_path / "books"
+    syphon = running.start(scene, once=True, metering=str(books))
     assert await asyncio.to_thread(syphon.wait, 100)
+    counted = in_numbers(by_client(books))
+    assert {path: counted[path, "send"] for path in wanted} == dict.fromkeys(wanted, (1_000, 1_000))
+    taken = [counted[path, "receive"] for path in scene.queues]
+    assert [sum(column) for column in zip(*taken, strict=True)] == [5_000, 5_000]
     for destination, ids in wanted.items():
         assert await scene.arrived(destination) == Counter(ids)
     rows = read_receipts(spark, tmp_path / "0" / "receipts").collect()

@@ -14,6 +14,7 @@ import pytest
 
 from tests.pairing.mover.brokers import Scene, until
 from tests.spark.brokers import SparkPair
+from tests.support.books import by_client, in_numbers, records_in
 from twinbus.aio import (
     BrokeredMessage,
     MessagingFactory,
@@ -35,11 +36,12 @@ class Hosting:
     def __init__(self, spark: SparkSession, scene: Scene, directory: Path) -> None:
         pair = scene.pair
         self.state = StateDir(directory / "state")
-        self.primary = MessagingFactory.from_connection_string(
-            pair.primary.connection_string, driver="amqp"
-        )
-        self.secondary = MessagingFactory.from_connection_string(
-            pair.secondary.connection_string, driver="amqp"
+        self.books = directory / "books"
+        self.primary, self.secondary = (
+            MessagingFactory.from_connection_string(
+                broker.connection_string, driver="amqp", metering=self.books, audit=True
+            )
+            for broker in (pair.primary, pair.secondary)
         )
         manager = NamespaceManager.from_connection_string(pair.secondary.connection_string)
         self.options = SendAvailabilityPairedNamespaceOptions(
@@ -84,7 +86,8 @@ async def host(spark: SparkSession, tmp_path: Path) -> AsyncIterator[Host]:
 
 
 async def test_a_hosted_syphon_brings_a_diverted_message_home(host: Host, pair: SparkPair) -> None:
-    """Y2, P8: from the application's send to its own queue, by way of backlog and Spark."""
+    """Y2, P8, C1: from the application's send to its own queue, by way of backlog and Spark, whose
+    processes keep their books beside the application's; what they move is not audited again."""
     scene = Scene(pair)
     orders = scene.destination()
     hosting = await host(scene)
@@ -94,7 +97,18 @@ async def test_a_hosted_syphon_brings_a_diverted_message_home(host: Host, pair: 
         await sender.send(BrokeredMessage(b"order", message_id=f"m{number}"))
     assert scene.home(orders) < 20, "they went by way of the backlog"
     await until(lambda: hosting.moved >= 20, 60)
-    assert await scene.arrived(orders) == Counter(f"m{number}" for number in range(20))
+    ids = Counter(f"m{number}" for number in range(20))
+    assert await scene.arrived(orders) == ids
+    await hosting.primary.close()
+    await hosting.secondary.close()
+    counted = in_numbers(by_client(hosting.books))
+    assert counted[orders, "send"] == (20, 20)
+    for operation in ("send", "receive"):
+        amounts = [counted.get((path, operation), (0, 0)) for path in scene.queues]
+        assert [sum(column) for column in zip(*amounts, strict=True)] == [20, 20]
+    audit = records_in(hosting.books / scene.name, "audit")
+    assert Counter(line["message_id"] for line in audit) == ids
+    assert {line["via"] for line in audit} <= set(scene.queues)
 
 
 async def test_closing_the_primary_ends_the_query_and_the_secondary(

@@ -45,6 +45,12 @@ def eventually(is_so: Callable[[], bool]) -> None:
         time.sleep(0.005)
 
 
+@pytest.fixture
+def long_interval(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No interval ends during the test."""
+    monkeypatch.setattr("twinbus.metering.operations.INTERVAL_MS", 10**12)
+
+
 def test_a_client_that_does_nothing_writes_nothing(tmp_path: Path) -> None:
     books_in(tmp_path, audit=True).close()
     assert not list(tmp_path.iterdir())
@@ -130,7 +136,7 @@ def test_the_audit_names_each_message_and_where_it_went(tmp_path: Path) -> None:
     assert sends == 4  # What a mover sends is charged like everything else.
 
 
-def test_much_is_written_before_its_interval_ends(tmp_path: Path) -> None:
+def test_much_is_written_before_its_interval_ends(tmp_path: Path, long_interval: None) -> None:
     """C1: a kill costs at most unwritten_units_max."""
     books = books_in(tmp_path)
     for _ in range(30):
@@ -139,7 +145,7 @@ def test_much_is_written_before_its_interval_ends(tmp_path: Path) -> None:
     books.close()
 
 
-def test_audit_lines_do_not_wait_for_the_interval(tmp_path: Path) -> None:
+def test_audit_lines_do_not_wait_for_the_interval(tmp_path: Path, long_interval: None) -> None:
     books = books_in(tmp_path, audit=True)
     books.sent("orders", [message("a")], is_own=True)
     eventually(lambda: bool(records_in(tmp_path, "audit")))
@@ -165,7 +171,10 @@ def test_a_steady_audit_does_not_keep_the_counts_from_being_written(
 
 
 def test_a_full_disk_costs_lines_and_nothing_else(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    long_interval: None,
 ) -> None:
     """C1: the gap in the numbers tells of them, and so does the log; a torn line spoils none."""
     is_full = True

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+import twinbus
 from tests.pairing.conftest import OpenPair, eventually
 from tests.support.books import by_broker, by_client, in_numbers, records_in
 from twinbus.aio import BrokeredMessage, MessagingFactory
@@ -160,3 +161,16 @@ async def test_two_processes_share_a_directory_and_one_of_them_is_killed(
         assert missing == 0 if run in closed else 0 <= missing <= 50
     names = Counter(line["message_id"].split("-")[0] for line in records_in(tmp_path, "audit"))
     assert names == {"one": 50, "other": 50}
+
+
+def test_a_program_without_an_event_loop_keeps_books_too(servicebus: Bus, tmp_path: Path) -> None:
+    """C1: the same options, and the same lines when it has closed its factory."""
+    servicebus.queue("orders")
+    with twinbus.MessagingFactory.from_connection_string(
+        servicebus.connection_string, driver="amqp", metering=str(tmp_path), audit=True
+    ) as factory:
+        factory.create_queue_client("orders").send(BrokeredMessage(b"x", message_id="a"))
+    (audit,) = records_in(tmp_path / servicebus.name, "audit")
+    assert audit["message_id"] == "a"
+    lines = [line["operation"] for line in records_in(tmp_path / servicebus.name, "operations")]
+    assert lines == ["opened", "send", "closed"]

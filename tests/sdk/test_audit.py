@@ -7,11 +7,17 @@ import json
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 from azure.servicebus import ServiceBusMessage
 
 from tests.sdk.clients import Sdk, receive
+from tests.support.books import records_in
 from tests.support.broker_process import BrokerProcess
+from twinbus.aio import MessagingFactory
+from twinbus.amqp.message import Message
+from twinbus.amqp.properties import Properties
+from twinbus.core.parcel import Parcel
 
 
 def events_below(data: Path, entity: str) -> list[tuple[Any, ...]]:
@@ -160,3 +166,23 @@ async def test_every_way_of_a_message_is_in_the_audit_log(tmp_path: Path) -> Non
     assert happened(lines, doomed) == [("stored", "doomed"), ("deleted", None)]
     assert happened(lines, f"{doomed}/$deadletterqueue") == [("deleted", None)]
     assert happened(lines, away) == [("stored destination=orders", "detoured")]
+
+
+async def test_an_id_that_is_no_text_is_the_same_in_everybodys_books(tmp_path: Path) -> None:
+    """C1: whoever compares the broker's audit with a client's finds each message in both."""
+    ids = [UUID(int=7), b"\x00\xff", 12, "text"]
+    with BrokerProcess(tmp_path / "data", arguments=("--audit",)) as broker:
+        queue = broker.fresh_queue()
+        books = tmp_path / "books"
+        async with MessagingFactory.from_connection_string(
+            broker.connection_string, driver="amqp", metering=books, audit=True
+        ) as factory:
+            sender = factory.create_paired_sender(queue)
+            for each in ids:
+                message = Message(properties=Properties(message_id=each), body=b"x")
+                await sender.send_parcels([Parcel(message.encode())])
+        await asyncio.to_thread(broker.stop)
+        assert broker.data is not None
+        stored = [event[2] for event in events_below(broker.data, queue)]
+    sent = [line["message_id"] for line in records_in(books, "audit")]
+    assert sent == stored == [str(UUID(int=7)), "00ff", "12", "text"]

@@ -5,8 +5,9 @@
     {"version":1,"at":"…","namespace":"demo","entity":"orders","event":"dead-lettered",
      "sequence_number":7,"reason":"MaxDeliveryCountExceeded"}
 
-Rule 1: ids, never bodies. Lines with bytes carry the message id; the others the sequence number,
-        which is enough to find it. In a backlog queue the destination stands beside the id.
+Rule 1: ids, never bodies. Lines with bytes carry the message id, as text like a client's audit and
+        receipts; the others the sequence number, which is enough to find it. In a backlog queue
+        the destination stands beside the id.
 Rule 2: the lines of a commit are written when it has succeeded, and before anybody is told of
         it. A kill loses lines only of what nobody was told; a machine that stops may lose more.
 Rule 3: a message that came from another entity says which number it got where it was sent to.
@@ -19,12 +20,12 @@ from pathlib import Path
 from typing import Any
 
 from twinbus.broker.entities.chunk import Chunk, spans_of
-from twinbus.broker.entities.facts import annotation_of, facts_of
+from twinbus.broker.entities.facts import annotation_of
 from twinbus.broker.entities.queue import Queue
 from twinbus.broker.entities.record import unpack_record
 from twinbus.broker.entities.witness import Closed, Happening, Note, Remark
 from twinbus.clock import Clock
-from twinbus.core.envelope_home import told_of
+from twinbus.core.envelope_home import message_id_of, told_of
 from twinbus.entity_path import BACKLOG_MARKER
 from twinbus.metering.lines import JsonLines, timestamp
 
@@ -90,9 +91,9 @@ class AuditLog:
 
     def _named(self, queue: Queue, what: Happening, record: bytes, seq: int | None) -> _Line:
         line = self._line(queue, what, seq)
-        line |= {"message_id": facts_of(record).message_id, "bytes": len(record)}
+        taken_apart = unpack_record(record, 0, len(record))
+        line |= {"message_id": message_id_of(taken_apart.bare), "bytes": len(record)}
         if what in (Happening.STORED, Happening.SCHEDULED):
-            taken_apart = unpack_record(record, 0, len(record))
             original = annotation_of(taken_apart, _ORIGINAL_SEQ)
             if isinstance(original, int):
                 line["original_sequence_number"] = int(original)

@@ -95,12 +95,10 @@ def check_plots(name: str, plots: list[dict[str, Any]]) -> None:
     for plot in plots:
         assert plot["outside"] == [] and plot["overlapping"] == [], plot["name"]
         assert plot["labels"] >= 2 and plot["width"] >= 200
-    if name not in ("empty", "one-slice", "free"):
+    if name not in ("empty", "one-slice"):
         assert {plot["name"] for plot in plots} == PLOTS
     drawn = {plot["name"] for plot in plots if plot["bars"]}
-    if name == "free":
-        assert drawn == {"detours-over-time", "idle-share", "pair-overhead"}
-    elif name == "one-slice":
+    if name == "one-slice":
         assert drawn == {"cost-over-time", "top-entities"}
     else:
         assert drawn == {plot["name"] for plot in plots}

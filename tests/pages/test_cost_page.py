@@ -210,9 +210,9 @@ def test_what_is_missing_stands_in_a_box_with_how_much_at_most() -> None:
     for fact in (
         "What is missing",
         "Not closed (still running, or killed): 1 run. At most 100,000 billable operations",
-        "4 lines could not be used: not JSON (3), operation that nobody knows (1).",
-        "312 lines came again and were counted once.",
-        "47 lines stood in the file of another day",
+        "Could not be used: 4 lines: not JSON (3), operation that nobody knows (1).",
+        "Left out because they came again: 312 lines.",
+        "Found in the file of another day, counted on their own: 47 lines.",
     ):
         assert fact in text
 
@@ -267,6 +267,27 @@ def test_an_empty_report_says_so_in_place_of_each_plot() -> None:
         "There is nothing to list.",
     ):
         assert sentence in page.text
+
+
+def test_operations_are_shown_when_nothing_was_charged_for_them() -> None:
+    """C3: a month within what the sheet includes still shows what happened."""
+    # Given a report of many operations and no cost
+    report = EVERY_REPORT["free"]()
+    page = parsed(report)
+
+    # Then the plots count operations, and say why
+    sends = sum(kind.units for kind in report.kinds if kind.operation == "send")
+    assert f"Send {sends:,}" in page.text
+    assert "billable operations per day; nothing was charged for them" in page.text
+    assert "Busiest entities" in page.text and "Most expensive" not in page.text
+    assert len(page.bars("send")) == len(parsed(outage_in_a_month()).bars("send"))
+
+
+def test_only_the_address_of_a_source_is_a_link() -> None:
+    prices = replace(PRICES, source="https://example.com/prices (West Europe)")
+    page = parsed(replace(empty(), prices=prices))
+    assert [each["href"] for each in page.all("a")] == ["https://example.com/prices"]
+    assert "from https://example.com/prices (West Europe), 2026-11-01" in page.text
 
 
 def test_a_lonely_bar_is_no_wall() -> None:

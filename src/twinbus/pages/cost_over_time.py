@@ -23,6 +23,7 @@ from twinbus.pages.figures import (
     money,
 )
 from twinbus.pages.markup import Markup, joined
+from twinbus.pages.measure import FREE, Measure, measure_of
 from twinbus.pages.plots import (
     Series,
     TimeBar,
@@ -77,42 +78,38 @@ class _Bars:
 
 
 def cost_over_time(report: CostReport) -> Markup:
-    title = "Cost over time"
-    currency = report.prices.currency
-    if not report.kinds:
+    measure = measure_of(report)
+    title = "Cost over time" if measure.currency else "Operations over time"
+    if not any(measure.of(kind) for kind in report.kinds):
         return figure(title, "By kind of operation", nothing("No operation was counted."))
     bars = _Bars(report, [kind.at for kind in report.kinds])
     sums: dict[datetime, list[Decimal]] = defaultdict(lambda: [NOTHING] * len(KINDS))
     for kind in report.kinds:
-        sums[bars.at(kind.at)][KIND_OF.get(kind.operation, OTHER)] += kind.cost
+        sums[bars.at(kind.at)][KIND_OF.get(kind.operation, OTHER)] += measure.of(kind)
     highest = max(sum(values, NOTHING) for values in sums.values())
-    subtitle = f"By kind of operation, {currency} per {each(bars.seconds)}"
-    if not highest:
-        free = nothing("No operation was charged for.")
-        return figure(title, subtitle, free, _kinds_behind(report))
-    totals = [sum((values[i] for values in sums.values()), NOTHING) for i in range(len(KINDS))]
-    places = decimals_for(highest)
+    totals = [sum(values, NOTHING) for values in zip(*sums.values(), strict=True)]
     plot = TimePlot(
         name="cost-over-time",
         title=title,
-        description=f"Stacked bars, one for every {each(bars.seconds)}, in {currency}. "
-        f"The highest is {money(highest, currency)}.",
+        description=f"Stacked bars, one for every {each(bars.seconds)}, in {measure.unit}. "
+        f"The highest is {measure.shown(highest, highest)}.",
         series=KINDS,
         begins=bars.begins,
         bar_s=bars.seconds,
         bar_count=bars.count,
         bars=[
-            TimeBar(at, tuple(values), _cost_hover(at, values, currency, places))
+            TimeBar(at, tuple(values), _hover(at, values, highest, measure))
             for at, values in sorted(sums.items())
         ],
-        scale=value_scale(highest),
+        scale=value_scale(highest, whole=measure.currency is None),
     )
+    subtitle = f"By kind of operation, {measure.unit} per {each(bars.seconds)}"
     return figure(
         title,
-        subtitle,
+        subtitle if measure.currency else f"{subtitle}; {FREE}",
         legend(
             [
-                (series, money(total, currency, decimals_for(max(totals))))
+                (series, measure.shown(total, max(totals)))
                 for series, total in zip(KINDS, totals, strict=True)
                 if total
             ]
@@ -122,14 +119,14 @@ def cost_over_time(report: CostReport) -> Markup:
     )
 
 
-def _cost_hover(at: datetime, values: Sequence[Decimal], currency: str, places: int) -> Markup:
+def _hover(at: datetime, values: Sequence[Decimal], highest: Decimal, measure: Measure) -> Markup:
     lines = [moment(at)]
     lines += [
-        f"{series.label}: {money(value, currency, places)}"
+        f"{series.label}: {measure.shown(value, highest)}"
         for series, value in zip(KINDS, values, strict=True)
         if value
     ]
-    lines.append(f"Together: {money(sum(values, NOTHING), currency, places)}")
+    lines.append(f"Together: {measure.shown(sum(values, NOTHING), highest)}")
     return joined(lines, between="\n")
 
 

@@ -85,9 +85,12 @@ def _head(when: str) -> Markup:
 
 
 def _prices(prices: PricesUsed) -> Markup:
+    # An address may have a remark behind it.
+    address, space, remark = prices.source.partition(" ")
     source: str = tag("bdi", prices.source)
-    if prices.source.startswith("https://"):
-        source = tag("a", prices.source, href=prices.source, rel="noreferrer noopener")
+    if address.startswith("https://"):
+        link = tag("a", address, href=address, rel="noreferrer noopener")
+        source = joined([link, space, tag("bdi", remark)])
     sheet = tag("b", tag("bdi", prices.name))
     return tag(
         "p", "Prices: ", sheet, f", {prices.currency}, from ", source, f", {prices.dated}",
@@ -149,7 +152,7 @@ def _missing(quality: Quality) -> Markup:
             (tag("span", tag("bdi", reason), f" ({count(lines)})") for reason, lines in reasons),
             between=", ",
         )
-        items.append(tag("li", f"{counted(damaged, 'line')} could not be used: ", listed, "."))
+        items.append(tag("li", f"Could not be used: {counted(damaged, 'line')}: ", listed, "."))
     items += [tag("li", remark) for remark in remarks]
     return tag(
         "section",
@@ -163,12 +166,10 @@ def _missing(quality: Quality) -> Markup:
 def _remarks(quality: Quality) -> list[str]:
     remarks = []
     if quality.duplicates:
-        remarks.append(f"{counted(quality.duplicates, 'line')} came again and were counted once.")
+        remarks.append(f"Left out because they came again: {counted(quality.duplicates, 'line')}.")
     if quality.late:
-        remarks.append(
-            f"{counted(quality.late, 'line')} stood in the file of another day and were counted "
-            "on the right one."
-        )
+        late = counted(quality.late, "line")
+        remarks.append(f"Found in the file of another day, counted on their own: {late}.")
     return remarks
 
 

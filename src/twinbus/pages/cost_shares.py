@@ -11,6 +11,7 @@ from typing import Final
 from twinbus.core.cost_report import CostReport, PairCost, Slice
 from twinbus.pages.figures import count, counted, decimals_for, money, share
 from twinbus.pages.markup import Markup, isolated, joined
+from twinbus.pages.measure import FREE, Measure, measure_of
 from twinbus.pages.plots import LyingBar, Series, figure, legend, lying_bars, nothing
 from twinbus.pages.tables import Column, behind
 
@@ -57,21 +58,23 @@ def idle_share(report: CostReport) -> Markup:
 
 
 def top_entities(report: CostReport) -> Markup:
+    measure = measure_of(report)
     title, subtitle = "Most expensive entities", "Cost of all their operations"
-    rows = report.entities[:ROWS_MAX]
+    if measure.currency is None:
+        title, subtitle = "Busiest entities", f"Billable operations; {FREE}"
+    rows = sorted(report.entities, key=measure.of, reverse=True)[:ROWS_MAX]
     if not rows:
         return figure(title, subtitle, nothing("No entity was used."))
-    currency = report.prices.currency
-    highest = max(row.cost for row in rows)
-    places = decimals_for(highest)
+    highest = measure.of(rows[0])
+    places = decimals_for(max(row.cost for row in rows))
     return figure(
         title,
         subtitle,
         lying_bars(
             "top-entities",
             title,
-            f"One bar for each entity; the longest is {money(highest, currency)}.",
-            [_entity_bar(row, highest, currency, places) for row in rows],
+            f"One bar for each entity; the longest is {measure.shown(highest, highest)}.",
+            [_entity_bar(row, highest, measure) for row in rows],
         ),
         behind(
             title,
@@ -80,7 +83,7 @@ def top_entities(report: CostReport) -> Markup:
                 Column("Namespace", is_number=False),
                 Column("Messages"),
                 Column("Billable operations"),
-                Column(f"Cost, {currency}"),
+                Column(f"Cost, {report.prices.currency}"),
             ],
             [
                 (
@@ -96,18 +99,18 @@ def top_entities(report: CostReport) -> Markup:
     )
 
 
-def _entity_bar(row: Slice, highest: Decimal, currency: str, places: int) -> LyingBar:
+def _entity_bar(row: Slice, highest: Decimal, measure: Measure) -> LyingBar:
     entity, namespace = row.keys.get("entity", ""), row.keys.get("namespace", "")
-    cost = money(row.cost, currency, places)
+    amount = measure.of(row)
+    lines = [isolated(entity), isolated(namespace), counted(row.units, "billable operation")]
+    if measure.currency:
+        lines.append(measure.shown(amount, highest))
     return LyingBar(
         name=entity or THE_NAMESPACE,
         note=namespace,
-        figure=cost,
-        parts=[("send", float(row.cost / highest) if highest else 0.0)],
-        hover=joined(
-            [isolated(entity), isolated(namespace), f"{cost}, {counted(row.units, 'operation')}"],
-            between="\n",
-        ),
+        figure=measure.shown(amount, highest),
+        parts=[("send", float(amount / highest) if highest else 0.0)],
+        hover=joined(lines, between="\n"),
     )
 
 

@@ -36,8 +36,8 @@ def table(
         tag("th", column.heading, scope="col", class_="number" if column.is_number else None)
         for column in columns
     ]
-    body = [tag("tr", _cells(columns, row)) for row in rows]
-    foot = [tag("tr", _cells(columns, row)) for row in feet]
+    body = [tag("tr", _cells(columns, row, NO_WORD)) for row in rows]
+    foot = [tag("tr", _cells(columns, row, "")) for row in feet]
     return tag(
         "div",
         tag(
@@ -54,15 +54,15 @@ def table(
     )
 
 
-def _cells(columns: Sequence[Column], row: Sequence[str]) -> Markup:
-    return joined(_cell(column, text) for column, text in zip(columns, row, strict=True))
+def _cells(columns: Sequence[Column], row: Sequence[str], blank: str) -> Markup:
+    return joined(_cell(column, text, blank) for column, text in zip(columns, row, strict=True))
 
 
-def _cell(column: Column, text: str) -> Markup:
+def _cell(column: Column, text: str, blank: str) -> Markup:
     if column.is_number:
         return tag("td", text, class_="number")
     short = " short" if len(text) <= SHORT_WORD else ""
-    return tag("td", tag("bdi", text if text.strip() else NO_WORD), class_=f"word{short}")
+    return tag("td", tag("bdi", text if text.strip() else blank), class_=f"word{short}")
 
 
 def behind(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import signal
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -119,7 +120,7 @@ def summed(lines: list[dict[str, Any]]) -> dict[tuple[str, str], list[int]]:
 async def test_the_totals_of_a_run_are_the_sum_of_its_lines_once_it_is_closed(
     tmp_path: Path,
 ) -> None:
-    """C1: and before that the difference is what is unwritten; a kill leaves no ``closed``."""
+    """C1: SIGTERM closes it; before, the difference is unwritten. A kill leaves no ``closed``."""
     with BrokerProcess(tmp_path / "data") as broker:
         assert broker.data is not None
         queue = broker.fresh_queue()
@@ -128,7 +129,7 @@ async def test_the_totals_of_a_run_are_the_sum_of_its_lines_once_it_is_closed(
         await sdk.send(queue, [ServiceBusMessage("a"), ServiceBusMessage("b" * 70_000)])
         await sdk.close()
         told = await asyncio.to_thread(broker.admin, "GET", operations)
-        assert await asyncio.to_thread(broker.stop) == 0
+        assert await asyncio.to_thread(broker._end, signal.SIGTERM) == 0
         lines = lines_below(broker.data)
         assert {line["run"] for line in lines} == {told["run"]}
         assert [line["number"] for line in lines] == list(range(1, len(lines) + 1))

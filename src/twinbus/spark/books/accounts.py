@@ -209,5 +209,4 @@ def by_entity(accounts: DataFrame) -> DataFrame:
             F.sum(nameless).alias("without_id"),
         )
         .where("sent > 0 or unexpected > 0")
-        .orderBy("entity")
     )

@@ -119,13 +119,8 @@ def with_traces(differences: DataFrame, traces: DataFrame) -> DataFrame:
             F.slice(F.sort_array(F.collect_list("trace"), asc=False), 1, TRACES_MAX).alias("traces")
         )
     )
-    return (
-        differences.join(
-            meant,
-            (F.col("entity") == F.col("of_entity"))
-            & F.col("message_id").eqNullSafe(F.col("of_id")),
-            "left",
-        )
-        .drop("of_entity", "of_id")
-        .orderBy("entity", "message_id")
-    )
+    return differences.join(
+        meant,
+        (F.col("entity") == F.col("of_entity")) & F.col("message_id").eqNullSafe(F.col("of_id")),
+        "left",
+    ).drop("of_entity", "of_id")

@@ -170,7 +170,7 @@ class _Job:
         if self._lines is None or not sides:
             return self._empty(EVENT_COLUMNS)
         events = events_of(self._lines, self._pair)
-        return events.where(events["side"].isin(*sides))
+        return self._keep(events.where(events["side"].isin(*sides)))
 
     def _sent(self) -> DataFrame:
         if self._lines is None or not self._given.client:
@@ -256,7 +256,10 @@ class _Job:
     ) -> Reconciliation:
         journal = self._sources.journal
         outages = {} if journal is None else outages_in(journal)
-        entities = tuple(_entity(row, outages.get(row["entity"], ())) for row in table)
+        entities = tuple(
+            _entity(row, outages.get(row["entity"], ()))
+            for row in sorted(table, key=lambda row: str(row["entity"]))
+        )
         return Reconciliation(
             pair=self._pair,
             begins=begins,
@@ -292,7 +295,7 @@ def _entity(row: Any, outages: tuple[Outage, ...]) -> EntityBooks:
 
 
 def _differences(rows: Iterable[Any], given: Given) -> Iterable[Difference]:
-    for row in rows:
+    for row in sorted(rows, key=lambda row: (row["entity"], row["message_id"] or "")):
         said = told((Trace(*each) for each in row["traces"] or ()), given)
         for kind, count in (
             (DifferenceKind.MISSING, row["missing"]),

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
-from typing import Final
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Final
 
 import typer
 
@@ -19,6 +21,9 @@ from twinbus.spark.references import NamespaceRef, RefKind
 from twinbus.spark.session import local_session, require_pyspark
 from twinbus.spark.troubles import told_by_spark
 
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
 __all__ = ["run_reconcile", "show_reconciliation"]
 
 SHOWN_MAX: Final = 50
@@ -31,8 +36,8 @@ def run_reconcile(options: ReconcileOptions) -> bool:
     """Whether the books close."""
     if options.begins is not None and options.ends is not None and options.begins >= options.ends:
         raise ConfigurationError("--from is not before --to", hint="Exchange them")
-    references = [_reference(role, options) for role in _ROLES] if options.look else [None, None]
     require_pyspark()
+    references = [_reference(role, options) for role in _ROLES] if options.look else [None, None]
     from twinbus.spark.books.reconcile import Sources, reconcile
 
     sources = Sources(
@@ -44,16 +49,24 @@ def run_reconcile(options: ReconcileOptions) -> bool:
         primary=references[0],
         secondary=references[1],
     )
-    with told_by_spark():
-        spark = local_session("twinbus cost reconcile", fast_start=True, finds_sources=False)
-        try:
-            answer = reconcile(
-                spark, sources, pair=options.pair, begins=options.begins, ends=options.ends
-            )
-        finally:
-            spark.stop()
+    with told_by_spark(), _session() as spark:
+        answer = reconcile(
+            spark, sources, pair=options.pair, begins=options.begins, ends=options.ends
+        )
     show_reconciliation(answer, options.output)
     return answer.closes
+
+
+@contextmanager
+def _session() -> Iterator[SparkSession]:
+    """One that runs already is its owner's to stop."""
+    running = require_pyspark().SparkSession.getActiveSession()
+    spark = local_session("twinbus cost reconcile", fast_start=True, finds_sources=False)
+    try:
+        yield spark
+    finally:
+        if running is None:
+            spark.stop()
 
 
 _ROLES: Final[tuple[Role, Role]] = ("primary", "secondary")

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from typer.testing import CliRunner
 
 from tests.spark.books.rows import BACKLOG
+from twinbus.cli import app
 from twinbus.core.receipts import Outcome, Receipt, to_json_line
-from twinbus.core.reconciliation import Fate, Given
+from twinbus.core.reconciliation import Fate
 from twinbus.errors import ConfigurationError
 from twinbus.spark.books.reconcile import Sources, reconcile
 
@@ -83,50 +86,49 @@ def test_a_message_that_somebody_took_from_the_backlog_is_named(
     spark: SparkSession, logs: Path
 ) -> None:
     """C3: the books do not close, and each difference is listed with what the logs say last."""
-    answer = reconcile(
-        spark,
-        Sources(
-            primary_logs=logs / "primary",
-            secondary_logs=logs / "secondary",
-            # The same files by another way are not read twice.
-            client_logs=logs,
-            receipts=logs / "receipts.jsonl",
-            journal=logs / "journal.jsonl",
-        ),
-    )
+    sources = {
+        "primary-logs": logs / "primary",
+        "secondary-logs": logs / "secondary",
+        # The same files by another way are not read twice.
+        "client-logs": logs,
+        "receipts": logs / "receipts.jsonl",
+        "journal": logs / "journal.jsonl",
+    }
+    given = [word for name, path in sources.items() for word in (f"--{name}", str(path))]
+    result = CliRunner().invoke(app, ["cost", "reconcile", *given, "--output", "json"])
 
-    assert answer.pair == "home"
-    assert answer.verdict == (
+    assert result.exit_code == 1
+    answer = json.loads(result.stdout)
+    assert answer["verdict"] == (
         "The books of home do not close: of 3 sent, 1 missing and 1 unexpected."
     )
-    (orders,) = answer.entities
-    assert {fate: count for fate, count in orders.fates.items() if count} == {
-        Fate.DELIVERED: 1,
-        Fate.WAITING: 1,
-        Fate.MISSING: 1,
-    }
-    assert [(each.ends - each.begins).seconds for each in orders.outages if each.ends] == [4]
-    assert answer.damaged_lines == 1
-    stranger, missing = sorted(answer.differences, key=lambda each: each.kind, reverse=True)
-    assert (missing.message_id, missing.kind) == ("c", "missing")
-    assert missing.said == (
+    (orders,) = answer["entities"]
+    fates = {fate.value: orders[fate.value] for fate in Fate if orders[fate.value]}
+    assert fates == {"delivered": 1, "waiting": 1, "missing": 1}
+    assert orders["outages"] == [["2026-11-16T12:00:03.000Z", "2026-11-16T12:00:07.000Z"]]
+    assert answer["damaged_lines"] == 1
+    missing, stranger = answer["differences"]
+    assert (missing["message_id"], missing["kind"]) == ("c", "missing")
+    assert missing["said"] == (
         f"sent to {BACKLOG}, acknowledged at 2026-11-16T12:00:05.000Z; "
         f"stored in {BACKLOG} as 812 at 2026-11-16T12:00:05.000Z, completed there at "
         "2026-11-16T12:00:08.000Z, no receipt; never stored on the primary"
     )
-    assert (stranger.message_id, stranger.kind) == ("stranger", "unexpected")
-    assert stranger.said == (
+    assert (stranger["message_id"], stranger["kind"]) == ("stranger", "unexpected")
+    assert stranger["said"] == (
         "stored in orders as 3 at 2026-11-16T12:00:09.000Z; no client says that it sent it"
     )
 
 
 def test_receipts_alone_are_a_beginning(spark: SparkSession, logs: Path) -> None:
     """C3: each source alone is usable, and the answer says what it leaves unproven."""
-    answer = reconcile(spark, Sources(receipts=logs / "receipts.jsonl"))
+    arguments = ["cost", "reconcile", "--receipts", str(logs / "receipts.jsonl")]
+    result = CliRunner().invoke(app, arguments)
 
-    assert answer.closes and answer.count(Fate.UNPROVEN) == 1
-    assert answer.given == Given(receipts=True)
-    assert any("log of the primary" in sentence for sentence in answer.given.unproven())
+    assert result.exit_code == 0
+    assert "The books of home close: 1 sent, 1 of them unproven, none missing." in result.stdout
+    assert "Used: receipts." in result.stdout
+    assert "Without the audit log of the primary nobody knows" in result.stdout
 
 
 def test_what_cannot_be_read_is_a_sentence(spark: SparkSession, tmp_path: Path) -> None:
@@ -141,3 +143,26 @@ def test_what_cannot_be_read_is_a_sentence(spark: SparkSession, tmp_path: Path) 
     (tmp_path / "audit.jsonl").write_text("\n".join(sent("a", 1, namespace=n) for n in names))
     with pytest.raises(ConfigurationError, match=r"several primaries: one, two.*--pair"):
         reconcile(spark, Sources(client_logs=tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["--from", "yesterday", "--receipts", "."], "is no time"),
+        (["--from", "2026-11-17", "--to", "2026-11-16", "--receipts", "."], "not before"),
+        (["--primary-logs", "nowhere"], "there is no 'nowhere'"),
+        (["--receipts", ".", "--output", "xml"], "--output cannot be"),
+        (["--receipts", ".", "--look"], "does not name the primary namespace"),
+    ],
+)
+def test_a_wrong_command_line_is_no_verdict(
+    arguments: list[str], sentence: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """C3: the exit code 1 says that messages are missing; an error has another one."""
+    for name in [each for each in os.environ if each.startswith("SERVICEBUS_")]:
+        monkeypatch.delenv(name)
+
+    result = CliRunner().invoke(app, ["cost", "reconcile", *arguments])
+
+    assert result.exit_code == 2
+    assert sentence in result.stderr

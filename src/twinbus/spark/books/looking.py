@@ -32,29 +32,33 @@ def look_at(
     spark: SparkSession,
     side: str,
     namespace: NamespaceRef,
-    places: Iterable[str],
+    known: Iterable[str],
     *,
     prefix: str | None = None,
     has_log: bool,
 ) -> tuple[DataFrame, DataFrame]:
-    """The messages in these places, and which of them were asked when.
+    """The messages in the places that are known, and which of them were asked when.
 
     All queues that begin with ``prefix`` are asked, too; of a topic, its subscriptions are.
     """
     register(spark)
-    wanted = {each.removesuffix(DEAD_LETTERS) for each in places}
+    known = set(known)
+    wanted = {each.removesuffix(DEAD_LETTERS) for each in known}
     asked, there = asyncio.run(_existing(namespace, wanted, prefix))
     looked_ms = int(time.time() * 1000)
-    rows = [(side, path + end, looked_ms) for path in asked for end in ("", DEAD_LETTERS)]
-    looked = spark.createDataFrame(rows, LOOKED_COLUMNS)
+    # A dead-letter queue that a log does not tell of holds nothing that the log could miss.
+    dead = {each for each in asked if not has_log or each + DEAD_LETTERS in known}
+    places = [*asked, *(each + DEAD_LETTERS for each in sorted(dead))]
+    looked = spark.createDataFrame([(side, each, looked_ms) for each in places], LOOKED_COLUMNS)
     look = spark.createDataFrame([], LOOK_COLUMNS)
-    for sub_queue in ("none", "deadLetter") if there else ():
-        found = (
-            spark.read.format("servicebus")
-            .options(**namespace.to_options(), queues=",".join(there), subQueue=sub_queue)
-            .load()
-        )
-        look = look.unionByName(_rows(found, side, has_log))
+    for sub_queue, queues in (
+        ("none", there),
+        ("deadLetter", [each for each in there if each in dead]),
+    ):
+        if queues:
+            options = {**namespace.to_options(), "queues": ",".join(queues), "subQueue": sub_queue}
+            found = spark.read.format("servicebus").options(**options).load()
+            look = look.unionByName(_rows(found, side, has_log))
     # It is read once: a second look would find something else.
     return look.localCheckpoint(), looked
 

@@ -58,12 +58,16 @@ def places_of(events: DataFrame) -> DataFrame:
     """Every stay that the events tell of."""
     step = F.when(F.col("event").isin(*BIRTHS), 0).when(F.col("event").isin(*ENDS), 2).otherwise(1)
     in_order = Window.partitionBy(*_KEY).orderBy("at_ms", "step")
+    # The same line in a copy of a log is no other birth.
+    before = F.lag(F.struct("at_ms", "step")).over(in_order)
+    is_birth = (F.col("step") == 0) & ~before.eqNullSafe(F.struct("at_ms", "step"))
     by_generation = Window.partitionBy(*_KEY).orderBy("generation")
     ending = F.max(F.when(F.col("step") == 2, F.struct("at_ms", "event", "reason")))
     stays = (
         events.where("number is not null")
         .withColumn("step", step)
-        .withColumn("generation", F.sum((F.col("step") == 0).cast("bigint")).over(in_order))
+        .withColumn("is_birth", is_birth)
+        .withColumn("generation", F.sum(F.col("is_birth").cast("bigint")).over(in_order))
         .groupBy(*_KEY, "generation")
         .agg(
             F.max("message_id").alias("message_id"),

@@ -5,7 +5,8 @@ Rule 1: whatever is given is used, and whatever is not is said (``Given``).
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -63,6 +64,13 @@ __all__ = ["Sources", "reconcile"]
 
 # More than anybody reads; the counts hold for all of them.
 DIFFERENCES_MAX: Final = 100_000
+# Half a million lines or so: a second of reading.
+SMALL_BYTES_MAX: Final = 64 << 20
+_FOR_FEW: Final = {
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+    "spark.sql.adaptive.enabled": "false",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,11 +119,29 @@ def reconcile(
             hint="Give the logs of the primary, of the secondary or of a client, or receipts",
         )
     kept: list[DataFrame] = []
+    with _fitting(spark, sources):
+        try:
+            return _Job(spark, sources, pair, kept).run(begins, ends)
+        finally:
+            for each in kept:
+                each.unpersist()
+
+
+@contextmanager
+def _fitting(spark: SparkSession, sources: Sources) -> Iterator[None]:
+    """Few lines are read sooner than their plan is compiled and adapted."""
+    size = sum(each.stat().st_size for path in sources.logs for each in path.rglob("*.jsonl"))
+    if size > SMALL_BYTES_MAX:
+        yield
+        return
+    before = {name: spark.conf.get(name) for name in _FOR_FEW}
+    for name, value in _FOR_FEW.items():
+        spark.conf.set(name, value)
     try:
-        return _Job(spark, sources, pair, kept).run(begins, ends)
+        yield
     finally:
-        for each in kept:
-            each.unpersist()
+        for name, known in before.items():
+            spark.conf.set(name, str(known))
 
 
 class _Job:
@@ -205,6 +231,9 @@ class _Job:
         )
         return at_home.unionByName(away), asked.unionByName(asked_away)
 
+    def _tells_of(self, *events: str) -> bool:
+        return any(row["event"] in events for row in self._census)
+
     def _keep(self, table: DataFrame) -> DataFrame:
         """Several steps need it: it is computed once."""
         self._kept.append(table.persist())
@@ -215,7 +244,10 @@ class _Job:
     def run(self, begins: datetime | None, ends: datetime | None) -> Reconciliation:
         look = self._looked()
         events, sent, receipts = self._events(), self._sent(), self._receipts()
-        places = events.transform(places_of).transform(ended_with_their_entity, events)
+        places = events.transform(places_of)
+        # Most logs tell of no deletion and of nothing that moved on: those steps cost seconds.
+        if self._tells_of("deleted"):
+            places = places.transform(ended_with_their_entity, events)
         if look is not None:
             places = self._keep(places).transform(looked_for, *look)
         stays = (
@@ -223,10 +255,10 @@ class _Job:
             .transform(signed, receipts)
             .transform(numbered, events)
             .transform(self._keep)
-            .transform(adopted)
-            .transform(with_fate)
-            .transform(self._keep)
         )
+        if self._tells_of("forwarded", "dead-lettered"):
+            stays = stays.transform(adopted)
+        stays = stays.transform(with_fate).transform(self._keep)
         copies = stays.transform(copies_of).unionByName(unclaimed(events))
         if not self._given.secondary:
             copies = copies.unionByName(copies_in_receipts(receipts))

@@ -5,7 +5,8 @@
 ``place`` is a queue or subscription, its dead-letter queue included; ``side`` is primary or
 backlog; ``number`` is the sequence number there. Times are Unix milliseconds.
 
-Rule 1: a line that cannot be read is counted and left out; a line that is there twice counts once.
+Rule 1: a line that cannot be read is counted and left out; a file is read once, however often it
+        is named.
 """
 
 from __future__ import annotations
@@ -83,11 +84,12 @@ def audit_lines(spark: SparkSession, *directories: Path) -> DataFrame:
 
 
 def census(lines: DataFrame) -> DataFrame:
-    """Who wrote about what: source, namespace, place, is_damaged, lines. A few rows."""
+    """Who wrote about what: source, namespace, place, event, is_damaged, lines. A few rows."""
     return lines.groupBy(
         _source().alias("source"),
         F.lower("namespace").alias("namespace"),
         F.lower("entity").alias("place"),
+        "event",
         F.col(_DAMAGED).alias("is_damaged"),
     ).agg(F.count("*").alias("lines"))
 
@@ -111,7 +113,6 @@ def events_of(lines: DataFrame, pair: str) -> DataFrame:
             F.col("original_sequence_number").alias("original"),
             "copies",
         )
-        .dropDuplicates()
     )
 
 

@@ -1,0 +1,190 @@
+"""Two brokers, a pair, an outage and a mover: the books close, and then they do not."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tests.pairing.conftest import eventually
+from tests.spark.brokers import secret_file
+from tests.support.broker_process import BrokerProcess
+from twinbus.aio import (
+    BrokeredMessage,
+    MessagingFactory,
+    NamespaceManager,
+    SendAvailabilityPairedNamespaceOptions,
+)
+from twinbus.broker.store.port import DeleteChunks, PutCounters, Tombstone
+from twinbus.broker.store.sqlite import SqliteStore
+from twinbus.core.reconciliation import Difference, Fate, Reconciliation
+from twinbus.spark.books.reconcile import Sources, reconcile
+from twinbus.spark.references import NamespaceRef
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+AWAY = "home/x-servicebus-transfer/0"
+
+
+class Site:
+    """Both brokers, and everything that is written down."""
+
+    def __init__(self, directory: Path) -> None:
+        audit = ("--audit",)
+        self.directory = directory
+        self.home = BrokerProcess(directory / "home", namespace="home", arguments=audit)
+        self.spare = BrokerProcess(directory / "spare", namespace="spare", arguments=audit)
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        with self.home, self.spare:
+            for broker in (self.home, self.spare):
+                secret_file(self.directory / f"{broker.namespace}.connection", broker)
+            yield
+
+    @asynccontextmanager
+    async def paired(self) -> AsyncIterator[MessagingFactory]:
+        home, spare = (
+            MessagingFactory.from_connection_string(
+                broker.connection_string,
+                driver="amqp",
+                metering=self.directory / "client",
+                audit=True,
+            )
+            for broker in (self.home, self.spare)
+        )
+        async with spare, home:
+            options = SendAvailabilityPairedNamespaceOptions(
+                NamespaceManager.from_connection_string(self.spare.connection_string),
+                spare,
+                backlog_queue_count=1,
+                failover_interval=0,
+                ping_primary_interval=1,
+                journal=self.directory / "journal.jsonl",
+            )
+            await home.pair_namespace(options)
+            yield home
+
+    def bring_home(self) -> None:
+        """The mover, as users run it."""
+        command = [sys.executable, "-m", "twinbus", "syphon", "--local", "--once"]
+        command += ["--receipts", str(self.directory / "receipts.jsonl"), "--output", "json"]
+        environment = {
+            **os.environ,
+            "SERVICEBUS_CONNECTION_STRING": self.home.connection_string,
+            "SERVICEBUS_SECONDARY_CONNECTION_STRING": self.spare.connection_string,
+        }
+        told = subprocess.run(
+            command, env=environment, capture_output=True, text=True, timeout=60, check=True
+        )
+        assert json.loads(told.stdout)["moved"] > 0
+
+    def books(self, spark: SparkSession) -> Reconciliation:
+        sources = Sources(
+            primary_logs=self.directory / "home" / "metering",
+            secondary_logs=self.directory / "spare" / "metering",
+            client_logs=self.directory / "client",
+            receipts=self.directory / "receipts.jsonl",
+            journal=self.directory / "journal.jsonl",
+            primary=NamespaceRef.of_file(self.directory / "home.connection"),
+            secondary=NamespaceRef.of_file(self.directory / "spare.connection"),
+        )
+        return reconcile(spark, sources)
+
+    def forget_last(self, queue: str) -> None:
+        """Take the last message of a queue out of the file of the stopped primary."""
+        (path,) = (self.directory / "home").rglob("*.db")
+        store = SqliteStore(path)
+        found = store.open()
+        (queue_id,) = [each.queue_id for each in found.entities if each.path == queue]
+        chunk = store.load_chunks(queue_id, 0, 1 << 20, 1_000)[-1].row
+        last = chunk.first_seq + chunk.count - 1
+        counters = found.counters[queue_id]
+        removal = (
+            DeleteChunks(queue_id, last, last)
+            if chunk.count == 1
+            else Tombstone(queue_id, last, last)
+        )
+        fewer = replace(counters, message_count=counters.message_count - 1)
+        store.commit([removal, PutCounters(fewer)])
+        store.close()
+
+
+async def taken(factory: MessagingFactory, queue: str, count: int) -> None:
+    """Receive and complete so many."""
+    client = factory.create_queue_client(queue)
+    for _ in range(count):
+        message = await client.receive(max_wait_time=20)
+        assert message is not None
+        await message.complete()
+
+
+def named(answer: Reconciliation) -> dict[str | None, Difference]:
+    return {each.message_id: each for each in answer.differences}
+
+
+async def test_what_is_dropped_by_hand_is_named(spark: SparkSession, tmp_path: Path) -> None:
+    """C3: an outage with kill -9 in which everything closes; then a message is taken from the
+    backlog behind the syphon's back, and another one from the store of a stopped broker."""
+    site = Site(tmp_path)
+    with site.running():
+        site.home.create_queue("orders")
+        site.home.create_topic("news", "one", "two")
+        async with site.paired() as factory:
+            orders, news = map(factory.create_message_sender, ("orders", "news"))
+
+            def messages(word: str, count: int) -> list[BrokeredMessage]:
+                return [BrokeredMessage(b"x", message_id=f"{word}{n}") for n in range(count)]
+
+            await orders.send_batch(messages("early", 10))
+            await news.send_batch(messages("news", 3))
+            await asyncio.to_thread(site.home.kill)
+            await orders.send_batch(messages("away", 10))
+            await news.send_batch(messages("late", 2))
+            await asyncio.to_thread(site.home.restart)
+            await asyncio.to_thread(site.bring_home)
+            await eventually(lambda: not factory.health("orders").is_diverted, "the way home")
+            await orders.send(BrokeredMessage(b"nameless"))
+            await taken(factory, "orders", 15)
+            # The lines of clients are written a moment later.
+            await asyncio.sleep(0.5)
+
+            closed = await asyncio.to_thread(site.books, spark)
+
+            # Diverted once more, and somebody takes the message before the syphon does.
+            factory.force_failover("orders")
+            await orders.send(BrokeredMessage(b"x", message_id="robbed"))
+            async with MessagingFactory.from_connection_string(
+                site.spare.connection_string, driver="amqp"
+            ) as thief:
+                await taken(thief, AWAY, 1)
+        await asyncio.to_thread(site.home.stop)
+        site.forget_last("orders")
+        site.home.restart()
+
+        opened = await asyncio.to_thread(site.books, spark)
+
+    assert closed.closes, [each.to_json() for each in closed.differences]
+    assert closed.verdict == "The books of home close: 26 sent, none missing."
+    of_news, of_orders = closed.entities
+    assert {fate: count for fate, count in of_orders.fates.items() if count} == {
+        Fate.DELIVERED: 15,
+        Fate.WAITING: 6,
+    }
+    assert (of_orders.without_id, of_news.fates[Fate.WAITING]) == (1, 5)
+    assert all(each.outages for each in closed.entities)
+
+    assert opened.count(Fate.MISSING) == 2
+    found = named(opened)
+    assert "no receipt; never stored on the primary" in found["robbed"].said
+    assert f"stored in {AWAY} as 13" in found["robbed"].said
+    (lost,) = [each for each in opened.differences if each.message_id != "robbed"]
+    assert "no longer there" in lost.said

@@ -55,8 +55,8 @@ _STAYS: Final = {
 
 
 def told(traces: Iterable[Trace], given: Given) -> str:
-    """All of it in one sentence, the oldest first."""
-    found = sorted(traces, key=lambda each: (each.at_ms, each.kind != "sent"))
+    """All of it in one sentence: what was sent, and then what happened, the oldest first."""
+    found = sorted(traces, key=lambda each: (each.kind != "sent", each.at_ms))
     has_receipt = {(each.place, each.number) for each in found if each.kind == "receipt"}
     parts = [_part(each, has_receipt, given) for each in found]
     if given.client and not any(each.kind == "sent" for each in found):

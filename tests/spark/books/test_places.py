@@ -70,14 +70,14 @@ def test_what_a_look_does_not_find_is_gone(spark: SparkSession) -> None:
         place("orders", 3, "completed", message_id="done"),
         place("orders", 4, message_id="later", last_ms=9_000),
         place("orders", 5, message_id="replaced"),
-        place("orders", 6, message_id="UUID:UUID('1')".lower()),
+        place("orders", 6, message_id="00ff"),
         place("unasked", 1, message_id="b"),
     ]
     seen = {"side": "primary", "place": "orders", "generation": 0, "born_ms": 500}
     look = [
         {**seen, "number": 1, "message_id": "a"},
         {**seen, "number": 5, "message_id": "another"},
-        {**seen, "number": 6, "message_id": "1"},
+        {**seen, "number": 6, "message_id": "AP8="},
         {**seen, "number": 7, "message_id": "older than the log"},
     ]
     looked = [{"side": "primary", "place": "orders", "looked_ms": 5_000}]
@@ -94,7 +94,7 @@ def test_what_a_look_does_not_find_is_gone(spark: SparkSession) -> None:
         ("orders", 3, "done", "completed", 2_000, 1),
         ("orders", 4, "later", None, None, 1),
         ("orders", 5, "replaced", "gone", 5_000, 1),
-        ("orders", 6, "uuid:uuid('1')", None, None, 1),
+        ("orders", 6, "00ff", None, None, 1),
         ("orders", 7, "older than the log", None, None, 0),
         ("unasked", 1, "b", None, None, 1),
     ]

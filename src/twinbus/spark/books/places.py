@@ -129,8 +129,10 @@ def looked_for(places: DataFrame, look: DataFrame, looked: DataFrame) -> DataFra
     known = places.join(F.broadcast(looked), ["side", "place"], "left").join(
         found, list(_KEY), "left"
     )
-    # An id that is no text is written in other words by a log than by a look.
-    is_other = (F.col("found_id") != F.col("message_id")) & ~F.col("message_id").rlike("^[a-z]+:")
+    # An id of bytes is hexadecimal in a log, and base64 in a look.
+    in_hex = F.lower(F.hex(F.try_to_binary("found_id", F.lit("base64"))))
+    is_same = (F.col("found_id") == F.col("message_id")) | (in_hex == F.col("message_id"))
+    is_other = ~is_same & F.col("message_id").isNotNull()
     is_missed = F.col("is_found").isNull() | F.coalesce(is_other, F.lit(False))
     is_gone = F.col("end").isNull() & is_missed & (F.col("last_ms") < F.col("looked_ms"))
     judged = (

@@ -21,7 +21,7 @@ from twinbus.core.costs import (
     units_of,
     units_of_message,
 )
-from twinbus.core.prices import PriceSheet
+from twinbus.core.prices import GB, PriceSheet, Tier
 from twinbus.errors import ConfigurationError
 from twinbus.prices import load_prices
 
@@ -37,6 +37,7 @@ ASKED = Plan(
     entities=12,
     senders=8,
     syphons=3,
+    watch_ms=15_000,
 )
 sizes = st.integers(0, 10 * UNIT_BYTES)
 
@@ -50,7 +51,9 @@ def units(plan: Plan, prices: PriceSheet = STANDARD) -> dict[Kind, int]:
 
 def test_idle_receives_are_those_of_the_documentation() -> None:
     """C2: 40 an hour, 960 a day, 28,800 in 30 days (Y3)."""
-    idle = estimate(Plan(backlog_queues=10, poll_ms=15 * MINUTE_MS, syphons=1), STANDARD).idle
+    idle = estimate(
+        Plan(backlog_queues=10, poll_ms=15 * MINUTE_MS, syphons=1, watch_ms=15_000), STANDARD
+    ).idle
     assert [(each.period, each.receives) for each in idle] == [
         ("hour", 40),
         ("day", 960),
@@ -71,14 +74,25 @@ def test_the_outage_by_kind_of_operation() -> None:
     assert {line.kind: line.units for line in outage.lines} == {
         Kind.SEND_PRIMARY: 540_000,
         Kind.RECEIVE_PRIMARY: 540_000,
+        Kind.IDLE_POLLS: 10 * 3 * 3,
+        Kind.PAIRING: 30 + 7 * 20,
+        Kind.PAIRING_PEEKS: 10 + 7 * 10,
         Kind.SEND_BACKLOG: 540_000,
         Kind.RECEIVE_BACKLOG: 540_000,
         Kind.PINGS: 12 * 8 * 45,
-        Kind.IDLE_POLLS: 10 * 3 * 3,
-        Kind.PAIRING: 10 * 8 + 10,
+        Kind.WATCH: 10 * 8 * 177,
+        Kind.WATCH_PEEKS: 10 * 8 * 177,
     }
-    assert outage.total(anyway=True)[0] == 2 * 540_000
     assert outage.total()[0] == outage.total(anyway=True)[0] + outage.total(anyway=False)[0]
+
+
+def test_what_a_pair_costs_without_an_outage_is_not_because_of_one() -> None:
+    """C3: idle polls and the pairing are paid anyway; pings, watch and detour are not."""
+    outage = estimate(ASKED, STANDARD).outage
+    assert outage.total(anyway=True)[0] == 2 * 540_000 + 90 + 170 + 80
+    assert outage.total(anyway=False)[0] == 2 * 540_000 + 4_320 + 28_320
+    quiet = estimate(replace(ASKED, outage_ms=ASKED.failover_ms), STANDARD).outage
+    assert quiet.total(anyway=False) == (0, 0)
 
 
 def test_a_batch_saves_calls_and_no_charges() -> None:
@@ -120,6 +134,33 @@ def test_pings_begin_at_once_and_the_last_one_ends_the_detour(
     )
     assert (plan.pings, plan.away_ms) == (pings, away_s * 1000)
     assert plan.messages == 200 * away_s
+
+
+@pytest.mark.parametrize(
+    ("outage_s", "looks"),
+    [
+        (0, 0),
+        (60, 0),  # nothing is diverted, nobody looks
+        (61, 5),  # diverted for a minute: at 0, 15, 30 and 45 s, and once when it is over
+        (45 * 60, 44 * 4 + 1),
+    ],
+)
+def test_every_sender_looks_at_the_backlog_while_it_is_diverted(outage_s: int, looks: int) -> None:
+    """C2: as P16 watches: each look asks each queue for its counts and its oldest message."""
+    plan = replace(ASKED, outage_ms=outage_s * 1000)
+    assert plan.looks == looks
+    lines = {line.kind: line for line in estimate(plan, STANDARD).outage.lines}
+    for kind in (Kind.WATCH, Kind.WATCH_PEEKS):
+        assert lines[kind].units == lines[kind].amount.calls == 10 * 8 * looks
+
+
+def test_a_look_shows_a_message_of_the_size_that_is_sent() -> None:
+    """C2: the most there can be; a message of 65 KB is two steps for a peek, too."""
+    large = replace(ASKED, size_bytes=65 * 1024)
+    lines = {line.kind: line for line in estimate(large, STANDARD).outage.lines}
+    assert lines[Kind.WATCH_PEEKS].units == 2 * 14_160 == 2 * lines[Kind.WATCH].units
+    assert lines[Kind.WATCH_PEEKS].amount.bytes_out == 14_160 * 65 * 1024
+    assert units(replace(large, rate_per_s=Fraction(0)))[Kind.WATCH_PEEKS] == 14_160
 
 
 def test_a_poll_counts_when_it_ends() -> None:
@@ -186,6 +227,7 @@ plans = st.builds(
     syphons=st.integers(1, 10),
     ping_ms=st.integers(1_000, HOUR_MS),
     failover_ms=st.integers(0, HOUR_MS),
+    watch_ms=st.integers(1_000, HOUR_MS),
     batch=st.integers(1, 1_000),
     used=st.none() | st.integers(0, 3_000_000_000),
 )
@@ -194,9 +236,10 @@ plans = st.builds(
 @given(plans, st.sampled_from([STANDARD, BASIC, load_prices("premium")]))
 def test_an_estimate_adds_up(plan: Plan, prices: PriceSheet) -> None:
     """C3: the lines are the total, priced one after the other or all at once."""
-    outage = estimate(plan, prices).outage
+    made = estimate(plan, prices)
+    outage = made.outage
     billed, cost = outage.total()
-    assert cost == prices.charge(billed, plan.used_before)
+    assert cost == prices.charge(billed, made.before.units)
     assert cost == outage.total(anyway=True)[1] + outage.total(anyway=False)[1]
 
 
@@ -218,7 +261,7 @@ def test_more_of_anything_never_costs_less(plan: Plan, name: str, more: int) -> 
 
 def test_the_overhead_has_the_price_of_its_tier() -> None:
     """C3: 30 days of this traffic have used up what is included."""
-    assert ASKED.used_before == 2 * 200 * 30 * 86_400
+    assert estimate(ASKED, STANDARD).before.units == 2 * 200 * 30 * 86_400
     overhead, cost = estimate(ASKED, STANDARD).outage.total(anyway=False)
     assert cost == overhead * Decimal("0.5") / 1_000_000
     assert estimate(replace(ASKED, used=0), STANDARD).outage.total()[1] == 0
@@ -226,7 +269,7 @@ def test_the_overhead_has_the_price_of_its_tier() -> None:
 
 def test_what_is_paid_anyway_uses_up_the_rest_of_a_tier_first() -> None:
     """C3: the last included operations are those of the messages, the overhead is paid."""
-    plan = replace(ASKED, used=STANDARD.included - 2 * 540_000)
+    plan = replace(ASKED, used=STANDARD.included - (2 * 540_000 + 340))
     outage = estimate(plan, STANDARD).outage
     assert outage.total(anyway=True)[1] == 0
     overhead, cost = outage.total(anyway=False)
@@ -235,13 +278,51 @@ def test_what_is_paid_anyway_uses_up_the_rest_of_a_tier_first() -> None:
 
 def test_what_leaves_is_paid_by_the_gb() -> None:
     """C3: receives hand out bytes, sends do not."""
-    own = replace(BASIC, transfer_out=(replace(BASIC.operations[0], price=Decimal("0.1")),))
+    own = replace(BASIC, transfer_out=(Tier(None, Decimal("0.1")),))
     lines = {line.kind: line for line in estimate(ASKED, own).outage.lines}
     plain = {line.kind: line for line in estimate(ASKED, BASIC).outage.lines}
     paid = {kind: line.cost - plain[kind].cost for kind, line in lines.items()}
     gb = Decimal(540_000 * 2048) / 1_000_000_000
     assert paid.pop(Kind.RECEIVE_PRIMARY) == paid.pop(Kind.RECEIVE_BACKLOG) == gb / 10
+    assert paid.pop(Kind.WATCH_PEEKS) == Decimal(14_160 * 2048) / 1_000_000_000 / 10
     assert set(paid.values()) == {0}
+
+
+def test_the_month_before_has_sent_bytes_out_too() -> None:
+    """C3: 30 days of this traffic are 1,062 GB out: the free first 100 have been used up."""
+    tiers = (Tier(100 * GB, Decimal(0)), Tier(None, Decimal("0.08")))
+    own = replace(STANDARD, transfer_out=tiers)
+    free = replace(STANDARD, transfer_out=(Tier(None, Decimal(0)),))
+
+    def transfer(plan: Plan) -> Decimal:
+        made, plain = (estimate(plan, prices).outage.total()[1] for prices in (own, free))
+        return made - plain
+
+    assert estimate(ASKED, own).before.bytes_out == 200 * 2048 * 30 * 86_400
+    out = (2 * 540_000 + 14_160) * 2048
+    assert transfer(ASKED) == out * Decimal("0.08") / GB
+    # A month of one's own has sent out what so many operations of this traffic do.
+    assert transfer(replace(ASKED, used=0)) == 0
+    used = estimate(replace(ASKED, used=100_000_000), own).before
+    assert (used.units, used.bytes_out) == (100_000_000, 50_000_000 * 2048)
+    assert transfer(replace(ASKED, used=100_000_000)) > 0
+
+
+@pytest.mark.parametrize(
+    ("charged", "each"),
+    [
+        ({Operation.SEND, Operation.RECEIVE, Operation.SETTLE}, 3),
+        ({Operation.SEND}, 1),
+        ({Operation.PING}, 0),
+    ],
+)
+def test_the_month_before_is_charged_as_the_sheet_says(charged: set[Operation], each: int) -> None:
+    """C3: 6 million messages are 18 million operations where completing is charged."""
+    own = replace(STANDARD, charged=frozenset(charged))
+    plan = replace(ASKED, rate_per_s=Fraction(6_000_000, 30 * 86_400))
+    assert estimate(plan, own).before.units == 6_000_000 * each
+    assert estimate(plan, own).before.bytes_out == 6_000_000 * 2048
+    assert estimate(replace(plan, used=18), own).before.units == 18
 
 
 def test_what_if_covers_what_was_asked() -> None:
@@ -274,6 +355,7 @@ def test_what_if_covers_what_was_asked() -> None:
         ("senders", -3),
         ("syphons", 0),
         ("ping_ms", 0),
+        ("watch_ms", 0),
         ("batch", 0),
         ("used", -1),
     ],

@@ -17,6 +17,7 @@ from twinbus.cli.quantities import count, rate_per_s, size_bytes
 from twinbus.cli.tables import show_table
 from twinbus.core.price_reading import read_price_sheet
 from twinbus.errors import ConfigurationError
+from twinbus.pairing.watch import WATCH_INTERVAL_S
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 # The question of the documentation (docs/COSTS.md).
@@ -65,11 +66,15 @@ def test_the_answer_for_scripts() -> None:
     assert made["prices"]["name"] == "standard"
     assert made["plan"]["rate_per_s"] == 200 and made["plan"]["outage_s"] == 2_700
     assert made["outage"]["messages"] == 540_000
-    assert made["outage"]["total"] == {"units": 2_164_500, "cost": "1.08225"}
-    assert made["outage"]["without_outage"] == {"units": 1_080_000, "cost": "0.54"}
-    assert made["outage"]["overhead"] == {"units": 1_084_500, "cost": "0.54225"}
-    pings = next(each for each in made["outage"]["kinds"] if each["kind"] == "pings")
-    assert pings["units"] == 4_320 and pings["cost"] == "0.00216"
+    assert made["outage"]["total"] == {"units": 2_192_980, "cost": "1.09649"}
+    assert made["outage"]["without_outage"] == {"units": 1_080_340, "cost": "0.54017"}
+    assert made["outage"]["overhead"] == {"units": 1_112_640, "cost": "0.55632"}
+    kinds = {each["kind"]: each for each in made["outage"]["kinds"]}
+    assert kinds["pings"]["units"] == 4_320 and kinds["pings"]["cost"] == "0.00216"
+    assert kinds["watch, counts"]["units"] + kinds["watch, peeks"]["units"] == 28_320
+    assert made["plan"]["watch_s"] == WATCH_INTERVAL_S
+    assert made["plan"]["used"] == 1_036_800_000
+    assert made["plan"]["used_bytes_out"] == 1_061_683_200_000
     assert {"syphons": 3, "poll_s": 900, "receives_30_days": 86_400, "cost_30_days": "0.0432"} in (
         made["what_if"]
     )
@@ -80,11 +85,12 @@ def test_the_tables_for_people() -> None:
     shown = run(*ASKED).stdout
     for line in (
         "│ 30 days │         86,400 │",
-        "│ send to primary       │  540,000 │   5,400 │    540,000 │     0 B │",
-        "│ receive from backlog  │",
-        "│ management of pairing │",
-        "│ because of it         │",
-        "On top of 1,036,800,000 operations of the same month (30 days of this traffic).",
+        "│ send to primary      │  540,000 │   5,400 │    540,000 │      0 B │",
+        "│ receive from backlog │",
+        "│ pairing, management  │",
+        "│ watch, peeks         │",
+        "│ because of it        │",
+        "On top of 1,036,800,000 operations and 1,061.68 GB out in the same month (30 days of",
     ):
         assert line in shown
     assert max(map(len, shown.partition("Prices:")[0].splitlines())) <= 80
@@ -109,6 +115,7 @@ def test_the_page_shows_the_answer_that_the_command_gives() -> None:
     assert "\n".join(line.rstrip() for line in run(*ASKED).stdout.splitlines()) in page
     options = re.findall(r"^ +(--[a-z-]+)", run("--help", columns=200).stdout, re.M)
     assert len(options) > 10
+    assert f"every {WATCH_INTERVAL_S:g} seconds" in page
     assert [name for name in options if name != "--help" and f"`{name}`" not in page] == []
 
 
@@ -122,7 +129,16 @@ def test_the_sheet_on_the_page_is_one() -> None:
 def test_the_month_can_begin_anywhere() -> None:
     """C3: what is included costs nothing until it is used up."""
     assert answer(*ASKED, "--used", "0")["outage"]["total"]["cost"] == "0"
-    assert answer(*ASKED, "--used", "13M")["outage"]["total"]["cost"] == "1.7316"
+    assert answer(*ASKED, "--used", "13M")["outage"]["total"]["cost"] == "1.754384"
+
+
+@pytest.mark.parametrize("prices", ["standard", "basic", "premium"])
+def test_where_the_month_begins_is_always_said(prices: str) -> None:
+    """C3: also where nothing is included: tiers of transfer begin there, too."""
+    shown = run("--rate", "1/s", "--prices", prices).stdout
+    assert "On top of 5,184,000 operations and 2.65 GB out in the same month (30 days" in shown
+    shown = run("--rate", "1/s", "--prices", prices, "--used", "20").stdout
+    assert "On top of 20 operations and 10.24 kB out in the same month." in shown
 
 
 def test_ones_own_prices(tmp_path: Path) -> None:

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
+
 from tests.pairing.conftest import FakePair, OpenPair, eventually
 from tests.pairing.fake_namespace import FakeNamespace
 from twinbus.aio import BrokeredMessage
+from twinbus.core.cost_estimate import Plan
 from twinbus.core.retry import RetryPolicy
 from twinbus.core.sending import CredentialMemory
 from twinbus.core.watermarks import Thresholds
@@ -14,7 +17,7 @@ from twinbus.drivers.management import MessageCounts, QueueProperties
 from twinbus.pairing.hub import EventHub
 from twinbus.pairing.occurrence import Occurrence
 from twinbus.pairing.routing import Routing
-from twinbus.pairing.watch import BacklogReader, BacklogWatch
+from twinbus.pairing.watch import WATCH_INTERVAL_S, BacklogReader, BacklogWatch
 from twinbus.service_errors import AccessRefused
 from twinbus.testing import BusPair
 
@@ -42,7 +45,7 @@ class FakeManager:
 class Watched:
     """A watch over one queue of a fake, that looks every few milliseconds."""
 
-    def __init__(self, thresholds: Thresholds | None = None) -> None:
+    def __init__(self, thresholds: Thresholds | None = None, interval_s: float = 0.005) -> None:
         self.namespace = FakeNamespace("fabrikam")
         self.manager = FakeManager(self.namespace)
         hub = EventHub("contoso")
@@ -50,7 +53,7 @@ class Watched:
         hub.listen(self.told.append)
         self.routing = Routing.unpaired(hub, RetryPolicy(), CredentialMemory())
         reader = BacklogReader(self.namespace, self.manager, [QUEUE])  # type: ignore[arg-type]
-        self.watch = BacklogWatch(self.routing, reader, thresholds or Thresholds(), 0.005)
+        self.watch = BacklogWatch(self.routing, reader, thresholds or Thresholds(), interval_s)
 
     @property
     def names(self) -> list[str]:
@@ -84,6 +87,38 @@ async def test_a_backlog_is_watched_while_something_is_diverted_and_until_it_is_
     await asyncio.sleep(0.05)
     assert watched.manager.asked == asked
     await watched.watch.stop()
+
+
+@pytest.mark.parametrize("diverted_s", [1, 60, 61, 2_640])
+async def test_a_diversion_takes_as_many_looks_as_are_estimated(
+    monkeypatch: pytest.MonkeyPatch, diverted_s: int
+) -> None:
+    """C2: one at once, one an interval, and one when it is over."""
+    watched = Watched(interval_s=WATCH_INTERVAL_S)
+    failover = watched.routing.entity("orders").failover
+    really_sleep, passed_s = asyncio.sleep, 0.0
+
+    async def sleep(time_s: float) -> None:
+        nonlocal passed_s
+        passed_s += time_s
+        if passed_s >= diverted_s:
+            watched.routing.tell(failover.mark_healthy(2.0))
+        await really_sleep(0)
+
+    monkeypatch.setattr(asyncio, "sleep", sleep)
+    # The first look is the pairing's, and here it is that of the diversion, too.
+    watched.routing.tell(failover.force(1.0))
+    watched.watch.start()
+    for _ in range(2_000):
+        await really_sleep(0)
+    await watched.watch.stop()
+    plan = Plan(
+        outage_ms=(60 + diverted_s) * 1000,
+        ping_ms=diverted_s * 1000,
+        failover_ms=60_000,
+        watch_ms=round(WATCH_INTERVAL_S * 1000),
+    )
+    assert watched.manager.asked == plan.looks
 
 
 async def test_a_backlog_that_nobody_empties_is_an_event() -> None:

@@ -34,7 +34,9 @@ def cost_estimate(
         str, typer.Option(help="How long the outage lasts, as 45m or 4h.", metavar="TIME")
     ] = "1h",
     entities: Annotated[int, typer.Option(help="Queues and topics that are sent to.")] = 1,
-    senders: Annotated[int, typer.Option(help="Processes that send; each pings for itself.")] = 1,
+    senders: Annotated[
+        int, typer.Option(help="Processes that send; each pings and watches for itself.")
+    ] = 1,
     syphons: Annotated[int, typer.Option(help="Syphons; each polls every backlog queue.")] = 1,
     ping: Annotated[
         str, typer.Option(help="The time between two pings of an entity.", metavar="TIME")
@@ -60,12 +62,13 @@ def cost_estimate(
     """What a pair costs while nothing happens, and what an outage will cost.
 
     Idle polling for an hour, a day and 30 days; the outage by kind of operation, beside the same
-    messages without one; and what other numbers of syphons and other times of waiting would cost.
+    time without one; and what other numbers of syphons and other times of waiting would cost.
     Nothing is contacted. Price sheets and what is assumed: docs/COSTS.md.
     """
     check_output(output, "table")
     from twinbus.cli.cost_estimate_shown import show_estimate
     from twinbus.core.cost_estimate import Plan, estimate
+    from twinbus.pairing.watch import WATCH_INTERVAL_S
     from twinbus.prices import load_prices
 
     plan = Plan(
@@ -79,6 +82,7 @@ def cost_estimate(
         syphons=syphons,
         ping_ms=_ms(ping),
         failover_ms=_ms(failover),
+        watch_ms=round(WATCH_INTERVAL_S * 1000),
         batch=batch,
         used=None if used is None else count(used),
     )

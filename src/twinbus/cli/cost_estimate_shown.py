@@ -103,11 +103,11 @@ def _notes(made: CostEstimate) -> list[str]:
     notes = [f"Prices: {prices.name}, {prices.dated}, {prices.source}"]
     if prices.note:
         notes.append(prices.note)
-    if prices.included:
-        notes.append(
-            f"On top of {made.plan.used_before:,} operations of the same month"
-            + (" (30 days of this traffic)." if made.plan.used is None else ".")
-        )
+    before = made.before
+    notes.append(
+        f"On top of {before.units:,} operations and {_size(before.bytes_out)} out in the same month"
+        + (" (30 days of this traffic)." if made.plan.used is None else ".")
+    )
     return notes
 
 
@@ -203,7 +203,9 @@ def _plan(made: CostEstimate) -> dict[str, Any]:
         "ping_s": plan.ping_ms / 1000,
         "failover_s": plan.failover_ms / 1000,
         "batch": plan.batch,
-        "used": plan.used_before,
+        "watch_s": plan.watch_ms / 1000,
+        "used": made.before.units,
+        "used_bytes_out": made.before.bytes_out,
     }
 
 

@@ -3,15 +3,19 @@
     a detoured message     send to backlog, receive from backlog, send to primary, receive from it
     an idle syphon         a long poll of every backlog queue, again and again
     a diverted entity      a ping from every sender, at once and then once an interval
+    a diverted pair        every sender looks at every backlog queue: its counts and its oldest
 
       0 ......... failover interval ... ping ... ping ... end of the outage ... ping: restored
       |  suspect  |  diverted                                                       | away_ms
+                  |  look . look . look . look . look . look . look . look . look . | and one more
 
 Rule 1: the amounts do not depend on prices, and the prices do not depend on the amounts.
 Rule 2: what is paid anyway is priced first and what is paid on top afterwards, so that the
         overhead has the price of the tier in which it really falls.
 Rule 3: in doubt more rather than less: a ping counts although nobody may be there to charge it,
-        a backlog queue counts as empty while the syphon waits for its first message.
+        a backlog queue counts as empty while the syphon waits for its first message, and as
+        full when a sender looks for its oldest one.
+Rule 4: the month that went before is priced as the messages are: by the sheet, bytes included.
 """
 
 from __future__ import annotations
@@ -24,14 +28,12 @@ from fractions import Fraction
 from typing import Final
 
 from twinbus.core.costs import (
-    NOTHING,
     Amount,
     Operation,
     messages_in,
     messages_out,
     polls_until,
     requests,
-    units_of_message,
 )
 from twinbus.core.prices import UNITS_MAX, PriceSheet
 from twinbus.errors import ConfigurationError
@@ -41,6 +43,7 @@ __all__ = [
     "Idle",
     "Kind",
     "Line",
+    "MonthBefore",
     "OutageCost",
     "Plan",
     "WhatIf",
@@ -66,6 +69,7 @@ _LIMITS: Final = {
     "syphons": ("the number of syphons", 1, COUNT_MAX),
     "ping_ms": ("the time between pings", 1_000, YEAR_MS),
     "failover_ms": ("the failover interval", 0, YEAR_MS),
+    "watch_ms": ("the time between looks at the backlog", 1_000, YEAR_MS),
     "batch": ("the syphon's batch", 1, COUNT_MAX),
     "used": ("the number of operations used", 0, UNITS_MAX),
 }
@@ -94,6 +98,8 @@ class Plan:
     ping_ms: int = 60_000
     failover_ms: int = 60_000
     """How long sends must fail before an entity is diverted (P6)."""
+    watch_ms: int
+    """How often each sender looks at the backlog while anything is diverted (P16)."""
     batch: int = 100
     """Messages in one call of the syphon: fewer calls, not fewer charges."""
     used: int | None = None
@@ -107,18 +113,6 @@ class Plan:
                 raise ConfigurationError(f"{label} cannot be {shown}", hint=f"Use {low} to {high}")
 
     @property
-    def used_before(self) -> int:
-        """How far into the prices of the month the estimate begins.
-
-        An application that sends all the time has used up what is included: to price an outage
-        as if nothing else had happened would show too little.
-        """
-        if self.used is not None:
-            return self.used
-        messages = int(self.rate_per_s * MONTH_HOURS * HOUR_MS / 1000)
-        return 2 * messages * units_of_message(self.size_bytes)
-
-    @property
     def pings(self) -> int:
         """How many one sender sends to one entity: the last one brings it home."""
         diverted_ms = self.outage_ms - self.failover_ms
@@ -128,6 +122,15 @@ class Plan:
     def away_ms(self) -> int:
         """Until when messages go to the backlog: the first ping after the outage ends it."""
         return self.failover_ms + (self.pings - 1) * self.ping_ms if self.pings else 0
+
+    @property
+    def looks(self) -> int:
+        """How often one sender looks at the backlog: the last one when all is over.
+
+        While messages are left after that it goes on, which depends on the syphon.
+        """
+        diverted_ms = self.away_ms - self.failover_ms
+        return -(-diverted_ms // self.watch_ms) + 1 if self.pings else 0
 
     @property
     def messages(self) -> int:
@@ -151,15 +154,27 @@ class Kind(StrEnum):
     SEND_PRIMARY = "send to primary"
     RECEIVE_PRIMARY = "receive from primary"
     COMPLETE_PRIMARY = "complete on primary"
+    IDLE_POLLS = "idle polls"
+    PAIRING = "pairing, management"
+    PAIRING_PEEKS = "pairing, peeks"
     SEND_BACKLOG = "send to backlog"
     RECEIVE_BACKLOG = "receive from backlog"
     COMPLETE_BACKLOG = "complete in backlog"
     PINGS = "pings"
-    IDLE_POLLS = "idle polls"
-    PAIRING = "management of pairing"
+    WATCH = "watch, counts"
+    WATCH_PEEKS = "watch, peeks"
 
 
-PAID_ANYWAY: Final = frozenset({Kind.SEND_PRIMARY, Kind.RECEIVE_PRIMARY, Kind.COMPLETE_PRIMARY})
+PAID_ANYWAY: Final = frozenset(
+    {
+        Kind.SEND_PRIMARY,
+        Kind.RECEIVE_PRIMARY,
+        Kind.COMPLETE_PRIMARY,
+        Kind.IDLE_POLLS,
+        Kind.PAIRING,
+        Kind.PAIRING_PEEKS,
+    }
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -187,7 +202,7 @@ class Idle:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OutageCost:
-    """What the outage costs, and the same messages without it."""
+    """What the outage costs, and the same time without it."""
 
     messages: int
     away_ms: int
@@ -213,11 +228,24 @@ class WhatIf:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class MonthBefore:
+    """How far into the prices of the month the estimate begins.
+
+    An application that sends all the time has used up what is included: to price an outage as if
+    nothing else had happened would show too little.
+    """
+
+    units: int
+    bytes_out: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CostEstimate:
     """The whole answer."""
 
     plan: Plan
     prices: PriceSheet
+    before: MonthBefore
     idle: tuple[Idle, ...]
     outage: OutageCost
     what_if: tuple[WhatIf, ...]
@@ -226,13 +254,27 @@ class CostEstimate:
 
 def estimate(plan: Plan, prices: PriceSheet) -> CostEstimate:
     """What this pair costs while nothing happens, and what this outage will cost."""
+    before = _month_before(plan, prices)
     return CostEstimate(
         plan=plan,
         prices=prices,
-        idle=tuple(_idle(plan, prices, period) for period in PERIOD_HOURS),
-        outage=_outage(plan, prices),
-        what_if=tuple(_what_if(plan, prices)),
+        before=before,
+        idle=tuple(_idle(plan, prices, before, period) for period in PERIOD_HOURS),
+        outage=_outage(plan, prices, before),
+        what_if=tuple(_what_if(plan, prices, before)),
     )
+
+
+def _month_before(plan: Plan, prices: PriceSheet) -> MonthBefore:
+    """30 days of this traffic, or as much of it as makes the operations that were used."""
+    one = list(_without_detour(plan, 1))
+    units = sum(prices.billable(operation, amount) for _, operation, amount in one)
+    bytes_out = sum(amount.bytes_out for _, _, amount in one)
+    if plan.used is None:
+        messages = int(plan.rate_per_s * MONTH_HOURS * HOUR_MS / 1000)
+        return MonthBefore(units=messages * units, bytes_out=messages * bytes_out)
+    messages = plan.used // units if units else 0
+    return MonthBefore(units=plan.used, bytes_out=messages * bytes_out)
 
 
 # -- idle ---------------------------------------------------------------------------------
@@ -244,14 +286,14 @@ def idle_receives(plan: Plan, from_ms: int, to_ms: int) -> int:
     return polls * plan.backlog_queues * plan.syphons
 
 
-def _idle(plan: Plan, prices: PriceSheet, period: str) -> Idle:
+def _idle(plan: Plan, prices: PriceSheet, before: MonthBefore, period: str) -> Idle:
     hours = PERIOD_HOURS[period]
     receives = idle_receives(plan, 0, hours * HOUR_MS)
     return Idle(
         period=period,
         hours=hours,
         receives=receives,
-        cost=_idle_cost(prices, receives, plan.used_before),
+        cost=_idle_cost(prices, receives, before.units),
         base_cost=prices.base_charge(hours, namespaces=2),
     )
 
@@ -260,7 +302,7 @@ def _idle_cost(prices: PriceSheet, receives: int, used: int) -> Decimal:
     return prices.charge(prices.billable(Operation.EMPTY_RECEIVE, requests(receives)), used)
 
 
-def _what_if(plan: Plan, prices: PriceSheet) -> Iterator[WhatIf]:
+def _what_if(plan: Plan, prices: PriceSheet, before: MonthBefore) -> Iterator[WhatIf]:
     for syphons in sorted({*_WHAT_IF_SYPHONS, plan.syphons}):
         for poll_ms in sorted({*_WHAT_IF_POLLS_MS, plan.poll_ms}):
             other = replace(plan, syphons=syphons, poll_ms=poll_ms)
@@ -269,59 +311,68 @@ def _what_if(plan: Plan, prices: PriceSheet) -> Iterator[WhatIf]:
                 syphons=syphons,
                 poll_ms=poll_ms,
                 receives=receives,
-                cost=_idle_cost(prices, receives, plan.used_before),
+                cost=_idle_cost(prices, receives, before.units),
             )
 
 
 # -- the outage ---------------------------------------------------------------------------
 
 
-def _outage(plan: Plan, prices: PriceSheet) -> OutageCost:
-    lines = tuple(_priced(_operations(plan, plan.messages), prices, plan.used_before))
-    one_message = _priced(_of_messages(plan, 1), prices, 0)
+def _outage(plan: Plan, prices: PriceSheet, before: MonthBefore) -> OutageCost:
+    lines = tuple(_priced(_operations(plan), prices, before))
+    one = (*_without_detour(plan, 1), *_detour(plan, 1))
     return OutageCost(
         messages=plan.messages,
         away_ms=plan.away_ms,
-        charges_per_message=sum(line.units for line in one_message),
+        charges_per_message=sum(prices.billable(how, amount) for _, how, amount in one),
         lines=lines,
     )
 
 
-def _of_messages(plan: Plan, count: int) -> Iterator[tuple[Kind, Operation, Amount]]:
-    """What the detour of so many messages takes; the application sends and receives singly."""
-    size, batch = plan.size_bytes, plan.batch
-    settled = Amount(count, count, 0, 0, 0)
-    yield Kind.SEND_PRIMARY, Operation.SEND, messages_in(count, size, batch)
-    yield Kind.RECEIVE_PRIMARY, Operation.RECEIVE, messages_out(count, size)
-    yield Kind.COMPLETE_PRIMARY, Operation.SETTLE, settled
-    yield Kind.SEND_BACKLOG, Operation.SEND, messages_in(count, size)
-    yield Kind.RECEIVE_BACKLOG, Operation.RECEIVE, messages_out(count, size, batch)
-    yield Kind.COMPLETE_BACKLOG, Operation.SETTLE, settled
+def _without_detour(plan: Plan, count: int) -> Iterator[tuple[Kind, Operation, Amount]]:
+    """What so many messages take anyway; the application receives singly."""
+    yield Kind.SEND_PRIMARY, Operation.SEND, messages_in(count, plan.size_bytes, plan.batch)
+    yield Kind.RECEIVE_PRIMARY, Operation.RECEIVE, messages_out(count, plan.size_bytes)
+    yield Kind.COMPLETE_PRIMARY, Operation.SETTLE, Amount(count, count, 0, 0, 0)
 
 
-def _operations(plan: Plan, count: int) -> Iterator[tuple[Kind, Operation, Amount]]:
-    yield from _of_messages(plan, count)
-    pings = plan.entities * plan.senders * plan.pings
-    yield Kind.PINGS, Operation.PING, messages_in(pings, 0)
+def _detour(plan: Plan, count: int) -> Iterator[tuple[Kind, Operation, Amount]]:
+    """What their detour takes on top; the application sends singly."""
+    yield Kind.SEND_BACKLOG, Operation.SEND, messages_in(count, plan.size_bytes)
+    yield Kind.RECEIVE_BACKLOG, Operation.RECEIVE, messages_out(count, plan.size_bytes, plan.batch)
+    yield Kind.COMPLETE_BACKLOG, Operation.SETTLE, Amount(count, count, 0, 0, 0)
+
+
+def _operations(plan: Plan) -> Iterator[tuple[Kind, Operation, Amount]]:
+    """What is paid anyway, then the rest (rule 2)."""
+    yield from _without_detour(plan, plan.messages)
     polls = idle_receives(plan, 0, plan.outage_ms)
     yield Kind.IDLE_POLLS, Operation.EMPTY_RECEIVE, requests(polls)
-    # Each sender looks at each backlog queue; the first one makes them.
-    looks = plan.backlog_queues * (plan.senders + 1)
-    yield Kind.PAIRING, Operation.ADMINISTRATION, requests(looks)
+    # Each sender asks for each backlog queue and the first one makes them; then its watch looks
+    # once, at what an earlier process may have left.
+    look = plan.backlog_queues * plan.senders
+    found_or_made = look + plan.backlog_queues
+    yield Kind.PAIRING, Operation.ADMINISTRATION, requests(found_or_made + look)
+    yield Kind.PAIRING_PEEKS, Operation.PEEK, requests(look)
+
+    yield from _detour(plan, plan.messages)
+    pings = plan.entities * plan.senders * plan.pings
+    yield Kind.PINGS, Operation.PING, messages_in(pings, 0)
+    looks = look * plan.looks
+    yield Kind.WATCH, Operation.ADMINISTRATION, requests(looks)
+    shown = messages_out(looks, plan.size_bytes) if plan.messages else requests(looks)
+    yield Kind.WATCH_PEEKS, Operation.PEEK, shown
 
 
 def _priced(
-    operations: Iterable[tuple[Kind, Operation, Amount]], prices: PriceSheet, used: int
+    operations: Iterable[tuple[Kind, Operation, Amount]], prices: PriceSheet, before: MonthBefore
 ) -> Iterator[Line]:
     """With their costs, one after the other into the month; free settlements are left out."""
-    before = NOTHING
+    used, left = before.units, before.bytes_out
     for kind, operation, amount in operations:
         if operation is Operation.SETTLE and operation not in prices.charged:
             continue
         units = prices.billable(operation, amount)
-        cost = prices.charge(units, used) + prices.transfer_charge(
-            amount.bytes_out, before.bytes_out
-        )
+        cost = prices.charge(units, used) + prices.transfer_charge(amount.bytes_out, left)
         yield Line(kind=kind, amount=amount, units=units, cost=cost)
-        used += units
-        before = before.plus(amount)
+        used, left = used + units, left + amount.bytes_out

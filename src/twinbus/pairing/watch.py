@@ -26,12 +26,12 @@ from twinbus.pairing.routing import Routing
 if TYPE_CHECKING:
     from twinbus.pairing.manager import NamespaceManager
 
-__all__ = ["BacklogReader", "BacklogWatch", "QueueBacklog"]
+__all__ = ["WATCH_INTERVAL_S", "BacklogReader", "BacklogWatch", "QueueBacklog"]
 
 _log = logging.getLogger("twinbus.pairing")
 
-# Each round asks every backlog queue twice: with ten queues 80 operations a minute, during an
-# outage only.
+# Each round asks every backlog queue twice: with ten queues 80 operations a minute from each
+# process that sends, during an outage only. `twinbus cost estimate` counts with it.
 WATCH_INTERVAL_S: Final = 15.0
 PEEK_TIMEOUT_S: Final = 10.0
 

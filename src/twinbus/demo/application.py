@@ -1,6 +1,6 @@
 """The application of the demo: a program that has paired its namespace, and goes on sending.
 
-async with Application.paired(plan, books, addresses, journal) as application:
+async with Application.paired(plan, books, addresses, files) as application:
     application.start()
     ...                                   # whatever happens to the primary
     await application.stop_sending()
@@ -14,7 +14,6 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from datetime import timedelta
 from functools import partial
-from pathlib import Path
 from typing import Final
 
 from twinbus.aio import (
@@ -23,6 +22,7 @@ from twinbus.aio import (
     SendAvailabilityPairedNamespaceOptions,
 )
 from twinbus.demo.books import Books
+from twinbus.demo.files import Files
 from twinbus.demo.plan import BACKLOG_QUEUES, DESTINATIONS, PRIMARY, SECONDARY, Plan
 from twinbus.demo.workers import SteadySender, receive_all
 from twinbus.pairing.occurrence import Occurrence
@@ -57,13 +57,13 @@ class Application:
     @classmethod
     @asynccontextmanager
     async def paired(
-        cls, plan: Plan, books: Books, addresses: Mapping[str, str], journal: Path
+        cls, plan: Plan, books: Books, addresses: Mapping[str, str], files: Files
     ) -> AsyncIterator[Application]:
         """Pair both namespaces; everything is closed at the end of the block."""
         async with (
-            _factory(addresses[SECONDARY]) as secondary,
+            _factory(addresses[SECONDARY], files) as secondary,
             NamespaceManager.from_connection_string(addresses[SECONDARY]) as manager,
-            _factory(addresses[PRIMARY]) as primary,
+            _factory(addresses[PRIMARY], files) as primary,
         ):
             application = cls(plan, books, primary)
             await primary.pair_namespace(
@@ -74,7 +74,7 @@ class Application:
                     failover_interval=timedelta(seconds=FAILOVER_INTERVAL_S),
                     ping_primary_interval=timedelta(seconds=PING_INTERVAL_S),
                     namespace_name=PRIMARY,
-                    journal=journal,
+                    journal=files.journal,
                     on_event=application._notice,
                 )
             )
@@ -135,5 +135,7 @@ class Application:
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-def _factory(address: str) -> MessagingFactory:
-    return MessagingFactory.from_connection_string(address, driver="amqp")
+def _factory(address: str, files: Files) -> MessagingFactory:
+    return MessagingFactory.from_connection_string(
+        address, driver="amqp", metering=files.client, audit=True
+    )

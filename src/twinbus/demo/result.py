@@ -24,13 +24,18 @@ class Result:
     drain_messages_per_second: float
     operations: int
     """Billable ones, of both namespaces."""
-    cost: float | None
-    """What the outage cost on top of the messages themselves; None where nobody worked it out."""
+    cost: float
+    """What the outage cost on top of the messages themselves."""
+    currency: str
+    does_close: bool
+    """Whether the books that Spark made of the logs close, too."""
+    verdict: str
 
     @property
     def is_good(self) -> bool:
         """Whether everything that was promised has happened."""
-        return bool(self.delivered) and not (self.lost or self.unexpected or self.failed_sends)
+        wrong = self.lost or self.unexpected or self.failed_sends or not self.does_close
+        return bool(self.delivered) and not wrong
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -49,7 +54,7 @@ class Result:
 
     def rows(self) -> list[tuple[str, str]]:
         """The same for a table."""
-        rows = [
+        return [
             ("sent", f"{self.sent:,}"),
             ("delivered", f"{self.delivered:,}"),
             ("lost", f"{len(self.lost):,}"),
@@ -60,7 +65,6 @@ class Result:
             ("brought home by the syphon", f"{self.drained:,}"),
             ("at", f"{self.drain_messages_per_second:,.0f} messages a second"),
             ("billable operations", f"{self.operations:,}"),
+            ("cost of the outage", f"{self.cost:.4f} {self.currency}"),
+            ("the logs", self.verdict),
         ]
-        if self.cost is not None:
-            rows.append(("cost of the outage", f"{self.cost:.4f}"))
-        return rows

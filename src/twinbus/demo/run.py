@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from pathlib import Path
 
+from twinbus.demo.files import opened_files
 from twinbus.demo.plan import Plan
 from twinbus.demo.result import Result
 from twinbus.demo.screen import PlainScreen, Screen
-from twinbus.demo.site import directory_for
 from twinbus.demo.story import Story
 from twinbus.spark.java import find_java
 from twinbus.spark.session import require_pyspark
@@ -22,7 +21,7 @@ def run_demo(plan: Plan, keep: Path | None, screen: Screen | None = None) -> Res
     # Said now, and not in the middle of the outage.
     require_pyspark()
     find_java()
-    with directory_for(keep) as directory:
-        result = asyncio.run(Story(plan, directory, screen or PlainScreen()).run())
-        (directory / "result.json").write_text(json.dumps(result.to_json(), indent=1) + "\n")
+    with opened_files(keep) as files:
+        result = asyncio.run(Story(plan, files, screen or PlainScreen()).run())
+        files.note("result.json", result.to_json())
     return result

@@ -12,15 +12,16 @@ import asyncio
 import time
 from collections.abc import Callable
 from contextlib import AsyncExitStack
-from pathlib import Path
 from typing import Final
 
 from twinbus.demo.application import FAILOVER_INTERVAL_S, PING_INTERVAL_S, Application
 from twinbus.demo.books import Books
+from twinbus.demo.closing import Closed, Closing
+from twinbus.demo.files import Files
 from twinbus.demo.plan import DESTINATIONS, QUEUES, SUBSCRIPTIONS, TOPIC, Plan
 from twinbus.demo.result import Result
 from twinbus.demo.screen import Screen, View
-from twinbus.demo.site import Site, units_in
+from twinbus.demo.site import Site
 from twinbus.demo.syphon import SyphonProcess
 from twinbus.errors import TwinbusError
 
@@ -38,32 +39,41 @@ FAREWELL_S: Final = 2.0
 class Story:
     """One run, in a directory of its own."""
 
-    def __init__(self, plan: Plan, directory: Path, screen: Screen) -> None:
+    def __init__(self, plan: Plan, files: Files, screen: Screen) -> None:
         self._plan = plan
         self._screen = screen
+        self._files = files
         self._books = Books(DESTINATIONS)
-        self._site = Site(directory)
+        self._site = Site(files)
+        self._syphon = SyphonProcess(files)
+        self._closing = Closing(files)
         self._application: Application
-        self._syphon: SyphonProcess
 
     async def run(self) -> Result:
         """Play it; what came of it."""
         async with AsyncExitStack() as stack:
             stack.callback(self._site.close)
             await self._open()
-            self._syphon = SyphonProcess(self._site.directory, self._site.addresses)
+            stack.push_async_callback(self._closing.close)
             stack.push_async_callback(self._syphon.close)
+            await self._syphon.start(self._site.addresses)
             async with Application.paired(
-                self._plan, self._books, self._site.addresses, self._site.journal
+                self._plan, self._books, self._site.addresses, self._files
             ) as self._application:
                 await self._calm()
                 failover_s = await self._outage()
                 await self._return()
                 drain_s = await self._home()
                 await self._last_messages()
-            drained = (await self._syphon.end())["moved"]
-            await self._site.note_counters()
+            drained = await self._syphon.end()
+            self._files.note("counters.json", await self._site.counters())
             await self._site.stop()
+            self._say("the logs are complete: Spark works out what the outage cost")
+            closed = await self._closing.answer()
+            self._say(closed.verdict)
+        return self._result(closed, failover_s, drained, drain_s)
+
+    def _result(self, closed: Closed, failover_s: float, drained: int, drain_s: float) -> Result:
         books = self._books
         return Result(
             sent=books.sent,
@@ -75,8 +85,11 @@ class Story:
             failover_seconds=failover_s,
             drained=drained,
             drain_messages_per_second=drained / drain_s,
-            operations=units_in(self._site.logs),
-            cost=None,
+            operations=closed.operations,
+            cost=closed.cost,
+            currency=closed.currency,
+            does_close=closed.does_close,
+            verdict=closed.verdict,
         )
 
     # -- the acts -----------------------------------------------------------------------------
@@ -97,7 +110,6 @@ class Story:
             f"{primary.namespace} is paired with {secondary.namespace}: failover interval "
             f"{FAILOVER_INTERVAL_S:g} s, ping {PING_INTERVAL_S:g} s"
         )
-        await self._syphon.start()
         self._application.start()
         self._say(
             f"an application sends {plan.rate_per_s:g} messages a second to {', '.join(QUEUES)} "
@@ -117,13 +129,17 @@ class Story:
         if failover_s is None:
             raise TwinbusError(
                 "not every entity was diverted during the outage",
-                hint="Give it longer with --outage",
+                hint="Give it longer with --outage, or send faster with --rate",
             )
         self._say(
             f"all {len(DESTINATIONS)} entities are diverted to {self._site.secondary.namespace}, "
             f"{failover_s:.2f} s after the kill; {self._books.failed_sends} sends failed"
         )
-        await self._watch(self._plan.outage_s - (time.monotonic() - killed_s))
+        ends_s = killed_s + self._plan.outage_s
+        await self._until(lambda: self._syphon.is_ready, ends_s - time.monotonic())
+        # After the syphon's own start, so that two do not slow each other down.
+        await self._closing.start()
+        await self._watch(ends_s - time.monotonic())
         return failover_s
 
     async def _return(self) -> None:
@@ -142,8 +158,10 @@ class Story:
 
     async def _home(self) -> float:
         """The seconds that the syphon took."""
-        await self._until(lambda: self._syphon.is_ready, READY_S_MAX)
         application, syphon = self._application, self._syphon
+        if not syphon.is_ready:
+            self._say("the syphon's Spark is not up yet")
+            await self._until(lambda: syphon.is_ready, READY_S_MAX)
         syphon.resume()
         began_s = time.monotonic()
         self._say("the syphon is told to resume")
@@ -191,5 +209,5 @@ class Story:
             detoured=application.detoured,
             moved=self._syphon.moved,
             pings=application.events["ping-sent"],
-            syphon=self._syphon.doing,
+            syphon=self._syphon.status.doing,
         )

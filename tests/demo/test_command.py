@@ -27,6 +27,9 @@ GOOD = Result(
     drain_messages_per_second=20.0,
     operations=500,
     cost=0.0001,
+    currency="USD",
+    does_close=True,
+    verdict="The books close.",
 )
 
 
@@ -73,6 +76,7 @@ def test_the_last_line_is_one_json_object(played: list[Any]) -> None:
         {"lost": ("orders-000001",), "delivered": 99},
         {"unexpected": ("orders-999999",)},
         {"failed_sends": 1},
+        {"does_close": False},
         {"sent": 0, "delivered": 0},
     ],
     ids=lambda wrong: next(iter(wrong)),

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from decimal import Decimal
 from typing import Any
+
+from twinbus.core.prices import money
 
 __all__ = ["Result"]
 
@@ -65,6 +68,6 @@ class Result:
             ("brought home by the syphon", f"{self.drained:,}"),
             ("at", f"{self.drain_messages_per_second:,.0f} messages a second"),
             ("billable operations", f"{self.operations:,}"),
-            ("cost of the outage", f"{self.cost:.4f} {self.currency}"),
+            ("cost of the outage", f"{money(Decimal(str(self.cost)))} {self.currency}"),
             ("the logs", self.verdict),
         ]

@@ -113,9 +113,9 @@ class Story:
         self._application.start()
         self._say(
             f"an application sends {plan.rate_per_s:g} messages a second to {', '.join(QUEUES)} "
-            f"and the topic {TOPIC} (subscriptions {', '.join(SUBSCRIPTIONS)}), and receives them; "
-            "the syphon starts on Spark and will be paused until it is needed"
+            f"and the topic {TOPIC} ({', '.join(SUBSCRIPTIONS)}), and receives them"
         )
+        self._say("the syphon starts on Spark, and is paused as long as nothing has to come home")
         await self._watch(plan.kill_after_s)
 
     async def _outage(self) -> float:

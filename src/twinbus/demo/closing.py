@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import json
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -81,7 +82,10 @@ def main(directory: Path) -> None:
             _prepare()
             if sys.stdin.buffer.readline() != _GO:
                 return
-            report, books = _cost(spark, files), _books(spark, files)
+            # At once: what one plans the other can compute meanwhile.
+            with ThreadPoolExecutor(2) as both:
+                asked = both.submit(_cost, spark, files), both.submit(_books, spark, files)
+                report, books = asked[0].result(), asked[1].result()
         finally:
             spark.stop()
     closed = Closed(

@@ -33,7 +33,7 @@ RESTORE_S_MAX: Final = 60.0
 HOME_S_MAX: Final = 120.0
 ARRIVE_S_MAX: Final = 60.0
 READY_S_MAX: Final = 120.0
-FAREWELL_S: Final = 2.0
+FAREWELL_S: Final = 1.0
 
 
 class Story:

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from twinbus.core.cost_report import CostReport
     from twinbus.core.reconciliation import Reconciliation
 
-__all__ = ["Closed", "Closing"]
+__all__ = ["Closed", "Closing", "books_of", "cost_of"]
 
 PRICES: Final = "standard"
 ANSWER_S_MAX: Final = 180.0
@@ -84,7 +84,7 @@ def main(directory: Path) -> None:
                 return
             # At once: what one plans the other can compute meanwhile.
             with ThreadPoolExecutor(2) as both:
-                asked = both.submit(_cost, spark, files), both.submit(_books, spark, files)
+                asked = both.submit(cost_of, spark, files), both.submit(books_of, spark, files)
                 report, books = asked[0].result(), asked[1].result()
         finally:
             spark.stop()
@@ -105,7 +105,8 @@ def _prepare() -> None:
     import twinbus.spark.cost.report  # noqa: F401
 
 
-def _cost(spark: SparkSession, files: Files) -> CostReport:
+def cost_of(spark: SparkSession, files: Files) -> CostReport:
+    """What it cost, by the logs of the brokers; it is written down, too."""
     from twinbus.pages.cost_page import render
     from twinbus.spark.cost.report import Asked, cost_report
 
@@ -117,7 +118,8 @@ def _cost(spark: SparkSession, files: Files) -> CostReport:
     return report
 
 
-def _books(spark: SparkSession, files: Files) -> Reconciliation:
+def books_of(spark: SparkSession, files: Files) -> Reconciliation:
+    """Where every message is, by the logs of everybody; it is written down, too."""
     from twinbus.spark.books.reconcile import Sources, reconcile
 
     sources = Sources(

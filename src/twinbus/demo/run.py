@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import signal
+from contextlib import suppress
 from pathlib import Path
 
 from twinbus.demo.files import opened_files
@@ -10,6 +12,7 @@ from twinbus.demo.plan import Plan
 from twinbus.demo.result import Result
 from twinbus.demo.screen import PlainScreen, Screen
 from twinbus.demo.story import Story
+from twinbus.errors import TwinbusError
 from twinbus.spark.java import find_java
 from twinbus.spark.session import require_pyspark
 
@@ -22,6 +25,16 @@ def run_demo(plan: Plan, keep: Path | None, screen: Screen | None = None) -> Res
     require_pyspark()
     find_java()
     with opened_files(keep) as files:
-        result = asyncio.run(Story(plan, files, screen or PlainScreen()).run())
+        result = asyncio.run(_played(Story(plan, files, screen or PlainScreen())))
         files.note("result.json", result.to_json())
     return result
+
+
+async def _played(story: Story) -> Result:
+    task = asyncio.ensure_future(story.run())
+    with suppress(NotImplementedError):  # Windows: Ctrl-C alone.
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
+    try:
+        return await task
+    except asyncio.CancelledError:
+        raise TwinbusError("the demo was stopped before its end") from None

@@ -27,7 +27,7 @@ from twinbus.demo.plan import BACKLOG_QUEUES, DESTINATIONS, PRIMARY, SECONDARY, 
 from twinbus.demo.workers import SteadySender, receive_all
 from twinbus.pairing.occurrence import Occurrence
 
-__all__ = ["FAILOVER_INTERVAL_S", "PING_INTERVAL_S", "Application"]
+__all__ = ["FAILOVER_INTERVAL_S", "PING_INTERVAL_S", "Application", "counted_factory"]
 
 FAILOVER_INTERVAL_S: Final = 0.0
 PING_INTERVAL_S: Final = 1.0
@@ -61,9 +61,9 @@ class Application:
     ) -> AsyncIterator[Application]:
         """Pair both namespaces; everything is closed at the end of the block."""
         async with (
-            _factory(addresses[SECONDARY], files) as secondary,
+            counted_factory(addresses[SECONDARY], files) as secondary,
             NamespaceManager.from_connection_string(addresses[SECONDARY]) as manager,
-            _factory(addresses[PRIMARY], files) as primary,
+            counted_factory(addresses[PRIMARY], files) as primary,
         ):
             application = cls(plan, books, primary)
             await primary.pair_namespace(
@@ -135,7 +135,8 @@ class Application:
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-def _factory(address: str, files: Files) -> MessagingFactory:
+def counted_factory(address: str, files: Files) -> MessagingFactory:
+    """A factory that writes down what it does; both of a pair must, or detours are not seen."""
     return MessagingFactory.from_connection_string(
         address, driver="amqp", metering=files.client, audit=True
     )

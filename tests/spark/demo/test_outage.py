@@ -23,6 +23,7 @@ from twinbus.aio import (
     SendAvailabilityPairedNamespaceOptions,
 )
 from twinbus.core.reconciliation import DifferenceKind
+from twinbus.demo.application import counted_factory
 from twinbus.demo.closing import books_of
 from twinbus.demo.files import Files
 from twinbus.demo.plan import BACKLOG_QUEUES, PRIMARY, SECONDARY
@@ -181,13 +182,9 @@ async def _drop_one(files: Files) -> None:
 
 async def _send_into_the_backlog(files: Files, site: Site) -> None:
     async with (
-        MessagingFactory.from_connection_string(
-            site.addresses[SECONDARY], driver="amqp"
-        ) as secondary,
+        counted_factory(site.addresses[SECONDARY], files) as secondary,
         NamespaceManager.from_connection_string(site.addresses[SECONDARY]) as manager,
-        MessagingFactory.from_connection_string(
-            site.addresses[PRIMARY], driver="amqp", metering=files.client, audit=True
-        ) as primary,
+        counted_factory(site.addresses[PRIMARY], files) as primary,
     ):
         await primary.pair_namespace(
             SendAvailabilityPairedNamespaceOptions(

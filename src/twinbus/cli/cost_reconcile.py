@@ -20,7 +20,7 @@ from twinbus.errors import ConfigurationError, TwinbusError
 EXIT_OPEN = 1
 """The books do not close."""
 EXIT_UNKNOWN = 2
-"""Nobody knows: wrong usage, or a source that cannot be read."""
+"""Nobody knows: wrong usage, a source that cannot be read, or logs that name no message."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,7 +90,8 @@ def reconcile(
     come from the environment, as for twinbus syphon: SERVICEBUS_CONNECTION_STRING for the primary
     and SERVICEBUS_SECONDARY_CONNECTION_STRING for the secondary.
 
-    Exit codes: 0 the books close, 1 they do not, 2 wrong usage or a source that cannot be read.
+    Exit codes: 0 the books close, 1 they do not, 2 nobody knows: wrong usage, a source that cannot
+    be read, or no message in it.
     """
     try:
         check_output(output, "table")
@@ -112,12 +113,18 @@ def reconcile(
         from twinbus.cli.cost_reconcile_run import run_reconcile
 
         closes = run_reconcile(options)
-    except TwinbusError as error:
-        # 1 says that messages are missing: an error must not be taken for that.
-        typer.echo(f"twinbus: {error}", err=True)
+    except Exception as error:
+        # 1 says that messages are missing: an error must not be taken for that, whichever it is.
+        typer.echo(f"twinbus: {_sentence(error)}", err=True)
         raise typer.Exit(EXIT_UNKNOWN) from error
     if not closes:
-        raise typer.Exit(EXIT_OPEN)
+        raise typer.Exit(EXIT_UNKNOWN if closes is None else EXIT_OPEN)
+
+
+def _sentence(error: Exception) -> str:
+    if isinstance(error, TwinbusError):
+        return str(error)
+    return f"the books could not be read to the end: {type(error).__name__}: {error}"
 
 
 def _there(path: Path | None) -> Path | None:

@@ -32,8 +32,8 @@ SHOWN_MAX: Final = 50
 _ALWAYS: Final = (Fate.DELIVERED, Fate.WAITING, Fate.IN_BACKLOG, Fate.DEAD_LETTERED, Fate.MISSING)
 
 
-def run_reconcile(options: ReconcileOptions) -> bool:
-    """Whether the books close."""
+def run_reconcile(options: ReconcileOptions) -> bool | None:
+    """Whether the books close; None if there is nothing to close."""
     if options.begins is not None and options.ends is not None and options.begins >= options.ends:
         raise ConfigurationError("--from is not before --to", hint="Exchange them")
     require_pyspark()

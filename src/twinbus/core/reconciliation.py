@@ -7,7 +7,8 @@
 
 Rule 1: every message that was sent has exactly one fate.
 Rule 2: the books close when nothing is missing and nothing unexpected has arrived. A message that
-        arrived twice is counted beside it: it was sent, and it is there.
+        arrived twice is counted beside it: it was sent, and it is there. Where no message is named
+        there is nothing to close, and nothing is proven.
 Rule 3: what the given logs cannot show is said, and never called delivered.
 """
 
@@ -181,7 +182,10 @@ class Reconciliation:
     """What else is to be known."""
 
     @property
-    def closes(self) -> bool:
+    def closes(self) -> bool | None:
+        """None: the logs name no message."""
+        if not self.sent and not self.unexpected:
+            return None
         return all(each.closes for each in self.entities)
 
     @property
@@ -199,7 +203,7 @@ class Reconciliation:
     def verdict(self) -> str:
         """One sentence."""
         missing, unproven = self.count(Fate.MISSING), self.count(Fate.UNPROVEN)
-        if not self.sent and not self.unexpected:
+        if self.closes is None:
             return f"The logs name no message of {self.pair}: there is nothing to close."
         if self.closes:
             proven = f", {unproven:,} of them unproven" if unproven else ""

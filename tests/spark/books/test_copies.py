@@ -62,6 +62,9 @@ def test_every_copy_belongs_to_the_entity_it_was_sent_to(spark: SparkSession) ->
         place(BIG, 4, "completed", message_id="twin"),
         place(BACKLOG, 1, "completed", message_id="home", destination="orders"),
         place(BACKLOG, 2, message_id="away", destination="orders"),
+        # Whoever sweeps a backlog queue takes the messages of others.
+        place(BACKLOG, 4, "purged", message_id="swept away", destination="orders"),
+        place(BACKLOG, 5, "deleted", message_id="swept away too", destination="orders"),
         place(BACKLOG, 3, "dead-lettered", message_id="poison", destination="orders"),
         place(BACKLOG + DEAD, 1, message_id="poison", destination="orders", original=3),
     ]
@@ -105,6 +108,8 @@ def test_every_copy_belongs_to_the_entity_it_was_sent_to(spark: SparkSession) ->
         ("orders", "old", "expired"),
         ("orders", "poison", "dead-lettered"),
         ("orders", "swept", "purged"),
+        ("orders", "swept away", "missing"),
+        ("orders", "swept away too", "missing"),
         ("orders", "swept too", "purged"),
         ("orders", "taken", "delivered"),
         ("orders", "waits", "waiting"),
@@ -116,7 +121,7 @@ def test_every_copy_belongs_to_the_entity_it_was_sent_to(spark: SparkSession) ->
 
 
 def test_receipts_alone_tell_of_the_backlog(spark: SparkSession) -> None:
-    """C3: each source alone is usable; the last receipt of a message counts."""
+    """C3: each source alone is usable; what was moved once is at home, or the last one counts."""
 
     def receipt(number: int, outcome: str, at_ms: int) -> dict[str, object]:
         return {
@@ -134,6 +139,8 @@ def test_receipts_alone_tell_of_the_backlog(spark: SparkSession) -> None:
         receipt(2, "lock-lost", 1),
         receipt(3, "dead-lettered", 1),
         receipt(4, "parked", 1),
+        receipt(5, "moved", 1),
+        receipt(5, "left", 2),
     ]
 
     copies = copies_in_receipts(frame(spark, RECEIPTS, receipts)).collect()
@@ -143,4 +150,5 @@ def test_receipts_alone_tell_of_the_backlog(spark: SparkSession) -> None:
         ("m2", "in-backlog", True),
         ("m3", "dead-lettered", False),
         ("m4", "in-backlog", False),
+        ("m5", "gone-home", True),
     ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,10 +16,15 @@ from twinbus.cli import app
 from twinbus.core.receipts import Outcome, Receipt, to_json_line
 from twinbus.core.reconciliation import Fate
 from twinbus.errors import ConfigurationError
+from twinbus.spark.books.places import LOOK_COLUMNS, LOOKED_COLUMNS
 from twinbus.spark.books.reconcile import Sources, reconcile
+from twinbus.spark.references import NamespaceRef
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
+
+OF_OTHERS = "other/x-servicebus-transfer/0"
+OF_CLIENT = "audit-5f0c33a1b2c4d6e8-2026-11-16.jsonl"
 
 
 def line(namespace: str, entity: str, event: str, second: int, **more: Any) -> str:
@@ -55,6 +61,8 @@ def logs(tmp_path: Path) -> Path:
             home("orders", "completed", 2, 1),
             home("orders", "stored", 9, 2, message_id="b"),
             home("orders", "stored", 9, 3, message_id="stranger"),
+            # The primary holds the backlog of another pair: that is no entity of its own.
+            home(OF_OTHERS, "stored", 5, 1, message_id="q", destination="bills"),
             '{"version":1,"at":"2026-11-16T12:0',
         ],
         "secondary/spare/audit-2026-11-16.jsonl": [
@@ -62,14 +70,16 @@ def logs(tmp_path: Path) -> Path:
             away("completed", 9, 811),
             away("stored", 5, 812, message_id="c", destination="orders"),
             away("completed", 8, 812),
-            line("spare", "other/x-servicebus-transfer/0", "stored", 5, sequence_number=1),
+            line("spare", OF_OTHERS, "stored", 5, sequence_number=1),
         ],
-        "client/home/audit-1-2026-11-16.jsonl": [
+        f"client/home/{OF_CLIENT}": [
             sent("a", 1),
             sent("b", 4, BACKLOG),
             sent("c", 5, BACKLOG),
             sent("z", 5, namespace="other"),
         ],
+        # A copy, made before the log was complete.
+        f"client/saved/home/{OF_CLIENT}": [sent("a", 1), sent("b", 4, BACKLOG)],
         "receipts.jsonl": [receipt(811, "b")],
         "journal.jsonl": [
             json.dumps({"event": name, "at": f"2026-11-16T12:00:0{at}+00:00", "path": "Orders"})
@@ -129,6 +139,87 @@ def test_receipts_alone_are_a_beginning(spark: SparkSession, logs: Path) -> None
     assert "The books of home close: 1 sent, 1 of them unproven, none missing." in result.stdout
     assert "Used: receipts." in result.stdout
     assert "Without the audit log of the primary nobody knows" in result.stdout
+
+
+def test_the_logs_are_read_after_the_look(
+    spark: SparkSession, logs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """C3: what is taken during a look is delivered, not missing; torn lines name no queue."""
+    asked = {}
+
+    def look_at(
+        spark: SparkSession, side: str, namespace: object, known: Iterable[str], **_more: Any
+    ) -> tuple[DataFrame, DataFrame]:
+        asked[side] = sorted(known)
+        with (logs / "primary/home/audit-2026-11-16.jsonl").open("a") as log:
+            log.write(home("orders", "completed", 10, 2) + "\n")
+        looked = [("primary", "orders", 9_999_999_999_999)] if side == "primary" else []
+        return (
+            spark.createDataFrame([], LOOK_COLUMNS),
+            spark.createDataFrame(looked, LOOKED_COLUMNS),
+        )
+
+    monkeypatch.setattr("twinbus.spark.books.reconcile.look_at", look_at)
+    there = NamespaceRef.of_file(logs / "connection")
+    sources = Sources(
+        primary_logs=logs / "primary", client_logs=logs / "client", primary=there, secondary=there
+    )
+
+    (orders,) = reconcile(spark, sources).entities
+
+    assert asked["primary"] == ["orders"]
+    assert orders.fates[Fate.DELIVERED] == 2
+    assert orders.unexpected == 1
+
+
+@pytest.mark.parametrize(
+    ("sources", "arguments", "sentence"),
+    [
+        ({"primary": "primary"}, ["--pair", "hmoe"], "no line of the broker of hmoe"),
+        ({"primary": "secondary", "client": "client"}, ["--pair", "home"], "of the broker of home"),
+        ({"secondary": "primary", "client": "client"}, ["--pair", "home"], "of another broker"),
+        ({"client": "secondary"}, ["--pair", "home"], "no line of a client of home"),
+    ],
+)
+def test_logs_of_somebody_else_are_refused(
+    spark: SparkSession,
+    logs: Path,
+    sources: dict[str, str],
+    arguments: list[str],
+    sentence: str,
+) -> None:
+    """C3: a wrong name and exchanged directories prove nothing."""
+    given = [w for name, path in sources.items() for w in (f"--{name}-logs", str(logs / path))]
+    result = CliRunner().invoke(app, ["cost", "reconcile", *given, *arguments])
+
+    assert result.exit_code == 2
+    assert sentence in result.stderr
+    assert "Check --pair" in result.stderr
+
+
+def test_nothing_found_is_no_verdict(spark: SparkSession, logs: Path) -> None:
+    """C3: books that name no message do not close."""
+    arguments = ["--receipts", str(logs / "receipts.jsonl"), "--pair", "hmoe", "--output", "json"]
+    result = CliRunner().invoke(app, ["cost", "reconcile", *arguments])
+
+    assert result.exit_code == 2
+    answer = json.loads(result.stdout)
+    assert answer["closes"] is None
+    assert answer["verdict"] == "The logs name no message of hmoe: there is nothing to close."
+
+
+def test_whatever_goes_wrong_is_no_verdict(monkeypatch: pytest.MonkeyPatch) -> None:
+    """C3: only books that were read to the end can be open."""
+
+    def fail(_options: object) -> bool:
+        raise KeyError("place")
+
+    monkeypatch.setattr("twinbus.cli.cost_reconcile_run.run_reconcile", fail)
+
+    result = CliRunner().invoke(app, ["cost", "reconcile"])
+
+    assert result.exit_code == 2
+    assert result.stderr == ("twinbus: the books could not be read to the end: KeyError: 'place'\n")
 
 
 def test_what_cannot_be_read_is_a_sentence(spark: SparkSession, tmp_path: Path) -> None:

@@ -10,7 +10,9 @@ Rule 1: a queue's copy is one stay. A message of a topic is one copy, however ma
 Rule 2: a message that moves on (forwarded, dead-lettered, due) leaves no copy behind. Where it
         went it carries the number that it had first (``original``): by that, and by its id, the
         later stay belongs to the entity and the copy where it began.
-Rule 3: a dead letter stays one, whoever takes it from the dead-letter queue; one that a look does
+Rule 3: who purges a queue of the primary, or deletes it, means its messages. A backlog queue holds
+        those of others: they never reached their entity, and are missing.
+Rule 4: a dead letter stays one, whoever takes it from the dead-letter queue; one that a look does
         not find there is missing. Dead letters that are forwarded leave the books there.
 """
 
@@ -44,6 +46,7 @@ SUBSCRIPTIONS: Final = "/subscriptions/"
 GONE_HOME: Final = "gone-home"
 """A backlog message that somebody completed: its copy on the primary must be found."""
 MOVED_ON: Final = "moved-on"
+SWEPT: Final = ("purged", "deleted")
 COPY_COLUMNS: Final = (
     "side string, entity string, message_id string, copy string, fate string, "
     "is_older boolean, is_signed boolean, born_ms bigint"
@@ -173,8 +176,10 @@ def with_fate(places: DataFrame) -> DataFrame:
     """What became of each stay."""
     is_backlog = F.col("side") == "backlog"
     there = F.when(is_backlog, Fate.IN_BACKLOG.value).otherwise(Fate.WAITING.value)
-    ended = F.when(is_backlog & F.col("end").isin("completed", "forwarded"), GONE_HOME).otherwise(
-        _by(_FATES, F.col("end"))
+    ended = (
+        F.when(is_backlog & F.col("end").isin("completed", "forwarded"), GONE_HOME)
+        .when(is_backlog & F.col("end").isin(*SWEPT), Fate.MISSING.value)
+        .otherwise(_by(_FATES, F.col("end")))
     )
     dead = F.when(F.col("end").isin("gone", "replaced"), Fate.MISSING.value).otherwise(
         Fate.DEAD_LETTERED.value
@@ -215,11 +220,12 @@ def unclaimed(events: DataFrame) -> DataFrame:
 def copies_in_receipts(receipts: DataFrame) -> DataFrame:
     """What receipts alone tell of the backlog, where it has no log."""
     fates = {"moved": GONE_HOME, "dead-lettered": Fate.DEAD_LETTERED.value}
-    last = F.max_by("outcome", "at_ms")
+    # What was moved once is at home, whatever happened to it in the backlog afterwards.
+    decisive = F.max_by("outcome", F.struct(F.col("outcome") == "moved", "at_ms"))
     return (
         receipts.groupBy("queue", "number", "entity", "message_id")
         .agg(
-            F.coalesce(_by(fates, last), F.lit(Fate.IN_BACKLOG.value)).alias("fate"),
+            F.coalesce(_by(fates, decisive), F.lit(Fate.IN_BACKLOG.value)).alias("fate"),
             F.max(F.col("outcome").isin("moved", "unsure", "lock-lost")).alias("is_signed"),
             F.min(F.coalesce("enqueued_ms", "at_ms")).alias("born_ms"),
         )

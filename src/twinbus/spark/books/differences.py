@@ -17,6 +17,7 @@ from pyspark.sql import functions as F
 
 from twinbus.core.reconciliation import Fate
 from twinbus.spark.books.accounts import TOOK
+from twinbus.spark.books.copies import SWEPT
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -40,8 +41,9 @@ def that_differ(accounts: DataFrame) -> DataFrame:
 
 def traces(places: DataFrame, sent: DataFrame, receipts: DataFrame, events: DataFrame) -> DataFrame:
     """Everything that is written about messages, in the shape of ``core.traces.Trace``."""
+    is_backlog, is_completed = F.col("side") == "backlog", F.col("end") == "completed"
     is_unexplained = F.col("end").isin("gone", "replaced") | (
-        (F.col("side") == "backlog") & (F.col("end") == "completed") & ~F.col("is_signed")
+        is_backlog & (F.col("end").isin(*SWEPT) | (is_completed & ~F.col("is_signed")))
     )
     return reduce(
         lambda one, other: one.unionByName(other),

@@ -1,6 +1,8 @@
 """Do the books of a pair close: the chain of steps, and the answer as values.
 
-Rule 1: whatever is given is used, and whatever is not is said (``Given``).
+Rule 1: whatever is given is used, and whatever is not is said (``Given``). What is given and tells
+        nothing of its side of the pair is refused: its silence would look like order.
+Rule 2: the logs are read after the look. What was taken between both has its line then.
 """
 
 from __future__ import annotations
@@ -66,6 +68,11 @@ __all__ = ["Sources", "reconcile"]
 DIFFERENCES_MAX: Final = 100_000
 # Half a million lines or so: a second of reading.
 SMALL_BYTES_MAX: Final = 64 << 20
+_SIDES: Final = {
+    "primary": "of the broker of {pair}",
+    "secondary": "of another broker than that of {pair}",
+    "client": "of a client of {pair}",
+}
 _FOR_FEW: Final = {
     "spark.sql.codegen.wholeStage": "false",
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
@@ -98,9 +105,14 @@ class Sources:
         )
 
     @property
-    def logs(self) -> tuple[Path, ...]:
-        found = (self.primary_logs, self.secondary_logs, self.client_logs)
-        return tuple(each for each in found if each is not None)
+    def logs(self) -> dict[str, Path]:
+        """The directories with audit logs, by the side that they tell of."""
+        found = {
+            "primary": self.primary_logs,
+            "secondary": self.secondary_logs,
+            "client": self.client_logs,
+        }
+        return {name: each for name, each in found.items() if each is not None}
 
 
 def reconcile(
@@ -130,7 +142,9 @@ def reconcile(
 @contextmanager
 def _fitting(spark: SparkSession, sources: Sources) -> Iterator[None]:
     """Few lines are read sooner than their plan is compiled and adapted."""
-    size = sum(each.stat().st_size for path in sources.logs for each in path.rglob("*.jsonl"))
+    size = sum(
+        each.stat().st_size for path in sources.logs.values() for each in path.rglob("*.jsonl")
+    )
     if size > SMALL_BYTES_MAX:
         yield
         return
@@ -154,21 +168,26 @@ class _Job:
         self._kept = kept
         self._sources = sources
         self._given = sources.given
-        self._lines = audit_lines(spark, *sources.logs) if sources.logs else None
-        self._census = [] if self._lines is None else census(self._lines).collect()
-        self._receipt_lines = (
-            None if sources.receipts is None else receipt_lines(spark, sources.receipts)
-        )
+        self._read()
         self._pair = (pair or self._named()).lower()
+        self._check_sides()
+
+    def _read(self) -> None:
+        """All files as they are now: Spark reads no further than they reached when it saw them."""
+        logs, receipts = self._sources.logs, self._sources.receipts
+        self._lines = audit_lines(self._spark, logs) if logs else None
+        found = [] if self._lines is None else census(self._lines).collect()
+        self._damaged_lines = sum(row["lines"] for row in found if row["is_damaged"])
+        self._census = [row for row in found if not row["is_damaged"]]
+        self._receipt_lines = None if receipts is None else receipt_lines(self._spark, receipts)
 
     # -- which pair -----------------------------------------------------------------------
 
     def _named(self) -> str:
         """The primary's name: as clients and the paths of backlog queues have it, if only one."""
-        sound = [row for row in self._census if not row["is_damaged"]]
-        brokers = {row["namespace"] for row in sound if row["source"] == "broker"}
-        names = {row["namespace"] for row in sound if row["source"] == "client"}
-        names |= {_primary_in(row["place"]) for row in sound if row["source"] == "broker"}
+        brokers = {row["namespace"] for row in self._census if row["source"] == "broker"}
+        names = {row["namespace"] for row in self._census if row["source"] == "client"}
+        names |= {_primary_in(row["place"]) for row in self._census if row["source"] == "broker"}
         if self._receipt_lines is not None:
             queues = self._receipt_lines.select("queue").distinct().collect()
             names |= {_primary_in(row["queue"].lower()) for row in queues}
@@ -185,6 +204,23 @@ class _Job:
             f"the logs tell of several primaries: {', '.join(sorted(names)[:5])}",
             hint="Choose one with --pair",
         )
+
+    def _check_sides(self) -> None:
+        """Every directory has a line of its side (rule 1)."""
+        for name, directory in self._sources.logs.items():
+            lines = [row for row in self._census if name in row["given"]]
+            if not any(self._is_of_side(row, name) for row in lines):
+                raise ConfigurationError(
+                    f"the audit logs below {str(directory)!r} have no line "
+                    f"{_SIDES[name].format(pair=self._pair)}",
+                    hint="Check --pair, and whether directories were exchanged",
+                )
+
+    def _is_of_side(self, row: Any, name: str) -> bool:
+        is_home = row["namespace"] == self._pair
+        if name == "client":
+            return bool(row["source"] == "client" and is_home)
+        return bool(row["source"] == "broker" and is_home == (name == "primary"))
 
     # -- tables ---------------------------------------------------------------------------
 
@@ -218,7 +254,7 @@ class _Job:
             self._spark,
             "primary",
             primary,
-            (each for each in named if not each.startswith(prefix)),
+            (each for each in named if not _primary_in(each)),
             has_log=self._given.primary,
         )
         away, asked_away = look_at(
@@ -243,6 +279,8 @@ class _Job:
 
     def run(self, begins: datetime | None, ends: datetime | None) -> Reconciliation:
         look = self._looked()
+        if look is not None:
+            self._read()
         events, sent, receipts = self._events(), self._sent(), self._receipts()
         places = events.transform(places_of)
         # Most logs tell of no deletion and of nothing that moved on: those steps cost seconds.
@@ -299,7 +337,7 @@ class _Job:
             given=self._given,
             entities=entities,
             differences=tuple(_differences(differing, self._given)),
-            damaged_lines=sum(row["lines"] for row in self._census if row["is_damaged"]),
+            damaged_lines=self._damaged_lines,
             notes=tuple(_notes(entities, has_range=begins is not None or ends is not None)),
         )
 

@@ -7,10 +7,15 @@ backlog; ``number`` is the sequence number there. Times are Unix milliseconds.
 
 Rule 1: a line that cannot be read is counted and left out; a file is read once, however often it
         is named.
+Rule 2: a namespace may be the primary of one pair and hold the backlog of another: the queues of
+        that backlog are none of its entities.
 """
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterable, Mapping
+from functools import reduce
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -38,6 +43,8 @@ __all__ = [
 ]
 
 _DAMAGED: Final = "_damaged"
+# audit-RUN-DAY.jsonl: a run is one client's, so the same name is the same log.
+_OF_CLIENT: Final = re.compile(r"audit-[0-9a-f]{16}-")
 AUDIT_COLUMNS: Final = (
     "source string, at string, namespace string, entity string, event string, "
     "sequence_number bigint, message_id string, reason string, destination string, "
@@ -58,17 +65,39 @@ _RECEIPT_LINE: Final = (
 )
 
 
-def audit_lines(spark: SparkSession, *directories: Path) -> DataFrame:
-    """Every line of the audit logs below these directories; a file in two of them is read once."""
-    files: set[str] = set()
-    for directory in directories:
-        found = {str(each.resolve()) for each in directory.rglob("audit*.jsonl")}
+def audit_lines(spark: SparkSession, directories: Mapping[str, Path]) -> DataFrame:
+    """Every line of the audit logs below these directories; a file in two of them is read once.
+
+    ``given`` has the names of the directories that a line is in.
+    """
+    names_of: dict[Path, list[str]] = {}
+    for name, directory in directories.items():
+        found = _files_below(directory)
         if not found:
             raise ConfigurationError(
                 f"there is no audit log below {str(directory)!r}",
                 hint="Brokers write one with --audit, clients with audit=True",
             )
-        files |= found
+        for each in found:
+            names_of.setdefault(each, []).append(name)
+    together: dict[tuple[str, ...], list[str]] = {}
+    for each, names in sorted(names_of.items()):
+        together.setdefault(tuple(names), []).append(str(each))
+    parts = [_read(spark, files, names) for names, files in together.items()]
+    return reduce(lambda one, other: one.unionByName(other), parts)
+
+
+def _files_below(directory: Path) -> list[Path]:
+    """All of them; of the copies of a client's log, which its name tells apart, the longest."""
+    known: dict[str, Path] = {}
+    for each in sorted({each.resolve() for each in directory.rglob("audit*.jsonl")}):
+        key = f"{each.parent.name}/{each.name}" if _OF_CLIENT.match(each.name) else str(each)
+        if key not in known or each.stat().st_size > known[key].stat().st_size:
+            known[key] = each
+    return list(known.values())
+
+
+def _read(spark: SparkSession, files: list[str], names: Iterable[str]) -> DataFrame:
     is_damaged = (
         F.col(_DAMAGED).isNotNull()
         | F.col("event").isNull()
@@ -78,14 +107,16 @@ def audit_lines(spark: SparkSession, *directories: Path) -> DataFrame:
     return (
         spark.read.schema(f"{AUDIT_COLUMNS}, {_DAMAGED} string")
         .option("columnNameOfCorruptRecord", _DAMAGED)
-        .json(sorted(files))
+        .json(files)
         .withColumn(_DAMAGED, is_damaged)
+        .withColumn("given", F.array(*map(F.lit, names)))
     )
 
 
 def census(lines: DataFrame) -> DataFrame:
-    """Who wrote about what: source, namespace, place, event, is_damaged, lines. A few rows."""
+    """Who wrote about what, and how many lines: a few rows."""
     return lines.groupBy(
+        "given",
         _source().alias("source"),
         F.lower("namespace").alias("namespace"),
         F.lower("entity").alias("place"),
@@ -98,9 +129,10 @@ def events_of(lines: DataFrame, pair: str) -> DataFrame:
     """What brokers wrote about messages of the pair: on its primary, and in its backlog queues."""
     entity = F.lower("entity")
     is_backlog = entity.startswith(f"{pair}/{BACKLOG_MARKER}/")
+    is_at_home = (F.lower("namespace") == pair) & ~entity.contains(f"/{BACKLOG_MARKER}/")
     return (
         lines.where(~F.col(_DAMAGED) & (_source() == "broker"))
-        .where(is_backlog | (F.lower("namespace") == pair))
+        .where(is_backlog | is_at_home)
         .select(
             F.when(is_backlog, "backlog").otherwise("primary").alias("side"),
             entity.alias("place"),

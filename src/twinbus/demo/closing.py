@@ -92,7 +92,7 @@ def main(directory: Path) -> None:
         operations=report.total.units,
         cost=float(sum(pair.cost for pair in report.pairs)),
         currency=report.prices.currency,
-        does_close=books.closes,
+        does_close=books.closes is True,
         verdict=books.verdict,
     )
     sys.stdout.write(json.dumps(asdict(closed)) + "\n")

@@ -107,6 +107,39 @@ async def test_what_failed_is_not_counted(metered: Metered, servicebus: Bus) -> 
     assert await metered.by_client() == told == {}
 
 
+async def test_trouble_with_the_books_is_none_of_the_calls(
+    metered: Metered,
+    servicebus: Bus,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """C1: what the namespace answered is the answer; one sentence tells of the trouble."""
+    servicebus.queue("orders")
+
+    def broken(*_given: object, **_chosen: object) -> None:
+        raise RuntimeError("can't start new thread")
+
+    for name in ("sent", "received", "settled", "happened"):
+        monkeypatch.setattr(metered.books, name, broken)
+    sender, receiver = metered.driver.sender("orders"), metered.driver.receiver("orders")
+    await sender.send([parcel(b"a")], timeout_s=10)
+    in_an_hour = parcel(b"later", annotations=due_at(int(time.time() * 1000) + 3_600_000))
+    numbers = await sender.schedule([in_an_hour], timeout_s=10)
+    await sender.cancel_scheduled(numbers, timeout_s=10)
+    found = await receiver.receive(1, wait_s=10)
+    assert len(found) == 1
+    await receiver.renew(found, timeout_s=10)
+    assert len(await receiver.peek(1, timeout_s=10)) == 1
+    assert await receiver.complete(found, timeout_s=10) == []
+    assert await receiver.receive(1, wait_s=0.05) == []
+    waiting = asyncio.create_task(receiver.receive(1, wait_s=60))
+    await asyncio.sleep(0.05)
+    waiting.cancel()
+    (ended,) = await asyncio.gather(waiting, return_exceptions=True)
+    assert isinstance(ended, asyncio.CancelledError)
+    assert caplog.text.count("the books are not complete: can't start new thread") == 1
+
+
 async def test_each_receive_that_finds_nothing_is_counted(
     metered: Metered, servicebus: Bus
 ) -> None:

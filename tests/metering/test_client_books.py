@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import json
 import logging
 import os
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -16,6 +19,7 @@ import pytest
 
 from twinbus.amqp.message import Message
 from twinbus.amqp.properties import Properties
+from twinbus.clock import Instant, SystemClock
 from twinbus.core.costs import Operation
 from twinbus.core.envelope import alias, ping
 from twinbus.metering import client_books
@@ -238,35 +242,49 @@ def test_a_disk_that_hangs_keeps_nobody_and_fills_no_memory(
 # -- the namespace's name -------------------------------------------------------------------------
 
 
-def test_a_namespace_that_is_away_is_asked_for_its_name_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """C1: what was counted until then is in the first lines."""
-    monkeypatch.setattr(client_books, "ASK_PAUSE_S", 0.01)
-    answers = [CommunicationError("nobody there"), CommunicationError("nobody there"), "contoso"]
+def test_a_namespace_that_is_away_is_asked_once(tmp_path: Path, long_interval: None) -> None:
+    """C1: lines are worth more than the name that they stand under; sends are audited at once."""
+    asked = 0
 
     async def ask() -> str:
-        answer = answers.pop(0)
-        if isinstance(answer, str):
-            return answer
-        raise answer
+        nonlocal asked
+        asked += 1
+        raise CommunicationError("nobody there")
 
-    books = books_in(tmp_path, name=None, ask_name=ask)
-    books.happened("orders", Operation.EMPTY_RECEIVE)
-    eventually(lambda: not answers)
+    books = books_in(tmp_path, name=None, ask_name=ask, audit=True)
+    books.sent("orders", [message("a")], is_own=True)
+    eventually(lambda: bool(records_in(tmp_path, "audit")))
     books.close()
-    assert {line["namespace"] for line in records_in(tmp_path, "operations")} == {"contoso"}
-    assert [path.name for path in tmp_path.iterdir()] == ["contoso"]
+    assert asked == 1
+    assert {line["namespace"] for line in records_in(tmp_path, "operations")} == {"localhost-5672"}
+
+
+def test_a_namespace_that_does_not_answer_keeps_no_books_waiting(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """C1: a question has an end, whoever closes the books meanwhile."""
+    monkeypatch.setattr(client_books, "ASK_TIMEOUT_S", 0.05)
+
+    async def hang() -> str:
+        await asyncio.sleep(60)
+        return "contoso"
+
+    books = books_in(tmp_path, name=None, ask_name=hang)
+    books.happened("orders", Operation.PEEK)
+    books.close()
+    lines = [line["operation"] for line in records_in(tmp_path, "operations")]
+    assert lines == ["opened", "peek", "closed"]
+    assert "did not tell its own: TimeoutError" in caplog.text
 
 
 def test_where_nobody_tells_the_name_the_address_serves(tmp_path: Path) -> None:
     async def refuse() -> str:
         raise AccessRefused("Manage is missing")
 
-    async def away() -> str:
-        raise CommunicationError("nobody there")
+    async def break_down() -> str:
+        raise RuntimeError("Event loop is closed")
 
-    for ask in (refuse, away, None):
+    for ask in (refuse, break_down, None):
         books = books_in(tmp_path, name=None, ask_name=ask)
         books.happened("orders", Operation.EMPTY_RECEIVE)
         books.close()
@@ -281,7 +299,199 @@ def test_a_name_that_somebody_knows_is_not_asked_for(tmp_path: Path) -> None:
 
     books = books_in(tmp_path, name=None, ask_name=never)
     books.named("contoso")
-    books.named("another")
     books.happened("orders", Operation.EMPTY_RECEIVE)
     books.close()
     assert {line["namespace"] for line in records_in(tmp_path, "operations")} == {"contoso"}
+
+
+def test_a_better_name_counts_until_something_is_written(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, long_interval: None
+) -> None:
+    """C1: one namespace, one name; where that comes too late it is said."""
+    books = books_in(tmp_path, name="contoso")
+    books.named("shop")
+    books.happened("orders", Operation.PEEK)
+    eventually(lambda: bool(records_in(tmp_path, "operations")))
+    books.named("shop")
+    assert not caplog.text
+    books.named("another")
+    assert "begun under that name and keep it, although it is called 'another'" in caplog.text
+    books.close()
+    assert {line["namespace"] for line in records_in(tmp_path, "operations")} == {"shop"}
+
+
+# -- trouble --------------------------------------------------------------------------------------
+
+
+def test_a_thread_that_cannot_be_started_is_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """C1: what was counted before is in the books, and close() raises nothing."""
+    start = threading.Thread.start
+
+    def refuse(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    books = books_in(tmp_path)
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    for _ in range(3):
+        with books.harmless:
+            books.happened("orders", Operation.PEEK)
+    assert caplog.text.count("the books are not complete: can't start new thread") == 1
+    monkeypatch.setattr(threading.Thread, "start", start)
+    with books.harmless:
+        books.happened("orders", Operation.PEEK)
+    books.close()
+    amounts = {line["operation"]: line["units"] for line in records_in(tmp_path, "operations")}
+    assert amounts == {"opened": 0, "peek": 4, "closed": 0}
+
+    never_begun = books_in(tmp_path)
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    with never_begun.harmless:
+        never_begun.happened("orders", Operation.PEEK)
+    never_begun.close()
+
+
+def test_harmless_lets_pass_what_is_no_error() -> None:
+    with pytest.raises(KeyboardInterrupt), client_books._Harmless():
+        raise KeyboardInterrupt
+
+
+def test_a_writer_that_breaks_down_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def broken(*_given: object, **_chosen: object) -> None:
+        raise ValueError("embedded null byte")
+
+    monkeypatch.setattr(client_books, "operations_log", broken)
+    books = books_in(tmp_path)
+    books.happened("orders", Operation.PEEK)
+    books.close()
+    assert "the books of contoso end here: embedded null byte" in caplog.text
+
+
+def test_books_that_have_no_end_say_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """C1: close() waits for a moment only."""
+    monkeypatch.setattr(client_books, "CLOSE_TIMEOUT_S", 0.05)
+    goes_on = threading.Event()
+    write = os.write
+
+    def hanging(file: int, data: bytes) -> int:
+        assert goes_on.wait(PATIENCE_S)
+        return write(file, data)
+
+    monkeypatch.setattr("twinbus.metering.lines.os.write", hanging)
+    books = books_in(tmp_path)
+    books.happened("orders", Operation.PEEK)
+    books.close()
+    assert "the books of contoso have no end" in caplog.text
+    goes_on.set()
+    assert books._thread is not None
+    books._thread.join(PATIENCE_S)
+
+
+# -- processes ------------------------------------------------------------------------------------
+
+BEFORE_A_FORK = """
+import os, sys, time
+from pathlib import Path
+from twinbus.core.costs import Operation
+from twinbus.metering.client_books import ClientBooks
+
+unused = ClientBooks(Path(sys.argv[1]), name="unused", other_name="o")
+used = ClientBooks(Path(sys.argv[1]), name="used", other_name="o")
+used.happened("orders", Operation.PEEK)
+for _ in range(2):
+    if os.fork() == 0:
+        for books in (unused, used):
+            for _ in range(3):
+                books.happened("orders", Operation.EMPTY_RECEIVE)
+        sys.exit()  # Like its parent, a child closes nothing itself.
+for _ in range(2):
+    os.wait()
+"""
+
+
+def test_a_forked_process_has_books_of_its_own(tmp_path: Path) -> None:
+    """C1: another run and another thread, and nothing of what its parent has counted."""
+    subprocess.run([sys.executable, "-c", BEFORE_A_FORK, str(tmp_path)], check=True, timeout=60)
+    for name, runs_expected in (
+        ("unused", [["opened", "empty-receive", "closed"]] * 2),
+        ("used", [["opened", "empty-receive", "closed"]] * 2 + [["opened", "peek", "closed"]]),
+    ):
+        runs: dict[str, list[str]] = {}
+        for line in records_in(tmp_path / name, "operations"):
+            runs.setdefault(line["run"], []).append(line["operation"])
+            assert line["units"] == {"empty-receive": 3, "peek": 1}.get(line["operation"], 0)
+        assert sorted(runs.values()) == runs_expected
+
+
+LEAVING = """
+import sys
+from pathlib import Path
+from tests.metering.test_client_books import message
+from twinbus.metering.client_books import ClientBooks
+
+def work():
+    books = ClientBooks(Path(sys.argv[1]), name="contoso", other_name="o", audit=True)
+    books.sent("orders", [message(str(n)) for n in range(50)], is_own=True)
+
+work()
+"""
+
+
+def test_who_leaves_without_closing_leaves_closed_books(tmp_path: Path) -> None:
+    """C1: rule 5; only a kill costs lines."""
+    subprocess.run([sys.executable, "-c", LEAVING, str(tmp_path)], check=True, timeout=60)
+    amounts = {line["operation"]: line["messages"] for line in records_in(tmp_path, "operations")}
+    assert amounts == {"opened": 0, "send": 50, "closed": 0}
+    assert len(records_in(tmp_path, "audit")) == 50
+
+
+# -- intervals ------------------------------------------------------------------------------------
+
+
+class JustBefore(SystemClock):
+    """A clock that shows so many milliseconds less than a round time when it is made."""
+
+    def __init__(self, left_ms: int) -> None:
+        self._shift_ms = 10**12 - left_ms - super().now().wall_ms
+
+    def now(self) -> Instant:
+        real = super().now()
+        return real._replace(wall_ms=real.wall_ms + self._shift_ms)
+
+
+@pytest.mark.parametrize("slow", ["audit", "disk"])
+def test_an_interval_ends_at_its_time_although_the_writer_pauses(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, slow: str
+) -> None:
+    """C1: the audit's pause is cut short, and a disk that takes its time moves no interval."""
+    monkeypatch.setattr(client_books, "AUDIT_PAUSE_S", 5.0)
+    write = os.write
+
+    def slowly(file: int, data: bytes) -> int:
+        if b'"send"' in data:
+            time.sleep(1)
+        return write(file, data)
+
+    if slow == "disk":
+        monkeypatch.setattr("twinbus.metering.lines.os.write", slowly)
+    books = books_in(tmp_path, audit=slow == "audit", clock=JustBefore(800))
+    if slow == "disk":  # Much, so that it is written at once and keeps the disk past the time.
+        books._filled()
+    books.sent("orders", [message("a")], is_own=True)
+    eventually(lambda: any(r["operation"] == "send" for r in records_in(tmp_path, "operations")))
+    books.happened("orders", Operation.PEEK)
+    books.close()
+    lines = records_in(tmp_path, "operations")
+    ends = {line["operation"]: line["to"][17:-1] for line in lines}
+    begins = {line["operation"]: line["from"][17:-1] for line in lines}
+    # 10**12 ms are 01:46:40.000.
+    if slow == "audit":
+        assert "40.000" <= ends["send"] < "44.000"
+    else:
+        assert begins["send"] < ends["send"] < "40.000"
+        assert begins["peek"] >= "40.000"

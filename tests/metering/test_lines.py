@@ -54,14 +54,24 @@ def test_only_the_owner_may_read_a_log(tmp_path: Path) -> None:
 
 
 def test_a_disk_that_refuses_lines_is_said_and_stops_nothing(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """C1: at first, and then once a minute."""
+    now_s = 5.0
+    monkeypatch.setattr("twinbus.metering.lines.time.monotonic", lambda: now_s)
     (tmp_path / "logs").write_text("a file stands in the way")
     log = JsonLines(tmp_path / "logs", "operations")
     with caplog.at_level(logging.ERROR):
         log.append(NOON_MS, [{"n": 1}])
-        log.append(NOON_MS, [{"n": 2}, {"n": 3}])
-    assert "3 lines are missing so far" in caplog.text
+        now_s = 64.9
+        for _ in range(3):
+            log.append(NOON_MS, [{"n": 2}, {"n": 3}])
+        assert caplog.text.count("missing so far") == 1
+        assert "1 lines are missing so far" in caplog.text
+        now_s = 65.0
+        log.append(NOON_MS, [{"n": 4}])
+    assert caplog.text.count("missing so far") == 2
+    assert "8 lines are missing so far" in caplog.text
 
 
 def test_a_timestamp_is_utc_with_milliseconds() -> None:

@@ -15,6 +15,7 @@ import typer
 
 from twinbus.cli.output import check_output
 from twinbus.errors import ConfigurationError
+from twinbus.metering.lines import check_directory
 
 EXIT_LEFT = 3
 """Messages were left for later or dead-lettered: the summary says which."""
@@ -161,6 +162,8 @@ def syphon(
             "--receipts-days removes directories, and --local writes a file",
             hint="Leave one of them out",
         )
+    if metering is not None:
+        check_directory(metering, "--metering")
     options = SyphonOptions(
         once=once,
         dry_run=dry_run,

@@ -9,6 +9,7 @@ Rule 1: a call is what it was: arguments, results and errors pass unchanged.
 Rule 2: what failed is not counted: whether it arrived is not known here.
 Rule 3: a receive that found nothing, or was given up, is one empty receive: its credit ended
         unused. With prefetch the credit stays with the link, so that waiting costs nothing more.
+Rule 4: trouble with the books is none of the call's: what was answered stays so.
 """
 
 from __future__ import annotations
@@ -57,12 +58,14 @@ class MeteredSender:
         return numbers
 
     def _sent(self, parcels: Sequence[Parcel]) -> None:
-        messages = [message for parcel in parcels for message in self._unpack(parcel)]
-        self._books.sent(self.path, messages, is_own=self._is_own)
+        with self._books.harmless:
+            messages = [message for parcel in parcels for message in self._unpack(parcel)]
+            self._books.sent(self.path, messages, is_own=self._is_own)
 
     async def cancel_scheduled(self, sequence_numbers: Sequence[int], *, timeout_s: float) -> None:
         await self._inner.cancel_scheduled(sequence_numbers, timeout_s=timeout_s)
-        self._books.happened(self.path, Operation.MANAGEMENT)
+        with self._books.harmless:
+            self._books.happened(self.path, Operation.MANAGEMENT)
 
     async def attach(self, *, timeout_s: float) -> LinkFacts:
         return await self._inner.attach(timeout_s=timeout_s)
@@ -98,10 +101,12 @@ class MeteredReceiver:
 
     def _found_nothing(self) -> None:
         if not self._has_prefetch:
-            self._books.happened(self.path, Operation.EMPTY_RECEIVE)
+            with self._books.harmless:
+                self._books.happened(self.path, Operation.EMPTY_RECEIVE)
 
     def _came(self, operation: Operation, found: Sequence[Delivered]) -> None:
-        self._books.received(self.path, operation, [len(each.encoded) for each in found])
+        with self._books.harmless:
+            self._books.received(self.path, operation, [len(each.encoded) for each in found])
 
     async def receive_deferred(
         self, sequence_numbers: Sequence[int], *, timeout_s: float
@@ -132,13 +137,15 @@ class MeteredReceiver:
     ) -> list[Delivered]:
         lost = await settling
         if len(messages) > len(lost):
-            self._books.settled(self.path, len(messages) - len(lost))
+            with self._books.harmless:
+                self._books.settled(self.path, len(messages) - len(lost))
         return lost
 
     async def renew(self, messages: Sequence[Delivered], *, timeout_s: float) -> list[Delivered]:
         lost = await self._inner.renew(messages, timeout_s=timeout_s)
         if messages:
-            self._books.happened(self.path, Operation.MANAGEMENT)
+            with self._books.harmless:
+                self._books.happened(self.path, Operation.MANAGEMENT)
         return lost
 
     async def peek(

@@ -7,26 +7,32 @@
      "event":"sent","message_id":"order-7","via":"contoso/x-servicebus-transfer/3","bytes":311}
 
 Rule 1: a thread of its own writes: nobody who sends waits for a disk, and a full or broken one
-        costs lines, never sends.
+        costs lines, never sends. Neither does any other trouble of the books: count inside of
+        ``harmless``.
 Rule 2: what was counted is what was answered: an attempt that failed is not in the books, also
         where it may have arrived.
 Rule 3: every client has a run of its own, and files that are named after it: processes share
-        none. Nothing is written before the first operation.
+        none, and a forked one begins anew. Nothing is written before the first operation.
 Rule 4: the audit names messages by their ids, never by their bodies. It is ahead of nobody: a
         message stands in it once its acknowledgement is here. A message that went round by a
         backlog queue is in the books of the primary that it is meant for.
+Rule 5: books that nobody has closed are closed when their process ends, unless it is killed.
 """
 
 from __future__ import annotations
 
 import asyncio
+import atexit
 import logging
+import os
 import secrets
 import threading
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
+from types import TracebackType
 from typing import Final, NamedTuple
+from weakref import WeakSet
 
 from twinbus.clock import Clock, SystemClock
 from twinbus.core.costs import Operation, units_of
@@ -34,11 +40,9 @@ from twinbus.core.envelope import is_ping, message_id_of, told_of
 from twinbus.core.envelope_layout import DAMAGE
 from twinbus.core.envelope_ping import PING_CONTENT_TYPE
 from twinbus.entity_path import BACKLOG_MARKER
-from twinbus.errors import TwinbusError
-from twinbus.metering.lines import JsonLines, timestamp
+from twinbus.metering.lines import JsonLines, Seldom, timestamp
 from twinbus.metering.operations import OperationsLog, operations_log
 from twinbus.metering.tally import Meter
-from twinbus.service_errors import CommunicationError, OperationTimeout
 
 __all__ = ["ClientBooks"]
 
@@ -50,15 +54,15 @@ SENT_WAITING_MAX: Final = 100_000
 # Between two writes of the audit log; a kill costs the lines of that time.
 AUDIT_PAUSE_S: Final = 0.1
 CLOSE_TIMEOUT_S: Final = 5.0
-# Until a namespace that was out of reach is asked for its name again.
-ASK_PAUSE_S: Final = 10.0
+# A namespace that does not tell its name keeps nobody longer, who closes its books included.
+ASK_TIMEOUT_S: Final = 4.0
 
 _PING_BYTES: Final = PING_CONTENT_TYPE.encode()
 _PING_SIZE_MAX: Final = 1_024
 _MARK: Final = f"/{BACKLOG_MARKER}/"
 
 AskName = Callable[[], Awaitable[str]]
-"""Asks a namespace what it is called; raises TwinbusError."""
+"""Asks a namespace what it is called; may raise anything."""
 
 
 class _Sent(NamedTuple):
@@ -70,6 +74,28 @@ class _Sent(NamedTuple):
     """Where a message in a backlog queue is meant to go; empty for all others."""
     message_id: str | None
     size: int
+
+
+class _Harmless:
+    """Around what is done for the books: trouble is said, and goes no further."""
+
+    def __init__(self) -> None:
+        self._saying = Seldom()
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> bool:
+        if not isinstance(error, Exception):
+            return False
+        if self._saying.is_due():
+            logger.error("the books are not complete: %s", _said(error))
+        return True
 
 
 class ClientBooks:
@@ -88,12 +114,19 @@ class ClientBooks:
         """``name`` is the namespace's, where it is known; otherwise it is asked for, and
         ``other_name`` takes its place where nobody tells it."""
         self.directory = directory
-        self.run = f"{secrets.randbits(64):016x}"
+        self.harmless = _Harmless()
         self._name = name
         self._other_name = other_name
         self._ask_name = ask_name
         self._has_audit = audit
         self._clock = clock or SystemClock()
+        self.begin_anew()
+        _not_closed.add(self)
+
+    def begin_anew(self) -> None:
+        """A run that nobody else has; for a forked process, where no thread of these books goes
+        on, and whose parent writes what was counted before."""
+        self.run = f"{secrets.randbits(64):016x}"
         self._lock = threading.Lock()
         self._meter = Meter()
         self._meter.on_full = self._filled
@@ -103,11 +136,21 @@ class ClientBooks:
         self._wake = threading.Event()
         self._closing = threading.Event()
         self._thread: threading.Thread | None = None
+        self._written_name: str | None = None
 
     def named(self, name: str) -> None:
-        """Somebody knows the namespace's name; what was written already keeps its own."""
-        if self._name is None:
-            self._name = name
+        """Somebody knows better what the namespace is called. Books that are begun keep theirs."""
+        with self._lock:
+            begun = self._written_name
+            if begun is None:
+                self._name = name
+        if begun not in (None, name):
+            logger.warning(
+                "the books of %r were begun under that name and keep it, although it is called "
+                "%r. Give the factory its namespace_name",
+                begun,
+                name,
+            )
 
     # -- counting -----------------------------------------------------------------------------
 
@@ -166,25 +209,43 @@ class ClientBooks:
         if self._thread is None:
             with self._lock:
                 if self._thread is None:
-                    self._thread = threading.Thread(
+                    thread = threading.Thread(
                         target=self._write, name="twinbus-metering", daemon=True
                     )
-                    self._thread.start()
+                    thread.start()  # May be refused; then the next count tries again.
+                    self._thread = thread
 
     def close(self) -> None:
         """Write what is left, and that nothing comes after it; may be called twice, and blocks
         for a moment."""
+        _not_closed.discard(self)
         self._closing.set()
         self._wake.set()
-        if self._thread is not None:
-            self._thread.join(CLOSE_TIMEOUT_S)
+        with self._lock:
+            thread = self._thread
+        if thread is not None:
+            thread.join(CLOSE_TIMEOUT_S)
+            if thread.is_alive():
+                logger.error(
+                    "the books of %s have no end: they were not written within %g s",
+                    self._written_name or self._other_name,
+                    CLOSE_TIMEOUT_S,
+                )
 
     def _write(self) -> None:
-        name = self._found_name()
+        try:
+            self._keep(self._found_name())
+        except Exception as error:  # Whatever it is: a thread must not end in silence.
+            logger.error(
+                "the books of %s end here: %s", self._name or self._other_name, _said(error)
+            )
+
+    def _keep(self, name: str) -> None:
         log = operations_log(
             self.directory, name, self._meter, self.run, self._clock, source="client"
         )
         audits: dict[str, JsonLines] = {}
+        unsaid, saying = 0, Seldom()
         log.opened()()
         is_over, due_s = False, time.monotonic() + log.until_interval_ends_s()
         while not is_over:
@@ -194,16 +255,19 @@ class ClientBooks:
             with self._lock:
                 job = self._job(log, is_due=is_due, is_over=is_over)
                 sent, self._sent = self._sent, []
-                lost, self._lost_count = self._lost_count, 0
-            if lost:
-                logger.error("%d lines of the audit log are missing: the disk is too slow", lost)
+                unsaid += self._lost_count
+                self._lost_count = 0
+            if job is not None:  # The next interval has begun, however long the disk takes.
+                due_s = time.monotonic() + log.until_interval_ends_s()
+            if unsaid and (is_over or saying.is_due()):
+                logger.error("%d lines of the audit log are missing: the disk is too slow", unsaid)
+                unsaid = 0
             if sent:
                 self._write_sent(name, sent, audits)
             if job is not None:
                 job()
-                due_s = time.monotonic() + log.until_interval_ends_s()
             if sent:
-                self._closing.wait(AUDIT_PAUSE_S)
+                self._closing.wait(min(AUDIT_PAUSE_S, max(0.0, due_s - time.monotonic())))
 
     def _job(self, log: OperationsLog, *, is_due: bool, is_over: bool) -> Callable[[], None] | None:
         if is_over:
@@ -212,25 +276,22 @@ class ClientBooks:
         return log.take() if is_due or is_full else None
 
     def _found_name(self) -> str:
-        """Asked for until somebody answers; in this thread, where nobody waits for it."""
-        while self._name is None and not self._closing.is_set():
+        """Asked for once, in this thread, where nobody waits for it: lines are worth more than
+        the name that they stand under."""
+        asked = None
+        if self._name is None and self._ask_name is not None:
             try:
-                self.named(self._other_name if self._ask_name is None else self._asked())
-            except (CommunicationError, OperationTimeout):
-                self._closing.wait(ASK_PAUSE_S)
-            except TwinbusError as error:
+                asked = asyncio.run(_answer(self._ask_name))
+            except Exception as error:  # A library below may raise what it likes.
                 logger.warning(
-                    "the books of %s are kept under that name: %s", self._other_name, error
+                    "the books of %s are kept under that name, because the namespace did not tell "
+                    "its own: %s. Give the factory its namespace_name",
+                    self._other_name,
+                    _said(error),
                 )
-                self.named(self._other_name)
-        return self._name or self._other_name
-
-    def _asked(self) -> str:
-        async def ask() -> str:
-            assert self._ask_name is not None
-            return await self._ask_name()
-
-        return asyncio.run(ask())
+        with self._lock:
+            self._written_name = self._name or asked or self._other_name
+            return self._written_name
 
     def _write_sent(self, name: str, sent: list[_Sent], audits: dict[str, JsonLines]) -> None:
         of: dict[str, list[_Sent]] = {}
@@ -242,6 +303,34 @@ class ClientBooks:
             if namespace not in audits:
                 audits[namespace] = JsonLines(self.directory / namespace, f"audit-{self.run}")
             audits[namespace].append(some[0].at_ms, [_record(namespace, each) for each in some])
+
+
+# -- the end of a process, and the beginning of another ------------------------------------------
+
+_not_closed: Final[WeakSet[ClientBooks]] = WeakSet()
+
+
+def _close_all() -> None:
+    for books in tuple(_not_closed):
+        books.close()
+
+
+def _begin_anew() -> None:
+    for books in tuple(_not_closed):
+        books.begin_anew()
+
+
+atexit.register(_close_all)
+os.register_at_fork(after_in_child=_begin_anew)
+
+
+async def _answer(ask_name: AskName) -> str:
+    async with asyncio.timeout(ASK_TIMEOUT_S):
+        return await ask_name()
+
+
+def _said(error: Exception) -> str:
+    return str(error) or type(error).__name__
 
 
 def _record(namespace: str, sent: _Sent) -> dict[str, object]:

@@ -5,7 +5,8 @@
 Rule 1: a line is written whole and never changed; a reader may see a torn last line after a
         crash, and no other.
 Rule 2: a line that was torn by a crash is ended before the next one is written.
-Rule 3: trouble with the disk loses lines, is said in the log, and stops nothing.
+Rule 3: a disk that refuses lines loses them and stops nothing; it is said in the log, at first and
+        then once a minute. A slow one holds up whoever appends, and nobody else.
 """
 
 from __future__ import annotations
@@ -14,16 +15,33 @@ import errno
 import json
 import logging
 import os
+import time
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from twinbus.errors import ConfigurationError
 
 logger = logging.getLogger("twinbus.metering")
 
 FILE_BYTES_MAX = 64 << 20
+SAY_PAUSE_S: Final = 60.0
+
+
+class Seldom:
+    """Whether trouble that comes again and again is worth a line in the log now: at first, and
+    then once a minute."""
+
+    def __init__(self) -> None:
+        self._next_s = -1.0
+
+    def is_due(self) -> bool:
+        now_s = time.monotonic()
+        if now_s < self._next_s:
+            return False
+        self._next_s = now_s + SAY_PAUSE_S
+        return True
 
 
 class JsonLines:
@@ -34,6 +52,7 @@ class JsonLines:
         self._name = name
         self._file_bytes_max = file_bytes_max
         self._lost_count = 0
+        self._saying = Seldom()
 
     def append(self, at_ms: int, records: Iterable[Mapping[str, Any]]) -> None:
         """Add one line for each record to the file of that day."""
@@ -44,12 +63,13 @@ class JsonLines:
             self._write(_day(at_ms), "".join(f"{line}\n" for line in lines).encode())
         except OSError as error:
             self._lost_count += len(lines)
-            logger.error(
-                "the log %s could not be written (%s): %d lines are missing so far",
-                self._name,
-                error.strerror,
-                self._lost_count,
-            )
+            if self._saying.is_due():
+                logger.error(
+                    "the log %s could not be written (%s): %d lines are missing so far",
+                    self._name,
+                    error.strerror,
+                    self._lost_count,
+                )
 
     def _write(self, day: str, data: bytes) -> None:
         # Only its owner may read it: an audit log names messages.

@@ -6,7 +6,8 @@
 
 Rule 1: ``run`` and ``number`` name a line for ever; a reader that meets one twice drops it. The
         numbers of a run have no gap: where one is missing, the disk refused a line.
-Rule 2: intervals end at round times of the wall clock, so that none spans midnight (UTC).
+Rule 2: intervals end at round times of the wall clock, midnight (UTC) among them, or a moment
+        later where the machine or the disk is busy. One belongs to the day of its ``from``.
 Rule 3: a run begins with the line ``opened`` and, if it is closed and not killed, ends with the
         line ``closed``. A kill loses at most the last interval, and of a busy one at most
         UNWRITTEN_UNITS_MAX: lines are written before that much has been counted.

@@ -2,6 +2,9 @@
 
 Rule 1: a namespace has in the books the name that its backlog queues have in their paths. Where
         its host does not tell it, the namespace is asked; where nobody tells, the address serves.
+        Whoever uses the namespace may say it, and a pair's word counts most.
+Rule 2: a directory in which nothing can be written is told to who has chosen it. On a machine that
+        somebody else has chosen (a task of Spark's) it costs the books, and no message.
 """
 
 from __future__ import annotations
@@ -18,9 +21,24 @@ from twinbus.metering.client_books import ClientBooks
 from twinbus.metering.lines import check_directory
 from twinbus.pairing.backlog_queues import has_no_name, primary_name_of
 
-__all__ = ["client_books"]
+__all__ = ["checked_directory", "client_books"]
 
 _NOT_IN_NAMES: Final = re.compile(r"[^a-z0-9.]+", re.ASCII)
+
+
+def checked_directory(given: str | os.PathLike[str], said: str = "metering") -> Path:
+    """The directory that an option names; ``said`` is what the user calls it."""
+    directory = _directory(given, said)
+    check_directory(directory, said)
+    return directory
+
+
+def _directory(given: object, said: str = "metering") -> Path:
+    """Where it is now: a program may change its working directory later on."""
+    text = os.fspath(given) if isinstance(given, str | os.PathLike) else None
+    if not isinstance(text, str) or not text or "\0" in text:
+        raise ConfigurationError(f"{said} cannot be {given!r:.60}", hint="Name a directory")
+    return Path(text).absolute()
 
 
 def client_books(
@@ -38,7 +56,6 @@ def client_books(
                 "an audit needs a place", hint="Name a directory with metering, too"
             )
         return None
-    check_directory(Path(directory), "metering")
 
     async def ask() -> str:
         return primary_name_of(address, told=await told_name())
@@ -46,4 +63,6 @@ def client_books(
     if name is not None or not has_no_name(address):
         name = primary_name_of(address, given=name)
     other_name = _NOT_IN_NAMES.sub("-", str(address).lower()).strip("-.")
-    return ClientBooks(Path(directory), name=name, other_name=other_name, ask_name=ask, audit=audit)
+    return ClientBooks(
+        _directory(directory), name=name, other_name=other_name, ask_name=ask, audit=audit
+    )

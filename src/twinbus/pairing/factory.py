@@ -36,7 +36,8 @@ from twinbus.drivers.metered import MeteredDriver, MeteredSender
 from twinbus.drivers.port import Driver, NamespaceAddress, NextSession, ReceiveMode, Sender
 from twinbus.entity_path import parse_entity_path
 from twinbus.errors import ConfigurationError, ConnectionStringError
-from twinbus.pairing.client_metering import client_books
+from twinbus.pairing.backlog_queues import primary_name_of
+from twinbus.pairing.client_metering import checked_directory, client_books
 from twinbus.pairing.clients import MessageSender, QueueClient, SubscriptionClient, TopicClient
 from twinbus.pairing.environment import Role, namespace_in, variables_of
 from twinbus.pairing.factory_options import (
@@ -82,6 +83,8 @@ class MessagingFactory:
     _entity_path: str | None = None
     _asked: ManagementClient | None
     """Who tells the namespace's name."""
+    given_name: str | None
+    """What its user calls the namespace."""
     _lean: Callable[[], Driver] | None = None
     """Makes a driver of the lean client for the same namespace."""
     _mover_driver: Driver | None = None
@@ -162,10 +165,14 @@ class MessagingFactory:
         check_options(options)
         self._driver = self._plain_driver = driver
         self._asked = management
+        given = options.get("namespace_name")
+        self.given_name = None if given is None else primary_name_of(driver.address, given=given)
+        metering = options.get("metering")
         self.books = client_books(
             driver.address,
-            options.get("metering"),
+            None if metering is None else checked_directory(metering),
             told_name=self.namespace_name,
+            name=self.given_name,
             audit=options.get("audit", False),
         )
         if self.books is not None:
@@ -257,6 +264,7 @@ class MessagingFactory:
     ) -> PairedSender:
         """Send parcels: for who has messages of another library, as ``kind`` knows them, and
         perhaps a link to the entity that was made with options of its own."""
+        self._standing.check()
         canonical = parse_entity_path(path)
         self._check_scope(canonical, canonical)
         if self.books is not None:

@@ -50,6 +50,9 @@ class FactoryOptions(TypedDict, total=False):
     retry_backoff_factor: float
     retry_backoff_max: float
     retry_mode: Literal["exponential", "fixed"]
+    namespace_name: str | None
+    """What the namespace is called in the paths of its backlog queues and in books; otherwise by
+    its host, or what it says itself where it can be asked."""
     metering: str | Path | None
     """A directory where what this client does is counted, for cost reports; None: nowhere."""
     audit: bool

@@ -161,12 +161,13 @@ async def _primary_name(
 ) -> str:
     """The primary is asked for its name only where its host does not tell it."""
     told = None
-    if options.namespace_name is None and has_no_name(primary.address):
+    given = options.namespace_name or primary.given_name
+    if given is None and has_no_name(primary.address):
         try:
             told = await primary.namespace_name()
         except ServiceError as error:
             _log.warning("%s did not tell its name: %s", primary.address, error)
-    return primary_name_of(primary.address, given=options.namespace_name, told=told)
+    return primary_name_of(primary.address, given=given, told=told)
 
 
 async def _limits(secondary: Driver, queue: str) -> LinkFacts:

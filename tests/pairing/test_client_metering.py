@@ -131,7 +131,7 @@ async def test_a_relative_directory_is_meant_as_it_is_now(
 async def test_a_closed_factory_says_so_also_with_books(
     servicebus: Bus, tmp_path: Path, driver: DriverName
 ) -> None:
-    """L1: whatever the driver would say."""
+    """Whatever its driver would say: rule 3 of the factory."""
     factory = MessagingFactory.from_connection_string(
         servicebus.connection_string, driver=driver, metering=tmp_path
     )

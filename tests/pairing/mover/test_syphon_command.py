@@ -141,7 +141,11 @@ def test_a_dry_run_shows_what_would_be_moved(scene: Scene) -> None:
 
 @pytest.mark.parametrize(
     ("arguments", "word"),
-    [(["--ttl-policy", "never"], "--ttl-policy"), (["--output", "xml"], "--output")],
+    [
+        (["--ttl-policy", "never"], "--ttl-policy"),
+        (["--output", "xml"], "--output"),
+        (["--metering", "/dev/null/books"], "--metering '/dev/null/books' cannot be used"),
+    ],
 )
 def test_wrong_options_are_refused(arguments: list[str], word: str) -> None:
     result = invoke("--local", *arguments)

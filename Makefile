@@ -72,7 +72,7 @@ fmt: venv
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-bench: venv
+bench: venv $(if $(filter-out cost_report,$(or $(ONLY),cost_report)),,$(CONNECT_STAMP))
 	ONLY="$(ONLY)" $(BIN)/python -m bench
 
 soak: venv

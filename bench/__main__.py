@@ -19,6 +19,7 @@ from typing import Final
 
 from bench import (
     coming_home,
+    cost_report,
     drain,
     drain_cold,
     drain_cost,
@@ -60,6 +61,7 @@ SCENARIOS: Final[Mapping[str, Scenario]] = {
     "syphon_cold": drain_cold.scenario,
     "syphon_cost": drain_cost.scenario,
     "syphon_poison": drain_poison.scenario,
+    "cost_report": cost_report.scenario,
 }
 
 

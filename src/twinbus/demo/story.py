@@ -32,7 +32,7 @@ LOOK_S: Final = 0.1
 RESTORE_S_MAX: Final = 60.0
 HOME_S_MAX: Final = 120.0
 ARRIVE_S_MAX: Final = 60.0
-READY_S_MAX: Final = 120.0
+READY_S_MAX: Final = 180.0
 FAREWELL_S: Final = 1.0
 
 
@@ -162,6 +162,8 @@ class Story:
         if not syphon.is_ready:
             self._say("the syphon's Spark is not up yet")
             await self._until(lambda: syphon.is_ready, READY_S_MAX)
+        if not syphon.is_ready:
+            raise TwinbusError(f"the syphon's Spark was not up within {READY_S_MAX:.0f} s")
         syphon.resume()
         began_s = time.monotonic()
         self._say("the syphon is told to resume")

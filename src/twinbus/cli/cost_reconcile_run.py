@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 __all__ = ["run_reconcile", "show_reconciliation"]
 
 SHOWN_MAX: Final = 50
-"""Differences in the table; all of them are in the JSON."""
+"""Differences in the table; the others are in the JSON."""
 # Every row has these; the others are shown when somebody has some.
 _ALWAYS: Final = (Fate.DELIVERED, Fate.WAITING, Fate.IN_BACKLOG, Fate.DEAD_LETTERED, Fate.MISSING)
 
@@ -134,7 +134,7 @@ def _remarks(answer: Reconciliation) -> list[str]:
     remarks += answer.notes
     hidden = len(answer.differences) - SHOWN_MAX
     if hidden > 0:
-        remarks.append(f"{counted(hidden, 'more difference')}: all are in --output json.")
+        remarks.append(f"{counted(hidden, 'more difference')}: see --output json.")
     if answer.damaged_lines:
         remarks.append(f"{counted(answer.damaged_lines, 'line')} of the logs could not be read.")
     return remarks

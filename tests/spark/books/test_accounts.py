@@ -8,7 +8,15 @@ import pytest
 
 from tests.spark.books.rows import BACKLOG, event, frame
 from twinbus.core.reconciliation import Fate, Given
-from twinbus.spark.books.accounts import TOOK, accounts_of, by_entity, entries, within
+from twinbus.spark.books.accounts import (
+    ALWAYS,
+    TOOK,
+    Time,
+    accounts_of,
+    by_entity,
+    entries,
+    within,
+)
 from twinbus.spark.books.copies import COPY_COLUMNS
 from twinbus.spark.books.sources import EVENT_COLUMNS, RECEIPTS, SENT_COLUMNS
 
@@ -44,6 +52,7 @@ class Books:
         sent: list[dict[str, Any]] | None = None,
         receipts: list[dict[str, Any]] | None = None,
         events: list[dict[str, Any]] | None = None,
+        time: Time = ALWAYS,
     ) -> None:
         self.accounts: DataFrame = entries(
             frame(spark, COPY_COLUMNS, copies),
@@ -51,7 +60,7 @@ class Books:
             frame(spark, RECEIPTS, receipts or []),
             frame(spark, EVENT_COLUMNS, events or []),
             given,
-        ).transform(accounts_of, given)
+        ).transform(accounts_of, given, time)
 
     def told(self) -> dict[str | None, dict[str, int]]:
         """Of each id what is not zero."""
@@ -139,14 +148,25 @@ def test_with_every_log_each_send_has_one_fate(spark: SparkSession) -> None:
     assert (orders["without_id"], orders["unexpected"], orders["doubled"]) == (3, 1, 1)
 
 
-def test_the_time_is_that_of_the_first_send(spark: SparkSession) -> None:
+def test_an_id_counts_when_one_of_its_sends_is_in_the_time(spark: SparkSession) -> None:
     """C3: messages whose send falls in the range; their fates may come later."""
     books = Books(
         spark,
         EVERYTHING,
-        sent=[sent("early", at_ms=100), sent("in", at_ms=200), sent("late", at_ms=300)],
+        time=Time(200, 300),
+        sent=[
+            sent("early", at_ms=100),
+            sent("in", at_ms=200),
+            sent("late", at_ms=300),
+            # Used again in the time, and lost then; and one that was used before and after it.
+            sent("again", at_ms=100),
+            sent("again", at_ms=250),
+            sent("around", at_ms=100),
+            sent("around", at_ms=300),
+        ],
         copies=[
             copy("early", "delivered", born_ms=250),
+            copy("again", "delivered", born_ms=101),
             copy("in", "delivered", born_ms=9_000),
             copy("late", "waiting", born_ms=299),
             copy("stranger", "waiting", born_ms=210),
@@ -154,9 +174,38 @@ def test_the_time_is_that_of_the_first_send(spark: SparkSession) -> None:
         ],
     )
 
-    found = within(books.accounts, 200, 300).collect()
+    found = within(books.accounts).collect()
 
-    assert sorted(row["message_id"] for row in found) == ["in", "stranger"]
+    assert sorted(row["message_id"] for row in found) == ["again", "in", "stranger"]
+    assert books.told()["again"] == {"delivered": 1, "missing": 1}
+
+
+def test_a_second_copy_does_not_stand_for_a_lost_message(spark: SparkSession) -> None:
+    """C3: of what has no id nobody knows which arrived twice; that is said, and not delivered."""
+    books = Books(
+        spark,
+        EVERYTHING,
+        sent=[sent(None, BACKLOG), sent(None, BACKLOG), sent("named", BACKLOG)],
+        copies=[
+            copy(None, "delivered"),
+            copy(None, "waiting"),
+            copy(None, "gone-home"),
+            copy(None, "gone-home"),
+            copy("named", "gone-home"),
+            copy("named", "delivered"),
+        ],
+        receipts=[
+            receipt(None, "lock-lost"),
+            receipt(None, "moved"),
+            receipt("named", "lock-lost"),
+            receipt("named", "moved"),
+        ],
+    )
+
+    assert books.told() == {
+        None: {"delivered": 1, "unproven": 1},
+        "named": {"delivered": 1},
+    }
 
 
 @pytest.mark.parametrize(

@@ -160,16 +160,19 @@ def test_the_logs_are_read_after_the_look(
         )
 
     monkeypatch.setattr("twinbus.spark.books.reconcile.look_at", look_at)
+    monkeypatch.setattr("twinbus.spark.books.reconcile.DIFFERENCES_MAX", 0)
     there = NamespaceRef.of_file(logs / "connection")
     sources = Sources(
         primary_logs=logs / "primary", client_logs=logs / "client", primary=there, secondary=there
     )
 
-    (orders,) = reconcile(spark, sources).entities
+    answer = reconcile(spark, sources)
 
+    (orders,) = answer.entities
     assert asked["primary"] == ["orders"]
     assert orders.fates[Fate.DELIVERED] == 2
     assert orders.unexpected == 1
+    assert "Only 0 ids that differ are listed; the counts hold for all." in answer.notes
 
 
 @pytest.mark.parametrize(

@@ -9,14 +9,17 @@ Rule 2: of the copies of an id the best ones are the messages (the order of Fate
         over arrived twice, and what is not there is missing.
 Rule 3: what the entity itself dropped as a duplicate was not another message.
 Rule 4: a copy that is older than the logs is evidence for a message that was sent, and no more.
-Rule 5: an id counts when it was first sent. What has no id cannot be told apart by time.
+Rule 5: an id counts, with all of its messages, when one of them was sent in the time. What has no
+        id cannot be told apart by time.
+Rule 6: of what has no id a second copy looks like the message that is missing. As many as a receipt
+        says may have been repeated, and were not found beside all others, are unproven.
 """
 
 from __future__ import annotations
 
 from functools import reduce
 from operator import add
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from pyspark.sql import functions as F
 
@@ -26,8 +29,17 @@ from twinbus.spark.books.copies import GONE_HOME
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-__all__ = ["COUNTS", "accounts_of", "by_entity", "entries", "within"]
+__all__ = ["COUNTS", "Time", "accounts_of", "by_entity", "entries", "within"]
 
+
+class Time(NamedTuple):
+    """From when until when; the end is not in it."""
+
+    from_ms: int | None = None
+    to_ms: int | None = None
+
+
+ALWAYS: Final = Time()
 _KEY: Final = ("entity", "message_id")
 PROVABLE: Final = tuple(fate for fate in Fate if fate is not Fate.MISSING)
 _COPIES: Final = {fate: f"copies_{fate.name.lower()}" for fate in PROVABLE}
@@ -123,10 +135,11 @@ def _of_drops(events: DataFrame) -> DataFrame:
     return _entry(dropped, "place", F.lit(None), F.lit(None), dropped=F.lit(1))
 
 
-def accounts_of(entries: DataFrame, given: Given) -> DataFrame:
+def accounts_of(entries: DataFrame, given: Given, time: Time = ALWAYS) -> DataFrame:
     """One row for each id of an entity, and one for all that have none."""
+    is_within = F.coalesce(F.max(_is_in("sent_ms", time)), _is_in(F.min("born_ms"), time))
     sums = entries.groupBy(*_KEY).agg(
-        F.coalesce(F.min("sent_ms"), F.min("born_ms")).alias("at_ms"),
+        F.coalesce(is_within, F.lit(False)).alias("is_within"),
         *(F.sum(name).alias(name) for name in COUNTS),
     )
     if given.primary and not given.secondary:
@@ -142,25 +155,28 @@ def accounts_of(entries: DataFrame, given: Given) -> DataFrame:
     duplicates = F.when(F.col("messages") > 0, doubled).otherwise(0)
     return accounts.select(
         *_KEY,
-        "at_ms",
+        "is_within",
         "messages",
-        *_taken(),
+        *_taken(shown),
         F.when(never_sent, arrived).otherwise(0).alias("unexpected"),
         duplicates.alias("duplicates"),
         F.least(duplicates, _announced()).alias("explained"),
     )
 
 
-def _taken() -> list[Column]:
+def _taken(shown: Column) -> list[Column]:
     """Of each fate as many as are left to be found, the best first (rule 2)."""
+    found = F.least(F.col("messages"), shown)
+    beside = F.greatest(F.lit(0), shown - F.col("messages"))
+    doubtful = F.least(found, F.greatest(F.lit(0), F.col("may_repeat") - beside))
+    proven = found - F.when(F.col("message_id").isNull(), doubtful).otherwise(0)
     taken, before = [], F.lit(0)
     for fate, copies in _COPIES.items():
-        so_far = before + F.col(copies)
-        some = F.least(F.col("messages"), so_far) - F.least(F.col("messages"), before)
+        so_far = F.least(proven, before + F.col(copies))
+        some = found - before if fate is Fate.UNPROVEN else so_far - before
         taken.append(some.alias(TOOK[fate]))
         before = so_far
-    missing = F.col("messages") - F.least(F.col("messages"), before)
-    return [*taken, missing.alias(TOOK[Fate.MISSING])]
+    return [*taken, (F.col("messages") - found).alias(TOOK[Fate.MISSING])]
 
 
 def _messages(shown: Column, given: Given) -> Column:
@@ -184,14 +200,18 @@ def _announced() -> Column:
     return F.col("may_repeat") + both_ways + away_twice
 
 
-def within(accounts: DataFrame, from_ms: int | None, to_ms: int | None) -> DataFrame:
-    """Those that were first sent in the time (rule 5)."""
-    is_in = F.lit(True)
-    if from_ms is not None:
-        is_in &= F.col("at_ms") >= from_ms
-    if to_ms is not None:
-        is_in &= F.col("at_ms") < to_ms
-    return accounts.where(F.col("message_id").isNull() | F.coalesce(is_in, F.lit(False)))
+def within(accounts: DataFrame) -> DataFrame:
+    """Those of the time (rule 5)."""
+    return accounts.where(F.col("message_id").isNull() | F.col("is_within"))
+
+
+def _is_in(at_ms: Column | str, time: Time) -> Column:
+    at_ms = F.col(at_ms) if isinstance(at_ms, str) else at_ms
+    # Null where there is no time at all.
+    is_in = at_ms.isNotNull() | F.lit(None)
+    if time.from_ms is not None:
+        is_in &= at_ms >= time.from_ms
+    return is_in if time.to_ms is None else is_in & (at_ms < time.to_ms)
 
 
 def by_entity(accounts: DataFrame) -> DataFrame:

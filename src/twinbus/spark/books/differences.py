@@ -13,6 +13,7 @@ from __future__ import annotations
 from functools import reduce
 from typing import TYPE_CHECKING, Final
 
+from pyspark.sql import Window
 from pyspark.sql import functions as F
 
 from twinbus.core.reconciliation import Fate
@@ -108,6 +109,7 @@ def with_traces(differences: DataFrame, traces: DataFrame) -> DataFrame:
     names = differences.select(
         F.col("entity").alias("of_entity"), F.col("message_id").alias("of_id")
     )
+    latest_first = Window.partitionBy("of_entity", "of_id").orderBy(F.desc("trace"))
     meant = (
         traces.where(F.col("message_id").isNotNull() | F.col("is_suspect"))
         .join(
@@ -116,10 +118,11 @@ def with_traces(differences: DataFrame, traces: DataFrame) -> DataFrame:
             & F.col("message_id").eqNullSafe(F.col("of_id")),
             "inner",
         )
+        .withColumn("place_in_time", F.row_number().over(latest_first))
+        # Of messages without id there may be millions: they are cut before they are collected.
+        .where(F.col("place_in_time") <= TRACES_MAX)
         .groupBy("of_entity", "of_id")
-        .agg(
-            F.slice(F.sort_array(F.collect_list("trace"), asc=False), 1, TRACES_MAX).alias("traces")
-        )
+        .agg(F.sort_array(F.collect_list("trace"), asc=False).alias("traces"))
     )
     return differences.join(
         meant,

@@ -26,7 +26,7 @@ from twinbus.core.reconciliation import (
 from twinbus.core.traces import Trace, told
 from twinbus.entity_path import BACKLOG_MARKER
 from twinbus.errors import ConfigurationError
-from twinbus.spark.books.accounts import TOOK, accounts_of, by_entity, entries, within
+from twinbus.spark.books.accounts import TOOK, Time, accounts_of, by_entity, entries, within
 from twinbus.spark.books.copies import (
     adopted,
     copies_in_receipts,
@@ -64,7 +64,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Sources", "reconcile"]
 
-# More than anybody reads; the counts hold for all of them.
+# More than anybody reads.
 DIFFERENCES_MAX: Final = 100_000
 # Half a million lines or so: a second of reading.
 SMALL_BYTES_MAX: Final = 64 << 20
@@ -237,7 +237,7 @@ class _Job:
     def _sent(self) -> DataFrame:
         if self._lines is None or not self._given.client:
             return self._empty(SENT_COLUMNS)
-        return sent_of(self._lines, self._pair)
+        return self._keep(sent_of(self._lines, self._pair))
 
     def _receipts(self) -> DataFrame:
         if self._receipt_lines is None:
@@ -302,8 +302,8 @@ class _Job:
             copies = copies.unionByName(copies_in_receipts(receipts))
         accounts = (
             entries(copies, sent, receipts, events, self._given)
-            .transform(accounts_of, self._given)
-            .transform(within, _ms(begins), _ms(ends))
+            .transform(accounts_of, self._given, Time(_ms(begins), _ms(ends)))
+            .transform(within)
             .transform(self._keep)
         )
         table = accounts.transform(by_entity).collect()
@@ -311,7 +311,7 @@ class _Job:
         if any(row["unexpected"] + row["doubled"] + row[TOOK[Fate.MISSING]] for row in table):
             differing = (
                 accounts.transform(that_differ)
-                .limit(DIFFERENCES_MAX)
+                .limit(DIFFERENCES_MAX + 1)
                 .transform(with_traces, traces(stays, sent, receipts, events))
                 .collect()
             )
@@ -320,7 +320,7 @@ class _Job:
     def _answer(
         self,
         table: Iterable[Any],
-        differing: Iterable[Any],
+        differing: list[Any],
         begins: datetime | None,
         ends: datetime | None,
     ) -> Reconciliation:
@@ -336,9 +336,12 @@ class _Job:
             ends=ends,
             given=self._given,
             entities=entities,
-            differences=tuple(_differences(differing, self._given)),
+            differences=tuple(_differences(differing[:DIFFERENCES_MAX], self._given)),
             damaged_lines=self._damaged_lines,
-            notes=tuple(_notes(entities, has_range=begins is not None or ends is not None)),
+            notes=(
+                *_notes(entities, has_range=begins is not None or ends is not None),
+                *_cut(len(differing)),
+            ),
         )
 
 
@@ -384,6 +387,11 @@ def _differences(rows: Iterable[Any], given: Given) -> Iterable[Difference]:
 
 def _nameless(said: str) -> str:
     return f"messages without id; what nothing explains: {said}" if said else "messages without id"
+
+
+def _cut(count: int) -> Iterable[str]:
+    if count > DIFFERENCES_MAX:
+        yield f"Only {DIFFERENCES_MAX:,} ids that differ are listed; the counts hold for all."
 
 
 def _notes(entities: Iterable[EntityBooks], *, has_range: bool) -> Iterable[str]:

@@ -277,9 +277,11 @@ def test_a_namespace_that_does_not_answer_keeps_no_books_waiting(
     assert "did not tell its own: TimeoutError" in caplog.text
 
 
-def test_where_nobody_tells_the_name_the_address_serves(tmp_path: Path) -> None:
+def test_where_nobody_tells_the_name_the_address_serves(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     async def refuse() -> str:
-        raise AccessRefused("Manage is missing")
+        raise AccessRefused("Manage is missing", hint="Use another rule")
 
     async def break_down() -> str:
         raise RuntimeError("Event loop is closed")
@@ -291,6 +293,7 @@ def test_where_nobody_tells_the_name_the_address_serves(tmp_path: Path) -> None:
     lines = records_in(tmp_path, "operations")
     assert {line["namespace"] for line in lines} == {"localhost-5672"}
     assert len([line for line in lines if line["operation"] == "empty-receive"]) == 3
+    assert "Use another rule. Give the factory its namespace_name" in caplog.text
 
 
 def test_a_name_that_somebody_knows_is_not_asked_for(tmp_path: Path) -> None:

@@ -330,7 +330,7 @@ async def _answer(ask_name: AskName) -> str:
 
 
 def _said(error: Exception) -> str:
-    return str(error) or type(error).__name__
+    return str(error).rstrip(".") or type(error).__name__
 
 
 def _record(namespace: str, sent: _Sent) -> dict[str, object]:

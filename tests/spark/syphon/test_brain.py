@@ -33,7 +33,7 @@ class Reference:
         self._driver = driver
 
     @asynccontextmanager
-    async def opened(self) -> AsyncIterator[Any]:
+    async def opened(self, **_books: Any) -> AsyncIterator[Any]:
         yield SimpleNamespace(driver=self._driver)
 
 

@@ -15,6 +15,7 @@ import typer
 
 from twinbus.cli.moments import moment
 from twinbus.cli.output import check_output
+from twinbus.cli.shared_options import CaFile, ManagementPort
 from twinbus.errors import ConfigurationError, TwinbusError
 
 EXIT_OPEN = 1
@@ -75,13 +76,8 @@ def reconcile(
         bool,
         typer.Option("--look", help="Also look at what the queues hold now; nothing is taken."),
     ] = False,
-    ca_file: Annotated[
-        Path | None, typer.Option(help="Trust the certificates in this file (PEM).", metavar="FILE")
-    ] = None,
-    management_port: Annotated[
-        int | None,
-        typer.Option(help="The port for HTTP, for the official emulator (5300)."),
-    ] = None,
+    ca_file: CaFile = None,
+    management_port: ManagementPort = None,
     output: Annotated[str, typer.Option(help="table or json.")] = "table",
 ) -> None:
     """Follow every message that was sent, and name those that are missing.

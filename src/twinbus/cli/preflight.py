@@ -13,6 +13,7 @@ import typer
 
 from twinbus.cli.durations import seconds
 from twinbus.cli.output import check_output
+from twinbus.cli.shared_options import CaFile
 
 EXIT_NOT_READY = 3
 """At least one problem was found: the report says what to fix."""
@@ -87,9 +88,7 @@ def preflight(
     timeout: Annotated[
         str, typer.Option(help="How long one question may take.", metavar="TIME")
     ] = "15s",
-    ca_file: Annotated[
-        Path | None, typer.Option(help="Trust the certificates in this file (PEM).", metavar="FILE")
-    ] = None,
+    ca_file: CaFile = None,
     primary_management_port: Annotated[
         int | None, typer.Option(help="The primary's port for HTTP (official emulator: 5300).")
     ] = None,

@@ -14,6 +14,7 @@ from typing import Annotated
 import typer
 
 from twinbus.cli.output import check_output
+from twinbus.cli.shared_options import CaFile, ManagementPort
 from twinbus.errors import ConfigurationError
 from twinbus.metering.lines import check_directory
 
@@ -131,13 +132,8 @@ def syphon(
     tasks: Annotated[
         int | None, typer.Option(help="Tasks at once [as many as Spark has cores].", min=1)
     ] = None,
-    ca_file: Annotated[
-        Path | None, typer.Option(help="Trust the certificates in this file (PEM).", metavar="FILE")
-    ] = None,
-    management_port: Annotated[
-        int | None,
-        typer.Option(help="The port for HTTP, for the official emulator (5300)."),
-    ] = None,
+    ca_file: CaFile = None,
+    management_port: ManagementPort = None,
     output: Annotated[str, typer.Option(help="table or json.")] = "table",
 ) -> None:
     """Bring the messages of the backlog queues home to the primary, on Spark.

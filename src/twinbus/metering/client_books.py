@@ -321,7 +321,8 @@ def _begin_anew() -> None:
 
 
 atexit.register(_close_all)
-os.register_at_fork(after_in_child=_begin_anew)
+if hasattr(os, "register_at_fork"):  # Windows has no fork.
+    os.register_at_fork(after_in_child=_begin_anew)
 
 
 async def _answer(ask_name: AskName) -> str:

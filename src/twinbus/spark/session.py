@@ -38,7 +38,7 @@ SETTINGS: Final[Mapping[str, str]] = {
     "spark.redaction.regex": PROPERTIES_REGEX,
     "spark.sql.redaction.options.regex": OPTIONS_REGEX,
     "spark.sql.redaction.string.regex": STRING_REGEX,
-    # The default is a form that Parquet has given up and others do not read; it also costs more.
+    # The default, INT96, is a form that Parquet has deprecated.
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
 }
 

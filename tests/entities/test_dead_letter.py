@@ -14,7 +14,13 @@ from twinbus.broker.entities.consumer import Grant
 from twinbus.broker.entities.dead_letter import dead_lettered
 from twinbus.broker.entities.forwarding import forwarded
 from twinbus.broker.entities.outcome import DeadLetter
-from twinbus.broker.entities.record import IncomingMessage, Record, pack_record, unpack_record
+from twinbus.broker.entities.record import (
+    IncomingMessage,
+    Record,
+    Trail,
+    pack_record,
+    unpack_record,
+)
 
 USERS_OWN = encode_value(Symbol("x-mine")) + encode_value("kept")
 
@@ -53,10 +59,17 @@ def test_a_message_that_was_moved_before_has_every_annotation_once() -> None:
     grant = handed_out(first, sent)
     assert grant.chunk.first_seq + grant.start == 2
     dead = dead_lettered_in(grant, "first")
-    moved = forwarded(handed_out(second, dead), 0, third.description, third.now)
+    moved = forwarded(second.queue, handed_out(second, dead), 0, third.description, third.now)
 
     # When it is dead-lettered there, too
     again = dead_lettered_in(handed_out(third, moved), "third")
+
+    # Then the witness hears where it was before
+    assert (dead.trail, moved.trail, again.trail) == (
+        Trail("first", 2),
+        Trail("orders", 1),
+        Trail("third", 1),
+    )
 
     # Then it says so, and where it came from in the beginning
     assert sorted(annotations(again)) == [

@@ -85,7 +85,15 @@ def lines_below(data: Path) -> list[dict[str, Any]]:
 
 def happened(lines: list[dict[str, Any]], entity: str) -> list[tuple[str, str | None]]:
     """Events with ids; with the fact that says more, where there is one."""
-    more = ("reason", "destination", "original_sequence_number", "copies")
+    more = (
+        "reason",
+        "destination",
+        "from_entity",
+        "from_sequence_number",
+        "original_sequence_number",
+        "publication",
+        "copies",
+    )
     told = []
     for line in lines:
         if line["entity"] == entity and line["event"] != "delivered":
@@ -120,6 +128,11 @@ async def test_every_way_of_a_message_is_in_the_audit_log(tmp_path: Path) -> Non
         await sdk.send(once, message("twice"))
         await sdk.send(topic, message("news"))
         await sdk.send(lonely, message("unheard"))
+        # The same at the end of a way.
+        again = broker.fresh_queue(forward_to=once)
+        to_nobody = broker.fresh_queue(forward_to=lonely)
+        await sdk.send(again, message("twice"))
+        await sdk.send(to_nobody, message("unheard there"))
         # Scheduled: due, cancelled, purged.
         async with sdk.client().get_queue_sender(later) as sender:
             in_a_moment = datetime.now(UTC) + timedelta(seconds=0.3)
@@ -146,13 +159,30 @@ async def test_every_way_of_a_message_is_in_the_audit_log(tmp_path: Path) -> Non
         (f"forwarded reason={target}", None),
     ]
     assert happened(lines, target) == [
-        ("stored original_sequence_number=1", "forwarded"),
+        (
+            f"stored from_entity={source} from_sequence_number=1 original_sequence_number=1",
+            "forwarded",
+        ),
         ("completed", None),
     ]
-    assert happened(lines, once) == [("stored", "twice"), ("duplicate", "twice")]
-    assert happened(lines, topic) == [("published copies=2", "news")]
-    assert happened(lines, f"{topic}/subscriptions/one") == [("stored", "news")]
-    assert happened(lines, lonely) == [("published copies=0", "unheard")]
+    assert happened(lines, once)[:2] == [("stored", "twice"), ("duplicate", "twice")]
+    assert happened(lines, topic) == [("published publication=1 copies=2", "news")]
+    for name in ("one", "two"):
+        assert happened(lines, f"{topic}/subscriptions/{name}") == [
+            ("stored publication=1", "news")
+        ]
+    # A topic that nobody has subscribed to, at the end of a way.
+    assert happened(lines, lonely) == [
+        ("published publication=2 copies=0", "unheard"),
+        (
+            f"published from_entity={to_nobody} from_sequence_number=1 publication=3 copies=0",
+            "unheard there",
+        ),
+    ]
+    assert happened(lines, once)[-1] == (
+        f"duplicate from_entity={again} from_sequence_number=1",
+        "twice",
+    )
     # What was locked is left to its holder by a purge.
     assert sorted(happened(lines, later), key=repr) == [
         ("cancelled", None),
@@ -166,6 +196,11 @@ async def test_every_way_of_a_message_is_in_the_audit_log(tmp_path: Path) -> Non
     assert happened(lines, doomed) == [("stored", "doomed"), ("deleted", None)]
     assert happened(lines, f"{doomed}/$deadletterqueue") == [("deleted", None)]
     assert happened(lines, away) == [("stored destination=orders", "detoured")]
+    # All of it between a beginning and an end, without a gap.
+    assert [line["number"] for line in lines] == list(range(1, len(lines) + 1))
+    assert len({line["run"] for line in lines}) == 1
+    assert [line["event"] for line in lines if not line["entity"]] == ["opened", "closed"]
+    assert (lines[0]["event"], lines[-1]["event"]) == ("opened", "closed")
 
 
 async def test_an_id_that_is_no_text_is_the_same_in_everybodys_books(tmp_path: Path) -> None:

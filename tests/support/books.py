@@ -22,10 +22,11 @@ Totals = dict[tuple[str, str], Total]
 
 
 def records_in(directory: Path, kind: str) -> list[dict[str, Any]]:
-    """All whole lines of ``operations`` or ``audit`` logs."""
+    """All whole lines of ``operations`` or ``audit`` logs; of the latter those about messages."""
     files = sorted(directory.rglob(f"{kind}-*.jsonl"))
     lines = [line for path in files for line in path.read_text().splitlines()]
-    return [json.loads(line) for line in lines if line.endswith("}")]
+    records = [json.loads(line) for line in lines if line.endswith("}")]
+    return [each for each in records if each.get("event") not in ("opened", "closed")]
 
 
 def by_client(directory: Path) -> Totals:

@@ -99,7 +99,7 @@ class Forwarder:
             if target is None or back:
                 back |= 1 << index
                 continue
-            message = forwarded(grant, index, target.description, now)
+            message = forwarded(self._source, grant, index, target.description, now)
             reason = never_taken(message, target.description)
             if reason is not None:
                 impossible.append((1 << index, reason))

@@ -3,8 +3,9 @@
     a driver's calls --count--> meter --thread--> DIR/NAMESPACE/operations-RUN-2026-11-16.jsonl
                      --sent---> waiting lines ---> DIR/NAMESPACE/audit-RUN-2026-11-16.jsonl
 
-    {"version":1,"source":"client","at":"…","namespace":"contoso","entity":"orders",
-     "event":"sent","message_id":"order-7","via":"contoso/x-servicebus-transfer/3","bytes":311}
+    {"version":1,"run":"5f0c…","number":2,"source":"client","namespace":"contoso","at":"…",
+     "entity":"orders","event":"sent","message_id":"order-7",
+     "via":"contoso/x-servicebus-transfer/3","bytes":311}
 
 Rule 1: a thread of its own writes: nobody who sends waits for a disk, and a full or broken one
         costs lines, never sends. Neither does any other trouble of the books: count inside of
@@ -28,6 +29,7 @@ import os
 import secrets
 import threading
 import time
+from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -40,6 +42,7 @@ from twinbus.core.envelope import is_ping, message_id_of, told_of
 from twinbus.core.envelope_layout import DAMAGE
 from twinbus.core.envelope_ping import PING_CONTENT_TYPE
 from twinbus.entity_path import BACKLOG_MARKER
+from twinbus.metering.audit_lines import AuditLines
 from twinbus.metering.lines import JsonLines, Seldom, timestamp
 from twinbus.metering.operations import OperationsLog, operations_log
 from twinbus.metering.tally import Meter
@@ -48,7 +51,6 @@ __all__ = ["ClientBooks"]
 
 logger = logging.getLogger("twinbus.metering")
 
-RECORD_VERSION: Final = 1
 # A disk that has stopped must not fill the memory: about 20 MB.
 SENT_WAITING_MAX: Final = 100_000
 # Between two writes of the audit log; a kill costs the lines of that time.
@@ -74,6 +76,11 @@ class _Sent(NamedTuple):
     """Where a message in a backlog queue is meant to go; empty for all others."""
     message_id: str | None
     size: int
+
+    @property
+    def primary(self) -> str:
+        """Whose books it belongs to; empty for the namespace that it was sent to."""
+        return self.path.partition(_MARK)[0] if self.destination else ""
 
 
 class _Harmless:
@@ -132,7 +139,7 @@ class ClientBooks:
         self._meter.on_full = self._filled
         self._is_full = False
         self._sent: list[_Sent] = []
-        self._lost_count = 0
+        self._lost: Counter[str] = Counter()
         self._wake = threading.Event()
         self._closing = threading.Event()
         self._thread: threading.Thread | None = None
@@ -170,7 +177,8 @@ class ClientBooks:
                 tally.took_in(1, len(sizes), units_of(sizes), sum(sizes))
             room = SENT_WAITING_MAX - len(self._sent)
             self._sent += lines[:room]
-            self._lost_count += max(0, len(lines) - room)
+            if len(lines) > room:
+                self._lost.update(each.primary for each in lines[room:])
         self._begin()
         if lines:
             self._wake.set()
@@ -244,7 +252,7 @@ class ClientBooks:
         log = operations_log(
             self.directory, name, self._meter, self.run, self._clock, source="client"
         )
-        audits: dict[str, JsonLines] = {}
+        audits: dict[str, AuditLines] = {}
         unsaid, saying = 0, Seldom()
         log.opened()()
         is_over, due_s = False, time.monotonic() + log.until_interval_ends_s()
@@ -255,15 +263,17 @@ class ClientBooks:
             with self._lock:
                 job = self._job(log, is_due=is_due, is_over=is_over)
                 sent, self._sent = self._sent, []
-                unsaid += self._lost_count
-                self._lost_count = 0
+                lost, self._lost = self._lost, Counter()
+                unsaid += lost.total()
             if job is not None:  # The next interval has begun, however long the disk takes.
                 due_s = time.monotonic() + log.until_interval_ends_s()
             if unsaid and (is_over or saying.is_due()):
                 logger.error("%d lines of the audit log are missing: the disk is too slow", unsaid)
                 unsaid = 0
-            if sent:
-                self._write_sent(name, sent, audits)
+            self._write_sent(name, sent, lost, audits)
+            if is_over:
+                for audit in audits.values():
+                    audit.closed(self._clock.now().wall_ms)
             if job is not None:
                 job()
             if sent:
@@ -293,16 +303,26 @@ class ClientBooks:
             self._written_name = self._name or asked or self._other_name
             return self._written_name
 
-    def _write_sent(self, name: str, sent: list[_Sent], audits: dict[str, JsonLines]) -> None:
+    def _write_sent(
+        self, name: str, sent: list[_Sent], lost: Counter[str], audits: dict[str, AuditLines]
+    ) -> None:
         of: dict[str, list[_Sent]] = {}
         for each in sent:
-            of.setdefault(each.path.partition(_MARK)[0] if each.destination else name, []).append(
-                each
-            )
+            of.setdefault(each.primary or name, []).append(each)
         for namespace, some in of.items():
             if namespace not in audits:
-                audits[namespace] = JsonLines(self.directory / namespace, f"audit-{self.run}")
-            audits[namespace].append(some[0].at_ms, [_record(namespace, each) for each in some])
+                audits[namespace] = self._opened_audit(namespace, some[0].at_ms)
+            audits[namespace].append(some[0].at_ms, [_record(each) for each in some])
+        # Lines are lost when others wait: their audit is open.
+        for primary, count in lost.items():
+            if (primary or name) in audits:
+                audits[primary or name].lost(count)
+
+    def _opened_audit(self, namespace: str, at_ms: int) -> AuditLines:
+        lines = JsonLines(self.directory / namespace, f"audit-{self.run}")
+        audit = AuditLines(lines, self.run, namespace, source="client")
+        audit.opened(at_ms)
+        return audit
 
 
 # -- the end of a process, and the beginning of another ------------------------------------------
@@ -334,12 +354,9 @@ def _said(error: Exception) -> str:
     return str(error).rstrip(".") or type(error).__name__
 
 
-def _record(namespace: str, sent: _Sent) -> dict[str, object]:
+def _record(sent: _Sent) -> dict[str, object]:
     return {
-        "version": RECORD_VERSION,
-        "source": "client",
         "at": timestamp(sent.at_ms),
-        "namespace": namespace,
         "entity": sent.destination.lower() or sent.path,
         "event": "sent",
         "message_id": sent.message_id,

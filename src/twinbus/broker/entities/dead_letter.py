@@ -16,7 +16,13 @@ from twinbus.amqp.sections import scan_message
 from twinbus.amqp.types import Long, Symbol
 from twinbus.broker.entities.chunk import Chunk
 from twinbus.broker.entities.outcome import DeadLetter
-from twinbus.broker.entities.record import IncomingMessage, Record, pack_record, unpack_record
+from twinbus.broker.entities.record import (
+    IncomingMessage,
+    Record,
+    Trail,
+    pack_record,
+    unpack_record,
+)
 
 REASON = "DeadLetterReason"
 DESCRIPTION = "DeadLetterErrorDescription"
@@ -54,7 +60,8 @@ def _moved(record: Record, outcome: DeadLetter, source: str, seq: int | None) ->
         delivery_annotation_count=record.delivery_annotation_count,
         delivery_annotation_pairs=record.delivery_annotation_pairs,
     )
-    return IncomingMessage(pack_record(moved))
+    trail = None if seq is None else Trail(source, seq)
+    return IncomingMessage(pack_record(moved), trail=trail)
 
 
 def _pairs_of(record: Record) -> Iterator[bytes]:

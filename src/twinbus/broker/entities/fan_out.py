@@ -88,13 +88,16 @@ class Distribution:
                     self._note_origin(copy, message)
                 self._give(subscription, copy, now)
 
-    def count_of(self, messages: list[IncomingMessage]) -> list[int]:
-        """How many copies there are of each of these."""
-        counts = dict.fromkeys(map(id, messages), 0)
-        for copies in (*self.copies.values(), *self.dead.values()):
+    def copies_of(
+        self, messages: list[IncomingMessage]
+    ) -> list[list[tuple[Subscription, IncomingMessage]]]:
+        """What each of these became, and for whom."""
+        found: dict[int, list[tuple[Subscription, IncomingMessage]]]
+        found = {id(message): [] for message in messages}
+        for subscription, copies in (*self.copies.items(), *self.dead.items()):
             for copy in copies:
-                counts[self._origins.get(id(copy), id(copy))] += 1
-        return list(counts.values())
+                found[self._origins.get(id(copy), id(copy))].append((subscription, copy))
+        return list(found.values())
 
     def keep(self, messages: list[IncomingMessage]) -> None:
         """Only what came of these messages stays; the others turned out to be duplicates."""

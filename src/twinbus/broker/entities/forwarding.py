@@ -23,8 +23,9 @@ from twinbus.broker.entities.consumer import Grant
 from twinbus.broker.entities.description import QueueDescription
 from twinbus.broker.entities.facts import facts_of
 from twinbus.broker.entities.outcome import DeadLetter
-from twinbus.broker.entities.record import IncomingMessage, pack_record, unpack_record
+from twinbus.broker.entities.record import IncomingMessage, Trail, pack_record, unpack_record
 from twinbus.broker.entities.topic_description import SubscriptionDescription
+from twinbus.broker.entities.witness import audited_path
 from twinbus.clock import Instant
 from twinbus.errors import ConfigurationError
 
@@ -157,8 +158,11 @@ def _needs(description: QueueDescription) -> list[str]:
 # -- messages on their way --------------------------------------------------------------------
 
 
-def forwarded(grant: Grant, index: int, target: QueueDescription, now: Instant) -> IncomingMessage:
+def forwarded(
+    source: Queue, grant: Grant, index: int, target: QueueDescription, now: Instant
+) -> IncomingMessage:
     """A message that was handed out, as its target takes it in."""
+    seq = grant.chunk.first_seq + index
     starts = grant.chunk.starts
     record = unpack_record(grant.blob, starts[index], starts[index + 1])
     if target.default_ttl_ms is not None:
@@ -167,10 +171,10 @@ def forwarded(grant: Grant, index: int, target: QueueDescription, now: Instant) 
             record.expires_ms, record.ttl_ms = latest_ms, target.default_ttl_ms
     if _ORIGINAL_SEQ not in record.annotation_pairs:
         record.annotation_count += 1
-        record.annotation_pairs += _ORIGINAL_SEQ + encode_value(Long(grant.chunk.first_seq + index))
+        record.annotation_pairs += _ORIGINAL_SEQ + encode_value(Long(seq))
     packed = pack_record(record)
     facts = facts_of(packed, now.wall_ms) if target.needs_facts else None
-    return IncomingMessage(packed, record.expires_ms, None, facts)
+    return IncomingMessage(packed, record.expires_ms, None, facts, Trail(audited_path(source), seq))
 
 
 def never_taken(message: IncomingMessage, target: QueueDescription) -> DeadLetter | None:

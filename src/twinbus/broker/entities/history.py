@@ -219,7 +219,9 @@ def without_duplicates(
     fresh = history.sift(messages, window_ms, is_ours=ticket is None)
     if queue.witness is not None:
         dropped = [message for message in messages if message.facts is DUPLICATE]
-        queue.batch.notes += [Remark(Happening.DUPLICATE, each.record) for each in dropped]
+        queue.batch.notes += [
+            Remark(Happening.DUPLICATE, each, is_ours=ticket is None) for each in dropped
+        ]
     if not fresh and ticket is not None:
         # The originals are on disk, or in this batch: with it their fate is known.
         queue.batch.tickets.append(ticket)

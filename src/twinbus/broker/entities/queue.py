@@ -38,8 +38,8 @@ from twinbus.broker.entities.record import IncomingMessage, expiry_of
 from twinbus.broker.entities.requests import FindTimes, LoadBlob, LoadNext, Request
 from twinbus.broker.entities.sessions import Sessions
 from twinbus.broker.entities.shelf import Shelf
-from twinbus.broker.entities.witness import Closed, Happening, Note, Witness
-from twinbus.broker.entities.writing import close, scheduled_in, tickets_of, undo
+from twinbus.broker.entities.witness import Happening, Note, Witness
+from twinbus.broker.entities.writing import close, closed_in, tickets_of, undo
 from twinbus.broker.store.port import LoadedChunk, Op, QueueCounters, ScheduledRow
 from twinbus.clock import Instant
 
@@ -202,8 +202,7 @@ class Queue:
         self.accessed_at_ms = now.wall_ms
         ops = close(self, now)
         if self.witness is not None and self.in_flight is not None:
-            scheduled = scheduled_in(self, self.in_flight)
-            self.witness.closed(self, Closed(self.saving, scheduled, self.in_flight.notes))
+            self.witness.closed(self, closed_in(self, self.in_flight))
         return ops
 
     def committed(self) -> list[tuple[Ticket, range]]:

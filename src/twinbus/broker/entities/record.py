@@ -22,7 +22,7 @@ from itertools import accumulate
 from struct import Struct
 from struct import pack as pack_struct
 from struct import unpack_from as unpack_struct_from
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from twinbus.broker.entities.facts import MessageFacts
@@ -56,6 +56,17 @@ class Record:
     """The same for delivery annotations, which few senders write."""
 
 
+class Trail(NamedTuple):
+    """How a message came to where it is now, for the witness. It is stored nowhere."""
+
+    entity: str = ""
+    """Where it was before; nothing if it was sent here."""
+    number: int = 0
+    """Its number there."""
+    publication: int | None = None
+    """What all copies of a topic's message have in common."""
+
+
 @dataclass(slots=True)
 class IncomingMessage:
     """A message on its way into a queue: its stored form and what decides its fate."""
@@ -66,6 +77,7 @@ class IncomingMessage:
     """Scheduled: becomes visible at this wall time."""
     facts: MessageFacts | None = None
     """Read for queues that need them (facts.py)."""
+    trail: Trail | None = None
 
 
 def pack_record(record: Record) -> bytes:

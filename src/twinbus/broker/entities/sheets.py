@@ -67,7 +67,13 @@ class SheetWriter:
         draft = self._draft
         place = draft.place(message.record)
         return SharedMessage(
-            message.record, message.expires_ms, None, message.facts, draft=draft, place=place
+            message.record,
+            message.expires_ms,
+            None,
+            message.facts,
+            message.trail,
+            draft=draft,
+            place=place,
         )
 
 

@@ -32,7 +32,7 @@ from twinbus.broker.entities.filters import (
 )
 from twinbus.broker.entities.history import without_duplicates
 from twinbus.broker.entities.queue import Queue
-from twinbus.broker.entities.record import IncomingMessage
+from twinbus.broker.entities.record import IncomingMessage, Trail
 from twinbus.broker.entities.sheets import SheetWriter
 from twinbus.broker.entities.topic_description import SubscriptionDescription, TopicDescription
 from twinbus.broker.entities.witness import Happening, Remark
@@ -221,15 +221,23 @@ class Topic(Queue):
             self.batch.scheduled.append(Arrival(later, ticket, is_ours=False))
         elif ticket is not None:
             self.batch.tickets.append(ticket)
-        self._remark([each for each in messages if each.due_ms is None], distribution)
+        visible = [each for each in messages if each.due_ms is None]
+        self._remark(visible, distribution, is_ours=False)
         self._pass_on(distribution, is_ours=False)
 
-    def _remark(self, messages: list[IncomingMessage], distribution: Distribution) -> None:
-        if self.witness is not None:
-            self.batch.notes += [
-                Remark(Happening.PUBLISHED, message.record, count)
-                for message, count in zip(messages, distribution.count_of(messages), strict=True)
-            ]
+    def _remark(
+        self, messages: list[IncomingMessage], distribution: Distribution, *, is_ours: bool
+    ) -> None:
+        if self.witness is None:
+            return
+        for message, copies in zip(messages, distribution.copies_of(messages), strict=True):
+            trail = message.trail or Trail()
+            trail = trail._replace(publication=self.witness.next_publication())
+            message.trail = trail
+            for _subscription, copy in copies:
+                copy.trail = trail
+            takers = [subscription for subscription, _copy in copies]
+            self.batch.notes.append(Remark(Happening.PUBLISHED, message, takers, is_ours))
 
     def _distribute(
         self, messages: list[IncomingMessage], distribution: Distribution, now: Instant
@@ -280,7 +288,7 @@ class Topic(Queue):
         for arrival in urgent:
             distribution = Distribution()
             self._distribute(arrival.messages, distribution, now)
-            self._remark(arrival.messages, distribution)
+            self._remark(arrival.messages, distribution, is_ours=arrival.is_ours)
             self._pass_on(distribution, is_ours=arrival.is_ours)
         machines: list[Queue] = []
         for subscription in self._reached:

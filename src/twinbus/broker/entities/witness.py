@@ -1,7 +1,8 @@
 """Whoever is told what happens to messages, for an audit. Most queues have no witness.
 
 Rule 1: what changes a queue is told when its batch is closed, and holds if the transaction that
-        takes the batch succeeds; if it is refused, whatever stays is told again with the next one.
+        takes the batch succeeds; if it is refused, whatever stays is told again with the next one,
+        and nothing that was refused to a sender.
         What is handed out is told as it is handed out.
 Rule 2: the bytes of a message are often no longer in memory when something happens to it. It is
         named by its sequence number then; its id was told when it was stored.
@@ -16,6 +17,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 if TYPE_CHECKING:
     from twinbus.broker.entities.chunk import Chunk
     from twinbus.broker.entities.queue import Queue
+    from twinbus.broker.entities.record import IncomingMessage, Trail
 
 
 class Happening(StrEnum):
@@ -43,6 +45,12 @@ class Happening(StrEnum):
     """The entity itself, with everything in it."""
 
 
+def audited_path(queue: Queue) -> str:
+    """What a queue is called in an audit."""
+    path = queue.description.path
+    return f"{path}/$deadletterqueue" if queue.is_dead_letter_queue else path
+
+
 class Note(NamedTuple):
     """Something that happened to messages of a queue: those in ``mask``, from ``first_seq``."""
 
@@ -56,8 +64,11 @@ class Remark(NamedTuple):
     """Something that happened to a message before it had a number, or instead of one."""
 
     what: Happening
-    record: bytes
-    copies: int | None = None
+    message: IncomingMessage
+    takers: Sequence[Queue] | None = None
+    """The subscriptions that get a copy, once for each; those that are deleted get none."""
+    is_ours: bool = False
+    """The broker itself moves the message: if the store refuses it, the next batch has it."""
 
 
 class Closed(NamedTuple):
@@ -65,6 +76,8 @@ class Closed(NamedTuple):
 
     stored: Sequence[Chunk]
     """With their bytes."""
+    trails: Sequence[Trail | None]
+    """Of all messages in them."""
     scheduled: Sequence[tuple[int, bytes]]
     """Numbers and records."""
     notes: Sequence[Note | Remark]
@@ -72,6 +85,9 @@ class Closed(NamedTuple):
 
 class Witness(Protocol):
     """Hears everything about the queues it is given to."""
+
+    def next_publication(self) -> int:
+        """A number for a message that a topic passes on; no other one has it."""
 
     def closed(self, queue: Queue, batch: Closed) -> None:
         """All of it is on disk, or none."""

@@ -22,6 +22,7 @@ from twinbus.broker.entities.chunk import Chunk, spans_of
 from twinbus.broker.entities.facts import session_of
 from twinbus.broker.entities.record import IncomingMessage
 from twinbus.broker.entities.sheets import on_sheets, packed
+from twinbus.broker.entities.witness import Closed, Note
 from twinbus.broker.store.port import (
     ChunkRow,
     DeleteChunks,
@@ -174,10 +175,12 @@ def _put_seen(queue: Queue, batch: Batch, now: Instant, ops: list[Op]) -> None:
         ops.append(ForgetSeen(queue.queue_id, batch.seen_through))
 
 
-def scheduled_in(queue: Queue, batch: Batch) -> list[tuple[int, bytes]]:
-    """The scheduled messages of the batch that was closed last, by the numbers they got."""
+def closed_in(queue: Queue, batch: Batch) -> Closed:
+    """What the witness is told of the batch that was closed last."""
+    trails = [message.trail for arrival in batch.arrivals for message in arrival.messages]
     records = [message.record for arrival in batch.scheduled for message in arrival.messages]
-    return list(enumerate(records, queue.next_seq - len(records)))
+    scheduled = list(enumerate(records, queue.next_seq - len(records)))
+    return Closed(queue.saving, trails, scheduled, batch.notes)
 
 
 def tickets_of(queue: Queue, batch: Batch) -> list[tuple[Ticket, range]]:
@@ -208,7 +211,7 @@ def undo(queue: Queue, batch: Batch) -> list[Ticket]:
         kept.expiries.setdefault(first_seq, chunk)
     kept.returns[:0] = batch.returns
     kept.unscheduled[:0] = batch.unscheduled
-    kept.notes[:0] = batch.notes
+    kept.notes[:0] = [each for each in batch.notes if isinstance(each, Note) or each.is_ours]
     kept.swept |= batch.swept
     kept.seen_through = max(kept.seen_through, batch.seen_through)
     if queue.history is not None:

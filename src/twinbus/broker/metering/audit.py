@@ -1,16 +1,19 @@
 """The audit log: one line for each thing that happens to a message, if the operator asks.
 
-    {"version":1,"at":"…","namespace":"demo","entity":"orders","event":"stored",
-     "sequence_number":7,"message_id":"order-7","bytes":311}
-    {"version":1,"at":"…","namespace":"demo","entity":"orders","event":"dead-lettered",
-     "sequence_number":7,"reason":"MaxDeliveryCountExceeded"}
+    {"version":1,"run":"5f0c…","number":12,"namespace":"demo","at":"…","entity":"orders",
+     "event":"stored","sequence_number":7,"message_id":"order-7","bytes":311}
+    {"version":1,"run":"5f0c…","number":19,"namespace":"demo","at":"…","entity":"orders",
+     "event":"dead-lettered","sequence_number":7,"reason":"MaxDeliveryCountExceeded"}
 
 Rule 1: ids, never bodies. Lines with bytes carry the message id, as text like a client's audit and
         receipts; the others the sequence number, which is enough to find it. In a backlog queue
         the destination stands beside the id.
 Rule 2: the lines of a commit are written when it has succeeded, and before anybody is told of
         it. A kill loses lines only of what nobody was told; a machine that stops may lose more.
-Rule 3: a message that came from another entity says which number it got where it was sent to.
+Rule 3: a message that was moved here says from where, and which number it had there; and which one
+        it got where it was sent to first. What a topic took and the copies that it made of it have
+        the number of their publication in common.
+Rule 4: what expires says when.
 """
 
 from __future__ import annotations
@@ -22,14 +25,13 @@ from typing import Any
 from twinbus.broker.entities.chunk import Chunk, spans_of
 from twinbus.broker.entities.facts import annotation_of
 from twinbus.broker.entities.queue import Queue
-from twinbus.broker.entities.record import unpack_record
-from twinbus.broker.entities.witness import Closed, Happening, Note, Remark
+from twinbus.broker.entities.record import Trail, unpack_record
+from twinbus.broker.entities.witness import Closed, Happening, Note, Remark, audited_path
 from twinbus.clock import Clock
 from twinbus.core.envelope_home import message_id_of, told_of
 from twinbus.entity_path import BACKLOG_MARKER
+from twinbus.metering.audit_lines import AuditLines
 from twinbus.metering.lines import JsonLines, timestamp
-
-RECORD_VERSION = 1
 
 _ORIGINAL_SEQ = "x-opt-enqueue-sequence-number"
 
@@ -40,9 +42,10 @@ _Line = dict[str, Any]
 class AuditLog:
     """The witness of all queues of a namespace."""
 
-    def __init__(self, namespace_name: str, directory: Path, clock: Clock) -> None:
-        self._namespace_name = namespace_name
-        self._lines = JsonLines(directory / namespace_name, "audit")
+    def __init__(self, namespace_name: str, directory: Path, run: str, clock: Clock) -> None:
+        lines = JsonLines(directory / namespace_name, "audit")
+        self._lines = AuditLines(lines, run, namespace_name)
+        self._publication = 0
         self._clock = clock
         self._submit: Submit | None = None
         self._closed: list[_Line] = []
@@ -51,14 +54,28 @@ class AuditLog:
     def start(self, submit: Submit) -> None:
         """From now on; ``submit`` runs a job that may wait for the disk."""
         self._submit = submit
+        at_ms = self._clock.now().wall_ms
+        submit(lambda: self._lines.opened(at_ms))
+
+    def stop(self) -> None:
+        """Submit nothing more: who ran the jobs is about to end."""
+        self._submit = None
+
+    def close(self) -> None:
+        """Write that it was the end; may wait for the disk."""
+        self._lines.closed(self._clock.now().wall_ms)
 
     # -- what is told ---------------------------------------------------------------------
 
+    def next_publication(self) -> int:
+        self._publication += 1
+        return self._publication
+
     def closed(self, queue: Queue, batch: Closed) -> None:
+        trails = iter(batch.trails)
         for chunk in batch.stored:
-            self._closed += self._run(
-                queue, Happening.STORED, chunk, chunk.blob or b"", 0, chunk.count
-            )
+            lines = self._run(queue, Happening.STORED, chunk, chunk.blob or b"", 0, chunk.count)
+            self._closed += [{**line, **_way(next(trails))} for line in lines]
         for seq, record in batch.scheduled:
             self._closed.append(self._named(queue, Happening.SCHEDULED, record, seq))
         for note in batch.notes:
@@ -81,8 +98,11 @@ class AuditLog:
 
     def _noted(self, queue: Queue, note: Note | Remark) -> Iterator[_Line]:
         if isinstance(note, Remark):
-            line = self._named(queue, note.what, note.record, None)
-            yield line if note.copies is None else {**line, "copies": note.copies}
+            line = self._named(queue, note.what, note.message.record, None)
+            line |= _way(note.message.trail)
+            if note.takers is not None:
+                line["copies"] = sum(not each.is_deleted for each in note.takers)
+            yield line
             return
         for start, count in spans_of(note.mask):
             for index in range(start, start + count):
@@ -97,17 +117,16 @@ class AuditLog:
             original = annotation_of(taken_apart, _ORIGINAL_SEQ)
             if isinstance(original, int):
                 line["original_sequence_number"] = int(original)
+            if taken_apart.expires_ms is not None:
+                line["expires"] = timestamp(taken_apart.expires_ms)
             if f"/{BACKLOG_MARKER}/" in queue.description.path:
                 line["destination"] = told_of(taken_apart.bare)[0]
         return line
 
     def _line(self, queue: Queue, what: Happening, seq: int | None = None) -> _Line:
-        path = queue.description.path
         line: _Line = {
-            "version": RECORD_VERSION,
             "at": timestamp(self._clock.now().wall_ms),
-            "namespace": self._namespace_name,
-            "entity": f"{path}/$deadletterqueue" if queue.is_dead_letter_queue else path,
+            "entity": audited_path(queue),
             "event": what.value,
         }
         return line if seq is None else {**line, "sequence_number": seq}
@@ -129,3 +148,13 @@ class AuditLog:
         if lines and self._submit is not None:
             at_ms = self._clock.now().wall_ms
             self._submit(lambda: self._lines.append(at_ms, lines))
+
+
+def _way(trail: Trail | None) -> _Line:
+    """What is told of how a message came here (rule 3)."""
+    if trail is None:
+        return {}
+    told: _Line = {}
+    if trail.entity:
+        told |= {"from_entity": trail.entity, "from_sequence_number": trail.number}
+    return told if trail.publication is None else {**told, "publication": trail.publication}

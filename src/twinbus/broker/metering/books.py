@@ -33,7 +33,7 @@ class Books:
             self._operations = operations_log(
                 directory, namespace_name, self.meter, run, clock, source="broker"
             )
-            self.audit = AuditLog(namespace_name, directory, clock) if audit else None
+            self.audit = AuditLog(namespace_name, directory, run, clock) if audit else None
 
     @property
     def run(self) -> str | None:
@@ -49,6 +49,8 @@ class Books:
 
     def stop(self) -> None:
         """Submit nothing more: who ran the jobs is about to end."""
+        if self.audit is not None:
+            self.audit.stop()
         if self._operations is not None:
             self._operations.stop()
 
@@ -58,5 +60,7 @@ class Books:
 
     async def close(self) -> None:
         """Write what was counted since the last line, and that it was the end."""
+        if self.audit is not None:
+            await asyncio.to_thread(self.audit.close)
         if self._operations is not None:
             await asyncio.to_thread(self._operations.close())

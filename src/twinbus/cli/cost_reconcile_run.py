@@ -137,4 +137,6 @@ def _remarks(answer: Reconciliation) -> list[str]:
         remarks.append(f"{counted(hidden, 'more difference')}: see --output json.")
     if answer.damaged_lines:
         remarks.append(f"{counted(answer.damaged_lines, 'line')} of the logs could not be read.")
+    if answer.lost_lines:
+        remarks.append(f"{counted(answer.lost_lines, 'line')} of the logs are missing.")
     return remarks

@@ -178,6 +178,8 @@ class Reconciliation:
     differences: tuple[Difference, ...] = ()
     damaged_lines: int = 0
     """Lines of logs that could not be read."""
+    lost_lines: int = 0
+    """Lines whose numbers are missing."""
     notes: Sequence[str] = field(default_factory=tuple)
     """What else is to be known."""
 
@@ -205,14 +207,15 @@ class Reconciliation:
         missing, unproven = self.count(Fate.MISSING), self.count(Fate.UNPROVEN)
         if self.closes is None:
             return f"The logs name no message of {self.pair}: there is nothing to close."
+        is_whole = not self.damaged_lines and not self.lost_lines
+        end = "." if is_whole else ", as far as the logs can be read."
         if self.closes:
             proven = f", {unproven:,} of them unproven" if unproven else ""
-            return f"The books of {self.pair} close: {self.sent:,} sent{proven}, none missing."
+            return f"The books of {self.pair} close: {self.sent:,} sent{proven}, none missing{end}"
         wrong = [f"{missing:,} missing"] if missing else []
         wrong += [f"{self.unexpected:,} unexpected"] if self.unexpected else []
-        return (
-            f"The books of {self.pair} do not close: of {self.sent:,} sent, {' and '.join(wrong)}."
-        )
+        told = f"of {self.sent:,} sent, {' and '.join(wrong)}"
+        return f"The books of {self.pair} do not close: {told}{end}"
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -224,6 +227,7 @@ class Reconciliation:
             "sources": list(self.given.names),
             "unproven": [*self.given.unproven(), *self.notes],
             "damaged_lines": self.damaged_lines,
+            "lost_lines": self.lost_lines,
             "entities": [each.to_json() for each in self.entities],
             "differences": [each.to_json() for each in self.differences],
         }

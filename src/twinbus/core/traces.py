@@ -22,10 +22,11 @@ class Trace(NamedTuple):
 
     at_ms: int
     kind: str
-    """``sent``, ``stay``, ``receipt`` or ``dropped``."""
+    """``sent``, ``stay``, ``receipt``, ``published`` or ``dropped``."""
     place: str
     """A queue; of a line ``sent`` the backlog queue, or nothing for the primary."""
     number: int | None = None
+    """In its queue; of a line ``published`` how many copies there are."""
     side: str = ""
     """``primary`` or ``backlog``."""
     last: str = ""
@@ -74,6 +75,9 @@ def _part(trace: Trace, has_receipt: set[tuple[str, int | None]], given: Given) 
         case "receipt":
             reason = f" ({trace.reason})" if trace.reason else ""
             return f"receipt for {_place(trace)}: {trace.last} at {at}{reason}"
+        case "published":
+            copies = "1 copy" if trace.number == 1 else f"{trace.number or 0:,} copies"
+            return f"published in {trace.place} at {at} with {copies}"
         case "dropped":
             return f"dropped by {trace.place} as a duplicate at {at}"
     ending = _STAYS.get(trace.last, f", {trace.last} at {{at}}").format(

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.spark.books.rows import BACKLOG, event, frame
+from tests.spark.books.rows import BACKLOG, frame
 from twinbus.core.reconciliation import Fate, Given
 from twinbus.spark.books.accounts import (
     ALWAYS,
@@ -18,7 +18,7 @@ from twinbus.spark.books.accounts import (
     within,
 )
 from twinbus.spark.books.copies import COPY_COLUMNS
-from twinbus.spark.books.sources import EVENT_COLUMNS, RECEIPTS, SENT_COLUMNS
+from twinbus.spark.books.sources import RECEIPTS, SENT_COLUMNS
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -51,14 +51,12 @@ class Books:
         copies: list[dict[str, Any]],
         sent: list[dict[str, Any]] | None = None,
         receipts: list[dict[str, Any]] | None = None,
-        events: list[dict[str, Any]] | None = None,
         time: Time = ALWAYS,
     ) -> None:
         self.accounts: DataFrame = entries(
             frame(spark, COPY_COLUMNS, copies),
             frame(spark, SENT_COLUMNS, sent or []),
             frame(spark, RECEIPTS, receipts or []),
-            frame(spark, EVENT_COLUMNS, events or []),
             given,
         ).transform(accounts_of, given, time)
 
@@ -116,6 +114,7 @@ def test_with_every_log_each_send_has_one_fate(spark: SparkSession) -> None:
             copy("used twice", "delivered"),
             copy("used twice", "gone-home"),
             copy("repeated", "waiting"),
+            copy("repeated", "dropped", copy="2"),
             copy("stranger", "waiting"),
             copy("older", "waiting", is_older=True),
             copy(None, "delivered"),
@@ -124,7 +123,6 @@ def test_with_every_log_each_send_has_one_fate(spark: SparkSession) -> None:
             copy(None, "expired"),
         ],
         receipts=[receipt("moved twice", "lock-lost"), receipt("moved twice", "moved")],
-        events=[event("orders", "duplicate", None, 950, message_id="repeated")],
     )
 
     assert books.told() == {

@@ -71,6 +71,9 @@ def test_what_a_look_does_not_find_is_gone(spark: SparkSession) -> None:
         place("orders", 4, message_id="later", last_ms=9_000),
         place("orders", 5, message_id="replaced"),
         place("orders", 6, message_id="00ff"),
+        # Somebody holds it, although its time is over: its line comes when it is free.
+        place("orders", 8, message_id="held", last="delivered", expires_ms=4_000),
+        place("orders", 9, message_id="lost early", expires_ms=6_000),
         place("unasked", 1, message_id="b"),
     ]
     seen = {"side": "primary", "place": "orders", "generation": 0, "born_ms": 500}
@@ -96,5 +99,7 @@ def test_what_a_look_does_not_find_is_gone(spark: SparkSession) -> None:
         ("orders", 5, "replaced", "gone", 5_000, 1),
         ("orders", 6, "00ff", None, None, 1),
         ("orders", 7, "older than the log", None, None, 0),
+        ("orders", 8, "held", "expired", 4_000, 1),
+        ("orders", 9, "lost early", "gone", 5_000, 1),
         ("unasked", 1, "b", None, None, 1),
     ]

@@ -1,6 +1,7 @@
 """Reconciliation: from audit logs, receipts and a look at the queues to one fate for each message.
 
     sources.py     logs and receipts as tables          looking.py   what the queues hold now
+    runs.py        are the logs whole
     places.py      events --> stays of messages in places
     copies.py      places --> what arrived where, and what became of it
     accounts.py    copies, sends and receipts --> one account for each id, with its fates

@@ -1,6 +1,6 @@
 """One account for each id of an entity: so many sent, and what became of them.
 
-    copies, sends, receipts, drops --entries--> --accounts_of--> --within--> --by_entity-->
+    copies, sends, receipts --entries--> --accounts_of--> --within--> --by_entity-->
 
 Rule 1: with the client's audit every acknowledged send is a message: an id that was sent twice is
         two messages. Without it an id is one message, and what has no id counts as often as it
@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from pyspark.sql import functions as F
 
 from twinbus.core.reconciliation import Fate, Given
-from twinbus.spark.books.copies import GONE_HOME
+from twinbus.spark.books.copies import DROPPED, GONE_HOME
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -57,16 +57,9 @@ COUNTS: Final = (
 )
 
 
-def entries(
-    copies: DataFrame, sent: DataFrame, receipts: DataFrame, events: DataFrame, given: Given
-) -> DataFrame:
+def entries(copies: DataFrame, sent: DataFrame, receipts: DataFrame, given: Given) -> DataFrame:
     """Everything that counts for an id, as numbers to be added up."""
-    rows = [
-        _of_copies(copies, given),
-        _of_sent(sent, given),
-        _of_receipts(receipts),
-        _of_drops(events),
-    ]
+    rows = [_of_copies(copies, given), _of_sent(sent, given), _of_receipts(receipts)]
     return reduce(lambda one, other: one.unionByName(other), rows)
 
 
@@ -86,7 +79,8 @@ def _entry(
 
 def _of_copies(copies: DataFrame, given: Given) -> DataFrame:
     fate, is_primary = F.col("fate"), F.col("side") == "primary"
-    is_fresh = ~F.col("is_older")
+    is_drop = fate == DROPPED
+    is_fresh = ~F.col("is_older") & ~is_drop
     shown = {name: fate == each.value for each, name in _COPIES.items()}
     if not given.primary:
         # Only receipts show that somebody who completed it was the syphon.
@@ -101,6 +95,7 @@ def _of_copies(copies: DataFrame, given: Given) -> DataFrame:
         fresh=is_fresh,
         stored_away=~is_primary,
         gone_home=fate == GONE_HOME,
+        dropped=is_drop,
         **shown,
     )
 
@@ -128,11 +123,6 @@ def _of_receipts(receipts: DataFrame) -> DataFrame:
         receipts_moved=F.col("outcome") == "moved",
         may_repeat=F.col("outcome").isin("unsure", "lock-lost"),
     )
-
-
-def _of_drops(events: DataFrame) -> DataFrame:
-    dropped = events.where("event = 'duplicate' and side = 'primary'")
-    return _entry(dropped, "place", F.lit(None), F.lit(None), dropped=F.lit(1))
 
 
 def accounts_of(entries: DataFrame, given: Given, time: Time = ALWAYS) -> DataFrame:

@@ -1,15 +1,15 @@
 """From places to copies: what arrived for an entity, and what became of it.
 
-    places --with_entity--> --signed--> --numbered--> --adopted--> --with_fate--> --copies_of-->
+    places --with_entity--> --signed--> --named--> --adopted--> --with_fate--> --copies_of-->
 
     side  entity  message_id  copy  fate  is_older  is_signed  born_ms
 
 Rule 1: a queue's copy is one stay. A message of a topic is one copy, however many subscriptions got
-        it: the n-th stay of an id in each of them is the n-th publication. Its fate is that of the
-        stay that is furthest from its end.
+        it: its stays have their publication in common. Its fate is that of the stay that is
+        furthest from its end; where there are fewer stays than the topic made copies it is missing.
 Rule 2: a message that moves on (forwarded, dead-lettered, due) leaves no copy behind. Where it
-        went it carries the number that it had first (``original``): by that, and by its id, the
-        later stay belongs to the entity and the copy where it began.
+        went it says where it came from: the later stay, the publication and what was dropped there
+        belong to the entity and the copy where it began.
 Rule 3: who purges a queue of the primary, or deletes it, means its messages. A backlog queue holds
         those of others: they never reached their entity, and are missing.
 Rule 4: a dead letter stays one, whoever takes it from the dead-letter queue; one that a look does
@@ -20,7 +20,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from pyspark.sql import Window
 from pyspark.sql import functions as F
 
 from twinbus.core.reconciliation import Fate
@@ -30,13 +29,14 @@ if TYPE_CHECKING:
 
 __all__ = [
     "COPY_COLUMNS",
+    "DROPPED",
     "GONE_HOME",
+    "HOPS_MAX",
     "adopted",
     "copies_in_receipts",
     "copies_of",
-    "numbered",
+    "named",
     "signed",
-    "unclaimed",
     "with_entity",
     "with_fate",
 ]
@@ -45,7 +45,13 @@ DEAD_LETTERS: Final = "/$deadletterqueue"
 SUBSCRIPTIONS: Final = "/subscriptions/"
 GONE_HOME: Final = "gone-home"
 """A backlog message that somebody completed: its copy on the primary must be found."""
+DROPPED: Final = "dropped"
+"""By an entity that has seen its id before."""
 MOVED_ON: Final = "moved-on"
+PUBLISHED: Final = "published"
+"""A topic took it: its copies are elsewhere."""
+# Four forwards, the most there are, and from there to the dead letters.
+HOPS_MAX: Final = 5
 SWEPT: Final = ("purged", "deleted")
 COPY_COLUMNS: Final = (
     "side string, entity string, message_id string, copy string, fate string, "
@@ -63,9 +69,15 @@ _FATES: Final = {
     "deleted": Fate.PURGED.value,
     "gone": Fate.MISSING.value,
     "replaced": Fate.MISSING.value,
+    "duplicate": DROPPED,
+    "published": PUBLISHED,
 }
 # The last one decides for a message with several stays.
 _NEARER_TO_THE_END: Final = (
+    MOVED_ON,
+    PUBLISHED,
+    DROPPED,
+    Fate.UNCLAIMED.value,
     Fate.DELIVERED.value,
     GONE_HOME,
     Fate.PURGED.value,
@@ -81,13 +93,18 @@ def with_entity(places: DataFrame) -> DataFrame:
     """The queue or subscription without its dead letters, and the entity that it belongs to."""
     queue = F.regexp_replace("place", r"/\$deadletterqueue$", "")
     topic = F.substring_index(queue, SUBSCRIPTIONS, 1)
+    is_dead = F.col("place").endswith(DEAD_LETTERS)
+    # Older logs have the first number only, which is that of the queue if it was never forwarded.
+    is_of_queue = is_dead & F.col("original").isNotNull() & F.col("from_place").isNull()
     return places.withColumns(
         {
             "queue": queue,
-            "is_dead": F.col("place").endswith(DEAD_LETTERS),
+            "is_dead": is_dead,
             "entity": F.when(
                 F.col("side") == "backlog", F.coalesce("destination", F.lit(""))
             ).otherwise(topic),
+            "from_place": F.when(is_of_queue, queue).otherwise(F.col("from_place")),
+            "from_number": F.when(is_of_queue, F.col("original")).otherwise(F.col("from_number")),
         }
     )
 
@@ -113,62 +130,84 @@ def signed(places: DataFrame, receipts: DataFrame) -> DataFrame:
     )
 
 
-def numbered(places: DataFrame, events: DataFrame) -> DataFrame:
-    """Name the copy that each stay belongs to; of a topic by the publications of its events."""
-    published = (
-        events.where("event = 'published'")
-        .groupBy(F.col("place").alias("entity"), F.coalesce("message_id", F.lit("")).alias("id"))
-        .agg(F.count("*").alias("published"))
-    )
-    own = F.concat_ws("#", "place", "number", "generation")
-    is_copy = (
+def named(places: DataFrame) -> DataFrame:
+    """Name the copy that each stay belongs to (rule 1)."""
+    own = F.concat_ws("#", "place", "number", "mark", "generation")
+    # In older logs nothing tells the publications of an id apart.
+    is_of_older_topic = (
         F.col("queue").contains(SUBSCRIPTIONS)
         & F.col("original").isNull()
+        & F.col("message_id").isNotNull()
         & (F.col("side") == "primary")
     )
-    # All others are alone, so that no task has to sort what has no id.
-    in_order = Window.partitionBy(
-        F.when(is_copy, F.concat_ws("#", "queue", "id")).otherwise(own)
-    ).orderBy("born_ms", "number")
-    publication = F.concat(
-        F.lit("publication "), F.least(F.row_number().over(in_order), "published")
+    copy = (
+        F.when(F.col("publication").isNotNull(), F.concat_ws("#", F.lit("topic"), "publication"))
+        .when(is_of_older_topic, F.concat_ws("#", "entity", "message_id"))
+        .otherwise(own)
     )
-    return (
-        places.withColumn("id", F.coalesce("message_id", F.lit("")))
-        .join(published, ["entity", "id"], "left")
-        .withColumn("copy", F.when(is_copy, publication).otherwise(own))
-        .drop("id", "published")
-    )
+    return places.withColumn("copy", copy)
 
 
-def adopted(places: DataFrame) -> DataFrame:
-    """Stays of messages that moved on belong to where they began (rule 2)."""
-    began = (
-        places.where(F.col("original").isNull() & F.col("end").isin("forwarded", "dead-lettered"))
-        .groupBy(
-            "side",
-            F.col("number").alias("original"),
-            F.coalesce("message_id", F.lit("")).alias("id"),
+def adopted(places: DataFrame, hops: int = HOPS_MAX) -> DataFrame:
+    """What moved on, ``hops`` times at most, belongs to where it began (rule 2)."""
+    links = (
+        places.where(F.col("end").isin("forwarded", "dead-lettered"))
+        .groupBy("side", F.col("place").alias("up_place"), F.col("number").alias("up_number"))
+        .agg(
+            F.collect_list(
+                F.struct("born_ms", "entity", "copy", "from_place", "from_number")
+            ).alias("links")
         )
-        .agg(F.collect_list(F.struct("place", "end", "entity", "copy")).alias("began"))
     )
-    is_own = F.col("is_dead") & F.exists("began", lambda each: each["place"] == F.col("queue"))
-    own = F.filter("began", lambda each: each["place"] == F.col("queue"))
-    sent_on = F.filter("began", lambda each: each["end"] == "forwarded")
-    parent = F.when(is_own, F.get(own, F.lit(0))).otherwise(F.get(sent_on, F.lit(0)))
-    is_orphan = F.col("original").isNotNull() & F.col("began").isNull()
-    # Only a dead letter of another entity fits: it was forwarded from its dead-letter queue.
-    is_forwarded_letter = F.col("began").isNotNull() & F.col("parent").isNull()
-    return (
-        places.withColumn("id", F.coalesce("message_id", F.lit("")))
-        .join(began, ["side", "original", "id"], "left")
-        .withColumn("parent", parent)
-        .where(~is_forwarded_letter)
-        .withColumn("entity", F.coalesce("parent.entity", "entity"))
-        .withColumn("copy", F.coalesce("parent.copy", "copy"))
-        # Where it began the logs do not show: it is older than they are.
+    moved = places.where("from_place is not null").withColumns(
+        {
+            "up_place": F.col("from_place"),
+            "up_number": F.col("from_number"),
+            "up_ms": F.col("born_ms"),
+            "has_left": F.lit(False),
+        }
+    )
+    for _ in range(hops):
+        moved = _one_up(moved, links)
+    # Where it began the logs do not show: it is older than they are.
+    is_orphan = F.col("up_place").isNotNull()
+    moved = (
+        moved.where("not has_left")
         .withColumn("generation", F.when(is_orphan, F.lit(0)).otherwise(F.col("generation")))
-        .drop("id", "began", "parent")
+        .drop("up_place", "up_number", "up_ms", "has_left")
+    )
+    is_older = F.col("original").isNotNull()
+    own = places.where("from_place is null").withColumn(
+        "generation", F.when(is_older, F.lit(0)).otherwise(F.col("generation"))
+    )
+    return own.unionByName(moved)
+
+
+def _one_up(moved: DataFrame, links: DataFrame) -> DataFrame:
+    """Each row with the entity and the copy of where it was before, if that is known."""
+    # A number comes again in an entity that was made anew: the last stay before this one.
+    parent = F.array_max(F.filter("links", lambda each: each["born_ms"] <= F.col("up_ms")))
+    is_known = F.col("parent").isNotNull()
+    # Who forwards dead letters has taken them from the books.
+    leaves = F.coalesce(F.col("up_place").endswith(DEAD_LETTERS), F.lit(False))
+    return (
+        moved.withColumn("has_left", F.col("has_left") | leaves)
+        .join(links, ["side", "up_place", "up_number"], "left")
+        .withColumn("parent", parent)
+        .withColumns(
+            {
+                "entity": F.coalesce("parent.entity", "entity"),
+                "copy": F.coalesce("parent.copy", "copy"),
+                "up_place": F.when(is_known, F.col("parent.from_place")).otherwise(
+                    F.col("up_place")
+                ),
+                "up_number": F.when(is_known, F.col("parent.from_number")).otherwise(
+                    F.col("up_number")
+                ),
+                "up_ms": F.coalesce("parent.born_ms", "up_ms"),
+            }
+        )
+        .drop("links", "parent")
     )
 
 
@@ -184,36 +223,36 @@ def with_fate(places: DataFrame) -> DataFrame:
     dead = F.when(F.col("end").isin("gone", "replaced"), Fate.MISSING.value).otherwise(
         Fate.DEAD_LETTERED.value
     )
-    fate = F.when(F.col("is_dead"), dead).when(F.col("end").isNull(), there).otherwise(ended)
+    is_unclaimed = (F.col("end") == "published") & (F.col("copies") == 0)
+    fate = (
+        F.when(F.col("is_dead"), dead)
+        .when(F.col("end").isNull(), there)
+        .when(is_unclaimed, Fate.UNCLAIMED.value)
+        .otherwise(ended)
+    )
     return places.withColumn("fate", fate)
 
 
 def copies_of(places: DataFrame) -> DataFrame:
     """One row for each copy."""
     distance = _by({name: rank for rank, name in enumerate(_NEARER_TO_THE_END)}, F.col("fate"))
+    is_stay = F.col("number").isNotNull()
+    # A rule of a subscription may give its copy another id.
+    first_hand = F.when(~is_stay, 2).when(F.col("from_place").isNull(), 1).otherwise(0)
+    made = F.sum(F.coalesce("copies", F.lit(0)))
+    found = F.sum((is_stay & F.col("publication").isNotNull()).cast("int"))
     return (
-        places.where(F.col("fate") != MOVED_ON)
-        .groupBy("side", "entity", "message_id", "copy")
+        places.groupBy("side", "entity", "copy")
         .agg(
-            F.max_by("fate", distance).alias("fate"),
+            F.max_by("message_id", first_hand).alias("message_id"),
+            F.when(made > found, Fate.MISSING.value)
+            .otherwise(F.max_by("fate", distance))
+            .alias("fate"),
             F.max(F.col("generation") == 0).alias("is_older"),
             F.max("is_signed").alias("is_signed"),
             F.min("born_ms").alias("born_ms"),
         )
-    )
-
-
-def unclaimed(events: DataFrame) -> DataFrame:
-    """Copies of what topics took and no subscription wanted."""
-    return events.where("event = 'published' and copies = 0").select(
-        "side",
-        F.col("place").alias("entity"),
-        "message_id",
-        F.concat_ws("#", F.lit("nobody"), "at_ms", F.monotonically_increasing_id()).alias("copy"),
-        F.lit(Fate.UNCLAIMED.value).alias("fate"),
-        F.lit(False).alias("is_older"),
-        F.lit(False).alias("is_signed"),
-        F.col("at_ms").alias("born_ms"),
+        .where(~F.col("fate").isin(MOVED_ON, PUBLISHED))
     )
 
 

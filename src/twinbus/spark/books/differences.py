@@ -40,7 +40,7 @@ def that_differ(accounts: DataFrame) -> DataFrame:
     ).where("missing > 0 or unexpected > 0 or doubled > 0")
 
 
-def traces(places: DataFrame, sent: DataFrame, receipts: DataFrame, events: DataFrame) -> DataFrame:
+def traces(places: DataFrame, sent: DataFrame, receipts: DataFrame) -> DataFrame:
     """Everything that is written about messages, in the shape of ``core.traces.Trace``."""
     is_backlog, is_completed = F.col("side") == "backlog", F.col("end") == "completed"
     is_unexplained = F.col("end").isin("gone", "replaced") | (
@@ -50,7 +50,7 @@ def traces(places: DataFrame, sent: DataFrame, receipts: DataFrame, events: Data
         lambda one, other: one.unionByName(other),
         [
             _trace(
-                places,
+                places.where("number is not null"),
                 "stay",
                 at_ms=F.col("born_ms"),
                 place=F.col("place"),
@@ -72,12 +72,16 @@ def traces(places: DataFrame, sent: DataFrame, receipts: DataFrame, events: Data
                 last=F.col("outcome"),
                 reason=F.col("reason"),
             ),
-            _trace(
-                events.where("event = 'duplicate'").withColumn("entity", F.col("place")),
-                "dropped",
-                at_ms=F.col("at_ms"),
-                place=F.col("place"),
-                side=F.col("side"),
+            *(
+                _trace(
+                    places.where(F.col("number").isNull() & (F.col("end") == event)),
+                    kind,
+                    at_ms=F.col("born_ms"),
+                    place=F.col("place"),
+                    number=F.col("copies"),
+                    side=F.col("side"),
+                )
+                for event, kind in (("duplicate", "dropped"), ("published", "published"))
             ),
         ],
     )

@@ -3,14 +3,14 @@
 Rule 1: the look comes before the logs are read for the last time: what is taken after the look has
         its line then, and what comes after it is not judged.
 Rule 2: an entity that no longer exists holds nothing. Without Manage nobody can list them; then all
-        that the logs name must be there.
+        that the logs name must be there. A topic holds nothing that could be looked at.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F
@@ -25,7 +25,7 @@ from twinbus.spark.registration import register
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["look_at"]
+__all__ = ["existing", "look_at"]
 
 
 def look_at(
@@ -35,16 +35,18 @@ def look_at(
     known: Iterable[str],
     *,
     prefix: str | None = None,
+    topics: Collection[str] = (),
     has_log: bool,
 ) -> tuple[DataFrame, DataFrame]:
     """The messages in the places that are known, and which of them were asked when.
 
     All queues that begin with ``prefix`` are asked, too; of a topic, its subscriptions are.
+    ``topics`` are those that a log tells of.
     """
     register(spark)
     known = set(known)
     wanted = {each.removesuffix(DEAD_LETTERS) for each in known}
-    asked, there = asyncio.run(_existing(namespace, wanted, prefix))
+    asked, there = asyncio.run(existing(namespace, wanted, prefix, topics))
     looked_ms = int(time.time() * 1000)
     # A dead-letter queue that a log does not tell of holds nothing that the log could miss.
     dead = {each for each in asked if not has_log or each + DEAD_LETTERS in known}
@@ -75,8 +77,8 @@ def _rows(found: DataFrame, side: str, has_log: bool) -> DataFrame:
     )
 
 
-async def _existing(
-    namespace: NamespaceRef, wanted: set[str], prefix: str | None
+async def existing(
+    namespace: NamespaceRef, wanted: set[str], prefix: str | None, known_topics: Collection[str]
 ) -> tuple[list[str], list[str]]:
     """What is asked, and what of it exists."""
     async with namespace.opened() as opened:
@@ -90,7 +92,9 @@ async def _existing(
                 async for each in manager.list_subscriptions(topic)
             }
         except AccessRefused:
-            return sorted(wanted), sorted(wanted)
+            above = {each.partition(SUBSCRIPTIONS)[0] for each in wanted if SUBSCRIPTIONS in each}
+            places = sorted(wanted - above - set(known_topics))
+            return places, places
     own = {each for each in queues if prefix is not None and each.startswith(prefix)}
     asked = (wanted - topics) | copies | own
     return sorted(asked), sorted(asked & (queues | copies))

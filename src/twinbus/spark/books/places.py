@@ -1,15 +1,18 @@
 """From events to places: one row for each stay of a message in a queue.
 
-    events --places_of--> --ended_with_their_entity--> --looked_for--> places
+    events --places_of--> --ended_with_their_entity--> --looked_for--> --marked--> places
 
     side  place  number  generation  message_id  born_ms  last  last_ms  end  end_ms  reason
-    destination  original
+    destination  original  from_place  from_number  publication  copies  expires_ms  mark
 
 Rule 1: a stay begins when a message is stored or scheduled under a number. The same number stored
         again is another stay (``generation``), of an entity that was deleted and made anew.
 Rule 2: ``end`` is how the message left; null while it is there. ``generation`` 0 is a stay whose
         beginning the logs do not show.
-Rule 3: what the logs call there and a look did not find has ended: it is ``gone``.
+Rule 3: what the logs call there and a look did not find has ended: it is ``gone``; or it has
+        expired, if its time was over: somebody may hold it, and then its line comes later.
+Rule 4: what a topic took, and what was dropped as a duplicate, stayed nowhere and has no number. It
+        is marked by a row that ends with it (``mark``).
 """
 
 from __future__ import annotations
@@ -20,7 +23,7 @@ from pyspark.sql import Window
 from pyspark.sql import functions as F
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import Column, DataFrame
 
 __all__ = [
     "LOOKED_COLUMNS",
@@ -28,6 +31,7 @@ __all__ = [
     "PLACE_COLUMNS",
     "ended_with_their_entity",
     "looked_for",
+    "marked",
     "places_of",
 ]
 
@@ -44,7 +48,8 @@ ENDS: Final = (
 PLACE_COLUMNS: Final = (
     "side string, place string, number bigint, generation bigint, message_id string, "
     "born_ms bigint, last string, last_ms bigint, end string, end_ms bigint, reason string, "
-    "destination string, original bigint"
+    "destination string, original bigint, from_place string, from_number bigint, "
+    "publication string, copies int, expires_ms bigint, mark string"
 )
 LOOK_COLUMNS: Final = (
     "side string, place string, number bigint, generation bigint, message_id string, "
@@ -52,6 +57,7 @@ LOOK_COLUMNS: Final = (
 )
 LOOKED_COLUMNS: Final = "side string, place string, looked_ms bigint"
 _KEY: Final = ("side", "place", "number")
+_TOLD_AT_BIRTH: Final = ("original", "from_place", "from_number", "publication", "expires_ms")
 
 
 def places_of(events: DataFrame) -> DataFrame:
@@ -76,7 +82,7 @@ def places_of(events: DataFrame) -> DataFrame:
             F.max("at_ms").alias("last_ms"),
             ending.alias("ending"),
             F.max("destination").alias("destination"),
-            F.max("original").alias("original"),
+            *(F.max(name).alias(name) for name in _TOLD_AT_BIRTH),
             F.max(F.col("event").isin(*BIRTHS, "delivered")).alias("is_known"),
         )
         # Of a message that only its end tells of nobody knows whether it has an id.
@@ -95,8 +101,42 @@ def places_of(events: DataFrame) -> DataFrame:
         F.when(is_replaced, F.col("next_ms")).otherwise(F.col("ending.at_ms")).alias("end_ms"),
         F.col("ending.reason").alias("reason"),
         "destination",
-        "original",
+        *_TOLD_AT_BIRTH,
+        F.lit(None).cast("int").alias("copies"),
+        F.lit(None).cast("string").alias("mark"),
     )
+
+
+def marked(places: DataFrame, events: DataFrame) -> DataFrame:
+    """With a row for what topics took and for what was dropped on the primary (rule 4)."""
+    # Copies of older logs have no publication: nobody could find them.
+    is_vain = (F.col("copies") > 0) & F.col("publication").isNull()
+    marks = (
+        events.where("side = 'primary' and event in ('published', 'duplicate')")
+        .where(~F.coalesce(is_vain, F.lit(False)))
+        .select(
+            "side",
+            "place",
+            F.lit(None).cast("bigint").alias("number"),
+            F.lit(1).cast("bigint").alias("generation"),
+            "message_id",
+            F.col("at_ms").alias("born_ms"),
+            F.col("event").alias("last"),
+            F.col("at_ms").alias("last_ms"),
+            F.col("event").alias("end"),
+            F.col("at_ms").alias("end_ms"),
+            F.lit(None).cast("string").alias("reason"),
+            F.lit(None).cast("string").alias("destination"),
+            *_TOLD_AT_BIRTH,
+            "copies",
+            F.coalesce("line", _nameless_mark()).alias("mark"),
+        )
+    )
+    return places.unionByName(marks)
+
+
+def _nameless_mark() -> Column:
+    return F.concat(F.lit("mark "), F.monotonically_increasing_id().cast("string"))
 
 
 def ended_with_their_entity(places: DataFrame, events: DataFrame) -> DataFrame:
@@ -135,11 +175,17 @@ def looked_for(places: DataFrame, look: DataFrame, looked: DataFrame) -> DataFra
     is_other = ~is_same & F.col("message_id").isNotNull()
     is_missed = F.col("is_found").isNull() | F.coalesce(is_other, F.lit(False))
     is_gone = F.col("end").isNull() & is_missed & (F.col("last_ms") < F.col("looked_ms"))
-    judged = (
-        known.withColumn("end_ms", F.when(is_gone, F.col("looked_ms")).otherwise(F.col("end_ms")))
-        .withColumn("end", F.when(is_gone, "gone").otherwise(F.col("end")))
-        .drop("looked_ms", "is_found", "found_id")
-    )
+    is_over = F.coalesce(F.col("expires_ms") <= F.col("looked_ms"), F.lit(False))
+    judged = known.withColumns(
+        {
+            "end": F.when(is_gone & is_over, "expired")
+            .when(is_gone, "gone")
+            .otherwise(F.col("end")),
+            "end_ms": F.when(is_gone & is_over, F.col("expires_ms"))
+            .when(is_gone, F.col("looked_ms"))
+            .otherwise(F.col("end_ms")),
+        }
+    ).drop("looked_ms", "is_found", "found_id")
     return judged.unionByName(_unknown(places, look))
 
 
@@ -158,4 +204,10 @@ def _unknown(places: DataFrame, look: DataFrame) -> DataFrame:
         F.lit(None).cast("string").alias("reason"),
         "destination",
         F.lit(None).cast("bigint").alias("original"),
+        F.lit(None).cast("string").alias("from_place"),
+        F.lit(None).cast("bigint").alias("from_number"),
+        F.lit(None).cast("string").alias("publication"),
+        F.lit(None).cast("bigint").alias("expires_ms"),
+        F.lit(None).cast("int").alias("copies"),
+        F.lit(None).cast("string").alias("mark"),
     )

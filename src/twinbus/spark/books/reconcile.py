@@ -28,12 +28,12 @@ from twinbus.entity_path import BACKLOG_MARKER
 from twinbus.errors import ConfigurationError
 from twinbus.spark.books.accounts import TOOK, Time, accounts_of, by_entity, entries, within
 from twinbus.spark.books.copies import (
+    HOPS_MAX,
     adopted,
     copies_in_receipts,
     copies_of,
-    numbered,
+    named,
     signed,
-    unclaimed,
     with_entity,
     with_fate,
 )
@@ -43,8 +43,10 @@ from twinbus.spark.books.outages import outages_in
 from twinbus.spark.books.places import (
     ended_with_their_entity,
     looked_for,
+    marked,
     places_of,
 )
+from twinbus.spark.books.runs import RunPart, have_copies, lost_lines, unclosed
 from twinbus.spark.books.sources import (
     EVENT_COLUMNS,
     RECEIPTS,
@@ -54,7 +56,9 @@ from twinbus.spark.books.sources import (
     events_of,
     receipt_lines,
     receipts_of,
+    run_parts,
     sent_of,
+    without_copies,
 )
 
 if TYPE_CHECKING:
@@ -135,8 +139,12 @@ def reconcile(
         try:
             return _Job(spark, sources, pair, kept).run(begins, ends)
         finally:
-            for each in kept:
-                each.unpersist()
+            _forget(kept)
+
+
+def _forget(kept: list[DataFrame]) -> None:
+    while kept:
+        kept.pop().unpersist()
 
 
 @contextmanager
@@ -174,12 +182,23 @@ class _Job:
 
     def _read(self) -> None:
         """All files as they are now: Spark reads no further than they reached when it saw them."""
+        # A table of the same files is the same to Spark: it would give what it has kept.
+        _forget(self._kept)
         logs, receipts = self._sources.logs, self._sources.receipts
-        self._lines = audit_lines(self._spark, logs) if logs else None
+        self._lines = self._keep(audit_lines(self._spark, logs)) if logs else None
         found = [] if self._lines is None else census(self._lines).collect()
         self._damaged_lines = sum(row["lines"] for row in found if row["is_damaged"])
         self._census = [row for row in found if not row["is_damaged"]]
+        self._parts = self._runs()
+        if self._lines is not None and have_copies(self._parts):
+            self._lines = self._keep(without_copies(self._lines))
+            self._parts = self._runs()
         self._receipt_lines = None if receipts is None else receipt_lines(self._spark, receipts)
+
+    def _runs(self) -> list[RunPart]:
+        if self._lines is None:
+            return []
+        return [RunPart(**row.asDict()) for row in run_parts(self._lines).collect()]
 
     # -- which pair -----------------------------------------------------------------------
 
@@ -208,7 +227,7 @@ class _Job:
     def _check_sides(self) -> None:
         """Every directory has a line of its side (rule 1)."""
         for name, directory in self._sources.logs.items():
-            lines = [row for row in self._census if name in row["given"]]
+            lines = [row for row in self._census if name in row["given"].split(",")]
             if not any(self._is_of_side(row, name) for row in lines):
                 raise ConfigurationError(
                     f"the audit logs below {str(directory)!r} have no line "
@@ -222,6 +241,9 @@ class _Job:
             return bool(row["source"] == "client" and is_home)
         return bool(row["source"] == "broker" and is_home == (name == "primary"))
 
+    def _concerns(self, part: RunPart) -> bool:
+        return part.source == "broker" or part.namespace == self._pair
+
     # -- tables ---------------------------------------------------------------------------
 
     def _empty(self, columns: str) -> DataFrame:
@@ -232,12 +254,12 @@ class _Job:
         if self._lines is None or not sides:
             return self._empty(EVENT_COLUMNS)
         events = events_of(self._lines, self._pair)
-        return self._keep(events.where(events["side"].isin(*sides)))
+        return events.where(events["side"].isin(*sides))
 
     def _sent(self) -> DataFrame:
         if self._lines is None or not self._given.client:
             return self._empty(SENT_COLUMNS)
-        return self._keep(sent_of(self._lines, self._pair))
+        return sent_of(self._lines, self._pair)
 
     def _receipts(self) -> DataFrame:
         if self._receipt_lines is None:
@@ -249,12 +271,13 @@ class _Job:
         if primary is None or secondary is None:
             return None
         prefix = f"{self._pair}/{BACKLOG_MARKER}/"
-        named = {row["place"] for row in self._census if row["namespace"] == self._pair}
+        known = {row["place"] for row in self._census if row["namespace"] == self._pair}
         at_home, asked = look_at(
             self._spark,
             "primary",
             primary,
-            (each for each in named if not _primary_in(each)),
+            (each for each in known if each and not _primary_in(each)),
+            topics={row["place"] for row in self._census if row["event"] == "published"},
             has_log=self._given.primary,
         )
         away, asked_away = look_at(
@@ -288,20 +311,22 @@ class _Job:
             places = places.transform(ended_with_their_entity, events)
         if look is not None:
             places = self._keep(places).transform(looked_for, *look)
+        if self._tells_of("published", "duplicate"):
+            places = places.transform(marked, events)
         stays = (
             places.transform(with_entity)
             .transform(signed, receipts)
-            .transform(numbered, events)
+            .transform(named)
             .transform(self._keep)
         )
         if self._tells_of("forwarded", "dead-lettered"):
-            stays = stays.transform(adopted)
+            stays = stays.transform(adopted, HOPS_MAX if self._tells_of("forwarded") else 1)
         stays = stays.transform(with_fate).transform(self._keep)
-        copies = stays.transform(copies_of).unionByName(unclaimed(events))
+        copies = stays.transform(copies_of)
         if not self._given.secondary:
             copies = copies.unionByName(copies_in_receipts(receipts))
         accounts = (
-            entries(copies, sent, receipts, events, self._given)
+            entries(copies, sent, receipts, self._given)
             .transform(accounts_of, self._given, Time(_ms(begins), _ms(ends)))
             .transform(within)
             .transform(self._keep)
@@ -312,7 +337,7 @@ class _Job:
             differing = (
                 accounts.transform(that_differ)
                 .limit(DIFFERENCES_MAX + 1)
-                .transform(with_traces, traces(stays, sent, receipts, events))
+                .transform(with_traces, traces(stays, sent, receipts))
                 .collect()
             )
         return self._answer(table, differing, begins, ends)
@@ -324,6 +349,7 @@ class _Job:
         begins: datetime | None,
         ends: datetime | None,
     ) -> Reconciliation:
+        parts = [each for each in self._parts if self._concerns(each)]
         journal = self._sources.journal
         outages = {} if journal is None else outages_in(journal)
         entities = tuple(
@@ -338,7 +364,10 @@ class _Job:
             entities=entities,
             differences=tuple(_differences(differing[:DIFFERENCES_MAX], self._given)),
             damaged_lines=self._damaged_lines,
+            # A line that is torn has lost its number, too.
+            lost_lines=max(0, lost_lines(parts) - self._damaged_lines),
             notes=(
+                *unclosed(parts),
                 *_notes(entities, has_range=begins is not None or ends is not None),
                 *_cut(len(differing)),
             ),

@@ -1,19 +1,23 @@
 """Logs and receipts as tables with the columns that the steps use.
 
-    side  place  event  number  message_id  at_ms  reason  destination  original  copies
+    files --audit_lines--> lines --without_copies--> --events_of--> --sent_of-->
+
+    side  place  event  number  message_id  at_ms  reason  destination  original
+    from_place  from_number  publication  copies  expires_ms  line
 
 ``place`` is a queue or subscription, its dead-letter queue included; ``side`` is primary or
-backlog; ``number`` is the sequence number there. Times are Unix milliseconds.
+backlog; ``number`` is the sequence number there, and ``line`` names a line for ever. Times are Unix
+milliseconds.
 
 Rule 1: a line that cannot be read is counted and left out; a file is read once, however often it
-        is named.
+        is named. A line that is in several files is the same as often as its run and number are;
+        lines of older versions have none.
 Rule 2: a namespace may be the primary of one pair and hold the backlog of another: the queues of
         that backlog are none of its entities.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping
 from functools import reduce
 from pathlib import Path
@@ -23,6 +27,7 @@ from pyspark.sql import functions as F
 
 from twinbus.entity_path import BACKLOG_MARKER
 from twinbus.errors import ConfigurationError
+from twinbus.metering.operations import CLOSED
 from twinbus.spark.syphon.query import read_receipts
 from twinbus.spark.syphon.receipt_rows import RECEIPT_COLUMNS
 
@@ -39,20 +44,22 @@ __all__ = [
     "events_of",
     "receipt_lines",
     "receipts_of",
+    "run_parts",
     "sent_of",
+    "without_copies",
 ]
 
 _DAMAGED: Final = "_damaged"
-# audit-RUN-DAY.jsonl: a run is one client's, so the same name is the same log.
-_OF_CLIENT: Final = re.compile(r"audit-[0-9a-f]{16}-")
 AUDIT_COLUMNS: Final = (
-    "source string, at string, namespace string, entity string, event string, "
-    "sequence_number bigint, message_id string, reason string, destination string, "
-    "original_sequence_number bigint, copies int, via string"
+    "source string, run string, number bigint, at string, namespace string, entity string, "
+    "event string, sequence_number bigint, message_id string, reason string, destination string, "
+    "original_sequence_number bigint, from_entity string, from_sequence_number bigint, "
+    "publication bigint, copies int, expires string, via string"
 )
 EVENT_COLUMNS: Final = (
     "side string, place string, event string, number bigint, message_id string, at_ms bigint, "
-    "reason string, destination string, original bigint, copies int"
+    "reason string, destination string, original bigint, from_place string, from_number bigint, "
+    "publication string, copies int, expires_ms bigint, line string"
 )
 SENT_COLUMNS: Final = "entity string, message_id string, via string, at_ms bigint"
 RECEIPTS: Final = (
@@ -72,7 +79,7 @@ def audit_lines(spark: SparkSession, directories: Mapping[str, Path]) -> DataFra
     """
     names_of: dict[Path, list[str]] = {}
     for name, directory in directories.items():
-        found = _files_below(directory)
+        found = {each.resolve() for each in directory.rglob("audit*.jsonl")}
         if not found:
             raise ConfigurationError(
                 f"there is no audit log below {str(directory)!r}",
@@ -87,16 +94,6 @@ def audit_lines(spark: SparkSession, directories: Mapping[str, Path]) -> DataFra
     return reduce(lambda one, other: one.unionByName(other), parts)
 
 
-def _files_below(directory: Path) -> list[Path]:
-    """All of them; of the copies of a client's log, which its name tells apart, the longest."""
-    known: dict[str, Path] = {}
-    for each in sorted({each.resolve() for each in directory.rglob("audit*.jsonl")}):
-        key = f"{each.parent.name}/{each.name}" if _OF_CLIENT.match(each.name) else str(each)
-        if key not in known or each.stat().st_size > known[key].stat().st_size:
-            known[key] = each
-    return list(known.values())
-
-
 def _read(spark: SparkSession, files: list[str], names: Iterable[str]) -> DataFrame:
     is_damaged = (
         F.col(_DAMAGED).isNotNull()
@@ -108,34 +105,15 @@ def _read(spark: SparkSession, files: list[str], names: Iterable[str]) -> DataFr
         spark.read.schema(f"{AUDIT_COLUMNS}, {_DAMAGED} string")
         .option("columnNameOfCorruptRecord", _DAMAGED)
         .json(files)
-        .withColumn(_DAMAGED, is_damaged)
-        .withColumn("given", F.array(*map(F.lit, names)))
-    )
-
-
-def census(lines: DataFrame) -> DataFrame:
-    """Who wrote about what, and how many lines: a few rows."""
-    return lines.groupBy(
-        "given",
-        _source().alias("source"),
-        F.lower("namespace").alias("namespace"),
-        F.lower("entity").alias("place"),
-        "event",
-        F.col(_DAMAGED).alias("is_damaged"),
-    ).agg(F.count("*").alias("lines"))
-
-
-def events_of(lines: DataFrame, pair: str) -> DataFrame:
-    """What brokers wrote about messages of the pair: on its primary, and in its backlog queues."""
-    entity = F.lower("entity")
-    is_backlog = entity.startswith(f"{pair}/{BACKLOG_MARKER}/")
-    is_at_home = (F.lower("namespace") == pair) & ~entity.contains(f"/{BACKLOG_MARKER}/")
-    return (
-        lines.where(~F.col(_DAMAGED) & (_source() == "broker"))
-        .where(is_backlog | is_at_home)
         .select(
-            F.when(is_backlog, "backlog").otherwise("primary").alias("side"),
-            entity.alias("place"),
+            F.lit(",".join(names)).alias("given"),
+            F.input_file_name().alias("file"),
+            is_damaged.alias("is_damaged"),
+            F.coalesce("source", F.lit("broker")).alias("source"),
+            "run",
+            F.col("number").alias("line"),
+            F.lower("namespace").alias("namespace"),
+            F.lower("entity").alias("place"),
             "event",
             F.col("sequence_number").alias("number"),
             "message_id",
@@ -143,7 +121,71 @@ def events_of(lines: DataFrame, pair: str) -> DataFrame:
             "reason",
             F.lower("destination").alias("destination"),
             F.col("original_sequence_number").alias("original"),
+            F.lower("from_entity").alias("from_place"),
+            F.col("from_sequence_number").alias("from_number"),
+            "publication",
             "copies",
+            _ms("expires").alias("expires_ms"),
+            F.coalesce(F.lower("via"), F.lit("")).alias("via"),
+        )
+    )
+
+
+def census(lines: DataFrame) -> DataFrame:
+    """Who wrote about what, and how many lines: a few rows."""
+    return lines.groupBy("given", "source", "namespace", "place", "event", "is_damaged").agg(
+        F.count("*").alias("lines")
+    )
+
+
+def run_parts(lines: DataFrame) -> DataFrame:
+    """What each file has of each run, in the shape of ``runs.RunPart``."""
+    return (
+        lines.where(_is_numbered())
+        .groupBy("source", "namespace", "run", "file")
+        .agg(
+            F.min("line").alias("first"),
+            F.max("line").alias("last"),
+            F.count("*").alias("lines"),
+            F.max(F.col("event") == CLOSED).alias("is_closed"),
+        )
+    )
+
+
+def without_copies(lines: DataFrame) -> DataFrame:
+    """Every line once, also where a log and a copy of it were given (rule 1)."""
+    once = lines.where(_is_numbered()).dropDuplicates(["source", "namespace", "run", "line"])
+    return once.unionByName(lines.where(~_is_numbered()))
+
+
+def _is_numbered() -> Column:
+    return F.col("run").isNotNull() & F.col("line").isNotNull() & ~F.col("is_damaged")
+
+
+def events_of(lines: DataFrame, pair: str) -> DataFrame:
+    """What brokers wrote about messages of the pair: on its primary, and in its backlog queues."""
+    place = F.col("place")
+    is_backlog = place.startswith(f"{pair}/{BACKLOG_MARKER}/")
+    is_at_home = (F.col("namespace") == pair) & ~place.contains(f"/{BACKLOG_MARKER}/")
+    return (
+        lines.where(~F.col("is_damaged") & (F.col("source") == "broker") & (place != ""))
+        .where(is_backlog | is_at_home)
+        .select(
+            F.when(is_backlog, "backlog").otherwise("primary").alias("side"),
+            "place",
+            "event",
+            "number",
+            "message_id",
+            "at_ms",
+            "reason",
+            "destination",
+            "original",
+            "from_place",
+            "from_number",
+            _of_run("publication").alias("publication"),
+            "copies",
+            "expires_ms",
+            _of_run("line").alias("line"),
         )
     )
 
@@ -151,16 +193,11 @@ def events_of(lines: DataFrame, pair: str) -> DataFrame:
 def sent_of(lines: DataFrame, pair: str) -> DataFrame:
     """What clients of the pair wrote about their sends: one row for each message."""
     return lines.where(
-        ~F.col(_DAMAGED)
-        & (_source() == "client")
+        ~F.col("is_damaged")
+        & (F.col("source") == "client")
         & (F.col("event") == "sent")
-        & (F.lower("namespace") == pair)
-    ).select(
-        F.lower("entity").alias("entity"),
-        "message_id",
-        F.coalesce(F.lower("via"), F.lit("")).alias("via"),
-        _ms("at").alias("at_ms"),
-    )
+        & (F.col("namespace") == pair)
+    ).select(F.col("place").alias("entity"), "message_id", "via", "at_ms")
 
 
 def receipt_lines(spark: SparkSession, where: Path) -> DataFrame:
@@ -207,8 +244,9 @@ def _names(columns: str) -> list[str]:
     return [each.split()[0] for each in columns.split(", ")]
 
 
-def _source() -> Column:
-    return F.coalesce("source", F.lit("broker"))
+def _of_run(name: str) -> Column:
+    """A number that a run gives out, as a name for ever."""
+    return F.when(F.col("run").isNotNull() & F.col(name).isNotNull(), F.concat_ws("#", "run", name))
 
 
 def _ms(name: str) -> Column:

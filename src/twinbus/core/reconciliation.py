@@ -179,7 +179,7 @@ class Reconciliation:
     damaged_lines: int = 0
     """Lines of logs that could not be read."""
     lost_lines: int = 0
-    """Lines whose numbers are missing."""
+    """Numbers of lines that are missing; a line that could not be read may be one of them."""
     notes: Sequence[str] = field(default_factory=tuple)
     """What else is to be known."""
 

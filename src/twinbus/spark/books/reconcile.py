@@ -364,8 +364,7 @@ class _Job:
             entities=entities,
             differences=tuple(_differences(differing[:DIFFERENCES_MAX], self._given)),
             damaged_lines=self._damaged_lines,
-            # A line that is torn has lost its number, too.
-            lost_lines=max(0, lost_lines(parts) - self._damaged_lines),
+            lost_lines=lost_lines(parts),
             notes=(
                 *unclosed(parts),
                 *_notes(entities, has_range=begins is not None or ends is not None),

@@ -23,9 +23,13 @@ from typing import Final, Literal
 from twinbus.errors import ConfigurationError, InvalidEntityPath
 
 __all__ = [
+    "BACKLOG_MARKER",
+    "BACKLOG_SEPARATOR",
     "ENTITY_PATH_LENGTH_MAX",
     "Address",
     "BacklogPath",
+    "backlog_owner",
+    "backlog_prefix",
     "parse_address",
     "parse_backlog_path",
     "parse_entity_path",
@@ -40,6 +44,8 @@ ADDRESS_LENGTH_MAX: Final = 640
 SHOWN_LENGTH_MAX: Final = 80
 
 BACKLOG_MARKER: Final = "x-servicebus-transfer"
+BACKLOG_SEPARATOR: Final = f"/{BACKLOG_MARKER}/"
+"""In the path of a backlog queue, between the name of its primary and its index."""
 
 SubQueue = Literal["dead-letter", "transfer-dead-letter"]
 Node = Literal["entity", "management", "cbs"]
@@ -86,7 +92,7 @@ class BacklogPath:
     index: int
 
     def __str__(self) -> str:
-        return f"{self.primary}/{BACKLOG_MARKER}/{self.index}"
+        return f"{backlog_prefix(self.primary)}{self.index}"
 
 
 def parse_entity_path(text: str) -> str:
@@ -128,6 +134,18 @@ def parse_backlog_path(text: str, *, backlog_queue_count: int | None = None) -> 
     if backlog_queue_count is not None and index >= backlog_queue_count:
         raise InvalidEntityPath(f"there are {backlog_queue_count} backlog queues, not {index + 1}")
     return BacklogPath(primary, index)
+
+
+def backlog_prefix(primary: str) -> str:
+    """What the paths of a primary's backlog queues begin with."""
+    return f"{primary}{BACKLOG_SEPARATOR}"
+
+
+def backlog_owner(path: str) -> str:
+    """The primary whose backlog queue, or whose dead letters, have this canonical path; empty for
+    every other entity. Nothing is checked: it is for paths that somebody has accepted already."""
+    primary, separator, _index = path.partition(BACKLOG_SEPARATOR)
+    return primary if separator else ""
 
 
 def parse_resource_segments(text: str) -> tuple[str, ...]:

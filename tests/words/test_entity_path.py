@@ -11,6 +11,8 @@ from hypothesis import strategies as st
 from twinbus.entity_path import (
     Address,
     BacklogPath,
+    backlog_owner,
+    backlog_prefix,
     parse_address,
     parse_backlog_path,
     parse_entity_path,
@@ -214,6 +216,21 @@ def test_a_backlog_index_has_one_spelling_and_is_below_the_count(index: str) -> 
 def test_other_paths_are_not_backlog_paths(text: str) -> None:
     with pytest.raises(InvalidEntityPath):
         parse_backlog_path(text)
+
+
+@pytest.mark.parametrize(
+    ("path", "owner"),
+    [
+        (str(BacklogPath("orders-eu", 9)), "orders-eu"),
+        ("p/x-servicebus-transfer/0/$deadletterqueue", "p"),
+        ("orders", ""),
+        ("p/x-servicebus-transfer", ""),
+        ("x-servicebus-transfer/0", ""),
+    ],
+)
+def test_a_path_tells_whose_backlog_it_is(path: str, owner: str) -> None:
+    assert backlog_owner(path) == owner
+    assert not owner or path.startswith(backlog_prefix(owner))
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from typing import Final
 
 from twinbus.cli.syphon import SyphonOptions
 from twinbus.drivers.management import QueueProperties
-from twinbus.entity_path import BACKLOG_MARKER, parse_backlog_path
+from twinbus.entity_path import backlog_prefix, parse_backlog_path
 from twinbus.errors import InvalidEntityPath
 from twinbus.pairing.backlog_queues import backlog_paths
 from twinbus.pairing.environment import Role
@@ -53,7 +53,7 @@ async def find_backlog(
     name = await primary.primary_name(options.primary_name)
     if options.backlog_queue_count is not None:
         return Found(name, tuple(backlog_paths(name, options.backlog_queue_count)), None)
-    prefix = f"{name}/{BACKLOG_MARKER}/"
+    prefix = backlog_prefix(name)
     try:
         listed = [queue async for queue in secondary.management.list_queues(prefix)]
     except AccessRefused as error:

@@ -41,7 +41,7 @@ from twinbus.core.costs import Operation, units_of
 from twinbus.core.envelope import is_ping, message_id_of, told_of
 from twinbus.core.envelope_layout import DAMAGE
 from twinbus.core.envelope_ping import PING_CONTENT_TYPE
-from twinbus.entity_path import BACKLOG_MARKER
+from twinbus.entity_path import backlog_owner
 from twinbus.metering.audit_lines import AuditLines
 from twinbus.metering.lines import JsonLines, Seldom, timestamp
 from twinbus.metering.operations import OperationsLog, operations_log
@@ -61,7 +61,6 @@ ASK_TIMEOUT_S: Final = 4.0
 
 _PING_BYTES: Final = PING_CONTENT_TYPE.encode()
 _PING_SIZE_MAX: Final = 1_024
-_MARK: Final = f"/{BACKLOG_MARKER}/"
 
 AskName = Callable[[], Awaitable[str]]
 """Asks a namespace what it is called; may raise anything."""
@@ -80,7 +79,7 @@ class _Sent(NamedTuple):
     @property
     def primary(self) -> str:
         """Whose books it belongs to; empty for the namespace that it was sent to."""
-        return self.path.partition(_MARK)[0] if self.destination else ""
+        return backlog_owner(self.path) if self.destination else ""
 
 
 class _Harmless:
@@ -203,7 +202,7 @@ class ClientBooks:
 
     def _sent_lines(self, path: str, messages: Sequence[bytes]) -> list[_Sent]:
         at_ms = self._clock.now().wall_ms
-        if _MARK not in path:
+        if not backlog_owner(path):
             return [_Sent(at_ms, path, "", message_id_of(each), len(each)) for each in messages]
         return [_Sent(at_ms, path, *told_of(each), len(each)) for each in messages]
 

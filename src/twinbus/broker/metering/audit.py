@@ -29,7 +29,7 @@ from twinbus.broker.entities.record import Trail, unpack_record
 from twinbus.broker.entities.witness import Closed, Happening, Note, Remark, audited_path
 from twinbus.clock import Clock
 from twinbus.core.envelope_home import message_id_of, told_of
-from twinbus.entity_path import BACKLOG_MARKER
+from twinbus.entity_path import backlog_owner
 from twinbus.metering.audit_lines import AuditLines
 from twinbus.metering.lines import JsonLines, timestamp
 
@@ -119,7 +119,7 @@ class AuditLog:
                 line["original_sequence_number"] = int(original)
             if taken_apart.expires_ms is not None:
                 line["expires"] = timestamp(taken_apart.expires_ms)
-            if f"/{BACKLOG_MARKER}/" in queue.description.path:
+            if backlog_owner(queue.description.path):
                 line["destination"] = told_of(taken_apart.bare)[0]
         return line
 

@@ -24,7 +24,7 @@ from twinbus.core.reconciliation import (
     Reconciliation,
 )
 from twinbus.core.traces import Trace, told
-from twinbus.entity_path import BACKLOG_MARKER
+from twinbus.entity_path import backlog_owner, backlog_prefix
 from twinbus.errors import ConfigurationError
 from twinbus.spark.books.accounts import TOOK, Time, accounts_of, by_entity, entries, within
 from twinbus.spark.books.copies import (
@@ -206,10 +206,10 @@ class _Job:
         """The primary's name: as clients and the paths of backlog queues have it, if only one."""
         brokers = {row["namespace"] for row in self._census if row["source"] == "broker"}
         names = {row["namespace"] for row in self._census if row["source"] == "client"}
-        names |= {_primary_in(row["place"]) for row in self._census if row["source"] == "broker"}
+        names |= {backlog_owner(row["place"]) for row in self._census if row["source"] == "broker"}
         if self._receipt_lines is not None:
             queues = self._receipt_lines.select("queue").distinct().collect()
-            names |= {_primary_in(row["queue"].lower()) for row in queues}
+            names |= {backlog_owner(row["queue"].lower()) for row in queues}
         names -= {""}
         if self._given.primary:
             names = names & brokers or names or brokers
@@ -270,13 +270,13 @@ class _Job:
         primary, secondary = self._sources.primary, self._sources.secondary
         if primary is None or secondary is None:
             return None
-        prefix = f"{self._pair}/{BACKLOG_MARKER}/"
+        prefix = backlog_prefix(self._pair)
         known = {row["place"] for row in self._census if row["namespace"] == self._pair}
         at_home, asked = look_at(
             self._spark,
             "primary",
             primary,
-            (each for each in known if each and not _primary_in(each)),
+            (each for each in known if each and not backlog_owner(each)),
             topics={row["place"] for row in self._census if row["event"] == "published"},
             has_log=self._given.primary,
         )
@@ -371,11 +371,6 @@ class _Job:
                 *_cut(len(differing)),
             ),
         )
-
-
-def _primary_in(path: str) -> str:
-    name, marker, _rest = path.partition(f"/{BACKLOG_MARKER}/")
-    return name if marker else ""
 
 
 def _ms(moment: datetime | None) -> int | None:

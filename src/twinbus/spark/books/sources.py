@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Final
 
 from pyspark.sql import functions as F
 
-from twinbus.entity_path import BACKLOG_MARKER
+from twinbus.entity_path import BACKLOG_SEPARATOR, backlog_prefix
 from twinbus.errors import ConfigurationError
 from twinbus.metering.operations import CLOSED
 from twinbus.spark.syphon.query import read_receipts
@@ -165,8 +165,8 @@ def _is_numbered() -> Column:
 def events_of(lines: DataFrame, pair: str) -> DataFrame:
     """What brokers wrote about messages of the pair: on its primary, and in its backlog queues."""
     place = F.col("place")
-    is_backlog = place.startswith(f"{pair}/{BACKLOG_MARKER}/")
-    is_at_home = (F.col("namespace") == pair) & ~place.contains(f"/{BACKLOG_MARKER}/")
+    is_backlog = place.startswith(backlog_prefix(pair))
+    is_at_home = (F.col("namespace") == pair) & ~place.contains(BACKLOG_SEPARATOR)
     return (
         lines.where(~F.col("is_damaged") & (F.col("source") == "broker") & (place != ""))
         .where(is_backlog | is_at_home)
@@ -226,8 +226,7 @@ def _as_lines(receipts: DataFrame) -> DataFrame:
 def receipts_of(lines: DataFrame, pair: str) -> DataFrame:
     """The receipts of the pair's backlog queues; those of a dry run moved nothing."""
     return lines.where(
-        F.lower("queue").startswith(f"{pair}/{BACKLOG_MARKER}/")
-        & ~F.col("outcome").startswith("would-")
+        F.lower("queue").startswith(backlog_prefix(pair)) & ~F.col("outcome").startswith("would-")
     ).select(
         F.lower("queue").alias("queue"),
         F.col("sequence_number").alias("number"),

@@ -17,7 +17,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from twinbus.core.costs import Operation
-from twinbus.entity_path import BACKLOG_MARKER
+from twinbus.entity_path import BACKLOG_SEPARATOR
 from twinbus.spark.cost.days import MINUTES_A_DAY
 from twinbus.spark.cost.lines import AMOUNTS, BROKER, CLOSED, OPENED
 
@@ -62,11 +62,10 @@ def from_one_source(
 
 def with_pair(sums: DataFrame) -> DataFrame:
     """The pair on whose account it is; null for ordinary operations."""
-    marker = f"/{BACKLOG_MARKER}/"
-    primary = F.substring_index("entity", marker, 1)
+    primary = F.substring_index("entity", BACKLOG_SEPARATOR, 1)
     return sums.withColumn(
         "pair",
-        F.when(F.col("entity").contains(marker), primary).when(
+        F.when(F.col("entity").contains(BACKLOG_SEPARATOR), primary).when(
             F.col("operation") == Operation.PING.value, F.col("namespace")
         ),
     )

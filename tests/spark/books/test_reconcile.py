@@ -176,7 +176,8 @@ def test_the_logs_are_read_after_the_look(
         asked[side] = sorted(known)
         if side == "primary":
             with (logs / "primary/home/audit-2026-11-16.jsonl").open("a") as log:
-                log.write(home("orders", "completed", 10, 2, run="aa01", number=8) + "\n")
+                taken = json.loads(home("orders", "completed", 10, 2))
+                log.write(json.dumps({**taken, "run": "aa01", "number": 8}) + "\n")
         looked = [("primary", "orders", 9_999_999_999_999)] if side == "primary" else []
         return (
             spark.createDataFrame([], LOOK_COLUMNS),

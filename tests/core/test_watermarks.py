@@ -106,3 +106,50 @@ def test_messages_that_cannot_be_seen_for_a_moment_are_not_forgotten() -> None:
     marks.observe([QueueReading(queue="q", is_known=False)], 2, is_diverted=False)
     assert marks.holds_messages
     assert observe(marks, 3, messages=0) == [Drained(3)]
+
+
+def test_the_age_of_a_message_tells_when_it_will_be_worth_an_event() -> None:
+    """P16: ages grow as time does."""
+    marks = Watermarks(Thresholds(age_s=(60, 3_600), unattended_s=600))
+    observe(marks, 100, messages=1, oldest=7, oldest_age_s=20, is_diverted=True)
+    assert marks.expected_s == 140
+    observe(marks, 200, messages=1, oldest=7, oldest_age_s=120, is_diverted=True)
+    assert marks.expected_s == 200 + 3_480
+    observe(marks, 210, messages=0)
+    assert marks.expected_s == float("inf")
+
+
+def test_counts_that_go_on_as_they_did_tell_when_a_level_is_reached() -> None:
+    """P16: one per cent a second: half full in 40 s; and then 80 per cent in 25 s."""
+    marks = Watermarks(Thresholds(percent_full=(50, 80), age_s=()))
+    observe(marks, 0, messages=0, percent_full=0)
+    assert marks.expected_s == float("inf")
+    observe(marks, 10, messages=10, percent_full=10)
+    assert marks.expected_s == 50
+    observe(marks, 55, messages=55, percent_full=55)
+    assert marks.expected_s == 80
+    # It falls by 5 per cent a second, and becomes an event again below 45.
+    observe(marks, 56, messages=50, percent_full=50)
+    assert marks.expected_s == 57
+
+
+def test_a_backlog_that_is_emptied_tells_when_it_will_be_empty() -> None:
+    """P16: all queues together."""
+    marks = Watermarks(Thresholds(age_s=()))
+    for now_s, left in ((0, 100), (10, 80)):
+        marks.observe(
+            [QueueReading(queue=name, messages=left * size) for name, size in (("0", 1), ("1", 9))],
+            now_s,
+            is_diverted=False,
+        )
+    assert marks.expected_s == 50
+
+
+def test_the_end_of_patience_is_expected_unless_something_is_diverted() -> None:
+    """Y7: the event comes when it is due, however seldom somebody looks."""
+    marks = Watermarks(Thresholds(unattended_s=600, age_s=()))
+    observe(marks, 100, messages=1, oldest=7)
+    observe(marks, 300, messages=1, oldest=7)
+    assert marks.expected_s == 700
+    observe(marks, 700, messages=1, oldest=7)
+    assert marks.expected_s == float("inf")

@@ -37,7 +37,6 @@ ASKED = Plan(
     entities=12,
     senders=8,
     syphons=3,
-    watch_ms=15_000,
 )
 sizes = st.integers(0, 10 * UNIT_BYTES)
 
@@ -51,9 +50,7 @@ def units(plan: Plan, prices: PriceSheet = STANDARD) -> dict[Kind, int]:
 
 def test_idle_receives_are_those_of_the_documentation() -> None:
     """C2: 40 an hour, 960 a day, 28,800 in 30 days (Y3)."""
-    idle = estimate(
-        Plan(backlog_queues=10, poll_ms=15 * MINUTE_MS, syphons=1, watch_ms=15_000), STANDARD
-    ).idle
+    idle = estimate(Plan(backlog_queues=10, poll_ms=15 * MINUTE_MS, syphons=1), STANDARD).idle
     assert [(each.period, each.receives) for each in idle] == [
         ("hour", 40),
         ("day", 960),
@@ -75,13 +72,12 @@ def test_the_outage_by_kind_of_operation() -> None:
         Kind.SEND_PRIMARY: 540_000,
         Kind.RECEIVE_PRIMARY: 540_000,
         Kind.IDLE_POLLS: 10 * 3 * 3,
-        Kind.PAIRING: 30 + 7 * 20,
-        Kind.PAIRING_PEEKS: 10 + 7 * 10,
+        Kind.PAIRING: 10 + 8 * 11,
         Kind.SEND_BACKLOG: 540_000,
         Kind.RECEIVE_BACKLOG: 540_000,
         Kind.PINGS: 12 * 8 * 45,
-        Kind.WATCH: 10 * 8 * 177,
-        Kind.WATCH_PEEKS: 10 * 8 * 177,
+        Kind.WATCH: 8 * 14,
+        Kind.WATCH_PEEKS: 10 * 8 * 14,
     }
     assert outage.total()[0] == outage.total(anyway=True)[0] + outage.total(anyway=False)[0]
 
@@ -89,8 +85,8 @@ def test_the_outage_by_kind_of_operation() -> None:
 def test_what_a_pair_costs_without_an_outage_is_not_because_of_one() -> None:
     """C3: idle polls and the pairing are paid anyway; pings, watch and detour are not."""
     outage = estimate(ASKED, STANDARD).outage
-    assert outage.total(anyway=True)[0] == 2 * 540_000 + 90 + 170 + 80
-    assert outage.total(anyway=False)[0] == 2 * 540_000 + 4_320 + 28_320
+    assert outage.total(anyway=True)[0] == 2 * 540_000 + 90 + 98
+    assert outage.total(anyway=False)[0] == 2 * 540_000 + 4_320 + 1_232
     quiet = estimate(replace(ASKED, outage_ms=ASKED.failover_ms), STANDARD).outage
     assert quiet.total(anyway=False) == (0, 0)
 
@@ -141,26 +137,38 @@ def test_pings_begin_at_once_and_the_last_one_ends_the_detour(
     [
         (0, 0),
         (60, 0),  # nothing is diverted, nobody looks
-        (61, 5),  # diverted for a minute: at 0, 15, 30 and 45 s, and once when it is over
-        (45 * 60, 44 * 4 + 1),
+        (61, 4),  # diverted for a minute: at 0, 15 and 45 s, and once when it is over
+        (45 * 60, 6 + 7 + 1),  # up to 465 s, then every five minutes
+        (62 * 60, 6 + 10 + 1 + 1),  # and when the oldest message is an hour old
     ],
 )
 def test_every_sender_looks_at_the_backlog_while_it_is_diverted(outage_s: int, looks: int) -> None:
-    """C2: as P16 watches: each look asks each queue for its counts and its oldest message."""
+    """C2: as P16 watches: each look lists the queues and peeks at each one's oldest message."""
     plan = replace(ASKED, outage_ms=outage_s * 1000)
     assert plan.looks == looks
     lines = {line.kind: line for line in estimate(plan, STANDARD).outage.lines}
-    for kind in (Kind.WATCH, Kind.WATCH_PEEKS):
-        assert lines[kind].units == lines[kind].amount.calls == 10 * 8 * looks
+    for kind, calls in ((Kind.WATCH, 8 * looks), (Kind.WATCH_PEEKS, 10 * 8 * looks)):
+        assert lines[kind].units == lines[kind].amount.calls == calls
 
 
 def test_a_look_shows_a_message_of_the_size_that_is_sent() -> None:
     """C2: the most there can be; a message of 65 KB is two steps for a peek, too."""
     large = replace(ASKED, size_bytes=65 * 1024)
     lines = {line.kind: line for line in estimate(large, STANDARD).outage.lines}
-    assert lines[Kind.WATCH_PEEKS].units == 2 * 14_160 == 2 * lines[Kind.WATCH].units
-    assert lines[Kind.WATCH_PEEKS].amount.bytes_out == 14_160 * 65 * 1024
-    assert units(replace(large, rate_per_s=Fraction(0)))[Kind.WATCH_PEEKS] == 14_160
+    assert lines[Kind.WATCH_PEEKS].units == 2 * 1_120
+    assert lines[Kind.WATCH_PEEKS].amount.bytes_out == 1_120 * 65 * 1024
+
+
+def test_nobody_peeks_where_nothing_is() -> None:
+    """C2: without messages the counts are all that is asked for; three fill three queues."""
+    assert units(replace(ASKED, rate_per_s=Fraction(0)))[Kind.WATCH_PEEKS] == 0
+    assert units(replace(ASKED, rate_per_s=Fraction(3, 2_700)))[Kind.WATCH_PEEKS] == 3 * 8 * 14
+
+
+def test_the_watch_is_a_small_part() -> None:
+    """C3: less than pings, and far below the messages."""
+    paid = units(ASKED)
+    assert paid[Kind.WATCH] + paid[Kind.WATCH_PEEKS] < 2_000 < paid[Kind.PINGS]
 
 
 def test_a_poll_counts_when_it_ends() -> None:
@@ -227,7 +235,6 @@ plans = st.builds(
     syphons=st.integers(1, 10),
     ping_ms=st.integers(1_000, HOUR_MS),
     failover_ms=st.integers(0, HOUR_MS),
-    watch_ms=st.integers(1_000, HOUR_MS),
     batch=st.integers(1, 1_000),
     used=st.none() | st.integers(0, 3_000_000_000),
 )
@@ -269,7 +276,7 @@ def test_the_overhead_has_the_price_of_its_tier() -> None:
 
 def test_what_is_paid_anyway_uses_up_the_rest_of_a_tier_first() -> None:
     """C3: the last included operations are those of the messages, the overhead is paid."""
-    plan = replace(ASKED, used=STANDARD.included - (2 * 540_000 + 340))
+    plan = replace(ASKED, used=STANDARD.included - (2 * 540_000 + 188))
     outage = estimate(plan, STANDARD).outage
     assert outage.total(anyway=True)[1] == 0
     overhead, cost = outage.total(anyway=False)
@@ -284,7 +291,7 @@ def test_what_leaves_is_paid_by_the_gb() -> None:
     paid = {kind: line.cost - plain[kind].cost for kind, line in lines.items()}
     gb = Decimal(540_000 * 2048) / 1_000_000_000
     assert paid.pop(Kind.RECEIVE_PRIMARY) == paid.pop(Kind.RECEIVE_BACKLOG) == gb / 10
-    assert paid.pop(Kind.WATCH_PEEKS) == Decimal(14_160 * 2048) / 1_000_000_000 / 10
+    assert paid.pop(Kind.WATCH_PEEKS) == Decimal(1_120 * 2048) / 1_000_000_000 / 10
     assert set(paid.values()) == {0}
 
 
@@ -299,7 +306,7 @@ def test_the_month_before_has_sent_bytes_out_too() -> None:
         return made - plain
 
     assert estimate(ASKED, own).before.bytes_out == 200 * 2048 * 30 * 86_400
-    out = (2 * 540_000 + 14_160) * 2048
+    out = (2 * 540_000 + 1_120) * 2048
     assert transfer(ASKED) == out * Decimal("0.08") / GB
     # A month of one's own has sent out what so many operations of this traffic do.
     assert transfer(replace(ASKED, used=0)) == 0
@@ -355,7 +362,6 @@ def test_what_if_covers_what_was_asked() -> None:
         ("senders", -3),
         ("syphons", 0),
         ("ping_ms", 0),
-        ("watch_ms", 0),
         ("batch", 0),
         ("used", -1),
     ],

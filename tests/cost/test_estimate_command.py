@@ -16,8 +16,8 @@ from twinbus.cli.durations import seconds
 from twinbus.cli.quantities import count, rate_per_s, size_bytes
 from twinbus.cli.tables import show_table
 from twinbus.core.price_reading import read_price_sheet
+from twinbus.core.watch_pace import WATCH_INTERVAL_S, WATCH_INTERVAL_S_MAX
 from twinbus.errors import ConfigurationError
-from twinbus.pairing.watch import WATCH_INTERVAL_S
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 # The question of the documentation (docs/COSTS.md).
@@ -66,13 +66,13 @@ def test_the_answer_for_scripts() -> None:
     assert made["prices"]["name"] == "standard"
     assert made["plan"]["rate_per_s"] == 200 and made["plan"]["outage_s"] == 2_700
     assert made["outage"]["messages"] == 540_000
-    assert made["outage"]["total"] == {"units": 2_192_980, "cost": "1.09649"}
-    assert made["outage"]["without_outage"] == {"units": 1_080_340, "cost": "0.54017"}
-    assert made["outage"]["overhead"] == {"units": 1_112_640, "cost": "0.55632"}
+    assert made["outage"]["total"] == {"units": 2_165_740, "cost": "1.08287"}
+    assert made["outage"]["without_outage"] == {"units": 1_080_188, "cost": "0.540094"}
+    assert made["outage"]["overhead"] == {"units": 1_085_552, "cost": "0.542776"}
     kinds = {each["kind"]: each for each in made["outage"]["kinds"]}
     assert kinds["pings"]["units"] == 4_320 and kinds["pings"]["cost"] == "0.00216"
-    assert kinds["watch, counts"]["units"] + kinds["watch, peeks"]["units"] == 28_320
-    assert made["plan"]["watch_s"] == WATCH_INTERVAL_S
+    assert kinds["watch, counts"]["units"] + kinds["watch, peeks"]["units"] == 1_232
+    assert (made["plan"]["watch_s"], made["plan"]["watch_s_max"]) == (15, 300)
     assert made["plan"]["used"] == 1_036_800_000
     assert made["plan"]["used_bytes_out"] == 1_061_683_200_000
     assert {"syphons": 3, "poll_s": 900, "receives_30_days": 86_400, "cost_30_days": "0.0432"} in (
@@ -85,7 +85,7 @@ def test_the_tables_for_people() -> None:
     shown = run(*ASKED).stdout
     for line in (
         "│ 30 days │         86,400 │",
-        "│ send to primary      │  540,000 │   5,400 │    540,000 │      0 B │",
+        "│ send to primary      │  540,000 │   5,400 │    540,000 │     0 B │",
         "│ receive from backlog │",
         "│ pairing, management  │",
         "│ watch, peeks         │",
@@ -115,7 +115,8 @@ def test_the_page_shows_the_answer_that_the_command_gives() -> None:
     assert "\n".join(line.rstrip() for line in run(*ASKED).stdout.splitlines()) in page
     options = re.findall(r"^ +(--[a-z-]+)", run("--help", columns=200).stdout, re.M)
     assert len(options) > 10
-    assert f"every {WATCH_INTERVAL_S:g} seconds" in page
+    assert f"after {WATCH_INTERVAL_S:g} seconds" in page
+    assert f"every {WATCH_INTERVAL_S_MAX / 60:g} minutes" in page
     assert [name for name in options if name != "--help" and f"`{name}`" not in page] == []
 
 
@@ -129,7 +130,7 @@ def test_the_sheet_on_the_page_is_one() -> None:
 def test_the_month_can_begin_anywhere() -> None:
     """C3: what is included costs nothing until it is used up."""
     assert answer(*ASKED, "--used", "0")["outage"]["total"]["cost"] == "0"
-    assert answer(*ASKED, "--used", "13M")["outage"]["total"]["cost"] == "1.754384"
+    assert answer(*ASKED, "--used", "13M")["outage"]["total"]["cost"] == "1.732592"
 
 
 @pytest.mark.parametrize("prices", ["standard", "basic", "premium"])

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from twinbus.core.parcel import Delivered, Parcel
 from twinbus.drivers.port import LinkFacts, NamespaceAddress, NextSession, ReceiveMode
@@ -34,6 +34,8 @@ class FakeNamespace:
         """Every send that was tried, by path."""
         self.attached: list[str] = []
         self.cancelled: list[int] = []
+        self.age_s: Callable[[], float] = lambda: 0.0
+        """How old all messages are."""
         self.links_open = 0
         self.is_closed = False
         self._answers: dict[str, BaseException | str | None] = {}
@@ -150,7 +152,7 @@ class FakeReceiver(_Link):
                 path=self.path,
                 encoded=encoded,
                 sequence_number=index,
-                enqueued_at_ms=int(time.time() * 1000),
+                enqueued_at_ms=int((time.time() - self._namespace.age_s()) * 1000),
             )
             for index, encoded in enumerate(held, from_sequence)
         ]

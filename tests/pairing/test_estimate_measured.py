@@ -7,15 +7,25 @@ from collections import Counter
 from dataclasses import replace
 from fractions import Fraction
 
-from tests.pairing.conftest import OpenPair, eventually
+import pytest
+
+from tests.pairing.conftest import OpenPair, Paired, eventually
+from tests.pairing.passing_time import PassingTime
 from tests.support.books import by_broker
 from twinbus.aio import BrokeredMessage
 from twinbus.core.cost_estimate import Kind, Plan, estimate
+from twinbus.core.retry import RetryPolicy
+from twinbus.core.sending import CredentialMemory
+from twinbus.core.watermarks import Thresholds
+from twinbus.pairing.backlog_reader import BacklogReader
+from twinbus.pairing.hub import EventHub
+from twinbus.pairing.routing import Routing
+from twinbus.pairing.watch import BacklogWatch
 from twinbus.prices import load_prices
 from twinbus.testing import Bus, BusPair
 
 QUEUES = 10
-PLAN = Plan(backlog_queues=QUEUES, rate_per_s=Fraction(1), outage_ms=45 * 60_000, watch_ms=15_000)
+PLAN = Plan(backlog_queues=QUEUES, rate_per_s=Fraction(1), outage_ms=45 * 60_000)
 
 
 def counted(bus: Bus) -> Counter[str]:
@@ -38,32 +48,70 @@ async def test_pairing_costs_what_is_estimated(
     for senders in (1, 2, 3):
         expected = estimated(replace(PLAN, senders=senders))
         await open_pair(backlog_queue_count=QUEUES)
-        paid = {
-            "administration": expected[Kind.PAIRING],
-            "peek": expected[Kind.PAIRING_PEEKS],
-        }
+        paid = {"administration": expected[Kind.PAIRING]}
         await eventually(lambda paid=paid: counted(away) >= Counter(paid), "the first look")
         await asyncio.sleep(0.1)
         assert counted(away) == paid
 
 
-async def test_a_look_costs_what_is_estimated(
+async def paired(open_pair: OpenPair, away: Bus) -> Paired:
+    """A pair whose own watch has looked once, and waits now."""
+    pair = await open_pair(backlog_queue_count=QUEUES)
+    once = {"administration": estimated(PLAN)[Kind.PAIRING]}
+    await eventually(lambda: counted(away) == once, "the first look")
+    return pair
+
+
+@pytest.mark.parametrize("outage_s", [61, 45 * 60, 2 * 3_600])
+async def test_the_watch_over_an_outage_costs_what_is_estimated(
+    open_pair: OpenPair, servicebus_pair: BusPair, outage_s: int
+) -> None:
+    """C3: a watch over a real broker, whose time alone is not real, from beginning to end."""
+    away, primary = servicebus_pair.secondary, servicebus_pair.primary.name
+    pair = await paired(open_pair, away)
+    queues = [f"{primary}/x-servicebus-transfer/{index}" for index in range(QUEUES)]
+    for queue in queues:
+        await pair.secondary.create_message_sender(queue).send(BrokeredMessage(b"one"))
+    hub = EventHub("contoso")
+    told: list[str] = []
+    hub.listen(lambda occurrence: told.append(occurrence.name))
+    routing = Routing.unpaired(hub, RetryPolicy(), CredentialMemory())
+    time = PassingTime(routing)
+    manager = pair.options.secondary_namespace_manager
+    reader = BacklogReader(pair.secondary.driver, manager, queues)
+    # How old a message is says the broker, whose hours are real ones.
+    watch = BacklogWatch(routing, reader, Thresholds(age_s=(10**6,)))
+    before = counted(away)
+    failover = routing.entity("orders").failover
+    routing.tell(failover.force(0.0))
+    watch.start()
+    plan = replace(PLAN, outage_ms=outage_s * 1000)
+    await time.passes((plan.away_ms - plan.failover_ms) / 1000)
+    routing.tell(failover.mark_healthy(time.now_s()))
+    await time.passes(15)
+    await watch.stop()
+    paid, expected = counted(away) - before, estimated(plan)
+    assert paid == {
+        "administration": expected[Kind.WATCH],
+        "peek": expected[Kind.WATCH_PEEKS],
+    }
+    assert paid.total() == (QUEUES + 1) * plan.looks
+
+
+async def test_a_look_at_an_empty_backlog_is_one_operation(
     open_pair: OpenPair, servicebus_pair: BusPair
 ) -> None:
-    """C3: each queue is asked for its counts and its oldest message, in an outage as well."""
+    """C3: one listing for ten queues; a message in one of them is one peek more."""
     away = servicebus_pair.secondary
     servicebus_pair.primary.queue("orders")
-    pair = await open_pair(backlog_queue_count=QUEUES)
-    # The watch has looked once, and sleeps now.
-    once = {"administration": 3 * QUEUES, "peek": QUEUES}
-    await eventually(lambda: counted(away) == once, "the first look")
+    pair = await paired(open_pair, away)
+    before = counted(away)
+    await pair.primary.backlog()
+    assert counted(away) - before == {"administration": 1}
     pair.primary.force_failover("orders")
     pair.primary.hold("orders")
+    await eventually(lambda: counted(away)["administration"] == before["administration"] + 2)
     await pair.primary.create_queue_client("orders").send(BrokeredMessage(b"one"))
     before = counted(away)
     await pair.primary.backlog()
-    expected = estimated(PLAN)
-    assert counted(away) - before == {
-        "administration": expected[Kind.WATCH] // PLAN.looks,
-        "peek": expected[Kind.WATCH_PEEKS] // PLAN.looks,
-    }
+    assert counted(away) - before == {"administration": 1, "peek": 1}

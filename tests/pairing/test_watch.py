@@ -1,25 +1,26 @@
-"""How full the backlog is, how old, and what is told about it."""
+"""What is told about the backlog, and how often it is looked at."""
 
 from __future__ import annotations
 
 import asyncio
+from fractions import Fraction
 
 import pytest
 
-from tests.pairing.conftest import FakePair, OpenPair, eventually
+from tests.pairing.conftest import eventually
 from tests.pairing.fake_namespace import FakeNamespace
-from twinbus.aio import BrokeredMessage
+from tests.pairing.passing_time import PassingTime
 from twinbus.core.cost_estimate import Plan
 from twinbus.core.retry import RetryPolicy
 from twinbus.core.sending import CredentialMemory
+from twinbus.core.watch_pace import WatchPace
 from twinbus.core.watermarks import Thresholds
 from twinbus.drivers.management import MessageCounts, QueueProperties
+from twinbus.pairing.backlog_reader import BacklogReader
 from twinbus.pairing.hub import EventHub
 from twinbus.pairing.occurrence import Occurrence
 from twinbus.pairing.routing import Routing
-from twinbus.pairing.watch import WATCH_INTERVAL_S, BacklogReader, BacklogWatch
-from twinbus.service_errors import AccessRefused
-from twinbus.testing import BusPair
+from twinbus.pairing.watch import BacklogWatch
 
 QUEUE = "contoso/x-servicebus-transfer/0"
 
@@ -30,9 +31,12 @@ class FakeManager:
     def __init__(self, namespace: FakeNamespace) -> None:
         self._namespace = namespace
         self.asked = 0
+        self.may_answer = asyncio.Event()
+        self.may_answer.set()
 
     async def get_queue(self, path: str) -> QueueProperties:
         self.asked += 1
+        await self.may_answer.wait()
         held = self._namespace.messages(path)
         return QueueProperties(
             path=path,
@@ -43,9 +47,9 @@ class FakeManager:
 
 
 class Watched:
-    """A watch over one queue of a fake, that looks every few milliseconds."""
+    """A watch over one queue of a fake, that looks every few milliseconds unless told."""
 
-    def __init__(self, thresholds: Thresholds | None = None, interval_s: float = 0.005) -> None:
+    def __init__(self, thresholds: Thresholds | None = None, pace: WatchPace | None = None) -> None:
         self.namespace = FakeNamespace("fabrikam")
         self.manager = FakeManager(self.namespace)
         hub = EventHub("contoso")
@@ -53,7 +57,9 @@ class Watched:
         hub.listen(self.told.append)
         self.routing = Routing.unpaired(hub, RetryPolicy(), CredentialMemory())
         reader = BacklogReader(self.namespace, self.manager, [QUEUE])  # type: ignore[arg-type]
-        self.watch = BacklogWatch(self.routing, reader, thresholds or Thresholds(), interval_s)
+        self.watch = BacklogWatch(
+            self.routing, reader, thresholds or Thresholds(), pace or WatchPace(0.005, 0.005)
+        )
 
     @property
     def names(self) -> list[str]:
@@ -89,36 +95,86 @@ async def test_a_backlog_is_watched_while_something_is_diverted_and_until_it_is_
     await watched.watch.stop()
 
 
-@pytest.mark.parametrize("diverted_s", [1, 60, 61, 2_640])
+@pytest.mark.parametrize("diverted_s", [1, 60, 61, 2_640, 3_602, 7_200])
+@pytest.mark.parametrize("messages", [0, 1])
 async def test_a_diversion_takes_as_many_looks_as_are_estimated(
-    monkeypatch: pytest.MonkeyPatch, diverted_s: int
+    diverted_s: int, messages: int
 ) -> None:
-    """C2: one at once, one an interval, and one when it is over."""
-    watched = Watched(interval_s=WATCH_INTERVAL_S)
+    """C2: one at once, then seldom and more seldom, and one when it is over."""
+    watched = Watched(pace=WatchPace())
     failover = watched.routing.entity("orders").failover
-    really_sleep, passed_s = asyncio.sleep, 0.0
-
-    async def sleep(time_s: float) -> None:
-        nonlocal passed_s
-        passed_s += time_s
-        if passed_s >= diverted_s:
-            watched.routing.tell(failover.mark_healthy(2.0))
-        await really_sleep(0)
-
-    monkeypatch.setattr(asyncio, "sleep", sleep)
+    time = PassingTime(watched.routing)
+    watched.namespace.age_s = time.now_s
+    watched.namespace.messages(QUEUE).extend([b"one"] * messages)
     # The first look is the pairing's, and here it is that of the diversion, too.
-    watched.routing.tell(failover.force(1.0))
+    watched.routing.tell(failover.force(0.0))
     watched.watch.start()
-    for _ in range(2_000):
-        await really_sleep(0)
+    await time.passes(diverted_s)
+    watched.routing.tell(failover.mark_healthy(diverted_s))
+    watched.namespace.messages(QUEUE).clear()
+    await time.passes(3_600)
     await watched.watch.stop()
     plan = Plan(
+        rate_per_s=Fraction(messages),
         outage_ms=(60 + diverted_s) * 1000,
         ping_ms=diverted_s * 1000,
         failover_ms=60_000,
-        watch_ms=round(WATCH_INTERVAL_S * 1000),
     )
     assert watched.manager.asked == plan.looks
+    levels = [each for each in watched.told if each.name == "backlog-level"]
+    assert len(levels) == (messages if diverted_s > 3_600 else 0)
+
+
+async def test_the_end_of_a_diversion_is_looked_at_soon() -> None:
+    """P16: a watch that has slowed down is quick again, and sees that all is home."""
+    watched = Watched(pace=WatchPace())
+    time = PassingTime(watched.routing)
+    failover = watched.routing.entity("orders").failover
+    watched.namespace.messages(QUEUE).extend([b"one"] * 100)
+    watched.routing.tell(failover.force(0.0))
+    watched.watch.start()
+    await time.passes(2_000)
+    watched.routing.tell(failover.mark_healthy(2_000))
+    asked = watched.manager.asked
+    await time.passes(14)
+    assert watched.manager.asked == asked
+    await time.passes(2)
+    assert watched.manager.asked == asked + 1 and "drained" not in watched.names
+    # A syphon takes half a minute for it: the look that finds nothing comes when it is expected,
+    # and not half a minute after the last one.
+    del watched.namespace.messages(QUEUE)[50:]
+    await time.passes(20)
+    watched.namespace.messages(QUEUE).clear()
+    await time.passes(12)
+    assert "drained" in watched.names
+    await watched.watch.stop()
+
+
+async def test_changes_in_a_row_delay_no_look() -> None:
+    """P16: an entity that comes and goes every few seconds."""
+    watched = Watched(pace=WatchPace())
+    time = PassingTime(watched.routing)
+    failover = watched.routing.entity("orders").failover
+    watched.watch.start()
+    for now_s in range(0, 600, 10):
+        watched.routing.tell(failover.force(now_s))
+        await time.passes(5)
+        watched.routing.tell(failover.mark_healthy(now_s + 5))
+        await time.passes(5)
+    assert 600 / 15 - 5 <= watched.manager.asked <= 2 * 600 / 15
+    await watched.watch.stop()
+
+
+async def test_a_diversion_during_a_look_is_not_missed() -> None:
+    """P16: it began after the look had, and nothing else happens."""
+    watched = Watched()
+    watched.manager.may_answer.clear()
+    watched.watch.start()
+    await eventually(lambda: watched.manager.asked == 1, "the first look")
+    watched.routing.tell(watched.routing.entity("orders").failover.force(1.0))
+    watched.manager.may_answer.set()
+    await eventually(lambda: watched.manager.asked > 2, "several looks")
+    await watched.watch.stop()
 
 
 async def test_a_backlog_that_nobody_empties_is_an_event() -> None:
@@ -143,30 +199,3 @@ async def test_a_question_that_fails_stops_nothing() -> None:
     asked = watched.manager.asked
     await eventually(lambda: watched.manager.asked > asked + 1, "more looks")
     await watched.watch.stop()
-
-
-async def test_what_may_not_be_asked_is_said(fake_pair: FakePair) -> None:
-    """P5: counts need Manage, the age needs Listen."""
-    fake_pair.primary.force_failover("orders")
-    await fake_pair.primary.create_message_sender("orders").send(BrokeredMessage(b"one"))
-    fake_pair.away.answer("*", AccessRefused("the claim Listen is missing"))
-    for queue in await fake_pair.primary.backlog():
-        assert queue.messages is queue.percent_full is queue.oldest_age_s is None
-        assert len(queue.unknown) == 2
-        assert "Manage" in queue.unknown[0] and "Listen" in queue.unknown[1]
-
-
-async def test_the_backlog_of_real_namespaces(
-    open_pair: OpenPair, servicebus_pair: BusPair
-) -> None:
-    """P16: depth, age and percent full of every queue."""
-    servicebus_pair.primary.queue("orders")
-    pair = await open_pair(backlog_queue_count=1)
-    pair.primary.force_failover("orders")
-    sender = pair.primary.create_message_sender("orders")
-    for _ in range(3):
-        await sender.send(BrokeredMessage(bytes(1_000)))
-    [found] = await pair.primary.backlog()
-    assert (found.messages, found.dead_letters, found.unknown) == (3, 0, ())
-    assert found.oldest_age_s is not None and 0 <= found.oldest_age_s < 60
-    assert found.percent_full is not None and 0 < found.percent_full < 1

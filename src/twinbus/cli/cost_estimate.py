@@ -68,7 +68,6 @@ def cost_estimate(
     check_output(output, "table")
     from twinbus.cli.cost_estimate_shown import show_estimate
     from twinbus.core.cost_estimate import Plan, estimate
-    from twinbus.pairing.watch import WATCH_INTERVAL_S
     from twinbus.prices import load_prices
 
     plan = Plan(
@@ -82,7 +81,6 @@ def cost_estimate(
         syphons=syphons,
         ping_ms=_ms(ping),
         failover_ms=_ms(failover),
-        watch_ms=round(WATCH_INTERVAL_S * 1000),
         batch=batch,
         used=None if used is None else count(used),
     )

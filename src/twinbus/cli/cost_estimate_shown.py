@@ -11,6 +11,7 @@ import typer
 from twinbus.cli.tables import show_table
 from twinbus.core.cost_estimate import CostEstimate, Line, OutageCost
 from twinbus.core.prices import GB, PriceSheet, money
+from twinbus.core.watch_pace import WATCH_INTERVAL_S, WATCH_INTERVAL_S_MAX
 
 __all__ = ["as_json", "show_estimate"]
 
@@ -203,7 +204,8 @@ def _plan(made: CostEstimate) -> dict[str, Any]:
         "ping_s": plan.ping_ms / 1000,
         "failover_s": plan.failover_ms / 1000,
         "batch": plan.batch,
-        "watch_s": plan.watch_ms / 1000,
+        "watch_s": WATCH_INTERVAL_S,
+        "watch_s_max": WATCH_INTERVAL_S_MAX,
         "used": made.before.units,
         "used_bytes_out": made.before.bytes_out,
     }

@@ -3,18 +3,20 @@
     a detoured message     send to backlog, receive from backlog, send to primary, receive from it
     an idle syphon         a long poll of every backlog queue, again and again
     a diverted entity      a ping from every sender, at once and then once an interval
-    a diverted pair        every sender looks at every backlog queue: its counts and its oldest
+    a diverted pair        every sender looks at the backlog: one listing, and a peek into each
+                           queue that holds messages
 
       0 ......... failover interval ... ping ... ping ... end of the outage ... ping: restored
       |  suspect  |  diverted                                                       | away_ms
-                  |  look . look . look . look . look . look . look . look . look . | and one more
+                  |  look . look ... look ....... look ............... look ....... | and one more
 
 Rule 1: the amounts do not depend on prices, and the prices do not depend on the amounts.
 Rule 2: what is paid anyway is priced first and what is paid on top afterwards, so that the
         overhead has the price of the tier in which it really falls.
 Rule 3: in doubt more rather than less: a ping counts although nobody may be there to charge it,
         a backlog queue counts as empty while the syphon waits for its first message, and as
-        full when a sender looks for its oldest one.
+        full when a sender looks for its oldest one. (The looks that are made for a level of
+        filling are left out: few queues get half full.)
 Rule 4: the month that went before is priced as the messages are: by the sheet, bytes included.
 """
 
@@ -36,6 +38,8 @@ from twinbus.core.costs import (
     requests,
 )
 from twinbus.core.prices import UNITS_MAX, PriceSheet
+from twinbus.core.watch_pace import looks_within
+from twinbus.core.watermarks import Thresholds
 from twinbus.errors import ConfigurationError
 
 __all__ = [
@@ -69,7 +73,6 @@ _LIMITS: Final = {
     "syphons": ("the number of syphons", 1, COUNT_MAX),
     "ping_ms": ("the time between pings", 1_000, YEAR_MS),
     "failover_ms": ("the failover interval", 0, YEAR_MS),
-    "watch_ms": ("the time between looks at the backlog", 1_000, YEAR_MS),
     "batch": ("the syphon's batch", 1, COUNT_MAX),
     "used": ("the number of operations used", 0, UNITS_MAX),
 }
@@ -98,8 +101,6 @@ class Plan:
     ping_ms: int = 60_000
     failover_ms: int = 60_000
     """How long sends must fail before an entity is diverted (P6)."""
-    watch_ms: int
-    """How often each sender looks at the backlog while anything is diverted (P16)."""
     batch: int = 100
     """Messages in one call of the syphon: fewer calls, not fewer charges."""
     used: int | None = None
@@ -125,12 +126,14 @@ class Plan:
 
     @property
     def looks(self) -> int:
-        """How often one sender looks at the backlog: the last one when all is over.
+        """How often one sender looks at the backlog (P16): the last one when all is over.
 
         While messages are left after that it goes on, which depends on the syphon.
         """
-        diverted_ms = self.away_ms - self.failover_ms
-        return -(-diverted_ms // self.watch_ms) + 1 if self.pings else 0
+        if not self.pings:
+            return 0
+        ages_s = Thresholds().age_s if self.messages else ()
+        return looks_within((self.away_ms - self.failover_ms) / 1000, ages_s) + 1
 
     @property
     def messages(self) -> int:
@@ -156,7 +159,6 @@ class Kind(StrEnum):
     COMPLETE_PRIMARY = "complete on primary"
     IDLE_POLLS = "idle polls"
     PAIRING = "pairing, management"
-    PAIRING_PEEKS = "pairing, peeks"
     SEND_BACKLOG = "send to backlog"
     RECEIVE_BACKLOG = "receive from backlog"
     COMPLETE_BACKLOG = "complete in backlog"
@@ -172,7 +174,6 @@ PAID_ANYWAY: Final = frozenset(
         Kind.COMPLETE_PRIMARY,
         Kind.IDLE_POLLS,
         Kind.PAIRING,
-        Kind.PAIRING_PEEKS,
     }
 )
 
@@ -349,19 +350,17 @@ def _operations(plan: Plan) -> Iterator[tuple[Kind, Operation, Amount]]:
     polls = idle_receives(plan, 0, plan.outage_ms)
     yield Kind.IDLE_POLLS, Operation.EMPTY_RECEIVE, requests(polls)
     # Each sender asks for each backlog queue and the first one makes them; then its watch looks
-    # once, at what an earlier process may have left.
-    look = plan.backlog_queues * plan.senders
-    found_or_made = look + plan.backlog_queues
-    yield Kind.PAIRING, Operation.ADMINISTRATION, requests(found_or_made + look)
-    yield Kind.PAIRING_PEEKS, Operation.PEEK, requests(look)
+    # once, whether an earlier process has left anything.
+    found_or_made = plan.backlog_queues * (plan.senders + 1)
+    yield Kind.PAIRING, Operation.ADMINISTRATION, requests(found_or_made + plan.senders)
 
     yield from _detour(plan, plan.messages)
     pings = plan.entities * plan.senders * plan.pings
     yield Kind.PINGS, Operation.PING, messages_in(pings, 0)
-    looks = look * plan.looks
+    looks = plan.senders * plan.looks
     yield Kind.WATCH, Operation.ADMINISTRATION, requests(looks)
-    shown = messages_out(looks, plan.size_bytes) if plan.messages else requests(looks)
-    yield Kind.WATCH_PEEKS, Operation.PEEK, shown
+    shown = looks * min(plan.backlog_queues, plan.messages)
+    yield Kind.WATCH_PEEKS, Operation.PEEK, messages_out(shown, plan.size_bytes)
 
 
 def _priced(

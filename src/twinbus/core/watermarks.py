@@ -5,12 +5,15 @@
     unattended messages wait, the oldest of them stays the same one, and nothing is diverted
 
 Rule 1: this file reads no clock and asks nobody: readings come in, events go out.
+Rule 2: when the next event is to be expected is said, too: ages grow as time does, and counts go
+        on as they did between the last two readings. So nobody needs to ask often.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from math import inf
 from typing import Final
 
 from twinbus.core.events import BacklogLevel, BacklogUnattended, Drained, Event
@@ -68,14 +71,19 @@ class Watermarks:
     thresholds: Thresholds = field(default_factory=Thresholds)
     holds_messages: bool = False
     """Whether there are any, as far as is known."""
+    expected_s: float = inf
+    """When the next event is to be expected, as far as the last readings tell."""
     _above: set[tuple[str, str, float]] = field(default_factory=set)
     _stays: dict[str, _Stay] = field(default_factory=dict)
+    _before: dict[tuple[str, str], tuple[float, float]] = field(default_factory=dict)
+    """When a value was last read, and what it was; by queue and by what it tells."""
 
     def observe(
         self, readings: Sequence[QueueReading], now_s: float, *, is_diverted: bool
     ) -> list[Event]:
         """What the readings of all queues, taken together, are worth telling."""
         events: list[Event] = []
+        self.expected_s = inf
         for reading in readings:
             events += self._levels(reading, now_s)
         events += self._unattended(readings, now_s, is_diverted=is_diverted)
@@ -84,7 +92,20 @@ class Watermarks:
         self.holds_messages = any(map(_holds, readings)) or (held and not is_certain)
         if held and not self.holds_messages:
             events.append(Drained(now_s))
+        messages = sum(reading.messages or 0 for reading in readings)
+        self._expect(now_s, messages, 0, self._rate(("", "messages"), messages, now_s))
         return events
+
+    def _rate(self, key: tuple[str, str], value: float, now_s: float) -> float:
+        """By how much a value grows in a second."""
+        then_s, before = self._before.get(key, (now_s, value))
+        self._before[key] = now_s, value
+        return (value - before) / (now_s - then_s) if now_s > then_s else 0.0
+
+    def _expect(self, now_s: float, value: float, level: float, rate: float) -> None:
+        """A value that goes on like this reaches a level, unless it is past it."""
+        if (level - value) * rate > 0:
+            self.expected_s = min(self.expected_s, now_s + (level - value) / rate)
 
     def _levels(self, reading: QueueReading, now_s: float) -> list[Event]:
         wanted = self.thresholds
@@ -95,9 +116,13 @@ class Watermarks:
         )
         events: list[Event] = []
         for what, value, thresholds in known:
-            for threshold in thresholds if value is not None else ():
-                assert value is not None
+            if value is None:
+                continue
+            rate = 1.0 if what == "age" else self._rate((reading.queue, what), value, now_s)
+            for threshold in thresholds:
                 events += self._level(reading.queue, now_s, what, value, threshold)
+                is_above = (reading.queue, what, threshold) in self._above
+                self._expect(now_s, value, threshold * (FALLS_TO if is_above else 1), rate)
         return events
 
     def _level(
@@ -132,19 +157,21 @@ class Watermarks:
         ]
 
     def _has_stayed(self, reading: QueueReading, now_s: float, *, is_diverted: bool) -> bool:
-        stay = self._stays.get(reading.queue)
         if reading.oldest is None:
             self._stays.pop(reading.queue, None)
             return False
+        stay = self._stays.get(reading.queue)
         if stay is None or stay.oldest != reading.oldest:
-            self._stays[reading.queue] = _Stay(reading.oldest, now_s)
-            return False
+            stay = self._stays[reading.queue] = _Stay(reading.oldest, now_s)
         if is_diverted:
             stay.since_s = now_s
-        if stay.is_told or now_s - stay.since_s < self.thresholds.unattended_s:
+        if is_diverted or stay.is_told:
             return False
-        stay.is_told = True
-        return True
+        due_s = stay.since_s + self.thresholds.unattended_s
+        stay.is_told = now_s >= due_s
+        if not stay.is_told:
+            self.expected_s = min(self.expected_s, due_s)
+        return stay.is_told
 
 
 def _holds(reading: QueueReading) -> bool:

@@ -37,6 +37,7 @@ from twinbus.drivers.port import Driver, NamespaceAddress, NextSession, ReceiveM
 from twinbus.entity_path import parse_entity_path
 from twinbus.errors import ConfigurationError, ConnectionStringError
 from twinbus.pairing.backlog_queues import primary_name_of
+from twinbus.pairing.backlog_reader import QueueBacklog
 from twinbus.pairing.client_metering import checked_directory, client_books
 from twinbus.pairing.clients import MessageSender, QueueClient, SubscriptionClient, TopicClient
 from twinbus.pairing.environment import Role, namespace_in, variables_of
@@ -59,7 +60,6 @@ from twinbus.pairing.receiving import MessageReceiver, receiver_path
 from twinbus.pairing.routing import Command, Routing
 from twinbus.pairing.sending import PairedSender, checked_timeout_s
 from twinbus.pairing.standing import Standing
-from twinbus.pairing.watch import QueueBacklog
 
 __all__ = ["MessagingFactory"]
 

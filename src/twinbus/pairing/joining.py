@@ -20,6 +20,7 @@ from twinbus.drivers.management import QueueProperties
 from twinbus.drivers.port import Driver, LinkFacts
 from twinbus.errors import ConfigurationError
 from twinbus.pairing.backlog_queues import has_no_name, is_same_place, primary_name_of
+from twinbus.pairing.backlog_reader import BacklogReader
 from twinbus.pairing.hosting import SyphonJob, syphon_maker
 from twinbus.pairing.journal import Journal
 from twinbus.pairing.mover_gate import UNKNOWN_PATH
@@ -31,7 +32,7 @@ from twinbus.pairing.pair import Pair
 from twinbus.pairing.pinger import Pinger
 from twinbus.pairing.provisioning import provision
 from twinbus.pairing.routing import Backlog, Routing
-from twinbus.pairing.watch import BacklogReader, BacklogWatch
+from twinbus.pairing.watch import BacklogWatch
 from twinbus.service_errors import (
     AccessRefused,
     AlreadyPaired,

@@ -9,7 +9,7 @@ Every call needs the claim Manage. A manager holds no connection between calls.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from pathlib import Path
 from types import TracebackType
 from typing import Final
@@ -129,8 +129,8 @@ class NamespaceManager:
         """Delete a queue with everything in it; raises EntityNotFound."""
         await self.client.delete_queue(path)
 
-    def get_queues(self, prefix: str = "") -> AsyncIterator[QueueProperties]:
-        """All queues, or those whose path begins so."""
+    def get_queues(self, prefix: str = "") -> AsyncGenerator[QueueProperties, None]:
+        """All queues, or those whose path begins so; asked for a hundred at a time."""
         return self.client.list_queues(prefix)
 
     # -- topics ---------------------------------------------------------------------------

@@ -26,9 +26,10 @@ from twinbus.core.lifecycle import (
     StopPings,
     StopSyphon,
 )
+from twinbus.pairing.backlog_reader import BacklogReader
 from twinbus.pairing.pinger import Pinger
 from twinbus.pairing.routing import Routing
-from twinbus.pairing.watch import BacklogReader, BacklogWatch
+from twinbus.pairing.watch import BacklogWatch
 
 if TYPE_CHECKING:
     from twinbus.pairing.factory import MessagingFactory

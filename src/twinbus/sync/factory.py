@@ -15,12 +15,12 @@ from twinbus.drivers.credentials import Credential, IdentityCredential
 from twinbus.drivers.management import ManagementClient
 from twinbus.drivers.port import Driver, NamespaceAddress, NextSession, ReceiveMode
 from twinbus.errors import ConfigurationError
+from twinbus.pairing.backlog_reader import QueueBacklog
 from twinbus.pairing.environment import Role
 from twinbus.pairing.factory_options import FactoryOptions
 from twinbus.pairing.health import EntityHealth
 from twinbus.pairing.hub import Listener
 from twinbus.pairing.occurrence import Occurrence
-from twinbus.pairing.watch import QueueBacklog
 from twinbus.sync.clients import (
     MessageReceiver,
     MessageSender,

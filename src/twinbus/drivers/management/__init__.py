@@ -14,7 +14,7 @@ Rule 3: no retry happens here; whoever asks knows how long it may take.
 
 from __future__ import annotations
 
-from twinbus.drivers.management.client import Knock, ManagementClient
+from twinbus.drivers.management.client import PAGE_SIZE, Knock, ManagementClient
 from twinbus.drivers.management.endpoint import ManagementEndpoint
 from twinbus.drivers.management.entities import (
     MessageCounts,
@@ -25,6 +25,7 @@ from twinbus.drivers.management.entities import (
 )
 
 __all__ = [
+    "PAGE_SIZE",
     "Knock",
     "ManagementClient",
     "ManagementEndpoint",

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 from pathlib import Path
@@ -111,7 +111,7 @@ class ManagementClient:
         entry = await self._entry(QUEUE, "queue", path, f"/{_quoted(path)}")
         return None if entry is None else _queue(entry, path)
 
-    async def list_queues(self, prefix: str = "") -> AsyncIterator[QueueProperties]:
+    async def list_queues(self, prefix: str = "") -> AsyncGenerator[QueueProperties, None]:
         """Every queue whose path begins so, whatever the case of its letters."""
         async for entry in self._listed(QUEUE, "queues", "", "/$Resources/queues"):
             if entry.title.lower().startswith(prefix.lower()):

@@ -1,0 +1,165 @@
+"""What the backlog queues hold: asked once, with as few operations as that takes.
+
+    counts from the management (Manage)      one listing for all queues; or each queue by its name
+    the oldest message by a peek (Listen)    only where messages are, as far as the counts tell
+
+Rule 1: what this application may not ask stays unknown, with the reason.
+Rule 2: a queue that held messages is peeked at once more when its count says 0: a namespace may
+        count late, and what is called empty shall be empty.
+Rule 3: a namespace where a listing takes more requests than there are backlog queues, or that
+        does not list, is asked for each queue by its name from then on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Sequence
+from contextlib import aclosing
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from twinbus.core.watermarks import QueueReading
+from twinbus.drivers.management import PAGE_SIZE, QueueProperties
+from twinbus.drivers.port import Driver
+from twinbus.errors import TwinbusError
+from twinbus.service_errors import AccessRefused, EntityNotFound, MessageRefused
+
+if TYPE_CHECKING:
+    from twinbus.pairing.manager import NamespaceManager
+
+__all__ = ["BacklogReader", "QueueBacklog"]
+
+PEEK_TIMEOUT_S: Final = 10.0
+
+# A key of the backlog queues alone may ask for each of them, and not for a list.
+_DOES_NOT_LIST: Final = (AccessRefused, EntityNotFound, MessageRefused)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueueBacklog:
+    """What one backlog queue holds; None where this application may not ask."""
+
+    queue: str
+    messages: int | None = None
+    dead_letters: int | None = None
+    percent_full: float | None = None
+    oldest_age_s: float | None = None
+    oldest_sequence_number: int | None = None
+    unknown: tuple[str, ...] = ()
+    """Why something is not known, one sentence for each."""
+
+    @property
+    def reading(self) -> QueueReading:
+        return QueueReading(
+            queue=self.queue,
+            messages=self.messages,
+            percent_full=self.percent_full,
+            oldest_age_s=self.oldest_age_s,
+            oldest=self.oldest_sequence_number,
+            is_known=len(self.unknown) < 2,
+        )
+
+
+class BacklogReader:
+    """Asks what the backlog queues hold."""
+
+    def __init__(
+        self, driver: Driver, manager: NamespaceManager | None, queues: Sequence[str]
+    ) -> None:
+        self._driver, self._manager, self._queues = driver, manager, tuple(queues)
+        self._asks_by_name = len(self._queues) == 1
+        self._held: set[str] = set()
+        """Queues that held messages when they were last looked at."""
+
+    async def read(self) -> list[QueueBacklog]:
+        counts = await self._counts()
+        return list(await asyncio.gather(*(self._read(each, counts[each]) for each in counts)))
+
+    async def _read(self, queue: str, counts: QueueProperties | str) -> QueueBacklog:
+        facts: dict[str, int | float | None] = {}
+        unknown = []
+        may_hold = True
+        if isinstance(counts, str):
+            unknown.append(counts)
+        else:
+            facts["messages"] = counts.counts.active
+            facts["dead_letters"] = counts.counts.dead_letter
+            facts["percent_full"] = counts.percent_full
+            may_hold = counts.counts.active + counts.counts.scheduled > 0
+        if may_hold or queue in self._held:
+            oldest = await self._oldest(queue)
+            if isinstance(oldest, str):
+                unknown.append(oldest)
+            else:
+                facts |= oldest
+        found = QueueBacklog(queue=queue, unknown=tuple(unknown), **facts)  # type: ignore[arg-type]
+        if found.messages or found.oldest_sequence_number is not None:
+            self._held.add(queue)
+        else:
+            self._held.discard(queue)
+        return found
+
+    # -- counts -------------------------------------------------------------------------------
+
+    async def _counts(self) -> dict[str, QueueProperties | str]:
+        """The queues with their counts, or why they are not known."""
+        if self._manager is None:
+            reason = "the number of messages needs a namespace manager with Manage"
+            return dict.fromkeys(self._queues, reason)
+        try:
+            listed = await self._listed(self._manager)
+        except TwinbusError as error:
+            return dict.fromkeys(self._queues, str(error))
+        missing = [queue for queue in self._queues if queue not in listed]
+        named = await asyncio.gather(*(_by_name(self._manager, queue) for queue in missing))
+        known: dict[str, QueueProperties | str] = dict(listed)
+        known |= zip(missing, named, strict=True)
+        return {queue: known[queue] for queue in self._queues}
+
+    async def _listed(self, manager: NamespaceManager) -> dict[str, QueueProperties]:
+        """What a listing tells, or nothing where it is not worth its requests."""
+        found: dict[str, QueueProperties] = {}
+        if self._asks_by_name:
+            return found
+        wanted = {queue.lower(): queue for queue in self._queues}
+        seen = 0
+        try:
+            async with aclosing(manager.get_queues()) as listing:
+                async for each in listing:
+                    seen += 1
+                    queue = wanted.get(each.path.lower())
+                    if queue is not None:
+                        found[queue] = each
+                    if len(found) == len(wanted):
+                        break
+                    if seen >= PAGE_SIZE * len(wanted):
+                        self._asks_by_name = True
+                        break
+        except _DOES_NOT_LIST:
+            self._asks_by_name = True
+        return found
+
+    # -- the oldest message -------------------------------------------------------------------
+
+    async def _oldest(self, queue: str) -> dict[str, int | float | None] | str:
+        receiver = self._driver.receiver(queue)
+        try:
+            found = await receiver.peek(1, timeout_s=PEEK_TIMEOUT_S)
+        except TwinbusError as error:
+            return str(error)
+        finally:
+            await receiver.close()
+        if not found:
+            return {}
+        age_s = None
+        if found[0].enqueued_at_ms is not None:
+            age_s = max(0.0, time.time() - found[0].enqueued_at_ms / 1000)
+        return {"oldest_age_s": age_s, "oldest_sequence_number": found[0].sequence_number}
+
+
+async def _by_name(manager: NamespaceManager, queue: str) -> QueueProperties | str:
+    try:
+        return await manager.get_queue(queue)
+    except TwinbusError as error:
+        return str(error)

@@ -8,7 +8,7 @@ from fractions import Fraction
 from itertools import pairwise
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from twinbus.core.cost_estimate import HOUR_MS, Kind, Plan, estimate, idle_receives
@@ -240,6 +240,7 @@ plans = st.builds(
 )
 
 
+@settings(deadline=None)
 @given(plans, st.sampled_from([STANDARD, BASIC, load_prices("premium")]))
 def test_an_estimate_adds_up(plan: Plan, prices: PriceSheet) -> None:
     """C3: the lines are the total, priced one after the other or all at once."""
@@ -250,6 +251,7 @@ def test_an_estimate_adds_up(plan: Plan, prices: PriceSheet) -> None:
     assert cost == outage.total(anyway=True)[1] + outage.total(anyway=False)[1]
 
 
+@settings(deadline=None)
 @given(
     plans,
     st.sampled_from(["size_bytes", "outage_ms", "entities", "senders", "syphons"]),

@@ -127,13 +127,18 @@ async def open_pair(servicebus_pair: BusPair) -> AsyncIterator[OpenPair]:
     async with AsyncExitStack() as stack:
 
         async def open_one(
-            driver: DriverName = "amqp", books: FactoryOptions | None = None, **chosen: Any
+            driver: DriverName = "amqp",
+            books: FactoryOptions | None = None,
+            books_away: FactoryOptions | None = None,
+            **chosen: Any,
         ) -> Paired:
             home, away = (
-                MessagingFactory.from_connection_string(text, **{"driver": driver, **(books or {})})
-                for text in (
-                    servicebus_pair.primary.connection_string,
-                    servicebus_pair.secondary.connection_string,
+                MessagingFactory.from_connection_string(
+                    bus.connection_string, **{"driver": driver, **(kept or {})}
+                )
+                for bus, kept in (
+                    (servicebus_pair.primary, books),
+                    (servicebus_pair.secondary, books_away),
                 )
             )
             stack.push_async_callback(away.close)

@@ -28,7 +28,7 @@ from twinbus.broker.access.claims import Claim
 from twinbus.drivers.metered import MeteredDriver
 from twinbus.errors import ConfigurationError
 from twinbus.pairing.environment import NamespaceReference
-from twinbus.pairing.factory_options import DriverName
+from twinbus.pairing.factory_options import DriverName, FactoryOptions
 from twinbus.pairing.open_namespace import opened_namespace
 from twinbus.service_errors import FactoryClosed
 from twinbus.testing import Bus, BusPair
@@ -40,8 +40,9 @@ COUNTED_ALIKE = ("send", "receive", "ping", "settle", "peek", "management")
 async def test_the_books_of_an_outage_are_those_of_the_brokers(
     open_pair: OpenPair, servicebus_pair: BusPair, tmp_path: Path, driver: DriverName
 ) -> None:
-    """C1, C2: on both namespaces, the syphon of the process included; every message is audited
-    once, wherever it went, and counted each time it was charged."""
+    """C1, C2: on both namespaces, although the primary's factory alone was told, and the syphon
+    of the process included; every message is audited once, wherever it went, and counted each
+    time it was charged."""
     servicebus_pair.primary.queue("orders")
     pair = await open_pair(driver, books={"metering": tmp_path, "audit": True}, enable_syphon=True)
     client = pair.primary.create_queue_client("orders")
@@ -83,6 +84,63 @@ async def test_the_books_of_an_outage_are_those_of_the_brokers(
         assert line["source"] == "client"
     last = [line["operation"] for line in records_in(tmp_path, "operations")]
     assert last.count("opened") == last.count("closed") == 2
+
+
+@pytest.mark.parametrize("audit", [False, True])
+async def test_a_secondary_with_books_of_its_own_keeps_them(
+    open_pair: OpenPair, servicebus_pair: BusPair, tmp_path: Path, audit: bool
+) -> None:
+    """C1: in their place; and what the primary audits they do, too."""
+    servicebus_pair.primary.queue("orders")
+    here, there = tmp_path / "here", tmp_path / "there"
+    pair = await open_pair(books={"metering": here, "audit": audit}, books_away={"metering": there})
+    pair.primary.force_failover("orders")
+    sender = pair.primary.create_message_sender("orders")
+    await sender.send(BrokeredMessage(b"x", message_id="away"))
+    await pair.primary.close()
+    await pair.secondary.close()
+    assert [key[1] for key in by_client(there)] == ["send"]
+    assert [line["message_id"] for line in records_in(there, "audit")] == ["away"] * audit
+    assert records_in(here, "audit") == []
+
+
+async def test_a_secondary_may_have_books_alone(
+    open_pair: OpenPair, servicebus_pair: BusPair, tmp_path: Path
+) -> None:
+    """C1: who wants to know of the backlog only is not told of the primary."""
+    pair = await open_pair(books_away={"metering": tmp_path})
+    assert pair.primary.books is None and pair.secondary.books is not None
+
+
+@pytest.mark.parametrize("has_own", [False, True])
+async def test_a_pairing_that_fails_takes_books_back(
+    servicebus_pair: BusPair, tmp_path: Path, has_own: bool
+) -> None:
+    """P1: both factories are as they were; the next attempt hands them on."""
+    home, away = servicebus_pair.primary, servicebus_pair.secondary
+    own: FactoryOptions = {"metering": tmp_path} if has_own else {}
+    async with (
+        MessagingFactory.from_connection_string(
+            home.connection_string, driver="amqp", metering=tmp_path, audit=True
+        ) as primary,
+        MessagingFactory.from_connection_string(
+            away.connection_string, driver="amqp", **own
+        ) as secondary,
+    ):
+        kept = secondary.books
+        options = SendAvailabilityPairedNamespaceOptions(
+            NamespaceManager.from_connection_string(away.connection_string),
+            secondary,
+            journal=tmp_path / "missing" / "journal",
+        )
+        with pytest.raises(ConfigurationError, match="journal"):
+            await primary.pair_namespace(options)
+        assert secondary.books is kept and isinstance(secondary.driver, MeteredDriver) is has_own
+        assert kept is None or not kept.has_audit
+        (tmp_path / "missing").mkdir()
+        await primary.pair_namespace(options)
+        assert secondary.books is not None and secondary.books.has_audit
+        assert isinstance(secondary.driver, MeteredDriver)
 
 
 async def test_without_the_wish_nothing_is_in_the_way(servicebus: Bus, tmp_path: Path) -> None:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import time
+from pathlib import Path
 
 import pytest
 
 import twinbus
+from tests.support.books import by_broker, by_client, in_numbers, records_in
 from twinbus.errors import ConfigurationError
 from twinbus.service_errors import FactoryClosed
 from twinbus.testing import BusPair
@@ -50,6 +52,34 @@ def test_a_program_without_a_loop_keeps_sending(servicebus_pair: BusPair) -> Non
         assert client.receive(max_wait_time=0.2) is None
     with pytest.raises(FactoryClosed):
         client.send(twinbus.BrokeredMessage(b"late"))
+
+
+def test_the_detours_of_a_program_without_a_loop_are_in_its_books(
+    servicebus_pair: BusPair, tmp_path: Path
+) -> None:
+    """C1: the primary's factory alone is told where."""
+    orders, home = servicebus_pair.primary.queue("orders"), servicebus_pair.primary
+    text = servicebus_pair.secondary.connection_string
+    with (
+        twinbus.MessagingFactory.from_connection_string(
+            home.connection_string, retry_total=0, metering=tmp_path, audit=True
+        ) as primary,
+        twinbus.MessagingFactory.from_connection_string(text, driver="amqp") as secondary,
+        twinbus.NamespaceManager.from_connection_string(text) as manager,
+    ):
+        primary.pair_namespace(
+            twinbus.SendAvailabilityPairedNamespaceOptions(manager, secondary, 2)
+        )
+        client = primary.create_queue_client(orders)
+        client.send(twinbus.BrokeredMessage(b"x", message_id="home"))
+        primary.force_failover(orders)
+        client.send(twinbus.BrokeredMessage(b"x", message_id="away"))
+    went = {line["message_id"]: bool(line["via"]) for line in records_in(tmp_path, "audit")}
+    assert went == {"home": False, "away": True}
+    away = servicebus_pair.secondary
+    assert in_numbers(by_client(tmp_path / away.name), "send") == in_numbers(
+        by_broker(away), "send"
+    )
 
 
 def test_options_of_the_async_names_are_told_apart(servicebus_pair: BusPair) -> None:

@@ -19,7 +19,7 @@ from typing import Any
 from twinbus.errors import ConfigurationError
 from twinbus.pairing.environment import namespace_in, variables_of
 from twinbus.pairing.factory import MessagingFactory
-from twinbus.pairing.factory_options import DriverName, FactoryOptions
+from twinbus.pairing.factory_options import DriverName
 from twinbus.pairing.hosting import SyphonHosting
 from twinbus.pairing.manager import NamespaceManager
 from twinbus.pairing.occurrence import Occurrence
@@ -97,7 +97,9 @@ class Pairing:
     def _secondary(self) -> tuple[MessagingFactory, NamespaceManager]:
         if self.secondary is not None:
             return (
-                MessagingFactory.from_connection_string(self.secondary, **self._of_secondary()),
+                MessagingFactory.from_connection_string(
+                    self.secondary, driver=self.secondary_driver
+                ),
                 NamespaceManager.from_connection_string(self.secondary),
             )
         host = self.secondary_fully_qualified_namespace
@@ -108,16 +110,9 @@ class Pairing:
                 "secondary_fully_qualified_namespace with secondary_credential",
             )
         return (
-            MessagingFactory(host, self.secondary_credential, **self._of_secondary()),
+            MessagingFactory(host, self.secondary_credential, driver=self.secondary_driver),
             NamespaceManager(host, self.secondary_credential),
         )
-
-    def _of_secondary(self) -> FactoryOptions:
-        return {
-            "driver": self.secondary_driver,
-            "metering": self.metering,
-            "audit": self.audit,
-        }
 
 
 def _as_timedelta(interval: Interval) -> timedelta:

@@ -124,7 +124,7 @@ class ClientBooks:
         self._name = name
         self._other_name = other_name
         self._ask_name = ask_name
-        self._has_audit = audit
+        self.has_audit = audit
         self._clock = clock or SystemClock()
         self.begin_anew()
         _not_closed.add(self)
@@ -167,7 +167,7 @@ class ClientBooks:
         if pings:
             messages = [message for message in messages if not _is_ping(message)]
         sizes = [len(message) for message in messages]
-        lines = self._sent_lines(path, messages) if is_own and self._has_audit else ()
+        lines = self._sent_lines(path, messages) if is_own and self.has_audit else ()
         with self._lock:
             if pings:
                 self._meter.tally(path, Operation.PING).took_in(1, len(pings), len(pings), 0)

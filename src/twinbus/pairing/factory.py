@@ -18,6 +18,7 @@ import os
 import re
 from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack
+from pathlib import Path
 from types import TracebackType
 from typing import Final, Self, TypeVar, Unpack
 
@@ -36,6 +37,7 @@ from twinbus.drivers.metered import MeteredDriver, MeteredSender
 from twinbus.drivers.port import Driver, NamespaceAddress, NextSession, ReceiveMode, Sender
 from twinbus.entity_path import parse_entity_path
 from twinbus.errors import ConfigurationError, ConnectionStringError
+from twinbus.metering.client_books import ClientBooks
 from twinbus.pairing.backlog_queues import primary_name_of
 from twinbus.pairing.backlog_reader import QueueBacklog
 from twinbus.pairing.client_metering import checked_directory, client_books
@@ -50,7 +52,7 @@ from twinbus.pairing.factory_options import (
 )
 from twinbus.pairing.health import EntityHealth, health_of
 from twinbus.pairing.hub import EventHub, EventStream, Listener
-from twinbus.pairing.joining import check_pairing, find_out, join
+from twinbus.pairing.joining import books_handed_on, check_pairing, find_out, join
 from twinbus.pairing.office import SendOffice
 from twinbus.pairing.options import PairedNamespaceOptions
 from twinbus.pairing.pair import Pair
@@ -168,15 +170,9 @@ class MessagingFactory:
         given = options.get("namespace_name")
         self.given_name = None if given is None else primary_name_of(driver.address, given=given)
         metering = options.get("metering")
-        self.books = client_books(
-            driver.address,
-            None if metering is None else checked_directory(metering),
-            told_name=self.namespace_name,
-            name=self.given_name,
-            audit=options.get("audit", False),
+        books = self.new_books(
+            None if metering is None else checked_directory(metering), options.get("audit", False)
         )
-        if self.books is not None:
-            self._driver = MeteredDriver(driver, self.books)
         memory = memory_of(driver.address, None if management is None else management.credential)
         self._hub = EventHub(str(driver.address))
         self._standing = Standing(str(driver.address))
@@ -187,6 +183,18 @@ class MessagingFactory:
             checked_timeout_s(options.get("operation_timeout", SEND_TIMEOUT_S)),
         )
         self._receivers: set[MessageReceiver] = set()
+        self.keep_books(books)
+
+    def new_books(self, directory: Path | None, audit: bool) -> ClientBooks | None:
+        """Books of what this client does, kept in a directory; None for none."""
+        told, name = self.namespace_name, self.given_name
+        return client_books(self.address, directory, told_name=told, name=name, audit=audit)
+
+    def keep_books(self, books: ClientBooks | None) -> None:
+        """Write down there what is done from now on; closed with the factory."""
+        plain = self._plain_driver
+        self.books = books
+        self._driver = self._office.driver = plain if books is None else MeteredDriver(plain, books)
 
     @property
     def address(self) -> NamespaceAddress:
@@ -349,9 +357,10 @@ class MessagingFactory:
         self._side, secondary._side = Side.PRIMARY, Side.SECONDARY
         self._office.shut_gate()
         try:
-            found = await self._standing.wait(find_out(self, checked))
-            secondary._standing.check()  # It may have ended meanwhile.
-            pair = join(self, checked, found)
+            with books_handed_on(self, secondary):
+                found = await self._standing.wait(find_out(self, checked))
+                secondary._standing.check()  # It may have ended meanwhile.
+                pair = join(self, checked, found)
         except BaseException:
             self._side = secondary._side = None
             raise

@@ -54,7 +54,8 @@ class FactoryOptions(TypedDict, total=False):
     """What the namespace is called in the paths of its backlog queues and in books; otherwise by
     its host, or what it says itself where it can be asked."""
     metering: str | Path | None
-    """A directory where what this client does is counted, for cost reports; None: nowhere."""
+    """A directory where what this client does is counted, for cost reports; None: nowhere. The
+    secondary of a pair follows its primary."""
     audit: bool
     """Whether to write down there, too, the id of each message that was sent."""
 

@@ -1,8 +1,9 @@
 """Making a pair: what is checked first, and what is found out before the first send (P1 to P5).
 
-    check_pairing  refusals, before anything is contacted (P3)
-    find_out       backlog queues, the size they take, whether the primary can be contacted (P17)
-    join           the pair, of what was found; nothing runs yet
+    check_pairing    refusals, before anything is contacted (P3)
+    books_handed_on  the secondary keeps books as the primary does (C1)
+    find_out         backlog queues, the size they take, whether the primary can be contacted (P17)
+    join             the pair, of what was found; nothing runs yet
 
 Rule 1: an error leaves both factories as they were.
 Rule 2: a primary that is away is no error: pairing during an outage is what pairing is for.
@@ -12,6 +13,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -46,7 +49,7 @@ from twinbus.service_errors import (
 if TYPE_CHECKING:
     from twinbus.pairing.factory import MessagingFactory
 
-__all__ = ["Findings", "check_pairing", "find_out", "join"]
+__all__ = ["Findings", "books_handed_on", "check_pairing", "find_out", "join"]
 
 _log = logging.getLogger("twinbus.pairing")
 
@@ -91,6 +94,23 @@ def check_pairing(
             hint="Make a factory of its own for every pair; they may use one namespace",
         )
     return options
+
+
+@contextmanager
+def books_handed_on(primary: MessagingFactory, secondary: MessagingFactory) -> Iterator[None]:
+    """Count and audit on both sides of a pair what its user wants counted and audited on the
+    primary: a message that takes the detour would be missing. Taken back after an error."""
+    wanted, own = primary.books, secondary.books
+    with ExitStack() as back:
+        if wanted is not None and own is None:
+            made = secondary.new_books(wanted.directory, wanted.has_audit)
+            secondary.keep_books(made)
+            back.callback(secondary.keep_books, None)
+        elif wanted is not None and own is not None:
+            back.callback(setattr, own, "has_audit", own.has_audit)
+            own.has_audit |= wanted.has_audit
+        yield
+        back.pop_all()
 
 
 @dataclass(frozen=True, slots=True)

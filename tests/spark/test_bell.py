@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import replace
 
 import pytest
 
@@ -44,7 +43,7 @@ class LockingReceiver(FakeReceiver):
     async def receive(self, count_max: int, *, wait_s: float) -> list[Delivered]:
         until_ms = self._namespace.clock.now().wall_ms + int(LOCK_S * 1000)
         found = await super().receive(count_max, wait_s=wait_s)
-        return [replace(each, locked_until_ms=until_ms) for each in found]
+        return [each._replace(locked_until_ms=until_ms) for each in found]
 
     async def abandon(self, messages: Sequence[Delivered], *, timeout_s: float) -> list[Delivered]:
         await asyncio.sleep(self._namespace.delay_s)

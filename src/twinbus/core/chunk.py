@@ -213,9 +213,13 @@ def _by_company(items: Sequence[Homeward]) -> dict[tuple[int, bool], list[Homewa
     """
     groups: dict[tuple[int, bool], list[Homeward]] = {}
     for item in items:
-        repeats = max(0, item.delivered.delivery_count - ATTEMPTS_IN_COMPANY)
-        company = max(1, BATCH_COUNT_MAX >> repeats)
-        groups.setdefault((company, item.session_id is not None), []).append(item)
+        repeats = item.delivered.delivery_count - ATTEMPTS_IN_COMPANY
+        company = BATCH_COUNT_MAX if repeats <= 0 else max(1, BATCH_COUNT_MAX >> repeats)
+        key = company, item.session_id is not None
+        if key in groups:
+            groups[key].append(item)
+        else:
+            groups[key] = [item]
     return groups
 
 

@@ -24,9 +24,9 @@ __all__ = ["ChunkLedger", "Homeward", "LedgerError", "Place"]
 _Key: TypeAlias = bytes | int
 
 
-def _key(delivered: Delivered) -> _Key:
+def _keys(deliveries: Iterable[Delivered]) -> list[_Key]:
     """What tells a message of a chunk from the others; only looked at, it has no lock."""
-    return delivered.lock_token or delivered.sequence_number
+    return [each.lock_token or each.sequence_number for each in deliveries]
 
 
 class Homeward(NamedTuple):
@@ -38,6 +38,10 @@ class Homeward(NamedTuple):
     encoded: bytes
     """As it goes to the primary; empty when it cannot."""
     session_id: str | None = None
+
+
+def _keys_of(items: Iterable[Homeward]) -> list[_Key]:
+    return _keys([each.delivered for each in items])
 
 
 class Place(NamedTuple):
@@ -58,37 +62,38 @@ class ChunkLedger:
     def __init__(self, place: Place, deliveries: Sequence[Delivered], received_ms: int) -> None:
         self._place = place
         self._received_ms = received_ms
-        self._open = {_key(each): each for each in deliveries}
+        self._open = dict(zip(_keys(deliveries), deliveries, strict=True))
         self._sent: dict[_Key, Homeward] = {}
         self._accepted: set[_Key] = set()
         self.receipts: list[Receipt] = []
 
     def sent(self, items: Sequence[Homeward]) -> None:
         """They are on their way to the primary."""
-        self._sent.update({_key(each.delivered): each for each in items})
+        self._sent.update(zip(_keys_of(items), items, strict=True))
 
     def accepted(self, items: Sequence[Homeward]) -> None:
         """The primary holds them."""
-        keys = [_key(each.delivered) for each in items]
-        self._check(self._sent.keys() >= set(keys), "accepted a message that was not sent")
-        self._accepted.update(keys)
+        keys = set(_keys_of(items))
+        self._check(self._sent.keys() >= keys, "accepted a message that was not sent")
+        self._accepted |= keys
 
     def completable(self, items: Sequence[Homeward]) -> list[Delivered]:
         """What may be completed in the backlog now: all of ``items``, or LedgerError."""
-        keys = [_key(each.delivered) for each in items]
-        self._check(self._accepted.issuperset(keys), "completed a message before it was accepted")
+        has_all = self._accepted.issuperset(_keys_of(items))
+        self._check(has_all, "completed a message before it was accepted")
         return [each.delivered for each in items]
 
     def close(
-        self, items: Iterable[Homeward], outcome: Outcome, now_ms: int, reason: str = ""
+        self, items: Sequence[Homeward], outcome: Outcome, now_ms: int, reason: str = ""
     ) -> None:
         """Their receipts: nothing more will be done with them."""
         queue, host, pid = self._place
         received_ms, is_open = self._received_ms, self._open
         add = self.receipts.append
-        for delivered, destination, message_id, encoded, _session_id in items:
+        for key, item in zip(_keys_of(items), items, strict=True):
+            delivered, destination, message_id, encoded, _session_id = item
             number = delivered.sequence_number
-            if is_open.pop(_key(delivered), None) is None:
+            if is_open.pop(key, None) is None:
                 raise LedgerError(f"message {number} of {queue!r} has its receipt already")
             add(
                 Receipt(

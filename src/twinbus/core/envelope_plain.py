@@ -13,6 +13,7 @@ Rule 2: None decides nothing: the general way does.
 from __future__ import annotations
 
 import re
+import struct
 from functools import lru_cache
 from typing import Final
 
@@ -33,14 +34,35 @@ _FRONT: Final = re.compile(
     rb"(?=\x00Ss[\xc0\xd0])",
     re.DOTALL,
 )
+# What a receiver is delivered for the first time, nearly always: the same with all its options
+# chosen, in half of the pattern's time. Behind each part but the last stand bytes that differ.
+_USUAL_PARTS: Final = (
+    b"\x00Sp\xc0\x0b\x05\x41\x50\x04\x40\x42\x70",
+    b"\x00Sq\xc1\x24\x02\xa3\x10x-opt-lock-token\x98",
+    b"\x00Sr\xd1",
+    b"\x00\x00\x00\x06\xa3\x15x-opt-sequence-number\x81",
+    b"\xa3\x13x-opt-enqueued-time\x83",
+    b"\xa3\x12x-opt-locked-until\x83",
+    b"\x00Ss\xc0",
+)
+_USUAL: Final = struct.Struct(
+    "".join(
+        f"{len(part)}s{gap}x"
+        for part, gap in zip(_USUAL_PARTS, (4, 16, 4, 8, 8, 8, 0), strict=True)
+    )
+)
+_USUAL_BYTES: Final = _USUAL.size - len(_USUAL_PARTS[-1])
 _PROPERTIES: Final = b"\x00\x53\x73\xc0"
 _BODY_HEADS: Final = (b"\x00\x53\x75", b"\x00\x53\x77")
 _APPLICATION_PROPERTIES: Final = b"\x00\x53\x74\xc1"
 _ONLY_A_PATH: Final = b"\x02" + encode_value(PATH) + b"\xa1"
 _PATH_SIZE_AT: Final = len(_APPLICATION_PROPERTIES) + 1 + len(_ONLY_A_PATH)
+_ID_AT: Final = len(_PROPERTIES) + 4
 
 # Destinations that one process sends to: more than it has entities is enough.
 _PATHS_REMEMBERED_MAX: Final = 4_096
+# Ids of some lengths, each with some nulls behind it.
+_HEADS_REMEMBERED_MAX: Final = 1_024
 
 
 @lru_cache(_PATHS_REMEMBERED_MAX)
@@ -56,8 +78,16 @@ def alias_plain(encoded: bytes, path: str) -> bytes | None:
     return b"".join((encoded[:body_at], _path_section(path), encoded[body_at:]))
 
 
+def plain_head(encoded: bytes) -> bytes | None:
+    """The properties of a message that begins with them, if they hold an id and nothing else."""
+    stop = _after_id_alone(encoded, 0)
+    return encoded[:stop] if stop else None
+
+
 def bare_start(buf: bytes) -> int:
     """Where the properties begin behind a front that only our broker wrote; 0 if another did."""
+    if len(buf) >= _USUAL.size and _USUAL.unpack_from(buf) == _USUAL_PARTS:
+        return _USUAL_BYTES
     front = _FRONT.match(buf)
     return front.end() if front else 0
 
@@ -65,32 +95,49 @@ def bare_start(buf: bytes) -> int:
 def restore_plain(buf: bytes, bare_at: int) -> tuple[str, bytes, None, str] | None:
     """(path, message, None, message id) of a message with a destination and no other alias."""
     path_at = _after_id_alone(buf, bare_at)
-    if not path_at or not buf.startswith(_APPLICATION_PROPERTIES, path_at):
+    if not path_at or len(buf) < path_at + _PATH_SIZE_AT:
         return None
     body_at = path_at + 5 + buf[path_at + 4]
-    start = path_at + _PATH_SIZE_AT + 1
+    path = _path_in(buf[path_at:body_at])
+    if path is None or not buf.startswith(_BODY_HEADS, body_at):
+        return None
+    id_at = bare_at + _ID_AT
+    message_id = buf[id_at : id_at + buf[id_at - 1]]
+    if not message_id.isascii():
+        return None
+    return path, buf[bare_at:path_at] + buf[body_at:], None, message_id.decode()
+
+
+@lru_cache(_PATHS_REMEMBERED_MAX)
+def _path_in(section: bytes) -> str | None:
+    """What application properties say that hold a destination and nothing else."""
+    start = _PATH_SIZE_AT + 1
+    path = section[start:]
     if (
-        not buf.startswith(_ONLY_A_PATH, path_at + 5)
-        or buf[start - 1] != body_at - start
-        or body_at == start
-        or not buf.startswith(_BODY_HEADS, body_at)
+        not path
+        or not path.isascii()
+        or not section.startswith(_APPLICATION_PROPERTIES)
+        or not section.startswith(_ONLY_A_PATH, len(_APPLICATION_PROPERTIES) + 1)
+        or section[start - 1] != len(path)
     ):
         return None
-    path = buf[start:body_at]
-    message_id = buf[bare_at + 8 : bare_at + 8 + buf[bare_at + 7]]
-    if not (path.isascii() and message_id.isascii()):
-        return None
-    return path.decode(), buf[bare_at:path_at] + buf[body_at:], None, message_id.decode()
+    return path.decode()
 
 
 def _after_id_alone(buf: bytes, pos: int) -> int:
-    """Where properties end that hold a short text as the id and nulls; 0 if they do not.
+    """Where properties end that hold a short text as the id and nulls; 0 if they do not."""
+    size = _size_with_id_alone(buf[pos : pos + _ID_AT])
+    return pos + size if 0 < size <= len(buf) - pos else 0
+
+
+@lru_cache(_HEADS_REMEMBERED_MAX)
+def _size_with_id_alone(head: bytes) -> int:
+    """By what stands before the id, its length included.
 
     As many bytes as fields are left behind the id, so each is a null, or a zero of a field that
     is not looked at.
     """
-    if not buf.startswith(_PROPERTIES, pos) or len(buf) < pos + 8 or buf[pos + 6] != 0xA1:
+    if len(head) < _ID_AT or not head.startswith(_PROPERTIES) or head[6] != 0xA1:
         return 0
-    stop = pos + 5 + buf[pos + 4]
-    left = stop - (pos + 8 + buf[pos + 7])
-    return stop if left == buf[pos + 5] - 1 else 0
+    size, field_count, id_size = 5 + head[4], head[5], head[7]
+    return size if size - _ID_AT - id_size == field_count - 1 else 0

@@ -8,8 +8,7 @@ Rule 2: a driver that understands ``native`` sends it as it is (the healthy path
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 
 class Parcel:
@@ -39,9 +38,9 @@ class Parcel:
         return self._encoded
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Delivered:
-    """A message that a driver received."""
+class Delivered(NamedTuple):
+    """A message that a driver received; a tuple, which is made in a fifth of the time of a frozen
+    dataclass: a drain makes one for every message."""
 
     path: str
     """The entity it came from, sub-queue included."""

@@ -19,7 +19,7 @@ import os
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import ceil
 from typing import Final
 
@@ -115,7 +115,7 @@ class QueueMover:
         renewed = {id(each) for each in old}
         ours = [
             # How long a renewed lock lasts is not told.
-            replace(each, locked_until_ms=None) if id(each) in renewed else each
+            each._replace(locked_until_ms=None) if id(each) in renewed else each
             for each in deliveries
             if each not in lost
         ]

@@ -65,7 +65,10 @@ _NO_COMMAND: Final = "no-search-for-data-sources"
 
 # With an archive of classes, 9 s of processor time until the first batch instead of 15. Later the
 # full compiler needs 2 to 3 µs less for a receipt, and has caught up after a few million.
-_SMALL_JVM: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+_SMALL_JVM: Final = (
+    "-XX:+UseSerialGC -XX:Tier4InvocationThreshold=30000 -XX:Tier4MinInvocationThreshold=6000 "
+    "-XX:Tier4CompileThreshold=60000 -XX:Tier4BackEdgeThreshold=200000"
+)
 
 
 def local_session(

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from tests.pairing.mover.messages import id_of
 from twinbus.amqp.message import Message
@@ -177,7 +177,7 @@ class FakeReceiver:
         stored.holder = self._namespace.tokens.to_bytes(16, "big")
         delivered = self._shown(number)
         stored.delivery_count += 1
-        return replace(delivered, lock_token=stored.holder)
+        return delivered._replace(lock_token=stored.holder)
 
     def _shown(self, number: int) -> Delivered:
         stored = self._queue.messages[number]

@@ -6,7 +6,6 @@ import asyncio
 import pickle
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import partial
 
 import pytest
@@ -412,7 +411,7 @@ async def test_messages_that_cannot_be_read_are_buried_and_end_nothing(
         delivered = locked(receiver, number)
         if number == 2:
             return delivered
-        return replace(delivered, encoded=b"\x00\xff", sequence_number=0)
+        return delivered._replace(encoded=b"\x00\xff", sequence_number=0)
 
     def held(
         receiver: FakeReceiver, messages: Sequence[Delivered]
@@ -434,7 +433,7 @@ async def test_a_look_through_a_queue_ends_although_a_message_has_no_number(
     shown = FakeReceiver._shown
 
     def unread(receiver: FakeReceiver, number: int) -> Delivered:
-        return replace(shown(receiver, number), sequence_number=0)
+        return shown(receiver, number)._replace(sequence_number=0)
 
     monkeypatch.setattr(FakeReceiver, "_shown", unread)
     mover = Mover(secondary, primary, [QUEUE], options())

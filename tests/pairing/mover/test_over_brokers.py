@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 from collections import Counter
-from dataclasses import replace
 
 from tests.pairing.mover.brokers import TIMEOUT_S, Scene, announced, until
 from tests.pairing.mover.messages import backlog, id_of
@@ -223,7 +222,7 @@ async def test_a_shift_takes_over_what_another_connection_received(scene: Scene)
     await scene.fill(orders, names("m", 600))
     bell = scene.driver(scene.pair.secondary)
     handed = [
-        replace((await bell.receiver(queue).receive(1, wait_s=5))[0], handle=None)
+        (await bell.receiver(queue).receive(1, wait_s=5))[0]._replace(handle=None)
         for queue in scene.queues
     ]
     receipts: list[Receipt] = []

@@ -89,7 +89,7 @@ async def locked(
     until_ms = int((time.time() + lock_left_s) * 1000)
     found = await secondary.receiver(queue).receive(count, wait_s=1)
     secondary.log.clear()
-    return tuple(replace(each, locked_until_ms=until_ms) for each in found)
+    return tuple(each._replace(locked_until_ms=until_ms) for each in found)
 
 
 def note(path: str, due_in_s: float = 0.0) -> BoardNote:

@@ -16,6 +16,7 @@ from twinbus.amqp.limits import Budget
 from twinbus.amqp.properties import GROUP_ID, MESSAGE_ID, property_field
 from twinbus.amqp.sections import Message, MessageSections, Properties, scan_message
 from twinbus.amqp.types import Symbol
+from twinbus.core.envelope_plain import plain_head
 from twinbus.core.parcel import Parcel
 from twinbus.service_errors import MessageRefused
 
@@ -58,6 +59,8 @@ def sealed(parcels: Sequence[Parcel]) -> Sealed:
 
 def envelope_of(encoded: bytes) -> bytes:
     """The sections of a batch in front of its messages."""
+    if head := plain_head(encoded):
+        return head
     routing = Routing(encoded)
     annotations = {} if routing.partition_key is None else {PARTITION_KEY: routing.partition_key}
     message = Message(

@@ -99,26 +99,20 @@ class AmqpReceiver:
             end = await self._fresh(max(0.0, deadline_s - loop.time()))
             try:
                 arrivals = await end.collect(count_max, max(0.0, deadline_s - loop.time()))
-                return [self._delivered(end, arrival) for arrival in arrivals]
+                return self._delivered(end, arrivals)
             except (LinkDetached, CommunicationError):
                 # Nothing came, so nothing is lost by waiting on a new link.
                 if is_last or self._is_closed:
                     raise
         raise AssertionError("the last try returns or raises")
 
-    def _delivered(self, end: ReceivingEnd, arrival: Arrival) -> Delivered:
-        delivery_id, tag, payload = arrival
-        number, enqueued_ms, until_ms, count = end.facts.read(payload)
-        return Delivered(
-            path=self.path,
-            encoded=payload,
-            sequence_number=number,
-            enqueued_at_ms=enqueued_ms,
-            locked_until_ms=until_ms,
-            delivery_count=count,
-            lock_token=b"" if self._deletes else tag,
-            handle=(end, delivery_id),
-        )
+    def _delivered(self, end: ReceivingEnd, arrivals: Sequence[Arrival]) -> list[Delivered]:
+        path, deletes, read = self.path, self._deletes, end.facts.read
+        # By position: names would take as long again as everything else here.
+        return [
+            Delivered(path, payload, *read(payload), b"" if deletes else tag, (end, delivery_id))
+            for delivery_id, tag, payload in arrivals
+        ]
 
     async def _fresh(self, wait_s: float) -> ReceivingEnd:
         """The link there is if it has messages or is open, or a new one."""

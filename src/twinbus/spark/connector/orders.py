@@ -6,7 +6,7 @@ Rule 1: the shares of a batch add up to its limit, so that it has never more mes
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from twinbus.core.parcel import Delivered
 from twinbus.spark.desk import DeskAddress
@@ -48,7 +48,7 @@ def shares(count: int, limit: Share) -> list[Share]:
 
 def portable(message: Delivered) -> Delivered:
     """Without the driver's own handle, which means nothing in another process."""
-    return replace(message, handle=None, encoded=bytes(message.encoded))
+    return message._replace(handle=None, encoded=bytes(message.encoded))
 
 
 def places(paths: Sequence[str], receivers_per_queue: int) -> list[tuple[str, int]]:

@@ -11,7 +11,6 @@ Rule 2: what is not found (its lock ended, and somebody took it) is told as miss
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Final
 
 from twinbus.core.parcel import Delivered
@@ -55,7 +54,7 @@ class Rereading:
             self.missing += [each for each in numbers if each not in self._here]
             found = [self._here.pop(each) for each in numbers if each in self._here]
             if found:
-                return [replace(m, lock_token=self._tokens[m.sequence_number]) for m in found]
+                return [m._replace(lock_token=self._tokens[m.sequence_number]) for m in found]
         return []
 
     async def _look_up(self, numbers: list[int]) -> None:

@@ -181,7 +181,7 @@ class Brain:
         rung = await self._bell.rung(max(0.0, wait_s))
         # The driver's own way to find a message means nothing to a task.
         return {
-            path: None if message is None else replace(message, handle=None)
+            path: None if message is None else message._replace(handle=None)
             for path, message in rung.items()
         }
 

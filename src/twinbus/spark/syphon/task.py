@@ -14,13 +14,12 @@ import asyncio
 import gc
 import logging
 import queue
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
-from twinbus.core.receipts import Outcome, Receipt
+from twinbus.core.receipts import Receipt, Tally
 from twinbus.core.shift import ShiftOrder, ShiftReport, parts_of, report_to_json
 from twinbus.pairing.mover_shift import work_shift
 from twinbus.service_errors import ServiceError
@@ -40,7 +39,7 @@ PROGRESS_INTERVAL_S: Final = 0.5
 ROWS_PER_BATCH: Final = 2_000
 """Few enough that receipts are still in the processor's cache when they become columns."""
 # Messages live for milliseconds and hold no cycles.
-GC_THRESHOLD: Final = 50_000
+GC_THRESHOLD: Final = 500_000
 
 
 def work_order(
@@ -53,6 +52,7 @@ def work_order(
 ) -> Iterator[pyarrow.RecordBatch]:
     """Work the order; yields its receipts. Raises when a namespace cannot be used at all."""
     gc.set_threshold(GC_THRESHOLD)
+    gc.freeze()
     if is_second_try:
         order = tried_again(order)
     engine = Engine("twinbus-shift", dies_with_parent=True)
@@ -82,7 +82,7 @@ def tried_again(order: ShiftOrder) -> ShiftOrder:
     return replace(
         order,
         discover=dict.fromkeys(order.queues, 1),
-        handed=tuple(replace(each, locked_until_ms=0) for each in order.handed),
+        handed=tuple(each._replace(locked_until_ms=0) for each in order.handed),
     )
 
 
@@ -93,8 +93,7 @@ class _Shift:
     order_id: str
     desk: DeskAddress
     finished: queue.SimpleQueue[Sequence[Receipt] | None] = field(default_factory=queue.SimpleQueue)
-    counts: Counter[str] = field(default_factory=Counter)
-    moved_bytes: int = 0
+    tally: Tally = field(default_factory=Tally)
     is_stopping: bool = False
     has_enough: bool = False
 
@@ -120,10 +119,7 @@ class _Shift:
 
     def _take(self, receipts: Sequence[Receipt]) -> None:
         self.finished.put(receipts)
-        for receipt in receipts:
-            self.counts[receipt.outcome.value] += 1
-            if receipt.outcome is Outcome.MOVED:
-                self.moved_bytes += receipt.size_bytes
+        self.tally.add(receipts)
 
     # -- the desk -------------------------------------------------------------------------
 
@@ -141,9 +137,9 @@ class _Shift:
                 await asyncio.sleep(PROGRESS_INTERVAL_S)
 
     async def _progress(self, line: DeskLine) -> None:
-        counts, self.counts = self.counts, Counter()
-        moved_bytes, self.moved_bytes = self.moved_bytes, 0
-        answer = await line.ask("progress", counts=counts, moved_bytes=moved_bytes)
+        tally, self.tally = self.tally, Tally()
+        counts = {outcome.value: count for outcome, count in tally.counts.items() if count}
+        answer = await line.ask("progress", counts=counts, moved_bytes=tally.moved_bytes)
         self.is_stopping = self.is_stopping or bool(answer.get("stop"))
         self.has_enough = self.has_enough or bool(answer.get("enough"))
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import re
+
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pytest import MonkeyPatch
 
 from tests.core.roundtrip import as_delivered
 from twinbus.amqp.message import AmqpValue, Message
 from twinbus.amqp.properties import Properties
-from twinbus.core import envelope_away, envelope_home
+from twinbus.core import envelope_away, envelope_home, envelope_plain
 from twinbus.core.envelope import Restored, TtlPolicy, alias, restore
 from twinbus.core.envelope_plain import alias_plain, bare_start, restore_plain
 from twinbus.service_errors import EnvelopeError
@@ -47,6 +50,16 @@ def test_a_plain_message_takes_the_short_way() -> None:
     assert alias_plain(PLAIN, "orders") is not None
     delivered = as_delivered(alias(PLAIN, "orders"))
     assert restore_plain(delivered, bare_start(delivered)) is not None
+
+
+def test_the_usual_front_is_recognised_without_the_pattern(monkeypatch: MonkeyPatch) -> None:
+    """P12: what the pattern says of it, in half the time."""
+    delivered = as_delivered(alias(PLAIN, "orders"))
+    told = envelope_plain._FRONT.match(delivered)
+    assert told is not None
+    monkeypatch.setattr(envelope_plain, "_FRONT", re.compile(b"nothing looks like this"))
+    assert bare_start(delivered) == told.end()
+    assert bare_start(b"\x01" + delivered[1:]) == 0
 
 
 @settings(deadline=None)

@@ -38,6 +38,14 @@ def test_the_envelope_says_what_the_first_message_says() -> None:
     assert envelope.message_annotations == {"x-opt-partition-key": "p"}
 
 
+def test_a_first_message_with_an_id_alone_lends_the_envelope_its_properties() -> None:
+    first = Message(properties=Properties(message_id="m-1"), body=b"x").encode()
+    payload = sealed([Parcel(first), parcel(b"y")])[0]
+    assert Message.decode(payload).properties == Properties(message_id="m-1")
+    assert payload.startswith(first[: first.index(b"m-1") + 3])
+    assert len(list(decode_payload(memoryview(payload)).data)) == 2
+
+
 def test_a_first_message_without_properties_has_an_envelope_too() -> None:
     parcels = [parcel(b"x"), parcel(b"y", message_id="late")]
     envelope = decode_payload(memoryview(sealed(parcels)[0]))

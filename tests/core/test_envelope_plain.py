@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pytest import MonkeyPatch
 
 from tests.core.roundtrip import as_delivered
 from twinbus.amqp.message import AmqpValue, Message
@@ -52,7 +52,7 @@ def test_a_plain_message_takes_the_short_way() -> None:
     assert restore_plain(delivered, bare_start(delivered)) is not None
 
 
-def test_the_usual_front_is_recognised_without_the_pattern(monkeypatch: MonkeyPatch) -> None:
+def test_the_usual_front_is_recognised_without_the_pattern(monkeypatch: pytest.MonkeyPatch) -> None:
     """P12: what the pattern says of it, in half the time."""
     delivered = as_delivered(alias(PLAIN, "orders"))
     told = envelope_plain._FRONT.match(delivered)

@@ -37,7 +37,7 @@ _FRONT: Final = re.compile(
 # What a receiver is delivered for the first time, nearly always: the same with all its options
 # chosen, in half of the pattern's time. Behind each part but the last stand bytes that differ.
 _USUAL_PARTS: Final = (
-    b"\x00Sp\xc0\x0b\x05\x41\x50\x04\x40\x42\x70",
+    b"\x00Sp\xc0\x0b\x05\x41\x50\x04\x40\x41\x70",
     b"\x00Sq\xc1\x24\x02\xa3\x10x-opt-lock-token\x98",
     b"\x00Sr\xd1",
     b"\x00\x00\x00\x06\xa3\x15x-opt-sequence-number\x81",

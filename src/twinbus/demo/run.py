@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from pathlib import Path
 
 from twinbus.demo.files import opened_files
+from twinbus.demo.live import screen_here
 from twinbus.demo.plan import Plan
 from twinbus.demo.result import Result
-from twinbus.demo.screen import PlainScreen, Screen
+from twinbus.demo.screen import Screen
 from twinbus.demo.story import Story
 from twinbus.errors import TwinbusError
 from twinbus.spark.java import find_java
@@ -25,7 +26,8 @@ def run_demo(plan: Plan, keep: Path | None, screen: Screen | None = None) -> Res
     require_pyspark()
     find_java()
     with opened_files(keep) as files:
-        result = asyncio.run(_played(Story(plan, files, screen or PlainScreen())))
+        with screen_here() if screen is None else nullcontext(screen) as shown:
+            result = asyncio.run(_played(Story(plan, files, shown)))
         files.note("result.json", result.to_json())
     return result
 

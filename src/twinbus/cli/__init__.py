@@ -1,11 +1,15 @@
 """The ``twinbus`` command: parse, ask, render.
 
 Exit codes: 0 done, 1 the command failed with a sentence on standard error, 2 wrong usage.
+
+Rule 1: an error is a sentence, never a traceback, unless ``--debug`` asks for one.
 """
 
 from __future__ import annotations
 
 import sys
+import traceback
+from dataclasses import dataclass
 from typing import Annotated
 
 import typer
@@ -26,10 +30,16 @@ app = typer.Typer(
     name="twinbus",
     help="Messaging that keeps accepting messages while its broker is down.",
     no_args_is_help=True,
-    add_completion=False,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
+
+
+@dataclass(slots=True)
+class Wishes:
+    """What was said before the command's name, for whoever called it."""
+
+    debug: bool = False
 
 
 def _show_version(wanted: bool) -> None:
@@ -40,12 +50,18 @@ def _show_version(wanted: bool) -> None:
 
 @app.callback()
 def _common(
+    context: typer.Context,
     version: Annotated[
         bool,
         typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version."),
     ] = False,
+    debug: Annotated[
+        bool, typer.Option("--debug", help="Show where an error comes from (traceback).")
+    ] = False,
 ) -> None:
     """Messaging that keeps accepting messages while its broker is down."""
+    if isinstance(context.obj, Wishes):
+        context.obj.debug = debug
 
 
 app.command()(serve)
@@ -59,9 +75,23 @@ app.add_typer(cost_app)
 
 
 def main() -> None:
-    """Run the command; an error we know is a sentence, never a traceback."""
+    """Run the command; an error is a sentence, never a traceback."""
+    wishes = Wishes()
     try:
-        app()
+        app(obj=wishes, prog_name="twinbus")
     except TwinbusError as error:
-        typer.echo(f"twinbus: {error}", err=True)
-        sys.exit(EXIT_FAILED)
+        _fail(wishes, str(error))
+    except Exception as error:
+        # Nobody has thought of it; its text might hold anything, so only its kind is told.
+        _fail(
+            wishes,
+            f"something went wrong that should not ({type(error).__name__}). "
+            "Run it again as `twinbus --debug …` and report what that shows.",
+        )
+
+
+def _fail(wishes: Wishes, sentence: str) -> None:
+    if wishes.debug:
+        traceback.print_exc()
+    typer.echo(f"twinbus: {sentence}", err=True)
+    sys.exit(EXIT_FAILED)

@@ -1,6 +1,7 @@
 """Operations logs as a fleet of brokers would have written them, from a seed.
 
-    12 pairs of namespaces, 8 entities each, outages now and then; a week is ten million lines
+    12 pairs of namespaces, outages now and then; every ten seconds a line for each entity and kind
+    of operation at which something happened; a week is ten million lines
 
 Rule 1: the same seed gives the same bytes.
 Rule 2: what goes wrong in real logs goes wrong here: torn lines, blocks that a shipper has sent
@@ -52,59 +53,79 @@ def write_logs(directory: Path, lines: int, seed: int = SEED) -> Written:
     writer = _Writer(directory, Random(seed))
     at = BEGINS
     while writer.lines < lines:
-        for namespace in writer.namespaces:
-            writer.interval(namespace, at)
+        writer.interval(at)
         at += INTERVAL
     return writer.close()
 
 
-@dataclass(slots=True)
 class _Namespace:
-    name: str
-    run: str
-    tallies: list[tuple[str, str]]
-    backlog: list[tuple[str, str]]
-    """What is done while a primary is away, or comes back."""
-    number: int = 0
+    """One of them, with the lines of its tallies as far as they stay the same."""
+
+    def __init__(
+        self, name: str, chance: Random, everyday: list[str], in_outage: list[str]
+    ) -> None:
+        self.name = name
+        self.number = 0
+        self.begins = f'{{"version":1,"run":"{chance.getrandbits(64):016x}","number":'
+        self.source = f'"source":"broker","namespace":"{name}",'
+        self._everyday = _busy(everyday)
+        self._in_outage = _busy(everyday + in_outage)
+
+    def busy(self, at: datetime, chance: int) -> list[tuple[int, str]]:
+        """The tallies that have counted something: not everything happens in every interval."""
+        is_outage = at.hour % 8 == 3 and at.minute < 45
+        return (self._in_outage if is_outage else self._everyday)[chance % 10]
+
+
+def _busy(tallies: list[str]) -> list[list[tuple[int, str]]]:
+    return [
+        [(nth * 101, tally) for nth, tally in enumerate(tallies) if (turn + nth * 7) % 10 >= 4]
+        for turn in range(10)
+    ]
 
 
 class _Writer:
     def __init__(self, directory: Path, chance: Random) -> None:
         self._directory, self._chance = directory, chance
         self.namespaces = list(_namespaces(chance))
-        self._amounts = [_amounts(chance) for _ in range(AMOUNTS)]
-        self._files: dict[str, tuple[str, list[bytes]]] = {}
+        amounts = [_amounts(chance) for _ in range(AMOUNTS)]
+        # Twice, so that one may go on behind the end.
+        self._amounts = [text for text, _ in amounts] * 2
+        self._amount_units = [units for _, units in amounts] * 2
+        self._files: dict[str, list[bytes]] = {}
         self.lines = self._records = self._again = self._torn = self._late = self._units = 0
         self._bytes = 0
 
-    def interval(self, namespace: _Namespace, at: datetime) -> None:
-        """The lines of one namespace for ten seconds."""
+    def interval(self, at: datetime) -> None:
+        """The lines of all namespaces for ten seconds."""
+        times = f',"from":"{_stamp(at)}","to":"{_stamp(at + INTERVAL)}",'
+        days = tuple((at + timedelta(days=days)).date().isoformat() for days in (0, 1))
+        for namespace in self.namespaces:
+            self._lines(namespace, at, times, days)
+
+    def _lines(
+        self, namespace: _Namespace, at: datetime, times: str, days: tuple[str, ...]
+    ) -> None:
         chance = self._chance
-        day, hour = at.date().isoformat(), at.hour
-        tallies = namespace.tallies
-        if namespace.backlog and hour % 8 == 3 and at.minute < 45:
-            tallies = tallies + namespace.backlog
-        front = (
-            f'{{"version":1,"run":"{namespace.run}","number":%d,"from":"{_stamp(at)}",'
-            f'"to":"{_stamp(at + INTERVAL)}","source":"broker","namespace":"{namespace.name}",'
-            '"entity":"%s","operation":"%s",%s}\n'
-        )
-        made = []
         first = chance.randrange(AMOUNTS)
-        for nth, (entity, operation) in enumerate(tallies):
-            # Not everything happens in every ten seconds.
-            if (first + nth * 7) % 10 < 4:
-                continue
-            namespace.number += 1
-            text, units = self._amounts[(first * 31 + nth * 101) % AMOUNTS]
-            made.append(front % (namespace.number, entity, operation, text))
-            self._units += units
+        busy = namespace.busy(at, first)
+        if not busy:
+            return
+        begins, rest, amounts = namespace.begins, times + namespace.source, self._amounts
+        made = [
+            f"{begins}{number}{rest}{tally}{amounts[first + far]}"
+            for number, (far, tally) in enumerate(busy, namespace.number + 1)
+        ]
+        units = self._amount_units
+        self._units += sum([units[first + far] for far, _ in busy])
+        namespace.number += len(made)
         self._records += len(made)
-        if made and chance.random() < LATE_SHARE * len(made):
+        day = days[0]
+        if chance.random() < LATE_SHARE * len(made):
             self._late += len(made)
-            day = (at + timedelta(days=1)).date().isoformat()
+            day = days[1]
         copies = made
-        if made and chance.random() < AGAIN_SHARE:
+        if chance.random() < AGAIN_SHARE:
             self._again += len(made)
             copies = made + made
         if chance.random() < TORN_SHARE * len(made):
@@ -114,20 +135,19 @@ class _Writer:
         self._write(namespace.name, day, "".join(copies).encode())
 
     def _write(self, namespace: str, day: str, data: bytes) -> None:
-        path = self._directory / namespace / f"operations-{day}.jsonl"
-        name = str(path)
-        _, waiting = self._files.setdefault(name, (name, []))
+        name = f"{namespace}/operations-{day}.jsonl"
+        waiting = self._files.setdefault(name, [])
         waiting.append(data)
         self._bytes += len(data)
         if len(waiting) >= 500:
             self._flush(name)
 
     def _flush(self, name: str) -> None:
-        path, waiting = Path(name), self._files[name][1]
+        path = self._directory / name
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("ab") as file:
-            file.writelines(waiting)
-        waiting.clear()
+            file.writelines(self._files[name])
+        self._files[name].clear()
 
     def close(self) -> Written:
         for name in self._files:
@@ -142,16 +162,20 @@ def _namespaces(chance: Random) -> Iterator[_Namespace]:
     for number in range(PAIRS):
         primary = f"contoso-{number:02d}"
         everyday = [
-            (entity, operation)
+            _tally(entity, operation)
             for entity in ENTITIES
             for operation in ("send", "receive", "settle", "empty-receive")
         ]
         queues = [f"{primary}/x-servicebus-transfer/{n}" for n in range(BACKLOG_QUEUES)]
-        detour = [(queue, operation) for queue in queues for operation in ("send", "receive")]
-        pings = [(entity, "ping") for entity in ENTITIES]
-        yield _Namespace(primary, f"{chance.getrandbits(64):016x}", everyday[:12], pings)
-        polls = [(queue, "empty-receive") for queue in queues[:4]]
-        yield _Namespace(f"{primary}-dr", f"{chance.getrandbits(64):016x}", polls, detour)
+        detour = [_tally(queue, operation) for queue in queues for operation in ("send", "receive")]
+        pings = [_tally(entity, "ping") for entity in ENTITIES]
+        polls = [_tally(queue, "empty-receive") for queue in queues[:4]]
+        yield _Namespace(primary, chance, everyday[:12], pings)
+        yield _Namespace(f"{primary}-dr", chance, polls, detour)
+
+
+def _tally(entity: str, operation: str) -> str:
+    return f'"entity":"{entity}","operation":"{operation}",'
 
 
 def _amounts(chance: Random) -> tuple[str, int]:
@@ -162,7 +186,7 @@ def _amounts(chance: Random) -> tuple[str, int]:
         "calls": max(1, messages // 20), "messages": messages, "units": messages,
         "bytes_in": messages * size, "bytes_out": 0,
     }  # fmt: skip
-    return json.dumps(fields, separators=(",", ":"))[1:-1], messages
+    return json.dumps(fields, separators=(",", ":"))[1:] + "\n", messages
 
 
 def _stamp(moment: datetime) -> str:

@@ -32,6 +32,9 @@ WITHOUT_SPARK = frozenset(
         "connector/test_keeping.py",
         "connector/test_options.py",
         "connector/test_receiving.py",
+        "cost/test_blocks.py",
+        "cost/test_lines.py",
+        "cost/test_steps.py",
     )
 )
 

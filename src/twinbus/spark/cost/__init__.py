@@ -1,9 +1,10 @@
 """What was paid, from the operations logs, on Spark (rule C3).
 
-    operations*.jsonl --> lines.py --> steps.py --> state.py   by day, as Parquet
-                          read, judge  once, sum    |
-                                                    v
-                       CostReport <-- report.py <-- slicing.py, pricing.py
+    operations*.jsonl --> blocks.py --> counting.py --> state.py   by day, as Parquet
+                          cut           |               |
+                                        v               v
+               parsing.py, lines.py, steps.py        slicing.py, pricing.py --> report.py
+               read,       judge,    once and summed
 
 log_files.py   which files there are, and which have changed
 update.py      a new day is added without computing the old ones again

@@ -5,9 +5,20 @@ from __future__ import annotations
 from datetime import UTC, date, datetime, timedelta
 from typing import Final
 
-__all__ = ["MINUTES_A_DAY", "day_named", "day_number", "moment_of_minute", "moment_of_ms"]
+__all__ = [
+    "MINUTES_AN_HOUR",
+    "MINUTES_A_DAY",
+    "NO_DAY",
+    "day_named",
+    "day_number",
+    "moment_of_minute",
+    "moment_of_ms",
+]
 
-MINUTES_A_DAY: Final = 24 * 60
+MINUTES_AN_HOUR: Final = 60
+MINUTES_A_DAY: Final = 24 * MINUTES_AN_HOUR
+NO_DAY: Final = -1
+"""The day of a file whose name has none."""
 _EPOCH: Final = date(1970, 1, 1)
 
 

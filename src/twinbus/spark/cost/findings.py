@@ -1,53 +1,38 @@
 """What was found in the lines of some days, short enough to be kept beside the sums as JSON.
 
-one row for each day, file's day, run and operation --> which days has a file contributed to,
-                                                       what the month has had, who is not closed
+one note for each day, file's day, run and operation --> which days has a file contributed to,
+                                                        what the month has had, who is not closed
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from typing import Any
 
-from pyspark.sql import DataFrame, Row
-from pyspark.sql import functions as F
+from pyspark.sql import Row
 
-from twinbus.spark.cost.days import day_named
-from twinbus.spark.cost.lines import CLOSED, NO_DAY
+from twinbus.spark.cost.days import MINUTES_A_DAY, NO_DAY, day_named
+from twinbus.spark.cost.lines import CLOSED
 
-__all__ = ["Findings", "findings", "found_in_short"]
-
-
-def found_in_short(sums: DataFrame) -> DataFrame:
-    """One row for each run and operation of a day, or for each reason of damage."""
-    return sums.groupBy(
-        "reason", "day", "file_day", "other_file_day", "namespace", "source", "run", "operation"
-    ).agg(
-        F.sum("messages").alias("messages"),
-        F.sum("units").alias("units"),
-        F.sum("bytes_out").alias("bytes_out"),
-        F.sum(F.col("records") + F.col("duplicates")).alias("lines"),
-        F.min("minute").alias("minute"),
-        F.max("to_ms").alias("to_ms"),
-        F.max("unwritten_units_max").alias("unwritten_units_max"),
-    )
-
-
-def findings(sums: DataFrame) -> Findings:
-    return Findings(sums.transform(found_in_short).collect())
+__all__ = ["Findings"]
 
 
 class Findings:
-    """The rows of found_in_short(), and what they tell."""
+    """The notes of counting.py, and what they tell."""
 
-    def __init__(self, rows: Sequence[Row]) -> None:
-        self._usable = [row for row in rows if row.reason is None]
-        self._damaged = [row for row in rows if row.reason is not None]
+    def __init__(self, notes: Iterable[Row]) -> None:
+        self._usable: list[Row] = []
+        self._damaged: list[Row] = []
+        for note in notes:
+            if note.reason is not None:
+                self._damaged.append(note)
+            elif note.operation is not None:
+                self._usable.append(note)
 
     def days_of(self, bundle: str) -> set[str]:
         """To which days the files of a bundle have contributed."""
         return {
-            day_named(row.day)
+            _day(row)
             for row in self._usable
             if bundle in (_bundle(row.file_day), _bundle(row.other_file_day))
         }
@@ -57,14 +42,14 @@ class Findings:
         counts: dict[str, int] = {}
         for row in self._damaged:
             if _bundle(row.file_day) == bundle:
-                counts[row.reason] = counts.get(row.reason, 0) + row.lines
+                counts[row.reason] = counts.get(row.reason, 0) + row.records
         return counts
 
     def summary_of(self, day: str) -> dict[str, Any]:
         """What is kept of a day beside its sums."""
         totals: dict[tuple[str, str, str], list[int]] = {}
         runs: dict[tuple[str, str, str], dict[str, Any]] = {}
-        rows = [row for row in self._usable if day_named(row.day) == day]
+        rows = [row for row in self._usable if _day(row) == day]
         for row in rows:
             total = totals.setdefault((row.namespace, row.source, row.operation), [0, 0, 0])
             for at, amount in enumerate((row.messages, row.units, row.bytes_out)):
@@ -83,6 +68,10 @@ class Findings:
             "totals": [[*key, *amounts] for key, amounts in totals.items()],
             "runs": [[*key, facts] for key, facts in runs.items()],
         }
+
+
+def _day(row: Row) -> str:
+    return day_named(row.minute // MINUTES_A_DAY)
 
 
 def _bundle(file_day: int) -> str:

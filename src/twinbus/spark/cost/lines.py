@@ -1,160 +1,147 @@
-"""Lines of operations logs, read and judged: each is usable, or damaged for one reason.
+"""Lines of operations logs, judged: each is usable, or damaged for one reason.
 
-    text --> with_fields --> judged
+    block --> with_fields --> judged --> usable lines as columns, damaged ones as they are
 
-Rule 1: a damaged line never stops a report. It keeps its text, its file and its reason, and
-        nothing else of it is believed.
+Rule 1: a damaged line never stops a report. It keeps its text and its reason, and nothing else of
+        it is believed.
 Rule 2: nothing here depends on the time zone or the clock of whoever computes: times are UTC, and
         what is absurd does not change with the day on which somebody looks.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
 from functools import reduce
-from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
-from pyspark.sql import Column, DataFrame, SparkSession
-from pyspark.sql import functions as F
-from pyspark.sql.types import IntegerType, LongType, StringType, StructField, StructType
+import pyarrow as pa
+import pyarrow.compute as pc
 
-from twinbus.core.costs import Amount, Operation
+from twinbus.core.costs import Operation
 from twinbus.metering.operations import CLOSED, OPENED, RECORD_VERSION
+from twinbus.spark.cost.parsing import AMOUNTS, Damaged, Fields, with_fields
 
-__all__ = [
-    "AMOUNTS",
-    "BROKER",
-    "CLIENT",
-    "CLOSED",
-    "NO_DAY",
-    "OPENED",
-    "judged",
-    "literal_path",
-    "read_lines",
-    "with_fields",
-]
-
-AMOUNTS: Final = Amount._fields
-
+__all__ = ["AMOUNTS", "BROKER", "CLIENT", "CLOSED", "LINES", "OPENED", "Judged", "judged"]
 
 BROKER: Final = "broker"
 CLIENT: Final = "client"
-NO_DAY: Final = -1
-"""The day of a file whose name has none."""
 
-_CORRUPT: Final = "corrupt"
-_LINE: Final = StructType(
+LINES: Final = pa.schema(
     [
-        StructField("version", IntegerType()),
-        StructField("run", StringType()),
-        StructField("number", LongType()),
-        StructField("from", StringType()),
-        StructField("to", StringType()),
-        StructField("namespace", StringType()),
-        StructField("entity", StringType()),
-        StructField("operation", StringType()),
-        StructField("source", StringType()),
-        *(StructField(name, LongType()) for name in AMOUNTS),
-        StructField("unwritten_units_max", LongType()),
-        StructField(_CORRUPT, StringType()),
+        *((name, pa.string()) for name in ("namespace", "source", "run")),
+        ("number", pa.int64()),
+        *((name, pa.string()) for name in ("entity", "operation")),
+        ("minute", pa.int32()),
+        *((name, pa.int64()) for name in (*AMOUNTS, "to_ms", "unwritten_units_max")),
     ]
 )
 _NEEDED: Final = ("run", "number", "from", "to", "namespace", "entity", "operation", *AMOUNTS)
 
+# Made once: of a bare number Arrow asks each time whether it is one of pandas.
+_ZERO: Final = pa.scalar(0, pa.int64())
+_NULL: Final = pa.scalar(None, pa.int64())
+_FALSE: Final = pa.scalar(False)
+_BROKER: Final = pa.scalar(BROKER)
+_SOURCES: Final = pa.array([BROKER, CLIENT])
+_OPERATIONS: Final = pa.array([*(operation.value for operation in Operation), OPENED, CLOSED])
+_VERSION: Final = pa.scalar(RECORD_VERSION, pa.int64())
+_MINUTE_MS: Final = pa.scalar(60_000, pa.int64())
+_UTC_MS: Final = pa.timestamp("ms", "UTC")
 # The service is from 2010, and a line counts some seconds.
-_YEARS: Final = (2010, 2100)
-_INTERVAL_MS_MAX: Final = 24 * 3_600_000
+_FIRST_MS, _END_MS = (
+    pa.scalar(int(datetime(year, 1, 1, tzinfo=UTC).timestamp()) * 1000, pa.int64())
+    for year in (2010, 2100)
+)
+_INTERVAL_MS_MAX: Final = pa.scalar(24 * 3_600_000, pa.int64())
 # In one line, which is about ten seconds; sums of them stay far below what prices can be
 # computed for.
-_AMOUNT_MAX: Final = 10**12
+_AMOUNT_MAX: Final = pa.scalar(10**12, pa.int64())
 
 
-def read_lines(spark: SparkSession, paths: Sequence[str]) -> DataFrame:
-    """Every line of these files, with its file and the day that the file's name says."""
-    lines = spark.read.text([literal_path(path) for path in paths], lineSep="\n")
-    stem = F.substring_index(F.col("_metadata.file_name"), ".", 1)
-    file_day = F.unix_date(F.right(stem, F.lit(10)).try_cast("date"))
-    return lines.where(F.length("value") > 0).select(
-        F.col("value").alias("text"),
-        F.col("_metadata.file_path").alias("file"),
-        F.coalesce(file_day, F.lit(NO_DAY)).alias("file_day"),
-    )
+class Judged(NamedTuple):
+    usable: pa.Table
+    """Columns of LINES."""
+    damaged: list[Damaged]
 
 
-def literal_path(path: str | Path) -> str:
-    """A path that Spark does not take for a pattern."""
-    return "".join(f"\\{char}" if char in "\\*?[]{}" else char for char in str(path))
+def judged(data: bytes) -> Judged:
+    """All lines of a block."""
+    parts = list(with_fields(data))
+    damaged = [part for part in parts if isinstance(part, Damaged)]
+    read = [part for part in parts if isinstance(part, Fields)]
+    if not read:
+        return Judged(LINES.empty_table(), damaged)
+    lines, reasons = _judged(pa.concat_tables([part.table for part in read]).combine_chunks())
+    if reasons is not None:
+        lines = lines.filter(pc.is_null(reasons))
+        damaged += _told(b"".join(part.lines for part in read), reasons)
+    return Judged(lines, damaged)
 
 
-def with_fields(lines: DataFrame) -> DataFrame:
-    """The fields of a line as columns; null what it does not have."""
-    parsed = F.from_json("text", _LINE, {"columnNameOfCorruptRecord": _CORRUPT})
-    return lines.select("file", "file_day", "text", parsed.alias("line")).select(
-        "file", "file_day", "text", "line.*"
-    )
+def _judged(fields: pa.Table) -> tuple[pa.Table, pa.Array | None]:
+    """Every line as if it were usable; and reasons why some are not, if there are any."""
+    columns = {name: fields[name].combine_chunks() for name in fields.column_names}
+    columns["source"] = pc.fill_null(columns["source"], _BROKER)
+    columns["from_ms"], columns["to_ms"] = _ms(columns["from"]), _ms(columns["to"])
+    columns["minute"] = pc.divide(columns["from_ms"], _MINUTE_MS).cast(pa.int32())
+    lines = pa.table([columns[name] for name in LINES.names], schema=LINES)
+    found = [(pc.fill_null(when, _FALSE), reason) for when, reason in _reasons(columns)]
+    if not any(pc.any(when).as_py() for when, _ in found):
+        return lines, None
+    whens, reasons = zip(*found, strict=True)
+    cases = pa.StructArray.from_arrays(whens, [str(at) for at in range(len(whens))])
+    return lines, pc.case_when(cases, *reasons)
 
 
-def judged(lines: DataFrame) -> DataFrame:
-    """Usable lines with their minute, damaged ones with their reason."""
-    timed = (
-        lines.withColumn("source", F.coalesce("source", F.lit(BROKER)))
-        .withColumn("from_ms", _ms("from"))
-        .withColumn("to_ms", _ms("to"))
-        .withColumn("reason", _reason())
-    )
-    is_damaged = F.col("reason").isNotNull()
-
-    def of_damaged(name: str) -> Column:
-        return F.when(is_damaged, F.col(name)).alias(name)
-
-    def of_usable(value: Column, name: str) -> Column:
-        return F.when(~is_damaged, value).alias(name)
-
-    names = ("namespace", "source", "run", "number", "entity", "operation", *AMOUNTS)
-    return timed.select(
-        "reason",
-        of_damaged("text"),
-        of_damaged("file"),
-        "file_day",
-        of_usable(F.expr("from_ms div 60000").cast("int"), "minute"),
-        *(of_usable(F.col(name), name) for name in names),
-        of_usable(F.col("to_ms"), "to_ms"),
-        "unwritten_units_max",
-    )
+def _reasons(of: dict[str, pa.Array]) -> Iterator[tuple[pa.Array, str]]:
+    """The first of these that is true; one that asks what is missing is null."""
+    amounts = [of[name] for name in ("number", *AMOUNTS)]
+    begin, stop = of["from_ms"], of["to_ms"]
+    yield pc.is_null(of["version"]), "a field is missing"
+    yield pc.not_equal(of["version"], _VERSION), "unknown version"
+    yield _any(pc.is_null(of[name]) for name in _NEEDED), "a field is missing"
+    yield pc.invert(pc.is_in(of["operation"], value_set=_OPERATIONS)), "unknown operation"
+    yield pc.invert(pc.is_in(of["source"], value_set=_SOURCES)), "unknown source"
+    yield _any(pc.less(amount, _ZERO) for amount in amounts), "a negative number"
+    yield _any(pc.greater(amount, _AMOUNT_MAX) for amount in amounts), "an absurd number"
+    yield pc.or_(pc.is_null(begin), pc.is_null(stop)), "a time that is none"
+    yield pc.greater(begin, stop), "it ends before it begins"
+    yield pc.or_(pc.less(begin, _FIRST_MS), pc.greater_equal(stop, _END_MS)), "an absurd time"
+    yield pc.greater(pc.subtract(stop, begin), _INTERVAL_MS_MAX), "an absurd time"
 
 
-def _ms(name: str) -> Column:
-    """A time as the logs write it, in milliseconds; null for what is written otherwise."""
-    return F.when(
-        F.col(name).endswith("Z"), F.unix_millis(F.col(name).try_cast("timestamp"))
-    )  # fmt: skip
+def _any(conditions: Iterable[pa.Array]) -> pa.Array:
+    return reduce(pc.or_kleene, conditions)
 
 
-def _reason() -> Column:
-    """The first of these that is true."""
-    kinds = [*(operation.value for operation in Operation), OPENED, CLOSED]
-    amounts = [F.col(name) for name in ("number", *AMOUNTS)]
-    first, end = (int(datetime(year, 1, 1, tzinfo=UTC).timestamp() * 1000) for year in _YEARS)
-    is_corrupt = F.col(_CORRUPT).isNotNull()
-    begin, stop = F.col("from_ms"), F.col("to_ms")
-    return (
-        F.when(is_corrupt & F.col("version").isNull(), "not a line of JSON with a version")
-        .when(is_corrupt, "a field of another type")
-        .when(F.col("version").isNull(), "a field is missing")
-        .when(F.col("version") != RECORD_VERSION, "unknown version")
-        .when(_any(F.col(name).isNull() for name in _NEEDED), "a field is missing")
-        .when(~F.col("operation").isin(kinds), "unknown operation")
-        .when(~F.col("source").isin(BROKER, CLIENT), "unknown source")
-        .when(_any(amount < 0 for amount in amounts), "a negative number")
-        .when(_any(amount > _AMOUNT_MAX for amount in amounts), "an absurd number")
-        .when(begin.isNull() | stop.isNull(), "a time that is none")
-        .when(begin > stop, "it ends before it begins")
-        .when((begin < first) | (stop >= end), "an absurd time")
-        .when(stop - begin > _INTERVAL_MS_MAX, "an absurd time")
-    )
+def _ms(times: pa.Array) -> pa.Array:
+    """In milliseconds; null for what is written otherwise than the logs do.
+
+    Many lines have the same time, and each is looked at once.
+    """
+    encoded = times.dictionary_encode()
+    texts = encoded.dictionary
+    try:
+        known = _read_ms(texts)
+    except pa.ArrowInvalid:
+        known = pa.concat_arrays([_one_ms(texts[at : at + 1]) for at in range(len(texts))])
+    return known.take(encoded.indices)
 
 
-def _any(conditions: Iterable[Column]) -> Column:
-    return reduce(lambda one, other: one | other, conditions)
+def _one_ms(text: pa.Array) -> pa.Array:
+    try:
+        return _read_ms(text)
+    except pa.ArrowInvalid:
+        return pa.nulls(1, pa.int64())
+
+
+def _read_ms(texts: pa.Array) -> pa.Array:
+    is_utc = pc.ends_with(texts, "Z")
+    return pc.if_else(is_utc, texts.cast(_UTC_MS).cast(pa.int64()), _NULL)
+
+
+def _told(lines: bytes, reasons: pa.Array) -> Iterator[Damaged]:
+    texts = lines.split(b"\n")
+    for at in pc.indices_nonzero(pc.is_valid(reasons)).to_pylist():
+        yield Damaged(texts[at].decode(errors="replace"), reasons[at].as_py())

@@ -72,7 +72,7 @@ def _logs_below(directory: Path) -> list[Path]:
 
 
 def _bundle(name: str) -> str:
-    """As lines.read_lines() finds it: the end of what stands before the first dot."""
+    """The end of what stands before the first dot."""
     end = name.partition(".")[0][-10:]
     try:
         return date.fromisoformat(end).isoformat() if _DAY.fullmatch(end) else ""

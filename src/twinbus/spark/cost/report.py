@@ -5,6 +5,7 @@
 Rule 1: a state that turns out to be damaged is made again, once.
 Rule 2: only days that were asked for are read. What the month has had before them is known from
         the summaries of its days.
+Rule 3: sums by the minute are read where the answer needs them; those by the hour are much fewer.
 """
 
 from __future__ import annotations
@@ -24,12 +25,12 @@ from twinbus.core.prices import PriceSheet
 from twinbus.errors import ConfigurationError
 from twinbus.spark.cache import cache_directory
 from twinbus.spark.cost.answers import Answers
-from twinbus.spark.cost.days import MINUTES_A_DAY, moment_of_minute
-from twinbus.spark.cost.lines import literal_path
+from twinbus.spark.cost.counting import HOURS, MINUTES
+from twinbus.spark.cost.days import MINUTES_A_DAY, MINUTES_AN_HOUR, moment_of_minute
 from twinbus.spark.cost.log_files import find_logs
 from twinbus.spark.cost.pricing import day_prices, priced, prices_on
 from twinbus.spark.cost.slicing import by_step, from_one_source, in_range, sliced, with_pair
-from twinbus.spark.cost.state import CostState
+from twinbus.spark.cost.state import CostState, literal_path
 from twinbus.spark.cost.summaries import Summaries, logged_minutes
 from twinbus.spark.cost.update import Computed, update
 from twinbus.spark.troubles import SparkTrouble, told_by_spark
@@ -38,7 +39,7 @@ __all__ = ["Asked", "Made", "cost_report", "default_state"]
 
 # A plot has room for about so many.
 STEPS_MAX: Final = 120
-STEPS_MINUTES: Final = (1, 10, 60, MINUTES_A_DAY)
+STEPS_MINUTES: Final = (1, 10, MINUTES_AN_HOUR, MINUTES_A_DAY)
 _SUMS: Final = (
     "minute int, namespace string, entity string, operation string, source string, calls long, "
     "messages long, units long, bytes_in long, bytes_out long, records long, duplicates long, "
@@ -111,11 +112,12 @@ def _made(
 ) -> Made:
     first, end, logged = _minutes(state, asked)
     step = next((s for s in STEPS_MINUTES if end - first <= s * STEPS_MAX), MINUTES_A_DAY)
+    has_hours = step >= MINUTES_AN_HOUR and _is_of_hours(asked)
     summaries = Summaries(state, first, end, asked.source)
     prices = day_prices(summaries.consumed(asked.prices), asked.prices, asked.month_already)
     rows = (
-        _sums(spark, state, summaries.days)
-        .transform(in_range, first, end)
+        _sums(spark, state, summaries.days, HOURS if has_hours else MINUTES)
+        .transform(in_range, first - first % MINUTES_AN_HOUR if has_hours else first, end)
         .transform(from_one_source, asked.source, summaries.metered_by_broker)
         .transform(with_pair)
         .transform(by_step, step, has_hours="hour" in asked.by)
@@ -150,9 +152,15 @@ def _made(
     return Made(report=report, computed=computed, damaged=tuple(state.damaged_paths()))
 
 
-def _sums(spark: SparkSession, state: CostState, days: Sequence[str]) -> DataFrame:
+def _sums(spark: SparkSession, state: CostState, days: Sequence[str], kind: str) -> DataFrame:
     paths = [literal_path(state.day_path(day)) for day in days]
-    return spark.read.schema(_SUMS).option("pathGlobFilter", "*.parquet").parquet(*paths)
+    return spark.read.schema(_SUMS).option("pathGlobFilter", f"{kind}-*.parquet").parquet(*paths)
+
+
+def _is_of_hours(asked: Asked) -> bool:
+    """Whether no hour is asked for in part; to the ends of the logs they are whole."""
+    ends = (asked.begins, asked.ends)
+    return all(end is None or end.timestamp() % 3600 == 0 for end in ends)
 
 
 def _minutes(state: CostState, asked: Asked) -> tuple[int, int, str]:

@@ -18,7 +18,7 @@ from pyspark.sql import functions as F
 
 from twinbus.core.costs import Operation
 from twinbus.entity_path import BACKLOG_SEPARATOR
-from twinbus.spark.cost.days import MINUTES_A_DAY
+from twinbus.spark.cost.days import MINUTES_A_DAY, MINUTES_AN_HOUR
 from twinbus.spark.cost.lines import AMOUNTS, BROKER, CLOSED, OPENED
 
 __all__ = [
@@ -39,7 +39,6 @@ COUNTS: Final = (*AMOUNTS, "records", "duplicates", "late")
 BY_STEP: Final = ("step", "operation", "pair")
 BY_ENTITY: Final = ("namespace", "entity")
 _KEYS: Final = ("step", "day", "hour", "namespace", "entity", "operation", "source", "pair")
-_MINUTES_AN_HOUR: Final = 60
 
 
 def in_range(sums: DataFrame, first_minute: int, end_minute: int) -> DataFrame:
@@ -73,7 +72,7 @@ def with_pair(sums: DataFrame) -> DataFrame:
 
 def by_step(sums: DataFrame, step_minutes: int, *, has_hours: bool = False) -> DataFrame:
     """Few rows: minutes become steps of time, which never cross midnight."""
-    hour = _floor("minute", _MINUTES_AN_HOUR) if has_hours else F.lit(0)
+    hour = _floor("minute", MINUTES_AN_HOUR) if has_hours else F.lit(0)
     return (
         sums.withColumn("step", _floor("minute", step_minutes))
         .withColumn("day", F.expr(f"minute div {MINUTES_A_DAY}").cast("int"))

@@ -1,7 +1,7 @@
 """What a report keeps for the next one: sums by day, and which files they were made from.
 
     state/manifest.json                    the truth: what it does not name is rubbish
-          days/2026-11-16.<id>/            sums by minute (Parquet), summary.json
+          days/2026-11-16.<id>/            sums by minute and by hour (Parquet), summary.json
           damaged/2026-11-16.<id>/         damaged lines (Parquet), by the day in their file's name
           aside.<id>/                      being made
 
@@ -18,7 +18,7 @@ import fcntl
 import json
 import os
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -28,7 +28,7 @@ from uuid import uuid4
 from twinbus.errors import ConfigurationError
 from twinbus.spark.cost.log_files import Fingerprint
 
-__all__ = ["Bundle", "CostState", "Manifest", "Part"]
+__all__ = ["Bundle", "CostState", "Manifest", "Part", "literal_path"]
 
 VERSION: Final = 1
 MANIFEST: Final = "manifest.json"
@@ -146,17 +146,29 @@ class CostState:
         finally:
             shutil.rmtree(path, ignore_errors=True)
 
-    def adopt_day(self, made: Path, day: str, summary: Mapping[str, Any]) -> Part:
-        """Take a directory of sums; nothing refers to it until replace()."""
-        (made / SUMMARY).write_text(json.dumps(summary), "utf-8")
-        return self._adopt(made, DAYS, day)
+    def adopt_day(
+        self, made: Mapping[str, Iterable[Path]], day: str, summary: Mapping[str, Any]
+    ) -> Part:
+        """Take files of sums, by kind; nothing refers to them until replace()."""
+        return self._adopt(made, DAYS, day, {SUMMARY: json.dumps(summary)})
 
-    def adopt_damaged(self, made: Path, bundle: str) -> Part:
-        return self._adopt(made, DAMAGED, bundle or "undated")
+    def adopt_damaged(self, made: Mapping[str, Iterable[Path]], bundle: str) -> Part:
+        return self._adopt(made, DAMAGED, bundle or "undated", {})
 
-    def _adopt(self, made: Path, kind: str, name: str) -> Part:
-        target = self.path / kind / f"{name}.{uuid4().hex[:12]}"
-        made.rename(target)
+    def _adopt(
+        self,
+        made: Mapping[str, Iterable[Path]],
+        where: str,
+        name: str,
+        texts: Mapping[str, str],
+    ) -> Part:
+        target = self.path / where / f"{name}.{uuid4().hex[:12]}"
+        target.mkdir(mode=0o700)
+        for kind, files in made.items():
+            for number, file in enumerate(files):
+                file.rename(target / f"{kind}-{number:05}.parquet")
+        for each, text in texts.items():
+            (target / each).write_text(text, "utf-8")
         return Part(target.name, _sizes(target))
 
     def replace(self, manifest: Manifest) -> None:
@@ -187,6 +199,11 @@ class CostState:
                 shutil.rmtree(path, ignore_errors=True)
             else:
                 path.unlink(missing_ok=True)
+
+
+def literal_path(path: Path) -> str:
+    """A path that Spark does not take for a pattern."""
+    return "".join(f"\\{char}" if char in "\\*?[]{}" else char for char in str(path))
 
 
 def _sizes(directory: Path) -> dict[str, int]:

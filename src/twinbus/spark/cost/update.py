@@ -14,25 +14,24 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
 
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F
+from pyspark.sql import SparkSession
 
-from twinbus.spark.cost.days import day_number
-from twinbus.spark.cost.findings import Findings, findings
-from twinbus.spark.cost.lines import NO_DAY, judged, literal_path, read_lines, with_fields
+from twinbus.spark.cost.blocks import blocks_of, frame_of, sharing
+from twinbus.spark.cost.counting import (
+    DAMAGED,
+    HOURS,
+    MINUTES,
+    counted_by_block,
+    counted_by_stretch,
+    lines_of,
+)
+from twinbus.spark.cost.days import NO_DAY, day_number
+from twinbus.spark.cost.findings import Findings
 from twinbus.spark.cost.log_files import LogFile, bundled
 from twinbus.spark.cost.state import Bundle, CostState, Manifest, Part
-from twinbus.spark.cost.steps import summed_by_minute, with_day, without_copies
 
-__all__ = ["Computed", "sums_of", "update"]
-
-# What one task takes in of the logs: its hash map of lines stays well below the memory of a
-# small driver.
-TASK_BYTES: Final = 48 << 20
-_DAMAGED_DAY: Final = "day=__HIVE_DEFAULT_PARTITION__"
-"""As Spark calls the partition of rows that have none."""
+__all__ = ["Computed", "update"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,20 +40,6 @@ class Computed:
 
     day: str
     files: tuple[str, ...]
-
-
-def sums_of(spark: SparkSession, files: Iterable[LogFile], days: int = 1) -> DataFrame:
-    """The whole way from logs to sums by the minute, about so many days of them."""
-    files = tuple(files)
-    tasks = 1 + sum(file.fingerprint.size for file in files) // TASK_BYTES
-    return (
-        read_lines(spark, [file.path for file in files])
-        .transform(with_fields)
-        .transform(judged)
-        .transform(without_copies, tasks, -(-tasks // days))
-        .transform(summed_by_minute)
-        .transform(with_day)
-    )
 
 
 def update(spark: SparkSession, state: CostState, logs: Iterable[LogFile]) -> tuple[Computed, ...]:
@@ -77,7 +62,7 @@ def update(spark: SparkSession, state: CostState, logs: Iterable[LogFile]) -> tu
             found = _compute(spark, {n: bundles[n] for n in sorted(read & bundles.keys())}, aside)
             days |= {day for name in changed for day in found.days_of(name)}
             if all(name in read or not days & set(bundle.days) for name, bundle in known.items()):
-                _keep(spark, state, aside, found, bundles, changed, days)
+                _keep(state, aside, found, bundles, changed, days)
                 break
     return tuple(
         Computed(day, tuple(sorted(_files_of_day(state.manifest, day)))) for day in sorted(days)
@@ -95,17 +80,29 @@ def _files_of_day(manifest: Manifest, day: str) -> set[str]:
 def _compute(
     spark: SparkSession, bundles: Mapping[str, tuple[LogFile, ...]], aside: Path
 ) -> Findings:
-    """Sums of these files, by day, as directories in ``aside``."""
-    files = [file for members in bundles.values() for file in members]
-    if not files:
+    """Sums of these files, and damaged lines, as files in ``aside``."""
+    blocks = blocks_of(file for members in bundles.values() for file in members)
+    if not blocks:
         return Findings(())
-    sums = sums_of(spark, files, days=len(bundles))
-    sums.write.partitionBy("day").parquet(str(aside / "sums"))
-    return findings(spark.read.schema(sums.schema).parquet(literal_path(aside / "sums")))
+    notes = frame_of(spark, blocks).transform(counted_by_block, aside).collect()
+    shared = sharing(note.asDict() for note in notes if note.first is not None)
+    if not shared:
+        return Findings(notes)
+    for number in shared:
+        for kind in (MINUTES, HOURS):
+            for path in aside.glob(f"{kind}/*/{number}.parquet"):
+                path.unlink()
+    together = (
+        frame_of(spark, [block for block in blocks if block.block in shared])
+        .transform(lines_of)
+        .transform(counted_by_stretch, aside)
+        .collect()
+    )
+    apart = [note for note in notes if note.block not in shared or note.reason is not None]
+    return Findings([*apart, *together])
 
 
 def _keep(
-    spark: SparkSession,
     state: CostState,
     aside: Path,
     found: Findings,
@@ -117,16 +114,15 @@ def _keep(
     old = state.manifest
     new_days = {day: part for day, part in old.days.items() if day not in days}
     for day in days:
-        made = aside / "sums" / f"day={day_number(day)}"
-        if made.is_dir():
+        made = {name: _made(aside, name, day) for name in (MINUTES, HOURS)}
+        if made[MINUTES]:
             new_days[day] = state.adopt_day(made, day, found.summary_of(day))
-    damaged_in = _damaged(spark, state, aside, changed)
     new_bundles = {
         name: Bundle(
             files={file.path: file.fingerprint for file in members},
             days=tuple(sorted(found.days_of(name))),
             damaged=found.damaged_of(name),
-            damaged_in=damaged_in.get(name),
+            damaged_in=_damaged(state, aside, name),
         )
         if name in changed
         else old.bundles[name]
@@ -135,28 +131,12 @@ def _keep(
     state.replace(Manifest(new_bundles, new_days))
 
 
-def _damaged(
-    spark: SparkSession, state: CostState, aside: Path, changed: set[str]
-) -> dict[str, Part]:
-    """The damaged lines of changed bundles, each in a directory of its own."""
-    made = aside / "sums" / _DAMAGED_DAY
-    if not made.is_dir():
-        return {}
-    (
-        spark.read.schema("file string, file_day int, reason string, text string, records long")
-        .parquet(literal_path(made))
-        .where(F.col("file_day").isin([_number(name) for name in changed]))
-        .coalesce(1)
-        .write.partitionBy("file_day")
-        .parquet(str(aside / "damaged"))
-    )
-    found = {name: aside / "damaged" / f"file_day={_number(name)}" for name in changed}
-    return {
-        name: state.adopt_damaged(directory, name)
-        for name, directory in found.items()
-        if directory.is_dir()
-    }
+def _damaged(state: CostState, aside: Path, bundle: str) -> Part | None:
+    made = _made(aside, DAMAGED, bundle)
+    return state.adopt_damaged({DAMAGED: made}, bundle) if made else None
 
 
-def _number(bundle: str) -> int:
-    return day_number(bundle) if bundle else NO_DAY
+def _made(aside: Path, kind: str, day: str) -> list[Path]:
+    """Files of a kind and a day."""
+    number = day_number(day) if day else NO_DAY
+    return sorted(aside.glob(f"{kind}/{number}/*.parquet"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 import threading
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from twinbus.errors import ConfigurationError
+from twinbus.spark import java_from_pip
 from twinbus.spark.cache import cache_directory
 from twinbus.spark.class_archive import ClassArchive
 from twinbus.spark.java import find_java
@@ -63,11 +65,62 @@ def test_a_java_that_will_not_do_is_said_in_a_sentence(
         find_java(fake_java(tmp_path, says, exit_code))
 
 
-def test_no_java_is_said_in_a_sentence(tmp_path: Path) -> None:
+def test_no_java_is_said_in_a_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(java_from_pip, "PACKAGE", "a_package_that_nobody_has")
     with pytest.raises(ConfigurationError, match=r"none was found. Install OpenJDK 17"):
         find_java({"PATH": str(tmp_path)})
     with pytest.raises(ConfigurationError, match="where no Java is"):
         find_java({"JAVA_HOME": str(tmp_path)})
+
+
+@pytest.mark.parametrize("on_path", ["nothing", "Java 11"])
+def test_the_java_from_pip_is_taken_when_there_is_no_other(tmp_path: Path, on_path: str) -> None:
+    """Also when the one on PATH is too old; and it starts with what Spark's launcher asks for."""
+    cache, bin_dir = tmp_path / "cache", tmp_path / "old" / "bin"
+    fake_java(tmp_path / "old", 'openjdk version "11.0.2"')
+    path = bin_dir if on_path == "Java 11" else tmp_path
+    java = find_java({"PATH": str(path), "XDG_CACHE_HOME": str(cache)})
+    assert java.home is not None and java.path == java.home / "bin" / "java"
+    assert java.major == 21
+    subprocess.run(
+        [java.path, "--add-modules=jdk.incubator.vector", "-Dname=two words", "-version"],
+        check=True,
+        capture_output=True,
+    )
+
+
+def test_a_session_runs_on_the_java_from_pip(tmp_path: Path) -> None:
+    """From pip alone: what a machine without Java needs for the Spark parts."""
+    for tool in ("sh", "bash", "env", "dirname", "ls", "sed"):
+        found = shutil.which(tool)
+        assert found is not None
+        (tmp_path / tool).symlink_to(found)
+    program = (
+        "from twinbus.spark.session import local_session\n"
+        "spark = local_session(fast_start=True, cores=1)\n"
+        "print(spark.range(5).count(), spark._jvm.System.getProperty('java.vm.version'))\n"
+    )
+    without_java = {name: value for name, value in os.environ.items() if name != "JAVA_HOME"}
+    told = subprocess.run(
+        [sys.executable, "-c", program],
+        env={**without_java, "PATH": str(tmp_path), "XDG_CACHE_HOME": str(tmp_path / "cache")},
+        capture_output=True,
+        text=True,
+        timeout=150,
+    )
+    assert told.stdout.startswith("5 21."), told.stderr
+
+
+def test_a_java_home_that_somebody_set_is_taken_at_its_word(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match="where no Java is"):
+        find_java({"JAVA_HOME": str(tmp_path), "XDG_CACHE_HOME": str(tmp_path)})
+
+
+def test_the_java_from_pip_needs_a_directory_of_its_own(tmp_path: Path) -> None:
+    taken = tmp_path / "file"
+    taken.touch()
+    with pytest.raises(ConfigurationError, match="without a cache directory"):
+        find_java({"PATH": str(tmp_path), "XDG_CACHE_HOME": str(taken)})
 
 
 # -- Python -------------------------------------------------------------------------------

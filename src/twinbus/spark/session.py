@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from twinbus.errors import ConfigurationError
 from twinbus.spark.class_archive import ClassArchive
-from twinbus.spark.java import find_java
+from twinbus.spark.java import Java, find_java
 from twinbus.spark.quick_python import quick_python
 from twinbus.spark.redaction import OPTIONS_REGEX, PROPERTIES_REGEX, STRING_REGEX
 
@@ -93,7 +93,8 @@ def local_session(
     running: SparkSession | None = session_type.getActiveSession()
     if running is not None:
         return running
-    archive = archive_here()
+    java = find_java()
+    archive = _archive_of(java)
     options = [f"-Dlog4j2.configurationFile={files('twinbus.spark') / 'log4j2.properties'}"]
     if fast_start:
         options.append(_SMALL_JVM)
@@ -108,6 +109,8 @@ def local_session(
         **(more or {}),
     }
     environment = {"SPARK_LOCAL_IP": LOOPBACK, "PYSPARK_PYTHON": _python()}
+    if java.home is not None:
+        environment["JAVA_HOME"] = str(java.home)
     if not finds_sources:
         environment["PYSPARK_DRIVER_PYTHON"] = _NO_COMMAND
     with _environment(**environment):
@@ -121,7 +124,11 @@ def local_session(
 
 def archive_here() -> ClassArchive | None:
     """Where the classes of this Java and this Spark are kept; None where nothing can be."""
-    return ClassArchive.of(find_java(), _spark_home(), _spark_version())
+    return _archive_of(find_java())
+
+
+def _archive_of(java: Java) -> ClassArchive | None:
+    return ClassArchive.of(java, _spark_home(), _spark_version())
 
 
 def _started(settings: Mapping[str, str]) -> SparkSession:

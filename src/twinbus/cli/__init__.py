@@ -17,11 +17,15 @@ import typer
 from twinbus import __version__
 from twinbus.cli.cost import cost_app
 from twinbus.cli.demo import demo
-from twinbus.cli.emptying import queue_app, reset
+from twinbus.cli.emptying import reset
 from twinbus.cli.fault import fault_app
 from twinbus.cli.preflight import preflight
+from twinbus.cli.queue import queue_app
+from twinbus.cli.rule import rule_app
 from twinbus.cli.serve import serve
+from twinbus.cli.subscription import subscription_app
 from twinbus.cli.syphon_control import syphon_app
+from twinbus.cli.topic import topic_app
 from twinbus.errors import TwinbusError
 
 EXIT_FAILED = 1
@@ -69,7 +73,8 @@ app.command()(reset)
 app.command()(preflight)
 app.command()(demo)
 app.add_typer(syphon_app)
-app.add_typer(queue_app)
+for nouns in (queue_app, topic_app, subscription_app, rule_app):
+    app.add_typer(nouns)
 app.add_typer(fault_app)
 app.add_typer(cost_app)
 

@@ -1,13 +1,12 @@
-"""``twinbus queue purge`` and ``twinbus reset``: empty a queue, or a whole namespace.
+"""``twinbus reset``: empty a whole namespace of a running broker of ours.
 
-Both remove messages for good, so both ask first, unless ``--yes`` is given or ``--dry-run`` only
+It removes messages for good, so it asks first, unless ``--yes`` is given or ``--dry-run`` only
 shows what would go.
 """
 
 from __future__ import annotations
 
 import json
-import sys
 from typing import Annotated, Any
 
 import typer
@@ -20,63 +19,9 @@ from twinbus.cli.admin_client import (
     AdminUrl,
 )
 from twinbus.cli.output import check_output, counted
-from twinbus.errors import ConfigurationError
+from twinbus.cli.showing import DryRun, Yes, confirm
 
-queue_app = typer.Typer(
-    name="queue", help="Queues of a running broker.", no_args_is_help=True, rich_markup_mode=None
-)
-
-Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Show what would be removed, and stop.")]
 Output = Annotated[str, typer.Option(help="text or json.")]
-
-
-@queue_app.callback()
-def _queues() -> None:
-    """Queues of a running broker."""
-
-
-@queue_app.command("purge")
-def purge(
-    path: Annotated[str, typer.Argument(help="The queue, or <topic>/subscriptions/<name>.")],
-    dead_letters: Annotated[
-        bool, typer.Option("--dead-letters", help="Its dead-letter queue instead.")
-    ] = False,
-    keep_deferred: Annotated[
-        bool, typer.Option("--keep-deferred", help="Leave deferred messages.")
-    ] = False,
-    keep_scheduled: Annotated[
-        bool, typer.Option("--keep-scheduled", help="Leave scheduled messages.")
-    ] = False,
-    yes: Yes = False,
-    dry_run: DryRun = False,
-    output: Output = "text",
-    admin: AdminUrl = DEFAULT_URL,
-    connection_string: AdminConnectionString = None,
-    namespace: AdminNamespace = None,
-) -> None:
-    """Remove the messages of a queue; those that a receiver holds are left to it."""
-    check_output(output, "text")
-    client = AdminClient.from_options(admin, connection_string, namespace)
-    where = f"the dead-letter queue of {path!r}" if dead_letters else repr(path)
-    address = client.in_namespace(f"queues/{path}/purge")
-    wanted = {
-        "dead_letters": dead_letters,
-        "deferred": not keep_deferred,
-        "scheduled": not keep_scheduled,
-    }
-    count = client.post(address, {**wanted, "dry_run": True})["removed_count"]
-    found = counted(count, "message")
-    if dry_run:
-        _say(output, {"would_remove": count}, f"{found} would be removed from {where}")
-        return
-    _confirm(yes, f"Remove {found} from {where} for good?")
-    purged = client.post(address, wanted)
-    held = purged["locked_count"]
-    rest = f"; receivers hold {counted(held, 'message')}, which stay" if held else ""
-    _say(
-        output, purged, f"{counted(purged['removed_count'], 'message')} removed from {where}{rest}"
-    )
 
 
 def reset(
@@ -98,7 +43,7 @@ def reset(
     if dry_run:
         _show_what_goes(client, output, what)
         return
-    _confirm(yes, f"Remove {what} of the namespace {name!r} for good?")
+    confirm(yes, f"Remove {what} of the namespace {name!r} for good?", "removes messages")
     done = client.post(client.in_namespace("reset"), {"keep_entities": keep_entities})
     fate = "emptied" if keep_entities else "removed"
     _say(
@@ -121,17 +66,6 @@ def _show_what_goes(client: AdminClient, output: str, what: str) -> None:
         f"{counted(inside, 'subscription')}"
     )
     _say(output, values, f"{what} of {client.namespace!r} would be removed: {counts}")
-
-
-def _confirm(is_given: bool, question: str) -> None:
-    if is_given:
-        return
-    if not sys.stdin.isatty():
-        raise ConfigurationError(
-            "this removes messages for good, and nobody is there to be asked",
-            hint="Give --yes, or --dry-run to see what would be removed",
-        )
-    typer.confirm(question, abort=True)
 
 
 def _say(output: str, values: dict[str, Any], text: str) -> None:

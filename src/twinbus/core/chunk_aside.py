@@ -20,10 +20,12 @@ from twinbus.amqp.errors import DecodeError
 from twinbus.amqp.limits import Budget
 from twinbus.amqp.sections import scan_message
 
-__all__ = ["SetAside", "is_set_aside"]
+__all__ = ["DEFERRED", "SCHEDULED", "SetAside", "is_set_aside", "state_of"]
 
 MESSAGE_STATE: Final = "x-opt-message-state"
+ACTIVE: Final = 0
 DEFERRED: Final = 1
+SCHEDULED: Final = 2
 
 # A number takes about 100 bytes here. What does not fit stays in the queue and is found again
 # by the next look through it.
@@ -89,11 +91,17 @@ class SetAside:
 
 def is_set_aside(encoded: bytes) -> bool:
     """Whether a message that was peeked is deferred: only then its number can be asked for."""
+    return state_of(encoded) == DEFERRED
+
+
+def state_of(encoded: bytes) -> int:
+    """The state of a message that was peeked; one that says nothing is active."""
     try:
         span = scan_message(encoded, 0, len(encoded), body_required=False).message_annotations
         if span is None:
-            return False
+            return ACTIVE
         annotations, _end = decode_value(encoded, span[0], span[1], Budget())
     except DecodeError:
-        return False
-    return bool(annotations.get(MESSAGE_STATE) == DEFERRED)
+        return ACTIVE
+    state = annotations.get(MESSAGE_STATE)
+    return int(state) if isinstance(state, int) else ACTIVE

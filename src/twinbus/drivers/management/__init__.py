@@ -6,6 +6,7 @@ exchange.py    one HTTP request and its bounded answer, on asyncio streams
 answers.py     what a status means: one table, one sentence
 entities.py    what a queue, a topic, a subscription is: frozen values
 atom.py        those values as XML, and back
+rules.py       the rules of subscriptions, likewise
 
 Rule 1: nothing here needs the claim for more than it asks: every refusal names the claim.
 Rule 2: an answer is data from outside: bounded, without document types, never followed elsewhere.
@@ -23,15 +24,25 @@ from twinbus.drivers.management.entities import (
     SubscriptionProperties,
     TopicProperties,
 )
+from twinbus.drivers.management.rules import (
+    CorrelationFilter,
+    PlainFilter,
+    RuleProperties,
+    SqlFilter,
+)
 
 __all__ = [
     "PAGE_SIZE",
+    "CorrelationFilter",
     "Knock",
     "ManagementClient",
     "ManagementEndpoint",
     "MessageCounts",
     "NamespaceInfo",
+    "PlainFilter",
     "QueueProperties",
+    "RuleProperties",
+    "SqlFilter",
     "SubscriptionProperties",
     "TopicProperties",
 ]

@@ -39,6 +39,7 @@ from twinbus.drivers.management.entities import (
     TopicProperties,
 )
 from twinbus.drivers.management.exchange import HttpAnswer, exchange
+from twinbus.drivers.management.rules import RULE, RuleProperties, rule_in, rule_xml
 from twinbus.entity_path import parse_entity_path
 from twinbus.service_errors import EntityNotFound, OperationTimeout, ServiceInternalError
 
@@ -53,6 +54,7 @@ PAGE_SIZE: Final = 100
 # that needs would keep us for ever.
 PAGES_MAX: Final = 1_000
 
+_XML: Final = {"Content-Type": "application/atom+xml"}
 _AnyProperties = QueueProperties | TopicProperties | SubscriptionProperties
 
 
@@ -108,12 +110,12 @@ class ManagementClient:
     # -- queues ---------------------------------------------------------------------------
 
     async def get_queue(self, path: str) -> QueueProperties | None:
-        entry = await self._entry(QUEUE, "queue", path, f"/{_quoted(path)}")
+        entry = await self._entry(QUEUE.element, "queue", path, f"/{_quoted(path)}")
         return None if entry is None else _queue(entry, path)
 
     async def list_queues(self, prefix: str = "") -> AsyncGenerator[QueueProperties, None]:
         """Every queue whose path begins so, whatever the case of its letters."""
-        async for entry in self._listed(QUEUE, "queues", "", "/$Resources/queues"):
+        async for entry in self._listed(QUEUE.element, "queues", "", "/$Resources/queues"):
             if entry.title.lower().startswith(prefix.lower()):
                 yield _queue(entry, entry.title)
 
@@ -128,12 +130,12 @@ class ManagementClient:
     # -- topics ---------------------------------------------------------------------------
 
     async def get_topic(self, path: str) -> TopicProperties | None:
-        entry = await self._entry(TOPIC, "topic", path, f"/{_quoted(path)}")
+        entry = await self._entry(TOPIC.element, "topic", path, f"/{_quoted(path)}")
         return None if entry is None else _topic(entry, path)
 
     async def list_topics(self, prefix: str = "") -> AsyncIterator[TopicProperties]:
         """Every topic whose path begins so, whatever the case of its letters."""
-        async for entry in self._listed(TOPIC, "topics", "", "/$Resources/topics"):
+        async for entry in self._listed(TOPIC.element, "topics", "", "/$Resources/topics"):
             if entry.title.lower().startswith(prefix.lower()):
                 yield _topic(entry, entry.title)
 
@@ -148,12 +150,14 @@ class ManagementClient:
 
     async def get_subscription(self, topic: str, name: str) -> SubscriptionProperties | None:
         where = _subscription_target(topic, name)
-        entry = await self._entry(SUBSCRIPTION, "subscription", f"{topic}/{name}", where)
+        entry = await self._entry(SUBSCRIPTION.element, "subscription", f"{topic}/{name}", where)
         return None if entry is None else _subscription(entry, topic, name)
 
     async def list_subscriptions(self, topic: str) -> AsyncIterator[SubscriptionProperties]:
         where = f"/{_quoted(topic)}/subscriptions"
-        async for entry in self._listed(SUBSCRIPTION, "subscriptions of the topic", topic, where):
+        async for entry in self._listed(
+            SUBSCRIPTION.element, "subscriptions of the topic", topic, where
+        ):
             yield _subscription(entry, topic, entry.title)
 
     async def create_subscription(
@@ -171,26 +175,55 @@ class ManagementClient:
         where = _subscription_target(topic, name)
         await self._ask("delete", "subscription", f"{topic}/{name}", where, method="DELETE")
 
+    # -- rules ----------------------------------------------------------------------------
+
+    async def list_rules(self, topic: str, subscription: str) -> AsyncIterator[RuleProperties]:
+        where = f"{_subscription_target(topic, subscription)}/rules"
+        of = f"{topic}/{subscription}"
+        async for entry in self._listed(RULE, "rules of the subscription", of, where):
+            yield rule_in(entry)
+
+    async def get_rule(self, topic: str, subscription: str, name: str) -> RuleProperties | None:
+        where = _rule_target(topic, subscription, name)
+        entry = await self._entry(RULE, "rule", f"{topic}/{subscription}/{name}", where)
+        return None if entry is None else rule_in(entry)
+
+    async def create_rule(self, topic: str, subscription: str, rule: RuleProperties) -> None:
+        """Make it; raises EntityExists when the subscription has one of that name."""
+        await self._ask(
+            "create",
+            "rule",
+            f"{topic}/{subscription}/{rule.name}",
+            _rule_target(topic, subscription, rule.name),
+            method="PUT",
+            headers=_XML,
+            body=rule_xml(rule),
+        )
+
+    async def delete_rule(self, topic: str, subscription: str, name: str) -> None:
+        where = _rule_target(topic, subscription, name)
+        await self._ask("delete", "rule", f"{topic}/{subscription}/{name}", where, method="DELETE")
+
     # -- asking ---------------------------------------------------------------------------
 
-    async def _entry(self, shape: Shape, kind: str, path: str, target: str) -> Entry | None:
+    async def _entry(self, element: str, kind: str, path: str, target: str) -> Entry | None:
         try:
             page = page_in(await self._ask("read", kind, path, target))
         except EntityNotFound:
             return None
         # A topic under that name is no queue.
-        found = [entry for entry in page.entries if entry.kind == shape.element]
+        found = [entry for entry in page.entries if entry.kind == element]
         return found[0] if found else None
 
     async def _listed(
-        self, shape: Shape, kind: str, path: str, target: str
+        self, element: str, kind: str, path: str, target: str
     ) -> AsyncIterator[Entry]:
         skip = 0
         for _ in range(PAGES_MAX):
             query = f"&$skip={skip}&$top={PAGE_SIZE}"
             page = page_in(await self._ask("list", kind, path, target, query=query))
             for entry in page.entries:
-                if entry.kind == shape.element:
+                if entry.kind == element:
                     yield entry
             skip += len(page.entries)
             if not page.has_more or not page.entries:
@@ -202,7 +235,7 @@ class ManagementClient:
     async def _created(
         self, shape: Shape, kind: str, path: str, target: str, value: _AnyProperties
     ) -> Entry:
-        headers = {"Content-Type": "application/atom+xml", **await self._forwarding(value)}
+        headers = {**_XML, **await self._forwarding(value)}
         body = await self._ask(
             "create", kind, path, target, method="PUT", headers=headers, body=shape.write(value)
         )
@@ -286,6 +319,12 @@ def _subscription(entry: Entry, topic: str, name: str) -> SubscriptionProperties
 
 def _subscription_target(topic: str, name: str) -> str:
     return f"/{_quoted(topic)}/subscriptions/{_quoted(name)}"
+
+
+def _rule_target(topic: str, subscription: str, name: str) -> str:
+    # The one that every subscription is born with has a name that no entity could have.
+    rule = name if name.lower() == "$default" else _quoted(name)
+    return f"{_subscription_target(topic, subscription)}/rules/{rule}"
 
 
 def _quoted(path: str) -> str:

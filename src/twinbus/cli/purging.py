@@ -1,0 +1,201 @@
+"""Empties a queue, a subscription or a dead-letter queue, whatever namespace it is in.
+
+    active      received and deleted
+    deferred    looked for, received by their numbers and deleted
+    scheduled   looked for, and taken back
+
+Rule 1: no purge of a service is needed, only the claim Listen (and Send for scheduled messages),
+        so Azure, the official emulator and our broker are emptied in the same way.
+Rule 2: what receivers hold stays theirs, and is told as left.
+Rule 3: it ends also while somebody goes on sending: what came after its beginning does not keep
+        it busy.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from twinbus.cli.connecting import Where, asked
+from twinbus.cli.output import counted
+from twinbus.cli.showing import check_form, confirm, count_shown, tell
+from twinbus.cli.sources import Source, source_of
+
+if TYPE_CHECKING:
+    from twinbus.core.parcel import Delivered
+    from twinbus.drivers.port import Receiver
+    from twinbus.pairing.open_namespace import OpenNamespace
+
+__all__ = ["count_in", "purge_it", "removed_from"]
+
+BATCH_COUNT: Final = 500
+# The service shows at most so many at once.
+PEEK_COUNT: Final = 250
+# So long a queue must give nothing to be called empty.
+EMPTY_AFTER_S: Final = 1.0
+TIMEOUT_S: Final = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Kinds:
+    """Which messages go, besides those that could be received now."""
+
+    deferred: bool = True
+    scheduled: bool = True
+
+
+def purge_it(
+    where: Where,
+    output: str,
+    path: str,
+    *,
+    dead_letters: bool,
+    deferred: bool,
+    scheduled: bool,
+    yes: bool,
+    dry_run: bool,
+) -> None:
+    """A command's work: count, ask, remove, tell."""
+    check_form(output)
+    source = source_of(path, dead_letters=dead_letters)
+    count = asked(where, lambda each: count_in(each, source))
+    found = counted(count, "message")
+    if dry_run:
+        tell(output, {"would_remove": count}, f"{found} would be removed from {source}")
+        return
+    confirm(yes, f"Remove {found} from {source} for good?", "removes messages")
+    kinds = Kinds(deferred, scheduled and source.topic is None and not source.is_dead_letters)
+    with count_shown("removed", output) as progress:
+        removed, left = asked(where, lambda each: removed_from(each, source, kinds, progress))
+    rest = f"; {counted(left, 'message')} stayed" if left else ""
+    tell(
+        output,
+        {"removed": removed, "left": left},
+        f"{counted(removed, 'message')} removed from {source}{rest}",
+    )
+
+
+async def count_in(namespace: OpenNamespace, source: Source) -> int:
+    """How many messages there are: as the namespace counts, or seen one by one without Manage."""
+    from twinbus.service_errors import AccessRefused, CommunicationError
+
+    try:
+        counts = (await source.described(namespace.management)).counts
+    except (AccessRefused, CommunicationError):
+        return sum([len(page) async for page in _pages(namespace.driver.receiver(source.path))])
+    return counts.dead_letter if source.is_dead_letters else counts.active + counts.scheduled
+
+
+async def removed_from(
+    namespace: OpenNamespace, source: Source, kinds: Kinds, progress: Callable[[int], None]
+) -> tuple[int, int]:
+    """Remove them: how many went, and how many are left."""
+    removed = 0
+    async for count in _received(namespace, source):
+        removed += count
+        progress(removed)
+    removed += await _parked(namespace, source, kinds)
+    left = sum([len(page) async for page in _pages(namespace.driver.receiver(source.path))])
+    return removed, left
+
+
+# -- what can be received now ---------------------------------------------------------------
+
+
+async def _received(namespace: OpenNamespace, source: Source) -> AsyncIterator[int]:
+    from twinbus.drivers.port import NEXT_SESSION, ReceiveMode
+
+    began_ms = time.time() * 1000
+    session = NEXT_SESSION if await _has_sessions(namespace, source) else None
+    while True:
+        receiver = namespace.driver.receiver(
+            source.path, mode=ReceiveMode.RECEIVE_AND_DELETE, session=session
+        )
+        try:
+            async for count in _emptied(receiver, began_ms):
+                yield count
+            if session is None or receiver.session_id is None:
+                return
+        finally:
+            await receiver.close()
+
+
+async def _emptied(receiver: Receiver, began_ms: float) -> AsyncIterator[int]:
+    while messages := await receiver.receive(BATCH_COUNT, wait_s=EMPTY_AFTER_S):
+        yield len(messages)
+        if all((each.enqueued_at_ms or 0) > began_ms for each in messages):
+            return
+
+
+async def _has_sessions(namespace: OpenNamespace, source: Source) -> bool:
+    """Dead letters have none. Who may not ask finds out when the queue refuses to be received
+    from without one."""
+    from twinbus.service_errors import AccessRefused, CommunicationError
+
+    if source.is_dead_letters:
+        return False
+    try:
+        return (await source.described(namespace.management)).requires_session
+    except (AccessRefused, CommunicationError):
+        return False
+
+
+# -- what waits for its number or its time --------------------------------------------------
+
+
+async def _parked(namespace: OpenNamespace, source: Source, kinds: Kinds) -> int:
+    from twinbus.core.chunk_aside import DEFERRED, SCHEDULED, state_of
+
+    deferred: list[int] = []
+    scheduled: list[int] = []
+    async for page in _pages(namespace.driver.receiver(source.path)):
+        for each in page:
+            state = state_of(each.encoded)
+            if state == DEFERRED and kinds.deferred:
+                deferred.append(each.sequence_number)
+            elif state == SCHEDULED and kinds.scheduled:
+                scheduled.append(each.sequence_number)
+    removed = 0
+    if deferred:
+        removed += await _by_number(namespace, source, deferred)
+    if scheduled:
+        sender = namespace.driver.sender(source.entity)
+        for some in _slices(scheduled):
+            await sender.cancel_scheduled(some, timeout_s=TIMEOUT_S)
+            removed += len(some)
+        await sender.close()
+    return removed
+
+
+async def _by_number(namespace: OpenNamespace, source: Source, numbers: list[int]) -> int:
+    from twinbus.drivers.port import ReceiveMode
+    from twinbus.service_errors import ServiceError
+
+    receiver = namespace.driver.receiver(source.path, mode=ReceiveMode.RECEIVE_AND_DELETE)
+    removed = 0
+    try:
+        for some in _slices(numbers):
+            removed += len(await receiver.receive_deferred(some, timeout_s=TIMEOUT_S))
+    except ServiceError:
+        # Of a session: only its holder may ask for them. They are told as left.
+        pass
+    finally:
+        await receiver.close()
+    return removed
+
+
+def _slices(numbers: list[int]) -> list[list[int]]:
+    return [numbers[at : at + PEEK_COUNT] for at in range(0, len(numbers), PEEK_COUNT)]
+
+
+async def _pages(receiver: Any) -> AsyncIterator[list[Delivered]]:
+    """Everything that can be seen, and nothing is taken."""
+    following = 1
+    try:
+        while page := await receiver.peek(PEEK_COUNT, from_sequence=following, timeout_s=TIMEOUT_S):
+            yield page
+            following = page[-1].sequence_number + 1
+    finally:
+        await receiver.close()

@@ -1,0 +1,164 @@
+"""How commands answer: ``--output table|json|jsonl``.
+
+    table    for people
+    json     one document: a list where several things are shown, an object where it is one
+    jsonl    one object on each line
+
+Rule 1: what is shown is a plain record; the same one makes the table and the JSON.
+Rule 2: in a table the columns that were chosen stand, in JSON everything that is known.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from datetime import datetime, timedelta
+from typing import Annotated, Any, Final
+from uuid import UUID
+
+import typer
+
+from twinbus.cli.tables import show_table
+from twinbus.errors import ConfigurationError
+from twinbus.iso_duration import format_duration_us
+
+__all__ = [
+    "DryRun",
+    "Output",
+    "Yes",
+    "check_form",
+    "confirm",
+    "count_shown",
+    "plain",
+    "show_record",
+    "show_records",
+    "tell",
+]
+
+FORMS: Final = ("table", "json", "jsonl")
+
+Output = Annotated[str, typer.Option(help="table, json or jsonl.")]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Show what would be done, and stop.")]
+
+_MICROSECOND: Final = timedelta(microseconds=1)
+
+
+def check_form(output: str) -> None:
+    """Refuse a form that does not exist, before anything is done."""
+    if output not in FORMS:
+        raise ConfigurationError(
+            f"--output cannot be {output!r:.40}", hint="Use table, json, jsonl"
+        )
+
+
+def plain(value: Any) -> Any:
+    """A value as JSON can have it; durations as ISO 8601 has them."""
+    match value:
+        case timedelta():
+            return format_duration_us(value // _MICROSECOND)
+        case datetime():
+            return value.isoformat()
+        case UUID():
+            return str(value)
+        case bytes() | bytearray() | memoryview():
+            return _text_or_hex(bytes(value))
+        case Mapping():
+            return {str(plain(key)): plain(each) for key, each in value.items()}
+        case None | bool() | str():
+            return value
+        case int():
+            return int(value)
+        case float():
+            # NaN and its like are no JSON.
+            return float(value) if value - value == 0 else str(value)
+        case list() | tuple():
+            return [plain(each) for each in value]
+    if dataclasses.is_dataclass(value):
+        return {each.name: plain(getattr(value, each.name)) for each in dataclasses.fields(value)}
+    return str(value)
+
+
+def _text_or_hex(value: bytes) -> str:
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        return f"0x{value.hex()}"
+
+
+def show_records(
+    records: Iterable[Mapping[str, Any]],
+    output: str,
+    columns: Sequence[str],
+    *,
+    numbers_from: int | None = None,
+) -> None:
+    """Several things; ``columns`` are those of the table, from ``numbers_from`` on numbers."""
+    found = [{name: plain(value) for name, value in each.items()} for each in records]
+    if output == "json":
+        typer.echo(json.dumps(found, indent=2))
+    elif output == "jsonl":
+        for each in found:
+            typer.echo(json.dumps(each))
+    else:
+        rows = [[_cell(each.get(name)) for name in columns] for each in found]
+        show_table([name.replace("_", " ") for name in columns], rows, numbers_from=numbers_from)
+
+
+def show_record(record: Mapping[str, Any], output: str) -> None:
+    """One thing: its facts below each other."""
+    found = {name: plain(value) for name, value in record.items()}
+    if output == "table":
+        show_table(("what", ""), [(name.replace("_", " "), _cell(found[name])) for name in found])
+    else:
+        typer.echo(json.dumps(found, indent=2 if output == "json" else None))
+
+
+def tell(output: str, record: Mapping[str, Any], sentence: str) -> None:
+    """What was done: a sentence for people, the record for programs."""
+    typer.echo(sentence if output == "table" else json.dumps(plain(record)))
+
+
+def _cell(value: Any) -> str:
+    match value:
+        case None:
+            return ""
+        case bool():
+            return "yes" if value else "no"
+        case float():
+            return f"{value:,.1f}"
+        case int():
+            return f"{value:,}"
+        case dict():
+            return "\n".join(f"{name}: {_cell(each)}" for name, each in value.items())
+        case list():
+            return "\n".join(_cell(each) for each in value)
+    # What stands in a message may try to move the cursor of whoever looks at it.
+    return "".join(each if each.isprintable() or each == "\n" else "\ufffd" for each in str(value))
+
+
+def confirm(is_given: bool, question: str, loss: str) -> None:
+    """Ask before something goes for good; ``loss`` says what does."""
+    if is_given:
+        return
+    if not sys.stdin.isatty():
+        raise ConfigurationError(
+            f"this {loss} for good, and nobody is there to be asked",
+            hint="Give --yes, or --dry-run to see what would be done",
+        )
+    typer.confirm(question, abort=True)
+
+
+@contextmanager
+def count_shown(doing: str, output: str) -> Iterator[Callable[[int], None]]:
+    """What to call with the number of messages done so far: on a terminal a line that counts."""
+    if output != "table" or not sys.stderr.isatty():
+        yield lambda _count: None
+        return
+    try:
+        yield lambda count: typer.echo(f"\r{doing}: {count:,}", nl=False, err=True)
+    finally:
+        typer.echo("\r\033[K", nl=False, err=True)

@@ -1,0 +1,81 @@
+"""What messages can be received from: a queue, a subscription, or the dead letters of one.
+
+orders   news/subscriptions/all   orders/$DeadLetterQueue
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from twinbus.entity_path import parse_address
+from twinbus.errors import InvalidEntityPath
+
+if TYPE_CHECKING:
+    from twinbus.drivers.management import (
+        ManagementClient,
+        QueueProperties,
+        SubscriptionProperties,
+    )
+
+__all__ = ["Source", "source_of"]
+
+SUBSCRIPTIONS: Final = "/subscriptions/"
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A place that hands out messages."""
+
+    entity: str
+    """The queue, or ``<topic>/subscriptions/<name>``."""
+    is_dead_letters: bool = False
+
+    @property
+    def path(self) -> str:
+        """Where a receiver attaches."""
+        return f"{self.entity}/$DeadLetterQueue" if self.is_dead_letters else self.entity
+
+    @property
+    def topic(self) -> str | None:
+        """The topic of a subscription; None for a queue."""
+        topic, found, _name = self.entity.partition(SUBSCRIPTIONS)
+        return topic if found else None
+
+    def __str__(self) -> str:
+        """As it stands in a sentence."""
+        return (
+            f"the dead-letter queue of {self.entity!r}"
+            if self.is_dead_letters
+            else repr(self.entity)
+        )
+
+    async def described(
+        self, management: ManagementClient
+    ) -> QueueProperties | SubscriptionProperties:
+        """Its properties; raises EntityNotFound."""
+        topic, found, name = self.entity.partition(SUBSCRIPTIONS)
+        entity: QueueProperties | SubscriptionProperties | None
+        if found:
+            entity = await management.get_subscription(topic, name)
+        else:
+            entity = await management.get_queue(topic)
+        if entity is None:
+            from twinbus.service_errors import EntityNotFound
+
+            kind = "subscription" if found else "queue"
+            raise EntityNotFound(
+                f"there is no {kind} {self.entity!r}", path=self.entity, hint="Check its spelling"
+            )
+        return entity
+
+
+def source_of(path: str, *, dead_letters: bool = False) -> Source:
+    """The place with this path; raises InvalidEntityPath."""
+    address = parse_address(path)
+    if address.node != "entity" or address.sub_queue == "transfer-dead-letter":
+        raise InvalidEntityPath(
+            f"nobody receives messages from {path!r:.80}",
+            hint="Name a queue, <topic>/subscriptions/<name>, or one of them with --dead-letters",
+        )
+    return Source(address.entity, dead_letters or address.sub_queue == "dead-letter")

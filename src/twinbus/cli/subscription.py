@@ -1,0 +1,145 @@
+"""``twinbus subscription list|show|create|delete|purge``."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from twinbus.cli import entities as of
+from twinbus.cli.connecting import Where, with_namespace
+from twinbus.cli.purging import purge_it
+from twinbus.cli.showing import DryRun, Output, Yes
+
+__all__ = ["Name", "Topic", "subscription_app"]
+
+subscription_app = of.noun("subscription", "Subscriptions: list, show, create, delete, purge.")
+
+Topic = Annotated[str, typer.Argument(help="The topic.")]
+Name = Annotated[str, typer.Argument(help="The subscription.", metavar="SUBSCRIPTION")]
+
+
+@subscription_app.command("list")
+@with_namespace
+def list_subscriptions(topic: Topic, output: Output = "table", *, where: Where) -> None:
+    """List the subscriptions of a topic with their counts. Needs Manage, as all but purge."""
+    columns = ("name", *of.QUEUE_COLUMNS)
+    of.list_them(
+        where, output, lambda each: each.list_subscriptions(topic), columns, numbers_from=2
+    )
+
+
+@subscription_app.command("show")
+@with_namespace
+def show(topic: Topic, name: Name, output: Output = "table", *, where: Where) -> None:
+    """Show the properties and counts of a subscription."""
+    of.show_it(where, output, _named(topic, name), lambda each: each.get_subscription(topic, name))
+
+
+@subscription_app.command("create")
+@with_namespace
+def create(
+    topic: Topic,
+    name: Name,
+    lock_duration: of.LockDuration = "1m",
+    max_delivery_count: of.DeliveryCount = 10,
+    ttl: of.TimeToLive = None,
+    sessions: of.Sessions = False,
+    dead_letter_expired: of.ExpiredDie = False,
+    delete_when_idle: of.IdleTime = None,
+    forward_to: of.ForwardTo = None,
+    forward_dead_letters_to: of.ForwardDead = None,
+    status: of.Status = "Active",
+    metadata: of.Note = "",
+    dry_run: DryRun = False,
+    output: Output = "table",
+    *,
+    where: Where,
+) -> None:
+    """Create a subscription that takes every message; see `twinbus rule` to choose."""
+    from twinbus.drivers.management import SubscriptionProperties
+
+    wanted = SubscriptionProperties(
+        topic=topic,
+        name=name,
+        lock_duration=of.duration(lock_duration)
+        or SubscriptionProperties(topic=topic, name=name).lock_duration,
+        max_delivery_count=max_delivery_count,
+        default_message_time_to_live=of.duration(ttl),
+        requires_session=sessions,
+        enable_dead_lettering_on_message_expiration=dead_letter_expired,
+        auto_delete_on_idle=of.duration(delete_when_idle),
+        forward_to=forward_to,
+        forward_dead_lettered_messages_to=forward_dead_letters_to,
+        status=of.status_of(status),
+        user_metadata=metadata,
+    )
+    of.create_it(
+        where,
+        output,
+        dry_run,
+        _named(topic, name),
+        wanted,
+        lambda each: each.create_subscription(wanted),
+        lambda each: each.get_subscription(topic, name),
+    )
+
+
+@subscription_app.command("delete")
+@with_namespace
+def delete(
+    topic: Topic,
+    name: Name,
+    yes: Yes = False,
+    dry_run: DryRun = False,
+    output: Output = "table",
+    *,
+    where: Where,
+) -> None:
+    """Delete a subscription with every message in it."""
+    of.delete_it(
+        where,
+        output,
+        yes=yes,
+        dry_run=dry_run,
+        named=_named(topic, name),
+        get=lambda each: each.get_subscription(topic, name),
+        delete=lambda each: each.delete_subscription(topic, name),
+    )
+
+
+@subscription_app.command("purge")
+@with_namespace
+def purge(
+    topic: Topic,
+    name: Name,
+    dead_letters: Annotated[
+        bool, typer.Option("--dead-letters", help="Its dead-letter queue instead.")
+    ] = False,
+    keep_deferred: Annotated[
+        bool, typer.Option("--keep-deferred", help="Leave deferred messages.")
+    ] = False,
+    yes: Yes = False,
+    dry_run: DryRun = False,
+    output: Output = "table",
+    *,
+    where: Where,
+) -> None:
+    """Remove the messages of a subscription; those that a receiver holds are left to it.
+
+    They are received and deleted, which needs the claim Listen.
+    """
+    purge_it(
+        where,
+        output,
+        f"{topic}/subscriptions/{name}",
+        dead_letters=dead_letters,
+        deferred=not keep_deferred,
+        scheduled=False,
+        yes=yes,
+        dry_run=dry_run,
+    )
+
+
+def _named(topic: str, name: str) -> str:
+    return f"subscription {name!r} of the topic {topic!r}"

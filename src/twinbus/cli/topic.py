@@ -1,0 +1,92 @@
+"""``twinbus topic list|show|create|delete``. A topic holds nothing that could be purged; its
+subscriptions do."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from twinbus.cli import entities as of
+from twinbus.cli.connecting import Where, with_namespace
+from twinbus.cli.showing import DryRun, Output, Yes
+
+__all__ = ["topic_app"]
+
+topic_app = of.noun("topic", "Topics: list, show, create, delete.")
+
+Path = Annotated[str, typer.Argument(help="The topic.")]
+
+
+@topic_app.command("list")
+@with_namespace
+def list_topics(prefix: of.Prefix = "", output: Output = "table", *, where: Where) -> None:
+    """List the topics. Needs the claim Manage, as all of these."""
+    columns = ("path", "status", "subscription_count", "scheduled_messages", "size_bytes")
+    of.list_them(where, output, lambda each: each.list_topics(prefix), columns, numbers_from=2)
+
+
+@topic_app.command("show")
+@with_namespace
+def show(path: Path, output: Output = "table", *, where: Where) -> None:
+    """Show the properties of a topic."""
+    of.show_it(where, output, f"topic {path!r}", lambda each: each.get_topic(path))
+
+
+@topic_app.command("create")
+@with_namespace
+def create(
+    path: Path,
+    ttl: of.TimeToLive = None,
+    duplicate_window: of.Duplicates = None,
+    size_mb: of.Size = 1024,
+    delete_when_idle: of.IdleTime = None,
+    partitioned: of.Partitioned = False,
+    status: of.Status = "Active",
+    metadata: of.Note = "",
+    dry_run: DryRun = False,
+    output: Output = "table",
+    *,
+    where: Where,
+) -> None:
+    """Create a topic."""
+    from twinbus.drivers.management import TopicProperties
+
+    wanted = TopicProperties(
+        path=path,
+        default_message_time_to_live=of.duration(ttl),
+        requires_duplicate_detection=duplicate_window is not None,
+        duplicate_detection_history_time_window=of.duration(duplicate_window)
+        or TopicProperties(path=path).duplicate_detection_history_time_window,
+        max_size_in_megabytes=size_mb,
+        auto_delete_on_idle=of.duration(delete_when_idle),
+        enable_partitioning=partitioned,
+        status=of.status_of(status),
+        user_metadata=metadata,
+    )
+    of.create_it(
+        where,
+        output,
+        dry_run,
+        f"topic {path!r}",
+        wanted,
+        lambda each: each.create_topic(wanted),
+        lambda each: each.get_topic(path),
+    )
+
+
+@topic_app.command("delete")
+@with_namespace
+def delete(
+    path: Path, yes: Yes = False, dry_run: DryRun = False, output: Output = "table", *, where: Where
+) -> None:
+    """Delete a topic with its subscriptions and every message in them."""
+    of.delete_it(
+        where,
+        output,
+        yes=yes,
+        dry_run=dry_run,
+        named=f"topic {path!r}",
+        get=lambda each: each.get_topic(path),
+        delete=lambda each: each.delete_topic(path),
+    )

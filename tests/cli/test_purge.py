@@ -1,0 +1,97 @@
+"""``twinbus queue purge`` and ``twinbus subscription purge``."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from tests.support.access import connection_string_with
+from twinbus.aio import BrokeredMessage, MessagingFactory
+from twinbus.broker.access.claims import Claim
+from twinbus.testing.bus import Bus
+
+COUNT = 30
+
+
+def fill(bus: Bus, path: str, **fields: Any) -> None:
+    """30 active messages, and unless they have sessions a deferred, a scheduled, a dead one."""
+
+    async def send() -> None:
+        async with MessagingFactory.from_connection_string(bus.connection_string) as factory:
+            sender = factory.create_message_sender(path)
+            if fields:
+                for number in range(COUNT):
+                    await sender.send(BrokeredMessage(b"x", session_id=f"s{number % 3}"))
+                return
+            await sender.send_batch([BrokeredMessage(b"x") for _ in range(COUNT + 2)])
+            receiver = factory.create_message_receiver(path)
+            deferred, dead = await receiver.receive_batch(2)
+            await deferred.defer()
+            await dead.dead_letter(reason="test")
+            later = datetime.now(UTC) + timedelta(hours=1)
+            await sender.send(BrokeredMessage(b"later", scheduled_enqueue_time_utc=later))
+
+    asyncio.run(send())
+
+
+def test_a_queue_is_emptied_of_everything_but_its_dead_letters(typed: Any, servicebus: Bus) -> None:
+    """M5: active, deferred and scheduled; the dead letters when they are asked for."""
+    queue = servicebus.queue("orders")
+    fill(servicebus, queue)
+    assert typed.json("queue", "purge", "orders", "--dry-run")["would_remove"] >= COUNT + 1
+    assert queue.active_message_count == COUNT
+    assert "--yes" in typed.refused("queue", "purge", "orders")
+    assert typed.json("queue", "purge", "orders", "--yes") == {"removed": COUNT + 2, "left": 0}
+    assert queue.active_message_count == queue.deferred_message_count == 0
+    assert queue.scheduled_message_count == 0 and queue.dead_letter_message_count == 1
+
+    done = typed("queue", "purge", "orders", "--dead-letters", "--yes")
+    assert done == "1 message removed from the dead-letter queue of 'orders'\n"
+    assert queue.dead_letter_message_count == 0
+
+
+def test_what_is_to_be_kept_is_kept_and_told(typed: Any, servicebus: Bus) -> None:
+    """M5: deferred and scheduled messages."""
+    queue = servicebus.queue("orders")
+    fill(servicebus, queue)
+    done = typed.json("queue", "purge", "orders", "--keep-deferred", "--keep-scheduled", "--yes")
+    assert done == {"removed": COUNT, "left": 2}
+    assert queue.deferred_message_count == queue.scheduled_message_count == 1
+
+
+def test_all_sessions_are_emptied(typed: Any, servicebus: Bus) -> None:
+    """M3: of a queue that wants sessions."""
+    queue = servicebus.queue("orders", requires_session=True)
+    fill(servicebus, queue, session=True)
+    assert typed.json("queue", "purge", "orders", "--yes") == {"removed": COUNT, "left": 0}
+
+
+def test_a_subscription_is_emptied_and_its_neighbour_is_not(typed: Any, servicebus: Bus) -> None:
+    """M5: with the claim Listen alone, too."""
+    one, other = servicebus.subscription("news", "a"), servicebus.subscription("news", "b")
+    typed("topic", "show", "news")
+
+    async def send() -> None:
+        async with MessagingFactory.from_connection_string(servicebus.connection_string) as factory:
+            await factory.create_message_sender("news").send_batch(
+                [BrokeredMessage(b"x") for _ in range(COUNT)]
+            )
+
+    asyncio.run(send())
+    assert typed.json("subscription", "purge", "news", "a", "--yes") == {
+        "removed": COUNT,
+        "left": 0,
+    }
+    assert one.active_message_count == 0 and other.active_message_count == COUNT
+
+
+def test_listen_is_enough(typed_with: Callable[[str], Any], servicebus: Bus) -> None:
+    """M6: nothing is asked of the management that it could do without."""
+    queue = servicebus.queue("orders")
+    fill(servicebus, queue)
+    listening = typed_with(connection_string_with(servicebus, Claim.LISTEN))
+    assert listening.json("queue", "purge", "orders", "--dry-run") == {"would_remove": COUNT + 2}
+    done = listening.json("queue", "purge", "orders", "--keep-scheduled", "--yes")
+    assert done == {"removed": COUNT + 1, "left": 1}

@@ -28,10 +28,13 @@ from twinbus.spark.syphon.settings import SyphonSettings
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCS = ROOT / "docs"
-PAGES = [ROOT / "README.md", *sorted(DOCS.glob("*.md"))]
+PAGES = [ROOT / "README.md", ROOT / "examples" / "README.md", *sorted(DOCS.glob("*.md"))]
 
 _PYTHON = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
-_LINK = re.compile(r"\]\((?!https?:)([^)#]+)")
+_LINK = re.compile(r"\]\((?!https?:)([^)#]*)(?:#([^)]+))?\)")
+_FENCED = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
+_HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
+_TEST = re.compile(r"`(tests/[\w/]+\.py)::(\w+)`")
 
 
 def failover_picture() -> ModuleType:
@@ -66,10 +69,34 @@ def test_code_in_the_pages_is_python_and_imports_what_exists(block: str) -> None
                 assert hasattr(module, alias.name), f"{node.module} has no {alias.name}"
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def anchors_of(page: Path) -> set[str]:
+    """The places of a page that a link can name, as GitHub makes them from headings."""
+    headings = _HEADING.findall(_FENCED.sub("", page.read_text(encoding="utf-8")))
+    return {re.sub(r"[^\w\- ]", "", each.lower()).replace(" ", "-") for each in headings}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_links_between_the_pages_lead_somewhere(page: Path) -> None:
-    for target in _LINK.findall(page.read_text(encoding="utf-8")):
-        assert (page.parent / target).exists(), target
+    for target, anchor in _LINK.findall(page.read_text(encoding="utf-8")):
+        found = page.parent / target if target else page
+        assert found.exists(), target
+        assert not anchor or anchor in anchors_of(found), f"{target}#{anchor}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_a_test_that_a_page_names_exists(page: Path) -> None:
+    for path, name in _TEST.findall(page.read_text(encoding="utf-8")):
+        source = ROOT / path
+        assert source.is_file() and f"def {name}(" in source.read_text(encoding="utf-8"), name
+
+
+def test_every_promise_names_a_test() -> None:
+    """Each row of GUARANTEES names a test, or a command that measures it."""
+    page = (DOCS / "GUARANTEES.md").read_text(encoding="utf-8").partition("## Sending\n")[2]
+    rows = [line for line in page.splitlines() if line.startswith("| ")]
+    promises = [row for row in rows if not row.startswith("| Promise")]
+    assert len(promises) > 30
+    assert [row for row in promises if not re.search(r"`(tests/|make )", row)] == []
 
 
 def test_the_guide_says_what_a_detour_changes() -> None:

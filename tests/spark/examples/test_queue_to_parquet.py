@@ -1,0 +1,25 @@
+"""examples/queue_to_parquet.py, on the session of all tests."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from examples.queue_to_parquet import pour
+from tests.spark.brokers import SparkPair
+from tests.spark.connector.scene import fill, ids, left
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+def test_a_queue_is_poured_into_a_table(
+    spark: SparkSession, pair: SparkPair, tmp_path: Path
+) -> None:
+    """S1 and S2: every message is a row, and the queue is empty."""
+    queue, table = pair.primary.fresh_queue(), tmp_path / "table"
+    fill(pair.primary, queue, ids(3), body=b"1 coffee")
+    assert pour(spark, pair.primary_file, queue, table) == 3
+    rows = spark.read.parquet(str(table)).collect()
+    assert sorted((row.id, row.text) for row in rows) == [(each, "1 coffee") for each in ids(3)]
+    assert left(pair.primary, queue) == 0

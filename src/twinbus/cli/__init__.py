@@ -17,11 +17,14 @@ import typer
 from twinbus import __version__
 from twinbus.cli.cost import cost_app
 from twinbus.cli.demo import demo
+from twinbus.cli.dlq import dlq_app
 from twinbus.cli.emptying import reset
 from twinbus.cli.fault import fault_app
 from twinbus.cli.preflight import preflight
 from twinbus.cli.queue import queue_app
+from twinbus.cli.receive import peek, receive
 from twinbus.cli.rule import rule_app
+from twinbus.cli.send import send
 from twinbus.cli.serve import serve
 from twinbus.cli.subscription import subscription_app
 from twinbus.cli.syphon_control import syphon_app
@@ -72,8 +75,11 @@ app.command()(serve)
 app.command()(reset)
 app.command()(preflight)
 app.command()(demo)
+app.command()(send)
+app.command()(receive)
+app.command()(peek)
 app.add_typer(syphon_app)
-for nouns in (queue_app, topic_app, subscription_app, rule_app):
+for nouns in (queue_app, topic_app, subscription_app, rule_app, dlq_app):
     app.add_typer(nouns)
 app.add_typer(fault_app)
 app.add_typer(cost_app)

@@ -1,0 +1,167 @@
+"""``twinbus dlq list|show|resubmit|drop``: what could not be delivered."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from twinbus.cli import entities as of
+from twinbus.cli.connecting import Where, asked, with_namespace
+from twinbus.cli.message_shown import show_messages
+from twinbus.cli.output import counted
+from twinbus.cli.purging import purge_it
+from twinbus.cli.showing import (
+    DryRun,
+    Output,
+    Yes,
+    check_form,
+    count_shown,
+    show_records,
+    tell,
+)
+from twinbus.cli.sources import source_of
+from twinbus.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from twinbus.pairing.open_namespace import OpenNamespace
+
+__all__ = ["dlq_app"]
+
+dlq_app = of.noun("dlq", "Dead letters: list, show, resubmit, drop.")
+
+Path = Annotated[str, typer.Argument(help="The queue, or <topic>/subscriptions/<name>.")]
+IDS = ("auto", "keep", "new")
+
+
+@dlq_app.command("list")
+@with_namespace
+def list_dead_letters(
+    everything: Annotated[
+        bool, typer.Option("--all", help="Also entities without dead letters.")
+    ] = False,
+    output: Output = "table",
+    *,
+    where: Where,
+) -> None:
+    """Count the dead letters of every queue and subscription. Needs the claim Manage."""
+    check_form(output)
+    counts = asked(where, _counts)
+    found = [each for each in counts if everything or any(list(each.values())[1:])]
+    show_records(found, output, ("entity", "dead_letters", "transfer_dead_letters"), numbers_from=1)
+
+
+async def _counts(namespace: OpenNamespace) -> list[dict[str, Any]]:
+    management = namespace.management
+    found = [(each.path, each.counts) async for each in management.list_queues()]
+    topics = [each.path async for each in management.list_topics()]
+    for topic in topics:
+        async for each in management.list_subscriptions(topic):
+            found.append((f"{topic}/subscriptions/{each.name}", each.counts))
+    return [
+        {
+            "entity": path,
+            "dead_letters": counts.dead_letter,
+            "transfer_dead_letters": counts.transfer_dead_letter,
+        }
+        for path, counts in found
+    ]
+
+
+@dlq_app.command("show")
+@with_namespace
+def show(
+    path: Path,
+    count: Annotated[int, typer.Option(help="At most so many.", min=1)] = 10,
+    from_number: Annotated[
+        int, typer.Option("--from", help="From this sequence number on.", min=0)
+    ] = 1,
+    output: Output = "table",
+    *,
+    where: Where,
+) -> None:
+    """Look at dead letters with their reasons; nothing is taken. Needs the claim Listen."""
+    check_form(output)
+    source = source_of(path, dead_letters=True)
+    from twinbus.cli.receive import peeked
+
+    found = asked(where, lambda each: peeked(each, source, count, from_number))
+    show_messages(found, output, as_dead_letters=True)
+
+
+@dlq_app.command("resubmit")
+@with_namespace
+def resubmit(
+    path: Path,
+    to: Annotated[str | None, typer.Option(help="Send them here instead.", metavar="PATH")] = None,
+    count: Annotated[
+        int | None, typer.Option(help="At most so many, the oldest first [all].", min=1)
+    ] = None,
+    ids: Annotated[
+        str,
+        typer.Option(
+            help="keep or new; auto keeps them unless duplicate detection could drop the message.",
+        ),
+    ] = "auto",
+    dry_run: DryRun = False,
+    output: Output = "table",
+    *,
+    where: Where,
+) -> None:
+    """Send dead letters back to the queue that they come from. Needs Listen and Send.
+
+    Each goes out of the dead-letter queue only when its entity has accepted it: a crash in between
+    repeats a message and loses none. The reason of its death is taken off, its time to live
+    begins anew. A subscription cannot be sent to: name its topic with --to, whose subscriptions
+    all get a copy.
+    """
+    check_form(output)
+    if ids not in IDS:
+        raise ConfigurationError(f"--ids cannot be {ids!r:.40}", hint="Use auto, keep or new")
+    source = source_of(path, dead_letters=True)
+    if to is None and source.topic is not None:
+        raise ConfigurationError(
+            f"a subscription like {source.entity!r} cannot be sent to",
+            hint=f"Give --to {source.topic}, if all its subscriptions may get a copy",
+        )
+    from twinbus.cli import resubmitting as work
+
+    target = to or source.entity
+    if dry_run:
+        found = asked(where, lambda each: work.count_of(each, source, count))
+        sentence = f"{counted(found, 'message')} would be sent from {source} to {target!r}"
+        tell(output, {"would_resubmit": found, "to": target}, sentence)
+        return
+    with count_shown("resubmitted", output) as progress:
+        done = asked(
+            where, lambda each: work.resubmitted(each, source, target, count, ids, progress)
+        )
+    changed = ", with new ids" if done.has_new_ids else ""
+    tell(
+        output,
+        {"resubmitted": done.count, "to": target, "new_ids": done.has_new_ids},
+        f"{counted(done.count, 'message')} sent from {source} to {target!r}{changed}",
+    )
+
+
+@dlq_app.command("drop")
+@with_namespace
+def drop(
+    path: Path,
+    yes: Yes = False,
+    dry_run: DryRun = False,
+    output: Output = "table",
+    *,
+    where: Where,
+) -> None:
+    """Remove all dead letters of a queue or subscription for good. Needs the claim Listen."""
+    purge_it(
+        where,
+        output,
+        path,
+        dead_letters=True,
+        deferred=True,
+        scheduled=False,
+        yes=yes,
+        dry_run=dry_run,
+    )

@@ -1,0 +1,87 @@
+"""Messages as commands show them: one plain record each."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+import typer
+
+from twinbus.cli.showing import plain, show_records
+
+if TYPE_CHECKING:
+    from twinbus.core.parcel import Delivered
+
+__all__ = ["record_of_message", "show_messages"]
+
+# A row of a table shows what a message is about, not all of it: JSON has everything.
+BODY_CHARACTERS_SHOWN: Final = 60
+COLUMNS: Final = ("sequence_number", "enqueued", "message_id", "session_id", "subject", "text")
+DEAD_COLUMNS: Final = (*COLUMNS[:-1], "dead_letter_reason", "text")
+_STATES: Final = ("active", "deferred", "scheduled")
+_TEXTS: Final = (
+    "subject",
+    "to",
+    "reply_to",
+    "reply_to_session_id",
+    "content_type",
+    "content_encoding",
+    "partition_key",
+    "priority",
+    "time_to_live",
+)
+
+
+def record_of_message(delivered: Delivered) -> dict[str, Any]:
+    """What is known of a message. A body that is no text is ``body_base64``."""
+    from twinbus.core.chunk_aside import state_of
+    from twinbus.core.encoding import decode_message
+
+    message = decode_message(delivered)
+    state = state_of(delivered.encoded)
+    record: dict[str, Any] = {
+        "sequence_number": message.sequence_number,
+        "message_id": message.message_id,
+        "session_id": message.session_id,
+        "correlation_id": message.correlation_id,
+        **_body(message.body),
+        **{name: getattr(message, name) for name in _TEXTS},
+        "enqueued": message.enqueued_time_utc,
+        "scheduled": message.scheduled_enqueue_time_utc,
+        "state": _STATES[state] if state < len(_STATES) else str(state),
+        "delivery_count": message.delivery_count,
+        "dead_letter_source": message.dead_letter_source,
+        "dead_letter_reason": message.dead_letter_reason,
+        "dead_letter_description": message.dead_letter_error_description,
+        "properties": message.properties,
+    }
+    return {name: plain(value) for name, value in record.items()}
+
+
+def _body(body: Any) -> dict[str, Any]:
+    if isinstance(body, bytes):
+        try:
+            return {"body": body.decode()}
+        except UnicodeDecodeError:
+            return {"body_base64": base64.b64encode(body).decode()}
+    return {"body": body}
+
+
+def show_messages(
+    found: Sequence[Delivered], output: str, *, as_dead_letters: bool = False
+) -> None:
+    """A table, a list in JSON, or a line for each."""
+    records = [record_of_message(each) for each in found]
+    if output == "table":
+        records = [{**each, "text": _short(each)} for each in records]
+        if not records:
+            typer.echo("no messages")
+            return
+    show_records(records, output, DEAD_COLUMNS if as_dead_letters else COLUMNS)
+
+
+def _short(record: dict[str, Any]) -> str:
+    body = str(record.get("body", record.get("body_base64")))
+    cut = body[:BODY_CHARACTERS_SHOWN]
+    return cut if cut == body else f"{cut}…"

@@ -1,0 +1,159 @@
+"""``twinbus receive`` and ``twinbus peek``.
+
+Rule 1: a message is shown before it is settled: whatever happens, it is seen or it comes again.
+Rule 2: peek takes nothing, locks nothing and counts no delivery.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+
+from twinbus.cli.connecting import Where, asked, with_namespace
+from twinbus.cli.durations import seconds
+from twinbus.cli.message_shown import show_messages
+from twinbus.cli.output import counted
+from twinbus.cli.showing import Output, check_form
+from twinbus.cli.sources import Source, source_of
+from twinbus.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from twinbus.core.parcel import Delivered
+    from twinbus.drivers.port import NextSession, Receiver
+    from twinbus.pairing.open_namespace import OpenNamespace
+
+__all__ = ["peek", "peeked", "receive"]
+
+# A table or a list is shown as a whole, and all of it must be settled before its locks end.
+AT_ONCE_MAX: Final = 1_000
+BATCH_COUNT: Final = 100
+PEEK_COUNT: Final = 250
+TIMEOUT_S: Final = 60.0
+
+Path = Annotated[str, typer.Argument(help="The queue, or <topic>/subscriptions/<name>.")]
+DeadLetters = Annotated[bool, typer.Option("--dead-letters", help="From its dead-letter queue.")]
+
+
+@with_namespace
+def receive(
+    path: Path,
+    count: Annotated[int, typer.Option(help="At most so many.", min=1)] = 1,
+    wait: Annotated[
+        str, typer.Option(help="How long to wait for the next one.", metavar="TIME")
+    ] = "5s",
+    delete: Annotated[
+        bool,
+        typer.Option("--delete", help="Delete on receipt: what fails to be shown is lost."),
+    ] = False,
+    session: Annotated[
+        str | None, typer.Option(help="Of this session alone.", metavar="TEXT")
+    ] = None,
+    next_session: Annotated[
+        bool, typer.Option("--next-session", help="Of whichever session is free.")
+    ] = False,
+    dead_letters: DeadLetters = False,
+    output: Output = "table",
+    *,
+    where: Where,
+) -> None:
+    """Receive messages, show them, and complete them. Needs the claim Listen.
+
+    Each is completed after it was shown. For more than 1,000 use --output jsonl, which shows and
+    completes as they come.
+    """
+    check_form(output)
+    if output != "jsonl" and count > AT_ONCE_MAX:
+        raise ConfigurationError(
+            f"{output} shows at most {AT_ONCE_MAX:,} messages", hint="Use --output jsonl"
+        )
+    if session is not None and next_session:
+        raise ConfigurationError("--session and --next-session differ", hint="Give one of them")
+    source = source_of(path, dead_letters=dead_letters)
+    wait_s = seconds(wait)
+
+    async def ask(namespace: OpenNamespace) -> None:
+        receiver = _receiver(namespace, source, session, next_session, delete)
+        try:
+            await _shown_and_completed(receiver, count, wait_s, output, source, delete)
+        finally:
+            await receiver.close()
+
+    asked(where, ask)
+
+
+def _receiver(
+    namespace: OpenNamespace, source: Source, session: str | None, next_session: bool, delete: bool
+) -> Receiver:
+    from twinbus.drivers.port import NEXT_SESSION, ReceiveMode
+
+    wanted: str | NextSession | None = NEXT_SESSION if next_session else session
+    mode = ReceiveMode.RECEIVE_AND_DELETE if delete else ReceiveMode.PEEK_LOCK
+    return namespace.driver.receiver(source.path, mode=mode, session=wanted)
+
+
+async def _shown_and_completed(
+    receiver: Receiver, count: int, wait_s: float, output: str, source: Source, delete: bool
+) -> None:
+    """As they come, when each has a line of its own; all at once otherwise."""
+    held: list[Delivered] = []
+    left, lost = count, 0
+    while left:
+        messages = await receiver.receive(min(left, BATCH_COUNT), wait_s=wait_s)
+        left = left - len(messages) if messages else 0
+        held += messages
+        if output == "jsonl" or not left:
+            show_messages(held, output, as_dead_letters=source.is_dead_letters)
+            sys.stdout.flush()
+            if held and not delete:
+                lost += len(await receiver.complete(held, timeout_s=TIMEOUT_S))
+            held = []
+    if lost:
+        from twinbus.service_errors import MessageLockLost
+
+        raise MessageLockLost(
+            f"{counted(lost, 'message')} of {source} could not be completed in time",
+            path=source.path,
+            hint="They come again; ask for fewer at once, or use --output jsonl",
+        )
+
+
+@with_namespace
+def peek(
+    path: Path,
+    count: Annotated[int, typer.Option(help="At most so many.", min=1)] = 10,
+    from_number: Annotated[
+        int, typer.Option("--from", help="From this sequence number on.", min=0)
+    ] = 1,
+    dead_letters: DeadLetters = False,
+    output: Output = "table",
+    *,
+    where: Where,
+) -> None:
+    """Look at messages without taking them. Needs the claim Listen."""
+    check_form(output)
+    source = source_of(path, dead_letters=dead_letters)
+    found = asked(where, lambda each: peeked(each, source, count, from_number))
+    show_messages(found, output, as_dead_letters=source.is_dead_letters)
+
+
+async def peeked(
+    namespace: OpenNamespace, source: Source, count: int, from_number: int = 1
+) -> list[Delivered]:
+    """The first so many messages of a place, in the order of their numbers."""
+    receiver = namespace.driver.receiver(source.path)
+    found: list[Delivered] = []
+    try:
+        while len(found) < count:
+            page = await receiver.peek(
+                min(count - len(found), PEEK_COUNT),
+                from_sequence=found[-1].sequence_number + 1 if found else from_number,
+                timeout_s=TIMEOUT_S,
+            )
+            if not page:
+                break
+            found += page
+    finally:
+        await receiver.close()
+    return found

@@ -6,9 +6,13 @@ import ast
 import importlib
 import importlib.util
 import re
+import shlex
+from collections.abc import Iterator
 from dataclasses import fields
 from pathlib import Path
 from types import ModuleType
+from typing import Any
+from xml.etree import ElementTree
 
 import pytest
 import typer
@@ -34,11 +38,14 @@ _PYTHON = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
 _LINK = re.compile(r"\]\((?!https?:)([^)#]*)(?:#([^)]+))?\)")
 _FENCED = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
 _HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
+_COMMAND = re.compile(r"^(?: {4}|\$ )(?:\$ )?(?:\.venv/bin/)?twinbus (.+)$", re.MULTILINE)
+_COMMAND_IN_LINE = re.compile(r"`twinbus ([^`\n]+)`")
 _TEST = re.compile(r"`(tests/[\w/]+\.py)::(\w+)`")
 
 
-def failover_picture() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("failover_picture", DOCS / "failover_picture.py")
+def picture(name: str) -> ModuleType:
+    """A script beside the pages that makes part of one."""
+    spec = importlib.util.spec_from_file_location(name, DOCS / f"{name}.py")
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
@@ -46,7 +53,7 @@ def failover_picture() -> ModuleType:
 
 
 def test_the_failover_page_shows_the_table_that_runs() -> None:
-    made = failover_picture()
+    made = picture("failover_picture")
     page = (DOCS / "FAILOVER.md").read_text(encoding="utf-8")
     assert made.generated() in page, "run: python docs/failover_picture.py"
     assert made.with_picture(page) == page
@@ -199,3 +206,59 @@ def test_the_page_on_spark_names_the_types_of_properties() -> None:
     page = (DOCS / "SPARK.md").read_text(encoding="utf-8")
     paragraph = page.partition("Types in `propertyTypes`:")[2].partition("\n\n")[0]
     assert sorted(re.findall(r"`(\w+)`", paragraph)) == sorted(TYPE_NAMES)
+
+
+# -- commands and pictures ----------------------------------------------------------------
+
+
+def commands_in(page: Path) -> Iterator[list[str]]:
+    """The words of every twinbus command that a page shows, in a line of its own or in one."""
+    text = page.read_text(encoding="utf-8").replace("\\\n", " ")
+    for shown in _COMMAND.findall(text) + _COMMAND_IN_LINE.findall(text):
+        yield shlex.split(shown.partition(" #")[0].partition(" < ")[0])
+
+
+def unknown_in(words: list[str]) -> list[str]:
+    """What the command line does not know of a command."""
+    command: Any = typer.main.get_command(app)
+    rest = list(words)
+    while rest and rest[0] in getattr(command, "commands", {}):
+        command = command.commands[rest.pop(0)]
+    options = {name for each in command.params for name in (*each.opts, *each.secondary_opts)}
+    unknown = [word for word in rest if word.startswith("--") and word not in options | {"--help"}]
+    is_group = bool(getattr(command, "commands", {})) and not command.invoke_without_command
+    return unknown + ([rest[0]] if is_group and rest and not rest[0].startswith("-") else [])
+
+
+@pytest.mark.parametrize(
+    "page",
+    [page for page in PAGES if page.name != "CLI.md"],
+    ids=lambda page: page.parent.name + "-" + page.name,
+)
+def test_commands_that_a_page_shows_exist(page: Path) -> None:
+    told = {" ".join(words): unknown_in(words) for words in commands_in(page)}
+    assert {command: unknown for command, unknown in told.items() if unknown} == {}
+
+
+def test_an_unknown_command_or_option_is_seen() -> None:
+    assert unknown_in(["syphon", "--onze"]) == ["--onze"]
+    assert unknown_in(["fault", "earthquake"]) == ["earthquake"]
+    assert unknown_in(["syphon", "rate", "500"]) == []
+
+
+def test_targets_of_make_that_the_pages_name_exist() -> None:
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    targets = set(re.findall(r"^([a-z-]+):", makefile, re.MULTILINE))
+    named = {
+        name
+        for page in PAGES
+        for name in re.findall(r"(?:`|\$ )make ([a-z-]+)", page.read_text(encoding="utf-8"))
+    }
+    assert len(named) > 5 and named <= targets
+
+
+def test_the_picture_of_the_readme_is_the_one_that_is_drawn() -> None:
+    shown = (DOCS / "flow.svg").read_text(encoding="utf-8")
+    assert shown == picture("flow_picture").drawn(), "run: python docs/flow_picture.py"
+    ElementTree.fromstring(shown)
+    assert "prefers-color-scheme: dark" in shown

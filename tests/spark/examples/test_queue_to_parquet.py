@@ -1,4 +1,4 @@
-"""examples/queue_to_parquet.py, on the session of all tests."""
+"""examples/queue_to_parquet.py and the README's block, on the session of all tests."""
 
 from __future__ import annotations
 
@@ -6,11 +6,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from examples.queue_to_parquet import pour
+from tests.examples.test_readme import block_with
 from tests.spark.brokers import SparkPair
 from tests.spark.connector.scene import fill, ids, left
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 
 def test_a_queue_is_poured_into_a_table(
@@ -23,3 +24,12 @@ def test_a_queue_is_poured_into_a_table(
     rows = spark.read.parquet(str(table)).collect()
     assert sorted((row.id, row.text) for row in rows) == [(each, "1 coffee") for each in ids(3)]
     assert left(pair.primary, queue) == 0
+
+
+def test_the_block_of_the_readme_reads_a_queue(spark: SparkSession, pair: SparkPair) -> None:
+    """S1: the stream has the columns of messages."""
+    block = block_with("readStream").replace("/etc/shop/servicebus", str(pair.primary_file))
+    names = {"spark": spark}
+    exec(block, names)
+    orders: DataFrame = names["orders"]
+    assert orders.isStreaming and {"body", "messageId"} <= set(orders.columns)

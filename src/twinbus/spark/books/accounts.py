@@ -41,6 +41,7 @@ class Time(NamedTuple):
 
 ALWAYS: Final = Time()
 _KEY: Final = ("entity", "message_id")
+# Best first; what is unproven is the last of them.
 PROVABLE: Final = tuple(fate for fate in Fate if fate is not Fate.MISSING)
 _COPIES: Final = {fate: f"copies_{fate.name.lower()}" for fate in PROVABLE}
 TOOK: Final = {fate: f"took_{fate.name.lower()}" for fate in Fate}
@@ -136,43 +137,53 @@ def accounts_of(entries: DataFrame, given: Given, time: Time = ALWAYS) -> DataFr
         # A receipt says that it left the backlog: the log of the primary must show it.
         unproven = F.col(_COPIES[Fate.UNPROVEN]) - F.col("gone_home")
         sums = sums.withColumn(_COPIES[Fate.UNPROVEN], F.greatest(F.lit(0), unproven))
-    shown = reduce(add, map(F.col, _COPIES.values()))
-    accounts = sums.withColumn("messages", _messages(shown, given))
+    accounts = (
+        sums.withColumn("shown", reduce(add, map(F.col, _COPIES.values())))
+        .withColumn("messages", _messages(given))
+        .withColumns({"found": F.least("messages", "shown"), "duplicates": _duplicates()})
+        .withColumn("proven", F.col("found") - _doubtful())
+    )
     never_sent = F.lit(given.client) & (F.col("sent") == 0)
     nameless = F.greatest(F.lit(0), F.col("fresh") - F.col("gone_home"))
     arrived = F.when(F.col("message_id").isNull(), nameless).otherwise(F.least(F.lit(1), "fresh"))
-    doubled = F.greatest(F.lit(0), F.col("arrivals") - F.col("messages"))
-    duplicates = F.when(F.col("messages") > 0, doubled).otherwise(0)
     return accounts.select(
         *_KEY,
         "is_within",
         "messages",
-        *_taken(shown),
+        *_taken(),
         F.when(never_sent, arrived).otherwise(0).alias("unexpected"),
-        duplicates.alias("duplicates"),
-        F.least(duplicates, _announced()).alias("explained"),
+        "duplicates",
+        F.least("duplicates", _announced()).alias("explained"),
     )
 
 
-def _taken(shown: Column) -> list[Column]:
+def _duplicates() -> Column:
+    doubled = F.greatest(F.lit(0), F.col("arrivals") - F.col("messages"))
+    return F.when(F.col("messages") > 0, doubled).otherwise(0)
+
+
+def _doubtful() -> Column:
+    """How many of those without id may be second copies (rule 6)."""
+    beside = F.greatest(F.lit(0), F.col("shown") - F.col("messages"))
+    doubtful = F.least("found", F.greatest(F.lit(0), F.col("may_repeat") - beside))
+    return F.when(F.col("message_id").isNull(), doubtful).otherwise(0)
+
+
+def _taken() -> list[Column]:
     """Of each fate as many as are left to be found, the best first (rule 2)."""
-    found = F.least(F.col("messages"), shown)
-    beside = F.greatest(F.lit(0), shown - F.col("messages"))
-    doubtful = F.least(found, F.greatest(F.lit(0), F.col("may_repeat") - beside))
-    proven = found - F.when(F.col("message_id").isNull(), doubtful).otherwise(0)
-    taken, before = [], F.lit(0)
+    taken, so_far, before = [], F.lit(0), F.lit(0)
     for fate, copies in _COPIES.items():
-        so_far = F.least(proven, before + F.col(copies))
-        some = found - before if fate is Fate.UNPROVEN else so_far - before
-        taken.append(some.alias(TOOK[fate]))
-        before = so_far
-    return [*taken, (F.col("messages") - found).alias(TOOK[Fate.MISSING])]
+        so_far = so_far + F.col(copies)
+        upto = F.col("found") if fate is Fate.UNPROVEN else F.least("proven", so_far)
+        taken.append((upto - before).alias(TOOK[fate]))
+        before = upto
+    return [*taken, (F.col("messages") - F.col("found")).alias(TOOK[Fate.MISSING])]
 
 
-def _messages(shown: Column, given: Given) -> Column:
+def _messages(given: Given) -> Column:
     """How many messages an account is about (rules 1 and 3)."""
     if given.client:
-        short = F.greatest(F.lit(0), F.col("sent") - shown)
+        short = F.greatest(F.lit(0), F.col("sent") - F.col("shown"))
         return F.col("sent") - F.least(short, F.col("dropped"))
     brought = F.col("receipts_moved") if given.receipts else F.col("gone_home")
     stored = F.greatest(F.lit(0), F.col("fresh") - F.col("stored_away") - brought)

@@ -46,25 +46,30 @@ def traces(places: DataFrame, sent: DataFrame, receipts: DataFrame) -> DataFrame
     is_unexplained = F.col("end").isin("gone", "replaced") | (
         is_backlog & (F.col("end").isin(*SWEPT) | (is_completed & ~F.col("is_signed")))
     )
+    kind = (
+        F.when(F.col("number").isNotNull(), "stay")
+        .when(F.col("end") == "duplicate", "dropped")
+        .otherwise("published")
+    )
     return reduce(
         lambda one, other: one.unionByName(other),
         [
             _trace(
-                places.where("number is not null"),
-                "stay",
+                places,
+                kind,
                 at_ms=F.col("born_ms"),
                 place=F.col("place"),
-                number=F.col("number"),
+                number=F.coalesce("number", "copies"),
                 side=F.col("side"),
                 last=F.coalesce("end", "last"),
                 last_ms=F.coalesce("end_ms", "last_ms"),
                 reason=F.col("reason"),
                 is_suspect=is_unexplained,
             ),
-            _trace(sent, "sent", at_ms=F.col("at_ms"), place=F.col("via")),
+            _trace(sent, F.lit("sent"), at_ms=F.col("at_ms"), place=F.col("via")),
             _trace(
                 receipts,
-                "receipt",
+                F.lit("receipt"),
                 at_ms=F.col("at_ms"),
                 place=F.col("queue"),
                 number=F.col("number"),
@@ -72,23 +77,12 @@ def traces(places: DataFrame, sent: DataFrame, receipts: DataFrame) -> DataFrame
                 last=F.col("outcome"),
                 reason=F.col("reason"),
             ),
-            *(
-                _trace(
-                    places.where(F.col("number").isNull() & (F.col("end") == event)),
-                    kind,
-                    at_ms=F.col("born_ms"),
-                    place=F.col("place"),
-                    number=F.col("copies"),
-                    side=F.col("side"),
-                )
-                for event, kind in (("duplicate", "dropped"), ("published", "published"))
-            ),
         ],
     )
 
 
 def _trace(
-    frame: DataFrame, kind: str, *, is_suspect: Column | None = None, **told: Column
+    frame: DataFrame, kind: Column, *, is_suspect: Column | None = None, **told: Column
 ) -> DataFrame:
     text, number = F.lit(""), F.lit(None)
     return frame.select(
@@ -97,7 +91,7 @@ def _trace(
         (F.lit(False) if is_suspect is None else is_suspect).alias("is_suspect"),
         F.struct(
             told["at_ms"].cast("bigint").alias("at_ms"),
-            F.lit(kind).alias("kind"),
+            kind.alias("kind"),
             told["place"].alias("place"),
             told.get("number", number).cast("bigint").alias("number"),
             told.get("side", text).alias("side"),
@@ -109,27 +103,27 @@ def _trace(
 
 
 def with_traces(differences: DataFrame, traces: DataFrame) -> DataFrame:
-    """Each difference with its traces, the last of them if there are many."""
-    names = differences.select(
-        F.col("entity").alias("of_entity"), F.col("message_id").alias("of_id")
+    """Each difference with its traces, the last of them if there are many.
+
+    There are few differences, compared with the traces of a log: they fit into every task.
+    """
+    names = differences.columns
+    is_meant = F.col("message_id").eqNullSafe(F.col("of_id")) & (
+        F.col("entity") == F.col("of_entity")
     )
-    latest_first = Window.partitionBy("of_entity", "of_id").orderBy(F.desc("trace"))
     meant = (
         traces.where(F.col("message_id").isNotNull() | F.col("is_suspect"))
-        .join(
-            names,
-            (F.col("entity") == F.col("of_entity"))
-            & F.col("message_id").eqNullSafe(F.col("of_id")),
-            "inner",
-        )
+        .select(F.col("entity").alias("of_entity"), F.col("message_id").alias("of_id"), "trace")
+        .join(F.broadcast(differences), is_meant, "inner")
+        .select(*names, "trace")
+    )
+    latest_first = Window.partitionBy(*names).orderBy(F.desc_nulls_last("trace"))
+    return (
+        # Of some the logs say nothing.
+        meant.unionByName(differences, allowMissingColumns=True)
         .withColumn("place_in_time", F.row_number().over(latest_first))
         # Of messages without id there may be millions: they are cut before they are collected.
         .where(F.col("place_in_time") <= TRACES_MAX)
-        .groupBy("of_entity", "of_id")
+        .groupBy(*names)
         .agg(F.sort_array(F.collect_list("trace"), asc=False).alias("traces"))
     )
-    return differences.join(
-        meant,
-        (F.col("entity") == F.col("of_entity")) & F.col("message_id").eqNullSafe(F.col("of_id")),
-        "left",
-    ).drop("of_entity", "of_id")

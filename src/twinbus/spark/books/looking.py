@@ -18,6 +18,7 @@ from pyspark.sql import functions as F
 from twinbus.core.envelope_values import PATH
 from twinbus.service_errors import AccessRefused
 from twinbus.spark.books.copies import DEAD_LETTERS, SUBSCRIPTIONS
+from twinbus.spark.books.fitting import empty
 from twinbus.spark.books.places import LOOK_COLUMNS, LOOKED_COLUMNS
 from twinbus.spark.references import NamespaceRef
 from twinbus.spark.registration import register
@@ -52,7 +53,7 @@ def look_at(
     dead = {each for each in asked if not has_log or each + DEAD_LETTERS in known}
     places = [*asked, *(each + DEAD_LETTERS for each in sorted(dead))]
     looked = spark.createDataFrame([(side, each, looked_ms) for each in places], LOOKED_COLUMNS)
-    look = spark.createDataFrame([], LOOK_COLUMNS)
+    look = empty(spark, LOOK_COLUMNS)
     for sub_queue, queues in (
         ("none", there),
         ("deadLetter", [each for each in there if each in dead]),

@@ -7,8 +7,7 @@ Rule 2: the logs are read after the look. What was taken between both has its li
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -38,6 +37,7 @@ from twinbus.spark.books.copies import (
     with_fate,
 )
 from twinbus.spark.books.differences import that_differ, traces, with_traces
+from twinbus.spark.books.fitting import done, empty, fitting
 from twinbus.spark.books.looking import look_at
 from twinbus.spark.books.outages import outages_in
 from twinbus.spark.books.places import (
@@ -70,17 +70,10 @@ __all__ = ["Sources", "reconcile"]
 
 # More than anybody reads.
 DIFFERENCES_MAX: Final = 100_000
-# Half a million lines or so: a second of reading.
-SMALL_BYTES_MAX: Final = 64 << 20
 _SIDES: Final = {
     "primary": "of the broker of {pair}",
     "secondary": "of another broker than that of {pair}",
     "client": "of a client of {pair}",
-}
-_FOR_FEW: Final = {
-    "spark.sql.codegen.wholeStage": "false",
-    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
-    "spark.sql.adaptive.enabled": "false",
 }
 
 
@@ -135,7 +128,8 @@ def reconcile(
             hint="Give the logs of the primary, of the secondary or of a client, or receipts",
         )
     kept: list[DataFrame] = []
-    with _fitting(spark, sources):
+    files = [each for path in sources.logs.values() for each in path.rglob("*.jsonl")]
+    with fitting(spark, sum(each.stat().st_size for each in files)):
         try:
             return _Job(spark, sources, pair, kept).run(begins, ends)
         finally:
@@ -145,25 +139,6 @@ def reconcile(
 def _forget(kept: list[DataFrame]) -> None:
     while kept:
         kept.pop().unpersist()
-
-
-@contextmanager
-def _fitting(spark: SparkSession, sources: Sources) -> Iterator[None]:
-    """Few lines are read sooner than their plan is compiled and adapted."""
-    size = sum(
-        each.stat().st_size for path in sources.logs.values() for each in path.rglob("*.jsonl")
-    )
-    if size > SMALL_BYTES_MAX:
-        yield
-        return
-    before = {name: spark.conf.get(name) for name in _FOR_FEW}
-    for name, value in _FOR_FEW.items():
-        spark.conf.set(name, value)
-    try:
-        yield
-    finally:
-        for name, known in before.items():
-            spark.conf.set(name, str(known))
 
 
 class _Job:
@@ -246,24 +221,21 @@ class _Job:
 
     # -- tables ---------------------------------------------------------------------------
 
-    def _empty(self, columns: str) -> DataFrame:
-        return self._spark.createDataFrame([], columns)
-
     def _events(self) -> DataFrame:
         sides = [*(["primary"] * self._given.primary), *(["backlog"] * self._given.secondary)]
         if self._lines is None or not sides:
-            return self._empty(EVENT_COLUMNS)
+            return empty(self._spark, EVENT_COLUMNS)
         events = events_of(self._lines, self._pair)
         return events.where(events["side"].isin(*sides))
 
     def _sent(self) -> DataFrame:
         if self._lines is None or not self._given.client:
-            return self._empty(SENT_COLUMNS)
+            return empty(self._spark, SENT_COLUMNS)
         return sent_of(self._lines, self._pair)
 
     def _receipts(self) -> DataFrame:
         if self._receipt_lines is None:
-            return self._empty(RECEIPTS)
+            return empty(self._spark, RECEIPTS)
         return receipts_of(self._receipt_lines, self._pair)
 
     def _looked(self) -> tuple[DataFrame, DataFrame] | None:
@@ -293,6 +265,11 @@ class _Job:
     def _tells_of(self, *events: str) -> bool:
         return any(row["event"] in events for row in self._census)
 
+    def _hops_max(self) -> int:
+        """A message moves on from an entity that forwards, and to the dead letters at last."""
+        forwarding = {row["place"] for row in self._census if row["event"] == "forwarded"}
+        return min(HOPS_MAX, len(forwarding) + self._tells_of("dead-lettered"))
+
     def _keep(self, table: DataFrame) -> DataFrame:
         """Several steps need it: it is computed once."""
         self._kept.append(table.persist())
@@ -310,18 +287,19 @@ class _Job:
         if self._tells_of("deleted"):
             places = places.transform(ended_with_their_entity, events)
         if look is not None:
-            places = self._keep(places).transform(looked_for, *look)
+            places = places.transform(done).transform(looked_for, *look)
         if self._tells_of("published", "duplicate"):
             places = places.transform(marked, events)
         stays = (
             places.transform(with_entity)
             .transform(signed, receipts)
             .transform(named)
-            .transform(self._keep)
+            .transform(done)
         )
         if self._tells_of("forwarded", "dead-lettered"):
-            stays = stays.transform(adopted, HOPS_MAX if self._tells_of("forwarded") else 1)
-        stays = stays.transform(with_fate).transform(self._keep)
+            stays = stays.transform(adopted, self._hops_max())
+            stays = stays.transform(done)
+        stays = stays.transform(with_fate)
         copies = stays.transform(copies_of)
         if not self._given.secondary:
             copies = copies.unionByName(copies_in_receipts(receipts))
@@ -329,7 +307,7 @@ class _Job:
             entries(copies, sent, receipts, self._given)
             .transform(accounts_of, self._given, Time(_ms(begins), _ms(ends)))
             .transform(within)
-            .transform(self._keep)
+            .transform(done)
         )
         table = accounts.transform(by_entity).collect()
         differing: list[Any] = []
@@ -337,6 +315,7 @@ class _Job:
             differing = (
                 accounts.transform(that_differ)
                 .limit(DIFFERENCES_MAX + 1)
+                .transform(done)
                 .transform(with_traces, traces(stays, sent, receipts))
                 .collect()
             )

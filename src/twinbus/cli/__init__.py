@@ -15,11 +15,14 @@ from typing import Annotated
 import typer
 
 from twinbus import __version__
+from twinbus.cli.backlog import backlog_app
 from twinbus.cli.cost import cost_app
 from twinbus.cli.demo import demo
 from twinbus.cli.dlq import dlq_app
 from twinbus.cli.emptying import reset
 from twinbus.cli.fault import fault_app
+from twinbus.cli.key import key_app
+from twinbus.cli.pair import pair_app
 from twinbus.cli.preflight import preflight
 from twinbus.cli.queue import queue_app
 from twinbus.cli.receive import peek, receive
@@ -79,7 +82,16 @@ app.command()(send)
 app.command()(receive)
 app.command()(peek)
 app.add_typer(syphon_app)
-for nouns in (queue_app, topic_app, subscription_app, rule_app, dlq_app):
+for nouns in (
+    queue_app,
+    topic_app,
+    subscription_app,
+    rule_app,
+    dlq_app,
+    pair_app,
+    backlog_app,
+    key_app,
+):
     app.add_typer(nouns)
 app.add_typer(fault_app)
 app.add_typer(cost_app)

@@ -8,6 +8,9 @@
     @with_namespace
     def show(path: ..., *, where: Where) -> None: ...
 
+    @with_pair
+    def plan(*, where: WherePair) -> None: ...                both, --primary and --secondary
+
 Rule 1: these options are declared here, once; a command gets them as one value.
 Rule 2: a connection string is read when it is needed, and shown by nobody.
 """
@@ -16,7 +19,7 @@ from __future__ import annotations
 
 import inspect
 import os
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from functools import wraps
 from pathlib import Path
@@ -33,7 +36,7 @@ if TYPE_CHECKING:
     from twinbus.pairing.environment import NamespaceReference, Role
     from twinbus.pairing.open_namespace import OpenNamespace
 
-__all__ = ["Where", "asked", "with_namespace"]
+__all__ = ["Where", "WherePair", "asked", "with_namespace", "with_pair"]
 
 T = TypeVar("T")
 
@@ -50,6 +53,44 @@ SecondaryOption = Annotated[
     bool,
     typer.Option(
         "--secondary", help="The secondary namespace of the environment, SERVICEBUS_SECONDARY_…"
+    ),
+]
+_BY_REFERENCE: Final = "env:VARIABLE, file:PATH, or the text itself"
+PrimaryReference = Annotated[
+    str | None,
+    typer.Option(
+        "--primary",
+        help=f"The primary: {_BY_REFERENCE} [SERVICEBUS_CONNECTION_STRING].",
+        metavar="REFERENCE",
+    ),
+]
+SecondaryReference = Annotated[
+    str | None,
+    typer.Option(
+        "--secondary",
+        help=f"The secondary: {_BY_REFERENCE} [SERVICEBUS_SECONDARY_CONNECTION_STRING].",
+        metavar="REFERENCE",
+    ),
+]
+PrimaryName = Annotated[
+    str | None,
+    typer.Option(
+        "--primary-name",
+        help="The primary's name in the backlog queues [its host's first label].",
+        metavar="TEXT",
+    ),
+]
+PrimaryPort = Annotated[
+    int | None,
+    typer.Option(
+        "--primary-management-port", help="The primary's port for HTTP (official emulator: 5300)."
+    ),
+]
+SecondaryPort = Annotated[
+    int | None,
+    typer.Option(
+        "--secondary-management-port",
+        help="The secondary's port for HTTP (official emulator: 5300).",
     ),
 ]
 
@@ -125,18 +166,75 @@ def asked(where: Where, ask: Callable[[OpenNamespace], Awaitable[T]]) -> T:
     return asyncio.run(opened())
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WherePair:
+    """Both namespaces of a pair, as the command line names them."""
+
+    primary: str | None = None
+    secondary: str | None = None
+    primary_name_given: str | None = None
+    ca_file: Path | None = None
+    primary_management_port: int | None = None
+    secondary_management_port: int | None = None
+
+    def opened(self, role: Role) -> AbstractAsyncContextManager[OpenNamespace]:
+        is_secondary = role == "secondary"
+        given = self.secondary if is_secondary else self.primary
+        return Where(
+            connection_string=given,
+            secondary=is_secondary and given is None,
+            ca_file=self.ca_file,
+            management_port=self.secondary_management_port
+            if is_secondary
+            else self.primary_management_port,
+        ).opened()
+
+    async def primary_name(self) -> str:
+        """The primary's name in the paths of its backlog queues. The primary is asked only where
+        neither --primary-name nor its host tells it."""
+        from twinbus.service_errors import ServiceError
+
+        async with self.opened("primary") as primary:
+            try:
+                return await primary.primary_name(self.primary_name_given)
+            except ServiceError as error:
+                raise ConfigurationError(
+                    f"the primary did not tell its name: {error.sentence.rstrip('.')}",
+                    hint="Give it with --primary-name",
+                ) from error
+
+
 # -- the options of a command ---------------------------------------------------------------
 
-_OPTIONS: Final = (
+_NAMESPACE: Final = (
     ("connection_string", ConnectionStringOption, None),
     ("secondary", SecondaryOption, False),
     ("ca_file", CaFile, None),
     ("management_port", ManagementPort, None),
 )
+_PAIR: Final = (
+    ("primary", PrimaryReference, None),
+    ("secondary", SecondaryReference, None),
+    ("primary_name_given", PrimaryName, None),
+    ("ca_file", CaFile, None),
+    ("primary_management_port", PrimaryPort, None),
+    ("secondary_management_port", SecondaryPort, None),
+)
 
 
 def with_namespace(command: Callable[..., None]) -> Callable[..., None]:
-    """The command with the options above, which it is given as ``where``."""
+    """The command with the options for one namespace, which it is given as ``where``."""
+    return _with(command, _NAMESPACE, Where)
+
+
+def with_pair(command: Callable[..., None]) -> Callable[..., None]:
+    """The command with the options for both namespaces, which it is given as ``where``."""
+    return _with(command, _PAIR, WherePair)
+
+
+def _with(
+    command: Callable[..., None], options: Sequence[tuple[str, Any, Any]], kind: type
+) -> Callable[..., None]:
     signature = inspect.signature(command)
     hints = get_type_hints(command, include_extras=True)
     own = [
@@ -145,14 +243,14 @@ def with_namespace(command: Callable[..., None]) -> Callable[..., None]:
         if each.name != "where"
     ]
     added = [
-        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=kind)
-        for name, kind, default in _OPTIONS
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=type_)
+        for name, type_, default in options
     ]
 
     @wraps(command)
     def called(**values: Any) -> None:
-        given = {name: values.pop(name) for name, _kind, _default in _OPTIONS}
-        command(**values, where=Where(**given))
+        given = {name: values.pop(name) for name, _type, _default in options}
+        command(**values, where=kind(**given))
 
     # What is typed is read off these two.
     called.__signature__ = signature.replace(parameters=[*own, *added])  # type: ignore[attr-defined]

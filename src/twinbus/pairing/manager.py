@@ -86,6 +86,13 @@ class NamespaceManager:
         )
         return made
 
+    @classmethod
+    def over(cls, client: ManagementClient, address: NamespaceAddress) -> NamespaceManager:
+        """A manager that uses a client which is there already."""
+        made = cls.__new__(cls)
+        made.address, made.client, made._name = address, client, None
+        return made
+
     def _bind(
         self,
         parsed: ConnectionString,

@@ -7,6 +7,7 @@ answers.py     what a status means: one table, one sentence
 entities.py    what a queue, a topic, a subscription is: frozen values
 atom.py        those values as XML, and back
 rules.py       the rules of subscriptions, likewise
+changing.py    what an update sends: all that was told, with little changed
 
 Rule 1: nothing here needs the claim for more than it asks: every refusal names the claim.
 Rule 2: an answer is data from outside: bounded, without document types, never followed elsewhere.
@@ -15,6 +16,7 @@ Rule 3: no retry happens here; whoever asks knows how long it may take.
 
 from __future__ import annotations
 
+from twinbus.drivers.management.changing import AccessRule
 from twinbus.drivers.management.client import PAGE_SIZE, Knock, ManagementClient
 from twinbus.drivers.management.endpoint import ManagementEndpoint
 from twinbus.drivers.management.entities import (
@@ -33,6 +35,7 @@ from twinbus.drivers.management.rules import (
 
 __all__ = [
     "PAGE_SIZE",
+    "AccessRule",
     "CorrelationFilter",
     "Knock",
     "ManagementClient",

@@ -24,12 +24,20 @@ from twinbus.drivers.credentials import Credential, credential_in
 from twinbus.drivers.management.answers import refusal_of
 from twinbus.drivers.management.atom import (
     QUEUE,
+    SERVICE_BUS,
     SUBSCRIPTION,
     TOPIC,
     Entry,
     Shape,
     namespace_in,
     page_in,
+)
+from twinbus.drivers.management.changing import (
+    AccessRule,
+    access_rules_in,
+    changed_xml,
+    set_key,
+    set_status,
 )
 from twinbus.drivers.management.endpoint import ManagementEndpoint
 from twinbus.drivers.management.entities import (
@@ -54,6 +62,8 @@ PAGE_SIZE: Final = 100
 # that needs would keep us for ever.
 PAGES_MAX: Final = 1_000
 
+FORWARD_TO: Final = f"{{{SERVICE_BUS}}}ForwardTo"
+FORWARD_DEAD_TO: Final = f"{{{SERVICE_BUS}}}ForwardDeadLetteredMessagesTo"
 _XML: Final = {"Content-Type": "application/atom+xml"}
 _AnyProperties = QueueProperties | TopicProperties | SubscriptionProperties
 
@@ -126,6 +136,28 @@ class ManagementClient:
 
     async def delete_queue(self, path: str) -> None:
         await self._ask("delete", "queue", path, f"/{_quoted(path)}", method="DELETE")
+
+    async def set_queue_status(self, path: str, status: str) -> None:
+        """Switch sending or receiving off or on; everything else stays as it is."""
+        entry = await self._existing(path, (QUEUE.element,))
+        set_status(entry.described, status)
+        await self._change(path, entry)
+
+    # -- access rules ---------------------------------------------------------------------
+
+    async def access_rules(self, path: str) -> list[AccessRule]:
+        """Those of a queue or topic, with their keys. Those of the namespace are not told here."""
+        entry = await self._existing(path, (QUEUE.element, TOPIC.element))
+        return access_rules_in(entry.described)
+
+    async def set_access_key(self, path: str, rule: str, which: str, key: str) -> None:
+        """Give a rule another ``primary`` or ``secondary`` key."""
+        entry = await self._existing(path, (QUEUE.element, TOPIC.element))
+        if not set_key(entry.described, rule, which, key):
+            raise EntityNotFound(
+                f"{path!r} has no access rule {rule!r}", path=path, hint="Check its spelling"
+            )
+        await self._change(path, entry)
 
     # -- topics ---------------------------------------------------------------------------
 
@@ -214,6 +246,29 @@ class ManagementClient:
         # A topic under that name is no queue.
         found = [entry for entry in page.entries if entry.kind == element]
         return found[0] if found else None
+
+    async def _existing(self, path: str, elements: tuple[str, ...]) -> Entry:
+        page = page_in(await self._ask("read", "entity", path, f"/{_quoted(path)}"))
+        for entry in page.entries:
+            if entry.kind in elements:
+                return entry
+        raise EntityNotFound(f"there is no entity {path!r}", path=path, hint="Check its spelling")
+
+    async def _change(self, path: str, entry: Entry) -> None:
+        forwarding = {}
+        if entry.described.find(FORWARD_TO) is not None:
+            forwarding["ServiceBusSupplementaryAuthorization"] = await self._authorization()
+        if entry.described.find(FORWARD_DEAD_TO) is not None:
+            forwarding["ServiceBusDlqSupplementaryAuthorization"] = await self._authorization()
+        await self._ask(
+            "change",
+            "entity",
+            path,
+            f"/{_quoted(path)}",
+            method="PUT",
+            headers={**_XML, "If-Match": "*", **forwarding},
+            body=changed_xml(entry.described),
+        )
 
     async def _listed(
         self, element: str, kind: str, path: str, target: str

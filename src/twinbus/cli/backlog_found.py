@@ -1,0 +1,48 @@
+"""Which backlog queues a secondary has."""
+
+from __future__ import annotations
+
+from twinbus.drivers.management import QueueProperties
+from twinbus.entity_path import BacklogPath, parse_backlog_path
+from twinbus.errors import InvalidEntityPath
+from twinbus.pairing.backlog_queues import backlog_paths
+from twinbus.pairing.open_namespace import OpenNamespace
+from twinbus.service_errors import AccessRefused
+
+__all__ = ["backlog_path_of", "listed", "queues_of"]
+
+
+def backlog_path_of(path: str) -> BacklogPath | None:
+    """The parts of a backlog queue's path; None for any other queue."""
+    try:
+        return parse_backlog_path(path)
+    except InvalidEntityPath:
+        return None
+
+
+async def listed(
+    secondary: OpenNamespace, primary_name: str | None = None
+) -> list[tuple[BacklogPath, QueueProperties]]:
+    """All backlog queues, or those of one primary, in order."""
+    try:
+        found = [
+            (parts, queue)
+            async for queue in secondary.management.list_queues()
+            if (parts := backlog_path_of(queue.path)) is not None
+            and primary_name in (None, parts.primary)
+        ]
+    except AccessRefused as error:
+        raise AccessRefused(
+            "the backlog queues cannot be listed: Manage is missing on the secondary",
+            hint="Use an access rule with the claim Manage",
+        ) from error
+    return sorted(found, key=lambda each: (each[0].primary, each[0].index))
+
+
+async def queues_of(
+    secondary: OpenNamespace, primary_name: str, count: int | None
+) -> tuple[str, ...]:
+    """The paths of a primary's backlog queues: so many, or all that a listing shows."""
+    if count is not None:
+        return backlog_paths(primary_name, count)
+    return tuple(queue.path for _parts, queue in await listed(secondary, primary_name))

@@ -1,0 +1,148 @@
+"""Does what ``twinbus pair status`` was asked for: looks, judges, renders.
+
+Rule 1: a namespace that says anything at all answers, if only that there is no such queue.
+Rule 2: nobody receives from a backlog whose oldest message stays the same one (Y7); while the
+        primary is away that is as it should be.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import typer
+
+from twinbus.cli.backlog_found import queues_of
+from twinbus.cli.connecting import WherePair
+from twinbus.cli.output import counted
+from twinbus.cli.showing import plain, show_records
+from twinbus.pairing.backlog_reader import BacklogReader, QueueBacklog
+from twinbus.pairing.manager import NamespaceManager
+from twinbus.pairing.mover_gate import UNKNOWN_PATH
+from twinbus.pairing.open_namespace import OpenNamespace
+from twinbus.service_errors import (
+    CommunicationError,
+    EntityNotFound,
+    OperationTimeout,
+    ServiceError,
+)
+
+__all__ = ["show_status"]
+
+CONTACT_TIMEOUT_S: Final = 10.0
+FULL_PERCENT: Final = 80.0
+COLUMNS: Final = ("queue", "messages", "dead_letters", "oldest_age_s", "percent_full")
+
+
+@dataclass(frozen=True, slots=True)
+class Contact:
+    """Whether a namespace answers."""
+
+    role: str
+    address: str
+    answers: bool
+    says: str = ""
+
+
+def show_status(where: WherePair, count: int | None, watch_s: float, output: str) -> bool:
+    """Show the pair; whether all is well."""
+    contacts, queues, attention = asyncio.run(_looked(where, count, watch_s))
+    backlog = [plain(each) for each in queues]
+    if output == "table":
+        show_records(
+            [plain(each) for each in contacts], output, ("role", "address", "answers", "says")
+        )
+        show_records(backlog, output, COLUMNS, numbers_from=1)
+        for sentence in attention:
+            typer.echo(f"look at this: {sentence}")
+        waiting = sum(each.messages or 0 for each in queues)
+        typer.echo(f"{counted(waiting, 'message')} in {counted(len(queues), 'backlog queue')}")
+    else:
+        record = {
+            **{each.role: plain(each) for each in contacts},
+            "backlog": backlog,
+            "attention": attention,
+        }
+        typer.echo(json.dumps(record, indent=2 if output == "json" else None))
+    return not attention
+
+
+async def _looked(
+    where: WherePair, count: int | None, watch_s: float
+) -> tuple[list[Contact], list[QueueBacklog], list[str]]:
+    async with where.opened("primary") as primary, where.opened("secondary") as secondary:
+        contacts = list(
+            await asyncio.gather(_contact("primary", primary), _contact("secondary", secondary))
+        )
+        queues: list[QueueBacklog] = []
+        attention = [
+            f"the {each.role} does not answer: {each.says}" for each in contacts if each.says
+        ]
+        if contacts[1].answers:
+            name = await where.primary_name()
+            paths = await queues_of(secondary, name, count)
+            manager = NamespaceManager.over(secondary.management, secondary.driver.address)
+            reader = BacklogReader(secondary.driver, manager, paths)
+            queues = await reader.read() if paths else []
+            attention += _judged(name, queues)
+            if contacts[0].answers:
+                attention += await _unattended(reader, queues, watch_s)
+    return contacts, queues, attention
+
+
+async def _contact(role: str, namespace: OpenNamespace) -> Contact:
+    address = str(namespace.driver.address)
+    sender = namespace.driver.sender(UNKNOWN_PATH)
+    try:
+        await sender.attach(timeout_s=CONTACT_TIMEOUT_S)
+    except EntityNotFound:
+        pass
+    except (CommunicationError, OperationTimeout) as error:
+        return Contact(role, address, False, error.sentence.rstrip("."))
+    except ServiceError as error:
+        return Contact(role, address, True, error.sentence.rstrip("."))
+    finally:
+        await sender.close()
+    return Contact(role, address, True)
+
+
+def _judged(name: str, queues: Sequence[QueueBacklog]) -> list[str]:
+    if not queues:
+        return [f"there is no backlog queue of {name!r}: run `twinbus pair apply`"]
+    told = []
+    for each in queues:
+        if each.dead_letters:
+            found = counted(each.dead_letters, "message")
+            told.append(
+                f"{found} in the dead-letter queue of {each.queue}: "
+                f"run `twinbus dlq show {each.queue} --secondary`"
+            )
+        if each.percent_full is not None and each.percent_full >= FULL_PERCENT:
+            told.append(f"{each.queue} is {each.percent_full:.0f} % full")
+        told += [f"{each.queue} could not be looked at: {reason}" for reason in each.unknown]
+    return told
+
+
+async def _unattended(
+    reader: BacklogReader, before: Sequence[QueueBacklog], watch_s: float
+) -> list[str]:
+    """Look a second time, where messages wait and the primary could take them."""
+    held = {
+        each.queue: each.oldest_sequence_number
+        for each in before
+        if each.oldest_sequence_number is not None
+    }
+    if not held or not watch_s:
+        return []
+    await asyncio.sleep(watch_s)
+    after = await reader.read()
+    stuck = [each for each in after if held.get(each.queue, -1) == each.oldest_sequence_number]
+    if not stuck:
+        return []
+    waiting = sum(each.messages or 1 for each in stuck)
+    where = counted(len(stuck), "backlog queue")
+    nobody = f"nobody received the oldest in {watch_s:g} s"
+    return [f"{counted(waiting, 'message')} in {where}, and {nobody}: run `twinbus syphon`"]

@@ -1,0 +1,172 @@
+"""``twinbus pair plan|apply|status`` and ``twinbus backlog list|show|cleanup``."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from twinbus.cli import app
+from twinbus.cli.pair import EXIT_ATTENTION
+from twinbus.testing.bus import BusPair
+
+QUEUE = "primary/x-servicebus-transfer/{}"
+
+
+def answered(typed: Any, *arguments: str) -> tuple[int, Any]:
+    """The exit code, and the JSON of the answer."""
+    result = CliRunner().invoke(app, [*arguments, "--output", "json"], env=typed.environment)
+    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
+    return result.exit_code, json.loads(result.stdout)
+
+
+def divert(typed: Any, index: int, body: str = "x") -> None:
+    """Put a message for the queue "orders" into a backlog queue."""
+    typed("send", QUEUE.format(index), body, "--secondary", "--property", "x-ms-path=orders")
+
+
+def told(rows: list[dict[str, Any]]) -> dict[str, str]:
+    return {each["queue"].rpartition("/")[2]: each["what"] for each in rows}
+
+
+def test_a_plan_says_what_apply_does(typed_pair: Any, servicebus_pair: BusPair) -> None:
+    """P4: missing queues are made with the properties of backlog queues, others are left alone."""
+    secondary = servicebus_pair.secondary
+    secondary.queue(QUEUE.format(1), max_delivery_count=5)
+    options = ("--backlog-queue-count", "3")
+    plan = typed_pair.json("pair", "plan", *options)
+    assert told(plan) == {"0": "would be created", "1": "is there", "2": "would be created"}
+    assert "max_delivery_count is 5, not 2147483647" in plan[1]["why"]
+    assert typed_pair.json("pair", "apply", *options, "--dry-run") == plan
+    assert [each["index"] for each in typed_pair.json("backlog", "list")] == [1]
+
+    made = typed_pair.json("pair", "apply", *options)
+    assert told(made) == {"0": "created", "2": "created", "1": "is there"}
+    shown = typed_pair.json("queue", "show", QUEUE.format(0), "--secondary")
+    assert shown["max_delivery_count"] == 2_147_483_647 and shown["max_size_in_megabytes"] == 5120
+    assert (
+        typed_pair.json("queue", "show", QUEUE.format(1), "--secondary")["max_delivery_count"] == 5
+    )
+    assert set(told(typed_pair.json("pair", "plan", *options)).values()) == {"is there"}
+    assert "is there" in typed_pair("pair", "plan", *options)
+
+
+def test_a_queue_that_would_lose_messages_is_told(
+    typed_pair: Any, servicebus_pair: BusPair
+) -> None:
+    """P4: it is refused, the others are used."""
+    servicebus_pair.secondary.queue(QUEUE.format(0), requires_session=True)
+    code, plan = answered(typed_pair, "pair", "plan", "--backlog-queue-count", "2")
+    assert code == EXIT_ATTENTION and "sessions" in plan[0]["why"]
+    code, made = answered(typed_pair, "pair", "apply", "--backlog-queue-count", "2")
+    assert code == EXIT_ATTENTION and told(made) == {"1": "created", "0": "cannot be used"}
+
+
+def test_the_status_of_a_pair(typed_pair: Any, servicebus_pair: BusPair) -> None:
+    """Y7: a backlog that ages with nobody receiving shows."""
+    servicebus_pair.primary.queue("orders")
+    status = ("pair", "status", "--watch", "0.2s")
+    code, found = answered(typed_pair, *status)
+    assert code == EXIT_ATTENTION and "pair apply" in found["attention"][0]
+
+    typed_pair("pair", "apply", "--backlog-queue-count", "2")
+    code, found = answered(typed_pair, *status)
+    assert code == 0 and found["attention"] == []
+    assert found["primary"]["answers"] and found["secondary"]["answers"]
+    assert [each["messages"] for each in found["backlog"]] == [0, 0]
+
+    divert(typed_pair, 1)
+    code, found = answered(typed_pair, *status)
+    assert code == EXIT_ATTENTION and found["backlog"][1]["messages"] == 1
+    assert found["backlog"][1]["oldest_age_s"] >= 0
+    (sentence,) = found["attention"]
+    assert "1 message in 1 backlog queue, and nobody" in sentence and "syphon" in sentence
+
+    with servicebus_pair.outage():
+        code, found = answered(typed_pair, *status, "--primary-name", "primary")
+        assert code == EXIT_ATTENTION and not found["primary"]["answers"]
+        # That nobody brings messages home to a primary that is away is as it should be
+        assert len(found["attention"]) == 1
+        assert "does not answer" in found["attention"][0]
+        assert "--primary-name" in typed_pair.refused(*status)
+    result = CliRunner().invoke(app, list(status), env=typed_pair.environment)
+    assert "look at this" in result.stdout and result.exit_code == EXIT_ATTENTION
+
+
+def test_the_backlog_is_shown_with_its_destinations(
+    typed_pair: Any, servicebus_pair: BusPair
+) -> None:
+    """P12: and nothing is taken."""
+    typed_pair("pair", "apply", "--backlog-queue-count", "1")
+    servicebus_pair.secondary.queue("other/x-servicebus-transfer/0")
+    divert(typed_pair, 0, "hello")
+    assert [each["messages"] for each in typed_pair.json("backlog", "list")] == [1]
+    owners = {each["primary"] for each in typed_pair.json("backlog", "list", "--all")}
+    assert owners == {"primary", "other"}
+    for _ in range(2):
+        (seen,) = typed_pair.json("backlog", "show", "0")
+        assert seen["destination"] == "orders" and seen["body"] == "hello"
+    assert "orders" in typed_pair("backlog", "show", "0")
+    assert typed_pair.json("backlog", "show", "0", "--dead-letters") == []
+
+
+def test_a_cleanup_deletes_extra_queues_and_no_message(
+    typed_pair: Any, servicebus_pair: BusPair
+) -> None:
+    """P4: only on request, only beyond the count, never a queue with messages."""
+    orders = servicebus_pair.primary.queue("orders")
+    typed_pair("pair", "apply", "--backlog-queue-count", "4")
+    divert(typed_pair, 3)
+    cleanup = ("backlog", "cleanup", "--backlog-queue-count", "2")
+    assert "--yes" in typed_pair.refused(*cleanup)
+    code, rows = answered(typed_pair, *cleanup, "--dry-run")
+    assert code == EXIT_ATTENTION and told(rows) == {"2": "would be deleted", "3": "left"}
+    code, rows = answered(typed_pair, *cleanup, "--yes")
+    assert code == EXIT_ATTENTION and told(rows) == {"2": "deleted", "3": "left"}
+    assert "1 message in it" in rows[1]["why"]
+    listed = typed_pair.json("backlog", "list")
+    assert [each["index"] for each in listed] == [0, 1, 3]
+
+    code, rows = answered(typed_pair, *cleanup, "--yes", "--drain")
+    assert code == 0 and told(rows) == {"3": "deleted"}
+    assert orders.active_message_count == 1
+    assert answered(typed_pair, *cleanup, "--yes") == (0, [])
+
+
+def test_a_message_that_comes_while_a_queue_is_cleaned_up_keeps_it(
+    typed_pair: Any, servicebus_pair: BusPair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """P4: sends are off while it is looked at for the last time, and on again when it stays."""
+    from twinbus.cli import backlog_cleanup
+
+    typed_pair("pair", "apply", "--backlog-queue-count", "2")
+    looks: list[str] = []
+
+    async def held(_secondary: object, path: str) -> str:
+        looks.append(servicebus_pair.secondary.machine(path).description.status.value)
+        return "a message came" if len(looks) == 2 else ""
+
+    monkeypatch.setattr(backlog_cleanup, "_held", held)
+    code, rows = answered(typed_pair, "backlog", "cleanup", "--backlog-queue-count", "1", "--yes")
+    assert code == EXIT_ATTENTION and told(rows) == {"1": "left"}
+    assert looks == ["Active", "SendDisabled"]
+    divert(typed_pair, 1)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["pair", "plan", "--primary-name", "a/b"], "name of a namespace"),
+        (["pair", "plan", "--secondary", "env:NOTHING"], "no connection string in 'NOTHING'"),
+        (["pair", "status", "--watch", "long"], "is not a time"),
+        (["pair", "apply", "--output", "xml"], "--output cannot be 'xml'"),
+        (["backlog", "show", "7"], "x-servicebus-transfer/7"),
+        (["backlog", "cleanup", "--backlog-queue-count", "1", "--drain", "--dry-run"], "moves"),
+    ],
+)
+def test_what_cannot_be_done_is_one_sentence_and_a_hint(
+    typed_pair: Any, arguments: list[str], words: str
+) -> None:
+    assert words in typed_pair.refused(*arguments)

@@ -22,7 +22,7 @@ from twinbus.cli.dlq import dlq_app
 from twinbus.cli.emptying import reset
 from twinbus.cli.fault import fault_app
 from twinbus.cli.key import key_app
-from twinbus.cli.pair import pair_app
+from twinbus.cli.pair_orders import pair_app
 from twinbus.cli.preflight import preflight
 from twinbus.cli.queue import queue_app
 from twinbus.cli.receive import peek, receive

@@ -16,7 +16,7 @@ __all__ = ["pair_app"]
 EXIT_ATTENTION = 3
 """Something needs a look: the answer says what."""
 
-pair_app = of.noun("pair", "A pair of namespaces: plan, apply, status.")
+pair_app = of.noun("pair", "A pair of namespaces: plan, apply, status, failover, restore, hold.")
 
 Count = Annotated[int, typer.Option(help="How many backlog queues the pair uses.", min=1)]
 

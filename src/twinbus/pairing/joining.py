@@ -31,6 +31,7 @@ from twinbus.pairing.options import (
     PairedNamespaceOptions,
     SendAvailabilityPairedNamespaceOptions,
 )
+from twinbus.pairing.orders import OrderWatch
 from twinbus.pairing.pair import Pair
 from twinbus.pairing.pinger import Pinger
 from twinbus.pairing.provisioning import provision
@@ -236,6 +237,7 @@ def _pair(
         reader=reader,
         pinger=Pinger(routing, primary.driver, options.ping_mode, lambda: _outage_of(primary)),
         watch=BacklogWatch(routing, reader, options.thresholds),
+        orders=None if options.control_path is None else OrderWatch(options.control_path, routing),
         hosts_syphon=options.enable_syphon,
     )
     if options.enable_syphon:

@@ -85,6 +85,9 @@ class SendAvailabilityPairedNamespaceOptions(PairedNamespaceOptions):
     """How long a failing backlog queue is left alone."""
     journal: str | os.PathLike[str] | None = field(default=None, kw_only=True)
     """A file to which every event is appended as one line of JSON."""
+    control: str | os.PathLike[str] | None = field(default=None, kw_only=True)
+    """A file with orders of an operator, as `twinbus pair failover` writes them; looked at every
+    second. Who may write it may divert sends."""
     thresholds: Thresholds = field(default_factory=Thresholds, kw_only=True)
     """Which levels of the backlog are events."""
     on_event: Callable[[Occurrence], object] | None = field(default=None, kw_only=True)
@@ -129,6 +132,10 @@ class SendAvailabilityPairedNamespaceOptions(PairedNamespaceOptions):
     @property
     def journal_path(self) -> Path | None:
         return None if self.journal is None else Path(self.journal)
+
+    @property
+    def control_path(self) -> Path | None:
+        return None if self.control is None else Path(self.control)
 
     def _set(self, name: str, value: object) -> None:
         object.__setattr__(self, name, value)

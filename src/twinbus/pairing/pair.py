@@ -27,6 +27,7 @@ from twinbus.core.lifecycle import (
     StopSyphon,
 )
 from twinbus.pairing.backlog_reader import BacklogReader
+from twinbus.pairing.orders import OrderWatch
 from twinbus.pairing.pinger import Pinger
 from twinbus.pairing.routing import Routing
 from twinbus.pairing.watch import BacklogWatch
@@ -55,12 +56,14 @@ class Pair:
         reader: BacklogReader,
         pinger: Pinger,
         watch: BacklogWatch,
+        orders: OrderWatch | None,
         hosts_syphon: bool,
     ) -> None:
         self._factories = {Side.PRIMARY: primary, Side.SECONDARY: secondary}
         self.reader = reader
         self._pinger = pinger
         self._watch = watch
+        self._orders = orders
         self.routing = routing
         self.make_syphon: Callable[[], HostedSyphon] | None = None
         """Set before start(), where this process hosts one."""
@@ -71,6 +74,8 @@ class Pair:
         self._endings: set[asyncio.Task[None]] = set()
 
     def start(self) -> None:
+        if self._orders is not None:
+            self._orders.start()
         self._pinger.start()
         self._watch.start()
         self._start_syphon()
@@ -117,6 +122,8 @@ class Pair:
                 case StopPings():
                     await self._pinger.stop()
                     await self._watch.stop()
+                    if self._orders is not None:
+                        await self._orders.stop()
                 case StopSyphon():
                     await self._stop_syphon(effect.within_s)
                 case CloseFactory():

@@ -1,0 +1,185 @@
+"""Orders from an operator's shell to the applications of a pair: one small file that both know.
+
+    {"orders": {"order": "failover", "is_held": false, "at": "2026-03-01T12:00:00+00:00"},
+     "*":      {"order": "hold",     "is_held": true,  "at": ...}}
+
+    failover   divert the path; a good ping brings it home, unless it is held, too
+    restore    send to the primary again
+    hold       keep the path where it is
+
+Applications share nothing else with an operator's shell, so it is a file: the one that the option
+``control`` names. Who may write it may divert sends.
+
+Rule 1: the file is replaced as a whole: nobody ever reads half of one.
+Rule 2: every application that runs carries an order out once. One that starts later carries out
+        what is held; other orders were about their moment.
+Rule 3: a file that is missing or cannot be read changes nothing, and is told in the log.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import os
+import tempfile
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Final, Literal, TypeAlias
+
+from twinbus.core.failover import Failover
+from twinbus.entity_path import parse_entity_path
+from twinbus.errors import ConfigurationError, InvalidEntityPath
+from twinbus.pairing.routing import ALL_PATHS, Routing
+
+__all__ = ["Order", "OrderWatch", "Verb", "give_order", "orders_in"]
+
+_log = logging.getLogger("twinbus.pairing")
+
+Verb: TypeAlias = Literal["failover", "restore", "hold"]
+
+LOOK_INTERVAL_S: Final = 1.0
+# Thousands of paths; whoever writes more is not one of ours.
+FILE_BYTES_MAX: Final = 1 << 20
+_VERBS: Final = ("failover", "restore", "hold")
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """What somebody wants of one path, or of all of them."""
+
+    order: Verb
+    is_held: bool
+    at: str
+    """When it was given; the same order given again is another one."""
+
+
+# -- the file -------------------------------------------------------------------------------
+
+
+def orders_in(file: Path) -> dict[str, Order]:
+    """The last order of each path; raises ConfigurationError. No file: no orders."""
+    try:
+        with file.open("rb") as opened:
+            content = opened.read(FILE_BYTES_MAX + 1)
+    except FileNotFoundError:
+        return {}
+    except OSError as error:
+        raise _unreadable(file, error.strerror or type(error).__name__) from error
+    try:
+        told = json.loads(content)
+        orders = {path: Order(**each) for path, each in told.items()}
+    except (ValueError, TypeError, AttributeError) as error:
+        raise _unreadable(file, "it is not what `twinbus pair` writes") from error
+    for path, each in orders.items():
+        if each.order not in _VERBS or not _is_path(path):
+            raise _unreadable(file, f"it has no order for {path!r:.60} that is known")
+    return orders
+
+
+def give_order(file: Path, path: str, verb: Verb, *, is_held: bool) -> dict[str, Order]:
+    """Write an order; all that stand then. One for all paths replaces those for single ones."""
+    canonical = path if path == ALL_PATHS else parse_entity_path(path)
+    before = {} if canonical == ALL_PATHS else orders_in(file)
+    order = Order(verb, is_held, datetime.now(UTC).isoformat())
+    orders = {**before, canonical: order}
+    _replace(file, orders)
+    return orders
+
+
+def _replace(file: Path, orders: Mapping[str, Order]) -> None:
+    content = json.dumps({path: asdict(each) for path, each in orders.items()}, indent=2)
+    try:
+        handle, name = tempfile.mkstemp(prefix=f".{file.name}.", dir=file.parent)
+        with os.fdopen(handle, "w", encoding="utf-8") as opened:
+            opened.write(content + "\n")
+        os.replace(name, file)
+    except OSError as error:
+        raise ConfigurationError(
+            f"the control file {str(file)!r} cannot be written: {error.strerror}",
+            hint="Choose a directory that exists and may be written",
+        ) from error
+
+
+def _is_path(path: str) -> bool:
+    if path == ALL_PATHS:
+        return True
+    try:
+        return parse_entity_path(path) == path
+    except InvalidEntityPath:
+        return False
+
+
+def _unreadable(file: Path, reason: str) -> ConfigurationError:
+    return ConfigurationError(
+        f"the control file {str(file)!r} cannot be read: {reason}",
+        hint="Remove it, and give the orders again",
+    )
+
+
+# -- the application ------------------------------------------------------------------------
+
+
+class OrderWatch:
+    """Carries out what the file says, as long as the pair lives."""
+
+    def __init__(self, file: Path, routing: Routing) -> None:
+        self._file, self._routing = file, routing
+        self._known: dict[str, Order] = {}
+        self._seen: tuple[int, int] | None = None
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """What is held counts before the first send."""
+        found = self._changed()
+        if found is not None:
+            self._known = found
+            for path, order in found.items():
+                if order.is_held:
+                    self._carry_out(path, order)
+        self._task = asyncio.create_task(self._watch(), name="twinbus-orders")
+
+    async def stop(self) -> None:
+        """May be called twice."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    async def _watch(self) -> None:
+        while True:
+            await asyncio.sleep(LOOK_INTERVAL_S)
+            # A file may be on a disk that hangs: sends do not wait for it.
+            found = await asyncio.to_thread(self._changed)
+            if found is not None:
+                before, self._known = self._known, found
+                for path, order in found.items():
+                    if before.get(path) != order:
+                        self._carry_out(path, order)
+
+    def _changed(self) -> dict[str, Order] | None:
+        """The orders, if the file is another one than before."""
+        try:
+            facts = self._file.stat()
+            seen = (facts.st_mtime_ns, facts.st_ino)
+            if seen == self._seen:
+                return None
+            self._seen = seen
+            return orders_in(self._file)
+        except FileNotFoundError:
+            return None
+        except (OSError, ConfigurationError) as error:
+            _log.warning("nothing was changed by the control file: %s", error)
+            return None
+
+    def _carry_out(self, path: str, order: Order) -> None:
+        match order.order:
+            case "failover":
+                self._routing.command(path, Failover.force)
+            case "restore":
+                self._routing.command(path, Failover.mark_healthy)
+            case "hold":
+                pass
+        if order.is_held:
+            self._routing.command(path, Failover.hold)

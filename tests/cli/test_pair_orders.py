@@ -1,0 +1,149 @@
+"""``twinbus pair failover|restore|hold``: from a shell to the applications of a pair."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from twinbus.aio import (
+    MessagingFactory,
+    NamespaceManager,
+    SendAvailabilityPairedNamespaceOptions,
+)
+from twinbus.core.failover import Health
+from twinbus.pairing import orders
+from twinbus.testing.bus import BusPair
+
+
+@pytest.fixture(autouse=True)
+def quick_looks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(orders, "LOOK_INTERVAL_S", 0.02)
+
+
+async def paired(pair: BusPair, control: Path) -> MessagingFactory:
+    secondary = pair.secondary.connection_string
+    factory = MessagingFactory.from_connection_string(pair.primary.connection_string)
+    await factory.pair_namespace(
+        SendAvailabilityPairedNamespaceOptions(
+            NamespaceManager.from_connection_string(secondary),
+            MessagingFactory.from_connection_string(secondary),
+            backlog_queue_count=1,
+            control=control,
+        )
+    )
+    return factory
+
+
+async def until(factory: MessagingFactory, path: str, state: Health) -> None:
+    async with asyncio.timeout(10):
+        while factory.health(path).state is not state:
+            await asyncio.sleep(0.01)
+
+
+async def test_every_application_of_a_pair_does_what_is_ordered(
+    typed_nowhere: Any, servicebus_pair: BusPair, tmp_path: Path
+) -> None:
+    """P16: across processes, by a file: diverted, restored, held."""
+    control = tmp_path / "control.json"
+
+    def order(*arguments: str) -> Any:
+        return asyncio.to_thread(typed_nowhere, "pair", *arguments, "--control", str(control))
+
+    one, other = [await paired(servicebus_pair, control) for _ in range(2)]
+    try:
+        said = await order("failover", "Orders")
+        assert "failover of 'Orders' is ordered" in said
+        for factory in (one, other):
+            await until(factory, "orders", Health.DIVERTED)
+            assert factory.health("invoices").state is Health.HEALTHY
+        await order("hold", "orders")
+        await until(one, "orders", Health.HELD_AWAY)
+        await order("restore", "orders")
+        await until(one, "orders", Health.HEALTHY)
+        await order("failover", "orders", "--hold")
+        await until(one, "orders", Health.HELD_AWAY)
+
+        # One that starts now finds it held, before its first send
+        late = await paired(servicebus_pair, control)
+        assert late.health("orders").state is Health.HELD_AWAY
+        await order("restore", "*")
+        for factory in (one, other, late):
+            await until(factory, "orders", Health.HEALTHY)
+        await late.close()
+    finally:
+        await one.close()
+        await other.close()
+
+
+async def test_an_application_that_starts_later_does_not_repeat_a_moment(
+    typed_nowhere: Any, servicebus_pair: BusPair, tmp_path: Path
+) -> None:
+    """P16: a failover that is not held was about its moment."""
+    control = tmp_path / "control.json"
+    orders.give_order(control, "orders", "failover", is_held=False)
+    factory = await paired(servicebus_pair, control)
+    await asyncio.sleep(0.1)
+    assert factory.health("orders").state is Health.HEALTHY
+    # The same order given again is another one
+    orders.give_order(control, "orders", "failover", is_held=False)
+    await until(factory, "orders", Health.DIVERTED)
+    await factory.close()
+
+
+async def test_a_file_that_cannot_be_read_changes_nothing(
+    servicebus_pair: BusPair, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """P16: neither a broken one nor none; it is told, and orders work again afterwards."""
+    control = tmp_path / "control.json"
+    orders.give_order(control, "orders", "failover", is_held=True)
+    factory = await paired(servicebus_pair, control)
+    control.write_text("{nonsense")
+    async with asyncio.timeout(10):
+        while "nothing was changed" not in caplog.text:
+            await asyncio.sleep(0.01)
+    control.unlink()
+    await asyncio.sleep(0.1)
+    assert factory.health("orders").state is Health.HELD_AWAY
+    orders.give_order(control, "orders", "restore", is_held=False)
+    await until(factory, "orders", Health.HEALTHY)
+    await factory.close()
+
+
+def test_what_stands_in_the_file(typed_nowhere: Any, tmp_path: Path) -> None:
+    """P16: the last order of each path; one for all replaces them."""
+    control = tmp_path / "control.json"
+    options = ("--control", str(control))
+    assert "would be ordered" in typed_nowhere("pair", "failover", "a", "--dry-run", *options)
+    assert not control.exists()
+    typed_nowhere("pair", "failover", "A", *options)
+    typed_nowhere("pair", "hold", "b", *options)
+    told = {path: each["order"] for path, each in json.loads(control.read_text()).items()}
+    assert told == {"a": "failover", "b": "hold"}
+    assert control.stat().st_mode & 0o077 == 0, "who may write it may divert sends"
+    assert typed_nowhere.json("pair", "restore", "*", *options)["ordered"]["path"] == "*"
+    assert list(json.loads(control.read_text())) == ["*"]
+    assert [each.name for each in tmp_path.iterdir()] == ["control.json"]
+
+
+@pytest.mark.parametrize(
+    ("content", "path", "words"),
+    [
+        ("", "a//b", "two in a row"),
+        ("[]", "a", "not what `twinbus pair` writes"),
+        ('{"a": {"order": "dance", "is_held": false, "at": ""}}', "a", "no order for 'a'"),
+        ('{"$x": {"order": "hold", "is_held": true, "at": ""}}', "a", "no order for '$x'"),
+    ],
+)
+def test_what_cannot_be_ordered_is_one_sentence_and_a_hint(
+    typed_nowhere: Any, tmp_path: Path, content: str, path: str, words: str
+) -> None:
+    control = tmp_path / "control.json"
+    if content:
+        control.write_text(content)
+    assert words in typed_nowhere.refused("pair", "hold", path, "--control", str(control))
+    missing = str(tmp_path / "no" / "control.json")
+    assert "cannot be written" in typed_nowhere.refused("pair", "hold", "a", "--control", missing)

@@ -1,4 +1,4 @@
-"""The cost report as a program of its own: ``python -m bench.cost_job DIRECTORY STATE``.
+"""The cost report as a program of its own: ``python -m bench.cost_job DIRECTORY STATE MEMORY``.
 
 It prints one line of JSON: what was found, and the seconds from the first file to the last sum.
 Spark's start is not in them; a small log is computed before, so that the JVM has seen the way.
@@ -24,7 +24,12 @@ WARM_UP_LINES: Final = 20_000
 
 def main() -> None:
     directory, state, memory = Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3]
-    spark = local_session("twinbus cost report", cores=CORES, more={"spark.driver.memory": memory})
+    spark = local_session(
+        "twinbus cost report",
+        cores=CORES,
+        fast_start=True,  # As the command has it.
+        more={"spark.driver.memory": memory},
+    )
     asked = Asked(prices=load_prices("standard"))
     with tempfile.TemporaryDirectory(prefix="bench-cost-") as warm:
         write_logs(Path(warm), WARM_UP_LINES, seed=1)

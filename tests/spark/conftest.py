@@ -39,6 +39,7 @@ WITHOUT_SPARK = frozenset(
 )
 
 
+@pytest.hookimpl(tryfirst=True)  # xdist looks for groups in the same hook.
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """A JVM takes a core and a half: all that need one share one worker, and its session."""
     for item in items:

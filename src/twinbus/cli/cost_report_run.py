@@ -18,8 +18,6 @@ if TYPE_CHECKING:
 
 __all__ = ["run_report"]
 
-# From here on a JVM that compiles well has made up for its slower start.
-LARGE_BYTES: Final = 300_000_000
 DRIVER_MEMORY: Final = "2g"
 
 
@@ -31,9 +29,8 @@ def run_report(options: ReportOptions) -> None:
     require_pyspark()
     from twinbus.spark.cost.log_files import find_logs
 
-    logs = find_logs(options.logs)
-    size_bytes = sum(log.fingerprint.size for log in logs)
-    with _told("Spark starts"), _session(size_bytes) as spark:
+    find_logs(options.logs)
+    with _told("Spark starts"), _session() as spark:
         from twinbus.spark.cost.report import Asked, cost_report
 
         asked = Asked(
@@ -58,10 +55,10 @@ def run_report(options: ReportOptions) -> None:
 
 
 @contextmanager
-def _session(size_bytes: int) -> Iterator[SparkSession]:
+def _session() -> Iterator[SparkSession]:
     spark = local_session(
         "twinbus cost report",
-        fast_start=size_bytes < LARGE_BYTES,
+        fast_start=True,  # Arrow does the work, also with large logs.
         finds_sources=False,
         more={"spark.driver.memory": DRIVER_MEMORY},
     )

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from twinbus.spark.cost.blocks import blocks_of, piece_of, sharing
@@ -58,6 +58,7 @@ SPANS = st.lists(
 
 
 @given(SPANS)
+@example([span(0, 1, 100), span(1, 5, 6), span(2, 50, 60), span(3, 101, 101)])
 def test_blocks_that_have_a_number_in_common_are_found(spans: list[dict[str, Any]]) -> None:
     """C3: no copy stays unseen, and blocks that share nothing are left alone."""
     numbers = [

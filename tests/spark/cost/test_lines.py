@@ -120,3 +120,14 @@ def test_one_bad_line_costs_its_neighbours_little(monkeypatch: pytest.MonkeyPatc
     assert len(found.damaged) == 2
     assert len(found.usable) == 4_999
     assert len(asked) < 150
+
+
+def test_as_many_objects_as_lines_are_not_enough() -> None:
+    """C3: an object that goes on in the next line does not make up for two in one line."""
+    good = [written(line(number)) for number in range(100)]
+    odd = [b'{"a":{}\n', b"}\n", b"{}{}\n"]
+
+    found = judged(b"".join([*good, *odd, *good]))
+
+    assert sorted(found.damaged) == sorted((shown(each), parsing.NOT_JSON) for each in odd)
+    assert len(found.usable) == 200

@@ -270,7 +270,7 @@ def test_the_command_answers_in_four_forms(
     from twinbus.spark.cost import report as reporting
 
     @contextmanager
-    def shared(_size_bytes: int) -> Iterator[SparkSession]:
+    def shared() -> Iterator[SparkSession]:
         yield spark
 
     monkeypatch.setattr(run, "_session", shared)

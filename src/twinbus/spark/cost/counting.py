@@ -144,8 +144,9 @@ def _counted(lines: pa.Table, into: Path, part: str) -> pa.Table:
     sums = summed_by_minute(lines)
     for day in sums["day"].unique().to_pylist():
         of_day = sums.filter(pa.compute.equal(sums["day"], day))
-        _write(of_day, into / MINUTES, day, part)
-        _write(summed_by_hour(of_day), into / HOURS, day, part)
+        hours = summed_by_hour(of_day)
+        _write(of_day.select(hours.column_names), into / MINUTES, day, part)
+        _write(hours, into / HOURS, day, part)
     return found_in_short(sums)
 
 

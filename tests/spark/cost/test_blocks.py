@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
-from hypothesis import example, given
-from hypothesis import strategies as st
 
 from twinbus.spark.cost.blocks import blocks_of, piece_of, sharing
 from twinbus.spark.cost.days import NO_DAY, day_number
@@ -48,30 +47,28 @@ def span(block: int, first: int, last: int, run: str = "r") -> dict[str, Any]:
             "last": last}  # fmt: skip
 
 
-SPANS = st.lists(
-    st.builds(
-        lambda block, first, more, run: span(block, first, first + more, run),
-        st.integers(0, 5), st.integers(0, 40), st.integers(0, 12), st.sampled_from("ab"),
-    ),
-    max_size=8,
-)  # fmt: skip
-
-
-@given(SPANS)
-@example([span(0, 1, 100), span(1, 5, 6), span(2, 50, 60), span(3, 101, 101)])
-def test_blocks_that_have_a_number_in_common_are_found(spans: list[dict[str, Any]]) -> None:
-    """C3: no copy stays unseen, and blocks that share nothing are left alone."""
-    numbers = [
-        (each["block"], {(each["run"], n) for n in range(each["first"], each["last"] + 1)})
-        for each in spans
+def random_spans(chance: Random) -> list[dict[str, Any]]:
+    firsts = [chance.randrange(40) for _ in range(chance.randrange(9))]
+    return [
+        span(block, first, first + chance.randrange(12), chance.choice("ab"))
+        for block, first in enumerate(firsts)
     ]
 
-    # Spans of one block have no number in common.
-    by_block: dict[int, set[tuple[str, int]]] = {}
-    for block, own in numbers:
-        if by_block.setdefault(block, set()) & own:
-            return
-        by_block[block] |= own
+
+@pytest.mark.parametrize("seed", range(20))
+def test_blocks_that_have_a_number_in_common_are_found(seed: int) -> None:
+    """C3: no copy stays unseen, and blocks that share nothing are left alone."""
+    chance = Random(seed)
+    for _ in range(50):
+        check(random_spans(chance))
+    check([span(0, 1, 100), span(1, 5, 6), span(2, 50, 60), span(3, 101, 101)])
+
+
+def check(spans: list[dict[str, Any]]) -> None:
+    by_block = {
+        each["block"]: {(each["run"], n) for n in range(each["first"], each["last"] + 1)}
+        for each in spans
+    }
 
     assert sharing(spans) == {
         block

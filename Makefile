@@ -3,7 +3,8 @@
 # Tests look at our pages in Chromium; on Debian `make test` installs it when there is none.
 
 PYTHON ?= python3
-PYTEST_WORKERS ?= 3
+# Two for each of two cores: tests wait for clients, locks and restarts more than they compute.
+PYTEST_WORKERS ?= 4
 MINUTES ?= 5
 
 VENV := .venv

@@ -7,10 +7,10 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Final
 
+from twinbus.cli.backlog_found import backlog_path_of
 from twinbus.cli.syphon import SyphonOptions
 from twinbus.drivers.management import QueueProperties
-from twinbus.entity_path import backlog_prefix, parse_backlog_path
-from twinbus.errors import InvalidEntityPath
+from twinbus.entity_path import backlog_prefix
 from twinbus.pairing.backlog_queues import backlog_paths
 from twinbus.pairing.environment import Role
 from twinbus.pairing.open_namespace import (
@@ -61,7 +61,7 @@ async def find_backlog(
             "the backlog queues cannot be listed: Manage is missing on the secondary",
             hint="Say how many there are with --backlog-queue-count",
         ) from error
-    found = [queue for queue in listed if _is_backlog_queue(queue.path)]
+    found = [queue for queue in listed if backlog_path_of(queue.path) is not None]
     if not found:
         raise NoBacklogQueue(
             f"the secondary has no backlog queue of {name!r}",
@@ -72,11 +72,3 @@ async def find_backlog(
 
 def _waiting(queues: list[QueueProperties]) -> int | None:
     return sum(queue.counts.active for queue in queues if queue.counts is not None)
-
-
-def _is_backlog_queue(path: str) -> bool:
-    try:
-        parse_backlog_path(path)
-    except InvalidEntityPath:
-        return False
-    return True

@@ -1,0 +1,79 @@
+"""Rules of subscriptions and updates, as XML and back."""
+
+from __future__ import annotations
+
+from xml.etree.ElementTree import fromstring
+
+import pytest
+
+from twinbus.drivers.management.atom import page_in
+from twinbus.drivers.management.changing import (
+    access_rules_in,
+    changed_xml,
+    set_key,
+    set_status,
+)
+from twinbus.drivers.management.rules import (
+    CorrelationFilter,
+    Filter,
+    PlainFilter,
+    RuleProperties,
+    SqlFilter,
+    rule_in,
+    rule_xml,
+)
+from twinbus.errors import ConfigurationError
+
+TOLD = b"""<entry xmlns="http://www.w3.org/2005/Atom"><title>orders</title>
+<content type="application/xml">
+<QueueDescription xmlns="http://schemas.microsoft.com/netservices/2010/10/servicebus/connect"
+  xmlns:i="http://www.w3.org/2001/XMLSchema-instance">
+<LockDuration>PT1M</LockDuration><SizeInBytes>7</SizeInBytes><MessageCount>3</MessageCount>
+<AuthorizationRules><AuthorizationRule i:type="SharedAccessAuthorizationRule">
+<Rights><AccessRights>Send</AccessRights><AccessRights>Listen</AccessRights></Rights>
+<KeyName>app</KeyName><PrimaryKey>one</PrimaryKey><SecondaryKey>two</SecondaryKey>
+</AuthorizationRule></AuthorizationRules>
+<Status>Active</Status><Novelty>kept</Novelty></QueueDescription></content></entry>"""
+
+
+@pytest.mark.parametrize(
+    "wanted",
+    [
+        SqlFilter("a < 'b' & c"),
+        PlainFilter("TrueFilter"),
+        PlainFilter("FalseFilter"),
+        CorrelationFilter(label="<x>", session_id="s"),
+        CorrelationFilter(properties={"t": "x", "b": False, "n": -3, "big": 2**40, "f": 0.5}),
+    ],
+)
+@pytest.mark.parametrize("action", [None, "SET a = '<'"])
+def test_a_rule_is_read_as_it_was_written(wanted: Filter, action: str | None) -> None:
+    """M4: with the types of what it compares."""
+    rule = RuleProperties(name="mine", filter=wanted, action=action)
+    (entry,) = page_in(rule_xml(rule)).entries
+    assert rule_in(entry) == rule
+
+
+def test_what_xml_cannot_spell_is_refused() -> None:
+    """M4: before it is sent."""
+    with pytest.raises(ConfigurationError):
+        rule_xml(RuleProperties(name="x", filter=SqlFilter("a = '\x00'")))
+
+
+def test_an_update_sends_back_what_it_does_not_understand() -> None:
+    """M5: an update replaces everything, so everything goes back, but for what is counted."""
+    (entry,) = page_in(TOLD).entries
+    set_status(entry.described, "SendDisabled")
+    assert set_key(entry.described, "APP", "secondary", "new")
+    assert not set_key(entry.described, "nobody", "secondary", "new")
+    (sent,) = page_in(changed_xml(entry.described)).entries
+    names = [str(each.tag).rpartition("}")[2] for each in sent.described]
+    assert names == ["LockDuration", "AuthorizationRules", "Status", "Novelty"]
+    (rule,) = access_rules_in(sent.described)
+    assert (rule.name, rule.rights) == ("app", ("Send", "Listen"))
+    assert (rule.primary_key, rule.secondary_key) == ("one", "new")
+    assert "one" not in repr(rule) and "new" not in repr(rule)
+    kind = "{http://www.w3.org/2001/XMLSchema-instance}type"
+    assert kind in {
+        name for each in fromstring(changed_xml(sent.described)).iter() for name in each.attrib
+    }

@@ -103,6 +103,14 @@ def test_a_dry_run_checks_and_sends_nothing(typed: Any, servicebus: Bus) -> None
     assert queue.active_message_count == 0
 
 
+def test_a_table_shows_only_columns_that_say_something(typed: Any, servicebus: Bus) -> None:
+    servicebus.queue("orders")
+    typed("send", "orders", "x")
+    assert "number" in typed("peek", "orders") and "subject" not in typed("peek", "orders")
+    typed("send", "orders", "y", "--subject", "tea")
+    assert "subject" in typed("peek", "orders")
+
+
 def test_what_stands_in_a_message_does_not_reach_the_terminal_as_a_command(
     typed: Any, servicebus: Bus
 ) -> None:

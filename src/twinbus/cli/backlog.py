@@ -83,7 +83,7 @@ def show(
     check_form(output)
     import asyncio
 
-    from twinbus.cli.message_shown import record_of_message
+    from twinbus.cli.message_shown import record_of_message, show_message_records
     from twinbus.cli.receive import peeked
     from twinbus.cli.sources import Source
     from twinbus.core.envelope_home import told_of
@@ -98,10 +98,8 @@ def show(
     records = [
         {"destination": told_of(each.encoded)[0], **record_of_message(each)} for each in found
     ]
-    columns = ["sequence_number", "enqueued", "destination", "message_id", "state"]
-    if dead_letters:
-        columns.append("dead_letter_reason")
-    show_records(records, output, columns)
+    columns = ("number", "enqueued", "destination", "message_id", "state", "dead_letter_reason")
+    show_message_records(records, output, columns)
 
 
 @backlog_app.command("cleanup")

@@ -13,12 +13,14 @@ from twinbus.cli.showing import plain, show_records
 if TYPE_CHECKING:
     from twinbus.core.parcel import Delivered
 
-__all__ = ["record_of_message", "show_messages"]
+__all__ = ["record_of_message", "show_message_records", "show_messages"]
 
 # A row of a table shows what a message is about, not all of it: JSON has everything.
 BODY_CHARACTERS_SHOWN: Final = 60
-COLUMNS: Final = ("sequence_number", "enqueued", "message_id", "session_id", "subject", "text")
+COLUMNS: Final = ("number", "enqueued", "message_id", "session_id", "subject", "text")
 DEAD_COLUMNS: Final = (*COLUMNS[:-1], "dead_letter_reason", "text")
+# 2026-11-16T20:29:55, in UTC.
+SECONDS_LENGTH: Final = 19
 _STATES: Final = ("active", "deferred", "scheduled")
 _TEXTS: Final = (
     "subject",
@@ -73,12 +75,32 @@ def show_messages(
 ) -> None:
     """A table, a list in JSON, or a line for each."""
     records = [record_of_message(each) for each in found]
-    if output == "table":
-        records = [{**each, "text": _short(each)} for each in records]
-        if not records:
-            typer.echo("no messages")
-            return
-    show_records(records, output, DEAD_COLUMNS if as_dead_letters else COLUMNS)
+    show_message_records(records, output, DEAD_COLUMNS if as_dead_letters else COLUMNS)
+
+
+def show_message_records(
+    records: Sequence[dict[str, Any]], output: str, columns: Sequence[str]
+) -> None:
+    """In a table, columns in which no message has anything are left out."""
+    if output != "table":
+        show_records(records, output, columns)
+        return
+    if not records:
+        typer.echo("no messages")
+        return
+    rows = [_row(each) for each in records]
+    show_records(rows, output, [name for name in columns if any(row.get(name) for row in rows)])
+
+
+def _row(record: dict[str, Any]) -> dict[str, Any]:
+    """Short, and with a number that can be typed again."""
+    enqueued = str(record["enqueued"] or "")
+    return {
+        **record,
+        "number": str(record["sequence_number"]),
+        "enqueued": enqueued[:SECONDS_LENGTH].replace("T", " "),
+        "text": _short(record),
+    }
 
 
 def _short(record: dict[str, Any]) -> str:

@@ -21,6 +21,9 @@ NOT_FOR_BLOCKERS = {
     "known_path",
     "give_up",
     "mover_driver",
+    "new_books",
+    "keep_books",
+    "over",
 }
 ASYNC_ONLY = {"__aenter__", "__aexit__", "__aiter__", "__anext__"}
 

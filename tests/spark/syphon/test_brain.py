@@ -31,10 +31,13 @@ class Reference:
 
     def __init__(self, driver: FakeNamespace) -> None:
         self._driver = driver
+        self.is_open = False
 
     @asynccontextmanager
     async def opened(self, **_books: Any) -> AsyncIterator[Any]:
+        self.is_open = True
         yield SimpleNamespace(driver=self._driver)
+        self.is_open = False
 
 
 class Head:
@@ -44,11 +47,11 @@ class Head:
         self.secondary = FakeNamespace(*QUEUES)
         self.secondary.patience_s = 0.02
         self.primary = FakeNamespace("orders")
-        references: Any = (Reference(self.primary), Reference(self.secondary))
+        self.references: Any = (Reference(self.primary), Reference(self.secondary))
         self.brain = Brain(
             SyphonSettings(
-                primary=references[0],
-                secondary=references[1],
+                primary=self.references[0],
+                secondary=self.references[1],
                 primary_name="east",
                 queues=QUEUES,
                 tasks=1,
@@ -241,6 +244,26 @@ async def test_a_query_ends_when_the_next_start_takes_its_directory(
     await left.brain.close()
     await asyncio.sleep(0.1)
     assert state.status() == told
+
+
+async def test_a_query_that_says_it_has_stopped_has_let_go_of_its_namespaces(
+    head: Made, tmp_path: Path
+) -> None:
+    """L2, C1: Spark may kill it from then on, so that its links are closed and its books written;
+    a stop that is taken back opens them again."""
+    state = StateDir(tmp_path)
+    stopping = await head(state_dir=str(tmp_path))
+    await stopping.begun()
+    waiting = asyncio.create_task(stopping.ordered())
+    state.set_control(Control(is_stopping=True))
+    async with asyncio.timeout(5):
+        while (status := state.status()) is None or status.doing != "stopped":
+            await asyncio.sleep(0.01)
+    assert [each.is_open for each in stopping.references] == [False, False]
+    state.set_control(Control())
+    stopping.secondary.put(QUEUES[0], backlog("late"))
+    assert (await waiting).queues == (QUEUES[0],)
+    assert [each.is_open for each in stopping.references] == [True, True]
 
 
 def test_a_second_try_renews_what_the_first_was_handed() -> None:

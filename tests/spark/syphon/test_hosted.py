@@ -109,8 +109,7 @@ async def test_a_hosted_syphon_brings_a_diverted_message_home(host: Host, pair: 
         return [sum(column) for column in zip(*amounts, strict=True)]
 
     assert of_backlog("send") == [20, 20]
-    # Processes of Spark write their last lines when they end, which may be after the query.
-    await until(lambda: of_backlog("receive") == [20, 20], 10)
+    assert of_backlog("receive") == [20, 20], "Spark's processes wrote theirs before they ended"
     audit = records_in(hosting.books / scene.name, "audit")
     assert Counter(line["message_id"] for line in audit) == ids
     assert {line["via"] for line in audit} <= set(scene.queues)

@@ -13,6 +13,8 @@ Rule 5: an idle queue is looked through now and then for what somebody else set 
         no bell.
 Rule 6: when the state directory has become another run's, this one ends, and tells nothing more
         there: its own program is gone.
+Rule 7: who says that it has stopped is done: Spark kills this process whenever it likes then. Its
+        links are closed before, and its books are written.
 """
 
 from __future__ import annotations
@@ -75,17 +77,17 @@ class Brain:
         self._has_begun = False
         self._is_untold = False
         self._stack = AsyncExitStack()
+        self._namespaces: AsyncExitStack | None = None
         self._bell: Bell | None = None
         self._secondary: Driver
         self._primary: Driver
         self.address: DeskAddress
 
     async def start(self) -> None:
-        stack, settings = self._stack, self._settings
-        self._secondary = (await stack.enter_async_context(settings.opened_secondary())).driver
-        self._primary = (await stack.enter_async_context(settings.opened_primary())).driver
+        stack = self._stack
+        await self._open()
         desk = Desk(self._hear)
-        self.address = await desk.start(settings.driver_host)
+        self.address = await desk.start(self._settings.driver_host)
         stack.push_async_callback(desk.close)
         looking = asyncio.create_task(self._keep_looking())
         stack.callback(looking.cancel)
@@ -94,9 +96,25 @@ class Brain:
             stack.callback(telling.cancel)
 
     async def close(self) -> None:
-        await self._silence()
+        await self._hang_up()
         await self._stack.aclose()
         self._doing("stopped")
+
+    async def _open(self) -> None:
+        """Have both namespaces, also after a stop that was taken back."""
+        if self._namespaces is None:
+            self._namespaces = opened = AsyncExitStack()
+            settings = self._settings
+            secondary = await opened.enter_async_context(settings.opened_secondary())
+            primary = await opened.enter_async_context(settings.opened_primary())
+            self._secondary, self._primary = secondary.driver, primary.driver
+
+    async def _hang_up(self) -> None:
+        """Let go of both namespaces; what was done there is in the books then (rule 7)."""
+        await self._silence()
+        opened, self._namespaces = self._namespaces, None
+        if opened is not None:
+            await opened.aclose()
 
     # -- epochs ---------------------------------------------------------------------------
 
@@ -110,6 +128,7 @@ class Brain:
             )
         if not orders:
             # Spark ends the query now, and this process perhaps before its next word.
+            await self._hang_up()
             self._doing("stopped")
             return epoch
         self._remember(epoch + 1, orders)
@@ -153,9 +172,15 @@ class Brain:
             control = self._control()
             if self._is_replaced():
                 return []
-            if control.is_paused or control.is_stopping:
+            if control.is_stopping:
+                await self._hang_up()
+                self._doing("stopped")
+                await asyncio.sleep(LOOK_INTERVAL_S)
+                continue
+            await self._open()
+            if control.is_paused:
                 await self._silence()
-                self._doing("stopped" if control.is_stopping else "paused")
+                self._doing("paused")
                 await asyncio.sleep(LOOK_INTERVAL_S)
             elif self._dispatcher.pause_s(self._now_s()) > 0:
                 self._doing("waiting")

@@ -41,7 +41,7 @@ LAYERS: list[set[str]] = [
     {"twinbus.testing", "pyspark_servicebus"},
     {"twinbus.demo"},
     {"twinbus.cli", "twinbus.dashboard"},
-    {"twinbus.__main__", "twinbus.demo.__main__"},
+    {"twinbus.__main__", "twinbus.demo.__main__", "twinbus.jobs"},
 ]
 # Words are single modules that may use each other; everything else that stands directly in the
 # package must have a place above.

@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 
 from tests.cluster.standalone import Standalone, spark_environment, spark_home
 from tests.pairing.mover.brokers import Scene
-from twinbus import cli
+from twinbus import jobs
 
 QUEUE_COUNT = 10
 DESTINATION_COUNT = 5
@@ -71,7 +71,7 @@ class Drain:
 
     def by_submit(self, *more: str) -> list[str]:
         submit = [str(spark_home() / "bin" / "spark-submit"), "--master", self.cluster.url]
-        job = Path(cli.__file__).with_name("syphon_spark.py")
+        job = Path(jobs.__file__).with_name("syphon.py")
         return [*submit, str(job), *self.command(*more)]
 
     @contextmanager

@@ -45,18 +45,19 @@ async def test_both_workers_bring_the_backlog_home(
     """Y1 and Y2: by `twinbus syphon --master` and by spark-submit; the receipts show who moved."""
     with drain.running(by(drain, "--once"), credentials) as process:
         drain.watch(lambda: process.poll() is not None, DRAIN_S_MAX)
-        assert process.returncode == 0, drain.log()
         assert process.stdout is not None
-        summary = json.loads(process.stdout.read().splitlines()[-1])
+        told = process.stdout.read()
+        assert process.returncode == 0, f"{told}\n{drain.log()}"
+        summary = json.loads(told.splitlines()[-1])
     assert summary["moved"] == MESSAGE_COUNT
 
     for destination, found in (await drain.arrived()).items():
         assert set(found) == drain.sent[destination] and found.total() == len(found)
-    told = drain.told()
-    assert len({(row["queue"], row["sequence_number"]) for row in told}) == MESSAGE_COUNT
-    assert {row["outcome"] for row in told} == {"moved"}
-    movers = {row["pid"] for row in told}
-    assert len(movers) >= 2 and all(row["host"] for row in told)
+    receipts = drain.told()
+    assert len({(row["queue"], row["sequence_number"]) for row in receipts}) == MESSAGE_COUNT
+    assert {row["outcome"] for row in receipts} == {"moved"}
+    movers = {row["pid"] for row in receipts}
+    assert len(movers) >= 2 and all(row["host"] for row in receipts)
     for worker, seen in enumerate(drain.movers):
         assert movers & seen, f"worker {worker} moved nothing: {movers} and {drain.movers}"
     assert not any(value in drain.log() for value in credentials.values())

@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AsyncExitStack, contextmanager
@@ -164,10 +163,3 @@ def _summary(status: Status | None, elapsed_s: float, *, was_asked_to_stop: bool
         faults=status.faults,
         elapsed_s=elapsed_s,
     )
-
-
-if __name__ == "__main__":  # spark-submit takes a file: this one, with the command's options.
-    from twinbus.cli import main
-
-    sys.argv[1:1] = ["syphon"]
-    main()

@@ -1,5 +1,6 @@
-# The commands of this project. `make test` and `make demo` need only python3 (3.11 or later),
-# make and Java 17 on the machine: everything else is installed into .venv, from the lock file.
+# The commands of this project. `make test` and `make demo` need only python3 (3.11 or later) and
+# make; everything else is installed into .venv, from the lock file, a Java for Spark among it. One
+# of the machine's own, 17 or later, is preferred: it starts faster.
 # Tests look at our pages in Chromium; on Debian `make test` installs it when there is none.
 
 PYTHON ?= python3

@@ -25,8 +25,10 @@ Exit codes: 0 done, 1 the command failed (one sentence and a hint on standard er
 commands with more say so below. `twinbus --debug COMMAND` shows where an error comes from.
 `twinbus --install-completion` sets up completion for your shell.
 
-Results go to standard output, as tables for people or with `--output json` (and where it is offered
-`jsonl`, one object on each line) for programs. Progress and errors go to standard error.
+Results go to standard output: tables for people, with `--output json` one document, with `--output
+jsonl` one object on each line. Progress and errors go to standard error. What changes something has
+`--dry-run`, and what removes something asks first unless `--yes` is given; for `receive` the look
+without taking is `peek`.
 """
 
 

@@ -1,4 +1,4 @@
-"""``twinbus queue purge`` and ``twinbus subscription purge``."""
+"""``twinbus queue purge``, ``subscription purge``, ``topic purge`` and ``rule purge``."""
 
 from __future__ import annotations
 
@@ -95,3 +95,31 @@ def test_listen_is_enough(typed_with: Callable[[str], Any], servicebus: Bus) -> 
     assert listening.json("queue", "purge", "orders", "--dry-run") == {"would_remove": COUNT + 2}
     done = listening.json("queue", "purge", "orders", "--keep-scheduled", "--yes")
     assert done == {"removed": COUNT + 1, "left": 1}
+
+
+def test_a_topic_is_emptied_by_its_subscriptions(typed: Any, servicebus: Bus) -> None:
+    """M5: all of them; another topic's are left alone."""
+    places = [servicebus.subscription(*each) for each in (("news", "a"), ("news", "b"))]
+    other = servicebus.subscription("weather", "a")
+    for topic in ("news", "weather"):
+        typed("send", topic, "x", "--count", "3")
+    assert typed.json("topic", "purge", "news", "--dry-run") == {"would_remove": 6}
+    assert "--yes" in typed.refused("topic", "purge", "news")
+    done = typed("topic", "purge", "news", "--yes")
+    assert done == "6 messages removed from the subscriptions of 'news'\n"
+    assert [each.active_message_count for each in (*places, other)] == [0, 0, 3]
+    assert "there is no topic 'missing'" in typed.refused("topic", "purge", "missing", "--yes")
+
+
+def test_the_rules_of_a_subscription_are_removed_at_once(typed: Any, servicebus: Bus) -> None:
+    """M4: it takes nothing then."""
+    red = servicebus.subscription("news", "red")
+    typed("rule", "create", "news", "red", "more", "--sql", "colour = 'red'")
+    would = typed.json("rule", "purge", "news", "red", "--dry-run")
+    assert sorted(would["would_delete"]) == ["$Default", "more"]
+    assert "--yes" in typed.refused("rule", "purge", "news", "red")
+    assert typed("rule", "purge", "news", "red", "--yes").startswith("2 rules of the subscription")
+    assert typed.json("rule", "list", "news", "red") == []
+    typed("send", "news", "x", "--property", "colour=red")
+    assert red.active_message_count == 0
+    assert "missing" in typed.refused("rule", "purge", "news", "missing", "--yes")

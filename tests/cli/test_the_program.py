@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 
@@ -43,6 +44,50 @@ def test_every_command_says_what_it_does_and_every_option_too() -> None:
     for name, command in pages.commands(typer.main.get_command(cli.app), "twinbus"):
         assert command.help, name
         assert [each.name for each in command.params if not getattr(each, "help", "")] == [], name
+
+
+VERBS = {
+    **dict.fromkeys(("queue", "topic", "subscription", "rule"), "list show create delete purge"),
+    "key": "list rotate",
+    "dlq": "list show resubmit drop",
+    "pair": "plan apply status failover restore hold",
+    "backlog": "list show cleanup",
+    "syphon": "pause resume rate status prepare",
+    "cost": "estimate report reconcile",
+    "fault": "add list clear kinds stop start",
+}
+# Alone, and with nothing to choose: what they print is a page, a log or the demo itself.
+WITHOUT_FORMS = {"twinbus demo", "twinbus syphon prepare"}
+LOOKS = {
+    "list", "show", "status", "kinds", "plan", "estimate", "report", "reconcile", "prepare",
+    "peek", "preflight", "serve", "demo",
+}  # fmt: skip
+# Its dry run is peek.
+TAKES = {"receive"}
+
+
+def options_of(command: Any) -> set[str]:
+    return {name for each in command.params for name in each.opts}
+
+
+def test_every_noun_has_its_verbs() -> None:
+    import typer
+
+    commands = dict(cli_pages().commands(typer.main.get_command(cli.app), "twinbus"))
+    wanted = {f"twinbus {noun} {verb}" for noun, verbs in VERBS.items() for verb in verbs.split()}
+    alone = ["serve", "demo", "send", "receive", "peek", "preflight", "reset", "syphon"]
+    assert set(commands) == wanted | {f"twinbus {each}" for each in alone}
+
+
+def test_every_answer_has_three_forms_and_every_change_a_dry_run() -> None:
+    import typer
+
+    for name, command in cli_pages().commands(typer.main.get_command(cli.app), "twinbus"):
+        options, verb = options_of(command), name.split()[-1]
+        if name not in WITHOUT_FORMS:
+            (form,) = [each for each in command.params if "--output" in each.opts]
+            assert form.default == "table" and "jsonl" in form.help, name
+        assert ("--dry-run" in options) == (verb not in LOOKS | TAKES), name
 
 
 def test_an_error_is_a_sentence_and_debug_shows_where_it_comes_from(

@@ -97,6 +97,15 @@ def test_sentences_stay_above_the_picture_and_the_cursor_comes_back() -> None:
     assert told.rindex("\x1b[?25h") > told.rindex("\x1b[?25l")
 
 
+def test_a_long_sentence_goes_on_below_itself() -> None:
+    written = StringIO()
+    screen = LiveScreen(Console(file=written, width=40))
+    screen.say("two brokers run, and this sentence is longer than the terminal is wide")
+    first, *others = written.getvalue().rstrip().splitlines()
+    assert others and max(map(len, [first, *others])) <= 40
+    assert {len(each) - len(each.lstrip()) for each in others} == {first.index("two brokers")}
+
+
 def test_without_a_terminal_there_are_plain_lines() -> None:
     with screen_here() as screen:
         assert isinstance(screen, PlainScreen)

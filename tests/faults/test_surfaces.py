@@ -158,6 +158,21 @@ def test_the_command_line_adds_lists_and_clears(broker: BrokerProcess, faults: S
     assert run(broker, "list").stdout == "no fault is switched on\n"
 
 
+def test_a_dry_run_switches_nothing_on_or_off(broker: BrokerProcess, faults: Switchboard) -> None:
+    would = run(broker, "add", "cannot-send", "--entity", "orders", "--dry-run")
+    assert would.stdout == "cannot-send would be switched on for orders\n"
+    assert faults.list() == []
+    run(broker, "add", "cannot-send", "--entity", "orders", "--id", "mine")
+    assert run(broker, "clear", "--dry-run").stdout == "1 fault would be cleared\n"
+    assert "no fault 'other'" in str(run(broker, "clear", "other", "--dry-run").exception)
+    (line,) = run(broker, "list", "--output", "jsonl").stdout.splitlines()
+    assert json.loads(line)["id"] == "mine"
+    assert json.loads(run(broker, "clear", "--output", "json").stdout) == {"cleared": 1}
+    for verb in ("stop", "start"):
+        told = json.loads(run(broker, verb, "--dry-run", "--output", "jsonl").stdout)
+        assert told == {f"would_{verb}": broker.namespace}
+
+
 def test_what_happens_in_a_moment_is_shown_as_over(
     broker: BrokerProcess, faults: Switchboard
 ) -> None:

@@ -13,7 +13,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from twinbus.cli.backlog_found import listed
-from twinbus.cli.output import counted
+from twinbus.cli.showing import counted
 from twinbus.core.chunk import HomeRules
 from twinbus.drivers.management import QueueProperties
 from twinbus.pairing.mover import Mover

@@ -11,8 +11,8 @@ from typing import Annotated
 import typer
 
 from twinbus.cli.durations import seconds
-from twinbus.cli.output import check_output
 from twinbus.cli.quantities import count, rate_per_s, size_bytes
+from twinbus.cli.showing import Output, check_form
 
 __all__ = ["cost_estimate"]
 
@@ -57,7 +57,7 @@ def cost_estimate(
         str,
         typer.Option(help="standard, basic, premium, or your own sheet.", metavar="NAME|FILE"),
     ] = "standard",
-    output: Annotated[str, typer.Option(help="table or json.")] = "table",
+    output: Output = "table",
 ) -> None:
     """What a pair costs while nothing happens, and what an outage will cost.
 
@@ -65,7 +65,7 @@ def cost_estimate(
     time without one; and what other numbers of syphons and other times of waiting would cost.
     Nothing is contacted. Price sheets and what is assumed: docs/COSTS.md.
     """
-    check_output(output, "table")
+    check_form(output)
     from twinbus.cli.cost_estimate_shown import show_estimate
     from twinbus.core.cost_estimate import Plan, estimate
     from twinbus.prices import load_prices

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from decimal import Decimal
 from typing import Any
 
 import typer
 
+from twinbus.cli.showing import counted, show_json
 from twinbus.cli.tables import show_table
 from twinbus.core.cost_estimate import CostEstimate, Line, OutageCost
 from twinbus.core.prices import GB, PriceSheet, money
@@ -18,8 +18,8 @@ __all__ = ["as_json", "show_estimate"]
 
 def show_estimate(made: CostEstimate, output: str) -> None:
     """Print it."""
-    if output == "json":
-        typer.echo(json.dumps(as_json(made), indent=2))
+    if output != "table":
+        show_json(as_json(made), output)
         return
     _show_idle(made)
     _show_outage(made)
@@ -40,8 +40,8 @@ def _show_idle(made: CostEstimate) -> None:
             for idle in made.idle
         ],
         title=(
-            f"Idle: {_counted(plan.syphons, 'syphon')} waiting {_time(plan.poll_ms)} "
-            f"at {_counted(plan.backlog_queues, 'backlog queue')}"
+            f"Idle: {counted(plan.syphons, 'syphon')} waiting {_time(plan.poll_ms)} "
+            f"at {counted(plan.backlog_queues, 'backlog queue')}"
         ),
         numbers_from=1,
     )
@@ -53,7 +53,7 @@ def _show_outage(made: CostEstimate) -> None:
         ["kind", "messages", "calls", "operations", "out", currency],
         [_outage_row(line) for line in outage.lines],
         title=(
-            f"Outage of {_time(plan.outage_ms)}: {_counted(outage.messages, 'message')} detoured, "
+            f"Outage of {_time(plan.outage_ms)}: {counted(outage.messages, 'message')} detoured, "
             f"{outage.charges_per_message} charges each"
         ),
         numbers_from=1,
@@ -110,10 +110,6 @@ def _notes(made: CostEstimate) -> list[str]:
         + (" (30 days of this traffic)." if made.plan.used is None else ".")
     )
     return notes
-
-
-def _counted(number: int, noun: str) -> str:
-    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
 
 
 def _size(size_bytes: int) -> str:

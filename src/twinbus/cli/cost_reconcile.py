@@ -14,8 +14,8 @@ from typing import Annotated
 import typer
 
 from twinbus.cli.moments import moment
-from twinbus.cli.output import check_output
 from twinbus.cli.shared_options import CaFile, ManagementPort
+from twinbus.cli.showing import Output, check_form
 from twinbus.errors import ConfigurationError, TwinbusError
 
 EXIT_OPEN = 1
@@ -78,7 +78,7 @@ def reconcile(
     ] = False,
     ca_file: CaFile = None,
     management_port: ManagementPort = None,
-    output: Annotated[str, typer.Option(help="table or json.")] = "table",
+    output: Output = "table",
 ) -> None:
     """Follow every message that was sent, and name those that are missing.
 
@@ -90,7 +90,7 @@ def reconcile(
     be read, or no message in it.
     """
     try:
-        check_output(output, "table")
+        check_form(output)
         options = ReconcileOptions(
             primary_logs=_there(primary_logs),
             secondary_logs=_there(secondary_logs),

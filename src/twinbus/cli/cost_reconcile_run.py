@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 import typer
 
 from twinbus.cli.cost_reconcile import ReconcileOptions
-from twinbus.cli.output import counted
+from twinbus.cli.showing import counted, show_json
 from twinbus.cli.tables import show_table
 from twinbus.core.reconciliation import EntityBooks, Fate, Outage, Reconciliation
 from twinbus.errors import ConfigurationError
@@ -84,8 +83,8 @@ def _reference(role: Role, options: ReconcileOptions) -> NamespaceRef:
 
 def show_reconciliation(answer: Reconciliation, output: str) -> None:
     """As JSON, or as tables with the verdict behind them."""
-    if output == "json":
-        typer.echo(json.dumps(answer.to_json()))
+    if output != "table":
+        show_json(answer.to_json(), output)
         return
     fates = [fate for fate in Fate if fate in _ALWAYS or answer.count(fate)]
     has_outages = any(each.outages for each in answer.entities)

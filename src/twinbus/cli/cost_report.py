@@ -15,12 +15,13 @@ import typer
 
 from twinbus.cli.moments import moment
 from twinbus.cli.quantities import count
+from twinbus.cli.showing import FORMS
 from twinbus.errors import ConfigurationError
 
 __all__ = ["ReportOptions", "report"]
 
 BY: Final = ("entity", "namespace", "operation", "day", "hour", "source")
-OUTPUTS: Final = ("table", "json", "csv", "html")
+OUTPUTS: Final = (*FORMS, "csv", "html")
 SOURCES: Final = ("auto", "broker", "client")
 
 
@@ -80,7 +81,7 @@ def report(
             help="Where days that were computed are kept [beside the logs].", metavar="DIR"
         ),
     ] = None,
-    output: Annotated[str, typer.Option(help="table, json, csv or html.")] = "table",
+    output: Annotated[str, typer.Option(help="table, json, jsonl, csv or html.")] = "table",
     file: Annotated[
         Path | None, typer.Option(help="Write the answer there.", metavar="PATH")
     ] = None,

@@ -1,4 +1,4 @@
-"""The answer of ``twinbus cost report``: as tables, JSON, CSV, or a page.
+"""The answer of ``twinbus cost report``: as tables, JSON, lines of it, CSV, or a page.
 
 Rule 1: money is exact in JSON and CSV, and text, because numbers of JSON are not; people see it
         rounded.
@@ -7,7 +7,6 @@ Rule 1: money is exact in JSON and CSV, and text, because numbers of JSON are no
 from __future__ import annotations
 
 import csv
-import json
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime
@@ -16,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import typer
 
-from twinbus.cli.output import counted
+from twinbus.cli.showing import counted, show_json
 from twinbus.cli.tables import show_table
 from twinbus.core.cost_report import CostReport, Quality, Slice
 from twinbus.core.prices import money
@@ -203,7 +202,12 @@ def _exact(amount: Decimal) -> str:
 
 
 def _show_json(made: Made) -> None:
-    typer.echo(json.dumps(as_json(made), indent=1))
+    show_json(as_json(made), "json")
+
+
+def _show_lines(made: Made) -> None:
+    for each in made.report.slices:
+        show_json(_slice(each), "jsonl")
 
 
 def _show_csv(made: Made) -> None:
@@ -222,6 +226,7 @@ def _show_page(made: Made) -> None:
 _SHOWN: Final[Mapping[str, Callable[[Made], None]]] = {
     "table": _show_tables,
     "json": _show_json,
+    "jsonl": _show_lines,
     "csv": _show_csv,
     "html": _show_page,
 }

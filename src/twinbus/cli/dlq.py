@@ -9,7 +9,6 @@ import typer
 from twinbus.cli import entities as of
 from twinbus.cli.connecting import Where, asked, with_namespace
 from twinbus.cli.message_shown import show_messages
-from twinbus.cli.output import counted
 from twinbus.cli.purging import purge_it
 from twinbus.cli.showing import (
     DryRun,
@@ -17,6 +16,7 @@ from twinbus.cli.showing import (
     Yes,
     check_form,
     count_shown,
+    counted,
     show_records,
     tell,
 )

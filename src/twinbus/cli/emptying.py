@@ -6,8 +6,7 @@ shows what would go.
 
 from __future__ import annotations
 
-import json
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -18,10 +17,7 @@ from twinbus.cli.admin_client import (
     AdminNamespace,
     AdminUrl,
 )
-from twinbus.cli.output import check_output, counted
-from twinbus.cli.showing import DryRun, Yes, confirm
-
-Output = Annotated[str, typer.Option(help="text or json.")]
+from twinbus.cli.showing import DryRun, Output, Yes, check_form, confirm, counted, tell
 
 
 def reset(
@@ -30,13 +26,13 @@ def reset(
     ] = False,
     yes: Yes = False,
     dry_run: DryRun = False,
-    output: Output = "text",
+    output: Output = "table",
     admin: AdminUrl = DEFAULT_URL,
     connection_string: AdminConnectionString = None,
     namespace: AdminNamespace = None,
 ) -> None:
     """Remove all messages of a namespace, and its queues, topics and subscriptions."""
-    check_output(output, "text")
+    check_form(output)
     client = AdminClient.from_options(admin, connection_string, namespace)
     name = client.namespace
     what = "all messages" if keep_entities else "all messages and entities"
@@ -46,7 +42,7 @@ def reset(
     confirm(yes, f"Remove {what} of the namespace {name!r} for good?", "removes messages")
     done = client.post(client.in_namespace("reset"), {"keep_entities": keep_entities})
     fate = "emptied" if keep_entities else "removed"
-    _say(
+    tell(
         output, done, f"{done['entity_count']} queues, topics and subscriptions {fate} in {name!r}"
     )
 
@@ -65,8 +61,4 @@ def _show_what_goes(client: AdminClient, output: str, what: str) -> None:
         f"{counted(len(queues), 'queue')}, {counted(len(topics), 'topic')}, "
         f"{counted(inside, 'subscription')}"
     )
-    _say(output, values, f"{what} of {client.namespace!r} would be removed: {counts}")
-
-
-def _say(output: str, values: dict[str, Any], text: str) -> None:
-    typer.echo(json.dumps(values) if output == "json" else text)
+    tell(output, values, f"{what} of {client.namespace!r} would be removed: {counts}")

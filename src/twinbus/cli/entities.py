@@ -79,6 +79,10 @@ Partitioned = Annotated[bool, typer.Option("--partitioned", help="Spread over pa
 Status = Annotated[
     str, typer.Option(help="Active, Disabled, SendDisabled or ReceiveDisabled.", metavar="TEXT")
 ]
+DeadLettersInstead = Annotated[
+    bool, typer.Option("--dead-letters", help="Dead letters instead of the others.")
+]
+KeepDeferred = Annotated[bool, typer.Option("--keep-deferred", help="Leave deferred messages.")]
 Note = Annotated[str, typer.Option("--metadata", help="A note that it carries.", metavar="TEXT")]
 
 

@@ -18,7 +18,7 @@ from twinbus.cli.admin_client import (
     AdminUrl,
 )
 from twinbus.cli.durations import seconds
-from twinbus.cli.output import check_output, counted
+from twinbus.cli.showing import DryRun, Output, check_form, counted, show_json, show_records, tell
 from twinbus.cli.tables import show_table
 from twinbus.errors import ConfigurationError
 
@@ -28,8 +28,6 @@ fault_app = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode=None,
 )
-
-Output = Annotated[str, typer.Option("--output", help="How to show it: table or json.")]
 
 
 @fault_app.command("add")
@@ -48,6 +46,7 @@ def add(
         list[str] | None,
         typer.Option("--set", help="Any other option of the kind; repeatable.", metavar="KEY=JSON"),
     ] = None,
+    dry_run: DryRun = False,
     output: Output = "table",
     admin: AdminUrl = DEFAULT_URL,
     connection_string: AdminConnectionString = None,
@@ -63,8 +62,12 @@ def add(
     from twinbus.broker.faults.fault import Fault
 
     # Checked here first: what is wrong is said without a broker, too.
-    check_output(output, "table")
+    check_form(output)
     fault = Fault.from_json({**options, "kind": kind, "scope": scope})
+    if dry_run:
+        sentence = f"{kind} would be switched on for {fault.scope}"
+        tell(output, {"would_add": fault.to_json()}, sentence)
+        return
     client = AdminClient.from_options(admin, connection_string, namespace)
     added = client.post(client.in_namespace("faults"), fault.to_json())
     _show([added], output)
@@ -78,6 +81,7 @@ def list_faults(
     namespace: AdminNamespace = None,
 ) -> None:
     """Show what is switched on, until when, and how often it struck."""
+    check_form(output)
     client = AdminClient.from_options(admin, connection_string, namespace)
     _show(client.get(client.in_namespace("faults")), output)
 
@@ -85,15 +89,27 @@ def list_faults(
 @fault_app.command("clear")
 def clear(
     fault_id: Annotated[str | None, typer.Argument(help="Its id; all of them if left out.")] = None,
+    dry_run: DryRun = False,
+    output: Output = "table",
     admin: AdminUrl = DEFAULT_URL,
     connection_string: AdminConnectionString = None,
     namespace: AdminNamespace = None,
 ) -> None:
     """Switch one failure off, or all of them."""
+    check_form(output)
     client = AdminClient.from_options(admin, connection_string, namespace)
+    if dry_run:
+        there = [each["id"] for each in client.get(client.in_namespace("faults"))]
+        found = [each for each in there if fault_id in (None, each)]
+        if fault_id is not None and not found:
+            raise ConfigurationError(
+                f"there is no fault {fault_id!r:.60}", hint="See `twinbus fault list`"
+            )
+        tell(output, {"would_clear": found}, f"{counted(len(found), 'fault')} would be cleared")
+        return
     path = "faults" if fault_id is None else f"faults/{fault_id}"
-    cleared = client.delete(client.in_namespace(path))["cleared"]
-    typer.echo(f"{counted(cleared, 'fault')} cleared")
+    done = client.delete(client.in_namespace(path))
+    tell(output, done, f"{counted(done['cleared'], 'fault')} cleared")
 
 
 @fault_app.command("kinds")
@@ -101,13 +117,13 @@ def kinds(output: Output = "table") -> None:
     """Show every kind of failure with its options."""
     from twinbus.broker.faults.kinds import KINDS
 
-    check_output(output, "table")
-    if output == "json":
+    check_form(output)
+    if output != "table":
         told = {
             name: {"summary": kind.summary, "options": sorted(kind.options)}
             for name, kind in KINDS.items()
         }
-        typer.echo(json.dumps(told))
+        show_json(told, output)
         return
     rows = [
         (name, kind.summary, ", ".join(_told(*each) for each in kind.options.items()))
@@ -118,26 +134,39 @@ def kinds(output: Output = "table") -> None:
 
 @fault_app.command("stop")
 def stop(
+    dry_run: DryRun = False,
+    output: Output = "table",
     admin: AdminUrl = DEFAULT_URL,
     connection_string: AdminConnectionString = None,
     namespace: AdminNamespace = None,
 ) -> None:
     """Stop the whole namespace, while the others of the broker run on."""
-    client = AdminClient.from_options(admin, connection_string, namespace)
-    client.post(client.in_namespace("stop"))
-    typer.echo(f"{client.namespace} stopped")
+    _whole_namespace("stop", "stopped", dry_run, output, (admin, connection_string, namespace))
 
 
 @fault_app.command("start")
 def start(
+    dry_run: DryRun = False,
+    output: Output = "table",
     admin: AdminUrl = DEFAULT_URL,
     connection_string: AdminConnectionString = None,
     namespace: AdminNamespace = None,
 ) -> None:
     """Start a stopped namespace again."""
-    client = AdminClient.from_options(admin, connection_string, namespace)
-    client.post(client.in_namespace("start"))
-    typer.echo(f"{client.namespace} started")
+    _whole_namespace("start", "started", dry_run, output, (admin, connection_string, namespace))
+
+
+def _whole_namespace(
+    verb: str, done: str, dry_run: bool, output: str, where: tuple[str, str | None, str | None]
+) -> None:
+    check_form(output)
+    client = AdminClient.from_options(*where)
+    name = client.namespace
+    if dry_run:
+        tell(output, {f"would_{verb}": name}, f"{name} would be {done}")
+        return
+    client.post(client.in_namespace(verb))
+    tell(output, {done: name}, f"{name} {done}")
 
 
 def _told(name: str, value: Any) -> str:
@@ -161,9 +190,8 @@ def _settings(texts: list[str]) -> dict[str, Any]:
 
 
 def _show(faults: list[dict[str, Any]], output: str) -> None:
-    check_output(output, "table")
-    if output == "json":
-        typer.echo(json.dumps(faults))
+    if output != "table":
+        show_records(faults, output, ())
         return
     if not faults:
         typer.echo("no fault is switched on")

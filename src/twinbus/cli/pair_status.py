@@ -8,7 +8,6 @@ Rule 2: nobody receives from a backlog whose oldest message stays the same one (
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -17,8 +16,7 @@ import typer
 
 from twinbus.cli.backlog_found import queues_of
 from twinbus.cli.connecting import WherePair
-from twinbus.cli.output import counted
-from twinbus.cli.showing import plain, show_records
+from twinbus.cli.showing import counted, plain, show_json, show_records
 from twinbus.pairing.backlog_reader import BacklogReader, QueueBacklog
 from twinbus.pairing.manager import NamespaceManager
 from twinbus.pairing.mover_gate import UNKNOWN_PATH
@@ -66,7 +64,7 @@ def show_status(where: WherePair, count: int | None, watch_s: float, output: str
             "backlog": backlog,
             "attention": attention,
         }
-        typer.echo(json.dumps(record, indent=2 if output == "json" else None))
+        show_json(record, output)
     return not attention
 
 

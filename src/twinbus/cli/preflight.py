@@ -6,14 +6,13 @@ This module declares the command; preflight_run.py does it, and is imported when
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from twinbus.cli.connecting import WherePair, with_pair
 from twinbus.cli.durations import seconds
-from twinbus.cli.output import check_output
-from twinbus.cli.shared_options import CaFile
+from twinbus.cli.showing import Output, check_form
 
 EXIT_NOT_READY = 3
 """At least one problem was found: the report says what to fix."""
@@ -23,9 +22,6 @@ EXIT_NOT_READY = 3
 class PreflightOptions:
     """What the command line said."""
 
-    primary: str | None
-    secondary: str | None
-    primary_name: str | None
     entities: tuple[str, ...]
     backlog_queue_count: int
     expected_outage_s: float
@@ -34,37 +30,17 @@ class PreflightOptions:
     has_syphon: bool
     may_ping: bool
     timeout_s: float
-    ca_file: Path | None
-    primary_management_port: int | None
-    secondary_management_port: int | None
     output: str
 
 
+@with_pair
 def preflight(
-    primary: Annotated[
-        str | None,
-        typer.Option(
-            help="The primary's connection string. Better in the environment than here.",
-            metavar="TEXT",
-        ),
-    ] = None,
-    secondary: Annotated[
-        str | None,
-        typer.Option(
-            help="The secondary's connection string. Better in the environment than here.",
-            metavar="TEXT",
-        ),
-    ] = None,
     entity: Annotated[
         list[str] | None,
         typer.Option(
             help="Queue or topic that the application uses; repeatable [all that are listed].",
             metavar="PATH",
         ),
-    ] = None,
-    primary_name: Annotated[
-        str | None,
-        typer.Option(help="The primary's name in the backlog queues [its host's first label]."),
     ] = None,
     backlog_queue_count: Annotated[
         int, typer.Option(help="How many backlog queues the pair uses.", min=1)
@@ -88,14 +64,9 @@ def preflight(
     timeout: Annotated[
         str, typer.Option(help="How long one question may take.", metavar="TIME")
     ] = "15s",
-    ca_file: CaFile = None,
-    primary_management_port: Annotated[
-        int | None, typer.Option(help="The primary's port for HTTP (official emulator: 5300).")
-    ] = None,
-    secondary_management_port: Annotated[
-        int | None, typer.Option(help="The secondary's port for HTTP (official emulator: 5300).")
-    ] = None,
-    output: Annotated[str, typer.Option(help="table or json.")] = "table",
+    output: Output = "table",
+    *,
+    where: WherePair,
 ) -> None:
     """Check a pair of namespaces before the disaster, and say exactly what to fix.
 
@@ -107,11 +78,8 @@ def preflight(
     Exit codes: 0 ready (there may be warnings), 1 the check could not be made, 2 wrong usage,
     3 not ready.
     """
-    check_output(output, "table")
+    check_form(output)
     options = PreflightOptions(
-        primary=primary,
-        secondary=secondary,
-        primary_name=primary_name,
         entities=tuple(entity or ()),
         backlog_queue_count=backlog_queue_count,
         expected_outage_s=seconds(expected_outage),
@@ -120,13 +88,10 @@ def preflight(
         has_syphon=not sender_only,
         may_ping=not no_ping,
         timeout_s=seconds(timeout),
-        ca_file=ca_file,
-        primary_management_port=primary_management_port,
-        secondary_management_port=secondary_management_port,
         output=output,
     )
     # The drivers and the pairing: 100 ms that other commands should not pay.
     from twinbus.cli.preflight_run import run_preflight
 
-    if not run_preflight(options):
+    if not run_preflight(where, options):
         raise typer.Exit(EXIT_NOT_READY)

@@ -3,37 +3,30 @@
 from __future__ import annotations
 
 import asyncio
-import json
-import os
-from collections.abc import Mapping
 
 import typer
 
-from twinbus.cli.output import counted
+from twinbus.cli.connecting import WherePair
 from twinbus.cli.preflight import PreflightOptions
+from twinbus.cli.showing import counted, show_json
 from twinbus.cli.tables import show_table
-from twinbus.pairing.environment import Role, variables_of
-from twinbus.pairing.open_namespace import (
-    OpenNamespace,
-    namespace_named_in,
-    opened_namespace,
-)
+from twinbus.pairing.open_namespace import OpenNamespace
 from twinbus.pairing.preflight import Ends, Expectation, Facts, Report, Severity, judge, observe
 
 __all__ = ["run_preflight"]
 
 
-def run_preflight(options: PreflightOptions) -> bool:
+def run_preflight(where: WherePair, options: PreflightOptions) -> bool:
     """Check the pair and show the findings; whether it is ready."""
-    report = judge(asyncio.run(_observed(options)))
-    if options.output == "json":
-        typer.echo(json.dumps(report.to_json(), indent=2))
-    else:
+    report = judge(asyncio.run(_observed(where, options)))
+    if options.output == "table":
         _show(report)
+    else:
+        show_json(report.to_json(), options.output)
     return report.is_ready
 
 
-async def _observed(options: PreflightOptions) -> Facts:
+async def _observed(where: WherePair, options: PreflightOptions) -> Facts:
     expectation = Expectation(
         expected_outage_s=options.expected_outage_s,
         rate_per_s=options.rate_per_s,
@@ -41,32 +34,16 @@ async def _observed(options: PreflightOptions) -> Facts:
         backlog_queue_count=options.backlog_queue_count,
         has_syphon=options.has_syphon,
     )
-    async with (
-        opened_namespace(
-            namespace_named_in(_environment("primary", options.primary), "primary"),
-            ca_file=options.ca_file,
-            management_port=options.primary_management_port,
-        ) as primary,
-        opened_namespace(
-            namespace_named_in(_environment("secondary", options.secondary), "secondary"),
-            ca_file=options.ca_file,
-            management_port=options.secondary_management_port,
-        ) as secondary,
-    ):
+    async with where.opened("primary") as primary, where.opened("secondary") as secondary:
         return await observe(
             _ends(primary),
             _ends(secondary),
             expectation=expectation,
-            primary_name=options.primary_name,
+            primary_name=where.primary_name_given,
             entities=options.entities,
             may_ping=options.may_ping,
             timeout_s=options.timeout_s,
         )
-
-
-def _environment(role: Role, given: str | None) -> Mapping[str, str]:
-    """What was given on the command line counts alone."""
-    return os.environ if given is None else {variables_of(role)[0]: given}
 
 
 def _ends(namespace: OpenNamespace) -> Ends:

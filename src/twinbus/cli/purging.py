@@ -1,4 +1,4 @@
-"""Empties a queue, a subscription or a dead-letter queue, whatever namespace it is in.
+"""Empties a queue, a subscription, all those of a topic, or dead-letter queues, in any namespace.
 
     active      received and deleted
     deferred    looked for, received by their numbers and deleted
@@ -14,21 +14,20 @@ Rule 3: it ends also while somebody goes on sending: what came after its beginni
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from twinbus.cli.connecting import Where, asked
-from twinbus.cli.output import counted
-from twinbus.cli.showing import check_form, confirm, count_shown, tell
-from twinbus.cli.sources import Source, source_of
+from twinbus.cli.showing import check_form, confirm, count_shown, counted, tell
+from twinbus.cli.sources import SUBSCRIPTIONS, Source, source_of
 
 if TYPE_CHECKING:
     from twinbus.core.parcel import Delivered
     from twinbus.drivers.port import Receiver
     from twinbus.pairing.open_namespace import OpenNamespace
 
-__all__ = ["count_in", "purge_it", "removed_from"]
+__all__ = ["count_in", "purge_it", "purge_topic"]
 
 BATCH_COUNT: Final = 500
 # The service shows at most so many at once.
@@ -57,24 +56,90 @@ def purge_it(
     yes: bool,
     dry_run: bool,
 ) -> None:
-    """A command's work: count, ask, remove, tell."""
+    """Empty one place."""
     check_form(output)
     source = source_of(path, dead_letters=dead_letters)
-    count = asked(where, lambda each: count_in(each, source))
+    kinds = Kinds(deferred, scheduled and source.topic is None and not source.is_dead_letters)
+
+    async def the_one(_namespace: OpenNamespace) -> list[Source]:
+        return [source]
+
+    _purge(where, output, str(source), the_one, kinds, yes=yes, dry_run=dry_run)
+
+
+def purge_topic(
+    where: Where,
+    output: str,
+    topic: str,
+    *,
+    dead_letters: bool,
+    deferred: bool,
+    yes: bool,
+    dry_run: bool,
+) -> None:
+    """Empty every subscription of a topic."""
+    check_form(output)
+
+    async def subscriptions(namespace: OpenNamespace) -> list[Source]:
+        management = namespace.management
+        if await management.get_topic(topic) is None:
+            from twinbus.service_errors import EntityNotFound
+
+            raise EntityNotFound(f"there is no topic {topic!r}", hint="Check its spelling")
+        return [
+            Source(f"{topic}{SUBSCRIPTIONS}{each.name}", dead_letters)
+            async for each in management.list_subscriptions(topic)
+        ]
+
+    what = "the dead-letter queues of the" if dead_letters else "the"
+    named = f"{what} subscriptions of {topic!r}"
+    kinds = Kinds(deferred, scheduled=False)
+    _purge(where, output, named, subscriptions, kinds, yes=yes, dry_run=dry_run)
+
+
+def _purge(
+    where: Where,
+    output: str,
+    named: str,
+    places: Callable[[OpenNamespace], Awaitable[list[Source]]],
+    kinds: Kinds,
+    *,
+    yes: bool,
+    dry_run: bool,
+) -> None:
+    """A command's work: count, ask, remove, tell."""
+
+    async def counts(namespace: OpenNamespace) -> int:
+        return sum([await count_in(namespace, each) for each in await places(namespace)])
+
+    count = asked(where, counts)
     found = counted(count, "message")
     if dry_run:
-        tell(output, {"would_remove": count}, f"{found} would be removed from {source}")
+        tell(output, {"would_remove": count}, f"{found} would be removed from {named}")
         return
-    confirm(yes, f"Remove {found} from {source} for good?", "removes messages")
-    kinds = Kinds(deferred, scheduled and source.topic is None and not source.is_dead_letters)
+    confirm(yes, f"Remove {found} from {named} for good?", "removes messages")
     with count_shown("removed", output) as progress:
-        removed, left = asked(where, lambda each: removed_from(each, source, kinds, progress))
+        removed, left = asked(where, lambda each: _removed(each, places, kinds, progress))
     rest = f"; {counted(left, 'message')} stayed" if left else ""
     tell(
         output,
         {"removed": removed, "left": left},
-        f"{counted(removed, 'message')} removed from {source}{rest}",
+        f"{counted(removed, 'message')} removed from {named}{rest}",
     )
+
+
+async def _removed(
+    namespace: OpenNamespace,
+    places: Callable[[OpenNamespace], Awaitable[list[Source]]],
+    kinds: Kinds,
+    progress: Callable[[int], None],
+) -> tuple[int, int]:
+    """Empty one place after the other: how many messages went, and how many are left."""
+    removed = left = 0
+    for each in await places(namespace):
+        went, stayed = await _removed_from(namespace, each, kinds, progress, removed)
+        removed, left = removed + went, left + stayed
+    return removed, left
 
 
 async def count_in(namespace: OpenNamespace, source: Source) -> int:
@@ -88,14 +153,17 @@ async def count_in(namespace: OpenNamespace, source: Source) -> int:
     return counts.dead_letter if source.is_dead_letters else counts.active + counts.scheduled
 
 
-async def removed_from(
-    namespace: OpenNamespace, source: Source, kinds: Kinds, progress: Callable[[int], None]
+async def _removed_from(
+    namespace: OpenNamespace,
+    source: Source,
+    kinds: Kinds,
+    progress: Callable[[int], None],
+    before: int,
 ) -> tuple[int, int]:
-    """Remove them: how many went, and how many are left."""
     removed = 0
     async for count in _received(namespace, source):
         removed += count
-        progress(removed)
+        progress(before + removed)
     removed += await _parked(namespace, source, kinds)
     left = sum([len(page) async for page in _pages(namespace.driver.receiver(source.path))])
     return removed, left

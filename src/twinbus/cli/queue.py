@@ -109,12 +109,8 @@ def delete(
 @with_namespace
 def purge(
     path: Path,
-    dead_letters: Annotated[
-        bool, typer.Option("--dead-letters", help="Its dead-letter queue instead.")
-    ] = False,
-    keep_deferred: Annotated[
-        bool, typer.Option("--keep-deferred", help="Leave deferred messages.")
-    ] = False,
+    dead_letters: of.DeadLettersInstead = False,
+    keep_deferred: of.KeepDeferred = False,
     keep_scheduled: Annotated[
         bool, typer.Option("--keep-scheduled", help="Leave scheduled messages.")
     ] = False,

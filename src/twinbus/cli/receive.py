@@ -14,8 +14,7 @@ import typer
 from twinbus.cli.connecting import Where, asked, with_namespace
 from twinbus.cli.durations import seconds
 from twinbus.cli.message_shown import show_messages
-from twinbus.cli.output import counted
-from twinbus.cli.showing import Output, check_form
+from twinbus.cli.showing import Output, check_form, counted
 from twinbus.cli.sources import Source, source_of
 from twinbus.errors import ConfigurationError
 

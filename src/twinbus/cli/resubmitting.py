@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Final
 from uuid import uuid4
 
 from twinbus.cli.purging import count_in
+from twinbus.cli.showing import counted
 from twinbus.cli.sources import Source
 from twinbus.core.encoding import decode_message, encode_message
 from twinbus.core.parcel import Delivered, Parcel
@@ -85,9 +86,12 @@ async def resubmitted(
                 done += 1
             progress(done)
     except ServiceError as error:
-        if done:
-            error.args = (f"{done} messages were sent, then: {error}",)
-        raise
+        if not done:
+            raise
+        raise TwinbusError(
+            f"{counted(done, 'message')} sent from {source} to {target!r}, then: {error.sentence}",
+            hint=error.hint,
+        ) from error
     finally:
         await sender.close()
         await receiver.close()

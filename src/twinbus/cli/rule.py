@@ -1,22 +1,25 @@
-"""``twinbus rule list|show|create|delete``: which messages a subscription takes."""
+"""``twinbus rule list|show|create|delete|purge``: which messages a subscription takes."""
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from twinbus.cli import entities as of
-from twinbus.cli.connecting import Where, with_namespace
+from twinbus.cli.connecting import Where, asked, with_namespace
 from twinbus.cli.settings import settings_in
-from twinbus.cli.showing import DryRun, Output, Yes
+from twinbus.cli.showing import DryRun, Output, Yes, check_form, confirm, counted, tell
 from twinbus.cli.subscription import Name as Subscription
 from twinbus.cli.subscription import Topic
 from twinbus.errors import ConfigurationError
 
+if TYPE_CHECKING:
+    from twinbus.pairing.open_namespace import OpenNamespace
+
 __all__ = ["rule_app"]
 
-rule_app = of.noun("rule", "Rules of subscriptions: list, show, create, delete.")
+rule_app = of.noun("rule", "Rules of subscriptions: list, show, create, delete, purge.")
 
 Rule = Annotated[str, typer.Argument(help="The rule.", metavar="RULE")]
 _CORRELATION = (
@@ -152,6 +155,39 @@ def delete(
         get=lambda each: each.get_rule(topic, subscription, rule),
         delete=lambda each: each.delete_rule(topic, subscription, rule),
     )
+
+
+@rule_app.command("purge")
+@with_namespace
+def purge(
+    topic: Topic,
+    subscription: Subscription,
+    yes: Yes = False,
+    dry_run: DryRun = False,
+    output: Output = "table",
+    *,
+    where: Where,
+) -> None:
+    """Delete all rules of a subscription: it takes nothing until it has one again."""
+    check_form(output)
+
+    async def names(namespace: OpenNamespace) -> list[str]:
+        rules = namespace.management.list_rules(topic, subscription)
+        return [each.name async for each in rules]
+
+    found = asked(where, names)
+    what = f"{counted(len(found), 'rule')} of the subscription {subscription!r} of {topic!r}"
+    if dry_run:
+        tell(output, {"would_delete": found}, f"{what} would be deleted")
+        return
+    confirm(yes, f"Delete {what} for good?", "deletes rules")
+
+    async def delete_them(namespace: OpenNamespace) -> None:
+        for each in found:
+            await namespace.management.delete_rule(topic, subscription, each)
+
+    asked(where, delete_them)
+    tell(output, {"deleted": found}, f"{what} deleted")
 
 
 def _named(topic: str, subscription: str, rule: str) -> str:

@@ -18,9 +18,8 @@ import typer
 from twinbus.cli.connecting import Where, asked, with_namespace
 from twinbus.cli.durations import seconds
 from twinbus.cli.moments import moment
-from twinbus.cli.output import counted
 from twinbus.cli.settings import settings_in
-from twinbus.cli.showing import DryRun, Output, check_form, count_shown, tell
+from twinbus.cli.showing import DryRun, Output, check_form, count_shown, counted, tell
 from twinbus.errors import ConfigurationError, TwinbusError
 
 if TYPE_CHECKING:
@@ -184,7 +183,7 @@ async def _sent(
         if not sent:
             raise
         raise TwinbusError(
-            f"{counted(sent, 'message')} were sent to {path!r}, then: {error.sentence}",
+            f"{counted(sent, 'message')} sent to {path!r}, then: {error.sentence}",
             hint=error.hint,
         ) from error
     finally:

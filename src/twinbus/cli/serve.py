@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from twinbus.cli.output import check_output
+from twinbus.cli.showing import check_form
 from twinbus.clock import AdjustableClock, SystemClock
 from twinbus.metering.lines import check_directory
 
@@ -77,7 +77,9 @@ def serve(
     admin_port: Annotated[
         int, typer.Option(help="Port for HTTP (health, administration); 0 takes a free one.")
     ] = ADMIN_PORT,
-    output: Annotated[str, typer.Option(help="How to say what is served: text or json.")] = "text",
+    output: Annotated[
+        str, typer.Option(help="How to say what is served: table (plain lines), json or jsonl.")
+    ] = "table",
     metering: Annotated[
         Path | None,
         typer.Option(help="Directory for the operations log [DATA/metering].", metavar="DIR"),
@@ -102,7 +104,7 @@ def serve(
     ] = None,
 ) -> None:
     """Run a durable Service Bus broker that the stock Azure SDKs can use."""
-    check_output(output, "text")
+    check_form(output)
     if metering is not None:
         check_directory(metering, "--metering")
     # The broker takes 0.4 s to load, which other commands and a wrong usage need not wait for.

@@ -122,7 +122,7 @@ def _announce(broker: Broker, options: BrokerOptions, output: str) -> None:
     running = broker.namespaces.values()
     admin_port = None if broker.administration is None else broker.administration.port
     ca_path = broker.ca_path
-    if output == "json":
+    if output != "table":
         ready = {
             "admin_port": admin_port,
             "ca": None if ca_path is None else str(ca_path),

@@ -2,7 +2,7 @@
 
     table    for people
     json     one document: a list where several things are shown, an object where it is one
-    jsonl    one object on each line
+    jsonl    one object on each line; what is one thing is one line
 
 Rule 1: what is shown is a plain record; the same one makes the table and the JSON.
 Rule 2: in a table the columns that were chosen stand, in JSON everything that is known.
@@ -26,13 +26,16 @@ from twinbus.errors import ConfigurationError
 from twinbus.iso_duration import format_duration_us
 
 __all__ = [
+    "FORMS",
     "DryRun",
     "Output",
     "Yes",
     "check_form",
     "confirm",
     "count_shown",
+    "counted",
     "plain",
+    "show_json",
     "show_record",
     "show_records",
     "tell",
@@ -53,6 +56,16 @@ def check_form(output: str) -> None:
         raise ConfigurationError(
             f"--output cannot be {output!r:.40}", hint="Use table, json, jsonl"
         )
+
+
+def counted(count: int, noun: str) -> str:
+    """``1 message``, ``2,000 messages``."""
+    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
+
+
+def show_json(value: Any, output: str) -> None:
+    """One document: on one line, or as people read it."""
+    typer.echo(json.dumps(value, indent=2 if output == "json" else None))
 
 
 def plain(value: Any) -> Any:
@@ -99,7 +112,7 @@ def show_records(
     """Several things; ``columns`` are those of the table, from ``numbers_from`` on numbers."""
     found = [{name: plain(value) for name, value in each.items()} for each in records]
     if output == "json":
-        typer.echo(json.dumps(found, indent=2))
+        show_json(found, output)
     elif output == "jsonl":
         for each in found:
             typer.echo(json.dumps(each))
@@ -114,7 +127,7 @@ def show_record(record: Mapping[str, Any], output: str) -> None:
     if output == "table":
         show_table(("what", ""), [(name.replace("_", " "), _cell(found[name])) for name in found])
     else:
-        typer.echo(json.dumps(found, indent=2 if output == "json" else None))
+        show_json(found, output)
 
 
 def tell(output: str, record: Mapping[str, Any], sentence: str) -> None:

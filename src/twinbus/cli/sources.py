@@ -18,7 +18,7 @@ if TYPE_CHECKING:
         SubscriptionProperties,
     )
 
-__all__ = ["Source", "source_of"]
+__all__ = ["SUBSCRIPTIONS", "Source", "source_of"]
 
 SUBSCRIPTIONS: Final = "/subscriptions/"
 

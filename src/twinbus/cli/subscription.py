@@ -113,12 +113,8 @@ def delete(
 def purge(
     topic: Topic,
     name: Name,
-    dead_letters: Annotated[
-        bool, typer.Option("--dead-letters", help="Its dead-letter queue instead.")
-    ] = False,
-    keep_deferred: Annotated[
-        bool, typer.Option("--keep-deferred", help="Leave deferred messages.")
-    ] = False,
+    dead_letters: of.DeadLettersInstead = False,
+    keep_deferred: of.KeepDeferred = False,
     yes: Yes = False,
     dry_run: DryRun = False,
     output: Output = "table",

@@ -13,8 +13,8 @@ from typing import Annotated
 
 import typer
 
-from twinbus.cli.output import check_output
 from twinbus.cli.shared_options import CaFile, ManagementPort
+from twinbus.cli.showing import Output, check_form
 from twinbus.errors import ConfigurationError
 from twinbus.metering.lines import check_directory
 
@@ -134,7 +134,7 @@ def syphon(
     ] = None,
     ca_file: CaFile = None,
     management_port: ManagementPort = None,
-    output: Annotated[str, typer.Option(help="table or json.")] = "table",
+    output: Output = "table",
 ) -> None:
     """Bring the messages of the backlog queues home to the primary, on Spark.
 
@@ -148,7 +148,7 @@ def syphon(
     """
     if context.invoked_subcommand is not None:
         return
-    check_output(output, "table")
+    check_form(output)
     if ttl_policy not in TTL_POLICIES:
         raise ConfigurationError(
             f"--ttl-policy cannot be {ttl_policy!r}", hint=f"Use {', '.join(TTL_POLICIES)}"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -10,7 +9,7 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from twinbus.cli.output import check_output
+from twinbus.cli.showing import DryRun, Output, check_form, show_json, tell
 from twinbus.cli.syphon import default_state_dir, syphon_app
 from twinbus.cli.tables import show_table
 from twinbus.errors import ConfigurationError
@@ -26,17 +25,15 @@ SILENT_S_MAX: Final = 10.0
 
 
 @syphon_app.command("pause")
-def pause(state: State = None) -> None:
+def pause(state: State = None, dry_run: DryRun = False, output: Output = "table") -> None:
     """Receive nothing until resume; what is under way ends."""
-    _change(state, is_paused=True)
-    typer.echo("paused")
+    _change(state, dry_run, output, "paused", is_paused=True)
 
 
 @syphon_app.command("resume")
-def resume(state: State = None) -> None:
+def resume(state: State = None, dry_run: DryRun = False, output: Output = "table") -> None:
     """Go on after a pause."""
-    _change(state, is_paused=False)
-    typer.echo("resumed")
+    _change(state, dry_run, output, "resumed", is_paused=False)
 
 
 @syphon_app.command("rate")
@@ -45,10 +42,12 @@ def rate(
         float | None, typer.Argument(help="Messages a second; none: as it was started.", min=0.001)
     ] = None,
     state: State = None,
+    dry_run: DryRun = False,
+    output: Output = "table",
 ) -> None:
     """Change how fast messages come home."""
-    _change(state, rate_per_s=per_second)
-    typer.echo("as it was started" if per_second is None else f"{per_second:g} messages a second")
+    told = "as it was started" if per_second is None else f"{per_second:g} messages a second"
+    _change(state, dry_run, output, told, rate_per_s=per_second)
 
 
 @syphon_app.command("prepare")
@@ -68,17 +67,20 @@ def prepare() -> None:
 @syphon_app.command("status")
 def status(
     state: State = None,
-    output: Annotated[str, typer.Option(help="table or json.")] = "table",
+    output: Output = "table",
 ) -> None:
     """Show what the syphon does and has done."""
-    check_output(output, "table")
+    check_form(output)
     directory = _directory(state)
     told = directory.status()
     if told is None:
-        raise ConfigurationError(f"no syphon has told its status in {str(directory.path)!r}")
+        raise ConfigurationError(
+            f"no syphon has told its status in {str(directory.path)!r}",
+            hint="Start one with this --state, or give --state as it was given to it",
+        )
     silent_s = time.time() - told.updated_ms / 1000
-    if output == "json":
-        typer.echo(json.dumps({**asdict(told), "silent_s": round(silent_s, 1)}))
+    if output != "table":
+        show_json({**asdict(told), "silent_s": round(silent_s, 1)}, output)
         return
     doing = told.doing
     if doing != "stopped" and silent_s > SILENT_S_MAX:
@@ -92,9 +94,17 @@ def status(
     show_table(("what", ""), rows)
 
 
-def _change(state: Path | None, **changes: Any) -> None:
+def _change(state: Path | None, dry_run: bool, output: str, sentence: str, **changes: Any) -> None:
+    """Write the wish down, where the syphon looks for it."""
+    check_form(output)
     directory = _directory(state)
-    directory.set_control(replace(directory.control(), **changes))
+    wanted = replace(directory.control(), **changes)
+    if dry_run:
+        where = str(directory.path)
+        tell(output, {"would_set": asdict(wanted)}, f"{sentence}: would be asked for in {where!r}")
+        return
+    directory.set_control(wanted)
+    tell(output, {"set": asdict(wanted)}, sentence)
 
 
 def _directory(state: Path | None) -> Any:

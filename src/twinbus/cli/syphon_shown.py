@@ -76,7 +76,8 @@ def exit_code(summary: Summary) -> int:
 
 
 def show_summary(summary: Summary, output: str) -> None:
-    if output == "json":
+    if output != "table":
+        # One line in both forms: it follows what was logged while the syphon ran.
         typer.echo(json.dumps(summary.to_json()))
         return
     counts = summary.counts
@@ -94,7 +95,7 @@ def show_summary(summary: Summary, output: str) -> None:
 def progress_shown(output: str, waiting: int | None) -> Iterator[Callable[[int], object]]:
     """What to call with the number of messages that are done; a bar with the time that is left,
     when it is known how many ``waiting`` there are, and a count otherwise."""
-    if output == "json" or not sys.stderr.isatty():
+    if output != "table" or not sys.stderr.isatty():
         yield lambda _count: None
         return
     from rich.console import Console

@@ -1,5 +1,4 @@
-"""``twinbus topic list|show|create|delete``. A topic holds nothing that could be purged; its
-subscriptions do."""
+"""``twinbus topic list|show|create|delete|purge``."""
 
 from __future__ import annotations
 
@@ -9,11 +8,12 @@ import typer
 
 from twinbus.cli import entities as of
 from twinbus.cli.connecting import Where, with_namespace
+from twinbus.cli.purging import purge_topic
 from twinbus.cli.showing import DryRun, Output, Yes
 
 __all__ = ["topic_app"]
 
-topic_app = of.noun("topic", "Topics: list, show, create, delete.")
+topic_app = of.noun("topic", "Topics: list, show, create, delete, purge.")
 
 Path = Annotated[str, typer.Argument(help="The topic.")]
 
@@ -89,4 +89,31 @@ def delete(
         named=f"topic {path!r}",
         get=lambda each: each.get_topic(path),
         delete=lambda each: each.delete_topic(path),
+    )
+
+
+@topic_app.command("purge")
+@with_namespace
+def purge(
+    path: Path,
+    dead_letters: of.DeadLettersInstead = False,
+    keep_deferred: of.KeepDeferred = False,
+    yes: Yes = False,
+    dry_run: DryRun = False,
+    output: Output = "table",
+    *,
+    where: Where,
+) -> None:
+    """Remove the messages of all subscriptions of a topic; those that receivers hold are left.
+
+    A topic itself keeps only what is scheduled, and that stays. Needs Manage and Listen.
+    """
+    purge_topic(
+        where,
+        output,
+        path,
+        dead_letters=dead_letters,
+        deferred=not keep_deferred,
+        yes=yes,
+        dry_run=dry_run,
     )

@@ -152,8 +152,10 @@ class LiveScreen:
         self._live = Live(console=console, auto_refresh=False, redirect_stderr=False)
 
     def say(self, sentence: str) -> None:
-        line = Text(f"{self._elapsed_s():5.1f} s  {sentence}")
-        line.stylize(_QUIET, 0, 9)
+        # A column of its own: what is longer than the terminal goes on below itself.
+        line = Table.grid(padding=(0, 2))
+        line.add_column(style=_QUIET, no_wrap=True)
+        line.add_row(f"{self._elapsed_s():5.1f} s", Text(sentence))
         self._console.print(line)
 
     def show(self, view: View) -> None:

@@ -163,7 +163,10 @@ def _split(text: str) -> tuple[dict[str, str], tuple[str, ...]]:
         else:
             unknown.append(name)
     if not values:
-        raise ConnectionStringError("the connection string is empty")
+        raise ConnectionStringError(
+            "the connection string is empty",
+            hint="Copy it from the namespace's access rules, or from what `twinbus serve` says",
+        )
     return values, tuple(unknown)
 
 

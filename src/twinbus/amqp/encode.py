@@ -68,12 +68,12 @@ def encode_into(out: bytearray, value: Any) -> None:
         _encode(out, value, 0)
     except (struct.error, OverflowError) as error:
         raise EncodeError(
-            f"a {type(value).__name__} holds a number outside the range of its AMQP type. "
+            f"The {type(value).__name__} holds a number outside the range of its AMQP type. "
             "Choose a wider type."
         ) from error
     except UnicodeEncodeError as error:
         raise EncodeError(
-            f"a {type(value).__name__} holds a character that its AMQP type cannot carry. "
+            f"The {type(value).__name__} holds a character that its AMQP type cannot carry. "
             "Symbols are ASCII; strings have no lone surrogates."
         ) from error
 

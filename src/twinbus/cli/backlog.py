@@ -87,10 +87,10 @@ def show(
     from twinbus.cli.receive import peeked
     from twinbus.cli.sources import Source
     from twinbus.core.envelope_home import told_of
-    from twinbus.pairing.backlog_queues import backlog_paths
+    from twinbus.entity_path import BacklogPath
 
     async def ask() -> list[Delivered]:
-        path = backlog_paths(await where.primary_name(), index + 1)[index]
+        path = str(BacklogPath(await where.primary_name(), index))
         async with where.opened("secondary") as secondary:
             return await peeked(secondary, Source(path, dead_letters), count)
 

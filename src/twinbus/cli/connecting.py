@@ -110,6 +110,12 @@ class Where:
 
     def opened(self) -> AbstractAsyncContextManager[OpenNamespace]:
         """The namespace, with both its doors."""
+        if self.ca_file is not None and not self.ca_file.is_file():
+            # Plain connections would not look at it.
+            raise ConfigurationError(
+                f"--ca-file {str(self.ca_file)!r:.200} is no file",
+                hint="Name a file with PEM in it",
+            )
         # The drivers: 100 ms that a wrong option need not wait for.
         from twinbus.pairing.open_namespace import opened_namespace
 

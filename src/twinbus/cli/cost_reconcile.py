@@ -105,6 +105,11 @@ def reconcile(
             management_port=management_port,
             output=output,
         )
+        if not any((primary_logs, secondary_logs, client_logs, receipts)):
+            raise ConfigurationError(
+                "there is nothing to reconcile",
+                hint="Give --primary-logs, --secondary-logs, --client-logs or --receipts",
+            )
         # Spark: seconds that a wrong command line should not take.
         from twinbus.cli.cost_reconcile_run import run_reconcile
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 import typer
 
 from twinbus.cli.cost_reconcile import ReconcileOptions
-from twinbus.cli.showing import counted, show_json
+from twinbus.cli.showing import counted, show_json, wait_shown
 from twinbus.cli.tables import show_table
 from twinbus.core.reconciliation import EntityBooks, Fate, Outage, Reconciliation
 from twinbus.errors import ConfigurationError
@@ -48,7 +48,7 @@ def run_reconcile(options: ReconcileOptions) -> bool | None:
         primary=references[0],
         secondary=references[1],
     )
-    with told_by_spark(), _session() as spark:
+    with wait_shown("Spark starts, then the logs are read"), told_by_spark(), _session() as spark:
         answer = reconcile(
             spark, sources, pair=options.pair, begins=options.begins, ends=options.ends
         )

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stdout
 from typing import TYPE_CHECKING, Final
 
 from twinbus.cli.cost_report import ReportOptions
 from twinbus.cli.cost_report_shown import show_report
+from twinbus.cli.showing import wait_shown
 from twinbus.errors import ConfigurationError
 from twinbus.prices import load_prices
 from twinbus.spark.session import local_session, require_pyspark
@@ -30,7 +30,7 @@ def run_report(options: ReportOptions) -> None:
     from twinbus.spark.cost.log_files import find_logs
 
     find_logs(options.logs)
-    with _told("Spark starts"), _session() as spark:
+    with wait_shown("Spark starts, then the logs are read"), _session() as spark:
         from twinbus.spark.cost.report import Asked, cost_report
 
         asked = Asked(
@@ -66,15 +66,3 @@ def _session() -> Iterator[SparkSession]:
         yield spark
     finally:
         spark.stop()
-
-
-@contextmanager
-def _told(what: str) -> Iterator[None]:
-    """Say on a terminal why nothing is to be seen yet."""
-    if not sys.stderr.isatty():
-        yield
-        return
-    from rich.console import Console
-
-    with Console(stderr=True).status(f"{what}, then the logs are read"):
-        yield

@@ -10,6 +10,7 @@ from twinbus.cli import entities as of
 from twinbus.cli.connecting import Where, asked, with_namespace
 from twinbus.cli.message_shown import show_messages
 from twinbus.cli.purging import purge_it
+from twinbus.cli.receive import FromNumber, peeked
 from twinbus.cli.showing import (
     DryRun,
     Output,
@@ -73,9 +74,7 @@ async def _counts(namespace: OpenNamespace) -> list[dict[str, Any]]:
 def show(
     path: Path,
     count: Annotated[int, typer.Option(help="At most so many.", min=1)] = 10,
-    from_number: Annotated[
-        int, typer.Option("--from", help="From this sequence number on.", min=0)
-    ] = 1,
+    from_number: FromNumber = 1,
     output: Output = "table",
     *,
     where: Where,
@@ -83,8 +82,6 @@ def show(
     """Look at dead letters with their reasons; nothing is taken. Needs the claim Listen."""
     check_form(output)
     source = source_of(path, dead_letters=True)
-    from twinbus.cli.receive import peeked
-
     found = asked(where, lambda each: peeked(each, source, count, from_number))
     show_messages(found, output, as_dead_letters=True)
 

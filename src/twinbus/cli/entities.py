@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import fields
 from datetime import timedelta
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar, overload
 
 import typer
 
@@ -31,6 +31,8 @@ __all__ = [
     "show_it",
     "status_of",
 ]
+
+T = TypeVar("T")
 
 QUEUE_COLUMNS: Final = (
     "status",
@@ -86,9 +88,13 @@ KeepDeferred = Annotated[bool, typer.Option("--keep-deferred", help="Leave defer
 Note = Annotated[str, typer.Option("--metadata", help="A note that it carries.", metavar="TEXT")]
 
 
-def duration(text: str | None) -> timedelta | None:
-    """A time from the command line; None stays None."""
-    return None if text is None else timedelta(seconds=seconds(text))
+@overload
+def duration(text: str) -> timedelta: ...
+@overload
+def duration(text: str | None, otherwise: T) -> timedelta | T: ...
+def duration(text: str | None, otherwise: Any = None) -> Any:
+    """A time from the command line; nothing is not what 0 is."""
+    return otherwise if text is None else timedelta(seconds=seconds(text))
 
 
 def status_of(text: str) -> str:

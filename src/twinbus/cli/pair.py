@@ -9,6 +9,7 @@ import typer
 from twinbus.cli import entities as of
 from twinbus.cli.connecting import WherePair, with_pair
 from twinbus.cli.durations import seconds
+from twinbus.cli.shared_options import BACKLOG_QUEUE_COUNT_MAX
 from twinbus.cli.showing import DryRun, Output, check_form
 
 __all__ = ["pair_app"]
@@ -18,7 +19,10 @@ EXIT_ATTENTION = 3
 
 pair_app = of.noun("pair", "A pair of namespaces: plan, apply, status, failover, restore, hold.")
 
-Count = Annotated[int, typer.Option(help="How many backlog queues the pair uses.", min=1)]
+Count = Annotated[
+    int,
+    typer.Option(help="How many backlog queues the pair uses.", min=1, max=BACKLOG_QUEUE_COUNT_MAX),
+]
 
 
 @pair_app.command("plan")
@@ -64,7 +68,11 @@ def _provision(where: WherePair, count: int, output: str, *, is_plan: bool) -> N
 def status(
     backlog_queue_count: Annotated[
         int | None,
-        typer.Option(help="How many backlog queues there are [found by listing].", min=1),
+        typer.Option(
+            help="How many backlog queues there are [found by listing].",
+            min=1,
+            max=BACKLOG_QUEUE_COUNT_MAX,
+        ),
     ] = None,
     watch: Annotated[
         str,

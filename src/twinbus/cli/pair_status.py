@@ -53,7 +53,8 @@ def show_status(where: WherePair, count: int | None, watch_s: float, output: str
         show_records(
             [plain(each) for each in contacts], output, ("role", "address", "answers", "says")
         )
-        show_records(backlog, output, COLUMNS, numbers_from=1)
+        if backlog:
+            show_records(backlog, output, COLUMNS, numbers_from=1)
         for sentence in attention:
             typer.echo(f"look at this: {sentence}")
         waiting = sum(each.messages or 0 for each in queues)

@@ -12,8 +12,13 @@ import typer
 
 from twinbus.cli.connecting import WherePair, with_pair
 from twinbus.cli.durations import seconds
+from twinbus.cli.pair import Count
 from twinbus.cli.showing import Output, check_form
 
+# As for an estimate of costs; with more the room that is needed has no meaning.
+RATE_PER_S_MAX = 1_000_000_000
+# The largest that any tier of the service takes.
+MESSAGE_BYTES_MAX = 100 << 20
 EXIT_NOT_READY = 3
 """At least one problem was found: the report says what to fix."""
 
@@ -42,17 +47,19 @@ def preflight(
             metavar="PATH",
         ),
     ] = None,
-    backlog_queue_count: Annotated[
-        int, typer.Option(help="How many backlog queues the pair uses.", min=1)
-    ] = 10,
+    backlog_queue_count: Count = 10,
     expected_outage: Annotated[
         str, typer.Option(help="How long an outage may last, as 30m or 4h.", metavar="TIME")
     ] = "1h",
     rate: Annotated[
         float | None,
-        typer.Option(help="Messages a second, to all entities together.", min=0.001),
+        typer.Option(
+            help="Messages a second, to all entities together.", min=0.001, max=RATE_PER_S_MAX
+        ),
     ] = None,
-    message_bytes: Annotated[int, typer.Option(help="Size of an ordinary message.", min=1)] = 1_024,
+    message_bytes: Annotated[
+        int, typer.Option(help="Size of an ordinary message.", min=1, max=MESSAGE_BYTES_MAX)
+    ] = 1_024,
     sender_only: Annotated[
         bool,
         typer.Option("--sender-only", help="These credentials are not those of the syphon."),

@@ -61,16 +61,17 @@ def create(
     usual = QueueProperties(path=path)
     wanted = QueueProperties(
         path=path,
-        lock_duration=of.duration(lock_duration) or usual.lock_duration,
+        lock_duration=of.duration(lock_duration),
         max_delivery_count=max_delivery_count,
-        default_message_time_to_live=of.duration(ttl),
+        default_message_time_to_live=of.duration(ttl, None),
         requires_session=sessions,
         requires_duplicate_detection=duplicate_window is not None,
-        duplicate_detection_history_time_window=of.duration(duplicate_window)
-        or usual.duplicate_detection_history_time_window,
+        duplicate_detection_history_time_window=of.duration(
+            duplicate_window, usual.duplicate_detection_history_time_window
+        ),
         enable_dead_lettering_on_message_expiration=dead_letter_expired,
         max_size_in_megabytes=size_mb,
-        auto_delete_on_idle=of.duration(delete_when_idle),
+        auto_delete_on_idle=of.duration(delete_when_idle, None),
         forward_to=forward_to,
         forward_dead_lettered_messages_to=forward_dead_letters_to,
         enable_partitioning=partitioned,

@@ -23,16 +23,22 @@ if TYPE_CHECKING:
     from twinbus.drivers.port import NextSession, Receiver
     from twinbus.pairing.open_namespace import OpenNamespace
 
-__all__ = ["peek", "peeked", "receive"]
+__all__ = ["FromNumber", "peek", "peeked", "receive"]
 
 # A table or a list is shown as a whole, and all of it must be settled before its locks end.
 AT_ONCE_MAX: Final = 1_000
 BATCH_COUNT: Final = 100
 PEEK_COUNT: Final = 250
 TIMEOUT_S: Final = 60.0
+# They have 64 bits, with a sign.
+SEQUENCE_NUMBER_MAX: Final = 2**63 - 1
 
 Path = Annotated[str, typer.Argument(help="The queue, or <topic>/subscriptions/<name>.")]
 DeadLetters = Annotated[bool, typer.Option("--dead-letters", help="From its dead-letter queue.")]
+FromNumber = Annotated[
+    int,
+    typer.Option("--from", help="From this sequence number on.", min=0, max=SEQUENCE_NUMBER_MAX),
+]
 
 
 @with_namespace
@@ -122,9 +128,7 @@ async def _shown_and_completed(
 def peek(
     path: Path,
     count: Annotated[int, typer.Option(help="At most so many.", min=1)] = 10,
-    from_number: Annotated[
-        int, typer.Option("--from", help="From this sequence number on.", min=0)
-    ] = 1,
+    from_number: FromNumber = 1,
     dead_letters: DeadLetters = False,
     output: Output = "table",
     *,

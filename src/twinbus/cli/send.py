@@ -100,6 +100,9 @@ def send(
         )
     if lines and count > 1:
         raise ConfigurationError("--lines counts by itself", hint="Leave --count out")
+    from twinbus.entity_path import parse_entity_path
+
+    parse_entity_path(path)
     common = {
         "session_id": session,
         "subject": subject,

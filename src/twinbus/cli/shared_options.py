@@ -7,7 +7,10 @@ from typing import Annotated
 
 import typer
 
-__all__ = ["CaFile", "ManagementPort"]
+__all__ = ["BACKLOG_QUEUE_COUNT_MAX", "CaFile", "ManagementPort"]
+
+# As the options of a pair have it.
+BACKLOG_QUEUE_COUNT_MAX = 1_000
 
 CaFile = Annotated[
     Path | None, typer.Option(help="Trust the certificates in this file (PEM).", metavar="FILE")

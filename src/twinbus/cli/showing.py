@@ -39,6 +39,7 @@ __all__ = [
     "show_record",
     "show_records",
     "tell",
+    "wait_shown",
 ]
 
 FORMS: Final = ("table", "json", "jsonl")
@@ -116,6 +117,8 @@ def show_records(
     elif output == "jsonl":
         for each in found:
             typer.echo(json.dumps(each))
+    elif not found:
+        typer.echo("none")
     else:
         rows = [[_cell(each.get(name)) for name in columns] for each in found]
         show_table([name.replace("_", " ") for name in columns], rows, numbers_from=numbers_from)
@@ -163,6 +166,18 @@ def confirm(is_given: bool, question: str, loss: str) -> None:
             hint="Give --yes, or --dry-run to see what would be done",
         )
     typer.confirm(question, abort=True)
+
+
+@contextmanager
+def wait_shown(what: str) -> Iterator[None]:
+    """Say on a terminal why nothing is to be seen yet."""
+    if not sys.stderr.isatty():
+        yield
+        return
+    from rich.console import Console
+
+    with Console(stderr=True).status(what):
+        yield
 
 
 @contextmanager

@@ -62,13 +62,12 @@ def create(
     wanted = SubscriptionProperties(
         topic=topic,
         name=name,
-        lock_duration=of.duration(lock_duration)
-        or SubscriptionProperties(topic=topic, name=name).lock_duration,
+        lock_duration=of.duration(lock_duration),
         max_delivery_count=max_delivery_count,
-        default_message_time_to_live=of.duration(ttl),
+        default_message_time_to_live=of.duration(ttl, None),
         requires_session=sessions,
         enable_dead_lettering_on_message_expiration=dead_letter_expired,
-        auto_delete_on_idle=of.duration(delete_when_idle),
+        auto_delete_on_idle=of.duration(delete_when_idle, None),
         forward_to=forward_to,
         forward_dead_lettered_messages_to=forward_dead_letters_to,
         status=of.status_of(status),

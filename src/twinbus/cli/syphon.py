@@ -13,7 +13,7 @@ from typing import Annotated
 
 import typer
 
-from twinbus.cli.shared_options import CaFile, ManagementPort
+from twinbus.cli.shared_options import BACKLOG_QUEUE_COUNT_MAX, CaFile, ManagementPort
 from twinbus.cli.showing import Output, check_form
 from twinbus.errors import ConfigurationError
 from twinbus.metering.lines import check_directory
@@ -79,7 +79,11 @@ def syphon(
     ] = None,
     backlog_queue_count: Annotated[
         int | None,
-        typer.Option(help="How many backlog queues there are [found by listing].", min=1),
+        typer.Option(
+            help="How many backlog queues there are [found by listing].",
+            min=1,
+            max=BACKLOG_QUEUE_COUNT_MAX,
+        ),
     ] = None,
     allow: Annotated[
         list[str] | None,

@@ -54,12 +54,13 @@ def create(
 
     wanted = TopicProperties(
         path=path,
-        default_message_time_to_live=of.duration(ttl),
+        default_message_time_to_live=of.duration(ttl, None),
         requires_duplicate_detection=duplicate_window is not None,
-        duplicate_detection_history_time_window=of.duration(duplicate_window)
-        or TopicProperties(path=path).duplicate_detection_history_time_window,
+        duplicate_detection_history_time_window=of.duration(
+            duplicate_window, TopicProperties(path=path).duplicate_detection_history_time_window
+        ),
         max_size_in_megabytes=size_mb,
-        auto_delete_on_idle=of.duration(delete_when_idle),
+        auto_delete_on_idle=of.duration(delete_when_idle, None),
         enable_partitioning=partitioned,
         status=of.status_of(status),
         user_metadata=metadata,

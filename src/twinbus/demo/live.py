@@ -26,7 +26,7 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from twinbus.demo.plan import PRIMARY, SECONDARY
+from twinbus.demo.plan import DESTINATIONS, PRIMARY, SECONDARY, TOPIC
 from twinbus.demo.screen import PlainScreen, Screen, View
 
 __all__ = ["History", "LiveScreen", "curve", "picture", "screen_here"]
@@ -127,7 +127,7 @@ def _curves(view: View, history: History, width: int) -> Table:
     failed = Text(f"{view.failed_sends:,} failed", _BAD if view.failed_sends else _GOOD)
     rows = (
         ("sent", history.sent, view.sent, failed),
-        ("received", history.received, view.arrived, Text()),
+        ("received", history.received, view.arrived, Text(f"{TOPIC} count twice", _QUIET)),
         ("backlog", history.waiting, waiting_of(view), Text(f"{view.moved:,} home again")),
     )
     for name, values, total, note in rows:
@@ -138,7 +138,8 @@ def _curves(view: View, history: History, width: int) -> Table:
 def _also(view: View) -> Text:
     parts = [f"syphon on Spark: {view.syphon or 'starting'}", f"pings: {view.pings:,}"]
     if view.diverted:
-        parts.append(f"diverted: {', '.join(sorted(view.diverted))}")
+        is_all = len(view.diverted) == len(DESTINATIONS)
+        parts.append(f"diverted: {'all' if is_all else ', '.join(sorted(view.diverted))}")
     return Text(" · ".join(parts), _QUIET)
 
 

@@ -96,10 +96,11 @@ class Story:
 
     async def _open(self) -> None:
         began_s = time.monotonic()
+        self._say("two brokers start, each a process of its own")
         await self._site.start()
         primary, secondary = self._site.brokers
         self._say(
-            f"two brokers run, {primary.namespace} (process {primary.pid}) and "
+            f"they run: {primary.namespace} (process {primary.pid}) and "
             f"{secondary.namespace} (process {secondary.pid}), after "
             f"{time.monotonic() - began_s:.1f} s"
         )

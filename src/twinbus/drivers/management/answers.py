@@ -78,6 +78,8 @@ def refusal_of(answer: HttpAnswer, *, verb: str, kind: str, path: str) -> Twinbu
     if error is AccessRefused:
         hint = "Use an access rule with the claim Manage"
         asked += ", which needs the claim Manage"
+    elif ". " in detail and not detail.startswith("SubCode"):
+        hint = ""  # Our broker's own is in it.
     return error(
         f"the namespace refused to {asked} (status {answer.status}){said}",
         path=path,

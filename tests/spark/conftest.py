@@ -20,6 +20,7 @@ WITHOUT_SPARK = frozenset(
     (
         "test_bell.py",
         "test_desk.py",
+        "test_troubles.py",
         "test_virtual_hour.py",
         "books/test_looking.py",
         "books/test_runs.py",

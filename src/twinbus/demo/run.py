@@ -34,8 +34,10 @@ def run_demo(plan: Plan, keep: Path | None, screen: Screen | None = None) -> Res
 
 async def _played(story: Story) -> Result:
     task = asyncio.ensure_future(story.run())
-    with suppress(NotImplementedError):  # Windows: Ctrl-C alone.
-        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
+    with suppress(NotImplementedError, AttributeError):  # Windows: Ctrl-C alone.
+        # A terminal that is closed, too: nothing is left behind.
+        for number in (signal.SIGTERM, signal.SIGHUP):
+            asyncio.get_running_loop().add_signal_handler(number, task.cancel)
     try:
         return await task
     except asyncio.CancelledError:

@@ -17,6 +17,8 @@ from twinbus.errors import TwinbusError
 __all__ = ["SparkTrouble", "sentence_in", "told_by_spark"]
 
 _OURS: Final = re.compile(r"twinbus\.(?:service_)?errors\.\w+: (?P<sentence>[^\r\n]+)")
+# What stands before the reason, on a line of its own: which call of Java's it was.
+_CALL: Final = re.compile(r"An error occurred while calling \S+\.\s*:?\s*")
 _CLIPPED_AT: Final = 300
 ENDING_S_MAX: Final = 1.0
 
@@ -30,7 +32,7 @@ def sentence_in(text: str) -> str:
     ours = _OURS.findall(text)
     if ours:
         return str(ours[-1]).rstrip()
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    lines = [line.strip() for line in _CALL.sub("", text, 1).splitlines() if line.strip()]
     return lines[0][:_CLIPPED_AT] if lines else "Spark gave no reason"
 
 

@@ -6,6 +6,7 @@ Spark's start is not in them; a small log is computed before, so that the JVM ha
 
 from __future__ import annotations
 
+import hashlib
 import json
 import sys
 import tempfile
@@ -39,10 +40,15 @@ def main() -> None:
     seconds = time.monotonic() - began_s
     spark.stop()
     quality = report.quality
+    sums = sorted(
+        f"{each.keys['entity']} {each.keys['day']} "
+        f"{each.calls} {each.messages} {each.units} {each.bytes_in} {each.bytes_out}"
+        for each in report.slices
+    )
     found = {
         "records": quality.records, "duplicates": quality.duplicates,
         "damaged": sum(quality.damaged.values()), "units": report.total.units,
-        "slices": len(report.slices),
+        "slices": len(sums), "sums": hashlib.sha256("\n".join(sums).encode()).hexdigest(),
     }  # fmt: skip
     print(json.dumps({**found, "seconds": seconds}))
 

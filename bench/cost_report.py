@@ -5,8 +5,9 @@
     cost_report_1m_as_written          the same beside pandas without it, as most people write it
     cost_report_1m_memory, ...         the peak of all processes in MB
 
-Each is a program of its own, on the same files, with the same result: records, duplicates, damaged
-lines, operations, slices. The start of Spark and the imports of pandas are not in the time.
+Each is a program of its own, on the same files. What it finds must be what was written (records,
+duplicates, damaged lines, operations), and all must have the same sums by entity and day, or there
+is no figure. The start of Spark and the imports of pandas are not in the time.
 
 ``python -m bench.cost_report 1000000`` measures once, without RabbitMQ beside it.
 """
@@ -21,6 +22,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -84,6 +86,7 @@ def scenario(bench: Bench, name: str) -> list[Figure]:
                     rounds.setdefault(who, []).append(ran)
                     progress(f"  {who}: {written.lines / ran.seconds:,.0f} lines/s, "
                              f"{ran.peak_mb:,.0f} MB{busy}")  # fmt: skip
+        check_same_sums(ran for each in rounds.values() for ran in each)
         bench.raw.setdefault(name, {})[label] = {
             who: [(ran.seconds, ran.peak_mb) for ran in each] for who, each in rounds.items()
         }
@@ -111,6 +114,13 @@ def measured(who: str, logs: Path, written: Written) -> Ran:
     if wrong := {key: ran.found[key] for key in wanted if ran.found[key] != wanted[key]}:
         raise BenchError(f"{who} has found {wrong}, and {wanted} was written")
     return ran
+
+
+def check_same_sums(runs: Iterable[Ran]) -> None:
+    """Amounts by entity and day are the same to the last byte."""
+    sums = {(ran.found["slices"], ran.found["sums"]) for ran in runs}
+    if len(sums) != 1:
+        raise BenchError(f"not all have the same sums by entity and day: {sorted(sums)}")
 
 
 def _run(command: list[str]) -> Ran:
@@ -180,10 +190,13 @@ def main() -> int:
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="bench-cost-") as directory:
         written = write_logs(Path(directory), options.lines)
+        runs = []
         for who in options.only or EVERYBODY:
             ran = measured(who, Path(directory), written)
+            runs.append(ran)
             rate = written.lines / ran.seconds
             print(f"{who}: {rate:,.0f} lines/s, {ran.peak_mb:,.0f} MB", flush=True)
+        check_same_sums(runs)
     return 0
 
 

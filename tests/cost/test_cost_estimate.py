@@ -27,7 +27,7 @@ from twinbus.prices import load_prices
 
 MINUTE_MS = 60_000
 STANDARD, BASIC = load_prices("standard"), load_prices("basic")
-# The question of the issue.
+# The question of the documentation (docs/COSTS.md).
 ASKED = Plan(
     backlog_queues=10,
     poll_ms=15 * MINUTE_MS,

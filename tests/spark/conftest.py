@@ -34,6 +34,8 @@ WITHOUT_SPARK = frozenset(
         "connector/test_options.py",
         "connector/test_receiving.py",
         "cost/test_blocks.py",
+        "cost/test_counting.py",
+        "cost/test_findings.py",
         "cost/test_lines.py",
         "cost/test_steps.py",
     )

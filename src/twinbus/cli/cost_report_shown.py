@@ -1,7 +1,7 @@
 """The answer of ``twinbus cost report``: as tables, JSON, lines of it, CSV, or a page.
 
-Rule 1: money is exact in JSON and CSV, and text, because numbers of JSON are not; people see it
-        rounded.
+Rule 1: money is not rounded in JSON and CSV, and it is text, because numbers of JSON would round
+        it; people see it rounded.
 """
 
 from __future__ import annotations

@@ -18,6 +18,7 @@ from twinbus.spark.books.accounts import (
     within,
 )
 from twinbus.spark.books.copies import COPY_COLUMNS
+from twinbus.spark.books.differences import that_differ
 from twinbus.spark.books.sources import RECEIPTS, SENT_COLUMNS
 
 if TYPE_CHECKING:
@@ -144,6 +145,15 @@ def test_with_every_log_each_send_has_one_fate(spark: SparkSession) -> None:
     assert orders["sent"] == 14
     assert orders["sent"] == sum(orders[name] for name in TOOK.values())
     assert (orders["without_id"], orders["unexpected"], orders["doubled"]) == (3, 1, 1)
+    differing = {row["message_id"]: tuple(row)[2:] for row in that_differ(books.accounts).collect()}
+    assert differing == {
+        "dropped": (1, 0, 0),
+        "vanished": (1, 0, 0),
+        "used twice": (1, 0, 0),
+        None: (1, 0, 0),
+        "stranger": (0, 1, 0),
+        "unexplained": (0, 0, 1),
+    }
 
 
 def test_an_id_counts_when_one_of_its_sends_is_in_the_time(spark: SparkSession) -> None:

@@ -43,6 +43,7 @@ DAMAGED: list[tuple[dict[str, Any] | str, str]] = [
     (line(14) | {"to": "2026-11-16T09:59:59.000Z"}, "it ends before it begins"),
     (line(15, "1970-01-01T00:00:00"), "an absurd time"),
     (line(16, "2999-01-01T00:00:00"), "an absurd time"),
+    (line(16, "9999-12-31T23:59:50"), "an absurd time"),
     (line(17) | {"to": "2026-11-18T10:00:00.000Z"}, "an absurd time"),
 ]  # fmt: skip
 

@@ -46,7 +46,7 @@ DAMAGED: Final = "damaged"
 _READ: Final = LINES.append(pa.field("file_day", pa.int32()))
 _NOTES: Final = pa.schema(
     [
-        *((name, pa.int32()) for name in ("block", "file_day", "other_file_day", "minute")),
+        *((name, pa.int32()) for name in ("block", "file_day", "minute", "last_minute")),
         *((name, pa.string()) for name in ("namespace", "source", "run", "operation", "reason")),
         *((name, pa.int64()) for name in ("messages", "units", "bytes_out", "records")),
         *((name, pa.int64()) for name in ("to_ms", "unwritten_units_max", "first", "last")),
@@ -93,7 +93,8 @@ class _BlockCounter:
                 yield _notes(counts, block=number, file_day=file_day)
             if len(lines):
                 once = without_copies(lines)
-                yield _notes(_counted(once, where, f"{number}"), block=number)
+                counts = _counted(once, where, f"{number}")
+                yield _notes(counts, block=number, file_day=file_day)
                 yield _notes(spans_of(once), block=number)
 
 

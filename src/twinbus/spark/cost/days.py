@@ -8,6 +8,7 @@ from typing import Final
 __all__ = [
     "MINUTES_AN_HOUR",
     "MINUTES_A_DAY",
+    "MINUTE_MS",
     "NO_DAY",
     "day_named",
     "day_number",
@@ -15,6 +16,7 @@ __all__ = [
     "moment_of_ms",
 ]
 
+MINUTE_MS: Final = 60_000
 MINUTES_AN_HOUR: Final = 60
 MINUTES_A_DAY: Final = 24 * MINUTES_AN_HOUR
 NO_DAY: Final = -1

@@ -1,7 +1,7 @@
 """What was found in the lines of some days, short enough to be kept beside the sums as JSON.
 
-one note for each day, file's day, run and operation --> which days has a file contributed to,
-                                                        what the month has had, who is not closed
+    a note for each block, day, run and operation --> to which days a file has contributed
+    the same, what came twice being counted once  --> what the month has had, who is not closed
 """
 
 from __future__ import annotations
@@ -11,31 +11,32 @@ from typing import Any
 
 from pyspark.sql import Row
 
-from twinbus.spark.cost.days import MINUTES_A_DAY, NO_DAY, day_named
+from twinbus.spark.cost.days import MINUTE_MS, MINUTES_A_DAY, NO_DAY, day_named
 from twinbus.spark.cost.lines import CLOSED
 
 __all__ = ["Findings"]
 
 
 class Findings:
-    """The notes of counting.py, and what they tell."""
+    """The notes of counting.py, and what they tell.
 
-    def __init__(self, notes: Iterable[Row]) -> None:
-        self._usable: list[Row] = []
+    Those ``of_blocks`` are about every block by itself: a file contributes to a day also with
+    lines of which another copy was counted. ``counted`` are about what is in the sums.
+    """
+
+    def __init__(self, of_blocks: Iterable[Row] = (), counted: Iterable[Row] = ()) -> None:
         self._damaged: list[Row] = []
-        for note in notes:
+        self._days: dict[str, set[str]] = {}
+        for note in of_blocks:
             if note.reason is not None:
                 self._damaged.append(note)
             elif note.operation is not None:
-                self._usable.append(note)
+                self._days.setdefault(_bundle(note.file_day), set()).add(_day(note))
+        self._counted = [note for note in counted if note.operation is not None]
 
     def days_of(self, bundle: str) -> set[str]:
         """To which days the files of a bundle have contributed."""
-        return {
-            _day(row)
-            for row in self._usable
-            if bundle in (_bundle(row.file_day), _bundle(row.other_file_day))
-        }
+        return self._days.get(bundle, set())
 
     def damaged_of(self, bundle: str) -> dict[str, int]:
         """Damaged lines of a bundle, by reason."""
@@ -49,7 +50,7 @@ class Findings:
         """What is kept of a day beside its sums."""
         totals: dict[tuple[str, str, str], list[int]] = {}
         runs: dict[tuple[str, str, str], dict[str, Any]] = {}
-        rows = [row for row in self._usable if _day(row) == day]
+        rows = [row for row in self._counted if _day(row) == day]
         for row in rows:
             total = totals.setdefault((row.namespace, row.source, row.operation), [0, 0, 0])
             for at, amount in enumerate((row.messages, row.units, row.bytes_out)):
@@ -64,7 +65,7 @@ class Findings:
                 run["unwritten_units_max"] = row.unwritten_units_max
         return {
             "first_minute": min(row.minute for row in rows),
-            "to_ms": max(row.to_ms for row in rows),
+            "end_minute": max(max(row.last_minute + 1, -(-row.to_ms // MINUTE_MS)) for row in rows),
             "totals": [[*key, *amounts] for key, amounts in totals.items()],
             "runs": [[*key, facts] for key, facts in runs.items()],
         }

@@ -84,7 +84,8 @@ def _judged(fields: pa.Table) -> tuple[pa.Table, pa.Array | None]:
     columns = {name: fields[name].combine_chunks() for name in fields.column_names}
     columns["source"] = pc.fill_null(columns["source"], _BROKER)
     columns["from_ms"], columns["to_ms"] = _ms(columns["from"]), _ms(columns["to"])
-    columns["minute"] = pc.divide(columns["from_ms"], _MINUTE_MS).cast(pa.int32())
+    # A time in the year 9999 has no such minute; its line is damaged.
+    columns["minute"] = pc.divide(columns["from_ms"], _MINUTE_MS).cast(pa.int32(), safe=False)
     lines = pa.table([columns[name] for name in LINES.names], schema=LINES)
     found = [(pc.fill_null(when, _FALSE), reason) for when, reason in _reasons(columns)]
     if not any(pc.any(when).as_py() for when, _ in found):

@@ -5,8 +5,7 @@
                                     `-> spans_of
 
 Rule 1: namespace, source, run and number name a line for ever. Of its copies one is counted.
-Rule 2: sums tell the run and the days in the names of the files, so that it can be noted who has
-        closed its log, and which files make up a day.
+Rule 2: sums tell the run, so that it can be noted who has closed its log.
 Rule 3: sums of parts of the lines are as good as sums of all, if no line is in two of the parts.
         Spans tell: they are the numbers that a part has seen of each run.
 """
@@ -25,9 +24,9 @@ from twinbus.spark.cost.lines import AMOUNTS
 __all__ = ["found_in_short", "spans_of", "summed_by_hour", "summed_by_minute", "without_copies"]
 
 _RUN: Final = ("namespace", "source", "run")
-_SUM: Final = (*_RUN, "entity", "operation", "minute", "file_day", "other_file_day")
+_SUM: Final = (*_RUN, "entity", "operation", "minute")
 _ENTITY: Final = ("minute", "namespace", "source", "entity", "operation")
-_SHORT: Final = ("day", "file_day", "other_file_day", *_RUN, "operation")
+_SHORT: Final = ("day", *_RUN, "operation")
 # Made once: of a bare number Arrow asks each time whether it is one of pandas.
 _ZERO: Final = pa.scalar(0, pa.int64())
 _ONE: Final = pa.scalar(1, pa.int64())
@@ -95,14 +94,13 @@ def summed_by_hour(sums: pa.Table) -> pa.Table:
 
 
 def found_in_short(sums: pa.Table) -> pa.Table:
-    """One row for each run and operation of a day, with its first minute; ``records`` are all."""
-    lines = pc.add(sums["records"], sums["duplicates"])
+    """One row for each run and operation of a day, with its first minute and its last."""
     return _summed(
-        sums.drop_columns("records").append_column("records", lines),
+        sums.append_column("last_minute", sums["minute"]),
         _SHORT,
-        sum=("messages", "units", "bytes_out", "records"),
+        sum=("messages", "units", "bytes_out"),
         min=("minute",),
-        max=("to_ms", "unwritten_units_max"),
+        max=("last_minute", "to_ms", "unwritten_units_max"),
     )
 
 

@@ -9,21 +9,18 @@ Rule 2: an open run is told when its last line is in the range: what it has not 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any, Final
+from typing import Any
 
 from twinbus.core.cost_report import OpenRun
 from twinbus.core.costs import Amount, Operation
 from twinbus.core.prices import PriceSheet
 from twinbus.metering.tally import UNWRITTEN_UNITS_MAX
-from twinbus.spark.cost.days import MINUTES_A_DAY, day_named, moment_of_ms
+from twinbus.spark.cost.days import MINUTE_MS, MINUTES_A_DAY, day_named, moment_of_ms
 from twinbus.spark.cost.lines import BROKER, CLOSED, OPENED
 from twinbus.spark.cost.pricing import Consumed
 from twinbus.spark.cost.state import CostState
 
 __all__ = ["Summaries", "logged_minutes"]
-
-
-_MS: Final = 60_000
 
 
 def logged_minutes(state: CostState) -> tuple[int, int] | None:
@@ -32,7 +29,7 @@ def logged_minutes(state: CostState) -> tuple[int, int] | None:
     if not days:
         return None
     first, last = state.summary(days[0]), state.summary(days[-1])
-    return int(first["first_minute"]), -(-int(last["to_ms"]) // _MS)
+    return int(first["first_minute"]), int(last["end_minute"])
 
 
 class Summaries:
@@ -88,6 +85,9 @@ class Summaries:
             return source == self._source
         return source == BROKER or namespace not in brokers
 
+    def _is_in_range(self, at_ms: int) -> bool:
+        return self._first * MINUTE_MS <= at_ms <= self._end * MINUTE_MS
+
     def damaged(self) -> dict[str, int]:
         """Damaged lines by reason: they have no time of their own, so their files' days count."""
         counts: dict[str, int] = {}
@@ -114,7 +114,7 @@ class Summaries:
                 units_missing_max=_bound(facts),
             )
             for (namespace, source, run), facts in sorted(runs.items())
-            if not facts["is_closed"] and self._first * _MS <= facts["to_ms"] <= self._end * _MS
+            if not facts["is_closed"] and self._is_in_range(facts["to_ms"])
         )
 
 

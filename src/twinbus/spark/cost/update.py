@@ -83,11 +83,11 @@ def _compute(
     """Sums of these files, and damaged lines, as files in ``aside``."""
     blocks = blocks_of(file for members in bundles.values() for file in members)
     if not blocks:
-        return Findings(())
+        return Findings()
     notes = frame_of(spark, blocks).transform(counted_by_block, aside).collect()
     shared = sharing(note.asDict() for note in notes if note.first is not None)
     if not shared:
-        return Findings(notes)
+        return Findings(notes, notes)
     for number in shared:
         for kind in (MINUTES, HOURS):
             for path in aside.glob(f"{kind}/*/{number}.parquet"):
@@ -98,8 +98,8 @@ def _compute(
         .transform(counted_by_stretch, aside)
         .collect()
     )
-    apart = [note for note in notes if note.block not in shared or note.reason is not None]
-    return Findings([*apart, *together])
+    apart = [note for note in notes if note.block not in shared]
+    return Findings(notes, [*apart, *together])
 
 
 def _keep(

@@ -93,8 +93,8 @@ def _prices(prices: PricesUsed) -> Markup:
         source = joined([link, space, tag("bdi", remark)])
     sheet = tag("b", tag("bdi", prices.name))
     return tag(
-        "p", "Prices: ", sheet, f", {prices.currency}, from ", source, f", {prices.dated}",
-        class_="pale",
+        "p", "Prices: ", sheet, f", {prices.currency}, from ", source, ", ",
+        tag("span", prices.dated, class_="whole"), class_="pale",
     )  # fmt: skip
 
 

@@ -80,6 +80,7 @@ h2 {{ margin: 0; font-size: 1.0625rem; line-height: 1.35; }}
 p {{ margin: 0.25rem 0 0; }}
 a {{ color: var(--link); overflow-wrap: anywhere; }}
 .pale, .card p, figcaption p {{ color: var(--pale); font-size: 0.875rem; }}
+.whole {{ white-space: nowrap; }}
 .headline {{
   display: grid; gap: 1rem; margin: 0;
   grid-template-columns: repeat(4, 1fr);

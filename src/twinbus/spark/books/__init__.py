@@ -6,7 +6,7 @@
     copies.py      places --> what arrived where, and what became of it
     accounts.py    copies, sends and receipts --> one account for each id, with its fates
     differences.py accounts --> what does not add up, with all that the logs say about it
-    reconcile.py   the chain, and the answer as values  fitting.py   settings for few lines and many
+    reconcile.py   the chain, and the answer as values
 
 Rule 1: every step takes tables and returns one; nothing is collected before the end.
 Rule 2: a message is followed by its id, within its entity. What has no id is counted only.

@@ -18,8 +18,8 @@ from pyspark.sql import functions as F
 from twinbus.core.envelope_values import PATH
 from twinbus.service_errors import AccessRefused
 from twinbus.spark.books.copies import DEAD_LETTERS, SUBSCRIPTIONS
-from twinbus.spark.books.fitting import empty
 from twinbus.spark.books.places import LOOK_COLUMNS, LOOKED_COLUMNS
+from twinbus.spark.fitting import empty
 from twinbus.spark.references import NamespaceRef
 from twinbus.spark.registration import register
 

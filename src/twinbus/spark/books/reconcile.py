@@ -37,7 +37,6 @@ from twinbus.spark.books.copies import (
     with_fate,
 )
 from twinbus.spark.books.differences import that_differ, traces, with_traces
-from twinbus.spark.books.fitting import done, empty, fitting
 from twinbus.spark.books.looking import look_at
 from twinbus.spark.books.outages import outages_in
 from twinbus.spark.books.places import (
@@ -60,6 +59,7 @@ from twinbus.spark.books.sources import (
     sent_of,
     without_copies,
 )
+from twinbus.spark.fitting import done, empty, fitting
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

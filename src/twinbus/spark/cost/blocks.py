@@ -20,7 +20,7 @@ from pyspark.sql import DataFrame, SparkSession
 from twinbus.spark.cost.days import NO_DAY, day_number
 from twinbus.spark.cost.log_files import LogFile, bundled
 
-__all__ = ["Block", "Piece", "blocks_of", "frame_of", "piece_of", "sharing"]
+__all__ = ["Block", "Piece", "blocks_of", "frame_of", "piece_of", "sharing", "size_of"]
 
 # A task has some copies of it in memory, as text and as columns.
 BLOCK_BYTES: Final = 16 << 20
@@ -68,6 +68,11 @@ def frame_of(spark: SparkSession, blocks: Sequence[Block]) -> DataFrame:
     """Blocks as rows, a few for each task."""
     tasks = max(min(len(blocks), TASKS_MIN), len(blocks) // BLOCKS_A_TASK, 1)
     return spark.createDataFrame(blocks, BLOCKS).repartition(tasks)
+
+
+def size_of(blocks: Iterable[Block]) -> int:
+    """In bytes."""
+    return sum(piece.end - piece.begin for block in blocks for piece in block.pieces)
 
 
 def piece_of(path: str, begin: int, end: int) -> bytes:

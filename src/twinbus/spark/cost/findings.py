@@ -1,7 +1,7 @@
 """What was found in the lines of some days, short enough to be kept beside the sums as JSON.
 
-    a note for each block, day, run and operation --> to which days a file has contributed
-    the same, what came twice being counted once  --> what the month has had, who is not closed
+a note for each block, day, run and operation --> to which days a file has contributed
+the same, what came twice being counted once  --> what the month has had, who is not closed
 """
 
 from __future__ import annotations

@@ -33,6 +33,7 @@ from twinbus.spark.cost.slicing import by_step, from_one_source, in_range, slice
 from twinbus.spark.cost.state import CostState, literal_path
 from twinbus.spark.cost.summaries import Summaries, logged_minutes
 from twinbus.spark.cost.update import Computed, update
+from twinbus.spark.fitting import fitting
 from twinbus.spark.troubles import SparkTrouble, told_by_spark
 
 __all__ = ["Asked", "Made", "cost_report", "default_state"]
@@ -115,18 +116,20 @@ def _made(
     has_hours = step >= MINUTES_AN_HOUR and _is_of_hours(asked)
     summaries = Summaries(state, first, end, asked.source)
     prices = day_prices(summaries.consumed(asked.prices), asked.prices, asked.month_already)
-    rows = (
-        _sums(spark, state, summaries.days, HOURS if has_hours else MINUTES)
-        .transform(in_range, first - first % MINUTES_AN_HOUR if has_hours else first, end)
-        .transform(from_one_source, asked.source, summaries.metered_by_broker)
-        .transform(with_pair)
-        .transform(by_step, step, has_hours="hour" in asked.by)
-        .transform(priced, prices_on(spark, prices), asked.prices)
-        .transform(sliced, asked.by)
-        .collect()
-        if summaries.days
-        else []
-    )
+    kind = HOURS if has_hours else MINUTES
+    with fitting(spark, sum(state.size_of(day, kind) for day in summaries.days)):
+        rows = (
+            _sums(spark, state, summaries.days, kind)
+            .transform(in_range, first - first % MINUTES_AN_HOUR if has_hours else first, end)
+            .transform(from_one_source, asked.source, summaries.metered_by_broker)
+            .transform(with_pair)
+            .transform(by_step, step, has_hours="hour" in asked.by)
+            .transform(priced, prices_on(spark, prices), asked.prices)
+            .transform(sliced, asked.by)
+            .collect()
+            if summaries.days
+            else []
+        )
     begins, ends = moment_of_minute(first), moment_of_minute(end)
     answers = Answers(rows, asked.by)
     if not answers:

@@ -109,6 +109,11 @@ class CostState:
         found: dict[str, Any] = json.loads((self.day_path(day) / SUMMARY).read_text("utf-8"))
         return found
 
+    def size_of(self, day: str, kind: str) -> int:
+        """Of the sums of a day, in bytes."""
+        sizes = self.manifest.days[day].sizes
+        return sum(size for name, size in sizes.items() if name.startswith(f"{kind}-"))
+
     def damaged_paths(self) -> list[Path]:
         """Where the damaged lines are, as Parquet."""
         parts = (bundle.damaged_in for bundle in self.manifest.bundles.values())

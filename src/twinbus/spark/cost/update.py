@@ -14,10 +14,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 from pyspark.sql import SparkSession
 
-from twinbus.spark.cost.blocks import blocks_of, frame_of, sharing
+from twinbus.spark.cost.blocks import blocks_of, frame_of, sharing, size_of
 from twinbus.spark.cost.counting import (
     DAMAGED,
     HOURS,
@@ -30,8 +31,12 @@ from twinbus.spark.cost.days import NO_DAY, day_number
 from twinbus.spark.cost.findings import Findings
 from twinbus.spark.cost.log_files import LogFile, bundled
 from twinbus.spark.cost.state import Bundle, CostState, Manifest, Part
+from twinbus.spark.fitting import fitting
 
 __all__ = ["Computed", "update"]
+
+# However much the tasks read: what comes back from them is little.
+NOTES_BYTES: Final = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +89,8 @@ def _compute(
     blocks = blocks_of(file for members in bundles.values() for file in members)
     if not blocks:
         return Findings()
-    notes = frame_of(spark, blocks).transform(counted_by_block, aside).collect()
+    with fitting(spark, NOTES_BYTES):
+        notes = frame_of(spark, blocks).transform(counted_by_block, aside).collect()
     shared = sharing(note.asDict() for note in notes if note.first is not None)
     if not shared:
         return Findings(notes, notes)
@@ -92,12 +98,14 @@ def _compute(
         for kind in (MINUTES, HOURS):
             for path in aside.glob(f"{kind}/*/{number}.parquet"):
                 path.unlink()
-    together = (
-        frame_of(spark, [block for block in blocks if block.block in shared])
-        .transform(lines_of)
-        .transform(counted_by_stretch, aside)
-        .collect()
-    )
+    again = [block for block in blocks if block.block in shared]
+    with fitting(spark, size_of(again)):
+        together = (
+            frame_of(spark, again)
+            .transform(lines_of)
+            .transform(counted_by_stretch, aside)
+            .collect()
+        )
     apart = [note for note in notes if note.block not in shared]
     return Findings(notes, [*apart, *together])
 

@@ -20,7 +20,7 @@ CONNECT_STAMP := $(CONNECT_VENV)/.installed
 PYTEST := env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest
 CHECK_PYTHON := $(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "twinbus needs Python 3.11 or later: make PYTHON=python3.12 ...")'
 
-.PHONY: help venv test demo check fmt format-check lint types tidy bench soak campaign simulate \
+.PHONY: help venv test demo check fmt format-check lint types tidy bench soak campaign simulate crash \
 	interop conformance browser cluster-test connect-test lock clean
 
 help:
@@ -32,6 +32,7 @@ help:
 	@echo "make soak      200 entities, 500 connections, 5 minutes: nothing may grow"
 	@echo "make campaign  kills and network faults over real processes: nothing is lost (SEED=n)"
 	@echo "make simulate  1,000,000 bad days of the core (SEEDS=n; SEED=s replays one; TEETH=1)"
+	@echo "make crash     500,000 power cuts, kills, disk errors, flipped bits in a store (STATES=n SEED=s)"
 	@echo "make cluster-test the syphon on a Spark cluster of two workers: both move, one is killed"
 	@echo "make connect-test the syphon and the connector through a Spark Connect server"
 	@echo "make interop   compare with python-qpid-proton (compiles it)"
@@ -87,6 +88,9 @@ campaign: venv
 
 simulate: venv
 	$(BIN)/python -m simulation $(if $(SEED),--seed $(SEED)) $(if $(TEETH),--teeth) $(if $(SEEDS),--seeds $(SEEDS))
+
+crash: venv
+	$(BIN)/python -m crash $(if $(SEED),--seed $(SEED)) $(if $(STATES),--states $(STATES))
 
 interop: $(INTEROP_STAMP)
 	$(INTEROP_VENV)/bin/python -m pytest -o norecursedirs='.*' tests/interop

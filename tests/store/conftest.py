@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.store.builders import entity
+from crash.builders import entity
 from twinbus.broker.store.memory import MemoryStore
 from twinbus.broker.store.port import Store
 from twinbus.broker.store.sqlite import SqliteStore

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.store.builders import MEBIBYTE, all_chunks, chunk, counters, entity, first_seqs
+from crash.builders import MEBIBYTE, all_chunks, chunk, counters, entity, first_seqs
 from twinbus.broker.store.port import (
     QUEUE_ID_MAX,
     SEQ_MAX,

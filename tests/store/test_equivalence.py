@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from tests.store.workload import Workload, answers_about_sessions, answers_in_time, content
+from crash.workload import Workload, answers_about_sessions, answers_in_time, content
 from twinbus.broker.store.memory import MemoryStore
 from twinbus.broker.store.port import Op, Recovered
 from twinbus.broker.store.sqlite import SqliteStore

@@ -10,10 +10,10 @@ from random import Random
 import apsw
 import pytest
 
-from tests.store.builders import all_chunks, chunk, counters, entity, first_seqs
-from tests.store.crash.run import scratch_directory, small_limits
-from tests.store.faulty import FaultPlan, faulty_disk
-from tests.store.workload import Workload, content
+from crash.builders import all_chunks, chunk, counters, entity, first_seqs
+from crash.recorded import scratch_directory, small_limits
+from crash.faulty import FaultPlan, faulty_disk
+from crash.workload import Workload, content
 from twinbus.broker.store.disk import Disk
 from twinbus.broker.store.memory import MemoryStore
 from twinbus.broker.store.port import Recovered
@@ -139,98 +139,3 @@ def test_a_creation_that_fails_is_told_in_our_words_and_can_be_repeated(
     store.close()
 
 
-class Attempt:
-    """One run of a fixed story on a disk that fails at one of its operations."""
-
-    def __init__(self, directory: Path, plan: FaultPlan, vfs: str, *, seed: int) -> None:
-        self.path = directory / "store.db"
-        self.plan = plan
-        self.vfs = vfs
-        self.random = Random(seed)
-        self.workload = Workload(blob_bytes_max=20_000)
-        self.model = MemoryStore()
-        self.model.open()
-        self.failed = False
-
-    def run(self) -> list[dict[str, object]]:
-        """Commit until the end of the story; the contents that may be found afterwards."""
-        acceptable = [self._model_content()]
-        store = SqliteStore(self.path, vfs=self.vfs)
-        try:
-            store.open()
-            for number in range(12):
-                acceptable = self._commit(store, acceptable)
-                if number % 4 == 3:
-                    store.maintain()
-        except (StoreFailed, StoreFull):
-            pass
-        finally:
-            self._close(store)
-        return acceptable
-
-    def _commit(
-        self, store: SqliteStore, acceptable: list[dict[str, object]]
-    ) -> list[dict[str, object]]:
-        ops = self.workload.anything(self.random)
-        before = self._model_content()
-        self.model.commit(ops)
-        try:
-            store.commit(ops)
-        except StoreFull:
-            # Nothing was stored, the store goes on: the same commit succeeds when repeated.
-            self.plan.heal()
-            store.commit(ops)
-        except StoreFailed:
-            self.failed = True
-            acceptable[:] = [before, self._model_content()]
-            raise
-        assert not self.failed, "acknowledged after a failure"
-        return [self._model_content()]
-
-    def _model_content(self) -> dict[str, object]:
-        self.model.close()
-        return content(self.model, self.model.open())
-
-    def _close(self, store: SqliteStore) -> None:
-        self.plan.heal()
-        store.close()
-
-
-def found_after(path: Path) -> dict[str, object]:
-    store = SqliteStore(path)
-    recovered: Recovered = store.open()
-    try:
-        store.verify_all()
-        return content(store, recovered)
-    finally:
-        store.close()
-
-
-def told(plan: FaultPlan) -> bool:
-    """Whether the store has everything that it acknowledged, after the story and its fault."""
-    with scratch_directory() as directory, faulty_disk(plan) as vfs, small_limits():
-        acceptable = Attempt(directory, plan, vfs, seed=5).run()
-        return found_after(directory / "store.db") in acceptable
-
-
-# A disk that is full refuses writes; a failing one also syncs.
-FAULTS = {"fails": (apsw.IOError, None), "is_full": (apsw.FullError, "write")}
-
-
-@pytest.mark.parametrize("fault", FAULTS)
-@pytest.mark.parametrize("for_ever", [False, True], ids=["once", "for_ever"])
-def test_wherever_the_disk_fails_nothing_acknowledged_is_lost(fault: str, for_ever: bool) -> None:
-    """M8: whichever write or sync fails, what was acknowledged is there afterwards."""
-    # Given a story that is told well on a good disk
-    healthy = FaultPlan()
-    assert told(healthy)
-    assert healthy.operations > 200
-
-    # When one of its operations fails, each third one in turn
-    for operation in range(1, healthy.operations, 3):
-        plan = FaultPlan()
-        plan.error, plan.only = FAULTS[fault]
-        plan.fail_from, plan.fail_to = operation, None if for_ever else operation
-
-        # Then it ends with what was acknowledged, or with the commit whose end nobody knows
-        assert told(plan), f"operation {operation} of {healthy.operations}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.store.builders import MEBIBYTE, chunk, counters, entity, first_seqs, in_session
+from crash.builders import MEBIBYTE, chunk, counters, entity, first_seqs, in_session
 from twinbus.broker.store.port import (
     DeleteChunks,
     DeleteEntity,

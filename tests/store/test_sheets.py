@@ -8,7 +8,7 @@ from pathlib import Path
 import apsw
 import pytest
 
-from tests.store.builders import (
+from crash.builders import (
     MEBIBYTE,
     all_chunks,
     chunk,

@@ -8,7 +8,7 @@ from pathlib import Path
 import apsw
 import pytest
 
-from tests.store.builders import MEBIBYTE, all_chunks, chunk, counters, entity
+from crash.builders import MEBIBYTE, all_chunks, chunk, counters, entity
 from twinbus.broker.store import audit, housekeeping, reads, schema, session_audit
 from twinbus.broker.store.port import (
     DeleteChunks,

@@ -7,17 +7,18 @@ TWINBUS_CRASH_SEED     the first seed; a failure prints the one to replay
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Generator
+from collections.abc import Callable
 from contextlib import closing
-from random import Random
 from typing import Any
 
 import apsw
 import pytest
 
-from tests.store.crash.run import Checker, Run, commit_then_acknowledge, record, scratch_directory
-from tests.store.crash.states import crash_states
-from twinbus.broker.store import connection, writer, writes
+from crash.control import lose_commits
+from crash.power import PART, STATES_PER_RUN, cut_power, each_complaint
+from crash.recorded import commit_then_acknowledge, record
+from crash.tally import Tally, Wrong
+from twinbus.broker.store import writer, writes
 from twinbus.broker.store.mark import Mark
 from twinbus.broker.store.port import Op, PutChunk, PutSeen, PutSessionState
 from twinbus.broker.store.sqlite import SqliteStore
@@ -25,24 +26,7 @@ from twinbus.broker.store.sqlite import SqliteStore
 STATES = int(os.environ.get("TWINBUS_CRASH_STATES", "20000"))
 SEED = int(os.environ.get("TWINBUS_CRASH_SEED", "1"))
 
-# Each run is a different story; this many states of one story say most of what it can say.
-STATES_PER_RUN = 500
 RUNS = max(1, STATES // STATES_PER_RUN)
-
-
-def each_complaint(run: Run, seed: int, count: int) -> Generator[str, None, None]:
-    """What the checker has to say about ``count`` crashes of a run, one after the other."""
-    random = Random(f"crash {seed}")
-    with scratch_directory() as directory:
-        checker = Checker(run, directory, random)
-        for state in crash_states(run.entries, count, random):
-            complaint = checker.complaint(state)
-            if complaint is not None:
-                yield f"entry {state.position}, {state.style}: {complaint}"
-
-
-def complaints(run: Run, seed: int, count: int) -> list[str]:
-    return list(each_complaint(run, seed, count))
 
 
 @pytest.mark.parametrize("seed", range(SEED, SEED + RUNS))
@@ -51,19 +35,16 @@ def test_no_crash_loses_an_acknowledged_commit(seed: int) -> None:
     command = f"TWINBUS_CRASH_SEED={seed} TWINBUS_CRASH_STATES={STATES_PER_RUN}"
     print(f"SEED={seed} REPLAY: {command} python -m pytest tests/store/crash")
 
-    assert complaints(record(seed), seed, min(STATES, STATES_PER_RUN)) == []
+    assert cut_power(seed, min(STATES, STATES_PER_RUN)).complaints == []
 
 
-def test_the_checker_sees_a_store_that_does_not_sync(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_checker_sees_a_store_that_does_not_sync() -> None:
     """M8: with synchronous=NORMAL acknowledged commits are lost, and this suite would say so."""
-    # Given a store that leaves syncing to the checkpoint
-    monkeypatch.setattr(connection, "SYNCHRONOUS", "NORMAL")
-
-    # When it crashes
-    found = complaints(record(SEED), SEED, 200)
+    # When a store that leaves syncing to the checkpoint crashes
+    found = lose_commits(SEED)
 
     # Then the checker finds lost commits, and plenty of them
-    assert sum("was acknowledged" in complaint for complaint in found) > 20
+    assert found.count(Wrong.LOST) > 20
 
 
 def acknowledge_then_commit(
@@ -75,9 +56,7 @@ def acknowledge_then_commit(
 
 def test_the_checker_sees_a_broker_that_acknowledges_too_early() -> None:
     """M8: acknowledging before the commit returns is a lie that some crash reveals."""
-    found = complaints(record(SEED, acknowledge_then_commit), SEED, 200)
-
-    assert any("was acknowledged" in complaint for complaint in found)
+    assert cut_power(SEED, 200, acknowledge_then_commit).count(Wrong.LOST)
 
 
 LATE: dict[str, Callable[[Op], bool]] = {
@@ -105,8 +84,10 @@ def test_the_checker_sees_a_commit_in_two_transactions(what: str) -> None:
         acknowledge()
 
     # The first one is enough.
-    with closing(each_complaint(record(SEED, commit_in_two), SEED, 400)) as found:
-        assert "the content is not" in (complaint := next(found, "")) or "refused" in complaint
+    with closing(each_complaint(record(SEED, commit_in_two), SEED, 400, Tally(PART))) as found:
+        complaint = next(found, None)
+    assert complaint is not None
+    assert complaint.kind in (Wrong.CONTENT, Wrong.REFUSED)
 
 
 def test_the_checker_sees_a_mark_that_runs_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -131,7 +112,8 @@ def test_the_checker_sees_a_mark_that_runs_ahead(monkeypatch: pytest.MonkeyPatch
     monkeypatch.undo()
 
     # When it crashes, then some honest crash is taken for a loss
-    assert any("refused" in complaint for complaint in complaints(run, SEED, 400))
+    found = each_complaint(run, SEED, 400, Tally(PART))
+    assert any(complaint.kind is Wrong.REFUSED for complaint in found)
 
 
 def test_a_recorded_run_does_what_the_crashes_are_about() -> None:

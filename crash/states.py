@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import assert_never
 
-from tests.store.crash.recorder import (
+from crash.recorder import (
     Acknowledge,
     Begin,
     Create,

@@ -12,9 +12,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
+from unittest.mock import patch
 
 import apsw
-import pytest
 
 from twinbus.broker.store.disk import Disk
 from twinbus.broker.store.mark import Mark
@@ -193,8 +193,7 @@ def recording(recorder: Recorder) -> Iterator[str]:
         recorder.entries.append(MarkWrite(commit_number))
 
     try:
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(Mark, "record", recorded)
+        with patch.object(Mark, "record", recorded):
             yield name
     finally:
         vfs.unregister()

@@ -7,21 +7,17 @@ the content come the counters, so no sequence number and no queue id can be give
 
 from __future__ import annotations
 
-import shutil
-import tempfile
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
 from typing import Any
 
-import pytest
-
-from tests.store.crash.recorder import Acknowledge, Begin, Entry, Recorder, RecordingDisk, recording
-from tests.store.crash.states import DiskState
-from tests.store.workload import Workload, content
-from twinbus.broker.store import housekeeping, writer
+from crash.recorder import Acknowledge, Begin, Entry, Recorder, RecordingDisk, recording
+from crash.scratch import STORE_NAME, lay_out, let_go, scratch_directory, small_limits
+from crash.states import DiskState
+from crash.tally import Complaint, Wrong
+from crash.workload import Workload, content
 from twinbus.broker.store.mark import SLOT_BYTES, MarkRecord, encode, read_mark
 from twinbus.broker.store.memory import MemoryStore
 from twinbus.broker.store.port import Op, PutMeta
@@ -29,7 +25,6 @@ from twinbus.broker.store.sqlite import SqliteStore
 from twinbus.errors import TwinbusError
 
 COMMITS = 40
-STORE_NAME = "store.db"
 
 
 @dataclass
@@ -39,29 +34,6 @@ class Run:
     entries: list[Entry] = field(default_factory=list)
     history: dict[int, dict[str, Any]] = field(default_factory=dict)
     store_id: bytes = b""
-
-
-@contextmanager
-def scratch_directory() -> Iterator[Path]:
-    """A directory in memory where there is one: states are many and need no real disk."""
-    shared_memory = Path("/dev/shm")
-    parent = shared_memory if shared_memory.is_dir() else None
-    directory = Path(tempfile.mkdtemp(prefix="twinbus-crash-", dir=parent))
-    try:
-        yield directory
-    finally:
-        shutil.rmtree(directory)
-
-
-@contextmanager
-def small_limits() -> Iterator[None]:
-    """Checkpoints and housekeeping in the middle of a short run."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(writer, "CHECKPOINT_COMMITS", 7)
-        patch.setattr(housekeeping, "FREE_PAGES_KEPT", 1)
-        patch.setattr(housekeeping, "SLICE_PAGES", 2)
-        patch.setattr(housekeeping, "IDLE_LOG_PAGES", 1)
-        yield
 
 
 def commit_then_acknowledge(
@@ -147,14 +119,6 @@ def record(seed: int, commit: Callable[..., None] = commit_then_acknowledge) -> 
         return RecordedRun(directory, Random(seed), vfs, recorder).perform(commit)
 
 
-def _let_go(store: SqliteStore) -> None:
-    """Close the files of a store as a killed process does."""
-    if store._writer is not None and store._read_connection is not None:
-        store._read_connection.close()
-        store._writer._connection.close()
-        store._writer._mark.close()
-
-
 class Checker:
     """Opens crash states with the store's own recovery and compares."""
 
@@ -162,8 +126,14 @@ class Checker:
         self._run = run
         self._directory = directory
         self._random = random
+        self._digests: set[int] = set()
 
-    def complaint(self, state: DiskState) -> str | None:
+    @property
+    def distinct(self) -> int:
+        """How many of the states that were looked at differ from each other."""
+        return len(self._digests)
+
+    def complaint(self, state: DiskState) -> Complaint | None:
         """What is wrong with the store after this crash, or None."""
         self._lay_out(state)
         store = SqliteStore(self._directory / STORE_NAME)
@@ -174,19 +144,20 @@ class Checker:
             if self._random.random() < 0.05:
                 store.verify_all()
         except TwinbusError as error:
-            return f"refused: {error}"
+            return Complaint(Wrong.REFUSED, str(error))
         finally:
             # A second crash: closing in order would spend its time on a log nobody needs.
-            _let_go(store)
+            let_go(store)
         if number < state.acknowledged:
-            return f"commit {number} is there, {state.acknowledged} was acknowledged"
+            text = f"commit {number} is there, {state.acknowledged} was acknowledged"
+            return Complaint(Wrong.LOST, text)
         if number > max(state.begun, 0):
-            return f"commit {number} is there, which nobody asked for"
+            return Complaint(Wrong.CONTENT, f"commit {number} is there, which nobody asked for")
         if found != self._run.history[number]:
-            return f"the content is not that of commit {number}"
+            return Complaint(Wrong.CONTENT, f"the content is not that of commit {number}")
         return self._complaint_about_going_on(number) if self._random.random() < 0.05 else None
 
-    def _complaint_about_going_on(self, number: int) -> str | None:
+    def _complaint_about_going_on(self, number: int) -> Complaint | None:
         """A recovered store is a store: its next commit survives too."""
         store = SqliteStore(self._directory / STORE_NAME)
         store.open()
@@ -194,16 +165,17 @@ class Checker:
         store.close()
         recovered = store.open()
         store.close()
-        return None if recovered.meta["recovered"] == number else "it forgot its first new commit"
+        if recovered.meta["recovered"] == number:
+            return None
+        return Complaint(Wrong.LOST, "it forgot its first new commit")
 
     def _lay_out(self, state: DiskState) -> None:
-        for file in self._directory.iterdir():
-            file.unlink()
-        for name, data in state.files.items():
-            (self._directory / name).write_bytes(data)
+        files = dict(state.files)
         mark = self._mark(state)
         if mark is not None:
-            (self._directory / (STORE_NAME + ".mark")).write_bytes(mark)
+            files[STORE_NAME + ".mark"] = mark
+        self._digests.add(hash(frozenset(files.items())))
+        lay_out(self._directory, files)
 
     def _mark(self, state: DiskState) -> bytes | None:
         """Any version of the mark that was written up to the crash; often the last one."""

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Any
 
-from tests.store.builders import share_of, sheet_of
+from crash.builders import share_of, sheet_of
 from twinbus.broker.store.port import (
     SEQ_MAX,
     ChunkRow,

@@ -1,4 +1,4 @@
-"""A planted bug: a checker that does not see it is blind, and its silence about others worth nothing."""
+"""A planted bug: a checker that does not see it is blind, and its silence is worth nothing."""
 
 from __future__ import annotations
 

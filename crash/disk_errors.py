@@ -11,9 +11,9 @@ Rule: a step is acknowledged when it returns. Whatever comes next, it is found a
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import apsw
 
@@ -28,7 +28,7 @@ from twinbus.errors import StoreFailed, StoreFull, TwinbusError
 
 PART = "I/O errors"
 # Of so many points, one has a recovery that fails at each of its operations, too.
-RECOVERIES_EVERY = 10
+RECOVERIES_EVERY = 40
 
 KINDS: dict[str, tuple[type[apsw.Error], bool]] = {
     "EIO": (apsw.IOError, False),
@@ -190,10 +190,8 @@ class Failings:
         """Open and close on a disk that follows this plan; whether it never came into play."""
         with faulty_disk(plan) as vfs:
             store = SqliteStore(self._path, disk=FaultyDisk(plan), vfs=vfs)
-            try:
+            with suppress(StoreFull, StoreFailed):
                 store.open()
-            except (StoreFull, StoreFailed):
-                pass
             _close(store)
         assert plan.fail_from is not None
         return plan.operations < plan.fail_from

@@ -103,11 +103,10 @@ def run_part(part: Part, pool: Pool | None) -> Tally:
     """Run all pieces, and say now and then how far that is."""
     tally, began_s = Tally(part.name), time.monotonic()
     total = sum(piece.points for piece in part.pieces)
-    done = told = 0
+    told = 0
     results = map(_run, part.pieces) if pool is None else pool.imap_unordered(_run, part.pieces)
-    for result in results:
+    for done, result in enumerate(results, start=1):
         tally.add(result)
-        done += 1
         for complaint in result.complaints:
             print(f"{complaint}\n    REPLAY: {complaint.replay}", flush=True)
         if tally.points >= told + total / 10 or done == len(part.pieces):

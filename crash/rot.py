@@ -4,8 +4,8 @@ Each flip is *detected* (the store is refused when it is opened, or what is read
 error that names the damage) or *harmless* (everything that a broker can ask is answered as before).
 A store that answers differently, fails in another way or does not come to an end is a complaint.
 
-Nothing is checked here that a broker would not check: there is no look at all rows, and no help from
-SQLite's own integrity check.
+Nothing is checked here that a broker would not check: there is no look at all rows, and no help
+from SQLite's own check of everything.
 """
 
 from __future__ import annotations
@@ -18,16 +18,20 @@ from functools import cache
 from pathlib import Path
 from random import Random
 from typing import Any
+from unittest.mock import patch
 
 from crash.scratch import STORE_NAME, files_of, lay_out, let_go, scratch_directory, small_limits
 from crash.tally import Complaint, Tally, Wrong
 from crash.workload import Workload, answers_in_time, content
+from twinbus.broker.store import schema
 from twinbus.broker.store.port import Recovered
 from twinbus.broker.store.sqlite import SqliteStore
 from twinbus.errors import StoreCorrupt, StoreVersionMismatch
 
 PART = "flipped bits"
-COMMITS = 70
+# Small pages: the same rows, less empty room between them, a store of about 256 KB.
+PAGE_BYTES = 4096
+COMMITS = 90
 LOGGED_COMMITS = 3
 """So many are still in the log when the process is killed."""
 # A flip that sends a reader in circles would never end.
@@ -53,7 +57,8 @@ def image(seed: int) -> Image:
     """A store with some of everything, most of it in the database, the end of it in the log."""
     random = Random(f"rot {seed}")
     workload = Workload(blob_bytes_max=1_500)
-    with scratch_directory() as directory, small_limits():
+    small_pages = patch.object(schema, "PAGE_BYTES", PAGE_BYTES)
+    with scratch_directory() as directory, small_limits(), small_pages:
         store = SqliteStore(directory / STORE_NAME)
         store.open()
         for _ in range(COMMITS):

@@ -29,7 +29,7 @@ def scratch_directory() -> Iterator[Path]:
 
 @contextmanager
 def small_limits() -> Iterator[None]:
-    """Checkpoints and housekeeping in the middle of a short run, by count and never by the clock."""
+    """Checkpoints and housekeeping in the middle of a short run, by count and not by the clock."""
     with ExitStack() as stack:
         for module, name, value in (
             (writer, "CHECKPOINT_COMMITS", 7),

@@ -55,11 +55,16 @@ _SCRIPTS: dict[str, list[Sequence[Change] | str]] = {
     "scheduled": [*_QUEUES, *[[W.schedule], [W.schedule, W.schedule], [W.activate]] * 6],
     "dead letters": [*_STORED, *[[W.deliver], [W.settle, W.send]] * 7],
     "duplicates": [*_QUEUES, *[[W.remember, W.send], [W.remember]] * 8],
-    "completing": [*_STORED, *[[W.settle], [W.settle, W.settle], [W.deliver]] * 5, [W.settle_chunks]],
+    "completing": [
+        *_STORED, *[[W.settle], [W.settle, W.settle], [W.deliver]] * 5, [W.settle_chunks]
+    ],
     "expiry": [*_STORED, *[[W.move_expiry], [W.send]] * 6, [W.settle_chunks]],
     "deleting": [*_STORED, *[[W.delete_queue], MAINTAIN, [W.create_queue], [W.send]] * 3, MAINTAIN],
     "checkpoints": [*_STORED, *[[W.send] * 4, [W.settle_chunks], MAINTAIN] * 4, REOPEN, [W.send]],
-    "upgrade": [[W.send], *_QUEUES[:3], [W.remember], [W.note_session_state], [W.publish], REOPEN, [W.settle]],
+    "upgrade": [
+        [W.send], *_QUEUES[:3], [W.remember], [W.note_session_state], [W.publish], REOPEN,
+        [W.settle],
+    ],
 }  # fmt: skip
 NAMES = tuple(_SCRIPTS)
 

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 
 import apsw
 import pytest
 
-from crash.builders import all_chunks, chunk, counters, entity, in_session
-from tests.store.files import as_killed, fingerprint, flip_bit
+from crash.builders import all_chunks, chunk, counters, entity, in_session, share_of, sheet_of
 from crash.rot import flip, image
 from crash.stories import make_it_of_the_first_format
 from crash.workload import content
+from tests.store.files import as_killed, fingerprint, flip_bit
+from twinbus.broker.store import schema
 from twinbus.broker.store.connection import require_sqlite_version
 from twinbus.broker.store.port import (
+    DeleteEntity,
+    PutMeta,
     PutScheduled,
     PutSeen,
     PutSessionState,
@@ -27,7 +31,6 @@ from twinbus.broker.store.sqlite import SqliteStore
 from twinbus.errors import (
     ConfigurationError,
     StoreCorrupt,
-    StoreFailed,
     StoreVersionMismatch,
 )
 
@@ -300,6 +303,79 @@ def recovered_content(path: Path) -> object:
     found = content(store, store.open())
     store.close()
     return found
+
+
+def some_of_everything(path: Path) -> None:
+    """A closed store in which every table and every index has rows on one page."""
+    records = [b"x" * 300, b"y" * 300]
+    sheet = sheet_of(*records)
+    shared = [share_of(sheet, records, (0, 1), queue_id=queue_id) for queue_id in (1, 2)]
+    ops = [entity(), entity(2, "other"), *shared, entity(3, "sessions")]
+    ops += [replace(put, row=replace(put.row, queue_id=3)) for put in in_session("a", 1)]
+    ops += [chunk(21, expires_ms=77), Tombstone(1, 22, 23), PutState(1, 24, 3, False)]
+    ops += [PutState(1, 25, 1, True), PutScheduled(1, 31, 9, b"later")]
+    ops += [PutSeen(SeenRow(1, 1, 5, bytes(16))), PutSessionState(3, "a", b"note", 5)]
+    ops += [PutMeta("key", 1), counters(32, 8 + 2, deferred=1, scheduled=1)]
+    ops += [counters(3, 2, queue_id=2), counters(11, 10, queue_id=3)]
+    store = SqliteStore(path)
+    store.open()
+    store.commit([*ops, entity(4, "gone")])
+    store.commit([DeleteEntity(4)])
+    store.close()
+
+
+TREES = [
+    *(
+        sql.split()[2]
+        for sql in schema.STATEMENTS
+        if " TRIGGER " not in sql and "UNIQUE" not in sql
+    ),
+    "session_state_by_name",
+    "sqlite_autoindex_meta_1",
+]
+
+
+@pytest.mark.parametrize("tree", TREES)
+def test_a_row_that_vanished_from_a_table_or_an_index_is_missed(
+    store_path: Path, tree: str
+) -> None:
+    """M8: an index that lacks an entry would hide a message, an expiry or a session for ever."""
+    # Given a store in which one table or index forgot its last cell, as one flipped bit can do
+    some_of_everything(store_path)
+    connection = apsw.Connection(str(store_path))
+    page = connection.execute("SELECT pageno FROM dbstat WHERE name = ?", (tree,)).get
+    connection.close()
+    image = bytearray(store_path.read_bytes())
+    at = (page - 1) * schema.PAGE_BYTES + 3
+    cells = int.from_bytes(image[at : at + 2], "big")
+    assert cells > 0
+    image[at : at + 2] = (cells - 1).to_bytes(2, "big")
+    store_path.write_bytes(image)
+
+    # When it is opened, then it is refused
+    with pytest.raises(StoreCorrupt):
+        SqliteStore(store_path).open()
+
+
+def test_a_delivery_count_that_moved_to_another_message_is_refused(store_path: Path) -> None:
+    """M8: nobody would ask for it there, and the message would have none."""
+    some_of_everything(store_path)
+    execute(store_path, "UPDATE state SET id = id + 1000 WHERE deferred = 0")
+
+    with pytest.raises(StoreCorrupt, match="state"):
+        SqliteStore(store_path).open()
+
+
+def test_a_time_of_a_session_state_that_changed_is_reported(store_path: Path) -> None:
+    """M3, M8: a session would be missing among those that were updated."""
+    some_of_everything(store_path)
+    execute(store_path, "UPDATE session_state SET updated_ms = 4")
+    store = SqliteStore(store_path)
+    store.open()
+
+    with pytest.raises(StoreCorrupt, match="state of a session"):
+        store.load_sessions_updated(3, 5, 0, 10)
+    store.close()
 
 
 def test_another_format_version_is_refused_and_not_touched(closed_store: Path) -> None:

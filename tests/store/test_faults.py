@@ -5,18 +5,13 @@ from __future__ import annotations
 import errno
 from collections.abc import Iterator
 from pathlib import Path
-from random import Random
 
 import apsw
 import pytest
 
 from crash.builders import all_chunks, chunk, counters, entity, first_seqs
-from crash.recorded import scratch_directory, small_limits
 from crash.faulty import FaultPlan, faulty_disk
-from crash.workload import Workload, content
 from twinbus.broker.store.disk import Disk
-from twinbus.broker.store.memory import MemoryStore
-from twinbus.broker.store.port import Recovered
 from twinbus.broker.store.sqlite import SqliteStore
 from twinbus.errors import StoreFailed, StoreFull, TwinbusError
 
@@ -137,5 +132,3 @@ def test_a_creation_that_fails_is_told_in_our_words_and_can_be_repeated(
     assert store.open().entities == []
     store.commit([entity()])
     store.close()
-
-

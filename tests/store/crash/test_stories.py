@@ -44,7 +44,8 @@ def late(store, step):
         stories.take(store, waiting.pop(0))
 kills.take = late
 points = kills.points_of("single sends")[150:400:9]
-print(sorted({complaint.kind.value for complaint in kills.kill("single sends", points, 1).complaints}))
+found = kills.kill("single sends", points, 1).complaints
+print(sorted({complaint.kind.value for complaint in found}))
 """
 
 
@@ -102,8 +103,7 @@ def test_the_command_says_what_it_found_and_how_to_see_it_again(
     assert main(["--only", "states", "--states", "50", "--workers", "1"]) == 0
 
     shown = capsys.readouterr().out
-    assert shown.splitlines()[-1] == "SEED=1 REPLAY: python -m crash --seed 1 --states 50" + (
-        " --every 1 --only states"
-    )
+    command = "python -m crash --seed 1 --states 50 --every 1 --only states"
+    assert shown.splitlines()[-1] == f"SEED=1 REPLAY: {command}"
     assert "crash states" in shown
     assert "control: synchronous=NORMAL caught in" in shown

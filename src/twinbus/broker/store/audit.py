@@ -32,6 +32,7 @@ from twinbus.broker.store.port import (
     SessionBook,
 )
 from twinbus.broker.store.session_audit import session_books
+from twinbus.broker.store.tree_audit import check_trees
 from twinbus.errors import StoreCorrupt
 
 _NEXT_IN_TABLE: Final = "SELECT id FROM {table} WHERE id > ? ORDER BY id LIMIT 1"
@@ -110,6 +111,7 @@ class Audit:
 
     def recover(self, queue_id_last: int) -> Recovered:
         """The small tables, after the books were found to balance."""
+        check_trees(self._connection, self._path)
         entities = [EntityRow(*row) for row in self._sealed("SELECT * FROM entity")]
         counters = {row[0]: QueueCounters(*row) for row in self._sealed("SELECT * FROM counters")}
         meta: dict[str, MetaValue] = dict(self._sealed("SELECT * FROM meta"))

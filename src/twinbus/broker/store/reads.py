@@ -75,9 +75,10 @@ _SESSION_STATE: Final = (
 _SESSION_STATES: Final = (
     "SELECT id, session, updated_ms, crc, blob FROM session_state WHERE id BETWEEN ? AND ?"
 )
+# All of the queue: a state whose time was damaged must not be left out in silence.
 _SESSIONS_UPDATED: Final = (
-    "SELECT session FROM session_state WHERE id >> 40 = ? AND updated_ms >= ?"
-    " ORDER BY session LIMIT ? OFFSET ?"
+    "SELECT id, session, updated_ms, crc, blob FROM session_state"
+    " WHERE id >> 40 = ? ORDER BY session"
 )
 
 _Detail = TypeVar("_Detail")
@@ -142,10 +143,14 @@ class RowReader:
     def load_sessions_updated(
         self, queue_id: int, since_ms: int, skip: int, count_max: int
     ) -> list[str]:
+        updated: list[str] = []
         with reading(self._path):
-            limits = (queue_id, since_ms, count_max, skip)
-            found = self._connection.execute(_SESSIONS_UPDATED, limits)
-            return [session for (session,) in found]
+            for values in self._connection.execute(_SESSIONS_UPDATED, (queue_id,)):
+                self._session_state(*values)
+                _row_id, session, updated_ms, *_rest = values
+                if updated_ms >= since_ms:
+                    updated.append(session)
+        return updated[skip : skip + count_max]
 
     def _session_state(
         self, row_id: int, session: str, updated_ms: int, crc: int, state: bytes

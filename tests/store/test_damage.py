@@ -15,7 +15,7 @@ from crash.rot import flip, image
 from crash.stories import make_it_of_the_first_format
 from crash.workload import content
 from tests.store.files import as_killed, fingerprint, flip_bit
-from twinbus.broker.store import schema
+from twinbus.broker.store import housekeeping, schema
 from twinbus.broker.store.connection import require_sqlite_version
 from twinbus.broker.store.port import (
     DeleteEntity,
@@ -375,6 +375,26 @@ def test_a_time_of_a_session_state_that_changed_is_reported(store_path: Path) ->
 
     with pytest.raises(StoreCorrupt, match="state of a session"):
         store.load_sessions_updated(3, 5, 0, 10)
+    store.close()
+
+
+def test_a_deleted_queue_that_is_half_collected_is_not_damage(
+    store_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """M8: its selections go before its chunks, and a look at everything may come between."""
+    # Given a deleted queue of which one slice was collected
+    monkeypatch.setattr(housekeeping, "SLICE_S", 0.0)
+    monkeypatch.setattr(housekeeping, "SLICE_ROWS", 1)
+    some_of_everything(store_path)
+    store = SqliteStore(store_path)
+    store.open()
+    while store.maintain():
+        pass
+    store.commit([DeleteEntity(2)])
+    store.maintain()
+
+    # When everything is looked at, then nothing is said
+    store.verify_all()
     store.close()
 
 

@@ -199,12 +199,17 @@ class RowReader:
             found = self._connection.execute(_DEFERRED, limits)
             return [row_id & SEQ_MAX for (row_id,) in found]
 
-    def check_every_row(self) -> None:
-        """Read everything that a load could read; the first damage raises StoreCorrupt."""
+    def check_every_row(self, garbage: Iterable[int]) -> None:
+        """Read everything that a load could read; the first damage raises StoreCorrupt.
+
+        Chunks of deleted queues are left out: their selections are collected before them.
+        """
+        deleted = frozenset(garbage)
         with self._snapshot() as cursor:
             everything = (-1, (1 << 63) - 1, -1)
             for values in cursor.execute(_AFTER, everything):
-                self._chunk(*values)
+                if values[0] >> SEQ_BITS not in deleted:
+                    self._chunk(*values)
             for values in cursor.execute(_SCHEDULED, everything):
                 self._scheduled(*values)
             for sheet_id, count, crc, blob in cursor.execute(_EVERY_SHEET, everything[:1]):

@@ -203,7 +203,7 @@ class SqliteStore:
                 audit = Audit(connection, self._path)
                 audit.check_schema()
                 audit.recover(audit.ledger().queue_id_last)
-                RowReader(connection, self._path).check_every_row()
+                RowReader(connection, self._path).check_every_row(audit.garbage())
                 verdict = connection.pragma("integrity_check")
             finally:
                 connection.close()

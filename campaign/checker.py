@@ -318,7 +318,7 @@ class _Check:
         kills = [
             kill.at_s
             for kill in self._kills
-            if _role(kill.process) == "mover"
+            if _role(kill.process) in ("mover", "syphon")
             and any(kill.at_s - CHUNK_S_MAX <= at_s <= kill.at_s + LATE_S_MAX for at_s in made_s)
         ]
         # Two movers in a row, each killed with the same message in hand, leave no receipt at all.

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import asyncio
 import signal
-import sys
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
@@ -22,12 +21,12 @@ from typing import Final
 
 from campaign.checker import Verdict, check
 from campaign.history import Event, Journal, merged
-from campaign.plan import BROKER_HOST, BROKERS, PRIMARY, SECONDARY, Plan
-from campaign.processes import BrokerChild, Child
+from campaign.plan import BROKER_HOST, BROKERS, PRIMARY, SECONDARY, Plan, kind_of
+from campaign.processes import LAUNCHERS, BrokerChild, Child, Launchers
 from campaign.proxy import Line
 from campaign.roles import ADDRESS_VARIABLES, JOURNAL_VARIABLE, PLAN_VARIABLE
 from campaign.schedule import Fault, schedule
-from campaign.syphon import COMMAND_MOVERS, RECEIPTS_SUFFIX, receipts_in, syphon_command
+from campaign.syphon import RECEIPTS_SUFFIX, receipts_in, syphon_command
 from twinbus.cli.syphon import EXIT_LEFT
 from twinbus.core.encoding import decode_message
 from twinbus.drivers.amqp import AmqpDriver
@@ -43,7 +42,8 @@ WAITING: Final = ("active", "scheduled", "deferred")
 class Campaign:
     """One run, in a directory of its own.
 
-    ``roles`` is the module that plays them, ``faults`` what happens instead of the schedule.
+    ``faults`` is what happens instead of the schedule, ``launchers`` the beginnings of command
+    lines that start other programs than the usual ones (processes.py).
     """
 
     def __init__(
@@ -51,16 +51,17 @@ class Campaign:
         plan: Plan,
         directory: Path,
         *,
-        roles: str = "campaign.roles",
         faults: Sequence[Fault] | None = None,
+        launchers: Launchers | None = None,
     ) -> None:
         self.plan = plan
-        self._module = roles
+        self._launchers = {**LAUNCHERS, **(launchers or {})}
         self._faults = schedule(plan) if faults is None else faults
         self._directory = directory
         self._journal = Journal(directory / "controller.jsonl", "controller")
         self._brokers = {
-            name: BrokerChild(name, directory, plan.config_json(name)) for name in BROKERS
+            name: BrokerChild(name, directory, plan.config_json(name), self._launchers[name])
+            for name in BROKERS
         }
         self._roles: dict[str, Child] = {}
         self._lives: Counter[str] = Counter()
@@ -76,6 +77,7 @@ class Campaign:
             await self._end("sender")
             await self._until(self._is_empty, self.plan.drain_s_max)
             await self._end("mover")
+            await self._end("syphon")
             await self._end("receiver")
             await self._take_stock()
         self._journal.close()
@@ -117,11 +119,13 @@ class Campaign:
         addresses = {
             broker: self._brokers[broker].connection_string(host) for broker in self._brokers
         }
-        if role in COMMAND_MOVERS:
-            await child.spawn(*syphon_command(self.plan, addresses, self._receipts(name)))
+        launcher = self._launchers[kind_of(role)]
+        if kind_of(role) == "syphon":
+            arguments, environment = syphon_command(self.plan, addresses, self._receipts(name))
+            await child.spawn([*launcher, *arguments], environment)
             return
         await child.spawn(
-            [sys.executable, "-m", self._module, name],
+            [*launcher, name],
             {
                 PLAN_VARIABLE: self.plan.to_json(),
                 JOURNAL_VARIABLE: str(self._directory / f"{name}.jsonl"),

@@ -39,6 +39,12 @@ DELIVERIES_MAX: Final = 1_000
 # Movers work far from the brokers: what they have sent is on its way for a while, and a kill
 # finds them with messages between the two.
 MOVER_LATENCY_S: Final = 0.02
+MOVING: Final = ("mover", "syphon")
+
+
+def kind_of(name: str) -> str:
+    """``sender-2.1``, the second life of ``sender-2``, is a sender."""
+    return name.partition("-")[0]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,7 +58,8 @@ class Plan:
     """How long faults happen; afterwards everything is healed and drained."""
     senders: int = 3
     receivers: int = 2
-    movers: int = 2
+    movers: int = 1
+    syphons: int = 1
     backlog_queues: int = 4
     in_flight: int = 4
     """Sends of one sender at a time."""
@@ -75,7 +82,10 @@ class Plan:
     @property
     def roles(self) -> list[str]:
         """The processes beside the brokers."""
-        counted = (("sender", self.senders), ("receiver", self.receivers), ("mover", self.movers))
+        counted = (
+            *(("sender", self.senders), ("receiver", self.receivers)),
+            *(("mover", self.movers), ("syphon", self.syphons)),
+        )
         return [f"{role}-{number + 1}" for role, count in counted for number in range(count)]
 
     def host_of(self, role: str) -> str:
@@ -84,7 +94,7 @@ class Plan:
 
     def climate_of(self, role: str) -> Weather:
         """What the lines of a role are like when nothing is wrong with them."""
-        return Weather(latency_s=MOVER_LATENCY_S) if role.startswith("mover") else CLEAR
+        return Weather(latency_s=MOVER_LATENCY_S) if kind_of(role) in MOVING else CLEAR
 
     # -- what there is ------------------------------------------------------------------------
 

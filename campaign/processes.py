@@ -13,6 +13,7 @@ import json
 import os
 import signal
 import sys
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
@@ -20,6 +21,20 @@ from typing import Any, Final
 from campaign.plan import BROKER_HOST
 from twinbus.cli.admin_client import AdminClient
 from twinbus.connection_string import ConnectionString, parse_connection_string
+
+Launchers = Mapping[str, Sequence[str]]
+"""How the command line of each kind of process begins; the rest is added when it is started."""
+
+_PROGRAM: Final = (sys.executable, "-m", "twinbus")
+_ROLE: Final = (sys.executable, "-m", "campaign.roles")
+LAUNCHERS: Final[Launchers] = {
+    "primary": _PROGRAM,
+    "secondary": _PROGRAM,
+    "syphon": _PROGRAM,
+    "sender": _ROLE,
+    "receiver": _ROLE,
+    "mover": _ROLE,
+}
 
 START_S_MAX: Final = 60.0
 END_S_MAX: Final = 30.0
@@ -90,8 +105,11 @@ class Child:
 class BrokerChild(Child):
     """``twinbus serve`` with one namespace."""
 
-    def __init__(self, name: str, directory: Path, config_json: str) -> None:
+    def __init__(
+        self, name: str, directory: Path, config_json: str, launcher: Sequence[str]
+    ) -> None:
         super().__init__(name, directory)
+        self._launcher = launcher
         self._data = directory / f"{name}.data"
         self._config = directory / f"{name}.json"
         self._config.write_text(config_json)
@@ -100,7 +118,7 @@ class BrokerChild(Child):
         self._credential: ConnectionString | None = None
 
     async def start(self) -> None:
-        command = [sys.executable, "-m", "twinbus", "serve", "--output", "json"]
+        command = [*self._launcher, "serve", "--output", "json"]
         command += ["--data", str(self._data), "--host", BROKER_HOST]
         command += ["--namespace", f"{self.name}:{self.port}"]
         command += ["--admin-port", str(self._admin_port), "--disk-free-mb", str(DISK_FREE_MB)]

@@ -21,7 +21,7 @@ from random import Random
 from typing import Final, Literal
 
 from campaign.history import Journal
-from campaign.plan import PRIMARY, SECONDARY, TTL_S, Plan
+from campaign.plan import PRIMARY, SECONDARY, TTL_S, Plan, kind_of
 from twinbus.aio import (
     BrokeredMessage,
     MessageSender,
@@ -308,7 +308,7 @@ async def play(name: str, environment: dict[str, str]) -> None:
     )
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stage.stops.set)
     print("ready", flush=True)
-    await ROLES[name.partition("-")[0]](stage).run()
+    await ROLES[kind_of(name)](stage).run()
     stage.journal.close()
 
 

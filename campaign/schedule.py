@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from random import Random
 from typing import Final
 
-from campaign.plan import BROKERS, PRIMARY, SECONDARY, Plan
+from campaign.plan import BROKERS, MOVING, PRIMARY, SECONDARY, Plan, kind_of
 from campaign.proxy import BOTH, Direction, Weather
 
 CALM_SHARE: Final = 0.25
@@ -72,21 +72,21 @@ def _deck(plan: Plan, rng: Random, begin_s: float, length_s: float) -> list[Faul
 
 def _kills(plan: Plan, rng: Random) -> list[Fault]:
     senders, receivers, movers = (
-        [role for role in plan.roles if role.startswith(kind)]
-        for kind in ("sender", "receiver", "mover")
+        [role for role in plan.roles if kind_of(role) in kinds]
+        for kinds in (("sender",), ("receiver",), MOVING)
     )
     chosen = [
         *(PRIMARY, PRIMARY, SECONDARY),
         *(rng.choice(senders) for _ in range(2)),
         rng.choice(receivers),
-        *(rng.choice(movers) for _ in range(2)),
+        *movers,
     ]
-    return [_card(f"kill {_kind(name)}", name, rng) for name in chosen]
+    return [_card(f"kill {kind_of(name)}", name, rng) for name in chosen]
 
 
 def _pauses(plan: Plan, rng: Random) -> list[Fault]:
     chosen = [rng.choice(plan.roles), rng.choice(BROKERS)]
-    return [_card(f"stop {_kind(name)} for a while", name, rng) for name in chosen]
+    return [_card(f"stop {kind_of(name)} for a while", name, rng) for name in chosen]
 
 
 def _lines(plan: Plan, rng: Random) -> list[Fault]:
@@ -127,7 +127,3 @@ def _talks(role: str, broker: str) -> bool:
 def _card(name: str, process: str, rng: Random) -> Fault:
     lasts_s = rng.uniform(FAULT_S_MIN, FAULT_S_MAX)
     return Fault(at_s=0, name=name, process=process, lasts_s=lasts_s)
-
-
-def _kind(name: str) -> str:
-    return name.partition("-")[0]

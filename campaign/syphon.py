@@ -1,9 +1,8 @@
-"""``twinbus syphon --local``, as users run it, for one of the movers; its receipts as history."""
+"""``twinbus syphon --local``, as users run it, ; its receipts as history."""
 
 from __future__ import annotations
 
 import json
-import sys
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -13,15 +12,14 @@ from campaign.history import Event
 from campaign.plan import PRIMARY, SECONDARY, Plan
 from twinbus.core.receipts import Outcome
 
-COMMAND_MOVERS: Final = ("mover-2",)
 RECEIPTS_SUFFIX: Final = ".receipts"
 
 
 def syphon_command(
     plan: Plan, addresses: Mapping[str, str], receipts: Path
 ) -> tuple[list[str], dict[str, str]]:
-    """The command line, and the environment with the keys."""
-    command = [sys.executable, "-m", "twinbus", "syphon", "--local", "--output", "json"]
+    """The arguments of the program, and the environment with the keys."""
+    command = ["syphon", "--local", "--output", "json"]
     command += ["--primary-name", PRIMARY, "--backlog-queue-count", str(plan.backlog_queues)]
     command += ["--receipts", str(receipts)]
     return command, {

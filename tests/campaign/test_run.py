@@ -6,6 +6,7 @@ CAMPAIGN_SEED   which faults, and when; a failure prints the command that repeat
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
 
 import pytest
@@ -29,7 +30,7 @@ async def test_what_goes_in_comes_out(tmp_path: Path) -> None:
     assert verdict.complaints == {}, report(plan, verdict)
     assert verdict.acknowledged >= 10_000
     assert verdict.faults.total() >= 10
-    for role in ("primary", "secondary", "sender", "mover"):
+    for role in ("primary", "secondary", "sender", "mover", "syphon"):
         assert verdict.faults[f"kill {role}"] >= 1
     assert verdict.moved > 0, "nothing went round: the run has proven nothing"
 
@@ -38,8 +39,8 @@ async def test_what_goes_in_comes_out(tmp_path: Path) -> None:
 async def test_a_mover_that_completes_too_early_is_caught(tmp_path: Path) -> None:
     """Y1: the bug is planted, the primary is killed while messages are on their way home, and
     the checker says that some are lost."""
-    plan = Plan(seed=SEED, messages=500, movers=1)
+    plan = Plan(seed=SEED, messages=500, syphons=0)
     kill = Fault(at_s=1.0, name="kill primary", process=PRIMARY, lasts_s=1.0)
-    roles = "tests.campaign.hasty_roles"
-    verdict = await Campaign(plan, tmp_path, roles=roles, faults=[kill]).run()
+    launchers = {"mover": [sys.executable, "-m", "tests.campaign.hasty_roles"]}
+    verdict = await Campaign(plan, tmp_path, faults=[kill], launchers=launchers).run()
     assert list(verdict.complaints) == ["lost"], report(plan, verdict)

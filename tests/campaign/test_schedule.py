@@ -16,7 +16,7 @@ def test_every_run_kills_every_role_and_troubles_many_lines(seed: int) -> None:
     plan = Plan(seed=seed)
     faults = schedule(plan)
     kinds = Counter(fault.name for fault in faults)
-    for role in ("primary", "secondary", "sender", "receiver", "mover"):
+    for role in ("primary", "secondary", "sender", "receiver", "mover", "syphon"):
         assert kinds[f"kill {role}"] >= 1
     assert sum(fault.is_kill for fault in faults) >= 5
     assert sum(bool(fault.broker) for fault in faults) >= 10

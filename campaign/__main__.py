@@ -1,4 +1,9 @@
-"""``python -m campaign --seed 1``: one run; exit code 1 when the promise was broken."""
+"""``python -m campaign --seed 1``: one run, or many; exit code 1 when the promise was broken.
+
+--spark          the syphon on Spark, the prober, faults of disks and clocks
+--full           such runs until there were 200,000 messages and 240 faults
+--hours N        such runs with new seeds for so long
+"""
 
 from __future__ import annotations
 
@@ -6,35 +11,108 @@ import argparse
 import asyncio
 import sys
 import tempfile
+import time
+from collections.abc import Callable
 from pathlib import Path
 from random import SystemRandom
+from typing import Final
 
+from campaign.checker import Verdict
 from campaign.controller import Campaign
 from campaign.plan import Plan
-from campaign.report import replay, report
+from campaign.report import replay, report, table, total
+from campaign.timeline import as_svg, as_text, timeline_of
+
+FULL_MESSAGES: Final = 200_000
+FULL_FAULTS: Final = 240
+# Three runs of two decks each.
+RUN_MESSAGES: Final = 68_000
+RUN_FAULT_S: Final = 540.0
+PICTURE: Final = "campaign.svg"
 
 
 def options_of(arguments: list[str]) -> argparse.Namespace:
     usual = Plan()
-    parser = argparse.ArgumentParser(prog="python -m campaign", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="python -m campaign",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     parser.add_argument("--seed", type=int, default=None, help="a random one unless given")
-    parser.add_argument("--messages", type=int, default=usual.messages)
-    parser.add_argument("--fault-seconds", type=float, default=usual.fault_s)
+    parser.add_argument("--spark", action="store_true")
+    parser.add_argument("--full", action="store_true")
+    parser.add_argument("--hours", type=float, default=None)
+    parser.add_argument("--messages", type=int, default=None, help=f"[{usual.messages:,}]")
+    parser.add_argument("--fault-seconds", type=float, default=None, help=f"[{usual.fault_s:g}]")
     parser.add_argument("--keep", type=Path, default=None, help="directory for all journals")
+    parser.add_argument("--pictures", type=Path, default=Path("build/campaign"))
     return parser.parse_args(arguments)
+
+
+def plan_of(options: argparse.Namespace, seed: int) -> Plan:
+    is_full = options.full or options.hours is not None
+    usual = Plan(messages=RUN_MESSAGES, fault_s=RUN_FAULT_S) if is_full else Plan()
+    return Plan(
+        seed=seed,
+        has_spark=options.spark or is_full,
+        messages=options.messages or usual.messages,
+        fault_s=options.fault_seconds or usual.fault_s,
+    )
+
+
+def tell(line: str) -> None:
+    print(line, flush=True)
+
+
+def one_run(plan: Plan, options: argparse.Namespace) -> Verdict:
+    tell(replay(plan))
+    with tempfile.TemporaryDirectory(prefix="campaign-") as temporary:
+        directory = options.keep / str(plan.seed) if options.keep else Path(temporary)
+        directory.mkdir(parents=True, exist_ok=True)
+        campaign = Campaign(plan, directory, tell=tell)
+        verdict = asyncio.run(campaign.run())
+    drawn = timeline_of(campaign.events)
+    options.pictures.mkdir(parents=True, exist_ok=True)
+    picture = options.pictures / f"{plan.seed}.svg"
+    title = f"campaign {plan.seed}: {verdict.acknowledged:,} acknowledged, lost {len(verdict.lost)}"
+    picture.write_text(as_svg(drawn, title), encoding="utf-8")
+    tell(report(plan, verdict))
+    tell(as_text(drawn))
+    tell(f"picture: {picture}")
+    return verdict
+
+
+def many_runs(options: argparse.Namespace, is_enough: Callable[[list[Verdict]], bool]) -> int:
+    """New seeds until it is enough; the first broken promise ends it."""
+    first = SystemRandom().randrange(1 << 31) if options.seed is None else options.seed
+    verdicts: list[Verdict] = []
+    began_s = time.monotonic()
+    while not is_enough(verdicts):
+        verdicts.append(one_run(plan_of(options, first + len(verdicts)), options))
+        if not verdicts[-1].is_kept:
+            break
+    seeds = ", ".join(str(first + number) for number in range(len(verdicts)))
+    tell(
+        f"\n{len(verdicts)} runs in {(time.monotonic() - began_s) / 60:.0f} minutes, seeds {seeds}"
+    )
+    tell(table(total(verdicts)))
+    return 0 if verdicts[-1].is_kept else 1
 
 
 def main(arguments: list[str]) -> int:
     options = options_of(arguments)
-    seed = SystemRandom().randrange(1 << 32) if options.seed is None else options.seed
-    plan = Plan(seed=seed, messages=options.messages, fault_s=options.fault_seconds)
-    print(replay(plan), flush=True)
-    with tempfile.TemporaryDirectory(prefix="campaign-") as temporary:
-        directory = options.keep or Path(temporary)
-        directory.mkdir(parents=True, exist_ok=True)
-        verdict = asyncio.run(Campaign(plan, directory).run())
-    print(report(plan, verdict))
-    return 0 if verdict.is_kept else 1
+    if options.hours is not None:
+        ends_s = time.monotonic() + options.hours * 3_600
+        return many_runs(options, lambda done: bool(done) and time.monotonic() > ends_s)
+    if options.full and options.seed is None:
+        return many_runs(options, _is_full)
+    seed = SystemRandom().randrange(1 << 31) if options.seed is None else options.seed
+    return 0 if one_run(plan_of(options, seed), options).is_kept else 1
+
+
+def _is_full(done: list[Verdict]) -> bool:
+    whole = total(done)
+    return whole.acknowledged >= FULL_MESSAGES and whole.faults.total() >= FULL_FAULTS
 
 
 if __name__ == "__main__":

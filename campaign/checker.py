@@ -1,7 +1,8 @@
 """The promise, over a history that ends with a complete drain (Jepsen's total queue, and stricter).
 
-    acknowledged = received + dead-lettered with a reason + expired        nothing is lost
-    received was attempted                                                 nothing from nowhere
+    acknowledged = received + dead-lettered with a reason + expired
+                   + in a queue when somebody deleted it                   nothing is lost
+    received was attempted, and every field is as it was sent              nothing from nowhere
     every further copy, and every further delivery of a copy, has a cause  nothing twice without
                                                                            a reason
     no ping was seen, and nothing is left anywhere                         closed books
@@ -23,7 +24,7 @@ Rule 2: what was never answered may have happened; what was answered with ok has
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -33,8 +34,9 @@ __all__ = ["Rules", "Verdict", "check"]
 
 # How long a mover may have a chunk in hand before it must give it up (half of a backlog lock).
 CHUNK_S_MAX: Final = 30.0
-# What it had sent when it was killed may have hung in the network for the longest black hole.
-LATE_S_MAX: Final = 10.0
+# What it had sent when it was killed may have hung in the network for the longest black hole, or
+# before a broker for the longest stop.
+LATE_S_MAX: Final = 20.0
 LOCK_SHARE_MIN: Final = 0.8
 
 
@@ -51,6 +53,8 @@ class Rules:
     lock_s: float = 60.0
     broker: str = "primary"
     """The process that receivers receive from."""
+    expected_print: Callable[[str], str] | None = None
+    """Every field of the message that was sent under a value (messages.py)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +75,12 @@ class Verdict:
     unexplained: list[str] = field(default_factory=list)
     repeated: list[str] = field(default_factory=list)
     """Two copies where duplicates are detected."""
+    changed: list[str] = field(default_factory=list)
+    """Messages with a field that is not as it was sent."""
+    unavailable: list[str] = field(default_factory=list)
+    """Sends that failed although the backlog could be reached (availability.py)."""
+    disturbed: list[str] = field(default_factory=list)
+    """What the prober noticed of the trouble of others."""
     dead_without_reason: list[str] = field(default_factory=list)
     left: list[str] = field(default_factory=list)
     attempted: int = 0
@@ -85,6 +95,12 @@ class Verdict:
     """Messages that a mover brought home, at least once."""
     dead_lettered: int = 0
     expired: int = 0
+    removed: int = 0
+    """Acknowledged, and in a queue when somebody deleted it."""
+    excused: Counter[str] = field(default_factory=Counter)
+    """Sends that failed, by what was wrong then."""
+    probe_s: Mapping[str, float] = field(default_factory=dict)
+    """The prober's 99th percentiles."""
     duplicates: Counter[str] = field(default_factory=Counter)
     """Those with an explanation, by cause."""
     faults: Counter[str] = field(default_factory=Counter)
@@ -98,6 +114,9 @@ class Verdict:
             "pings seen": self.pings_seen,
             "unexplained duplicates": self.unexplained,
             "duplicates where they are detected": self.repeated,
+            "changed": self.changed,
+            "unavailable": self.unavailable,
+            "disturbed": self.disturbed,
             "dead-lettered without a reason": self.dead_without_reason,
             "left behind": self.left,
         }
@@ -151,6 +170,7 @@ class _Check:
         self._copies: dict[tuple[str, str], dict[int, _Copy]] = defaultdict(dict)
         """By place and value."""
         self._dead: set[tuple[str, str]] = set()
+        self._removed: set[tuple[str, str]] = set()
         self._kills: list[Event] = []
         self._ambiguities: dict[str, list[_Ambiguity]] = defaultdict(list)
         """By value."""
@@ -190,6 +210,9 @@ class _Check:
                 self.verdict.pings_seen.append(f"{event.process} in {event.place}")
             case "dead", _:
                 self._found_dead(event)
+            case "removed", _:
+                for value in event.values:
+                    self._removed |= self._wanting(value, event.place)
             case "left", _ if event.count:
                 self.verdict.left.append(f"{event.count} in {event.place}")
 
@@ -209,6 +232,12 @@ class _Check:
             copies = self._copies[event.place, value]
             copy = copies.setdefault(number, _Copy(number, made_s))
             copy.held.append(_Held(event.process, event.at_s))
+            self._compare(event, value)
+
+    def _compare(self, event: Event, value: str) -> None:
+        expected = self._rules.expected_print
+        if expected is not None and value in self._sent and event.print != expected(value):
+            self.verdict.changed.append(f"{value} in {event.place}: {event.detail or 'its print'}")
 
     def _completed(self, event: Event) -> None:
         for value in event.values:
@@ -230,14 +259,17 @@ class _Check:
         for value in event.values:
             if not event.detail:
                 self.verdict.dead_without_reason.append(f"{value} in {event.place}")
-            sent = self._sent.get(value)
-            if sent is None:
+            if value not in self._sent:
                 self.verdict.unexpected.append(f"{value}, dead in {event.place}")
                 continue
-            places = self._rules.places.get(sent.entity, ())
-            # Dead in the backlog means that it will arrive nowhere.
-            wanting = [event.place] if event.place in places else places
-            self._dead |= {(place, value) for place in wanting}
+            self._dead |= self._wanting(value, event.place)
+
+    def _wanting(self, value: str, place: str) -> set[tuple[str, str]]:
+        """Where a message is not to be expected that has ended in a place."""
+        sent = self._sent.get(value)
+        places = () if sent is None else self._rules.places.get(sent.entity, ())
+        # In the backlog means that it will arrive nowhere.
+        return {(each, value) for each in ([place] if place in places else places)}
 
     def _name(self, cause: str, event: Event) -> None:
         for value in event.values:
@@ -334,7 +366,9 @@ class _Check:
             for place in self._rules.places.get(sent.entity, ()):
                 if (place, value) in self._copies or (place, value) in self._dead:
                     continue
-                if self._has_expired(sent):
+                if (place, value) in self._removed:
+                    self.verdict.removed += 1
+                elif self._has_expired(sent):
                     self.verdict.expired += 1
                 else:
                     self.verdict.lost.append(f"{value} in {place}")

@@ -21,12 +21,12 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, Literal
 
-__all__ = ["Event", "Journal", "merged", "read"]
+__all__ = ["Event", "Journal", "Tail", "merged", "read"]
 
 Type = Literal["invoke", "ok", "fail", "info"]
 What = Literal[
-    "send", "receive", "complete", "ping", "possible-duplicate", "move", "kill", "fault", "dead",
-    "left",
+    "send", "receive", "complete", "ping", "possible-duplicate", "move", "start", "kill", "fault",
+    "clock", "probe", "removed", "dead", "left", "depth",
 ]  # fmt: skip
 
 
@@ -45,7 +45,12 @@ class Event:
     copy: int | None = None
     """Which copy of a message: its sequence number in that place."""
     enqueued_s: float | None = None
-    """When the broker took that copy, on the monotonic clock."""
+    """When the broker took that copy: by its wall clock in a journal, by the monotonic clock once
+    the jumps of the wall clock are known."""
+    took_s: float | None = None
+    """How long a probe took."""
+    print: str = ""
+    """Every field of a message that was received (messages.py)."""
     count: int = 0
     detail: str = ""
     """An error's class, a reason, the name of a fault."""
@@ -76,10 +81,33 @@ _EMPTY = {each.name: each.default for each in fields(Event)}
 
 def read(path: Path) -> Iterator[Event]:
     """The events of one file, without a last line that was torn by a kill."""
-    for line in path.read_bytes().split(b"\n")[:-1]:
+    yield from _events(path.read_bytes())
+
+
+def _events(content: bytes) -> Iterator[Event]:
+    for line in content.split(b"\n")[:-1]:
         told = json.loads(line)
         told["values"] = tuple(told.get("values", ()))
         yield Event(**told)
+
+
+class Tail:
+    """Reads files that grow, each line once."""
+
+    def __init__(self) -> None:
+        self._read_bytes: dict[Path, int] = {}
+
+    def read(self, paths: Iterable[Path]) -> list[Event]:
+        """The events that were written since the last time."""
+        found: list[Event] = []
+        for path in paths:
+            with path.open("rb") as file:
+                file.seek(self._read_bytes.get(path, 0))
+                new = file.read()
+            whole = new[: new.rfind(b"\n") + 1]
+            self._read_bytes[path] = self._read_bytes.get(path, 0) + len(whole)
+            found += _events(whole)
+        return found
 
 
 def merged(paths: Iterable[Path]) -> list[Event]:

@@ -25,26 +25,43 @@ BROKER_HOST: Final = "127.9.0.1"
 TOPIC: Final = "news"
 SUBSCRIPTIONS: Final = ("all", "audit")
 ONCE: Final = "once"
-"""A queue that detects duplicates; its window is longer than any run."""
-QUEUES: Final = ("orders", "bills", "parcels", ONCE)
+"""A queue that detects duplicates; its window is longer than any run and any jump of a clock."""
+DOOMED: Final = "returns"
+"""A queue that is deleted now and then, with everything in it."""
+QUEUES: Final = ("orders", "bills", "parcels", ONCE, DOOMED)
+PROBE: Final = "probe"
+"""The prober's own queue."""
 DETECTING: Final = {
     "RequiresDuplicateDetection": True,
-    "DuplicateDetectionHistoryTimeWindow": "PT1H",
+    "DuplicateDetectionHistoryTimeWindow": "P1D",
 }
 # What a killed receiver held comes back after this long, so that a run need not wait for it.
 LOCK_S: Final = 10
-# A message that lives long is restored with its time to live, and never expires in a run.
-TTL_S: Final = 3_600
 DELIVERIES_MAX: Final = 1_000
 # Movers work far from the brokers: what they have sent is on its way for a while, and a kill
 # finds them with messages between the two.
 MOVER_LATENCY_S: Final = 0.02
 MOVING: Final = ("mover", "syphon")
+SECOND_SYPHON: Final = "syphon-2"
+"""Started now and then beside the one on Spark."""
+# What each kind of process may do at each broker, and no more.
+CLAIMS: Final = {
+    "sender": {PRIMARY: "Send", SECONDARY: "Manage"},
+    "receiver": {PRIMARY: "Listen"},
+    "mover": {PRIMARY: "Send", SECONDARY: "Listen"},
+    "syphon": {PRIMARY: "Send", SECONDARY: "Listen"},
+    "prober": {PRIMARY: "Manage"},
+}
 
 
 def kind_of(name: str) -> str:
     """``sender-2.1``, the second life of ``sender-2``, is a sender."""
     return name.partition("-")[0]
+
+
+def queue_properties() -> dict[str, int]:
+    """A plain queue, as the HTTP side of the broker has it."""
+    return {"lock_duration_ms": LOCK_S * 1_000, "max_delivery_count": DELIVERIES_MAX}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,11 +71,14 @@ class Plan:
     seed: int = 1
     messages: int = 10_000
     """To be acknowledged, at least."""
-    fault_s: float = 30.0
+    has_spark: bool = False
+    """The whole of it: a syphon on Spark, a prober, and faults of disks and clocks."""
+    fault_s: float = 40.0
     """How long faults happen; afterwards everything is healed and drained."""
     senders: int = 3
     receivers: int = 2
     movers: int = 1
+    """None beside a syphon on Spark: it has to do it all."""
     syphons: int = 1
     backlog_queues: int = 4
     in_flight: int = 4
@@ -69,6 +89,8 @@ class Plan:
     send_timeout_s: float = 6.0
     ping_interval_s: float = 1.0
     drain_s_max: float = 60.0
+    began_s: float = 0.0
+    """When it was begun, by the wall clock: some messages are scheduled for a while later."""
 
     def to_json(self) -> str:
         return json.dumps(asdict(self))
@@ -82,15 +104,28 @@ class Plan:
     @property
     def roles(self) -> list[str]:
         """The processes beside the brokers."""
-        counted = (
-            *(("sender", self.senders), ("receiver", self.receivers)),
-            *(("mover", self.movers), ("syphon", self.syphons)),
-        )
-        return [f"{role}-{number + 1}" for role, count in counted for number in range(count)]
+        counted = {
+            "sender": self.senders,
+            "receiver": self.receivers,
+            "mover": 0 if self.has_spark else self.movers,
+            "syphon": self.syphons,
+            "prober": int(self.has_spark),
+        }
+        return [
+            f"{role}-{number + 1}" for role, count in counted.items() for number in range(count)
+        ]
+
+    @property
+    def all_roles(self) -> list[str]:
+        """Those, and whoever comes to help; each has its lines from the beginning."""
+        return [*self.roles, SECOND_SYPHON] if self.has_spark else self.roles
+
+    def is_on_spark(self, role: str) -> bool:
+        return self.has_spark and kind_of(role) == "syphon" and role != SECOND_SYPHON
 
     def host_of(self, role: str) -> str:
         """Where the lines of a role listen."""
-        return f"127.9.{self.roles.index(role) + 1}.1"
+        return f"127.9.{self.all_roles.index(role) + 1}.1"
 
     def climate_of(self, role: str) -> Weather:
         """What the lines of a role are like when nothing is wrong with them."""
@@ -130,7 +165,8 @@ class Plan:
         killed mover held is soon free.
         """
         usual = {"LockDuration": f"PT{LOCK_S}S", "MaxDeliveryCount": DELIVERIES_MAX}
-        queues = [{"Name": name, "Properties": usual} for name in QUEUES if name != ONCE]
+        names = [PROBE, *QUEUES]
+        queues = [{"Name": name, "Properties": usual} for name in names if name != ONCE]
         queues += [{"Name": ONCE, "Properties": {**usual, **DETECTING}}]
         subscriptions = [{"Name": name, "Properties": usual, "Rules": []} for name in SUBSCRIPTIONS]
         topics = [{"Name": TOPIC, "Properties": {}, "Subscriptions": subscriptions}]

@@ -1,4 +1,6 @@
-"""What senders, receivers and movers do in their processes: ``python -m campaign.roles NAME``.
+"""What the roles do in their processes: ``python -m campaign.roles NAME``.
+
+    Sending, Receiving, Moving, Probing
 
 Rule 1: everything is written down before and after it is done (history.py); what is not written
         down did not get an answer.
@@ -15,13 +17,13 @@ import sys
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from datetime import timedelta
 from pathlib import Path
 from random import Random
 from typing import Final, Literal
 
 from campaign.history import Journal
-from campaign.plan import PRIMARY, SECONDARY, TTL_S, Plan, kind_of
+from campaign.messages import differences, message_of, print_of
+from campaign.plan import PRIMARY, PROBE, SECONDARY, Plan, kind_of
 from twinbus.aio import (
     BrokeredMessage,
     MessageSender,
@@ -30,16 +32,16 @@ from twinbus.aio import (
     SendAvailabilityPairedNamespaceOptions,
 )
 from twinbus.core.chunk import HomeRules
-from twinbus.core.encoding import decode_message
+from twinbus.core.encoding import decode_message, encode_message
 from twinbus.core.events import PossibleDuplicate
-from twinbus.core.parcel import Delivered
+from twinbus.core.parcel import Delivered, Parcel
 from twinbus.core.receipts import Receipt
 from twinbus.drivers.amqp import AmqpDriver
-from twinbus.drivers.port import Receiver
+from twinbus.drivers.port import Receiver, Sender
 from twinbus.errors import TwinbusError
 from twinbus.pairing.mover import Mover, MoverOptions
 from twinbus.pairing.occurrence import Occurrence
-from twinbus.service_errors import ServiceError
+from twinbus.service_errors import OperationTimeout, ServiceError
 
 PLAN_VARIABLE: Final = "CAMPAIGN_PLAN"
 JOURNAL_VARIABLE: Final = "CAMPAIGN_JOURNAL"
@@ -59,6 +61,8 @@ SDK_SENDERS: Final = ("sender-1",)
 # One is held on the backlog for the whole run, so that movers always have work.
 AWAY_SENDERS: Final = ("sender-3",)
 TRY_AGAIN_S: Final = 0.3
+PROBE_PAUSE_S: Final = 0.15
+PROBE_S_MAX: Final = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +148,7 @@ class Sending:
             values = tuple(self._next_value() for _ in range(batch))
             stage.journal.write("send", "invoke", values=values, place=path)
             try:
-                await self._send(senders[path], [self._message(value) for value in values])
+                await self._send(senders[path], [message_of(stage.plan, value) for value in values])
             except TwinbusError as error:
                 name = type(error).__name__
                 stage.journal.write("send", "info", values=values, place=path, detail=name)
@@ -162,13 +166,6 @@ class Sending:
     def _next_value(self) -> str:
         self._count += 1
         return f"{self._stage.name}-{self._count}"
-
-    def _message(self, value: str) -> BrokeredMessage:
-        lives = timedelta(seconds=TTL_S) if self._stage.rng.random() < 0.2 else None
-        size = self._stage.rng.choice((0, 50, 1_000, 4_000))
-        return BrokeredMessage(
-            f"{value} {'x' * size}".encode(), message_id=value, time_to_live=lives
-        )
 
     def _tell(self, occurrence: Occurrence) -> None:
         event = occurrence.event
@@ -219,28 +216,18 @@ class Receiving:
         message = decode_message(delivered)
         if message.content_type == PING_CONTENT_TYPE:
             self._stage.journal.write("ping", "ok", place=place)
-        value = known_value(message)
+        value, at_ms = str(message.message_id), delivered.enqueued_at_ms
         self._stage.journal.write(
             "receive",
             "ok",
             values=(value,),
             place=place,
             copy=delivered.sequence_number,
-            enqueued_s=_monotonic(delivered.enqueued_at_ms),
+            enqueued_s=None if at_ms is None else at_ms / 1_000,
+            print=print_of(message),
+            detail=", ".join(differences(message_of(self._stage.plan, value), message)),
         )
         return value
-
-
-def known_value(message: BrokeredMessage) -> str:
-    """The value of a message; one whose body is not what was sent is nobody's."""
-    value, _, filling = bytes(message.body).partition(b" ")
-    is_whole = value.decode(errors="replace") == message.message_id and not filling.strip(b"x")
-    return str(message.message_id) if is_whole else f"changed: {message.message_id}"
-
-
-def _monotonic(unix_ms: int | None) -> float | None:
-    """A moment of the calendar on the monotonic clock."""
-    return None if unix_ms is None else time.monotonic() - (time.time() - unix_ms / 1_000)
 
 
 # -- movers ---------------------------------------------------------------------------------------
@@ -292,9 +279,49 @@ class Moving:
             )
 
 
+# -- the prober -----------------------------------------------------------------------------------
+
+
+class Probing:
+    """Sends a message to a queue of its own and waits for it: the trouble of others is not his."""
+
+    def __init__(self, stage: Stage) -> None:
+        self._stage = stage
+
+    async def run(self) -> None:
+        await self._stage.again_and_again(self._probe_all)
+
+    async def _probe_all(self) -> None:
+        driver = AmqpDriver.from_connection_string(self._stage.addresses[PRIMARY])
+        try:
+            sender, receiver = driver.sender(PROBE), driver.receiver(PROBE)
+            while not self._stage.stops.is_set():
+                began_s = time.monotonic()
+                try:
+                    await self._probe(sender, receiver)
+                except ServiceError as error:
+                    self._write("info", began_s, type(error).__name__)
+                    raise
+                self._write("ok", began_s)
+                await self._stage.pause(PROBE_PAUSE_S)
+        finally:
+            await driver.close()
+
+    async def _probe(self, sender: Sender, receiver: Receiver) -> None:
+        await sender.send([Parcel(encode_message(BrokeredMessage(b"?")))], timeout_s=PROBE_S_MAX)
+        found = await receiver.receive(1, wait_s=PROBE_S_MAX)
+        if not found:
+            raise OperationTimeout("a probe did not come back", path=PROBE)
+        await receiver.complete(found, timeout_s=PROBE_S_MAX)
+
+    def _write(self, type: Literal["ok", "info"], began_s: float, detail: str = "") -> None:
+        took_s = time.monotonic() - began_s
+        self._stage.journal.write("probe", type, took_s=took_s, detail=detail)
+
+
 # -- the program ----------------------------------------------------------------------------------
 
-ROLES = {"sender": Sending, "receiver": Receiving, "mover": Moving}
+ROLES = {"sender": Sending, "receiver": Receiving, "mover": Moving, "prober": Probing}
 
 
 async def play(name: str, environment: dict[str, str]) -> None:
@@ -302,7 +329,11 @@ async def play(name: str, environment: dict[str, str]) -> None:
         name=name,
         plan=Plan.from_json(environment[PLAN_VARIABLE]),
         journal=Journal(Path(environment[JOURNAL_VARIABLE]), name),
-        addresses={broker: environment[each] for broker, each in ADDRESS_VARIABLES.items()},
+        addresses={
+            broker: environment[each]
+            for broker, each in ADDRESS_VARIABLES.items()
+            if each in environment
+        },
         rng=Random(f"{Plan.from_json(environment[PLAN_VARIABLE]).seed}-{name}"),
         stops=asyncio.Event(),
     )

@@ -1,45 +1,143 @@
-"""``twinbus syphon --local``, as users run it, ; its receipts as history."""
+"""``twinbus syphon``, as users run it, on Spark or with --local; its receipts as history.
+
+    program --> JVM --> source runner
+                    '-> Python daemon --> workers that move
+
+Rule 1: all readable receipts count, also those of batches that never ended: they were written by
+        somebody who knew.
+Rule 2: on Spark each part can be killed alone; at the end of a run none of them is left.
+"""
 
 from __future__ import annotations
 
 import json
-import time
-from collections.abc import Iterator, Mapping
+import signal
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
-from typing import Final
+from random import Random
+from typing import Any, Final
 
+import psutil
+
+from campaign.cards import JVM, WORKER
 from campaign.history import Event
 from campaign.plan import PRIMARY, SECONDARY, Plan
+from campaign.processes import Child
 from twinbus.core.receipts import Outcome
 
 RECEIPTS_SUFFIX: Final = ".receipts"
+MASTER: Final = "local[2]"
+CHUNK_COUNT: Final = 200
+_DAEMON: Final = "pyspark.daemon"
+_SOURCE: Final = "python_streaming_source_runner"
 
 
 def syphon_command(
-    plan: Plan, addresses: Mapping[str, str], receipts: Path
+    plan: Plan, addresses: Mapping[str, str], receipts: Path, state: Path | None
 ) -> tuple[list[str], dict[str, str]]:
-    """The arguments of the program, and the environment with the keys."""
-    command = ["syphon", "--local", "--output", "json"]
-    command += ["--primary-name", PRIMARY, "--backlog-queue-count", str(plan.backlog_queues)]
-    command += ["--receipts", str(receipts)]
+    """The arguments of the program, and the environment with the keys. ``state`` is for Spark."""
+    command = ["syphon", "--output", "json", "--primary-name", PRIMARY]
+    command += ["--backlog-queue-count", str(plan.backlog_queues), "--receipts", str(receipts)]
+    command += ["--chunk", str(CHUNK_COUNT)]
+    command += ["--local"] if state is None else ["--master", MASTER, "--state", str(state)]
     return command, {
         "SERVICEBUS_CONNECTION_STRING": addresses[PRIMARY],
         "SERVICEBUS_SECONDARY_CONNECTION_STRING": addresses[SECONDARY],
     }
 
 
-def receipts_in(path: Path, process: str) -> Iterator[Event]:
-    """The receipts of one process, without a last line that was torn by a kill."""
-    clock_s = time.time() - time.monotonic()
-    for line in path.read_bytes().split(b"\n")[:-1]:
-        receipt = json.loads(line)
-        outcome = Outcome(receipt["outcome"])
+class SparkChild(Child):
+    """A program with a JVM and what that has started."""
+
+    _seen: list[psutil.Process]
+
+    def family(self) -> list[psutil.Process]:
+        """Everybody who lives, the program first; remembered, for nobody may be left behind."""
+        found: list[psutil.Process] = []
+        if self.is_alive:
+            with suppress(psutil.Error):
+                head = psutil.Process(self.process.pid)
+                found = [head, *head.children(recursive=True)]
+        before = getattr(self, "_seen", [])
+        self._seen = [*before, *(each for each in found if each not in before)]
+        return found
+
+    def signal(self, number: signal.Signals) -> None:
+        """A stop is for all of them; whatever else is for the program, which tells the others."""
+        family = self.family()
+        if number not in (signal.SIGSTOP, signal.SIGCONT):
+            super().signal(number)
+            return
+        for each in family:
+            with suppress(psutil.Error):
+                each.send_signal(number)
+
+    def kill_part(self, part: str, rng: Random) -> bool:
+        """kill -9 of one of the others; False if there is none now."""
+        family = self.family()
+        if part == JVM:
+            chosen = [each for each in family if "java" in _command(each)[:1][0]]
+        elif part == WORKER:
+            chosen = [each for each in family if _DAEMON in _command(each)]
+            chosen = chosen[1:] or chosen  # The first one only starts the others.
+        else:
+            chosen = [each for each in family if _SOURCE in _command(each)]
+        if not chosen:
+            return False
+        with suppress(psutil.Error):
+            rng.choice(chosen).kill()
+        return True
+
+    def sweep(self) -> None:
+        """Whoever is left: those of a program that was killed end by themselves a little later."""
+        self.family()
+        for each in self._seen:
+            with suppress(psutil.Error):
+                if each.is_running() and each.pid != self.process.pid:
+                    each.kill()
+
+
+def _command(process: psutil.Process) -> list[str]:
+    try:
+        return [*process.cmdline(), ""]
+    except psutil.Error:
+        return [""]
+
+
+# -- receipts -------------------------------------------------------------------------------------
+
+
+def receipts_in(path: Path, process: str, monotonic: Callable[[float], float]) -> Iterator[Event]:
+    """The receipts of one process: lines of JSON, or a directory of Parquet files."""
+    for row in _rows(path) if path.is_dir() else _lines(path):
+        outcome = Outcome(row["outcome"])
         yield Event(
             what="move",
             type="info" if outcome.may_repeat else "ok",
             process=process,
-            at_s=receipt["settled_ms"] / 1_000 - clock_s,
-            values=(receipt["message_id"] or "",),
-            place=receipt["queue"],
+            at_s=monotonic(row["settled_ms"] / 1_000),
+            values=(row["message_id"] or "",),
+            place=row["queue"],
             detail=str(outcome),
         )
+
+
+def _lines(path: Path) -> Iterator[dict[str, Any]]:
+    """Without a last line that was torn by a kill."""
+    for line in path.read_bytes().split(b"\n")[:-1]:
+        yield json.loads(line)
+
+
+def _rows(path: Path) -> Iterator[dict[str, Any]]:
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    columns = ["queue", "message_id", "outcome", "settled_at"]
+    for file in sorted(path.glob("run=*/*.parquet")):
+        try:
+            table = parquet.read_table(file, columns=columns, partitioning=None)
+        except (OSError, pa.ArrowInvalid):  # Torn by a kill.
+            continue
+        for row in table.to_pylist():
+            yield {**row, "settled_ms": row["settled_at"].timestamp() * 1_000}

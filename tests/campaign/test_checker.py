@@ -19,11 +19,14 @@ RULES = Rules(
     without_duplicates=frozenset({"once"}),
     ttl_s={"brief": 5.0},
     lock_s=60.0,
+    expected_print=lambda value: f"print of {value}",
 )
 
 
 def event(what: Any, type: Any, at_s: float, value: str = "", **facts: Any) -> Event:
     facts.setdefault("process", "receiver-1" if what in ("receive", "complete") else "sender-1")
+    if what == "receive":
+        facts.setdefault("print", f"print of {value}")
     return Event(what=what, type=type, at_s=at_s, values=(value,) if value else (), **facts)
 
 
@@ -35,11 +38,17 @@ def sent(value: str, at_s: float = 1.0, entity: str = "orders") -> list[Event]:
 
 
 def received(
-    value: str, at_s: float = 2.0, place: str = "orders", copy: int = 1, process: str = "receiver-1"
+    value: str,
+    at_s: float = 2.0,
+    place: str = "orders",
+    copy: int = 1,
+    process: str = "receiver-1",
+    print: str = "",
 ) -> list[Event]:
-    facts = {"place": place, "copy": copy, "process": process}
+    facts: dict[str, Any] = {"place": place, "copy": copy, "process": process}
+    shown = {"print": print} if print else {}
     return [
-        event("receive", "ok", at_s, value, enqueued_s=at_s - 0.1, **facts),
+        event("receive", "ok", at_s, value, enqueued_s=at_s - 0.1, **shown, **facts),
         event("complete", "ok", at_s + 0.1, value, **facts),
     ]
 
@@ -76,6 +85,9 @@ def test_a_message_that_goes_in_and_comes_out_is_all_right() -> None:
             id="one is where it does not belong",
         ),
         pytest.param([event("ping", "ok", 3.0, place="orders")], "pings seen", id="a ping is seen"),
+        pytest.param(
+            [*sent("s-2"), *received("s-2", print="another")], "changed", id="a field was changed"
+        ),
         pytest.param(received("s-1", 9.0, copy=2), "unexplained duplicates", id="a second copy"),
         pytest.param(
             received("s-1", 9.0), "unexplained duplicates", id="completed, and comes again"
@@ -248,3 +260,30 @@ def test_a_message_whose_time_was_up_is_expired_and_not_lost() -> None:
 
 def test_the_order_of_the_lines_does_not_matter() -> None:
     assert check(reversed(GOOD), RULES).is_kept
+
+
+# -- queues that were deleted ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("entity", "place", "is_lost"),
+    [
+        pytest.param("orders", "orders", False, id="it was in the queue"),
+        pytest.param("orders", "primary/x-servicebus-transfer/1", False, id="or in the backlog"),
+        pytest.param("news", "primary/x-servicebus-transfer/1", False, id="for a topic, too"),
+        pytest.param("news", "news/subscriptions/a", True, id="one subscription of two"),
+    ],
+)
+def test_what_was_in_a_queue_when_it_was_deleted_is_accounted_for(
+    entity: str, place: str, is_lost: bool
+) -> None:
+    found = verdict(
+        GOOD, sent("s-2", entity=entity), [event("removed", "ok", 5.0, "s-2", place=place)]
+    )
+    assert bool(found.lost) == is_lost
+    assert found.removed > 0
+
+
+def test_another_message_is_lost_all_the_same() -> None:
+    gone = event("removed", "ok", 5.0, "s-3", place="orders")
+    assert verdict(GOOD, sent("s-2"), [gone]).lost == ["s-2 in orders"]

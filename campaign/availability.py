@@ -1,0 +1,133 @@
+"""Who was hindered, and by what: failed sends and slow probes against the windows of the faults.
+
+A send may fail only while a fault stands on its way to the backlog, or for a reason that the rules
+give to the caller: a primary that says it is busy (F2), a destination that somebody has deleted.
+The prober has a queue of its own on the primary, and lines and keys that no fault touches: it is
+hindered only by what happens to the primary's own process.
+
+Rule 1: this file reads no clock, no file and no network. Same events, same answer.
+Rule 2: a window reaches from the beginning of a fault until it was undone, and a little longer.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from campaign.history import Event
+from campaign.plan import PRIMARY, SECONDARY, kind_of
+
+# A withdrawn backlog queue is tried again after a pause that doubles with every failure.
+RECOVERY_S: Final = 10.0
+# Connections are opened again, and what waited is worked off.
+PROBE_RECOVERY_S: Final = 3.0
+CALM_P99_S_MAX: Final = 0.25
+LOADED_P99_S_MAX: Final = 1.0
+P99: Final = 0.99
+PROBES_MIN: Final = 100
+_BUSY: Final = ("disk: full", "sync: slow")
+
+
+@dataclass(frozen=True, slots=True)
+class _Window:
+    fault: str
+    process: str
+    place: str
+    begin_s: float
+    end_s: float
+
+    def touches(self, begin_s: float, end_s: float, recovery_s: float) -> bool:
+        return self.begin_s <= end_s and begin_s <= self.end_s + recovery_s
+
+
+def _windows(events: Sequence[Event]) -> list[_Window]:
+    """From each invoke to its ok; what never ended reaches to the end."""
+    found: list[_Window] = []
+    begun: dict[tuple[str, str, str], float] = {}
+    for event in events:
+        if event.what != "fault":
+            continue
+        key = (event.detail, event.process, event.place)
+        if event.type == "invoke":
+            begun[key] = event.at_s
+        elif key in begun:
+            found.append(_Window(*key, begun.pop(key), event.at_s))
+    return found + [_Window(*key, begin_s, float("inf")) for key, begin_s in begun.items()]
+
+
+# -- senders --------------------------------------------------------------------------------------
+
+
+def failed_sends(events: Sequence[Event]) -> tuple[list[str], Counter[str]]:
+    """The ones that nothing excuses, and how many were excused by what."""
+    windows = _windows(events)
+    begun: dict[str, float] = {}
+    unavailable: list[str] = []
+    excused: Counter[str] = Counter()
+    for event in events:
+        if event.what != "send" or not event.values:
+            continue
+        first = event.values[0]
+        if event.type == "invoke":
+            begun[first] = event.at_s
+        elif event.type != "ok" and first in begun:
+            cause = _excuse(event, begun[first], windows)
+            if cause is None:
+                unavailable.append(f"{first} to {event.place}: {event.detail}")
+            else:
+                excused[cause] += 1
+    return unavailable, excused
+
+
+def _excuse(event: Event, begin_s: float, windows: Iterable[_Window]) -> str | None:
+    """The fault that stood in the way of one send."""
+    role = event.process.partition(".")[0]
+    for window in windows:
+        if not window.touches(begin_s, event.at_s, RECOVERY_S):
+            continue
+        if window.process == SECONDARY and not window.fault.startswith("backlog"):
+            return window.fault  # One queue of several is no excuse; the whole namespace is.
+        if window.process == role and window.place in ("", SECONDARY):
+            return window.fault
+        if window.process == kind_of(role) and window.place == SECONDARY:
+            return window.fault
+        if event.detail == "ServerBusy" and window.process == PRIMARY and window.fault in _BUSY:
+            return f"{window.fault}, and the primary says that it is busy"
+        if event.detail == "EntityNotFound" and window.place == event.place:
+            return window.fault
+    return None
+
+
+# -- the prober -----------------------------------------------------------------------------------
+
+
+def probed(events: Sequence[Event]) -> tuple[list[str], Mapping[str, float]]:
+    """What disturbed the prober, and its 99th percentiles in calm and under the load of faults."""
+    windows = _windows(events)
+    own = [each for each in windows if each.process == PRIMARY and not each.place]
+    calm: list[float] = []
+    loaded: list[float] = []
+    disturbed: list[str] = []
+    for event in events:
+        if event.what != "probe" or event.took_s is None:
+            continue
+        begin_s = event.at_s - event.took_s
+        if any(each.touches(begin_s, event.at_s, PROBE_RECOVERY_S) for each in own):
+            continue
+        if event.type != "ok":
+            disturbed.append(f"a probe at {event.at_s:.1f} s: {event.detail}")
+            continue
+        loaded.append(event.took_s)
+        if not any(each.touches(begin_s, event.at_s, PROBE_RECOVERY_S) for each in windows):
+            calm.append(event.took_s)
+    told = {"calm": _p99(calm), "all": _p99(loaded)} if len(loaded) >= PROBES_MIN else {}
+    for name, limit_s in (("calm", CALM_P99_S_MAX), ("all", LOADED_P99_S_MAX)):
+        if told.get(name, 0.0) > limit_s:
+            disturbed.append(f"p99 {name}: {told[name] * 1_000:.0f} ms")
+    return disturbed, told
+
+
+def _p99(values: Sequence[float]) -> float:
+    return sorted(values)[int(len(values) * P99)] if values else 0.0

@@ -1,0 +1,167 @@
+"""Everything that runs: both brokers, a line for every way to them, and the roles.
+
+Rule 1: whatever happens, no process outlives the run, and nothing stays mounted.
+Rule 2: what happens to one process or one line happens one after the other.
+Rule 3: a syphon on Spark that ends because a part of it was killed is started again, as whoever
+        runs one does. Anybody else who ends without being told is an error of the run.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from random import Random
+from typing import Final
+
+from campaign.history import Journal
+from campaign.machine import Board, built_shim
+from campaign.plan import BROKER_HOST, BROKERS, CLAIMS, Plan, kind_of
+from campaign.processes import BrokerChild, Child, Launchers
+from campaign.proxy import Line
+from campaign.roles import ADDRESS_VARIABLES, JOURNAL_VARIABLE, PLAN_VARIABLE
+from campaign.syphon import RECEIPTS_SUFFIX, SparkChild, syphon_command
+from twinbus.cli.syphon import EXIT_LEFT
+
+LOOK_S: Final = 0.5
+
+
+class Site:
+    """The processes of one run, and the lines between them."""
+
+    def __init__(self, plan: Plan, directory: Path, journal: Journal, launchers: Launchers) -> None:
+        self.plan = plan
+        self.journal = journal
+        self._directory = directory
+        self._launchers = launchers
+        self.boards = self._boards() if plan.has_spark else {}
+        self.brokers = {
+            name: BrokerChild(
+                name, directory, plan.config_json(name), launchers[name], self.boards.get(name)
+            )
+            for name in BROKERS
+        }
+        self.roles: dict[str, Child] = {}
+        self.lines: dict[tuple[str, str], Line] = {}
+        self._lives: Counter[str] = Counter()
+        self._turns: dict[object, asyncio.Lock] = {}
+
+    def _boards(self) -> dict[str, Board]:
+        shim = built_shim(self._directory)
+        if shim is None:
+            raise RuntimeError("a C compiler is needed for faults of disks and clocks: install gcc")
+        return {
+            name: Board(self._directory / f"{name}.board", shim)
+            for name in (*BROKERS, *self.plan.all_roles)
+        }
+
+    @asynccontextmanager
+    async def everything(self) -> AsyncIterator[None]:
+        async with AsyncExitStack() as stack:
+            for broker in self.brokers.values():
+                if self.plan.has_spark:
+                    broker.disk.mount()
+                    stack.callback(broker.disk.unmount)
+                stack.push_async_callback(broker.kill)
+                await broker.start()
+                await broker.make_keys()
+            for role in self.plan.all_roles:
+                for name in CLAIMS[kind_of(role)]:
+                    await stack.enter_async_context(self._line(role, self.brokers[name]))
+                stack.push_async_callback(self._kill_role, role)
+            await asyncio.gather(*(self.start(role) for role in self.plan.roles))
+            watch = asyncio.create_task(self._watch())
+            stack.callback(watch.cancel)
+            yield
+            watch.cancel()
+
+    def _line(self, role: str, broker: BrokerChild) -> Line:
+        self.lines[role, broker.name] = line = Line(
+            listen=(self.plan.host_of(role), broker.port),
+            target=(BROKER_HOST, broker.port),
+            rng=Random(f"{self.plan.seed}-{role}-{broker.name}"),
+            climate=self.plan.climate_of(role),
+        )
+        return line
+
+    async def _kill_role(self, role: str) -> None:
+        child = self.roles.get(role)
+        if child is not None:
+            await child.kill()
+            if isinstance(child, SparkChild):
+                child.sweep()
+
+    def turn(self, process: str, place: str = "") -> asyncio.Lock:
+        """Whose turn it is with a process, one of its lines, or one of its queues."""
+        return self._turns.setdefault((process, place), asyncio.Lock())
+
+    def state_of(self, role: str) -> Path:
+        """The state directory of a syphon on Spark."""
+        return self._directory / f"{role}.state"
+
+    def child(self, name: str) -> Child:
+        return self.brokers[name] if name in self.brokers else self.roles[name]
+
+    # -- roles --------------------------------------------------------------------------------
+
+    async def start(self, name: str) -> None:
+        """Start a broker again, or a role under a new name."""
+        if name in self.brokers:
+            await self.brokers[name].start()
+            self.journal.write("start", "ok", process=name)
+            return
+        life = f"{name}.{self._lives[name]}"
+        self._lives[name] += 1
+        kind, host = kind_of(name), self.plan.host_of(name)
+        addresses = {
+            broker: self.brokers[broker].connection_string(kind, host) for broker in CLAIMS[kind]
+        }
+        on_spark = self.plan.is_on_spark(name)
+        before = self.roles.get(name)
+        if isinstance(before, SparkChild):
+            before.sweep()
+        child_class = SparkChild if on_spark else Child
+        child = self.roles[name] = child_class(life, self._directory, self.boards.get(name))
+        self.journal.write("start", "ok", process=life)
+        launcher = [*self._launchers[kind]]
+        if kind == "syphon":
+            receipts = self._directory / f"{life}{RECEIPTS_SUFFIX}"
+            state = self.state_of(name) if on_spark else None
+            arguments, environment = syphon_command(self.plan, addresses, receipts, state)
+            await child.spawn([*launcher, *arguments], environment)
+            return
+        await child.spawn(
+            [*launcher, life],
+            {
+                PLAN_VARIABLE: self.plan.to_json(),
+                JOURNAL_VARIABLE: str(self._directory / f"{life}.jsonl"),
+                **{ADDRESS_VARIABLES[broker]: text for broker, text in addresses.items()},
+            },
+        )
+        await child.first_line()
+
+    async def end(self, kind: str) -> None:
+        """All processes of a kind finish what they are doing."""
+        children = [child for role, child in self.roles.items() if kind_of(role) == kind]
+        await asyncio.gather(*(self.end_one(child) for child in children))
+
+    async def end_one(self, child: Child) -> None:
+        code = await child.end()
+        # A syphon that had to wait for somebody says so. One on Spark whose part was killed just
+        # now has its own trouble to tell.
+        if code not in (0, EXIT_LEFT) and not isinstance(child, SparkChild):
+            raise RuntimeError(f"{child.name} ended with {code}:\n{child.log()}")
+
+    async def _watch(self) -> None:
+        """Start again what has ended by itself and may (rule 3)."""
+        while True:
+            await asyncio.sleep(LOOK_S)
+            for role, child in list(self.roles.items()):
+                if not isinstance(child, SparkChild) or child.is_alive:
+                    continue
+                async with self.turn(role):
+                    if self.roles[role] is child and not child.is_alive:
+                        self.journal.write("kill", "ok", process=child.name, detail="by itself")
+                        await self.start(role)

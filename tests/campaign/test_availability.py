@@ -1,0 +1,111 @@
+"""Which failed sends are excused, and by what; and what the prober may notice."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from campaign.availability import PROBE_RECOVERY_S, RECOVERY_S, failed_sends, probed
+from campaign.history import Event
+
+
+def event(what: Any, type: Any, at_s: float, process: str, **facts: Any) -> Event:
+    return Event(what=what, type=type, at_s=at_s, process=process, **facts)
+
+
+def fault(name: str, process: str, place: str = "", begin_s: float = 10.0) -> list[Event]:
+    facts = {"place": place, "detail": name}
+    return [
+        event("fault", "invoke", begin_s, process, **facts),
+        event("fault", "ok", begin_s + 2, process, **facts),
+    ]
+
+
+def failed(at_s: float = 11.0, detail: str = "BacklogExhausted") -> list[Event]:
+    facts = {"values": ("sender-1.0-1",), "place": "returns"}
+    return [
+        event("send", "invoke", at_s, "sender-1.0", **facts),
+        event("send", "info", at_s + 0.5, "sender-1.0", detail=detail, **facts),
+    ]
+
+
+def told(*parts: list[Event]) -> bool:
+    """Whether the failed send was excused."""
+    unavailable, excused = failed_sends(
+        sorted((each for part in parts for each in part), key=lambda each: each.at_s)
+    )
+    assert len(unavailable) + excused.total() == 1
+    return not unavailable
+
+
+def test_a_send_that_fails_while_nothing_is_wrong_is_unavailable() -> None:
+    """P10: the caller sees an error only if the message is in neither place."""
+    assert not told(failed())
+
+
+@pytest.mark.parametrize(
+    ("trouble", "detail", "is_excused"),
+    [
+        (fault("kill secondary", "secondary"), "BacklogExhausted", True),
+        (fault("line: cut", "sender-1", "secondary"), "OperationTimeout", True),
+        (fault("stop sender", "sender-1"), "OperationTimeout", True),
+        (fault("key: rotated", "sender", "secondary"), "BacklogExhausted", True),
+        (fault("disk: full", "primary"), "ServerBusy", True),
+        (fault("destination: deleted", "primary", "returns"), "EntityNotFound", True),
+        # What the pair is there for.
+        (fault("kill primary", "primary"), "OperationTimeout", False),
+        (fault("line: cut", "sender-1", "primary"), "OperationTimeout", False),
+        (fault("key: rotated", "sender", "primary"), "AuthenticationFailed", False),
+        # One queue of several, another sender, another entity, another error.
+        (fault("backlog: deleted", "secondary", "primary/x/0"), "EntityNotFound", False),
+        (fault("line: cut", "sender-2", "secondary"), "OperationTimeout", False),
+        (fault("destination: deleted", "primary", "orders"), "EntityNotFound", False),
+        (fault("disk: full", "primary"), "OperationTimeout", False),
+    ],
+)
+def test_only_what_stood_in_the_way_is_an_excuse(
+    trouble: list[Event], detail: str, is_excused: bool
+) -> None:
+    assert told(trouble, failed(detail=detail)) == is_excused
+
+
+def test_an_excuse_is_good_for_its_time_only() -> None:
+    trouble = fault("kill secondary", "secondary")
+    assert told(trouble, failed(at_s=12.0 + RECOVERY_S - 1))
+    assert not told(trouble, failed(at_s=12.0 + RECOVERY_S + 1))
+    assert not told(trouble, failed(at_s=9.0))
+
+
+# -- the prober -----------------------------------------------------------------------------------
+
+
+def probes(took_s: float, count: int = 200, begin_s: float = 20.0) -> list[Event]:
+    return [
+        event("probe", "ok", begin_s + number * 0.1, "prober-1.0", took_s=took_s)
+        for number in range(count)
+    ]
+
+
+def test_a_prober_in_calm_is_fast() -> None:
+    disturbed, told = probed(probes(0.01))
+    assert not disturbed
+    assert told == {"calm": 0.01, "all": 0.01}
+    assert probed(probes(0.5))[0] == ["p99 calm: 500 ms"]
+
+
+def test_the_trouble_of_others_may_slow_it_down_and_not_stop_it() -> None:
+    trouble = fault("kill sender", "sender-1", begin_s=10.0)[:1]  # It never ends.
+    assert not probed([*trouble, *probes(0.5)])[0]
+    assert probed([*trouble, *probes(1.5)])[0] == ["p99 all: 1500 ms"]
+    silent = event("probe", "info", 30.0, "prober-1.0", took_s=5.0, detail="OperationTimeout")
+    assert len(probed([*trouble, *probes(0.01, begin_s=31.0), silent])[0]) == 1
+
+
+def test_what_happens_to_its_broker_does_not_count() -> None:
+    silent = event("probe", "info", 11.0, "prober-1.0", took_s=0.5, detail="CommunicationError")
+    late = probes(5.0, 1, 12.0 + PROBE_RECOVERY_S)
+    own = fault("kill primary", "primary")
+    assert not probed([*own, silent, *late, *probes(0.01)])[0]
+    queue = fault("destination: deleted", "primary", "returns")
+    assert probed([*queue, silent, *probes(0.01)])[0]

@@ -1,0 +1,23 @@
+"""Times of a clock that jumps are found again on the one that does not."""
+
+from __future__ import annotations
+
+import pytest
+
+from campaign.clocks import WallClock
+
+AHEAD_S = 1_800_000_000.0
+# Two hours ahead from 100 s to 110 s, one hour behind from 200 s to 205 s.
+CLOCK = WallClock(AHEAD_S, [(100.0, 7_200.0), (110.0, 0.0), (200.0, -3_600.0), (205.0, 0.0)])
+
+
+def shown_at(at_s: float) -> float:
+    off_s = 7_200.0 if 100 <= at_s < 110 else -3_600.0 if 200 <= at_s < 205 else 0.0
+    return AHEAD_S + at_s + off_s
+
+
+@pytest.mark.parametrize(
+    "at_s", [1.0, 99.9, 100.1, 105.0, 109.9, 110.1, 199.0, 203.0, 206.0, 500.0]
+)
+def test_a_time_tells_when_it_was_read(at_s: float) -> None:
+    assert CLOCK.monotonic(shown_at(at_s)) == pytest.approx(at_s, abs=1e-3)

@@ -85,22 +85,24 @@ def _one_of(plan: Plan, rng: Random, *kinds: str) -> str:
     return rng.choice([role for role in plan.roles if kind_of(role) in kinds])
 
 
+def _one_of_each(plan: Plan, rng: Random, *kinds: str) -> list[str]:
+    """Of those kinds that take part."""
+    there = {kind_of(role) for role in plan.roles}
+    return [_one_of(plan, rng, kind) for kind in kinds if kind in there]
+
+
 def _kills(plan: Plan, rng: Random) -> list[Fault]:
-    chosen = [PRIMARY, SECONDARY]
-    chosen += [_one_of(plan, rng, kind) for kind in ("sender", "receiver")]
+    chosen = [*BROKERS, *_one_of_each(plan, rng, "sender", "receiver")]
     chosen += [role for role in plan.roles if kind_of(role) in MOVING]
     kills = [_card(f"kill {kind_of(name)}", name, rng) for name in chosen]
     if not plan.has_spark:  # A run of half a minute has time for a few more of the quick ones.
-        kills += [_card("kill primary", PRIMARY, rng), _ends(plan, rng)[0]]
+        kills += [_card("kill primary", PRIMARY, rng), rng.choice(_ends(plan, rng))]
     return kills
 
 
 def _stops(plan: Plan, rng: Random) -> list[Fault]:
     if plan.has_spark:
-        chosen = [
-            *BROKERS,
-            *(_one_of(plan, rng, kind) for kind in ("sender", "receiver", "syphon")),
-        ]
+        chosen = [*BROKERS, *_one_of_each(plan, rng, "sender", "receiver", "syphon")]
         long = [_card(f"stop {kind_of(name)}", name, rng, LONG_STOP_S) for name in chosen]
         return [*long, *_ends(plan, rng)]
     chosen = [_one_of(plan, rng, "sender", "receiver", *MOVING), rng.choice(BROKERS)]
@@ -108,8 +110,7 @@ def _stops(plan: Plan, rng: Random) -> list[Fault]:
 
 
 def _ends(plan: Plan, rng: Random) -> list[Fault]:
-    chosen = [*BROKERS, *(_one_of(plan, rng, kind) for kind in ("sender", "receiver", "syphon"))]
-    rng.shuffle(chosen)
+    chosen = [*BROKERS, *_one_of_each(plan, rng, "sender", "receiver", "syphon")]
     return [_card(f"end {kind_of(name)}", name, rng) for name in chosen]
 
 

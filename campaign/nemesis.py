@@ -14,6 +14,7 @@ import signal
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from random import Random
 from typing import Any, Final
 
@@ -23,7 +24,7 @@ from campaign.plan import SECOND_SYPHON, kind_of, queue_properties
 from campaign.processes import BrokerChild
 from campaign.site import Site
 from campaign.syphon import SparkChild
-from twinbus.core.encoding import encode_message
+from twinbus.core.encoding import decode_message, encode_message
 from twinbus.core.parcel import Parcel
 from twinbus.drivers.amqp import AmqpDriver
 from twinbus.errors import TwinbusError
@@ -35,7 +36,9 @@ AGAIN_S: Final = 0.3
 BOOKS_S: Final = 0.5
 # A broker whose sync has failed answers nobody, and is found within this time.
 SYNC_S_MAX: Final = 5.0
+FILLER: Final = "filler"
 FILLER_BYTES: Final = 200_000
+PEEK_COUNT_MAX: Final = 1_000
 FULL_MB: Final = 1
 NS_PER_S: Final = 1_000_000_000
 US_PER_S: Final = 1_000_000
@@ -174,7 +177,9 @@ class Nemesis:
         broker, queue = self._site.brokers[fault.process], f"queues/{fault.place}"
         await self._order(broker, "PATCH", queue, {"max_size_mb": FULL_MB})
         due = datetime.now(UTC) + timedelta(days=30)
-        filler = BrokeredMessage(bytes(FILLER_BYTES), scheduled_enqueue_time_utc=due)
+        filler = BrokeredMessage(
+            bytes(FILLER_BYTES), message_id=FILLER, scheduled_enqueue_time_utc=due
+        )
         driver = AmqpDriver.from_connection_string(broker.connection_string())
         numbers: list[int] = []
         try:
@@ -186,11 +191,22 @@ class Nemesis:
             except TwinbusError:
                 pass  # It is full, or away.
             await asyncio.sleep(fault.lasts_s)
-            if numbers:
-                await self._surely(lambda: sender.cancel_scheduled(numbers, timeout_s=5.0))
+            while numbers:
+                await self._surely(partial(sender.cancel_scheduled, numbers, timeout_s=5.0))
+                # One whose number was lost with its answer; nothing else is scheduled there.
+                numbers = await self._scheduled(driver, broker, fault.place)
         finally:
             await driver.close()
         await self._order(broker, "PATCH", queue, {"max_size_mb": 1_024})
+
+    async def _scheduled(self, driver: AmqpDriver, broker: BrokerChild, queue: str) -> list[int]:
+        facts = await self._order(broker, "GET", f"queues/{queue}")
+        if not facts["scheduled_message_count"]:
+            return []
+        receiver = driver.receiver(queue)
+        seen = await self._surely(partial(receiver.peek, PEEK_COUNT_MAX, timeout_s=5.0))
+        messages = [(each.sequence_number, decode_message(each)) for each in seen]
+        return [number for number, each in messages if each.message_id == FILLER]
 
     async def _delete(self, fault: Fault) -> None:
         broker, queue = self._site.brokers[fault.process], f"queues/{fault.place}"
@@ -200,6 +216,8 @@ class Nemesis:
         self._journal.write("removed", "ok", values=tuple(there), place=fault.place)
         await asyncio.sleep(fault.lasts_s)
         await self._order(broker, "PUT", queue, queue_properties())
+        # A sender that was started meanwhile has made one to its own liking.
+        await self._order(broker, "PATCH", queue, queue_properties())
 
     async def _rotate(self, fault: Fault) -> None:
         """Everybody of a kind is refused until somebody gives them the new key."""
@@ -229,20 +247,19 @@ class Nemesis:
 
     # -- orders -------------------------------------------------------------------------------
 
-    async def _order(self, broker: BrokerChild, method: str, path: str, json: Any = None) -> None:
-        await self._surely(lambda: broker.ask(method, path, json))
+    async def _order(self, broker: BrokerChild, method: str, path: str, json: Any = None) -> Any:
+        return await self._surely(lambda: broker.ask(method, path, json))
 
-    async def _surely(self, order: Callable[[], Awaitable[Any]]) -> None:
+    async def _surely(self, order: Callable[[], Awaitable[Any]]) -> Any:
         """Again and again while the broker is away; what is done already is done."""
         ends_s = time.monotonic() + ORDER_S_MAX
         while True:
             try:
-                await order()
-                return
+                return await order()
             except TwinbusError as error:
                 status = getattr(error, "status", None)
                 if status in (404, 409) or type(error).__name__ == "MessageNotFound":
-                    return  # An earlier order was carried out, and its answer was lost.
+                    return None  # An earlier order was carried out, and its answer was lost.
                 if time.monotonic() > ends_s:
                     raise
                 await asyncio.sleep(AGAIN_S)

@@ -46,11 +46,11 @@ SECOND_SYPHON: Final = "syphon-2"
 """Started now and then beside the one on Spark."""
 # What each kind of process may do at each broker, and no more.
 CLAIMS: Final = {
-    "sender": {PRIMARY: "Send", SECONDARY: "Manage"},
-    "receiver": {PRIMARY: "Listen"},
-    "mover": {PRIMARY: "Send", SECONDARY: "Listen"},
-    "syphon": {PRIMARY: "Send", SECONDARY: "Listen"},
-    "prober": {PRIMARY: "Manage"},
+    "sender": {PRIMARY: ["Send"], SECONDARY: ["Send", "Listen", "Manage"]},
+    "receiver": {PRIMARY: ["Listen"]},
+    "mover": {PRIMARY: ["Send"], SECONDARY: ["Listen"]},
+    "syphon": {PRIMARY: ["Send"], SECONDARY: ["Listen"]},
+    "prober": {PRIMARY: ["Send", "Listen"]},
 }
 
 

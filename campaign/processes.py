@@ -148,7 +148,7 @@ class BrokerChild(Child):
         """An access rule for every kind of process that has business here."""
         for kind, claims in CLAIMS.items():
             if self.name in claims:
-                rule = await self.ask("PUT", f"rules/{kind}", {"claims": [claims[self.name]]})
+                rule = await self.ask("PUT", f"rules/{kind}", {"claims": claims[self.name]})
                 self._keys[kind] = rule["primary_key"]
 
     async def rotate_key(self, kind: str) -> None:

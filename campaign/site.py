@@ -149,9 +149,8 @@ class Site:
 
     async def end_one(self, child: Child) -> None:
         code = await child.end()
-        # A syphon that had to wait for somebody says so. One on Spark whose part was killed just
-        # now has its own trouble to tell.
-        if code not in (0, EXIT_LEFT) and not isinstance(child, SparkChild):
+        # A syphon that had to wait for somebody, or could not read a queue, says so.
+        if code not in ((0, 1, EXIT_LEFT) if kind_of(child.name) == "syphon" else (0,)):
             raise RuntimeError(f"{child.name} ended with {code}:\n{child.log()}")
 
     async def _watch(self) -> None:

@@ -27,7 +27,6 @@ from campaign.processes import Child
 from twinbus.core.receipts import Outcome
 
 RECEIPTS_SUFFIX: Final = ".receipts"
-MASTER: Final = "local[2]"
 CHUNK_COUNT: Final = 200
 _DAEMON: Final = "pyspark.daemon"
 _SOURCE: Final = "python_streaming_source_runner"
@@ -40,7 +39,7 @@ def syphon_command(
     command = ["syphon", "--output", "json", "--primary-name", PRIMARY]
     command += ["--backlog-queue-count", str(plan.backlog_queues), "--receipts", str(receipts)]
     command += ["--chunk", str(CHUNK_COUNT)]
-    command += ["--local"] if state is None else ["--master", MASTER, "--state", str(state)]
+    command += ["--local"] if state is None else ["--state", str(state)]
     return command, {
         "SERVICEBUS_CONNECTION_STRING": addresses[PRIMARY],
         "SERVICEBUS_SECONDARY_CONNECTION_STRING": addresses[SECONDARY],

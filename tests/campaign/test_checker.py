@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from campaign.checker import CHUNK_S_MAX, Rules, Verdict, check
+from campaign.checker import CHUNK_S_MAX, LATE_S_MAX, Rules, Verdict, check
 from campaign.history import Event
 
 RULES = Rules(
@@ -175,7 +175,12 @@ def test_what_is_about_something_else_explains_nothing(stranger: Event) -> None:
 
 @pytest.mark.parametrize(
     ("killed_s", "moved_s", "is_explained"),
-    [(5.0, 8.0, True), (5.0, 3.0, False), (10.0 + CHUNK_S_MAX, 99.0, False), (-9.0, 8.0, False)],
+    [
+        (5.0, 8.0, True),
+        (5.0, 3.0, False),
+        (10.0 + CHUNK_S_MAX, 99.0, False),
+        (-LATE_S_MAX, 8.0, False),
+    ],
     ids=["moved again", "moved before", "too late to matter", "too early to matter"],
 )
 def test_a_killed_mover_explains_copies_of_its_time_that_a_mover_had_again(

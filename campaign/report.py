@@ -24,7 +24,7 @@ def table(verdict: Verdict) -> str:
     rows: list[tuple[str, object]] = [
         ("acknowledged", verdict.acknowledged),
         ("failed or unanswered", verdict.failed),
-        *((f"  {name}", count) for name, count in sorted(verdict.excused.items())),
+        *((f"  sends: {name}", count) for name, count in sorted(verdict.excused.items())),
         ("of those arrived all the same", verdict.recovered),
         ("received (message and place)", verdict.received),
         ("came home from the backlog", verdict.moved),

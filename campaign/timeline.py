@@ -122,10 +122,11 @@ def as_text(timeline: Timeline) -> str:
             flow[min(int(column * step_s / BIN_S), len(flow) - 1)] for column in range(TEXT_COLUMNS)
         ]
         rows.append((name, _sparks(samples)))
-    depth = dict.fromkeys(range(TEXT_COLUMNS), 0.0)
-    for at_s, count in timeline.depths:
-        depth[min(int(at_s / step_s), TEXT_COLUMNS - 1)] = float(count)
-    rows.append(("backlog", _sparks(list(depth.values()))))
+    depths = [
+        max((each for each in timeline.depths if each[0] <= (column + 1) * step_s), default=(0, 0))
+        for column in range(TEXT_COLUMNS)
+    ]
+    rows.append(("backlog", _sparks([float(count) for _at_s, count in depths])))
     for verb, meaning in MEANINGS.items():
         verbs = [each for each, colour in COLOURS.items() if colour == COLOURS[verb]]
         row = ""

@@ -63,18 +63,14 @@ def test_a_queue_whose_probe_succeeds_is_back() -> None:
 
 
 def test_a_queue_whose_probe_fails_is_left_alone_for_longer() -> None:
-    """P9: the pause doubles up to its limit."""
-    made, rng, pauses = rotation(FIRST), Random(1), []
-    made.failed(FIRST, 0, "refused", is_probe=False)
-    for _ in range(8):
-        due_s = made.next_chance_s()
-        assert due_s is not None
-        assert made.choose(Seat(), due_s, rng) == Choice(FIRST, is_probe=True)
+    """P9: the pause doubles up to its limit, while another queue takes the messages."""
+    made, rng = withdrawn(FIRST, at_s=0), Random(1)
+    due_s = 2.0
+    for pause_s in (4, 8, 16, 32, 60, 60, 60):
+        assert made.choose(Seat(SECOND), due_s - 0.1, rng) == Choice(SECOND)
+        assert made.choose(Seat(SECOND), due_s, rng) == Choice(FIRST, is_probe=True)
         assert made.failed(FIRST, due_s, "refused", is_probe=True) == []
-        next_s = made.next_chance_s()
-        assert next_s is not None
-        pauses.append(next_s - due_s)
-    assert pauses == [4, 8, 16, 32, 60, 60, 60, 60]
+        due_s += pause_s
 
 
 def test_attempts_that_were_under_way_do_not_make_the_pause_longer() -> None:
@@ -127,6 +123,28 @@ def test_with_every_queue_withdrawn_there_is_no_choice_but_a_next_chance() -> No
     assert made.withdrawn == QUEUES
     assert made.choose(Seat(), 101, Random(1)) is None
     assert made.next_chance_s() == 102
+
+
+def test_without_any_queue_in_the_rotation_pauses_do_not_grow() -> None:
+    """P9: a secondary that was away for long is used again soon after it came back."""
+    made, rng = rotation(), Random(1)
+    for queue in QUEUES:
+        made.failed(queue, 0, "refused", is_probe=False)
+    due_s = 0.0
+    for _ in range(20):
+        chance_s = made.next_chance_s()
+        assert chance_s is not None
+        assert chance_s - due_s <= POLICY.pause_s, "nobody else takes the messages meanwhile"
+        due_s = chance_s
+        choice = made.choose(Seat(), due_s, rng)
+        assert choice is not None
+        assert choice.is_probe
+        made.failed(choice.queue, due_s, "refused", is_probe=True)
+    # The first that answers takes the messages, and the other is left alone for its long pause.
+    choice = made.choose(Seat(), due_s + POLICY.pause_s, rng)
+    assert choice is not None
+    made.succeeded(choice.queue, due_s + POLICY.pause_s)
+    assert made.choose(Seat(), due_s + 2 * POLICY.pause_s, rng) == Choice(choice.queue)
 
 
 def test_while_somebody_asks_after_the_last_queue_nobody_knows_the_next_chance() -> None:

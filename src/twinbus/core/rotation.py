@@ -7,6 +7,8 @@
 Rule 1: a sender picks a queue at random once and keeps it (P8): its ``Seat`` remembers.
 Rule 2: a withdrawal is known to all senders at once, because there is one rotation in a pair.
 Rule 3: a throttled queue stays in the rotation; it is only the last choice for a while (F2).
+Rule 4: pauses grow to spare senders that have another queue. With none left in the rotation each
+        queue is tried again after the shortest pause: nobody else takes the messages.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ class RotationPolicy:
 
     pause_s: float = 2.0
     pause_s_max: float = 60.0
-    """The pause doubles with every failure in a row up to this."""
+    """The pause doubles with every failure in a row up to this, while another queue works."""
     busy_s: float = 10.0
     """A throttled queue asks for at least this long (F2)."""
 
@@ -42,6 +44,8 @@ class _Standing:
 
     queue: str
     withdrawn_until_s: float | None = None
+    failed_s: float = float("-inf")
+    """The last time."""
     failures: int = 0
     is_probed: bool = False
     busy_until_s: float = float("-inf")
@@ -104,7 +108,7 @@ class BacklogRotation:
     def next_chance_s(self) -> float | None:
         """When a queue can be tried again, or None when that depends on somebody who asks."""
         times = [
-            one.busy_until_s if one.withdrawn_until_s is None else one.withdrawn_until_s
+            one.busy_until_s if one.withdrawn_until_s is None else self._due_s(one)
             for one in self._standings.values()
             if not one.is_probed
         ]
@@ -130,6 +134,7 @@ class BacklogRotation:
         pause_s = min(self._policy.pause_s * 2.0**one.failures, self._policy.pause_s_max)
         one.failures = min(one.failures + 1, 32)
         one.withdrawn_until_s = now_s + pause_s
+        one.failed_s = now_s
         return [] if was_withdrawn else [QueueWithdrawn(queue, now_s, reason)]
 
     def throttled(self, queue: str, now_s: float, *, is_probe: bool) -> list[Event]:
@@ -144,8 +149,11 @@ class BacklogRotation:
             self._standings[choice.queue].is_probed = False
 
     def _is_due(self, one: _Standing, now_s: float) -> bool:
-        return (
-            one.withdrawn_until_s is not None
-            and not one.is_probed
-            and now_s >= one.withdrawn_until_s
-        )
+        return one.withdrawn_until_s is not None and not one.is_probed and now_s >= self._due_s(one)
+
+    def _due_s(self, one: _Standing) -> float:
+        """When a withdrawn queue may be tried again."""
+        assert one.withdrawn_until_s is not None
+        if any(other.withdrawn_until_s is None for other in self._standings.values()):
+            return one.withdrawn_until_s
+        return min(one.withdrawn_until_s, one.failed_s + self._policy.pause_s)

@@ -17,6 +17,7 @@
     history      what everybody wrote down
     clocks       wall clocks that jumped
     checker      the promise, over a history
+    windows      when something was wrong, and with whom
     availability who was hindered, and by what
     timeline     a run as a picture
     report       the table

@@ -28,7 +28,6 @@ FULL_FAULTS: Final = 240
 # Three runs of two decks each.
 RUN_MESSAGES: Final = 68_000
 RUN_FAULT_S: Final = 540.0
-PICTURE: Final = "campaign.svg"
 
 
 def options_of(arguments: list[str]) -> argparse.Namespace:
@@ -52,9 +51,9 @@ def options_of(arguments: list[str]) -> argparse.Namespace:
 def plan_of(options: argparse.Namespace, seed: int) -> Plan:
     is_full = options.full or options.hours is not None
     usual = Plan(messages=RUN_MESSAGES, fault_s=RUN_FAULT_S) if is_full else Plan()
-    return Plan(
+    make = Plan.on_spark if options.spark or is_full else Plan
+    return make(
         seed=seed,
-        has_spark=options.spark or is_full,
         messages=options.messages or usual.messages,
         fault_s=options.fault_seconds or usual.fault_s,
     )

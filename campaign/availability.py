@@ -13,11 +13,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Final
 
 from campaign.history import Event
 from campaign.plan import PRIMARY, SECONDARY, kind_of
+from campaign.windows import Window, windows_of
 
 # A withdrawn backlog queue is tried again after a pause that doubles with every failure.
 RECOVERY_S: Final = 10.0
@@ -30,39 +30,12 @@ PROBES_MIN: Final = 100
 _BUSY: Final = ("disk: full", "sync: slow")
 
 
-@dataclass(frozen=True, slots=True)
-class _Window:
-    fault: str
-    process: str
-    place: str
-    begin_s: float
-    end_s: float
-
-    def touches(self, begin_s: float, end_s: float, recovery_s: float) -> bool:
-        return self.begin_s <= end_s and begin_s <= self.end_s + recovery_s
-
-
-def _windows(events: Sequence[Event]) -> list[_Window]:
-    """From each invoke to its ok; what never ended reaches to the end."""
-    found: list[_Window] = []
-    begun: dict[tuple[str, str, str], float] = {}
-    for event in events:
-        if event.what != "fault":
-            continue
-        key = (event.detail, event.process, event.place)
-        if event.type == "invoke":
-            begun[key] = event.at_s
-        elif key in begun:
-            found.append(_Window(*key, begun.pop(key), event.at_s))
-    return found + [_Window(*key, begin_s, float("inf")) for key, begin_s in begun.items()]
-
-
 # -- senders --------------------------------------------------------------------------------------
 
 
 def failed_sends(events: Sequence[Event]) -> tuple[list[str], Counter[str]]:
     """The ones that nothing excuses, and how many were excused by what."""
-    windows = _windows(events)
+    windows = windows_of(events)
     begun: dict[str, float] = {}
     unavailable: list[str] = []
     excused: Counter[str] = Counter()
@@ -81,7 +54,7 @@ def failed_sends(events: Sequence[Event]) -> tuple[list[str], Counter[str]]:
     return unavailable, excused
 
 
-def _excuse(event: Event, begin_s: float, windows: Iterable[_Window]) -> str | None:
+def _excuse(event: Event, begin_s: float, windows: Iterable[Window]) -> str | None:
     """The fault that stood in the way of one send."""
     role = event.process.partition(".")[0]
     for window in windows:
@@ -105,7 +78,7 @@ def _excuse(event: Event, begin_s: float, windows: Iterable[_Window]) -> str | N
 
 def probed(events: Sequence[Event]) -> tuple[list[str], Mapping[str, float]]:
     """What disturbed the prober, and its 99th percentiles in calm and under the load of faults."""
-    windows = _windows(events)
+    windows = windows_of(events)
     own = [each for each in windows if each.process == PRIMARY and not each.place]
     calm: list[float] = []
     loaded: list[float] = []

@@ -11,7 +11,9 @@ A *copy* is one message in one place, known by its sequence number there; a *del
 in a receiver's hands.
 
     a further delivery   is explained if whoever had the copy could not complete it: no answer, a
-                         lock that was lost or ran out, a holder or a broker that was killed
+                         lock that was lost or ran out, a holder or a broker that was killed. One
+                         that is read after somebody else has completed the copy was sent before:
+                         to a receiver that was stopped or cut off, and cannot complete it now
     a further copy       is explained by an ambiguity that is recorded for this message and began
                          before the copy was there. A mover that is killed leaves no receipts for
                          what it had in hand: those messages are the ones of which a copy was made
@@ -29,6 +31,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from campaign.history import Event
+from campaign.windows import windows_of
 
 __all__ = ["Rules", "Verdict", "check"]
 
@@ -38,6 +41,8 @@ CHUNK_S_MAX: Final = 30.0
 # before a broker for the longest stop.
 LATE_S_MAX: Final = 20.0
 LOCK_SHARE_MIN: Final = 0.8
+# A receiver that goes on reads what has waited for it within this time.
+HINDERED_S_MAX: Final = 5.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -180,6 +185,7 @@ class _Check:
         for event in events:
             self._read(event)
         self._end_s = events[-1].at_s if events else 0.0
+        self._windows = windows_of(events)
         self._close_sends()
         self._check_copies()
         self._check_losses()
@@ -321,7 +327,10 @@ class _Check:
             self.verdict.unexplained.append(f"{name} was completed twice")
         for before, after in zip(copy.held, copy.held[1:], strict=False):
             if copy.completed_s and copy.completed_s[0] < after.at_s:
-                self.verdict.unexplained.append(f"{name} was completed, and came again")
+                if after.process in copy.unsure and self._was_hindered(after):
+                    self.verdict.duplicates["a delivery that was read late"] += 1
+                else:
+                    self.verdict.unexplained.append(f"{name} was completed, and came again")
             elif (cause := self._why_again(copy, before, after)) is None:
                 self.verdict.unexplained.append(f"{name} came twice, and nothing had happened")
             else:
@@ -339,6 +348,14 @@ class _Check:
         if after.at_s - before.at_s >= self._rules.lock_s * LOCK_SHARE_MIN:
             return "a lock that ran out"
         return None
+
+    def _was_hindered(self, held: _Held) -> bool:
+        """Whether a receiver was stopped or cut off until just before it had a message."""
+        role = held.process.partition(".")[0]
+        return any(
+            window.process == role and window.touches(held.at_s, held.at_s, HINDERED_S_MAX)
+            for window in self._windows
+        )
 
     def _cause(self, value: str, made_s: Sequence[float], further_s: float) -> str | None:
         for ambiguity in self._ambiguities[value]:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import Final
+from typing import Any, Final
 
 from campaign.checker import Rules
 from campaign.proxy import CLEAR, Weather
@@ -91,6 +91,12 @@ class Plan:
     drain_s_max: float = 60.0
     began_s: float = 0.0
     """When it was begun, by the wall clock: some messages are scheduled for a while later."""
+
+    @classmethod
+    def on_spark(cls, **numbers: Any) -> Plan:
+        """The whole of it; two cores have to do for everybody, so that senders are slower."""
+        usual = {"send_timeout_s": 10.0, "pause_s": 0.1, "drain_s_max": 180.0}
+        return cls(has_spark=True, **{**usual, **numbers})
 
     def to_json(self) -> str:
         return json.dumps(asdict(self))

@@ -292,3 +292,32 @@ def test_what_was_in_a_queue_when_it_was_deleted_is_accounted_for(
 def test_another_message_is_lost_all_the_same() -> None:
     gone = event("removed", "ok", 5.0, "s-3", place="orders")
     assert verdict(GOOD, sent("s-2"), [gone]).lost == ["s-2 in orders"]
+
+
+# -- deliveries that are read late ----------------------------------------------------------------
+
+
+def late(type: Any, ended_s: float) -> list[Event]:
+    """Stopped with a delivery on its way; another one completes it; then the first one goes on."""
+    stop = {"process": "receiver-2", "detail": "stop receiver"}
+    facts = {"place": "orders", "copy": 1, "process": "receiver-2.0"}
+    return [
+        event("fault", "invoke", 0.5, **stop),
+        event("fault", "ok", ended_s, **stop),
+        event("receive", "ok", 90.0, "s-1", **facts),
+        event("complete", type, 90.1, "s-1", **facts, detail="lock lost"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("type", "ended_s", "is_explained"),
+    [
+        pytest.param("info", 89.0, True, id="its lock is lost"),
+        pytest.param("ok", 89.0, False, id="it can complete it, so it was sent again"),
+        pytest.param("info", 20.0, False, id="nothing held it up until then"),
+    ],
+)
+def test_a_delivery_that_was_read_late_is_no_second_one(
+    type: Any, ended_s: float, is_explained: bool
+) -> None:
+    assert verdict(GOOD, late(type, ended_s)).is_kept is is_explained

@@ -75,10 +75,8 @@ _SESSION_STATE: Final = (
 _SESSION_STATES: Final = (
     "SELECT id, session, updated_ms, crc, blob FROM session_state WHERE id BETWEEN ? AND ?"
 )
-# All of the queue: a state whose time was damaged must not be left out in silence.
-_SESSIONS_UPDATED: Final = (
-    "SELECT id, session, updated_ms, crc, blob FROM session_state"
-    " WHERE id >> 40 = ? ORDER BY session"
+_SESSIONS: Final = (
+    "SELECT id, session, updated_ms FROM session_state WHERE id >> 40 = ? ORDER BY session"
 )
 
 _Detail = TypeVar("_Detail")
@@ -145,12 +143,19 @@ class RowReader:
     ) -> list[str]:
         updated: list[str] = []
         with reading(self._path):
-            for values in self._connection.execute(_SESSIONS_UPDATED, (queue_id,)):
-                self._session_state(*values)
-                _row_id, session, updated_ms, *_rest = values
+            for row_id, session, updated_ms in self._connection.execute(_SESSIONS, (queue_id,)):
                 if updated_ms >= since_ms:
                     updated.append(session)
-        return updated[skip : skip + count_max]
+                    if len(updated) == skip + count_max:
+                        break
+                else:
+                    self._check_session_state(row_id)
+        return updated[skip:]
+
+    def _check_session_state(self, row_id: int) -> None:
+        """Nothing is left out for a time that was damaged."""
+        for values in self._connection.execute(_SESSION_STATES, (row_id, row_id)):
+            self._session_state(*values)
 
     def _session_state(
         self, row_id: int, session: str, updated_ms: int, crc: int, state: bytes

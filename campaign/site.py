@@ -9,6 +9,7 @@ Rule 3: a syphon on Spark that ends because a part of it was killed is started a
 from __future__ import annotations
 
 import asyncio
+import signal
 from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -26,6 +27,9 @@ from campaign.syphon import RECEIPTS_SUFFIX, SparkChild, syphon_command
 from twinbus.cli.syphon import EXIT_LEFT
 
 LOOK_S: Final = 0.5
+# A syphon that had to wait for somebody, or could not read a queue, says so; one that was still
+# starting knows no better than to die.
+SYPHON_CODES: Final = (0, 1, EXIT_LEFT, -signal.SIGTERM)
 
 
 class Site:
@@ -149,8 +153,7 @@ class Site:
 
     async def end_one(self, child: Child) -> None:
         code = await child.end()
-        # A syphon that had to wait for somebody, or could not read a queue, says so.
-        if code not in ((0, 1, EXIT_LEFT) if kind_of(child.name) == "syphon" else (0,)):
+        if code not in (SYPHON_CODES if kind_of(child.name) == "syphon" else (0,)):
             raise RuntimeError(f"{child.name} ended with {code}:\n{child.log()}")
 
     async def _watch(self) -> None:

@@ -138,7 +138,10 @@ def _lines(plan: Plan, rng: Random) -> list[Fault]:
         for broker in CLAIMS[kind_of(role)]
         if kind_of(role) != "prober"
     ]
-    return [_line_card(f"line: {name}", lines, rng, *rest) for name, *rest in weathers]
+    return [
+        _line_card(f"line: {name}", lines, rng, weather, lasts_s_max)
+        for name, weather, lasts_s_max in weathers
+    ]
 
 
 def _line_card(

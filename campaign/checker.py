@@ -12,8 +12,8 @@ in a receiver's hands.
 
     a further delivery   is explained if whoever had the copy could not complete it: no answer, a
                          lock that was lost or ran out, a holder or a broker that was killed. One
-                         that is read after somebody else has completed the copy was sent before:
-                         to a receiver that was stopped or cut off, and cannot complete it now
+                         that is read late, while or after somebody else has the copy, was sent
+                         before: to a receiver that was stopped or cut off, and cannot complete it
     a further copy       is explained by an ambiguity that is recorded for this message and began
                          before the copy was there. A mover that is killed leaves no receipts for
                          what it had in hand: those messages are the ones of which a copy was made
@@ -326,11 +326,10 @@ class _Check:
         if len(copy.completed_s) > 1:
             self.verdict.unexplained.append(f"{name} was completed twice")
         for before, after in zip(copy.held, copy.held[1:], strict=False):
-            if copy.completed_s and copy.completed_s[0] < after.at_s:
-                if after.process in copy.unsure and self._was_hindered(after):
-                    self.verdict.duplicates["a delivery that was read late"] += 1
-                else:
-                    self.verdict.unexplained.append(f"{name} was completed, and came again")
+            if after.process in copy.unsure and self._was_hindered(after):
+                self.verdict.duplicates["a delivery that was read late"] += 1
+            elif copy.completed_s and copy.completed_s[0] < after.at_s:
+                self.verdict.unexplained.append(f"{name} was completed, and came again")
             elif (cause := self._why_again(copy, before, after)) is None:
                 self.verdict.unexplained.append(f"{name} came twice, and nothing had happened")
             else:

@@ -21,7 +21,7 @@ from campaign.clocks import clock_of, wall_clocks
 from campaign.history import Event, Journal, Tail, merged
 from campaign.messages import message_of, print_of
 from campaign.nemesis import Nemesis
-from campaign.plan import PRIMARY, PROBE, SECONDARY, Plan
+from campaign.plan import PRIMARY, PROBE, SECONDARY, Plan, kind_of
 from campaign.processes import LAUNCHERS, Launchers
 from campaign.schedule import Fault, schedule
 from campaign.site import Site
@@ -35,6 +35,7 @@ LOOK_S: Final = 0.5
 ACKNOWLEDGE_S_MAX: Final = 240.0
 BEGUN_COUNT: Final = 100
 PROGRESS_S: Final = 10.0
+PATIENCE_S: Final = 60.0
 NO_FAULT: Final = "no fault, and others on the machine"
 DEAD_LETTERS: Final = "$DeadLetterQueue"
 WAITING: Final = ("active", "scheduled", "deferred")
@@ -76,7 +77,7 @@ class Campaign:
             await Nemesis(self._site).strike_all(self._faults)
             await self._until(self._has_enough, ACKNOWLEDGE_S_MAX)
             await self._site.end("sender")
-            await self._until(self._is_empty, self.plan.drain_s_max)
+            await self._drain()
             for kind in ("mover", "syphon", "receiver", "prober"):
                 await self._site.end(kind)
             await self._take_stock()
@@ -159,6 +160,18 @@ class Campaign:
             )
 
     # -- the end ------------------------------------------------------------------------------
+
+    async def _drain(self) -> None:
+        """Until nothing is anywhere. What a syphon set aside that is gone, for a queue that was
+        gone, another one finds when it starts, or an hour later."""
+        await self._until(self._is_empty, PATIENCE_S)
+        if self.plan.has_spark and not await self._is_empty():
+            await self._site.end("syphon")
+            for role in self.plan.roles:
+                if kind_of(role) == "syphon":
+                    self._journal.write("kill", "ok", process=self._site.child(role).name)
+                    await self._site.start(role)
+        await self._until(self._is_empty, self.plan.drain_s_max)
 
     async def _is_empty(self) -> bool:
         return not any(

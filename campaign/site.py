@@ -51,6 +51,8 @@ class Site:
         self.lines: dict[tuple[str, str], Line] = {}
         self._lives: Counter[str] = Counter()
         self._turns: dict[object, asyncio.Lock] = {}
+        self._ended: set[str] = set()
+        """Kinds of processes that are not to be started again by themselves."""
 
     def _boards(self) -> dict[str, Board]:
         shim = built_shim(self._directory)
@@ -119,6 +121,7 @@ class Site:
         life = f"{name}.{self._lives[name]}"
         self._lives[name] += 1
         kind, host = kind_of(name), self.plan.host_of(name)
+        self._ended.discard(kind)
         addresses = {
             broker: self.brokers[broker].connection_string(kind, host) for broker in CLAIMS[kind]
         }
@@ -148,6 +151,7 @@ class Site:
 
     async def end(self, kind: str) -> None:
         """All processes of a kind finish what they are doing."""
+        self._ended.add(kind)
         children = [child for role, child in self.roles.items() if kind_of(role) == kind]
         await asyncio.gather(*(self.end_one(child) for child in children))
 
@@ -162,6 +166,8 @@ class Site:
             await asyncio.sleep(LOOK_S)
             for role, child in list(self.roles.items()):
                 if not isinstance(child, SparkChild) or child.is_alive:
+                    continue
+                if kind_of(role) in self._ended:
                     continue
                 async with self.turn(role):
                     if self.roles[role] is child and not child.is_alive:

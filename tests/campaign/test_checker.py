@@ -297,15 +297,15 @@ def test_another_message_is_lost_all_the_same() -> None:
 # -- deliveries that are read late ----------------------------------------------------------------
 
 
-def late(type: Any, ended_s: float) -> list[Event]:
+def late(type: Any, ended_s: float, read_s: float = 90.0) -> list[Event]:
     """Stopped with a delivery on its way; another one completes it; then the first one goes on."""
     stop = {"process": "receiver-2", "detail": "stop receiver"}
     facts = {"place": "orders", "copy": 1, "process": "receiver-2.0"}
     return [
         event("fault", "invoke", 0.5, **stop),
         event("fault", "ok", ended_s, **stop),
-        event("receive", "ok", 90.0, "s-1", **facts),
-        event("complete", type, 90.1, "s-1", **facts, detail="lock lost"),
+        event("receive", "ok", read_s, "s-1", **facts),
+        event("complete", type, read_s + 0.2, "s-1", **facts, detail="lock lost"),
     ]
 
 
@@ -321,3 +321,8 @@ def test_a_delivery_that_was_read_late_is_no_second_one(
     type: Any, ended_s: float, is_explained: bool
 ) -> None:
     assert verdict(GOOD, late(type, ended_s)).is_kept is is_explained
+
+
+def test_it_may_be_read_while_the_other_one_has_the_message() -> None:
+    assert verdict(GOOD, late("info", 1.0, read_s=2.05)).is_kept
+    assert not verdict(GOOD, late("ok", 1.0, read_s=2.05)).is_kept

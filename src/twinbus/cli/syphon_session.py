@@ -52,8 +52,11 @@ class StartingSession:
 def _session(master: str | None) -> SparkSession:
     """The one that spark-submit has prepared, the one that was asked for, or a local one."""
     is_submitted = "PYSPARK_GATEWAY_PORT" in os.environ
-    if master is None and not is_submitted:
-        return local_session(APP_NAME, fast_start=True, finds_sources=False, modules=MODULES)
+    if not is_submitted and (master is None or master.startswith("local")):
+        chosen = {} if master is None else {"spark.master": master}
+        return local_session(
+            APP_NAME, fast_start=True, finds_sources=False, modules=MODULES, more=chosen
+        )
     builder = require_pyspark().SparkSession.builder.appName(APP_NAME)
     for name, value in SETTINGS.items():
         builder = builder.config(name, value)

@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 
 from tests.pairing.mover.brokers import Scene, until
 from tests.spark.brokers import SparkPair
-from twinbus.cli import app, syphon_spark
+from twinbus.cli import app, syphon_session, syphon_spark
 from twinbus.cli.syphon import SyphonOptions
 from twinbus.cli.syphon_shown import Summary, exit_code
 from twinbus.core.receipts import Outcome
@@ -48,6 +48,18 @@ def launch(scene: Scene, state: Path, *arguments: str) -> subprocess.Popen[str]:
         stderr=subprocess.PIPE,
         text=True,
     )
+
+
+@pytest.mark.parametrize("master", [None, "local[1]", "local"])
+def test_a_local_master_starts_as_the_usual_one_does(
+    master: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Y2: with this Python for the tasks, whichever Python comes first on the path."""
+    told: dict[str, Any] = {}
+    monkeypatch.delenv("PYSPARK_GATEWAY_PORT", raising=False)
+    monkeypatch.setattr(syphon_session, "local_session", lambda _name, **more: told.update(more))
+    syphon_session._session(master)
+    assert told["more"] == ({} if master is None else {"spark.master": master})
 
 
 async def test_an_operator_starts_pauses_resumes_and_ends_a_syphon(

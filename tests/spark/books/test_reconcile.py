@@ -236,7 +236,7 @@ def test_nothing_found_is_no_verdict(spark: SparkSession, logs: Path) -> None:
     assert answer["verdict"] == "The logs name no message of hmoe: there is nothing to close."
 
 
-def test_whatever_goes_wrong_is_no_verdict(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_whatever_goes_wrong_is_no_verdict(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """C3: only books that were read to the end can be open."""
 
     def fail(_options: object) -> bool:
@@ -244,7 +244,7 @@ def test_whatever_goes_wrong_is_no_verdict(monkeypatch: pytest.MonkeyPatch) -> N
 
     monkeypatch.setattr("twinbus.cli.cost_reconcile_run.run_reconcile", fail)
 
-    result = CliRunner().invoke(app, ["cost", "reconcile"])
+    result = CliRunner().invoke(app, ["cost", "reconcile", "--primary-logs", str(tmp_path)])
 
     assert result.exit_code == 2
     assert result.stderr == ("twinbus: the books could not be read to the end: KeyError: 'place'\n")

@@ -40,7 +40,7 @@ from twinbus.errors import TwinbusError
 
 PART = "kill points"
 # Of so many points, one is also killed at every operation of its recovery.
-RECOVERIES_EVERY = 40
+RECOVERIES_EVERY = 100
 
 _PROGRESS = Struct("qq")
 

@@ -4,6 +4,9 @@ Each flip is *detected* (the store is refused when it is opened, or what is read
 error that names the damage) or *harmless* (everything that a broker can ask is answered as before).
 A store that answers differently, fails in another way or does not come to an end is a complaint.
 
+After some of the harmless ones the store works on, takes what it has as free room, is closed and
+opened again: damage in the list of free pages shows only then.
+
 Nothing is checked here that a broker would not check: there is no look at all rows, and no help
 from SQLite's own check of everything.
 """
@@ -24,14 +27,14 @@ from crash.scratch import STORE_NAME, files_of, lay_out, let_go, scratch_directo
 from crash.tally import Complaint, Tally, Wrong
 from crash.workload import Workload, answers_in_time, content
 from twinbus.broker.store import schema
-from twinbus.broker.store.port import Recovered
+from twinbus.broker.store.port import DeleteChunks, Op, PutChunk, Recovered
 from twinbus.broker.store.sqlite import SqliteStore
 from twinbus.errors import StoreCorrupt, StoreVersionMismatch
 
 PART = "flipped bits"
 # Small pages: the same rows, less empty room between them, a store of about 256 KB.
 PAGE_BYTES = 4096
-COMMITS = 90
+COMMITS = 70
 LOGGED_COMMITS = 3
 """So many are still in the log when the process is killed."""
 # A flip that sends a reader in circles would never end.
@@ -40,12 +43,19 @@ FLIP_S_MAX = 10
 CLEAR = (StoreCorrupt, StoreVersionMismatch)
 
 
+# Of so many places, one is followed by more work.
+WORKS_ON_EVERY = 8
+
+
 @dataclass
 class Image:
     """The files of a killed store, and what it answers."""
 
     files: dict[str, bytes]
     answers: dict[str, Any]
+    more: list[list[Op]]
+    """Commits that may follow."""
+    answers_then: dict[str, Any]
 
     def places(self) -> list[tuple[str, int]]:
         """Every byte of every file."""
@@ -63,16 +73,51 @@ def image(seed: int) -> Image:
         store.open()
         for _ in range(COMMITS):
             store.commit(workload.anything(random))
+        _leave_free_pages(store, workload, random)
         store.close()
         store.open()
         for _ in range(LOGGED_COMMITS):
             store.commit(workload.send(random))
         let_go(store)
         files = files_of(directory)
-        store = SqliteStore(directory / STORE_NAME)
-        answers = all_answers(store, store.open())
+        more = [workload.anything(random) + workload.send(random) for _ in range(3)]
+        answers = answers_of(directory)
+        work_on(directory, more)
+        return Image(files, answers, more, answers_of(directory))
+
+
+def _leave_free_pages(store: SqliteStore, workload: Workload, random: Random) -> None:
+    """A chunk of ten pages comes and goes."""
+    ops = workload.send(random)
+    assert isinstance(ops[0], PutChunk)
+    row = ops[0].row
+    row.blob = random.randbytes(10 * PAGE_BYTES)
+    store.commit(ops)
+    books = workload.queues[row.queue_id]
+    del books.chunks[row.first_seq]
+    store.commit([DeleteChunks(row.queue_id, row.first_seq, row.first_seq), books.counters()])
+
+
+def answers_of(directory: Path) -> dict[str, Any]:
+    store = SqliteStore(directory / STORE_NAME)
+    try:
+        return all_answers(store, store.open())
+    finally:
         let_go(store)
-    return Image(files, answers)
+
+
+def work_on(directory: Path, more: list[list[Op]]) -> None:
+    """Commit, give pages back, and bring everything into the database."""
+    with small_limits():
+        store = SqliteStore(directory / STORE_NAME)
+        store.open()
+        try:
+            for ops in more:
+                store.commit(ops)
+            while store.maintain():
+                pass
+        finally:
+            store.close()
 
 
 def all_answers(store: SqliteStore, recovered: Recovered) -> dict[str, Any]:
@@ -101,7 +146,10 @@ class Flipper:
         self.tally.points += 1
         try:
             with _bounded():
-                self.tally.outcomes[self._outcome(place)] += 1
+                outcome = self._outcome(place)
+                if outcome == "harmless" and at % WORKS_ON_EVERY == self._seed % WORKS_ON_EVERY:
+                    outcome = self._outcome_of_more_work(place)
+                self.tally.outcomes[outcome] += 1
         except TimeoutError:
             self._complain(f"{place}: it does not come to an end")
         self._put(name, at, self._image.files[name][at])
@@ -128,6 +176,21 @@ class Flipper:
             return "unclear"
         finally:
             let_go(store)
+
+    def _outcome_of_more_work(self, place: str) -> str:
+        try:
+            work_on(self._directory, self._image.more)
+            if answers_of(self._directory) == self._image.answers_then:
+                return "harmless for good"
+            self._complain(f"{place}: after more work it answers something else")
+            return "silent"
+        except CLEAR:
+            return "refused later"
+        except Exception as error:
+            self._complain(f"{place}: after more work {type(error).__name__}: {error}")
+            return "unclear"
+        finally:
+            lay_out(self._directory, self._image.files)
 
     def _put(self, name: str, at: int, byte: int) -> None:
         with (self._directory / name).open("r+b") as file:

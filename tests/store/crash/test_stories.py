@@ -27,7 +27,7 @@ def run_python(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 def test_a_kill_at_any_operation_loses_nothing() -> None:
     """M8: the process is killed at some hundred of the points where `make crash` kills it."""
-    ran = run_python("-m", "crash", "--only", "kills", "--every", "30", "--workers", "1")
+    ran = run_python("-m", "crash", "--only", "kills", "--every", "60", "--workers", "1")
 
     assert ran.returncode == 0, ran.stdout + ran.stderr
     assert "control: synchronous=NORMAL caught in" in ran.stdout

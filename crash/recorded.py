@@ -12,12 +12,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
 from typing import Any
+from unittest.mock import patch
 
 from crash.recorder import Acknowledge, Begin, Entry, Recorder, RecordingDisk, recording
 from crash.scratch import STORE_NAME, lay_out, let_go, scratch_directory, small_limits
 from crash.states import DiskState
 from crash.tally import Complaint, Wrong
 from crash.workload import Workload, content
+from twinbus.broker.store import schema
 from twinbus.broker.store.mark import SLOT_BYTES, MarkRecord, encode, read_mark
 from twinbus.broker.store.memory import MemoryStore
 from twinbus.broker.store.port import Op, PutMeta
@@ -25,6 +27,9 @@ from twinbus.broker.store.sqlite import SqliteStore
 from twinbus.errors import TwinbusError
 
 COMMITS = 40
+# Three of four runs: more pages and writes for the same changes, and a third of the bytes, so that
+# more states are looked at in a second.
+SMALL_PAGE_BYTES = 4096
 
 
 @dataclass
@@ -115,7 +120,9 @@ class RecordedRun:
 
 def record(seed: int, commit: Callable[..., None] = commit_then_acknowledge) -> Run:
     recorder = Recorder()
-    with scratch_directory() as directory, recording(recorder) as vfs, small_limits():
+    page_bytes = schema.PAGE_BYTES if seed % 4 == 0 else SMALL_PAGE_BYTES
+    pages = patch.object(schema, "PAGE_BYTES", page_bytes)
+    with scratch_directory() as directory, recording(recorder) as vfs, small_limits(), pages:
         return RecordedRun(directory, Random(seed), vfs, recorder).perform(commit)
 
 

@@ -23,6 +23,7 @@ from random import Random
 from typing import Any
 from unittest.mock import patch
 
+from crash.recorded import SMALL_PAGE_BYTES
 from crash.scratch import STORE_NAME, files_of, lay_out, let_go, scratch_directory, small_limits
 from crash.tally import Complaint, Tally, Wrong
 from crash.workload import Workload, answers_in_time, content
@@ -32,8 +33,6 @@ from twinbus.broker.store.sqlite import SqliteStore
 from twinbus.errors import StoreCorrupt, StoreVersionMismatch
 
 PART = "flipped bits"
-# Small pages: the same rows, less empty room between them, a store of about 256 KB.
-PAGE_BYTES = 4096
 COMMITS = 70
 LOGGED_COMMITS = 3
 """So many are still in the log when the process is killed."""
@@ -64,10 +63,13 @@ class Image:
 
 @cache
 def image(seed: int) -> Image:
-    """A store with some of everything, most of it in the database, the end of it in the log."""
+    """A store with some of everything, most of it in the database, the end of it in the log.
+
+    Small pages: the same rows with less empty room between them, about 256 KB in all.
+    """
     random = Random(f"rot {seed}")
     workload = Workload(blob_bytes_max=1_500)
-    small_pages = patch.object(schema, "PAGE_BYTES", PAGE_BYTES)
+    small_pages = patch.object(schema, "PAGE_BYTES", SMALL_PAGE_BYTES)
     with scratch_directory() as directory, small_limits(), small_pages:
         store = SqliteStore(directory / STORE_NAME)
         store.open()
@@ -91,7 +93,7 @@ def _leave_free_pages(store: SqliteStore, workload: Workload, random: Random) ->
     ops = workload.send(random)
     assert isinstance(ops[0], PutChunk)
     row = ops[0].row
-    row.blob = random.randbytes(10 * PAGE_BYTES)
+    row.blob = random.randbytes(10 * SMALL_PAGE_BYTES)
     store.commit(ops)
     books = workload.queues[row.queue_id]
     del books.chunks[row.first_seq]

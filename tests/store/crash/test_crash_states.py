@@ -74,7 +74,10 @@ def test_the_checker_sees_a_commit_in_two_transactions(what: str) -> None:
 
     def commit_in_two(store: SqliteStore, ops: list[Op], acknowledge: Callable[[], None]) -> None:
         late = [op for op in ops if is_late(op)]
-        store.commit([op for op in ops if not is_late(op)])
+        if len(late) == len(ops):
+            # Nothing is left for the first one, which would not even get a number.
+            late = []
+        store.commit([op for op in ops if op not in late])
         if late:
             assert store._writer is not None
             cursor = store._writer._cursor
@@ -83,8 +86,8 @@ def test_the_checker_sees_a_commit_in_two_transactions(what: str) -> None:
             cursor.execute("COMMIT")
         acknowledge()
 
-    # The first one is enough.
-    seed = 4
+    # The first one is enough; in the run of this seed it comes soon.
+    seed = 11
     with closing(each_complaint(record(seed, commit_in_two), seed, 400, Tally(PART))) as found:
         complaint = next(found, None)
     assert complaint is not None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -44,11 +45,12 @@ def books(missing: int = 0, **more: Any) -> Reconciliation:
 
 @pytest.mark.parametrize(("closes", "code"), [(True, 0), (False, 1), (None, 2)])
 def test_the_exit_code_is_the_verdict(
-    closes: bool | None, code: int, monkeypatch: pytest.MonkeyPatch
+    closes: bool | None, code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """C3: 0 the books close, 1 they do not, 2 nobody knows."""
     monkeypatch.setattr("twinbus.cli.cost_reconcile_run.run_reconcile", lambda _options: closes)
-    assert CliRunner().invoke(app, ["cost", "reconcile"]).exit_code == code
+    given = ["--primary-logs", str(tmp_path)]
+    assert CliRunner().invoke(app, ["cost", "reconcile", *given]).exit_code == code
 
 
 def test_the_table_has_what_the_json_has(

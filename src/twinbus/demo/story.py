@@ -182,6 +182,8 @@ class Story:
         ends_s = time.monotonic() + ARRIVE_S_MAX
         while await self._site.waiting() and time.monotonic() < ends_s:
             await self._watch(LOOK_S)
+        # The last picture stays on the screen: its figures are those of the books.
+        self._screen.show(self._view())
 
     # -- parts --------------------------------------------------------------------------------
 

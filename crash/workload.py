@@ -248,9 +248,13 @@ class Workload:
         return books, random.choice(sorted(books.chunks))
 
 
+def _has_sessions(queue_id: int) -> bool:
+    """Every third queue has them, and then every chunk has one."""
+    return queue_id % 3 == 0
+
+
 def _session_in(books: QueueBooks, random: Random) -> str | None:
-    """Every third queue has sessions, and then every chunk has one."""
-    return random.choice(SESSIONS) if books.queue_id % 3 == 0 else None
+    return random.choice(SESSIONS) if _has_sessions(books.queue_id) else None
 
 
 def _run_in(seqs: set[int], random: Random) -> list[int]:
@@ -285,8 +289,9 @@ def content(store: Store, recovered: Recovered) -> dict[str, Any]:
 
 def answers_about_sessions(store: Store, queue_id: int, after_seq: int) -> Any:
     """What a store answers to the questions about sessions."""
+    sessions = SESSIONS if _has_sessions(queue_id) else ()
     return (
-        [store.load_chunks(queue_id, after_seq, 900, 9, session) for session in SESSIONS],
+        [store.load_chunks(queue_id, after_seq, 900, 9, session) for session in sessions],
         [store.load_session_state(queue_id, session) for session in SESSIONS],
         [store.load_sessions_updated(queue_id, 20, skip, 2) for skip in (0, 1)],
     )

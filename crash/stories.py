@@ -107,12 +107,13 @@ def take(store: SqliteStore, step: Step) -> None:
 @cache
 def operations_of(name: str) -> list[str]:
     """The kind of each operation of the story, when nothing goes wrong."""
-    plan = FaultPlan()
+    # Before the counting begins: preparing the files of a story writes, too.
+    told, plan = story(name), FaultPlan()
     with scratch_directory() as directory, faulty_disk(plan) as vfs, small_limits():
-        lay_out(directory, story(name).files)
+        lay_out(directory, told.files)
         store = SqliteStore(directory / STORE_NAME, disk=FaultyDisk(plan), vfs=vfs)
         store.open()
-        for step in story(name).steps:
+        for step in told.steps:
             take(store, step)
         store.close()
     return plan.kinds

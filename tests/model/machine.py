@@ -161,9 +161,11 @@ class Machine(RuleBasedStateMachine):
         self.pass_time(self.lock_s)
         for path, model in self.models.items():
             left = model.peek(1, 250, self.rig.now())
-            assert seen(self.station.peek(path)) == [message.seen() for message in left]
+            found = seen(self.station.peek(path))
+            assert found == [message.seen() for message in left], "what is left differs"
             dead = self.station.peek(path + DEAD)
-            assert {got.label: got.reason or "" for got in dead} == model.dead
+            reasons = {got.label: got.reason or "" for got in dead}
+            assert reasons == model.dead, "the dead letters differ"
 
 
 def chosen(candidates: list[Each], live: list[Each], index: int) -> Each:

@@ -13,9 +13,11 @@ from random import Random
 
 import pytest
 
+from teeth.planting import hand_on
 from tests.durability.history import History
 from tests.durability.load import Receiver, Sender
 from tests.durability.taking_stock import take_stock
+from tests.entities.sim.mutants import acknowledge_before_commit
 from tests.support.broker_process import BrokerProcess
 from twinbus.broker.store.datadir import DataDirectory
 from twinbus.broker.store.sqlite import SqliteStore
@@ -24,7 +26,6 @@ KILLS = int(os.environ.get("TWINBUS_KILLS", "50"))
 SEED = int(os.environ.get("TWINBUS_KILL_SEED", "1"))
 KILLS_PER_TEST = 10
 QUEUE = "orders"
-ROOT = Path(__file__).resolve().parents[2]
 # A broker that acknowledges too early loses something in almost every kill.
 HASTY_KILLS_MAX = 20
 # A life lasts this long after the first acknowledgement in it: a few commits to a few hundred.
@@ -99,12 +100,9 @@ def test_a_killed_broker_keeps_every_promise(seed: int, tmp_path: Path) -> None:
 def test_the_kills_see_a_broker_that_acknowledges_too_early(tmp_path: Path) -> None:
     """M8: the bug is planted, and a few kills are enough to find lost messages."""
     random, history = Random(SEED), History()
-    path = os.pathsep.join((str(ROOT), os.environ.get("PYTHONPATH", "")))
-    broker = BrokerProcess(
-        tmp_path / "data",
-        module="tests.durability.hasty_broker",
-        environment={"PYTHONPATH": path},
-    )
+    environment = dict(os.environ)
+    hand_on(acknowledge_before_commit, environment)
+    broker = BrokerProcess(tmp_path / "data", environment=environment)
 
     # Given a broker that answers when the commit begins, killed until something is missing
     with broker:

@@ -26,7 +26,6 @@ class BrokerProcess(ServedBroker):
         queues: tuple[str, ...] = (),
         arguments: tuple[str, ...] = (),
         environment: dict[str, str] | None = None,
-        module: str = "twinbus",
     ) -> None:
         super().__init__(
             data,
@@ -34,7 +33,6 @@ class BrokerProcess(ServedBroker):
             queues=queues,
             arguments=("--disk-free-mb", "16", *arguments),
             environment=environment,
-            module=module,
         )
         self.connection_strings: dict[str, str] = {}
         self.ca_path: str | None = None

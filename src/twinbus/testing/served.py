@@ -45,7 +45,6 @@ class ServedBroker:
         queues: tuple[str, ...] = (),
         arguments: tuple[str, ...] = (),
         environment: dict[str, str] | None = None,
-        module: str = "twinbus",
     ) -> None:
         """``data`` is its directory, None for a broker in memory; ``arguments`` are more options
         of ``twinbus serve``."""
@@ -54,7 +53,6 @@ class ServedBroker:
         self._queues = queues
         self._arguments = arguments
         self._environment = environment or {}
-        self._module = module
         self._process: subprocess.Popen[bytes] | None = None
         self.port = 0
         self.admin_port = 0
@@ -72,7 +70,7 @@ class ServedBroker:
 
     def launch(self) -> None:
         """Start the process and do not wait until it is ready."""
-        command = [sys.executable, "-m", self._module, "serve", "--output", "json"]
+        command = [sys.executable, "-m", "twinbus", "serve", "--output", "json"]
         command += ["--memory"] if self._data is None else ["--data", str(self._data)]
         command += ["--namespace", f"{self.namespace}:{self.port}"]
         command += ["--admin-port", str(self.admin_port)]

@@ -20,7 +20,7 @@ CONNECT_STAMP := $(CONNECT_VENV)/.installed
 PYTEST := env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest
 CHECK_PYTHON := $(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "twinbus needs Python 3.11 or later: make PYTHON=python3.12 ...")'
 
-.PHONY: help venv test demo check fmt format-check lint types tidy bench soak campaign simulate crash \
+.PHONY: help venv test demo check fmt format-check lint types tidy bench soak campaign simulate crash teeth \
 	interop conformance browser cluster-test connect-test lock clean
 
 help:
@@ -31,8 +31,9 @@ help:
 	@echo "make bench     measure, next to RabbitMQ (ONLY=name runs one)"
 	@echo "make soak      200 entities, 500 connections, 5 minutes: nothing may grow"
 	@echo "make campaign  200,000 messages, 240 faults of every kind, nothing lost (SEED=n replays one; HOURS=n)"
-	@echo "make simulate  1,000,000 bad days of the core (SEEDS=n; SEED=s replays one; TEETH=1)"
+	@echo "make simulate  1,000,000 bad days of the core (SEEDS=n; SEED=s replays one)"
 	@echo "make crash     500,000 power cuts, kills, disk errors, flipped bits in a store (STATES=n SEED=s)"
+	@echo "make teeth     planted bugs, and the check that catches each (ONLY=name, layer or harness)"
 	@echo "make cluster-test the syphon on a Spark cluster of two workers: both move, one is killed"
 	@echo "make connect-test the syphon and the connector through a Spark Connect server"
 	@echo "make interop   compare with python-qpid-proton (compiles it)"
@@ -88,7 +89,11 @@ campaign: venv
 	$(BIN)/python -m campaign --full $(if $(SEED),--seed $(SEED)) $(if $(HOURS),--hours $(HOURS))
 
 simulate: venv
-	$(BIN)/python -m simulation $(if $(SEED),--seed $(SEED)) $(if $(TEETH),--teeth) $(if $(SEEDS),--seeds $(SEEDS))
+	$(BIN)/python -m simulation $(if $(SEED),--seed $(SEED)) $(if $(SEEDS),--seeds $(SEEDS))
+
+# About ten minutes: Spark, campaigns and kill -9 beside simulations.
+teeth: venv
+	env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m teeth $(if $(ONLY),--only "$(ONLY)")
 
 crash: venv
 	$(BIN)/python -m crash $(if $(SEED),--seed $(SEED)) $(if $(STATES),--states $(STATES))

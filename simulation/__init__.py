@@ -12,7 +12,6 @@
     watch       the checks that are made while it happens; shadow is its notebook
     home_checks the checks of what leaves a backlog queue
     coverage    which pairs of state and signal were visited, and what has to happen sometimes
-    teeth       planted bugs, each of which a check must catch
     run         one seed, many seeds; many: many processes
 
 Rule 1: everything that decides is the code of ``twinbus.core``; only what is outside of it (time,

@@ -1,4 +1,4 @@
-"""``python -m simulation``: many schedules, one schedule again, or the planted bugs."""
+"""``python -m simulation``: many schedules, or one schedule again."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import sys
 
 from simulation.many import run_many
 from simulation.run import Outcome, Simulation
-from simulation.teeth import PLANTED, bite
 from simulation.world import Broken
 
 YEAR_S = 365.25 * 86_400
@@ -19,7 +18,6 @@ def options_of(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--seeds", type=int, default=1_000_000, help="how many schedules")
     parser.add_argument("--first", type=int, default=0, help="the first seed")
     parser.add_argument("--seed", type=int, help="replay this one and show what happened")
-    parser.add_argument("--teeth", action="store_true", help="show that planted bugs are caught")
     parser.add_argument("--workers", type=int, default=os.cpu_count() or 1)
     return parser.parse_args(arguments)
 
@@ -48,23 +46,8 @@ def replay(seed: int) -> int:
     return 1 if broken else 0
 
 
-def show_teeth() -> int:
-    print(f"{'planted bug':<42}{'caught by':<26}schedules")
-    escaped = 0
-    for planted in PLANTED:
-        outcome = bite(planted)
-        caught = [each for each in outcome.broken if each.check.startswith(planted.check)]
-        escaped += not caught
-        check = caught[0].check if caught else "NOT CAUGHT"
-        print(f"{planted.name:<42}{check:<26}{outcome.schedules:>9,}", flush=True)
-    print(f"{len(PLANTED) - escaped} of {len(PLANTED)} caught")
-    return 1 if escaped else 0
-
-
 def main(arguments: list[str]) -> int:
     options = options_of(arguments)
-    if options.teeth:
-        return show_teeth()
     if options.seed is not None:
         return replay(options.seed)
     return report(run_many(options.first, options.seeds, options.workers))

@@ -1,0 +1,49 @@
+"""Bugs of the connector's source, which runs beside Spark's driver."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from twinbus.core.parcel import Delivered
+from twinbus.spark.connector import brain
+from twinbus.spark.connector.brain import Brain
+from twinbus.spark.connector.holding import Holding
+from twinbus.spark.connector.rereading import Rereading
+
+_SETTLING: set[asyncio.Task[Any]] = set()
+
+
+def settle_before_the_batch_is_written(patch: pytest.MonkeyPatch) -> None:
+    """Messages are completed when their task has read them to the end."""
+    sealed = Brain._sealed
+
+    def hasty(self: Brain, order_id: str, reader: str, facts: dict[str, Any]) -> dict[str, Any]:
+        answer = sealed(self, order_id, reader, facts)
+        epoch = int(order_id.partition("/")[0])
+        _SETTLING.add(asyncio.ensure_future(self._keeper.settle(epoch)))
+        return answer
+
+    # The table of answers has the method itself.
+    patch.setitem(brain._ANSWERS, "sealed", hasty)
+
+
+def drop_the_message_that_rang(patch: pytest.MonkeyPatch) -> None:
+    """The message that woke the query is in the ledger, and its task yields no row for it."""
+    begin = Rereading.__init__
+
+    def without(
+        self: Rereading, receiver: Any, known: dict[int, bytes], handed: Delivered | None
+    ) -> None:
+        if handed is not None:
+            known = {n: token for n, token in known.items() if n != handed.sequence_number}
+        begin(self, receiver, known, None)
+
+    patch.setattr(Rereading, "__init__", without)
+
+
+def renew_no_locks(patch: pytest.MonkeyPatch) -> None:
+    """What a slow batch holds goes back to its queue meanwhile."""
+    patch.setattr(Holding, "due", lambda _self, _now_s: [])

@@ -1,0 +1,148 @@
+"""Bugs of the way there and back: senders, the envelope, the mover."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from itertools import count
+from typing import Any
+
+import pytest
+
+from twinbus.core import chunk, envelope_home
+from twinbus.core.chunk import Poison, Verdict, verdict_of
+from twinbus.core.chunk_aside import SetAside
+from twinbus.core.chunk_ledger import Homeward
+from twinbus.core.events import Event
+from twinbus.core.receipts import Outcome
+from twinbus.core.sending import Done, Send, Step, ToBacklog
+from twinbus.drivers.amqp.sending import SendingEnd
+from twinbus.pairing import mover_queue
+from twinbus.pairing.mover_chunk import ChunkRun
+from twinbus.service_errors import ServiceError
+
+# A busy primary is this late to answer: long enough for something to happen meanwhile.
+HASTE_S = 1.0
+
+
+def complete_before_sending(patch: pytest.MonkeyPatch) -> None:
+    """A message leaves the backlog before the primary has it."""
+    attempt = ChunkRun._try
+
+    async def hasty(
+        self: ChunkRun, path: str, items: Sequence[Homeward], *, is_probe: bool
+    ) -> None:
+        await self._receiver.complete([each.delivered for each in items], timeout_s=5.0)
+        await asyncio.sleep(HASTE_S)
+        await attempt(self, path, items, is_probe=is_probe)
+
+    patch.setattr(ChunkRun, "_try", hasty)
+
+
+def complete_what_is_unsure(patch: pytest.MonkeyPatch) -> None:
+    """A send that was not answered counts as done."""
+    refused = ChunkRun._refused
+
+    async def hopeful(
+        self: ChunkRun, path: str, items: Sequence[Homeward], error: ServiceError, **more: Any
+    ) -> None:
+        if verdict_of(error) is Verdict.UNSURE:
+            self._ledger.accepted(items)
+            await self._complete(items)
+        else:
+            await refused(self, path, items, error, **more)
+
+    patch.setattr(ChunkRun, "_refused", hopeful)
+
+
+def complete_poison(patch: pytest.MonkeyPatch) -> None:
+    """What nobody can deliver is taken out of the way."""
+
+    async def swept(self: ChunkRun, items: list[Homeward], reason: str, description: str) -> None:
+        await self._receiver.complete([each.delivered for each in items], timeout_s=5.0)
+        self._close(items, Outcome.DEAD_LETTERED, reason)
+
+    patch.setattr(ChunkRun, "_dead_letter", swept)
+
+
+def give_no_reason(patch: pytest.MonkeyPatch) -> None:
+    """Poison is dead-lettered, and nobody can tell why."""
+    bury = ChunkRun._bury
+
+    def silent(self: ChunkRun, poison: Sequence[Poison]) -> None:
+        bury(self, [each._replace(reason="") for each in poison])
+
+    patch.setattr(ChunkRun, "_bury", silent)
+
+
+def bury_what_has_to_wait(patch: pytest.MonkeyPatch) -> None:
+    """A destination that is closed for now is taken for one that is gone."""
+    patch.setattr(chunk, "VERDICTS", dict.fromkeys(chunk.VERDICTS, Verdict.REFUSED))
+
+
+def forget_what_was_set_aside(patch: pytest.MonkeyPatch) -> None:
+    """Nobody asks again for what was deferred."""
+    patch.setattr(SetAside, "add", lambda _self, _path, _numbers: None)
+    patch.setattr(mover_queue, "set_aside_in", lambda *_args, **_more: {})
+
+
+def hide_doubt(patch: pytest.MonkeyPatch) -> None:
+    """A receipt never says that a second copy may be on the primary."""
+    patch.setattr(Outcome, "may_repeat", False)
+
+
+def leave_the_aliases_on(patch: pytest.MonkeyPatch) -> None:
+    """The properties of the detour come home with the message."""
+    take = envelope_home._take_aliases
+
+    def kept(buf: bytes, start: int, stop: int) -> tuple[dict[str, Any], bytes]:
+        found, _others = take(buf, start, stop)
+        return found, buf[start:stop]
+
+    patch.setattr(envelope_home, "_take_aliases", kept)
+    patch.setattr(envelope_home, "restore_plain", lambda _encoded, _at: None)
+
+
+def forget_the_time_to_live(patch: pytest.MonkeyPatch) -> None:
+    """A message that made the detour lives for ever."""
+    patch.setattr(envelope_home, "_restored_header", lambda priority, _ttl_ms: b"")
+    patch.setattr(envelope_home, "_put_times", lambda *_args: None)
+
+
+def forget_the_session(patch: pytest.MonkeyPatch) -> None:
+    """A message comes home without the session that it was sent to."""
+    take = envelope_home._take_aliases
+
+    def without(buf: bytes, start: int, stop: int) -> tuple[dict[str, Any], bytes]:
+        found, others = take(buf, start, stop)
+        found.pop(envelope_home.SESSION_ID, None)
+        return found, others
+
+    patch.setattr(envelope_home, "_take_aliases", without)
+
+
+def acknowledge_before_the_backlog_has_it(patch: pytest.MonkeyPatch) -> None:
+    """Now and then a diverted send is done when its queue has been chosen."""
+    decide, diverted = Send.step, count(1)
+
+    def hasty(self: Send, now_s: float) -> tuple[Step, list[Event]]:
+        step, events = decide(self, now_s)
+        if isinstance(step, ToBacklog) and next(diverted) % 10 == 0:
+            self._end = Done(step.queue)
+            return self._end, events
+        return step, events
+
+    patch.setattr(Send, "step", hasty)
+
+
+def take_a_write_for_an_answer(patch: pytest.MonkeyPatch) -> None:
+    """The lean driver takes a send for accepted when its connection breaks before the answer."""
+    give_up = SendingEnd.give_up
+
+    def hopeful(self: SendingEnd, loss: Any) -> None:
+        for outgoing in self._under_way.values():
+            if not outgoing.future.done():
+                outgoing.future.set_result(None)
+        give_up(self, loss)
+
+    patch.setattr(SendingEnd, "give_up", hopeful)

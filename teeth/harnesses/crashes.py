@@ -1,0 +1,34 @@
+"""Imagined power cuts of a recorded run, each with a real recovery (``tests/store/crash``)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+
+from tests.store.crash.run import Checker, record, scratch_directory
+from tests.store.crash.states import crash_states
+
+STATES_PER_RUN = 400
+
+
+@dataclass(frozen=True, slots=True)
+class CrashStates:
+    """Crash states of one run, then of the next."""
+
+    name: str = "crash states"
+    unit: str = "crash states"
+    rounds_max: int = 4 * STATES_PER_RUN
+    has_processes: bool = False
+
+    def rounds(self, directory: Path) -> Iterator[list[str]]:
+        for seed in range(1, 1 + self.rounds_max // STATES_PER_RUN):
+            run, random = record(seed), Random(f"crash {seed}")
+            with scratch_directory() as scratch:
+                checker = Checker(run, scratch, random)
+                states = list(crash_states(run.entries, STATES_PER_RUN, random))
+                random.shuffle(states)
+                for state in states:
+                    complaint = checker.complaint(state)
+                    yield [] if complaint is None else [complaint]

@@ -1,0 +1,80 @@
+"""Planted bugs are caught by the checks that are named for them.
+
+Here are those of the core, which take seconds. ``make teeth`` has all of them, over processes,
+disks and Spark.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from teeth.__main__ import listed
+from teeth.bite import watch
+from teeth.bug import Bug, Layer
+from teeth.harnesses.crashes import CrashStates
+from teeth.harnesses.damages import Damages
+from teeth.harnesses.simulated import Simulated
+from teeth.planting import ROOT, VARIABLE, hand_on
+from teeth.registry import BUGS
+
+# Those of the broker are planted by its own tests (entities, model).
+QUICK = [bug for bug in BUGS if isinstance(bug.harness, Simulated | Damages | CrashStates)]
+
+
+@pytest.mark.parametrize("bug", QUICK, ids=lambda bug: bug.name.replace(" ", "-"))
+def test_a_planted_bug_is_caught_by_the_check_that_names_it(
+    bug: Bug, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    bug.plant(monkeypatch)
+    rounds_max = bug.harness.rounds_max
+    watched = watch(bug.harness, tmp_path, check=bug.check, rounds_max=rounds_max)
+    assert watched.caught, f"{bug.name}: {watched.round_count} rounds, {watched.others}"
+
+
+@pytest.mark.parametrize("harness", [Damages(), CrashStates()], ids=lambda harness: harness.name)
+def test_without_a_bug_nobody_complains(harness: Damages | CrashStates, tmp_path: Path) -> None:
+    """The simulation without bugs has a test of its own, with many more schedules."""
+    assert watch(harness, tmp_path, check=None, rounds_max=60).others == []
+
+
+def test_every_layer_and_every_kind_of_harness_has_planted_bugs() -> None:
+    """At least five each of the broker, of the store and over processes; no name twice."""
+    layers = Counter(bug.layer for bug in BUGS)
+    assert len({bug.name for bug in BUGS}) == len(BUGS) >= 25
+    assert layers[Layer.BROKER] >= 5
+    assert layers[Layer.STORE] >= 5
+    assert min(layers[layer] for layer in Layer) >= 3
+    assert sum(bug.harness.has_processes for bug in BUGS) >= 5
+
+
+def test_the_guarantees_list_every_planted_bug() -> None:
+    """``python -m teeth --list`` prints what must stand there."""
+    guarantees = (ROOT / "docs" / "GUARANTEES.md").read_text(encoding="utf-8")
+    assert "\n".join(listed(BUGS)) in guarantees
+
+
+SAYS_SYNCHRONOUS = "from twinbus.broker.store import connection; print(connection.SYNCHRONOUS)"
+
+
+def test_a_bug_is_handed_on_to_processes() -> None:
+    """Whatever is started with its environment has it, and says so."""
+    (bug,) = (each for each in BUGS if each.name == "synchronous=NORMAL")
+    environment = dict(os.environ)
+    hand_on(bug.plant, environment)
+    assert environment[VARIABLE] == "teeth.bugs.store:leave_syncing_to_the_checkpoint"
+    told = subprocess.run(
+        [sys.executable, "-c", SAYS_SYNCHRONOUS],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=ROOT,
+    )
+    assert told.stdout == "NORMAL\n"
+    assert told.stderr == f"planted here: {environment[VARIABLE]}\n"

@@ -1,8 +1,7 @@
 """Bugs of the core: each replaces one part of it by a wrong one.
 
 These are the mistakes that such a system is likely to have, some of which others have made. The
-simulation is built from parts, and takes these instead of the real ones; two of them are also
-planted in processes (``plant_*`` at the end).
+simulation is built from parts, and takes these instead of the real ones.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from twinbus.core import chunk, envelope_home
+from twinbus.core import envelope_home
 from twinbus.core.chunk import Poison, Verdict, verdict_of
 from twinbus.core.chunk_aside import SetAside
 from twinbus.core.chunk_ledger import Homeward
@@ -73,11 +73,6 @@ def give_no_reason(patch: pytest.MonkeyPatch) -> None:
         bury(self, [each._replace(reason="") for each in poison])
 
     patch.setattr(ChunkRun, "_bury", silent)
-
-
-def bury_what_has_to_wait(patch: pytest.MonkeyPatch) -> None:
-    """A destination that is closed for now is taken for one that is gone."""
-    patch.setattr(chunk, "VERDICTS", dict.fromkeys(chunk.VERDICTS, Verdict.REFUSED))
 
 
 def forget_what_was_set_aside(patch: pytest.MonkeyPatch) -> None:

@@ -10,13 +10,16 @@ import os
 import subprocess
 import sys
 from collections import Counter
+from inspect import getmembers, isfunction
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
 from teeth.__main__ import listed
 from teeth.bite import watch
 from teeth.bug import Bug, Layer
+from teeth.bugs import broker, connector, store, syphon
 from teeth.harnesses.crashes import CrashStates
 from teeth.harnesses.damages import Damages
 from teeth.harnesses.simulated import Simulated
@@ -51,6 +54,16 @@ def test_every_layer_and_every_kind_of_harness_has_planted_bugs() -> None:
     assert layers[Layer.STORE] >= 5
     assert min(layers[layer] for layer in Layer) >= 3
     assert sum(bug.harness.has_processes for bug in BUGS) >= 5
+
+
+@pytest.mark.parametrize(
+    "module", [broker, connector, store, syphon], ids=lambda each: each.__name__
+)
+def test_every_bug_that_can_be_planted_is(module: ModuleType) -> None:
+    planted = {bug.plant for bug in BUGS}
+    functions = [each for _, each in getmembers(module, isfunction)]
+    own = [each for each in functions if each.__module__ == module.__name__]
+    assert [each.__name__ for each in own if each not in planted] == []
 
 
 def test_the_guarantees_list_every_planted_bug() -> None:

@@ -1,4 +1,4 @@
-"""Imagined power cuts of a recorded run, each with a real recovery (``tests/store/crash``)."""
+"""Imagined power cuts of a recorded run, each with a real recovery (``crash/``)."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 
-from tests.store.crash.run import Checker, record, scratch_directory
-from tests.store.crash.states import crash_states
+from crash.recorded import Checker, record
+from crash.scratch import scratch_directory
+from crash.states import crash_states
 
 STATES_PER_RUN = 400
 
@@ -31,4 +32,4 @@ class CrashStates:
                 random.shuffle(states)
                 for state in states:
                     complaint = checker.complaint(state)
-                    yield [] if complaint is None else [complaint]
+                    yield [] if complaint is None else [str(complaint)]

@@ -15,8 +15,8 @@ from typing import Any
 
 import apsw
 
+from crash.workload import Workload, content
 from tests.store.files import as_killed, flip_bit
-from tests.store.workload import Workload, content
 from twinbus.broker.store.sqlite import SqliteStore
 from twinbus.errors import TwinbusError
 

@@ -17,6 +17,7 @@ from teeth.harnesses.damages import Damages
 from teeth.harnesses.homeward import Homeward
 from teeth.harnesses.kills import Kills
 from teeth.harnesses.models import Model
+from teeth.harnesses.rotten import FlippedBits
 from teeth.harnesses.simulated import Simulated
 from teeth.harnesses.stories import Stories
 from teeth.planting import Plant
@@ -35,6 +36,7 @@ SEND_KILLS, KILLS = Kills("sends"), Kills("messages")
 SESSION_KILLS, REPEAT_KILLS = Kills("sessions"), Kills("repeats")
 CRASHES: Final = CrashStates()
 DAMAGES: Final = Damages()
+ROTTEN: Final = FlippedBits()
 
 
 def _simulated(replaced: Replaced) -> Bug:
@@ -226,7 +228,7 @@ STORE: Final = _of(
     ),
     (
         "checksums of bodies are not checked",
-        *(store.believe_every_body, DAMAGES, "damage went unnoticed: flip a bit of a body"),
+        *(store.believe_every_body, ROTTEN, "it answers something else"),
     ),
     (
         "the books are not balanced",

@@ -34,9 +34,9 @@ FAULTS = (
     # What the primary has not stored is gone.
     Fault(at_s=1.0, name="kill primary", process=PRIMARY, lasts_s=1.0),
     # What the mover sends does not arrive, and it cannot know.
-    _hole(3.0, Direction.UP, MOVER),
-    # What it sends arrives, and it cannot know.
-    _hole(9.0, Direction.DOWN, MOVER),
+    _hole(5.0, Direction.UP, MOVER),
+    # What it sends arrives, and it cannot know. By then it must be at work again.
+    _hole(13.0, Direction.DOWN, MOVER),
 )
 
 

@@ -12,6 +12,8 @@ from crash.scratch import scratch_directory
 from crash.states import crash_states
 
 STATES_PER_RUN = 400
+# A store is created within so many operations, a short time of a run that gets its share.
+EARLY_ENTRIES = 60
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +30,9 @@ class CrashStates:
             run, random = record(seed), Random(f"crash {seed}")
             with scratch_directory() as scratch:
                 checker = Checker(run, scratch, random)
-                states = list(crash_states(run.entries, STATES_PER_RUN, random))
+                early = crash_states(run.entries[:EARLY_ENTRIES], STATES_PER_RUN // 4, random)
+                anywhere = crash_states(run.entries, STATES_PER_RUN * 3 // 4, random)
+                states = [*early, *anywhere]
                 random.shuffle(states)
                 for state in states:
                     complaint = checker.complaint(state)

@@ -1,7 +1,7 @@
-"""A killed store is damaged: whoever opens it must say so, or find everything as it was.
+"""A killed store loses a part: whoever opens it must say so, or find everything as it was.
 
-What is done to it: a log cut short, bits flipped in the log and in bodies, rows that vanish, an
-older copy in its place. (Power cuts, where no bit changes by itself, are in crashes.py.)
+What is done to it: a log cut short, rows that vanish, an older copy in its place. (Bits that flip
+are in rotten.py, power cuts in crashes.py.)
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 import apsw
 
 from crash.workload import Workload, content
-from tests.store.files import as_killed, flip_bit
+from tests.store.files import as_killed
 from twinbus.broker.store.sqlite import SqliteStore
 from twinbus.errors import TwinbusError
 
@@ -95,24 +95,6 @@ def cut_the_log(path: Path, random: Random) -> None:
     log.write_bytes(content[: random.randrange(len(content))])
 
 
-def flip_a_bit_of_the_log(path: Path, random: Random) -> None:
-    log = path.with_name("store.db-wal")
-    flip_bit(log, random.randrange(log.stat().st_size))
-
-
-def flip_a_bit_of_a_body(path: Path, random: Random) -> None:
-    def flipped(rows: list[tuple[int, bytes]], connection: apsw.Connection) -> None:
-        row_id, blob = random.choice(rows)
-        changed = bytearray(blob)
-        changed[random.randrange(len(changed))] ^= 0x10
-        connection.execute("UPDATE chunk SET blob = ? WHERE id = ?", (bytes(changed), row_id))
-
-    with apsw.Connection(str(path)) as connection:
-        rows = connection.execute("SELECT id, blob FROM chunk WHERE blob != x''").fetchall()
-        if rows:
-            flipped(rows, connection)
-
-
 def lose_a_row(path: Path, random: Random) -> None:
     with apsw.Connection(str(path)) as connection:
         for table in random.sample(ROWS, len(ROWS)):
@@ -129,8 +111,6 @@ def bring_back_an_older_copy(path: Path, random: Random) -> None:
 
 DAMAGES: tuple[Damage, ...] = (
     cut_the_log,
-    flip_a_bit_of_the_log,
-    flip_a_bit_of_a_body,
     lose_a_row,
     bring_back_an_older_copy,
 )

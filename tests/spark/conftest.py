@@ -15,42 +15,22 @@ if TYPE_CHECKING:
 
 HERE = Path(__file__).parent
 TEST_S_MAX = 180
-# No JVM in these: they may run anywhere, beside those that have one.
-WITHOUT_SPARK = frozenset(
-    (
-        "test_bell.py",
-        "test_desk.py",
-        "test_troubles.py",
-        "test_virtual_hour.py",
-        "books/test_looking.py",
-        "books/test_runs.py",
-        "books/test_shown.py",
-        "connector/test_available_now.py",
-        "connector/test_brain.py",
-        "connector/test_columns.py",
-        "connector/test_dispatch.py",
-        "connector/test_holding.py",
-        "connector/test_keeping.py",
-        "connector/test_options.py",
-        "connector/test_receiving.py",
-        "cost/test_blocks.py",
-        "cost/test_counting.py",
-        "cost/test_findings.py",
-        "cost/test_lines.py",
-        "cost/test_steps.py",
-    )
-)
+# Their programs start JVMs of their own: one such program at a time is enough for a machine.
+WITH_PROGRAMS = frozenset(("test_secrets.py", "syphon/test_command.py", "demo/test_stopping.py"))
 
 
 @pytest.hookimpl(tryfirst=True)  # xdist looks for groups in the same hook.
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """A JVM takes a core and a half: all that need one share one worker, and its session."""
-    for item in items:
-        if HERE in item.path.parents:
-            if item.path.relative_to(HERE).as_posix() not in WITHOUT_SPARK:
-                item.add_marker(pytest.mark.xdist_group("spark"))
-            # The first test of all waits for Spark's start, which is not its own time.
-            item.add_marker(pytest.mark.timeout(TEST_S_MAX, func_only=True))
+    """One worker, and its session, for all modules that need one; all others may run beside it."""
+    ours = [item for item in items if HERE in item.path.parents]
+    with_session = {item.path for item in ours if "spark" in getattr(item, "fixturenames", ())}
+    for item in ours:
+        if item.path in with_session:
+            item.add_marker(pytest.mark.xdist_group("spark"))
+        elif item.path.relative_to(HERE).as_posix() in WITH_PROGRAMS:
+            item.add_marker(pytest.mark.xdist_group("spark programs"))
+        # The first test of all waits for Spark's start, which is not its own time.
+        item.add_marker(pytest.mark.timeout(TEST_S_MAX, func_only=True))
     # Minutes for one worker: begun last, they would be waited for by all the others.
     items.sort(key=lambda item: item.get_closest_marker("xdist_group") is None)
 

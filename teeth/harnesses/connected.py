@@ -7,26 +7,21 @@ is in both, because the first batch was settled before the second one began.
 
 from __future__ import annotations
 
-import os
-import signal
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 import pyarrow.parquet as parquet
 
-from teeth.harnesses.doomed import MESSAGES_PER_BATCH
 from tests.spark.brokers import secret_file
+from tests.spark.connector.doomed import die
+from tests.spark.connector.doomed_app import MESSAGES_PER_BATCH
 from tests.spark.connector.scene import fill, ids, taken
 from tests.support.broker_process import BrokerProcess
 
 MESSAGE_COUNT = 300
 LOCK_S = 5.0
-APP_S_MAX = 180.0
 QUEUE = "orders"
 
 
@@ -52,7 +47,7 @@ def _complaints(broker: BrokerProcess, directory: Path) -> list[str]:
     fill(broker, QUEUE, ids(MESSAGE_COUNT))
     secret = directory / "connection"
     secret_file(secret, broker)
-    _die(secret, directory)
+    die("read", secret, QUEUE, directory)
     # What it held is free when its locks have run out.
     time.sleep(LOCK_S + 1)
     left, written = taken(broker, QUEUE), _written(directory / "output")
@@ -69,19 +64,3 @@ def _written(directory: Path) -> list[str]:
     files = sorted(directory.glob("*.parquet"))
     columns = [parquet.read_table(file, columns=["messageId"])["messageId"] for file in files]
     return [name for column in columns for name in column.to_pylist()]
-
-
-def _die(secret: Path, directory: Path) -> None:
-    """Run the doomed application, until nothing of it is left."""
-    command = [sys.executable, "-m", "teeth.harnesses.doomed", str(secret), QUEUE, str(directory)]
-    with (directory / "application.log").open("wb") as log:
-        app = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
-    try:
-        code = app.wait(APP_S_MAX)
-        told = (directory / "application.log").read_text(errors="replace")[-2_000:]
-        assert code == -signal.SIGKILL, f"the application ended by itself ({code}): {told}"
-    finally:
-        # Workers that outlive their JVM for a moment hold locks.
-        with suppress(ProcessLookupError):
-            os.killpg(app.pid, signal.SIGKILL)
-        app.wait(20)

@@ -125,7 +125,9 @@ def test_who_does_not_go_on_is_sent_away_in_time(tell: Tell, said: bytes) -> Non
     tell(story)
 
 
-@pytest.mark.parametrize("said", [tls_hello(), b"GET / HTTP/1.1\r\nHost: localhost\r\n"])
+@pytest.mark.parametrize(
+    "said", [tls_hello(), b"GET / HTTP/1.1\r\nHost: localhost\r\n"], ids=["TLS", "HTTP"]
+)
 def test_a_slow_loris_does_not_buy_time_byte_by_byte(tell: Tell, said: bytes) -> None:
     """M6: the limit is for the whole, not for the next byte."""
 

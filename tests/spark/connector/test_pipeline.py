@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import os
-import signal
-import subprocess
-import sys
 import time
 from collections import Counter
-from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import psutil
 import pytest
 
 from tests.spark.brokers import SparkPair
+from tests.spark.connector.doomed import die
 from tests.spark.connector.doomed_app import MESSAGES_PER_BATCH
 from tests.spark.connector.scene import fill, ids, left, taken
 from twinbus.spark import register
@@ -23,11 +18,8 @@ from twinbus.spark import register
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-ROOT = Path(__file__).resolve().parents[3]
 LOCK_S = 5.0
 QUERY_S_MAX = 100
-# A JVM starts in 10 seconds, and on a busy machine in a minute and a half.
-APP_S_MAX = 180
 
 
 @pytest.mark.timeout(300)
@@ -40,7 +32,7 @@ def test_a_driver_killed_between_writing_and_settling_repeats_and_never_loses(
     source = pair.primary.fresh_queue(lock_duration_ms=int(LOCK_S * 1_000))
     target = pair.primary.fresh_queue()
     fill(pair.primary, source, ids(500))
-    die(pair, source, tmp_path)
+    die("written", pair.primary_file, source, tmp_path)
     assert left(pair.primary, source) > 500 - 2 * MESSAGES_PER_BATCH
     time.sleep(LOCK_S)
 
@@ -53,39 +45,6 @@ def test_a_driver_killed_between_writing_and_settling_repeats_and_never_loses(
     assert set(found) == set(ids(500))
     assert 1 <= sum(found.values()) - 500 <= MESSAGES_PER_BATCH
     assert left(pair.primary, source) == 0
-
-
-def die(pair: SparkPair, queue: str, directory: Path) -> None:
-    """Run the doomed application until nothing of it is left."""
-    command = [sys.executable, "-m", "tests.spark.connector.doomed_app"]
-    app = subprocess.Popen(
-        [*command, str(pair.primary_file), queue, str(directory)],
-        cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": f"{ROOT / 'src'}:{ROOT}"},
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        start_new_session=True,
-    )
-    try:
-        assert app.wait(APP_S_MAX) == -signal.SIGKILL
-        deadline_s = time.monotonic() + 20
-        while running := members_of(app.pid):
-            assert time.monotonic() < deadline_s, running
-            time.sleep(0.1)
-    finally:
-        with suppress(ProcessLookupError):
-            os.killpg(app.pid, signal.SIGKILL)
-        app.wait(20)
-
-
-def members_of(session_id: int) -> list[str]:
-    """Living processes that an application has left behind."""
-    found = []
-    for process in psutil.process_iter():
-        with suppress(psutil.Error, ProcessLookupError):
-            if os.getsid(process.pid) == session_id and process.status() != psutil.STATUS_ZOMBIE:
-                found.append(" ".join(process.cmdline()))
-    return found
 
 
 def bring_home(spark: SparkSession, pair: SparkPair, queue: str, directory: Path) -> None:

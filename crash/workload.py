@@ -184,10 +184,15 @@ class Workload:
         books = self._any_queue(random)
         if books is None:
             return []
-        seq = books.take_seqs(1)
-        books.scheduled.add(seq)
-        put = PutScheduled(books.queue_id, seq, random.randint(1, 50), self._blob(random))
-        return [put, books.counters()]
+        count = random.randint(1, 3)
+        first_seq = books.take_seqs(count)
+        seqs = range(first_seq, first_seq + count)
+        books.scheduled.update(seqs)
+        puts = [
+            PutScheduled(books.queue_id, seq, random.randint(1, 50), self._blob(random))
+            for seq in seqs
+        ]
+        return [*puts, books.counters()]
 
     def activate(self, random: Random) -> list[Op]:
         """A scheduled message becomes due, or is cancelled."""

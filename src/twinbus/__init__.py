@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from twinbus.sync import (
         NEXT_SESSION,
         BrokeredMessage,
+        Classifier,
         EmbeddedNamespace,
         MessageReceiver,
         MessageSender,
@@ -24,15 +25,20 @@ if TYPE_CHECKING:
         PairedNamespaceOptions,
         QueueClient,
         ReceiveMode,
+        RotationPolicy,
         SendAvailabilityPairedNamespaceOptions,
         SubscriptionClient,
         SyphonHosting,
+        Thresholds,
         TopicClient,
+        TtlPolicy,
+        read_journal,
     )
 
 __all__ = [
     "NEXT_SESSION",
     "BrokeredMessage",
+    "Classifier",
     "EmbeddedNamespace",
     "MessageReceiver",
     "MessageSender",
@@ -41,11 +47,15 @@ __all__ = [
     "PairedNamespaceOptions",
     "QueueClient",
     "ReceiveMode",
+    "RotationPolicy",
     "SendAvailabilityPairedNamespaceOptions",
     "SubscriptionClient",
     "SyphonHosting",
+    "Thresholds",
     "TopicClient",
+    "TtlPolicy",
     "__version__",
+    "read_journal",
 ]
 
 __version__: Final = "0.1.0"

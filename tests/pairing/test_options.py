@@ -14,6 +14,7 @@ from twinbus.aio import (
     SendAvailabilityPairedNamespaceOptions,
     SyphonHosting,
 )
+from twinbus.core.ttl_policy import TtlPolicy
 from twinbus.errors import ConfigurationError, InvalidEntityPath
 
 FACTORY = MessagingFactory.from_driver(FakeNamespace())
@@ -74,12 +75,26 @@ def test_the_ends_of_all_ranges_are_taken() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "value"), [("ping_mode", "knock"), ("enable_syphon", 1), ("namespace_name", "a/b")]
+    ("name", "value"),
+    [
+        ("ping_mode", "knock"),
+        ("enable_syphon", 1),
+        ("namespace_name", "a/b"),
+        ("ttl_policy", "never"),
+        ("ttl_policy", None),
+        ("allowed_destinations", "orders*"),
+        ("allowed_destinations", ("orders", 1)),
+    ],
 )
 def test_other_nonsense_is_refused(name: str, value: Any) -> None:
     """P2: every field is looked at."""
     with pytest.raises(ConfigurationError):
         options(**{name: value})
+
+
+def test_a_policy_may_be_a_word() -> None:
+    """P2 and Y8: whoever gives the word of the command line gets the same policy."""
+    assert options(ttl_policy="elapsed").ttl_policy is TtlPolicy.ELAPSED
 
 
 def test_the_name_of_a_namespace_is_a_name() -> None:

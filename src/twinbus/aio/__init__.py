@@ -17,11 +17,16 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from twinbus.core.classifier import Classifier
+from twinbus.core.rotation import RotationPolicy
+from twinbus.core.ttl_policy import TtlPolicy
+from twinbus.core.watermarks import Thresholds
 from twinbus.drivers.port import NEXT_SESSION, ReceiveMode
 from twinbus.message import BrokeredMessage
 from twinbus.pairing.clients import MessageSender, QueueClient, SubscriptionClient, TopicClient
 from twinbus.pairing.factory import MessagingFactory
 from twinbus.pairing.hosting import SyphonHosting
+from twinbus.pairing.journal import read_journal
 from twinbus.pairing.manager import NamespaceManager
 from twinbus.pairing.options import (
     PairedNamespaceOptions,
@@ -35,6 +40,7 @@ if TYPE_CHECKING:
 __all__ = [
     "NEXT_SESSION",
     "BrokeredMessage",
+    "Classifier",
     "EmbeddedNamespace",
     "MessageReceiver",
     "MessageSender",
@@ -43,10 +49,14 @@ __all__ = [
     "PairedNamespaceOptions",
     "QueueClient",
     "ReceiveMode",
+    "RotationPolicy",
     "SendAvailabilityPairedNamespaceOptions",
     "SubscriptionClient",
     "SyphonHosting",
+    "Thresholds",
     "TopicClient",
+    "TtlPolicy",
+    "read_journal",
 ]
 
 

@@ -16,6 +16,10 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+from twinbus.core.classifier import Classifier
+from twinbus.core.rotation import RotationPolicy
+from twinbus.core.ttl_policy import TtlPolicy
+from twinbus.core.watermarks import Thresholds
 from twinbus.errors import ConfigurationError
 from twinbus.pairing.environment import namespace_in, variables_of
 from twinbus.pairing.factory import MessagingFactory
@@ -53,7 +57,13 @@ class Pairing:
     syphon: SyphonHosting = field(default_factory=SyphonHosting)
     """Where it runs, when it is enabled: on Spark unless told."""
     journal: str | os.PathLike[str] | None = None
+    control: str | os.PathLike[str] | None = None
     on_event: Callable[[Occurrence], object] | None = None
+    thresholds: Thresholds = field(default_factory=Thresholds)
+    classifier: Classifier = field(default_factory=Classifier)
+    rotation: RotationPolicy = field(default_factory=RotationPolicy)
+    allowed_destinations: tuple[str, ...] = ("*",)
+    ttl_policy: TtlPolicy = TtlPolicy.RESTART
     metering: str | Path | None = None
     """A directory where what the client's sends do on both namespaces is counted; None: nowhere.
     The stock receivers are not in it."""
@@ -91,7 +101,13 @@ class Pairing:
             namespace_name=self.namespace_name,
             syphon=self.syphon,
             journal=self.journal,
+            control=self.control,
             on_event=self.on_event,
+            thresholds=self.thresholds,
+            classifier=self.classifier,
+            rotation=self.rotation,
+            allowed_destinations=self.allowed_destinations,
+            ttl_policy=self.ttl_policy,
         )
 
     def _secondary(self) -> tuple[MessagingFactory, NamespaceManager]:

@@ -1,6 +1,7 @@
 """The ``twinbus`` command: parse, ask, render.
 
-Exit codes: 0 done, 1 the command failed with a sentence on standard error, 2 wrong usage.
+Exit codes: 0 done, 1 the command failed with a sentence on standard error, 2 wrong usage: a command
+line that cannot be parsed, or a value or setting that cannot be used.
 
 Rule 1: an error is a sentence, never a traceback, unless ``--debug`` asks for one.
 """
@@ -32,9 +33,10 @@ from twinbus.cli.serve import serve
 from twinbus.cli.subscription import subscription_app
 from twinbus.cli.syphon_control import syphon_app
 from twinbus.cli.topic import topic_app
-from twinbus.errors import TwinbusError
+from twinbus.errors import ConfigurationError, TwinbusError
 
 EXIT_FAILED = 1
+EXIT_USAGE = 2
 
 app = typer.Typer(
     name="twinbus",
@@ -103,18 +105,20 @@ def main() -> None:
     try:
         app(obj=wishes, prog_name="twinbus")
     except TwinbusError as error:
-        _fail(wishes, str(error))
+        is_usage = isinstance(error, ConfigurationError)
+        _fail(wishes, str(error), EXIT_USAGE if is_usage else EXIT_FAILED)
     except Exception as error:
         # Nobody has thought of it; its text might hold anything, so only its kind is told.
         _fail(
             wishes,
             f"something went wrong that should not ({type(error).__name__}). "
             "Run it again as `twinbus --debug …` and report what that shows.",
+            EXIT_FAILED,
         )
 
 
-def _fail(wishes: Wishes, sentence: str) -> None:
+def _fail(wishes: Wishes, sentence: str, exit_code: int) -> None:
     if wishes.debug:
         traceback.print_exc()
     typer.echo(f"twinbus: {sentence}", err=True)
-    sys.exit(EXIT_FAILED)
+    sys.exit(exit_code)

@@ -95,7 +95,7 @@ class SendAvailabilityPairedNamespaceOptions(PairedNamespaceOptions):
     allowed_destinations: tuple[str, ...] = field(default=("*",), kw_only=True)
     """Patterns of the paths to which the syphon of this process delivers (Y6)."""
     ttl_policy: TtlPolicy = field(default=TtlPolicy.RESTART, kw_only=True)
-    """What the time in the backlog does to a message's time to live (Y8)."""
+    """What the time in the backlog does to a message's time to live (Y8); also as a word."""
     syphon: SyphonHosting = field(default_factory=SyphonHosting, kw_only=True)
     """Where the syphon of this process runs, when it is enabled: on Spark unless told."""
 
@@ -121,6 +121,8 @@ class SendAvailabilityPairedNamespaceOptions(PairedNamespaceOptions):
             raise ConfigurationError(
                 f"ping_mode is {self.ping_mode!r:.40}", hint="Use 'message' or 'attach'"
             )
+        self._set("ttl_policy", _ttl_policy(self.ttl_policy))
+        self._set("allowed_destinations", _patterns(self.allowed_destinations))
         check_listener(self.on_event)
         if self.namespace_name is not None:
             self._set("namespace_name", _first_segment(self.namespace_name))
@@ -172,6 +174,23 @@ def _check_range(name: str, value: timedelta, low: timedelta, high: timedelta) -
             f"{name} is {value.total_seconds():g} s",
             hint=f"Use {low.total_seconds():g} s to {high.total_seconds():g} s",
         )
+
+
+def _ttl_policy(given: object) -> TtlPolicy:
+    try:
+        return TtlPolicy(given)
+    except ValueError:
+        words = ", ".join(repr(policy.value) for policy in TtlPolicy)
+        raise ConfigurationError(f"ttl_policy is {given!r:.40}", hint=f"Use {words}") from None
+
+
+def _patterns(given: object) -> tuple[str, ...]:
+    """One text would be taken for a pattern of each of its letters, an asterisk among them."""
+    if isinstance(given, tuple | list) and all(isinstance(each, str) for each in given):
+        return tuple(given)
+    raise ConfigurationError(
+        f"allowed_destinations is {given!r:.60}", hint="Use a tuple of patterns, as ('orders*',)"
+    )
 
 
 def _first_segment(name: str) -> str:

@@ -13,9 +13,14 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from twinbus.core.classifier import Classifier
+from twinbus.core.rotation import RotationPolicy
+from twinbus.core.ttl_policy import TtlPolicy
+from twinbus.core.watermarks import Thresholds
 from twinbus.drivers.port import NEXT_SESSION, ReceiveMode
 from twinbus.message import BrokeredMessage
 from twinbus.pairing.hosting import SyphonHosting
+from twinbus.pairing.journal import read_journal
 from twinbus.pairing.options import PairedNamespaceOptions
 from twinbus.sync.clients import (
     MessageReceiver,
@@ -33,6 +38,7 @@ if TYPE_CHECKING:
 __all__ = [
     "NEXT_SESSION",
     "BrokeredMessage",
+    "Classifier",
     "EmbeddedNamespace",
     "MessageReceiver",
     "MessageSender",
@@ -41,10 +47,14 @@ __all__ = [
     "PairedNamespaceOptions",
     "QueueClient",
     "ReceiveMode",
+    "RotationPolicy",
     "SendAvailabilityPairedNamespaceOptions",
     "SubscriptionClient",
     "SyphonHosting",
+    "Thresholds",
     "TopicClient",
+    "TtlPolicy",
+    "read_journal",
 ]
 
 

@@ -16,7 +16,9 @@ if TYPE_CHECKING:
 HERE = Path(__file__).parent
 TEST_S_MAX = 180
 # Their programs start JVMs of their own: one such program at a time is enough for a machine.
-WITH_PROGRAMS = frozenset(("test_secrets.py", "syphon/test_command.py", "demo/test_stopping.py"))
+WITH_PROGRAMS = frozenset(
+    ("test_secrets.py", "syphon/test_command.py", "demo/test_outage.py", "demo/test_stopping.py")
+)
 
 
 @pytest.hookimpl(tryfirst=True)  # xdist looks for groups in the same hook.

@@ -1,7 +1,4 @@
-"""One run of the demo, with real processes and Spark, and what it leaves behind.
-
-The run is as users have it; what is asked afterwards is asked on the session of all tests.
-"""
+"""One run of the demo, with real processes and Spark, and what it leaves behind."""
 
 from __future__ import annotations
 
@@ -12,7 +9,7 @@ import sys
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -22,15 +19,10 @@ from twinbus.aio import (
     NamespaceManager,
     SendAvailabilityPairedNamespaceOptions,
 )
-from twinbus.core.reconciliation import DifferenceKind
 from twinbus.demo.application import counted_factory
-from twinbus.demo.closing import books_of
 from twinbus.demo.files import Files
 from twinbus.demo.plan import BACKLOG_QUEUES, PRIMARY, SECONDARY
 from twinbus.demo.site import Site
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 RUN_S_MAX = 250
 AMOUNTS = ("calls", "messages", "units", "bytes_in", "bytes_out")
@@ -143,16 +135,28 @@ def test_the_reconciliation_closes(played: Played) -> None:
     assert sums["waiting"] <= 100
 
 
-def test_a_message_that_is_dropped_by_hand_is_named(played: Played, spark: SparkSession) -> None:
-    """C3: somebody takes one from the backlog behind the syphon's back."""
+def test_a_message_that_is_dropped_by_hand_is_named(played: Played) -> None:
+    """C3: somebody takes one from the backlog behind the syphon's back, an operator asks."""
     asyncio.run(_drop_one(played.files))
 
-    answer = books_of(spark, played.files)
+    files = played.files
+    given = {
+        "--primary-logs": files.logs / PRIMARY,
+        "--secondary-logs": files.logs / SECONDARY,
+        "--client-logs": files.client,
+        "--receipts": files.receipts,
+        "--journal": files.journal,
+    }
+    asked = [sys.executable, "-m", "twinbus", "cost", "reconcile", "--output", "json"]
+    asked += ["--pair", PRIMARY, *(str(each) for pair in given.items() for each in pair)]
+    answered = subprocess.run(asked, capture_output=True, text=True, timeout=RUN_S_MAX)
 
-    assert not answer.closes
-    missing = [each for each in answer.differences if each.kind is DifferenceKind.MISSING]
-    assert [(each.entity, each.message_id) for each in missing] == [("orders", DROPPED)]
-    assert f"{PRIMARY}/x-servicebus-transfer/" in missing[0].said
+    assert answered.returncode == 1, answered.stderr
+    answer = json.loads(answered.stdout)
+    assert not answer["closes"]
+    missing = [each for each in answer["differences"] if each["kind"] == "missing"]
+    assert [(each["entity"], each["message_id"]) for each in missing] == [("orders", DROPPED)]
+    assert f"{PRIMARY}/x-servicebus-transfer/" in missing[0]["said"]
 
 
 async def _drop_one(files: Files) -> None:

@@ -58,6 +58,13 @@ def test_a_queue_without_sessions_has_no_books(store: Store) -> None:
     assert store.open().sessions == {}
 
 
+def test_a_queue_whose_sessions_hold_only_deferred_messages_has_no_books(store: Store) -> None:
+    """M3: nothing to hand out is the same for both drivers."""
+    store.commit([*in_session("aside", 1, 1), PutState(1, 1, 1, True), counters(2, 1, deferred=1)])
+    store.close()
+    assert store.open().sessions == {}
+
+
 def test_a_state_is_kept_replaced_and_forgotten(store: Store) -> None:
     """M3: the state of a session is its own and outlives its messages."""
     binary = bytes(range(256)) * 1_024

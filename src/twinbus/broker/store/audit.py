@@ -146,9 +146,8 @@ class Audit:
 
     def _sessions(self, live: set[int]) -> dict[int, list[SessionBook]]:
         queues = self._queues_in("session_chunk", frozenset(live), set(self.garbage()))
-        return {
-            queue_id: session_books(self._connection, self._path, queue_id) for queue_id in queues
-        }
+        found = ((each, session_books(self._connection, self._path, each)) for each in queues)
+        return {queue_id: books for queue_id, books in found if books}
 
     def _balance(self, live: set[int], counters: dict[int, QueueCounters]) -> None:
         totals = self._totals(Roster(frozenset(live), 0))

@@ -10,14 +10,7 @@
 A *copy* is one message in one place, known by its sequence number there; a *delivery* is one copy
 in a receiver's hands.
 
-    a further delivery   is explained if whoever had the copy could not complete it: no answer, a
-                         lock that was lost or ran out, a holder or a broker that was killed. One
-                         that is read late, while or after somebody else has the copy, was sent
-                         before: to a receiver that was stopped or cut off, and cannot complete it
-    a further copy       is explained by an ambiguity that is recorded for this message and began
-                         before the copy was there. A mover that is killed leaves no receipts for
-                         what it had in hand: those messages are the ones of which a copy was made
-                         about then, and that a mover had in hand again later
+What explains either is in explanations.py.
 
 Rule 1: this file reads no clock, no file and no network. Same events, same verdict.
 Rule 2: what was never answered may have happened; what was answered with ok has.
@@ -28,21 +21,12 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final
 
+from campaign.explanations import Copy, Explanations, Held
 from campaign.history import Event
 from campaign.windows import windows_of
 
 __all__ = ["Rules", "Verdict", "check"]
-
-# How long a mover may have a chunk in hand before it must give it up (half of a backlog lock).
-CHUNK_S_MAX: Final = 30.0
-# What it had sent when it was killed may have hung in the network for the longest black hole, or
-# before a broker for the longest stop.
-LATE_S_MAX: Final = 20.0
-LOCK_SHARE_MIN: Final = 0.8
-# A receiver that goes on reads what has waited for it within this time.
-HINDERED_S_MAX: Final = 5.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,18 +40,16 @@ class Rules:
     ttl_s: Mapping[str, float] = field(default_factory=dict)
     """How long a message to an entity lives, where that is shorter than the run."""
     lock_s: float = 60.0
+    send_s: float = 60.0
+    """How long a send may take."""
     broker: str = "primary"
     """The process that receivers receive from."""
+    secondary: str = "secondary"
+    """The process that has the backlog."""
+    reasons: frozenset[str] | None = None
+    """For which a message may be dead-lettered; None: for any."""
     expected_print: Callable[[str], str] | None = None
     """Every field of the message that was sent under a value (messages.py)."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Ambiguity:
-    """From then on nobody could say whether a message had been sent."""
-
-    cause: str
-    begin_s: float
 
 
 @dataclass(slots=True)
@@ -87,6 +69,8 @@ class Verdict:
     disturbed: list[str] = field(default_factory=list)
     """What the prober noticed of the trouble of others."""
     dead_without_reason: list[str] = field(default_factory=list)
+    dead_without_need: list[str] = field(default_factory=list)
+    """For a reason that nothing in the run gives."""
     left: list[str] = field(default_factory=list)
     attempted: int = 0
     acknowledged: int = 0
@@ -123,6 +107,7 @@ class Verdict:
             "unavailable": self.unavailable,
             "disturbed": self.disturbed,
             "dead-lettered without a reason": self.dead_without_reason,
+            "dead-lettered without need": self.dead_without_need,
             "left behind": self.left,
         }
         return {name: values for name, values in found.items() if values}
@@ -145,26 +130,9 @@ class _Sent:
     invoked_s: float
     ended_s: float | None = None
     is_acknowledged: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class _Held:
-    """One delivery."""
-
-    process: str
-    at_s: float
-
-
-@dataclass(slots=True)
-class _Copy:
-    """One copy of a message in one place."""
-
-    number: int
-    enqueued_s: float
-    held: list[_Held] = field(default_factory=list)
-    completed_s: list[float] = field(default_factory=list)
-    unsure: set[str] = field(default_factory=set)
-    """Processes that tried to complete it and do not know, or came too late."""
+    is_refused: bool = False
+    unclear: str = ""
+    """Why nobody can say whether it was stored, or how often."""
 
 
 class _Check:
@@ -172,24 +140,21 @@ class _Check:
         self._rules = rules
         self._events = events
         self._sent: dict[str, _Sent] = {}
-        self._copies: dict[tuple[str, str], dict[int, _Copy]] = defaultdict(dict)
+        self._copies: dict[tuple[str, str], dict[int, Copy]] = defaultdict(dict)
         """By place and value."""
         self._dead: set[tuple[str, str]] = set()
         self._removed: set[tuple[str, str]] = set()
-        self._kills: list[Event] = []
-        self._ambiguities: dict[str, list[_Ambiguity]] = defaultdict(list)
-        """By value."""
-        self._moved_s: dict[str, list[float]] = defaultdict(list)
-        """When movers wrote receipts for a value."""
+        self._expired: set[str] = set()
+        self._primary_kills_s: list[float] = []
+        self._why = Explanations(rules.broker, rules.secondary, rules.lock_s)
         self.verdict = Verdict()
         for event in events:
             self._read(event)
-        self._end_s = events[-1].at_s if events else 0.0
-        self._windows = windows_of(events)
+        self._why.see_windows(windows_of(events))
         self._close_sends()
         self._check_copies()
         self._check_losses()
-        self.verdict.moved = len(self._moved_s)
+        self.verdict.moved = self._why.moved_count
 
     # -- reading ------------------------------------------------------------------------------
 
@@ -201,15 +166,23 @@ class _Check:
             case "send", _:
                 self._send_ended(event)
             case "possible-duplicate", _:
-                self._name("an unclear attempt, sent another way", event)
+                self._doubt(event.values, "an unclear attempt, sent another way")
             case "move", _:
-                self._moved(event)
+                for value in event.values:
+                    self._why.move(value, event)
+            case "stored", _:
+                for value in event.values:
+                    self._why.stored(value, event.at_s)
+            case "expired", _:
+                self._expired.update(event.values)
             case "receive", _:
                 self._received(event)
             case "complete", _:
                 self._completed(event)
             case "kill", _:
-                self._kills.append(event)
+                self._why.kill(event)
+                if event.process == self._rules.broker:
+                    self._primary_kills_s.append(event.at_s)
             case "fault", "invoke":
                 self.verdict.faults[event.detail] += 1
             case "ping", _:
@@ -228,16 +201,22 @@ class _Check:
             if sent is not None:
                 sent.ended_s = event.at_s
                 sent.is_acknowledged = event.type == "ok"
-        if event.type != "ok":
-            self._name(f"a send that ended with {event.detail}", event)
+                sent.is_refused = event.type == "fail"
+        if event.type == "info":
+            self._doubt(event.values, f"a send that ended with {event.detail}")
+
+    def _doubt(self, values: Iterable[str], cause: str) -> None:
+        for value in values:
+            if value in self._sent:
+                self._sent[value].unclear = cause
 
     def _received(self, event: Event) -> None:
         for value in event.values:
             made_s = event.at_s if event.enqueued_s is None else event.enqueued_s
             number = event.copy if event.copy is not None else -1
             copies = self._copies[event.place, value]
-            copy = copies.setdefault(number, _Copy(number, made_s))
-            copy.held.append(_Held(event.process, event.at_s))
+            copy = copies.setdefault(number, Copy(number, made_s))
+            copy.held.append(Held(event.process, event.at_s))
             self._compare(event, value)
 
     def _compare(self, event: Event, value: str) -> None:
@@ -248,23 +227,19 @@ class _Check:
     def _completed(self, event: Event) -> None:
         for value in event.values:
             number = event.copy if event.copy is not None else -1
-            copy = self._copies[event.place, value].setdefault(number, _Copy(number, event.at_s))
+            copy = self._copies[event.place, value].setdefault(number, Copy(number, event.at_s))
             if event.type == "ok":
                 copy.completed_s.append(event.at_s)
             else:
-                copy.unsure.add(event.process)
-
-    def _moved(self, event: Event) -> None:
-        for value in event.values:
-            self._moved_s[value].append(event.at_s)
-        if event.type != "ok":
-            self._name(f"a mover's receipt: {event.detail}", event)
+                copy.unsure.append(Held(event.process, event.at_s))
 
     def _found_dead(self, event: Event) -> None:
         self.verdict.dead_lettered += len(event.values)
         for value in event.values:
             if not event.detail:
                 self.verdict.dead_without_reason.append(f"{value} in {event.place}")
+            elif self._rules.reasons is not None and event.detail not in self._rules.reasons:
+                self.verdict.dead_without_need.append(f"{value} in {event.place}: {event.detail}")
             if value not in self._sent:
                 self.verdict.unexpected.append(f"{value}, dead in {event.place}")
                 continue
@@ -277,12 +252,6 @@ class _Check:
         # In the backlog means that it will arrive nowhere.
         return {(each, value) for each in ([place] if place in places else places)}
 
-    def _name(self, cause: str, event: Event) -> None:
-        for value in event.values:
-            sent = self._sent.get(value)
-            begin_s = event.at_s if sent is None else sent.invoked_s
-            self._ambiguities[value].append(_Ambiguity(cause, begin_s))
-
     # -- judging ------------------------------------------------------------------------------
 
     def _close_sends(self) -> None:
@@ -292,7 +261,11 @@ class _Check:
             self.verdict.acknowledged += sent.is_acknowledged
             self.verdict.failed += not sent.is_acknowledged
             if sent.ended_s is None:
-                self._ambiguities[value].append(_Ambiguity("its sender was killed", sent.invoked_s))
+                killed_s = self._why.killed_s(value.rpartition("-")[0], sent.invoked_s)
+                sent.ended_s = sent.invoked_s + self._rules.send_s if killed_s is None else killed_s
+                sent.unclear = "its sender was killed"
+            if sent.unclear:
+                self._why.unclear_send(value, sent.unclear, sent.invoked_s, sent.ended_s)
 
     def _check_copies(self) -> None:
         arrived: set[str] = set()
@@ -303,77 +276,46 @@ class _Check:
                 self.verdict.unexpected.append(f"{value} in {place}")
                 continue
             arrived.add(value)
+            if sent.is_refused and not sent.unclear:
+                self.verdict.unexpected.append(f"{value} in {place}, which was refused")
             in_order = sorted(copies.values(), key=lambda copy: copy.enqueued_s)
             self._check_further(place, value, in_order)
             for copy in in_order:
                 self._check_deliveries(f"{value} in {place}: copy {copy.number}", copy)
         self.verdict.recovered = sum(not self._sent[value].is_acknowledged for value in arrived)
 
-    def _check_further(self, place: str, value: str, copies: Sequence[_Copy]) -> None:
-        if len(copies) > 1 and place in self._rules.without_duplicates:
+    def _check_further(self, place: str, value: str, copies: Sequence[Copy]) -> None:
+        if len(copies) == 1:
+            return
+        if place in self._rules.without_duplicates:
             self.verdict.repeated.append(f"{value} in {place}: {len(copies)} copies")
-        made_s = [copy.enqueued_s for copy in copies]
-        for number, copy in enumerate(copies[1:], 1):
-            cause = self._cause(value, made_s[:number], copy.enqueued_s)
-            if cause is None:
-                self.verdict.unexplained.append(
-                    f"{value} in {place}: copies {[each.number for each in copies]}"
-                )
-            else:
-                self.verdict.duplicates[cause] += 1
+        causes = self._why.of_copies(value, [copy.enqueued_s for copy in copies])[: len(copies) - 1]
+        self.verdict.duplicates.update(causes)
+        for copy in copies[len(causes) + 1 :]:
+            self.verdict.unexplained.append(
+                f"{value} in {place}: copy {copy.number} of {[each.number for each in copies]}"
+            )
 
-    def _check_deliveries(self, name: str, copy: _Copy) -> None:
+    def _check_deliveries(self, name: str, copy: Copy) -> None:
         if len(copy.completed_s) > 1:
             self.verdict.unexplained.append(f"{name} was completed twice")
         for before, after in zip(copy.held, copy.held[1:], strict=False):
-            if after.process in copy.unsure and self._was_hindered(after):
-                self.verdict.duplicates["a delivery that was read late"] += 1
+            cause = self._why.of_delivery(copy, before, after)
+            if cause is not None:
+                self.verdict.duplicates[cause] += 1
             elif copy.completed_s and copy.completed_s[0] < after.at_s:
                 self.verdict.unexplained.append(f"{name} was completed, and came again")
-            elif (cause := self._why_again(copy, before, after)) is None:
-                self.verdict.unexplained.append(f"{name} came twice, and nothing had happened")
             else:
-                self.verdict.duplicates[cause] += 1
+                self.verdict.unexplained.append(f"{name} came twice, and nothing had happened")
+        self._check_its_end(name, copy)
 
-    def _why_again(self, copy: _Copy, before: _Held, after: _Held) -> str | None:
-        if before.process in copy.unsure:
-            return "a completion without a clear answer"
-        for kill in self._kills:
-            # What a broker had sent when it was killed may arrive a little later.
-            is_between = before.at_s - LATE_S_MAX <= kill.at_s <= after.at_s
-            if is_between and kill.process in (self._rules.broker, before.process):
-                return f"a kill of its {_role(kill.process)}"
-        # The lock began when the broker sent it, which was before its receiver had it.
-        if after.at_s - before.at_s >= self._rules.lock_s * LOCK_SHARE_MIN:
-            return "a lock that ran out"
-        return None
-
-    def _was_hindered(self, held: _Held) -> bool:
-        """Whether a receiver was stopped or cut off until just before it had a message."""
-        role = held.process.partition(".")[0]
-        return any(
-            window.process == role and window.touches(held.at_s, held.at_s, HINDERED_S_MAX)
-            for window in self._windows
-        )
-
-    def _cause(self, value: str, made_s: Sequence[float], further_s: float) -> str | None:
-        for ambiguity in self._ambiguities[value]:
-            if ambiguity.begin_s <= further_s:
-                return ambiguity.cause
-        return self._killed_mover(value, (*made_s, further_s))
-
-    def _killed_mover(self, value: str, made_s: Sequence[float]) -> str | None:
-        kills = [
-            kill.at_s
-            for kill in self._kills
-            if _role(kill.process) in ("mover", "syphon")
-            and any(kill.at_s - CHUNK_S_MAX <= at_s <= kill.at_s + LATE_S_MAX for at_s in made_s)
-        ]
-        # Two movers in a row, each killed with the same message in hand, leave no receipt at all.
-        again = len(kills) > 1 or any(
-            moved_s >= kill_s for kill_s in kills for moved_s in self._moved_s[value]
-        )
-        return "a mover was killed" if kills and again else None
+    def _check_its_end(self, name: str, copy: Copy) -> None:
+        """A copy that nobody has tried to complete must come again, and be completed then."""
+        last = copy.held[-1] if copy.held else None
+        if last is None or copy.completed_s or copy.is_unsure(last.process):
+            return
+        if self._why.killed_s(last.process, last.at_s) is None:
+            self.verdict.lost.append(f"{name} was delivered, not completed, and never came again")
 
     def _check_losses(self) -> None:
         for value, sent in self._sent.items():
@@ -384,16 +326,16 @@ class _Check:
                     continue
                 if (place, value) in self._removed:
                     self.verdict.removed += 1
-                elif self._has_expired(sent):
+                elif self._has_expired(value, sent):
                     self.verdict.expired += 1
                 else:
                     self.verdict.lost.append(f"{value} in {place}")
 
-    def _has_expired(self, sent: _Sent) -> bool:
+    def _has_expired(self, value: str, sent: _Sent) -> bool:
+        """The broker says so; its last lines may be lost with it."""
         ttl_s = self._rules.ttl_s.get(sent.entity)
-        return ttl_s is not None and sent.invoked_s + ttl_s < self._end_s
-
-
-def _role(process: str) -> str:
-    """``sender-2.1`` is a sender."""
-    return process.partition("-")[0]
+        if ttl_s is None:
+            return False
+        return value in self._expired or any(
+            at_s >= sent.invoked_s for at_s in self._primary_kills_s
+        )

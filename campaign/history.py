@@ -26,7 +26,7 @@ __all__ = ["Event", "Journal", "Tail", "merged", "read"]
 Type = Literal["invoke", "ok", "fail", "info"]
 What = Literal[
     "send", "receive", "complete", "ping", "possible-duplicate", "move", "start", "kill", "fault",
-    "clock", "probe", "removed", "dead", "left", "depth",
+    "clock", "probe", "removed", "stored", "expired", "dead", "left", "depth",
 ]  # fmt: skip
 
 

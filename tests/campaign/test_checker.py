@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from campaign.checker import CHUNK_S_MAX, LATE_S_MAX, Rules, Verdict, check
+from campaign.checker import Rules, Verdict, check
+from campaign.explanations import CHUNK_S_MAX, LATE_S_MAX
 from campaign.history import Event
 
 RULES = Rules(
@@ -96,10 +98,25 @@ def test_a_message_that_goes_in_and_comes_out_is_all_right() -> None:
             [
                 *sent("s-2"),
                 event("receive", "ok", 2.0, "s-2", place="orders", copy=7),
-                event("receive", "ok", 3.0, "s-2", place="orders", copy=7, process="receiver-2"),
+                *received("s-2", 2.05, copy=7, process="receiver-2"),
+                event("complete", "info", 2.2, "s-2", place="orders", copy=7, detail="lock lost"),
             ],
             "unexplained duplicates",
             id="in two hands at once",
+        ),
+        pytest.param(
+            [*sent("s-2"), event("receive", "ok", 2.0, "s-2", place="orders", copy=7)],
+            "lost",
+            id="delivered, not completed, and never again",
+        ),
+        pytest.param(
+            [
+                event("send", "invoke", 1.0, "s-2", place="orders"),
+                event("send", "fail", 1.5, "s-2", place="orders", detail="EntityNotFound"),
+                *received("s-2"),
+            ],
+            "unexpected",
+            id="refused, and it arrives all the same",
         ),
         pytest.param(
             [event("complete", "ok", 2.5, "s-1", place="orders", copy=1, process="receiver-2")],
@@ -197,9 +214,68 @@ def test_a_killed_mover_explains_copies_of_its_time_that_a_mover_had_again(
     assert found.is_kept is is_explained
 
 
-def test_two_movers_killed_with_the_same_message_in_hand_leave_no_receipt() -> None:
-    kills = [event("kill", "ok", at_s, process="mover-1") for at_s in (2.5, 9.5)]
-    assert verdict(GOOD, FURTHER, kills).is_kept
+STORED = event("stored", "ok", 1.3, "s-1", place="backlog/1", process="secondary")
+
+
+@pytest.mark.parametrize(
+    ("history", "is_explained"),
+    [
+        pytest.param([STORED, ("mover-1.0", 2.5), ("mover-1.1", 9.5)], True, id="two of them"),
+        pytest.param([("mover-1.0", 2.5), ("mover-1.1", 9.5)], False, id="it was never there"),
+        pytest.param([STORED, ("syphon-1.0", 2.5), ("syphon-1.0", 4.0)], False, id="one, in parts"),
+    ],
+)
+def test_two_movers_killed_with_the_same_message_in_hand_leave_no_receipt(
+    history: list[Any], is_explained: bool
+) -> None:
+    events = [
+        each if isinstance(each, Event) else event("kill", "ok", each[1], process=each[0])
+        for each in history
+    ]
+    assert verdict(GOOD, FURTHER, events).is_kept is is_explained
+
+
+def test_an_ambiguity_of_another_time_explains_nothing() -> None:
+    """A receipt that leaves it open covers copies of its own time, and one of them."""
+    receipt = event("move", "info", 5.0, "s-1", detail="unsure", process="mover-1")
+    assert not verdict(GOOD, FURTHER, [replace(receipt, at_s=500.0)]).is_kept
+    third = received("s-1", 9.5, copy=3)
+    assert verdict(GOOD, FURTHER, third, [receipt]).duplicates.total() == 1
+    assert len(verdict(GOOD, FURTHER, third, [receipt]).unexplained) == 1
+    assert verdict(GOOD, FURTHER, third, [receipt, replace(receipt, at_s=6.0)]).is_kept
+
+
+@pytest.mark.parametrize(
+    ("stored_s", "is_explained"),
+    [
+        pytest.param([1.2, 1.4], True, id="both were stored while it was sent"),
+        pytest.param([1.2], False, id="one was stored, and moved twice"),
+        pytest.param([1.2, 99.0], False, id="the other one was stored later"),
+    ],
+)
+def test_an_unclear_send_explains_copies_that_waited_in_the_backlog(
+    stored_s: list[float], is_explained: bool
+) -> None:
+    found = verdict(
+        sent("s-2"),
+        [event("possible-duplicate", "info", 1.4, "s-2")],
+        [event("stored", "ok", at_s, "s-2", process="secondary") for at_s in stored_s],
+        received("s-2", 300.0),
+        received("s-2", 400.0, copy=2),
+    )
+    assert found.is_kept is is_explained
+
+
+def test_a_line_that_was_lost_with_the_secondary_may_have_told_of_a_copy() -> None:
+    found = verdict(
+        sent("s-2"),
+        [event("possible-duplicate", "info", 1.4, "s-2")],
+        [event("stored", "ok", 1.4, "s-2", process="secondary")],
+        [event("kill", "ok", 1.2, process="secondary")],
+        received("s-2", 300.0),
+        received("s-2", 400.0, copy=2),
+    )
+    assert found.is_kept
 
 
 def test_a_send_without_an_answer_may_have_been_done_twice() -> None:
@@ -257,10 +333,26 @@ def test_a_message_that_is_dead_for_a_reason_is_not_lost() -> None:
     assert found.dead_lettered == 1
 
 
-def test_a_message_whose_time_was_up_is_expired_and_not_lost() -> None:
-    found = verdict(sent("s-2", entity="brief"), [event("left", "ok", 7.0, place="brief")])
-    assert found.is_kept and found.expired == 1
-    assert verdict(sent("s-2", entity="brief"), [event("left", "ok", 5.0)]).lost
+def test_a_message_is_dead_only_for_a_reason_that_the_run_gives() -> None:
+    dead = [event("dead", "ok", 9.0, "s-2", place="backlog/1", detail="destination-not-found")]
+    strict = replace(RULES, reasons=frozenset({"hops"}))
+    assert list(check([*sent("s-2"), *dead], strict).complaints) == ["dead-lettered without need"]
+    assert check([*sent("s-2"), replace(dead[0], detail="hops")], strict).is_kept
+
+
+@pytest.mark.parametrize(
+    ("told", "is_lost"),
+    [
+        pytest.param(event("expired", "ok", 7.0, "s-2", place="brief"), False, id="it says so"),
+        pytest.param(event("expired", "ok", 7.0, "s-3", place="brief"), True, id="of another"),
+        pytest.param(event("kill", "ok", 7.0, process="primary"), False, id="its line is lost"),
+        pytest.param(event("left", "ok", 99.0, place="brief"), True, id="time alone is nothing"),
+    ],
+)
+def test_a_message_whose_time_was_up_is_expired_and_not_lost(told: Event, is_lost: bool) -> None:
+    found = verdict(sent("s-2", entity="brief"), [told])
+    assert (bool(found.lost), found.expired) == (is_lost, int(not is_lost))
+    assert verdict(sent("s-2"), [replace(told, place="orders")]).lost, "it lives longer than a run"
 
 
 def test_the_order_of_the_lines_does_not_matter() -> None:

@@ -1,0 +1,201 @@
+"""Why a message is there twice: what was recorded, and what of it covers a copy or a delivery.
+
+    a further delivery   is explained if whoever had the copy could not complete it: no answer, a
+                         lock that was lost or ran out, a holder or a broker that was killed. One
+                         that is read late, while or after somebody else has the copy, was sent
+                         before: to a receiver that was stopped or cut off, and cannot complete it
+    a further copy       is explained by an ambiguity that is recorded for this message and in whose
+                         time a copy was made, at home or in the backlog. A receipt that leaves it
+                         open covers one copy more, and so does a mover that was killed with a
+                         message of the backlog in hand: it leaves no receipt, but another mover had
+                         the message again later
+
+Rule 1: this file reads no clock, no file and no network. Same events, same answer.
+Rule 2: an ambiguity has a beginning and an end: what was made at another time has another cause.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from campaign.history import Event
+from campaign.windows import Window
+
+# How long a mover may have a chunk in hand before it must give it up (half of a backlog lock).
+CHUNK_S_MAX: Final = 30.0
+# What was under way may have hung in the network for the longest black hole, or before a broker
+# for the longest stop.
+LATE_S_MAX: Final = 20.0
+# What a killed broker had sent is read by a receiver that nothing hinders.
+PROMPT_S_MAX: Final = 2.0
+LOCK_SHARE_MIN: Final = 0.8
+# A receiver that goes on reads what has waited for it within this time.
+HINDERED_S_MAX: Final = 5.0
+# Somebody dies in parts: the JVM is killed, and its program a little later.
+ONE_DEATH_S: Final = 10.0
+MOVERS: Final = ("mover", "syphon")
+
+
+@dataclass(frozen=True, slots=True)
+class Ambiguity:
+    """Between both moments a copy may have been made that nobody knows of."""
+
+    cause: str
+    begin_s: float
+    end_s: float
+
+    def covers(self, moments_s: Sequence[float]) -> int:
+        return sum(self.begin_s <= each <= self.end_s for each in moments_s)
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """One delivery."""
+
+    process: str
+    at_s: float
+
+
+@dataclass(slots=True)
+class Copy:
+    """One copy of a message in one place."""
+
+    number: int
+    enqueued_s: float
+    held: list[Held] = field(default_factory=list)
+    completed_s: list[float] = field(default_factory=list)
+    unsure: list[Held] = field(default_factory=list)
+    """Who tried to complete it and does not know, or came too late, and when that was told."""
+
+    def is_unsure(self, process: str) -> bool:
+        return any(each.process == process for each in self.unsure)
+
+
+class Explanations:
+    """Everything that was recorded, by message."""
+
+    def __init__(self, broker: str, secondary: str, lock_s: float) -> None:
+        self._broker, self._secondary, self._lock_s = broker, secondary, lock_s
+        self._sends: dict[str, Ambiguity] = {}
+        self._moves: dict[str, list[Ambiguity]] = defaultdict(list)
+        self._moved_s: dict[str, list[float]] = defaultdict(list)
+        self._stored_s: dict[str, list[float]] = defaultdict(list)
+        self._kills: list[Event] = []
+        self._windows: Sequence[Window] = ()
+
+    # -- what was recorded --------------------------------------------------------------------
+
+    def see_windows(self, windows: Sequence[Window]) -> None:
+        self._windows = windows
+
+    def kill(self, event: Event) -> None:
+        self._kills.append(event)
+
+    def unclear_send(self, value: str, cause: str, begin_s: float, end_s: float) -> None:
+        """All attempts of a send are one ambiguity: none of them ends after it."""
+        self._sends[value] = Ambiguity(cause, begin_s, end_s + LATE_S_MAX)
+
+    def move(self, value: str, event: Event) -> None:
+        """A receipt; one that is not ok leaves it open whether a copy was made."""
+        self._moved_s[value].append(event.at_s)
+        if event.type != "ok":
+            made = (event.at_s - CHUNK_S_MAX, event.at_s + LATE_S_MAX)
+            self._moves[value].append(Ambiguity(f"a mover's receipt: {event.detail}", *made))
+
+    def stored(self, value: str, at_s: float) -> None:
+        """A copy in the backlog."""
+        self._stored_s[value].append(at_s)
+
+    @property
+    def moved_count(self) -> int:
+        return len(self._moved_s)
+
+    def killed_s(self, process: str, after_s: float) -> float | None:
+        """When a process was killed that was alive then."""
+        found = [each.at_s for each in self._kills if each.process == process]
+        return min((at_s for at_s in found if at_s >= after_s), default=None)
+
+    # -- further copies -----------------------------------------------------------------------
+
+    def of_copies(self, value: str, made_s: Sequence[float]) -> list[str]:
+        """Causes for further copies of a message that was made in a place at these moments, one
+        for each copy that they cover."""
+        causes: list[str] = []
+        send = self._sends.get(value)
+        if send is not None:
+            causes += [send.cause] * self._more_sent(value, send, made_s)
+        causes += [each.cause for each in self._moves[value] if each.covers(made_s)]
+        return causes + ["a mover was killed"] * self._killed_movers(value, made_s)
+
+    def _more_sent(self, value: str, send: Ambiguity, made_s: Sequence[float]) -> int:
+        there = send.covers(made_s) + send.covers(self._stored_s[value])
+        # The line about a copy that nobody was told of may be lost with the broker.
+        there += any(
+            each.process == self._secondary and send.covers([each.at_s]) for each in self._kills
+        )
+        return max(0, there - 1)
+
+    def _killed_movers(self, value: str, made_s: Sequence[float]) -> int:
+        """How many were killed with the message in hand, as far as can be known."""
+        if not self._stored_s[value] and not self._moved_s[value]:
+            return 0
+        deaths = [
+            at_s
+            for at_s in self._deaths_of_movers()
+            if Ambiguity("", at_s - CHUNK_S_MAX, at_s + LATE_S_MAX).covers(made_s)
+        ]
+        # Two in a row, each killed with the same message in hand, leave no receipt at all.
+        again_s = [*self._moved_s[value], *deaths[1:]]
+        return sum(any(at_s >= death_s for at_s in again_s) for death_s in deaths)
+
+    def _deaths_of_movers(self) -> list[float]:
+        last_s: dict[str, float] = {}
+        deaths: list[float] = []
+        for kill in self._kills:
+            if role_of(kill.process) in MOVERS:
+                if kill.at_s - last_s.get(kill.process, float("-inf")) > ONE_DEATH_S:
+                    deaths.append(kill.at_s)
+                last_s[kill.process] = kill.at_s
+        return deaths
+
+    # -- further deliveries -------------------------------------------------------------------
+
+    def of_delivery(self, copy: Copy, before: Held, after: Held) -> str | None:
+        """Why a copy was in somebody's hands again."""
+        if copy.is_unsure(after.process) and self._is_hindered(after.process, after.at_s):
+            return "a delivery that was read late"
+        if copy.completed_s and copy.completed_s[0] < after.at_s:
+            return None
+        for told in copy.unsure:
+            if told.process == before.process and (
+                before.at_s <= told.at_s <= after.at_s
+                or self._is_hindered(before.process, before.at_s, after.at_s)
+            ):
+                return "a completion without a clear answer"
+        is_late = self._is_hindered(before.process, before.at_s)
+        begin_s = before.at_s - (LATE_S_MAX if is_late else PROMPT_S_MAX)
+        for kill in self._kills:
+            is_between = begin_s <= kill.at_s <= after.at_s
+            if is_between and kill.process in (self._broker, before.process):
+                return f"a kill of its {role_of(kill.process)}"
+        # The lock began when the broker sent it, which was before its receiver had it.
+        if after.at_s - before.at_s >= self._lock_s * LOCK_SHARE_MIN:
+            return "a lock that ran out"
+        return None
+
+    def _is_hindered(self, process: str, begin_s: float, end_s: float | None = None) -> bool:
+        """Whether a process was stopped, cut off or locked out then, or until just before."""
+        role = process.partition(".")[0]
+        return any(
+            window.process in (role, role_of(role))
+            and window.touches(begin_s, begin_s if end_s is None else end_s, HINDERED_S_MAX)
+            for window in self._windows
+        )
+
+
+def role_of(process: str) -> str:
+    """``sender-2.1`` is a sender."""
+    return process.partition("-")[0]

@@ -1,7 +1,8 @@
 """Who was hindered, and by what: failed sends and slow probes against the windows of the faults.
 
-A send may fail only while a fault stands on its way to the backlog, or for a reason that the rules
-give to the caller: a primary that says it is busy (F2), a destination that somebody has deleted.
+A send may fail only while one fault stands on its way to its entity and another one on its way to
+the backlog, or for a reason that the rules give to the caller: a primary that says it is busy (F2),
+a destination that somebody has deleted. One sender is held on the backlog: it has the one way only.
 The prober has a queue of its own on the primary, and lines and keys that no fault touches: it is
 hindered only by what happens to the primary's own process.
 
@@ -16,11 +17,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from campaign.history import Event
-from campaign.plan import PRIMARY, SECONDARY, kind_of
+from campaign.plan import AWAY_SENDERS, PRIMARY, SECONDARY, kind_of
 from campaign.windows import Window, windows_of
 
 # A withdrawn backlog queue is tried again after a pause that doubles with every failure.
 RECOVERY_S: Final = 10.0
+# An entity is diverted until a ping has found it well, and a ping may hang for some seconds.
+RETURN_S: Final = 20.0
 # Connections are opened again, and what waited is worked off.
 PROBE_RECOVERY_S: Final = 3.0
 CALM_P99_S_MAX: Final = 0.25
@@ -54,23 +57,43 @@ def failed_sends(events: Sequence[Event]) -> tuple[list[str], Counter[str]]:
     return unavailable, excused
 
 
-def _excuse(event: Event, begin_s: float, windows: Iterable[Window]) -> str | None:
+def _excuse(event: Event, begin_s: float, windows: Sequence[Window]) -> str | None:
     """The fault that stood in the way of one send."""
     role = event.process.partition(".")[0]
-    for window in windows:
-        if not window.touches(begin_s, event.at_s, RECOVERY_S):
-            continue
-        if window.process == SECONDARY and not window.fault.startswith("backlog"):
-            return window.fault  # One queue of several is no excuse; the whole namespace is.
-        if window.process == role and window.place in ("", SECONDARY):
-            return window.fault
-        if window.process == kind_of(role) and window.place == SECONDARY:
-            return window.fault
+    near = [each for each in windows if each.touches(begin_s, event.at_s, RECOVERY_S)]
+    for window in near:
+        if window.process == role and not window.place:
+            return window.fault  # It was stopped itself.
         if event.detail == "ServerBusy" and window.process == PRIMARY and window.fault in _BUSY:
             return f"{window.fault}, and the primary says that it is busy"
         if event.detail == "EntityNotFound" and window.place == event.place:
             return window.fault
+    return _without_backlog(role, near) if _may_be_away(event, begin_s, windows) else None
+
+
+def _without_backlog(role: str, windows: Iterable[Window]) -> str | None:
+    """What stood between a sender and the backlog."""
+    for window in windows:
+        if window.process == SECONDARY and not window.fault.startswith("backlog"):
+            return window.fault  # One queue of several is no excuse; the whole namespace is.
+        if window.process in (role, kind_of(role)) and window.place == SECONDARY:
+            return window.fault
     return None
+
+
+def _may_be_away(event: Event, begin_s: float, windows: Iterable[Window]) -> bool:
+    """Whether a send needed the backlog at all: something was wrong with the way to its entity."""
+    role = event.process.partition(".")[0]
+    if role in AWAY_SENDERS:
+        return True
+    return any(
+        each.touches(begin_s, event.at_s, RETURN_S)
+        and (
+            (each.process == PRIMARY and each.place in ("", event.place))
+            or (each.process in (role, kind_of(role)) and each.place in ("", PRIMARY))
+        )
+        for each in windows
+    )
 
 
 # -- the prober -----------------------------------------------------------------------------------

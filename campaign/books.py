@@ -1,4 +1,4 @@
-"""What was in a queue when it was deleted, from the broker's audit log.
+"""What was in a queue when it was deleted, and what else a broker's audit log tells.
 
 Rule 1: a message that was stored and not settled is in the queue. Its line was written before its
         sender was answered, so that nothing that was acknowledged is missing.
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from datetime import datetime
 from pathlib import Path
 from typing import Any, Final
 
@@ -40,6 +41,22 @@ class Books:
             elif line["event"] in _OUT:
                 gone.add(key)
         return [value for key, value in there.items() if key not in gone]
+
+    def told(self, event: str) -> Iterator[tuple[float, str, int, str]]:
+        """When, where, which copy and which message, of all that this happened to."""
+        names: dict[tuple[str, int], str] = {}
+        found: list[tuple[float, str, int]] = []
+        for path in sorted(self._metering.glob("*/audit-*.jsonl")):
+            for text in path.read_bytes().split(b"\n"):
+                if text.endswith(b"}"):
+                    line = json.loads(text)
+                    key = (line.get("entity", ""), line.get("sequence_number", -1))
+                    names.setdefault(key, line.get("message_id") or "")
+                    if line["event"] == event:
+                        found.append((datetime.fromisoformat(line["at"]).timestamp(), *key))
+        # A clock that jumps puts lines into the files of other days: names come first.
+        for at_s, entity, number in found:
+            yield at_s, entity, number, names[entity, number]
 
     def _lines(self, queue: str) -> Iterator[dict[str, Any]]:
         for path in sorted(self._metering.glob("*/audit-*.jsonl")):

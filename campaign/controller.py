@@ -10,15 +10,16 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
 from campaign.availability import failed_sends, probed
+from campaign.books import Books
 from campaign.checker import Verdict, check
-from campaign.clocks import clock_of, wall_clocks
-from campaign.history import Event, Journal, Tail, merged
+from campaign.clocks import WallClock, clock_of, wall_clocks
+from campaign.history import Event, Journal, Tail, What, merged
 from campaign.messages import message_of, print_of
 from campaign.nemesis import Nemesis
 from campaign.plan import PRIMARY, PROBE, SECONDARY, Plan, kind_of
@@ -39,6 +40,8 @@ PATIENCE_S: Final = 60.0
 NO_FAULT: Final = "no fault, and others on the machine"
 DEAD_LETTERS: Final = "$DeadLetterQueue"
 WAITING: Final = ("active", "scheduled", "deferred")
+# What nobody but a broker can tell.
+AUDITED: Final[tuple[tuple[str, What], ...]] = ((SECONDARY, "stored"), (PRIMARY, "expired"))
 
 Tell = Callable[[str], None]
 
@@ -98,6 +101,8 @@ class Campaign:
         for path in self._directory.glob(f"*{RECEIPTS_SUFFIX}"):
             name = path.name.removesuffix(RECEIPTS_SUFFIX)
             self.events += receipts_in(path, name, clock_of(clocks, name).monotonic)
+        for broker, what in AUDITED:
+            self.events += self._audited(broker, what, clock_of(clocks, broker))
         self.events.sort(key=lambda event: event.at_s)
         rules = replace(
             self.plan.rules, expected_print=lambda value: print_of(message_of(self.plan, value))
@@ -109,6 +114,18 @@ class Campaign:
             verdict.excused[NO_FAULT] = len(verdict.unavailable)
             verdict.unavailable = []
         return verdict
+
+    def _audited(self, broker: str, what: What, clock: WallClock) -> Iterator[Event]:
+        for at_s, place, copy, value in Books(self._site.brokers[broker].metering).told(what):
+            yield Event(
+                what=what,
+                type="ok",
+                process=broker,
+                at_s=clock.monotonic(at_s),
+                values=(value,),
+                place=place,
+                copy=copy,
+            )
 
     # -- how it goes --------------------------------------------------------------------------
 

@@ -28,13 +28,16 @@ ONCE: Final = "once"
 """A queue that detects duplicates; its window is longer than any run and any jump of a clock."""
 DOOMED: Final = "returns"
 """A queue that is deleted now and then, with everything in it."""
-QUEUES: Final = ("orders", "bills", "parcels", ONCE, DOOMED)
+BRIEF: Final = "quotes"
+"""A queue in which a message lives for some seconds only."""
+QUEUES: Final = ("orders", "bills", "parcels", ONCE, DOOMED, BRIEF)
 PROBE: Final = "probe"
 """The prober's own queue."""
 DETECTING: Final = {
     "RequiresDuplicateDetection": True,
     "DuplicateDetectionHistoryTimeWindow": "P1D",
 }
+BRIEF_S: Final = 4
 # What a killed receiver held comes back after this long, so that a run need not wait for it.
 LOCK_S: Final = 10
 DELIVERIES_MAX: Final = 1_000
@@ -42,6 +45,8 @@ DELIVERIES_MAX: Final = 1_000
 # finds them with messages between the two.
 MOVER_LATENCY_S: Final = 0.02
 MOVING: Final = ("mover", "syphon")
+# One is held on the backlog for the whole run, so that movers always have work.
+AWAY_SENDERS: Final = ("sender-3",)
 SECOND_SYPHON: Final = "syphon-2"
 """Started now and then beside the one on Spark."""
 # What each kind of process may do at each broker, and no more.
@@ -161,7 +166,11 @@ class Plan:
             places=self.places,
             without_duplicates=frozenset({ONCE}),
             lock_s=LOCK_S,
+            ttl_s={BRIEF: BRIEF_S},
+            send_s=self.send_timeout_s,
             broker=PRIMARY,
+            secondary=SECONDARY,
+            reasons=frozenset(),
         )
 
     def config_json(self, broker: str) -> str:
@@ -172,8 +181,10 @@ class Plan:
         """
         usual = {"LockDuration": f"PT{LOCK_S}S", "MaxDeliveryCount": DELIVERIES_MAX}
         names = [PROBE, *QUEUES]
-        queues = [{"Name": name, "Properties": usual} for name in names if name != ONCE]
-        queues += [{"Name": ONCE, "Properties": {**usual, **DETECTING}}]
+        special = {ONCE: DETECTING, BRIEF: {"DefaultMessageTimeToLive": f"PT{BRIEF_S}S"}}
+        queues = [
+            {"Name": each, "Properties": {**usual, **special.get(each, {})}} for each in names
+        ]
         subscriptions = [{"Name": name, "Properties": usual, "Rules": []} for name in SUBSCRIPTIONS]
         topics = [{"Name": TOPIC, "Properties": {}, "Subscriptions": subscriptions}]
         if broker == SECONDARY:

@@ -17,13 +17,23 @@ import sys
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
 from random import Random
 from typing import Final, Literal
 
 from campaign.history import Journal
 from campaign.messages import differences, message_of, print_of
-from campaign.plan import PRIMARY, PROBE, SECONDARY, Plan, kind_of
+from campaign.plan import (
+    AWAY_SENDERS,
+    BRIEF,
+    BRIEF_S,
+    PRIMARY,
+    PROBE,
+    SECONDARY,
+    Plan,
+    kind_of,
+)
 from twinbus.aio import (
     BrokeredMessage,
     MessageSender,
@@ -41,7 +51,7 @@ from twinbus.drivers.port import Receiver, Sender
 from twinbus.errors import TwinbusError
 from twinbus.pairing.mover import Mover, MoverOptions
 from twinbus.pairing.occurrence import Occurrence
-from twinbus.service_errors import OperationTimeout, ServiceError
+from twinbus.service_errors import BatchPartlySent, OperationTimeout, ServiceError
 
 PLAN_VARIABLE: Final = "CAMPAIGN_PLAN"
 JOURNAL_VARIABLE: Final = "CAMPAIGN_JOURNAL"
@@ -58,8 +68,6 @@ DISCOVERY_S: Final = 3.0
 # The official SDK takes a tenth of a millisecond for every message: one sender uses it, and the
 # others make up the numbers.
 SDK_SENDERS: Final = ("sender-1",)
-# One is held on the backlog for the whole run, so that movers always have work.
-AWAY_SENDERS: Final = ("sender-3",)
 TRY_AGAIN_S: Final = 0.3
 PROBE_PAUSE_S: Final = 0.15
 PROBE_S_MAX: Final = 5.0
@@ -150,8 +158,7 @@ class Sending:
             try:
                 await self._send(senders[path], [message_of(stage.plan, value) for value in values])
             except TwinbusError as error:
-                name = type(error).__name__
-                stage.journal.write("send", "info", values=values, place=path, detail=name)
+                self._write_failed(values, path, error)
             else:
                 stage.journal.write("send", "ok", values=values, place=path)
             await stage.pause(stage.plan.pause_s * stage.rng.random() * 2)
@@ -162,6 +169,15 @@ class Sending:
             await sender.send(messages[0], timeout=timeout_s)
         else:
             await sender.send_batch(messages, timeout=timeout_s)
+
+    def _write_failed(self, values: Sequence[str], path: str, error: TwinbusError) -> None:
+        """In the error's own words: what is safe, what nobody knows, what was refused."""
+        if isinstance(error, BatchPartlySent):
+            safe, values = values[: error.accepted], values[error.accepted :]
+            self._stage.journal.write("send", "ok", values=safe, place=path)
+        is_unclear = getattr(error, "is_ambiguous", False)
+        facts = {"values": values, "place": path, "detail": type(error).__name__}
+        self._stage.journal.write("send", "info" if is_unclear else "fail", **facts)
 
     def _next_value(self) -> str:
         self._count += 1
@@ -217,6 +233,9 @@ class Receiving:
         if message.content_type == PING_CONTENT_TYPE:
             self._stage.journal.write("ping", "ok", place=place)
         value, at_ms = str(message.message_id), delivered.enqueued_at_ms
+        expected = message_of(self._stage.plan, value)
+        if place == BRIEF and message.time_to_live == timedelta(seconds=BRIEF_S):
+            message.time_to_live = expected.time_to_live  # The queue shortens it, as it should.
         self._stage.journal.write(
             "receive",
             "ok",
@@ -225,7 +244,7 @@ class Receiving:
             copy=delivered.sequence_number,
             enqueued_s=None if at_ms is None else at_ms / 1_000,
             print=print_of(message),
-            detail=", ".join(differences(message_of(self._stage.plan, value), message)),
+            detail=", ".join(differences(expected, message)),
         )
         return value
 

@@ -22,12 +22,17 @@ def fault(name: str, process: str, place: str = "", begin_s: float = 10.0) -> li
     ]
 
 
-def failed(at_s: float = 11.0, detail: str = "BacklogExhausted") -> list[Event]:
-    facts = {"values": ("sender-1.0-1",), "place": "returns"}
+def failed(
+    at_s: float = 11.0, detail: str = "BacklogExhausted", sender: str = "sender-1.0"
+) -> list[Event]:
+    facts = {"values": (f"{sender}-1",), "place": "returns"}
     return [
-        event("send", "invoke", at_s, "sender-1.0", **facts),
-        event("send", "info", at_s + 0.5, "sender-1.0", detail=detail, **facts),
+        event("send", "invoke", at_s, sender, **facts),
+        event("send", "info", at_s + 0.5, sender, detail=detail, **facts),
     ]
+
+
+AWAY = fault("kill primary", "primary")
 
 
 def told(*parts: list[Event]) -> bool:
@@ -47,12 +52,15 @@ def test_a_send_that_fails_while_nothing_is_wrong_is_unavailable() -> None:
 @pytest.mark.parametrize(
     ("trouble", "detail", "is_excused"),
     [
-        (fault("kill secondary", "secondary"), "BacklogExhausted", True),
-        (fault("line: cut", "sender-1", "secondary"), "OperationTimeout", True),
+        ([*AWAY, *fault("kill secondary", "secondary")], "BacklogExhausted", True),
+        ([*AWAY, *fault("line: cut", "sender-1", "secondary")], "OperationTimeout", True),
         (fault("stop sender", "sender-1"), "OperationTimeout", True),
-        (fault("key: rotated", "sender", "secondary"), "BacklogExhausted", True),
+        ([*AWAY, *fault("key: rotated", "sender", "secondary")], "BacklogExhausted", True),
         (fault("disk: full", "primary"), "ServerBusy", True),
         (fault("destination: deleted", "primary", "returns"), "EntityNotFound", True),
+        # The primary is well: nobody needs the backlog.
+        (fault("kill secondary", "secondary"), "AuthenticationFailed", False),
+        (fault("line: cut", "sender-1", "secondary"), "OperationTimeout", False),
         # What the pair is there for.
         (fault("kill primary", "primary"), "OperationTimeout", False),
         (fault("line: cut", "sender-1", "primary"), "OperationTimeout", False),
@@ -71,10 +79,16 @@ def test_only_what_stood_in_the_way_is_an_excuse(
 
 
 def test_an_excuse_is_good_for_its_time_only() -> None:
-    trouble = fault("kill secondary", "secondary")
+    trouble = [*AWAY, *fault("kill secondary", "secondary")]
     assert told(trouble, failed(at_s=12.0 + RECOVERY_S - 1))
     assert not told(trouble, failed(at_s=12.0 + RECOVERY_S + 1))
     assert not told(trouble, failed(at_s=9.0))
+
+
+def test_who_is_held_on_the_backlog_has_one_way_only() -> None:
+    trouble = fault("kill secondary", "secondary")
+    assert told(trouble, failed(sender="sender-3.0"))
+    assert not told(trouble, failed(sender="sender-2.0"))
 
 
 # -- the prober -----------------------------------------------------------------------------------

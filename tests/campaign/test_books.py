@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ class Log:
 
     def write(self, entity: str, event: str, number: int, message_id: str = "") -> None:
         line: dict[str, Any] = {"entity": entity, "event": event, "sequence_number": number}
+        line["at"] = "2030-01-01T00:00:00.500Z"
         if message_id:
             line["message_id"] = message_id
         with self._path.open("a") as file:
@@ -44,3 +46,13 @@ def test_a_queue_that_is_made_again_begins_a_new_book(tmp_path: Path) -> None:
     log.write("returns", "stored", 2, "s-3")
     log.write("returns", "completed", 2)
     assert books.removed_with("returns") == ["s-2"]
+
+
+def test_who_tells_of_a_copy_by_its_number_alone_is_understood(tmp_path: Path) -> None:
+    log, books = Log(tmp_path), Books(tmp_path)
+    log.write("quotes", "stored", 1, "s-1")
+    log.write("quotes", "expired", 1)
+    log.write("quotes", "stored", 2, "s-2")
+    at_s = datetime(2030, 1, 1, tzinfo=UTC).timestamp() + 0.5
+    assert list(books.told("expired")) == [(at_s, "quotes", 1, "s-1")]
+    assert [value for *_, value in books.told("stored")] == ["s-1", "s-2"]

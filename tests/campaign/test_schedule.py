@@ -7,7 +7,7 @@ from collections import Counter
 import pytest
 
 from campaign.cards import SPARK_PARTS
-from campaign.checker import LATE_S_MAX
+from campaign.explanations import LATE_S_MAX
 from campaign.plan import LOCK_S, Plan
 from campaign.schedule import AT_ONCE_MAX, CALM_SHARE, schedule
 

@@ -41,6 +41,7 @@ LONG_STOP_S: Final = (LOCK_S + 0.5, LOCK_S + 1.5)
 SECOND_SYPHON_S: Final = (6.0, 10.0)
 SLOW_SYNC_S: Final = (0.05, 0.3)
 SYNC_FAILS_IN_MAX: Final = 20
+SYNC_ERROR: Final = "sync: I/O error"
 # Longer than any run, so that a time tells by which clock it was read; a token lives for an hour.
 BROKER_JUMPS_S: Final = (-7_200.0, -3_600.0, 3_600.0, 7_200.0)
 CLIENT_JUMPS_S: Final = (-1_800.0, 1_800.0)
@@ -195,7 +196,7 @@ def _full(plan: Plan, rng: Random) -> list[Fault]:
         *(_card("disk: full", name, rng) for name in BROKERS),
         *(_card("sync: slow", name, rng, amount=rng.uniform(*SLOW_SYNC_S)) for name in BROKERS),
         *(
-            _card("sync: I/O error", name, rng, amount=rng.randint(1, SYNC_FAILS_IN_MAX))
+            _card(SYNC_ERROR, name, rng, amount=rng.randint(1, SYNC_FAILS_IN_MAX))
             for name in BROKERS
         ),
         *(

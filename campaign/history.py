@@ -64,9 +64,10 @@ class Journal:
         self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
 
     def write(self, what: What, type: Type, **facts: Any) -> Event:
-        """Write one line; ``process`` is the writer unless the line is about another one."""
-        facts.setdefault("process", self.process)
-        event = Event(what=what, type=type, at_s=time.monotonic(), **facts)
+        """Write one line; ``process`` is the writer unless the line is about another one, and
+        ``at_s`` is now unless it is about something that is only known afterwards."""
+        facts = {"process": self.process, "at_s": time.monotonic(), **facts}
+        event = Event(what=what, type=type, **facts)
         told = {name: value for name, value in asdict(event).items() if value != _EMPTY[name]}
         os.write(self._file, json.dumps(told, separators=(",", ":")).encode() + b"\n")
         return event

@@ -4,6 +4,8 @@ Rule 1: what was done is undone, whatever else goes wrong meanwhile: an order to
         until it has been carried out.
 Rule 2: what a fault may cost is written down when it strikes: who was killed, by how much a clock
         was wrong, what was in a queue that was deleted.
+Rule 3: a fault is written down as begun only if it has happened. Where that is left to chance, a
+        part of Spark that must be there or a sync that must fail, it is tried first.
 """
 
 from __future__ import annotations
@@ -19,8 +21,8 @@ from random import Random
 from typing import Any, Final
 
 from campaign.books import Books
-from campaign.cards import Fault
-from campaign.plan import SECOND_SYPHON, kind_of, queue_properties
+from campaign.cards import SYNC_ERROR, Fault
+from campaign.plan import PRIMARY, SECOND_SYPHON, kind_of, queue_properties
 from campaign.processes import BrokerChild
 from campaign.site import Site
 from campaign.syphon import SparkChild
@@ -36,6 +38,10 @@ AGAIN_S: Final = 0.3
 BOOKS_S: Final = 0.5
 # A broker whose sync has failed answers nobody, and is found within this time.
 SYNC_S_MAX: Final = 5.0
+# A syphon on Spark that has just been killed is at work again within this time on a busy machine.
+VICTIM_S_MAX: Final = 60.0
+# So long a worker must have a connection to the primary to be killed; then any will do.
+BUSY_WORKER_S_MAX: Final = 20.0
 FILLER: Final = "filler"
 FILLER_BYTES: Final = 200_000
 PEEK_COUNT_MAX: Final = 1_000
@@ -71,23 +77,45 @@ class Nemesis:
 
         async def strike(fault: Fault) -> None:
             await asyncio.sleep(max(0.0, began_s + fault.at_s - time.monotonic()))
-            async with self._site.turn(fault.process, fault.broker or fault.place):
-                facts = {"process": fault.process, "place": fault.broker or fault.place}
-                self._journal.write("fault", "invoke", detail=fault.name, **facts)
-                await self._deeds[fault.verb](fault)
-                self._journal.write("fault", "ok", detail=fault.name, **facts)
+            await self.strike(fault)
 
         async with asyncio.TaskGroup() as group:
             for fault in faults:
                 group.create_task(strike(fault))
 
+    async def strike(self, fault: Fault) -> None:
+        """One fault; one that finds nobody to strike is no fault, and is told as such."""
+        facts = {"process": fault.process, "place": fault.broker or fault.place}
+        looked_s = time.monotonic()
+        while (waited_s := time.monotonic() - looked_s) <= VICTIM_S_MAX:
+            # Between two looks others have their turn: whoever starts it again, for one.
+            async with self._site.turn(fault.process, facts["place"]):
+                begin_s = time.monotonic()
+                name = await self._try(fault, waited_s)
+                if name is not None:
+                    self._journal.write("fault", "invoke", detail=name, at_s=begin_s, **facts)
+                    await self._deeds[fault.verb](fault)
+                    self._journal.write("fault", "ok", detail=name, **facts)
+                    return
+            await asyncio.sleep(AGAIN_S)
+        self._journal.write("fault", "info", detail=fault.name, **facts)
+
+    async def _try(self, fault: Fault, waited_s: float) -> str | None:
+        """What has begun, by its name; None if nothing has, and it is to be tried again."""
+        if fault.part:
+            child = self._site.child(fault.process)
+            assert isinstance(child, SparkChild)
+            port = self._site.brokers[PRIMARY].port if waited_s < BUSY_WORKER_S_MAX else None
+            return fault.name if child.kill_part(fault.part, self._rng, port) else None
+        if fault.name == SYNC_ERROR and not await self._sync_failed(fault):
+            return f"kill {fault.process}"  # It is killed all the same.
+        return fault.name
+
     # -- processes ----------------------------------------------------------------------------
 
     async def _kill(self, fault: Fault) -> None:
         child = self._site.child(fault.process)
-        if fault.part:
-            assert isinstance(child, SparkChild)
-            child.kill_part(fault.part, self._rng)
+        if fault.part:  # That is dead already.
             self._journal.write("kill", "ok", process=child.name, detail=fault.part)
             await asyncio.sleep(fault.lasts_s)  # Spark, or our watch, sees to the rest.
             return
@@ -140,14 +168,19 @@ class Nemesis:
             await asyncio.sleep(fault.lasts_s)
             board.set("sync_delay_us", 0)
             return
-        broker = self._site.brokers[fault.process]
+        # Nobody knows what such a disk holds: whoever watches over the broker starts it again.
+        await self._kill(fault)
+
+    async def _sync_failed(self, fault: Fault) -> bool:
+        """Let one of the next syncs of a broker fail; whether there was one."""
+        board, broker = self._site.boards[fault.process], self._site.brokers[fault.process]
+        before = board.get("sync_failed")
         board.set("sync_fails_in", int(fault.amount))
         ends_s = time.monotonic() + SYNC_S_MAX
         while await broker.is_well() and time.monotonic() < ends_s:
             await asyncio.sleep(AGAIN_S)
         board.set("sync_fails_in", 0)
-        # Nobody knows what such a disk holds: whoever watches over the broker starts it again.
-        await self._kill(fault)
+        return board.get("sync_failed") > before
 
     async def _clock(self, fault: Fault) -> None:
         board = self._site.boards[fault.process]

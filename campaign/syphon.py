@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 import signal
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from random import Random
@@ -20,7 +20,7 @@ from typing import Any, Final
 
 import psutil
 
-from campaign.cards import JVM, WORKER
+from campaign.cards import JVM, SOURCE, WORKER
 from campaign.history import Event
 from campaign.plan import PRIMARY, SECONDARY, Plan
 from campaign.processes import Child
@@ -72,20 +72,19 @@ class SparkChild(Child):
             with suppress(psutil.Error):
                 each.send_signal(number)
 
-    def kill_part(self, part: str, rng: Random) -> bool:
-        """kill -9 of one of the others; False if there is none now."""
-        family = self.family()
-        if part == JVM:
-            chosen = [each for each in family if "java" in _command(each)[:1][0]]
-        elif part == WORKER:
-            chosen = [each for each in family if _DAEMON in _command(each)]
-            chosen = chosen[1:] or chosen  # The first one only starts the others.
-        else:
-            chosen = [each for each in family if _SOURCE in _command(each)]
+    def kill_part(self, part: str, rng: Random, port: int | None = None) -> bool:
+        """kill -9 of one of the others; False if there is none now.
+
+        With the primary's port only a worker that talks to it will do: the others have nothing in
+        hand. A role's lines listen on the brokers' own ports.
+        """
+        chosen = victims(self.family(), part, port)
         if not chosen:
             return False
-        with suppress(psutil.Error):
+        try:
             rng.choice(chosen).kill()
+        except psutil.NoSuchProcess:  # It was faster.
+            return False
         return True
 
     def sweep(self) -> None:
@@ -97,11 +96,42 @@ class SparkChild(Child):
                     each.kill()
 
 
-def _command(process: psutil.Process) -> list[str]:
+def victims(
+    family: Sequence[psutil.Process], part: str, port: int | None = None
+) -> list[psutil.Process]:
+    """Those of a family that are such a part; workers, only if they have a connection to a port."""
+    if part == JVM:
+        return [each for each in family if _name(each).startswith("java")]
+    if part == SOURCE:
+        return [each for each in family if _SOURCE in _command(each)]
+    assert part == WORKER, part
+    daemons = [each for each in family if _DAEMON in _command(each)]
+    if port is not None:
+        return [each for each in daemons if port in _ports(each)]
+    return daemons[1:] or daemons  # The first one only starts the others.
+
+
+def _name(process: psutil.Process) -> str:
     try:
-        return [*process.cmdline(), ""]
+        return str(process.name())
     except psutil.Error:
-        return [""]
+        return ""
+
+
+def _command(process: psutil.Process) -> str:
+    """As one text: a module's name is a part of its argument."""
+    try:
+        return " ".join(process.cmdline())
+    except psutil.Error:
+        return ""
+
+
+def _ports(process: psutil.Process) -> set[int]:
+    """The other ends of its connections."""
+    try:
+        return {each.raddr.port for each in process.net_connections("tcp") if each.raddr}
+    except psutil.Error:
+        return set()
 
 
 # -- receipts -------------------------------------------------------------------------------------

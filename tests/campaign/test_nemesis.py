@@ -1,0 +1,152 @@
+"""What is written down as a fault has happened."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+
+from campaign import nemesis
+from campaign.cards import SYNC_ERROR, WORKER, Fault
+from campaign.history import Event, Journal, read
+from campaign.nemesis import Nemesis
+from campaign.plan import PRIMARY, Plan
+from campaign.processes import LAUNCHERS
+from campaign.site import Site
+from campaign.syphon import SparkChild
+
+KILL_WORKER = Fault(name="kill syphon's worker", process="syphon-1", part=WORKER)
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Iterator[Site]:
+    """One in which nothing runs."""
+    journal = Journal(tmp_path / "controller.jsonl", "controller")
+    site = Site(Plan(), tmp_path, journal, LAUNCHERS)
+    site.brokers[PRIMARY].port = 5_671
+    yield site
+    journal.close()
+
+
+@pytest.fixture(autouse=True)
+def _hurry(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(nemesis, "AGAIN_S", 0.01)
+    monkeypatch.setattr(nemesis, "BUSY_WORKER_S_MAX", 0.1)
+    monkeypatch.setattr(nemesis, "VICTIM_S_MAX", 0.2)
+    monkeypatch.setattr(nemesis, "SYNC_S_MAX", 0.1)
+
+
+def written(tmp_path: Path) -> list[Event]:
+    return list(read(tmp_path / "controller.jsonl"))
+
+
+def names(tmp_path: Path) -> list[tuple[str, str, str]]:
+    return [(each.what, each.type, each.detail) for each in written(tmp_path)]
+
+
+class Syphon(SparkChild):
+    """One whose parts are there from some look on."""
+
+    def __init__(self, answers: list[bool]) -> None:
+        self.name = "syphon-1.0"
+        self._answers = answers
+        self.asked: list[int | None] = []
+
+    def kill_part(self, part: str, rng: Random, port: int | None = None) -> bool:
+        self.asked.append(port)
+        return bool(self._answers) and self._answers.pop(0)
+
+
+# -- parts of Spark -------------------------------------------------------------------------------
+
+
+async def test_a_part_that_is_not_there_yet_is_looked_for_again(site: Site, tmp_path: Path) -> None:
+    site.roles["syphon-1"] = Syphon([False, False, True])
+    await Nemesis(site).strike(KILL_WORKER)
+    assert names(tmp_path) == [
+        ("fault", "invoke", "kill syphon's worker"),
+        ("kill", "ok", "worker"),
+        ("fault", "ok", "kill syphon's worker"),
+    ]
+
+
+async def test_a_part_that_is_never_there_is_neither_a_fault_nor_a_kill(
+    site: Site, tmp_path: Path
+) -> None:
+    site.roles["syphon-1"] = syphon = Syphon([])
+    await Nemesis(site).strike(KILL_WORKER)
+    assert names(tmp_path) == [("fault", "info", "kill syphon's worker")]
+    # First one that moves, then any.
+    assert syphon.asked[0] == 5_671
+    assert syphon.asked[-1] is None
+
+
+async def test_others_have_their_turn_while_a_part_is_looked_for(site: Site) -> None:
+    """Whoever starts a dead syphon again must not wait for the fault that waits for it."""
+
+    class Looked(Syphon):
+        def kill_part(self, part: str, rng: Random, port: int | None = None) -> bool:
+            assert site.turn("syphon-1").locked()
+            return super().kill_part(part, rng, port)
+
+    site.roles["syphon-1"] = Looked([False, True])
+    turns = []
+    pause = asyncio.sleep
+
+    async def sleep(seconds: float) -> None:
+        turns.append(site.turn("syphon-1").locked())
+        await pause(0)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("campaign.nemesis.asyncio.sleep", sleep)
+        await Nemesis(site).strike(KILL_WORKER)
+    assert turns[0] is False
+
+
+# -- syncs ----------------------------------------------------------------------------------------
+
+
+class Board:
+    """Of a broker that syncs, or not."""
+
+    def __init__(self, syncs: bool) -> None:
+        self._syncs = syncs
+        self.failed = 3
+
+    def set(self, field: str, number: int) -> None:
+        assert field == "sync_fails_in"
+        self.failed += self._syncs and number > 0
+
+    def get(self, field: str) -> int:
+        assert field == "sync_failed"
+        return self.failed
+
+
+@pytest.mark.parametrize(("syncs", "name"), [(True, SYNC_ERROR), (False, "kill primary")])
+async def test_an_error_of_a_disk_that_nobody_met_is_a_plain_kill(
+    site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, syncs: bool, name: str
+) -> None:
+    async def nothing(*_facts: Any) -> None: ...
+
+    async def is_well() -> bool:
+        return not syncs
+
+    broker = site.brokers[PRIMARY]
+    site.boards = {PRIMARY: Board(syncs)}  # type: ignore[dict-item]
+    monkeypatch.setattr(broker, "kill", nothing)
+    monkeypatch.setattr(broker, "is_well", is_well)
+    monkeypatch.setattr(site, "start", nothing)
+    await Nemesis(site).strike(Fault(name=SYNC_ERROR, process=PRIMARY, amount=3))
+
+    told = written(tmp_path)
+    assert [(each.what, each.detail) for each in told] == [
+        ("fault", name),
+        ("kill", ""),
+        ("fault", name),
+    ]
+    if not syncs:  # It counts from when the trap was set: a sync may have failed at once.
+        assert told[1].at_s - told[0].at_s >= 0.1

@@ -6,7 +6,7 @@ Rule 1: a jump is longer than a run, so that a time tells by which clock it was 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 from campaign.history import Event
@@ -18,10 +18,13 @@ SLACK_S: Final = 2.0
 class WallClock:
     """The wall clock of one process: straight, with stretches that are off."""
 
-    def __init__(self, ahead_s: float, jumps: Sequence[tuple[float, float]] = ()) -> None:
+    def __init__(
+        self, ahead_s: float, jumps: Sequence[tuple[float, float]] = (), *, began_s: float = 0.0
+    ) -> None:
         self._ahead_s = ahead_s
         """Of the monotonic clock, while nothing is wrong."""
-        self._stretches = [(0.0, 0.0), *jumps]
+        # Before the run nobody read anything: a machine may be up for longer than a jump back.
+        self._stretches = [(began_s, 0.0), *jumps]
         """From when on it is off by how much."""
 
     def monotonic(self, unix_s: float) -> float:
@@ -34,15 +37,17 @@ class WallClock:
         return min(found)[1]
 
 
-def wall_clocks(events: Iterable[Event]) -> dict[str, WallClock]:
-    """The clocks of the processes that jumped, by name of the role; '' is everybody else's."""
+def wall_clocks(events: Sequence[Event]) -> dict[str, WallClock]:
+    """The clocks of the processes that jumped, by name of the role; '' is everybody else's. The
+    events are in the order of their times."""
     ahead_s = time.time() - time.monotonic()
+    began_s = events[0].at_s if events else 0.0
     jumps: dict[str, list[tuple[float, float]]] = {}
     for event in events:
         if event.what == "clock":
             jumps.setdefault(event.process, []).append((event.at_s, float(event.detail)))
-    return {"": WallClock(ahead_s)} | {
-        name: WallClock(ahead_s, found) for name, found in jumps.items()
+    return {"": WallClock(ahead_s, began_s=began_s)} | {
+        name: WallClock(ahead_s, found, began_s=began_s) for name, found in jumps.items()
     }
 
 

@@ -102,13 +102,16 @@ class Tail:
         """The events that were written since the last time."""
         found: list[Event] = []
         for path in paths:
-            with path.open("rb") as file:
-                file.seek(self._read_bytes.get(path, 0))
-                new = file.read()
+            new = self._new(path)
             whole = new[: new.rfind(b"\n") + 1]
             self._read_bytes[path] = self._read_bytes.get(path, 0) + len(whole)
             found += _events(whole)
         return found
+
+    def _new(self, path: Path) -> bytes:
+        with path.open("rb") as file:
+            file.seek(self._read_bytes.get(path, 0))
+            return file.read()
 
 
 def merged(paths: Iterable[Path]) -> list[Event]:

@@ -72,6 +72,8 @@ class Verdict:
     dead_without_need: list[str] = field(default_factory=list)
     """For a reason that nothing in the run gives."""
     left: list[str] = field(default_factory=list)
+    undone: list[str] = field(default_factory=list)
+    """What was planned and did not happen, and who ended without being asked (undone.py)."""
     attempted: int = 0
     acknowledged: int = 0
     failed: int = 0
@@ -109,6 +111,7 @@ class Verdict:
             "dead-lettered without a reason": self.dead_without_reason,
             "dead-lettered without need": self.dead_without_need,
             "left behind": self.left,
+            "not done": self.undone,
         }
         return {name: values for name, values in found.items() if values}
 

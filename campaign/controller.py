@@ -27,6 +27,7 @@ from campaign.processes import LAUNCHERS, Launchers
 from campaign.schedule import Fault, schedule
 from campaign.site import Site
 from campaign.syphon import RECEIPTS_SUFFIX, receipts_in
+from campaign.undone import undone
 from twinbus.core.encoding import decode_message
 from twinbus.drivers.amqp import AmqpDriver
 from twinbus.errors import TwinbusError
@@ -114,6 +115,7 @@ class Campaign:
         if not self.plan.has_spark:  # It shares its machine with other tests.
             verdict.excused[NO_FAULT] = len(verdict.unavailable)
             verdict.unavailable = []
+        verdict.undone = undone(self.events, self.plan, self._faults, verdict)
         return verdict
 
     def _audited(self, broker: str, what: What, clock: WallClock) -> Iterator[Event]:
@@ -131,7 +133,7 @@ class Campaign:
     # -- how it goes --------------------------------------------------------------------------
 
     async def _until(self, is_so: Callable[[], Awaitable[bool]], seconds: float) -> None:
-        """Wait for something; when it does not come, the checker will say what is missing."""
+        """Wait for something; when it does not come, the verdict will say what is missing."""
         end_s = time.monotonic() + seconds
         while not await is_so() and time.monotonic() < end_s:
             await asyncio.sleep(LOOK_S)

@@ -119,6 +119,7 @@ class Nemesis:
             self._journal.write("kill", "ok", process=child.name, detail=fault.part)
             await asyncio.sleep(fault.lasts_s)  # Spark, or our watch, sees to the rest.
             return
+        self._site.notice(child)
         await child.kill()
         self._journal.write("kill", "ok", process=child.name)
         await asyncio.sleep(fault.lasts_s)

@@ -54,6 +54,8 @@ class Child:
         self.log_path = directory / f"{name}.log"
         self.board = board
         self._process: asyncio.subprocess.Process | None = None
+        self.is_accounted = False
+        """Whether somebody told it to end, or has written down that nobody did."""
 
     async def spawn(self, command: list[str], environment: dict[str, str] | None = None) -> None:
         shown = self.board.environment if self.board is not None else {}
@@ -65,6 +67,7 @@ class Child:
                 stderr=log,
                 env={**os.environ, **shown, **(environment or {})},
             )
+        self.is_accounted = False
 
     @property
     def process(self) -> asyncio.subprocess.Process:
@@ -74,6 +77,11 @@ class Child:
     @property
     def is_alive(self) -> bool:
         return self._process is not None and self._process.returncode is None
+
+    @property
+    def has_died(self) -> bool:
+        """Whether it has ended, and nobody has said why."""
+        return self._process is not None and not self.is_alive and not self.is_accounted
 
     async def first_line(self) -> bytes:
         assert self.process.stdout is not None
@@ -91,11 +99,13 @@ class Child:
 
     async def kill(self) -> None:
         """kill -9, and wait until it is gone."""
+        self.is_accounted = True
         self.signal(signal.SIGKILL)
         await self._gone()
 
     async def end(self) -> int:
         """Ask it to finish what it is doing; its exit code."""
+        self.is_accounted = True
         self.signal(signal.SIGTERM)
         return await self._gone()
 

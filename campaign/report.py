@@ -47,6 +47,7 @@ def table(verdict: Verdict) -> str:
         ("SENDS FAILED WITH A LIVING BACKLOG", len(verdict.unavailable)),
         ("PROBER DISTURBED", len(verdict.disturbed)),
         ("LEFT BEHIND", len(verdict.left)),
+        ("NOT DONE", len(verdict.undone)),
     ]
     width = max(len(name) for name, _ in rows)
     return "\n".join(f"{name:<{width}}  {_shown(value)}" for name, value in rows)

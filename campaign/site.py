@@ -2,8 +2,9 @@
 
 Rule 1: whatever happens, no process outlives the run, and nothing stays mounted.
 Rule 2: what happens to one process or one line happens one after the other.
-Rule 3: a syphon on Spark that ends because a part of it was killed is started again, as whoever
-        runs one does. Anybody else who ends without being told is an error of the run.
+Rule 3: whoever ends without being told is written down, and fails the run. A syphon on Spark is
+        started again, as whoever runs one does, and is forgiven if a part of it was killed just
+        before (undone.py).
 """
 
 from __future__ import annotations
@@ -156,20 +157,41 @@ class Site:
         await asyncio.gather(*(self.end_one(child) for child in children))
 
     async def end_one(self, child: Child) -> None:
+        if not child.is_alive:
+            self.notice(child)
+            return
         code = await child.end()
         if code not in (SYPHON_CODES if kind_of(child.name) == "syphon" else (0,)):
             raise RuntimeError(f"{child.name} ended with {code}:\n{child.log()}")
 
+    # -- those who end by themselves ----------------------------------------------------------
+
+    def notice(self, child: Child) -> bool:
+        """Write down, once, that a process has ended without being told; whether it has."""
+        if not child.has_died:
+            return False
+        child.is_accounted = True
+        code = f"exit code {child.process.returncode}"
+        self.journal.write("died", "info", process=child.name, detail=code)
+        return True
+
     async def _watch(self) -> None:
-        """Start again what has ended by itself and may (rule 3)."""
         while True:
             await asyncio.sleep(LOOK_S)
-            for role, child in list(self.roles.items()):
-                if not isinstance(child, SparkChild) or child.is_alive:
+            for name, child in [*self.brokers.items(), *self.roles.items()]:
+                if not child.has_died:
                     continue
-                if kind_of(role) in self._ended:
-                    continue
-                async with self.turn(role):
-                    if self.roles[role] is child and not child.is_alive:
-                        self.journal.write("kill", "ok", process=child.name, detail="by itself")
-                        await self.start(role)
+                if isinstance(child, SparkChild):
+                    await self._start_again(name, child)
+                else:
+                    self.notice(child)
+
+    async def _start_again(self, role: str, child: Child) -> None:
+        """What has ended by itself and may (rule 3)."""
+        if kind_of(role) in self._ended:
+            return
+        async with self.turn(role):
+            # Whoever had the turn may have seen to it.
+            if self.roles[role] is child and self.notice(child):
+                self.journal.write("kill", "ok", process=child.name, detail="by itself")
+                await self.start(role)

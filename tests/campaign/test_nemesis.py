@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Iterator
 from pathlib import Path
 from random import Random
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,7 +16,7 @@ from campaign.cards import SYNC_ERROR, WORKER, Fault
 from campaign.history import Event, Journal, read
 from campaign.nemesis import Nemesis
 from campaign.plan import PRIMARY, Plan
-from campaign.processes import LAUNCHERS
+from campaign.processes import LAUNCHERS, Child
 from campaign.site import Site
 from campaign.syphon import SparkChild
 
@@ -150,3 +151,23 @@ async def test_an_error_of_a_disk_that_nobody_met_is_a_plain_kill(
     ]
     if not syncs:  # It counts from when the trap was set: a sync may have failed at once.
         assert told[1].at_s - told[0].at_s >= 0.1
+
+
+# -- the dead -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("verb", ["kill", "end"])
+async def test_one_that_is_dead_already_was_not_killed_by_us_alone(
+    site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, verb: str
+) -> None:
+    async def wait() -> int:
+        return 1
+
+    async def start(_role: str) -> None: ...
+
+    monkeypatch.setattr(site, "start", start)
+    site.roles["sender-1"] = child = Child("sender-1.0", tmp_path)
+    gone: Any = SimpleNamespace(returncode=1, wait=wait)
+    child._process = gone
+    await Nemesis(site).strike(Fault(name=f"{verb} sender", process="sender-1"))
+    assert ("died", "info", "exit code 1") in names(tmp_path)

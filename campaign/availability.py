@@ -17,7 +17,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from campaign.history import Event
-from campaign.plan import AWAY_SENDERS, PRIMARY, SECONDARY, kind_of
+from campaign.plan import AWAY_SENDERS, PRIMARY, PROBE_PAUSE_S, SECONDARY, kind_of
 from campaign.windows import Window, windows_of
 
 # A withdrawn backlog queue is tried again after a pause that doubles with every failure.
@@ -99,13 +99,19 @@ def _may_be_away(event: Event, begin_s: float, windows: Iterable[Window]) -> boo
 # -- the prober -----------------------------------------------------------------------------------
 
 
-def probed(events: Sequence[Event]) -> tuple[list[str], Mapping[str, float]]:
-    """What disturbed the prober, and its 99th percentiles in calm and under the load of faults."""
+def probed(
+    events: Sequence[Event], *, is_expected: bool = False
+) -> tuple[list[str], Mapping[str, float]]:
+    """What disturbed the prober, and its 99th percentiles in calm and under the load of faults.
+
+    ``is_expected`` if there was one: then too few probes are a disturbance, too.
+    """
     windows = windows_of(events)
     own = [each for each in windows if each.process == PRIMARY and not each.place]
     calm: list[float] = []
     loaded: list[float] = []
     disturbed: list[str] = []
+    probes = 0
     for event in events:
         if event.what != "probe" or event.took_s is None:
             continue
@@ -115,14 +121,27 @@ def probed(events: Sequence[Event]) -> tuple[list[str], Mapping[str, float]]:
         if event.type != "ok":
             disturbed.append(f"a probe at {event.at_s:.1f} s: {event.detail}")
             continue
-        loaded.append(event.took_s)
+        probes += 1
+        waited_s = _waited_s(event.took_s)
+        loaded += waited_s
         if not any(each.touches(begin_s, event.at_s, PROBE_RECOVERY_S) for each in windows):
-            calm.append(event.took_s)
-    told = {"calm": _p99(calm), "all": _p99(loaded)} if len(loaded) >= PROBES_MIN else {}
+            calm += waited_s
+    if is_expected and probes < PROBES_MIN:
+        disturbed.append(f"{probes} probes that count, where {PROBES_MIN} are needed")
+    told = {"calm": _p99(calm), "all": _p99(loaded)} if probes >= PROBES_MIN else {}
     for name, limit_s in (("calm", CALM_P99_S_MAX), ("all", LOADED_P99_S_MAX)):
         if told.get(name, 0.0) > limit_s:
             disturbed.append(f"p99 {name}: {told[name] * 1_000:.0f} ms")
     return disturbed, told
+
+
+def _waited_s(took_s: float) -> list[float]:
+    """A probe, and those that would have been due while it hung: they would have waited for the
+    rest of the time. The prober sends one at a time, so that a standstill would else be one slow
+    probe among many fast ones (HdrHistogram corrects by the expected interval likewise)."""
+    missed = int(took_s / PROBE_PAUSE_S)
+    rest_s = (took_s - number * PROBE_PAUSE_S for number in range(1, missed + 1))
+    return [took_s, *(each for each in rest_s if each > 0)]
 
 
 def _p99(values: Sequence[float]) -> float:

@@ -111,7 +111,7 @@ class Campaign:
         )
         verdict = check(self.events, rules)
         verdict.unavailable, verdict.excused = failed_sends(self.events)
-        verdict.disturbed, verdict.probe_s = probed(self.events)
+        verdict.disturbed, verdict.probe_s = probed(self.events, is_expected=self.plan.has_spark)
         if not self.plan.has_spark:  # It shares its machine with other tests.
             verdict.excused[NO_FAULT] = len(verdict.unavailable)
             verdict.unavailable = []

@@ -33,6 +33,8 @@ BRIEF: Final = "quotes"
 QUEUES: Final = ("orders", "bills", "parcels", ONCE, DOOMED, BRIEF)
 PROBE: Final = "probe"
 """The prober's own queue."""
+PROBE_PAUSE_S: Final = 0.15
+"""Between two probes."""
 DETECTING: Final = {
     "RequiresDuplicateDetection": True,
     "DuplicateDetectionHistoryTimeWindow": "P1D",

@@ -64,7 +64,10 @@ def total(verdicts: Sequence[Verdict]) -> Verdict:
         for field in fields(Verdict):
             mine, other = getattr(whole, field.name), getattr(verdict, field.name)
             if field.name == "probe_s":
-                mine = {name: max(mine.get(name, 0.0), value) for name, value in other.items()}
+                mine = {
+                    name: max(mine.get(name, 0.0), other.get(name, 0.0))
+                    for name in {**mine, **other}
+                }
             else:
                 mine = mine + other
             setattr(whole, field.name, mine)

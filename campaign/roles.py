@@ -30,6 +30,7 @@ from campaign.plan import (
     BRIEF_S,
     PRIMARY,
     PROBE,
+    PROBE_PAUSE_S,
     SECONDARY,
     Plan,
     kind_of,
@@ -69,7 +70,6 @@ DISCOVERY_S: Final = 3.0
 # others make up the numbers.
 SDK_SENDERS: Final = ("sender-1",)
 TRY_AGAIN_S: Final = 0.3
-PROBE_PAUSE_S: Final = 0.15
 PROBE_S_MAX: Final = 5.0
 
 

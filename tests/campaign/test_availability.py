@@ -6,7 +6,13 @@ from typing import Any
 
 import pytest
 
-from campaign.availability import PROBE_RECOVERY_S, RECOVERY_S, failed_sends, probed
+from campaign.availability import (
+    PROBE_RECOVERY_S,
+    PROBES_MIN,
+    RECOVERY_S,
+    failed_sends,
+    probed,
+)
 from campaign.history import Event
 
 
@@ -123,3 +129,28 @@ def test_what_happens_to_its_broker_does_not_count() -> None:
     assert not probed([*own, silent, *late, *probes(0.01)])[0]
     queue = fault("destination: deleted", "primary", "returns")
     assert probed([*queue, silent, *probes(0.01)])[0]
+
+
+def test_a_standstill_is_more_than_one_slow_probe() -> None:
+    """The prober waits for its answer: those who would have come meanwhile are counted."""
+    standstill = probes(5.0, 1, begin_s=70.0)
+    disturbed, told = probed([*probes(0.01, 1_000), *standstill])
+    assert disturbed == ["p99 calm: 3500 ms", "p99 all: 3500 ms"]
+    # 34 of 1,034 samples are its own; ten of them are above the 99th percentile.
+    assert told["calm"] == pytest.approx(5.0 - 10 * 0.15)
+    short = probes(0.2, 1, begin_s=70.0)
+    assert not probed([*probes(0.01, 1_000), *short])[0]
+
+
+def test_a_standstill_of_its_broker_stays_excused_as_a_whole() -> None:
+    own = fault("kill primary", "primary", begin_s=66.0)
+    standstill = probes(5.0, 1, begin_s=70.0)
+    assert not probed([*own, *probes(0.01, 300), *standstill])[0]
+
+
+def test_a_prober_that_hardly_probed_is_a_complaint_where_there_was_one() -> None:
+    few = probes(0.01, PROBES_MIN - 1)
+    assert probed(few) == ([], {})
+    assert probed(few, is_expected=True)[0] == ["99 probes that count, where 100 are needed"]
+    assert probed(probes(1.5, PROBES_MIN - 1), is_expected=True)[1] == {}, "missed ones are none"
+    assert not probed(probes(0.01, PROBES_MIN), is_expected=True)[0]

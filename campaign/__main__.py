@@ -1,16 +1,20 @@
 """``python -m campaign --seed 1``: one run, or many; exit code 1 when the promise was broken.
 
 --spark          the syphon on Spark, the prober, faults of disks and clocks
---full           such runs until there were 200,000 messages and 240 faults
+--full           such runs until there were 200,000 messages and 240 faults; 40 minutes at most
 --hours N        such runs with new seeds for so long
+
+A run has a directory build/campaign/SEED. It is removed when the promise was kept; when it was
+broken, all journals and logs are there.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import math
+import shutil
 import sys
-import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -19,15 +23,19 @@ from typing import Final
 
 from campaign.checker import Verdict
 from campaign.controller import Campaign
+from campaign.machine import unmount_all
 from campaign.plan import Plan
 from campaign.report import replay, report, table, total
 from campaign.timeline import as_svg, as_text, timeline_of
 
 FULL_MESSAGES: Final = 200_000
 FULL_FAULTS: Final = 240
+# Three runs take half an hour or so. One that is begun is not cut off: its books would be open.
+FULL_S_MAX: Final = 40 * 60.0
 # Three runs of two decks each.
 RUN_MESSAGES: Final = 68_000
 RUN_FAULT_S: Final = 540.0
+BUILD: Final = Path("build/campaign")
 
 
 def options_of(arguments: list[str]) -> argparse.Namespace:
@@ -43,8 +51,10 @@ def options_of(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--hours", type=float, default=None)
     parser.add_argument("--messages", type=int, default=None, help=f"[{usual.messages:,}]")
     parser.add_argument("--fault-seconds", type=float, default=None, help=f"[{usual.fault_s:g}]")
-    parser.add_argument("--keep", type=Path, default=None, help="directory for all journals")
-    parser.add_argument("--pictures", type=Path, default=Path("build/campaign"))
+    parser.add_argument(
+        "--keep", type=Path, default=None, metavar="DIR", help="run in DIR/SEED, and leave it there"
+    )
+    parser.add_argument("--pictures", type=Path, default=BUILD)
     return parser.parse_args(arguments)
 
 
@@ -63,13 +73,30 @@ def tell(line: str) -> None:
     print(line, flush=True)
 
 
+def emptied(directory: Path) -> Path:
+    """A directory for a run, without what an earlier one with this seed has left. Some of its
+    processes work elsewhere: the path is absolute."""
+    directory = directory.resolve()
+    if directory.exists():
+        unmount_all(directory)
+        shutil.rmtree(directory)
+    directory.mkdir(parents=True)
+    return directory
+
+
 def one_run(plan: Plan, options: argparse.Namespace) -> Verdict:
     tell(replay(plan))
-    with tempfile.TemporaryDirectory(prefix="campaign-") as temporary:
-        directory = options.keep / str(plan.seed) if options.keep else Path(temporary)
-        directory.mkdir(parents=True, exist_ok=True)
+    directory = emptied((options.keep or BUILD) / str(plan.seed))
+    is_kept = False
+    try:
         campaign = Campaign(plan, directory, tell=tell)
         verdict = asyncio.run(campaign.run())
+        is_kept = verdict.is_kept
+    finally:  # A run that could not go on has journals, too.
+        if is_kept and options.keep is None:
+            shutil.rmtree(directory)
+        else:
+            tell(f"journals: {directory}")
     drawn = timeline_of(campaign.events)
     options.pictures.mkdir(parents=True, exist_ok=True)
     picture = options.pictures / f"{plan.seed}.svg"
@@ -81,12 +108,19 @@ def one_run(plan: Plan, options: argparse.Namespace) -> Verdict:
     return verdict
 
 
-def many_runs(options: argparse.Namespace, is_enough: Callable[[list[Verdict]], bool]) -> int:
-    """New seeds until it is enough; the first broken promise ends it."""
+def many_runs(
+    options: argparse.Namespace,
+    is_enough: Callable[[list[Verdict]], bool],
+    seconds_max: float = math.inf,
+) -> int:
+    """New seeds until it is enough; the first broken promise, or the end of its time, ends it."""
     first = SystemRandom().randrange(1 << 31) if options.seed is None else options.seed
     verdicts: list[Verdict] = []
     began_s = time.monotonic()
+    is_late = False
     while not is_enough(verdicts):
+        if is_late := time.monotonic() - began_s >= seconds_max:
+            break
         verdicts.append(one_run(plan_of(options, first + len(verdicts)), options))
         if not verdicts[-1].is_kept:
             break
@@ -95,7 +129,9 @@ def many_runs(options: argparse.Namespace, is_enough: Callable[[list[Verdict]], 
         f"\n{len(verdicts)} runs in {(time.monotonic() - began_s) / 60:.0f} minutes, seeds {seeds}"
     )
     tell(table(total(verdicts)))
-    return 0 if verdicts[-1].is_kept else 1
+    if is_late:
+        tell(f"{seconds_max / 60:.0f} minutes have passed, and there was not enough of everything.")
+    return 0 if verdicts[-1].is_kept and not is_late else 1
 
 
 def main(arguments: list[str]) -> int:
@@ -104,7 +140,7 @@ def main(arguments: list[str]) -> int:
         ends_s = time.monotonic() + options.hours * 3_600
         return many_runs(options, lambda done: bool(done) and time.monotonic() > ends_s)
     if options.full and options.seed is None:
-        return many_runs(options, _is_full)
+        return many_runs(options, _is_full, FULL_S_MAX)
     seed = SystemRandom().randrange(1 << 31) if options.seed is None else options.seed
     return 0 if one_run(plan_of(options, seed), options).is_kept else 1
 

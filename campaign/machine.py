@@ -89,3 +89,10 @@ class Disk:
 
     def free(self) -> None:
         self._filler.unlink(missing_ok=True)
+
+
+def unmount_all(directory: Path) -> None:
+    """What a run that was killed has left mounted in its directory."""
+    for path in directory.iterdir():
+        if path.is_mount():
+            subprocess.run(["umount", "-l", str(path)], check=True, capture_output=True)

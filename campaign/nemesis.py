@@ -225,9 +225,11 @@ class Nemesis:
             except TwinbusError:
                 pass  # It is full, or away.
             await asyncio.sleep(fault.lasts_s)
+            # And one whose number was lost with its answer, which may be the first of all.
+            numbers += await self._scheduled(driver, broker, fault.place)
             while numbers:
-                await self._surely(partial(sender.cancel_scheduled, numbers, timeout_s=5.0))
-                # One whose number was lost with its answer; nothing else is scheduled there.
+                there = sorted(set(numbers))
+                await self._surely(partial(sender.cancel_scheduled, there, timeout_s=5.0))
                 numbers = await self._scheduled(driver, broker, fault.place)
         finally:
             await driver.close()

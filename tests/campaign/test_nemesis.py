@@ -19,6 +19,11 @@ from campaign.plan import PRIMARY, Plan
 from campaign.processes import LAUNCHERS, Child
 from campaign.site import Site
 from campaign.syphon import SparkChild
+from twinbus.core.encoding import encode_message
+from twinbus.core.parcel import Delivered
+from twinbus.drivers.amqp import AmqpDriver
+from twinbus.errors import TwinbusError
+from twinbus.message import BrokeredMessage
 
 KILL_WORKER = Fault(name="kill syphon's worker", process="syphon-1", part=WORKER)
 
@@ -171,3 +176,54 @@ async def test_one_that_is_dead_already_was_not_killed_by_us_alone(
     child._process = gone
     await Nemesis(site).strike(Fault(name=f"{verb} sender", process="sender-1"))
     assert ("died", "info", "exit code 1") in names(tmp_path)
+
+
+# -- a full queue ---------------------------------------------------------------------------------
+
+
+class Queue:
+    """A driver, its sender and its receiver at once: a queue that has taken some fillers."""
+
+    def __init__(self, answered: int, lost: int) -> None:
+        self._answered, self._lost = answered, lost
+        self.there: list[int] = []
+
+    def sender(self, _path: str) -> Queue:
+        return self
+
+    receiver = sender
+
+    async def schedule(self, _parcels: Any, *, timeout_s: float) -> list[int]:
+        if len(self.there) >= self._answered + self._lost:
+            raise TwinbusError("it is full")
+        self.there.append(len(self.there) + 1)
+        if len(self.there) > self._answered:
+            raise TwinbusError("the answer was lost")
+        return self.there[-1:]
+
+    async def cancel_scheduled(self, numbers: list[int], *, timeout_s: float) -> None:
+        assert len(numbers) == len(set(numbers)), "one number twice is refused"
+        self.there = [each for each in self.there if each not in numbers]
+
+    async def peek(self, _count_max: int, *, timeout_s: float) -> list[Delivered]:
+        encoded = encode_message(BrokeredMessage(b"", message_id=nemesis.FILLER))
+        return [Delivered("backlog", encoded, number) for number in self.there]
+
+    async def close(self) -> None: ...
+
+
+@pytest.mark.parametrize(("answered", "lost"), [(2, 0), (2, 1), (0, 1), (0, 0)])
+async def test_all_that_filled_a_queue_is_taken_out_also_when_no_number_is_known(
+    site: Site, monkeypatch: pytest.MonkeyPatch, answered: int, lost: int
+) -> None:
+    queue = Queue(answered, lost)
+
+    async def ask(_method: str, _path: str, _json: Any = None) -> dict[str, int]:
+        return {"scheduled_message_count": len(queue.there)}
+
+    broker = site.brokers[PRIMARY]
+    monkeypatch.setattr(broker, "ask", ask)
+    monkeypatch.setattr(broker, "connection_string", lambda: "")
+    monkeypatch.setattr(AmqpDriver, "from_connection_string", lambda _text: queue)
+    await Nemesis(site).strike(Fault(name="backlog: full", process=PRIMARY, place="backlog"))
+    assert queue.there == []

@@ -19,11 +19,13 @@
     checker      the promise, over a history
     windows      when something was wrong, and with whom
     availability who was hindered, and by what
+    undone       what a run had to do and did not, and who ended without being told
     timeline     a run as a picture
     report       the table
 
 Rule 1: workload, faults and checker know nothing of each other; they meet in the history.
 Rule 2: the checker is pure. It fails a run for one lost message, one that nobody sent, one ping
         that somebody saw, one duplicate that nobody can explain, and one message left behind.
+        A run that did less than was planned has not kept its promise either.
 Rule 3: Linux only: every line has an address of its own in 127.0.0.0/8.
 """

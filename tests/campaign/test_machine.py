@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from campaign.machine import Board, Disk, built_shim
+from campaign.machine import Board, Disk, built_shim, unmount_all
 
 LOOK = """
 import json, os, time, sys
@@ -88,3 +88,11 @@ def test_a_disk_is_filled_to_the_last_byte_and_freed_again(disk: Disk) -> None:
         (disk.path / "more").write_bytes(bytes(10_000))
     disk.free()
     (disk.path / "more").write_bytes(bytes(10_000))
+
+
+def test_what_a_killed_run_left_mounted_is_unmounted(disk: Disk, tmp_path: Path) -> None:
+    """Else its directory could not be emptied for the next one."""
+    (tmp_path / "controller.jsonl").touch()
+    assert disk.path.is_mount()
+    unmount_all(tmp_path)
+    assert not disk.path.is_mount()

@@ -140,5 +140,5 @@ def test_tables_are_plain_where_colours_are_unwanted_and_fit_narrow_terminals(
 def test_a_secret_in_a_file_that_cannot_be_read(servicebus: Bus, tmp_path: Path) -> None:
     (tmp_path / "binary").write_bytes(b"\xff\xfe\x00")
     done = run(servicebus, f"$T queue list --connection-string file:{tmp_path / 'binary'}")
-    assert done.returncode == 1 and "it is not UTF-8" in done.stderr
+    assert done.returncode == 2 and "it is not UTF-8" in done.stderr
     assert "Traceback" not in done.stderr

@@ -252,7 +252,7 @@ async def test_the_command_resets_a_namespace(broker: BrokerProcess, sdk: Sdk) -
     shown = json.loads(run(broker, "reset", "--dry-run", "--output", "json").stdout)
     assert queue in shown["queues"] and topic in shown["topics"]
     assert shown["subscription_count"] >= 1
-    assert run(broker, "reset").returncode == 1
+    assert run(broker, "reset").returncode == 2
     assert "emptied" in run(broker, "reset", "--keep-entities", "--yes").stdout
     assert broker.counts(queue)["active_message_count"] == 0
     assert "removed" in run(broker, "reset", "--yes").stdout

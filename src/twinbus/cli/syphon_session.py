@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 from twinbus.errors import ConfigurationError
 from twinbus.spark.session import SETTINGS, local_session, require_pyspark
 from twinbus.spark.syphon import APP_NAME, MODULES
+from twinbus.spark.troubles import SparkTrouble
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -87,7 +88,7 @@ def _check_reachable(url: str) -> None:
     try:
         socket.create_connection((host, port), timeout=CONNECT_TIMEOUT_S).close()
     except OSError as error:
-        raise ConfigurationError(
+        raise SparkTrouble(
             f"no Spark Connect server answers at {host}:{port}: {error.strerror or error}",
             hint="Start one there, or give another address with --master",
         ) from error

@@ -15,7 +15,7 @@ import pytest
 from tests.pairing.mover.fake_namespace import FakeNamespace
 from twinbus.cli.syphon_session import _session
 from twinbus.core.chunk import HomeRules
-from twinbus.errors import ConfigurationError
+from twinbus.errors import ConfigurationError, TwinbusError
 from twinbus.pairing.hosting import SyphonHosting, SyphonJob
 from twinbus.spark.syphon.hosted import maker
 from twinbus.spark.syphon.settings import is_local
@@ -74,7 +74,7 @@ def test_a_server_finds_the_state_directory_wherever_it_runs(
 )
 def test_an_address_where_nobody_is_is_told_at_once(address: str, sentence: str) -> None:
     """Y2: Spark's client itself would try again for minutes; what is behind the port is secret."""
-    with pytest.raises(ConfigurationError, match=sentence) as caught:
+    with pytest.raises(TwinbusError, match=sentence) as caught:
         _session(address)
     assert "canary" not in str(caught.value)
 

@@ -124,7 +124,7 @@ class Where:
         )
 
     def _reference(self) -> NamespaceReference:
-        from twinbus.pairing.open_namespace import namespace_named_in
+        from twinbus.pairing.environment import namespace_named_in
 
         if self.connection_string is None:
             return namespace_named_in(os.environ, self.role)

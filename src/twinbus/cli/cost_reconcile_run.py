@@ -14,8 +14,7 @@ from twinbus.cli.showing import counted, show_json, wait_shown
 from twinbus.cli.tables import show_table
 from twinbus.core.reconciliation import EntityBooks, Fate, Outage, Reconciliation
 from twinbus.errors import ConfigurationError
-from twinbus.pairing.environment import Role
-from twinbus.pairing.open_namespace import namespace_named_in
+from twinbus.pairing.environment import ROLES, Role, namespace_named_in
 from twinbus.spark.references import NamespaceRef, RefKind
 from twinbus.spark.session import local_session, require_pyspark
 from twinbus.spark.troubles import told_by_spark
@@ -36,7 +35,7 @@ def run_reconcile(options: ReconcileOptions) -> bool | None:
     if options.begins is not None and options.ends is not None and options.begins >= options.ends:
         raise ConfigurationError("--from is not before --to", hint="Exchange them")
     require_pyspark()
-    references = [_reference(role, options) for role in _ROLES] if options.look else [None, None]
+    references = [_reference(role, options) for role in ROLES] if options.look else [None, None]
     from twinbus.spark.books.reconcile import Sources, reconcile
 
     sources = Sources(
@@ -66,9 +65,6 @@ def _session() -> Iterator[SparkSession]:
     finally:
         if running is None:
             spark.stop()
-
-
-_ROLES: Final[tuple[Role, Role]] = ("primary", "secondary")
 
 
 def _reference(role: Role, options: ReconcileOptions) -> NamespaceRef:

@@ -201,7 +201,11 @@ def _run_here(options: SyphonOptions) -> int:
 
 def _run_on_spark(options: SyphonOptions) -> int:
     from twinbus.cli.syphon_session import StartingSession
+    from twinbus.pairing.environment import ROLES, namespace_named_in
 
+    # No JVM is started for somebody who has not said where the messages are.
+    for role in ROLES:
+        namespace_named_in(os.environ, role)
     session = StartingSession(options.master)
     from twinbus.cli.syphon_spark import run_on_spark
 

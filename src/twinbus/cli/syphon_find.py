@@ -5,24 +5,20 @@ from __future__ import annotations
 import os
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
-from typing import Final
 
 from twinbus.cli.backlog_found import backlog_path_of
 from twinbus.cli.syphon import SyphonOptions
 from twinbus.drivers.management import QueueProperties
 from twinbus.entity_path import backlog_prefix
 from twinbus.pairing.backlog_queues import backlog_paths
-from twinbus.pairing.environment import Role
+from twinbus.pairing.environment import Role, namespace_named_in
 from twinbus.pairing.open_namespace import (
     OpenNamespace,
-    namespace_named_in,
     opened_namespace,
 )
 from twinbus.service_errors import AccessRefused, NoBacklogQueue
 
-__all__ = ["ROLES", "Found", "find_backlog", "opened"]
-
-ROLES: Final[tuple[Role, Role]] = ("primary", "secondary")
+__all__ = ["Found", "find_backlog", "opened"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,13 +12,14 @@ from pathlib import Path
 from typing import Any, Final
 
 from twinbus.cli.syphon import SyphonOptions
-from twinbus.cli.syphon_find import ROLES, Found, find_backlog, opened
+from twinbus.cli.syphon_find import Found, find_backlog, opened
 from twinbus.cli.syphon_shown import Summary, exit_code, progress_shown, show_summary
 from twinbus.core.chunk import HomeRules
 from twinbus.core.chunk_board import Backoff
 from twinbus.core.envelope import TtlPolicy
 from twinbus.core.receipts import Receipt
 from twinbus.errors import TwinbusError
+from twinbus.pairing.environment import ROLES
 from twinbus.pairing.mover import Mover
 from twinbus.pairing.mover_options import MoverOptions
 from twinbus.pairing.mover_receipts import ReceiptFile

@@ -23,13 +23,12 @@ from typing import TYPE_CHECKING, Final
 import typer
 
 from twinbus.cli.syphon import SyphonOptions, default_state_dir
-from twinbus.cli.syphon_find import ROLES, Found, find_backlog, opened
+from twinbus.cli.syphon_find import Found, find_backlog, opened
 from twinbus.cli.syphon_session import StartingSession
 from twinbus.cli.syphon_shown import Summary, exit_code, progress_shown, show_summary
 from twinbus.core.envelope import TtlPolicy
 from twinbus.core.receipts import Outcome
-from twinbus.pairing.environment import Role
-from twinbus.pairing.open_namespace import namespace_named_in
+from twinbus.pairing.environment import ROLES, Role, namespace_named_in
 from twinbus.spark.references import NamespaceRef, RefKind
 from twinbus.spark.syphon.settings import SyphonSettings
 from twinbus.spark.syphon.state import Status

@@ -18,9 +18,17 @@ from typing import Final, Literal
 
 from twinbus.errors import ConfigurationError
 
-__all__ = ["NamespaceReference", "Role", "namespace_in", "variables_of"]
+__all__ = [
+    "ROLES",
+    "NamespaceReference",
+    "Role",
+    "namespace_in",
+    "namespace_named_in",
+    "variables_of",
+]
 
 Role = Literal["primary", "secondary"]
+ROLES: Final[tuple[Role, Role]] = ("primary", "secondary")
 
 _PREFIX: Final = "SERVICEBUS_"
 _CONNECTION_STRINGS: Final = ("CONNECTION_STRING", "CONNECTION_STR")
@@ -46,6 +54,17 @@ def namespace_in(environment: Mapping[str, str], role: Role) -> NamespaceReferen
     if found is not None:
         return NamespaceReference(found, fully_qualified_namespace=environment[found])
     return None
+
+
+def namespace_named_in(environment: Mapping[str, str], role: Role) -> NamespaceReference:
+    """The namespace that the environment names; it must name one."""
+    reference = namespace_in(environment, role)
+    if reference is None:
+        best, other = variables_of(role)
+        raise ConfigurationError(
+            f"the environment does not name the {role} namespace", hint=f"Set {best} or {other}"
+        )
+    return reference
 
 
 def variables_of(role: Role) -> tuple[str, ...]:

@@ -6,7 +6,7 @@ Rule 1: nothing is connected before it is needed.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from importlib import import_module
@@ -28,9 +28,9 @@ from twinbus.drivers.port import Driver
 from twinbus.errors import ConfigurationError
 from twinbus.pairing.backlog_queues import has_no_name, primary_name_of
 from twinbus.pairing.client_metering import client_books
-from twinbus.pairing.environment import NamespaceReference, Role, namespace_in, variables_of
+from twinbus.pairing.environment import NamespaceReference
 
-__all__ = ["OpenNamespace", "namespace_named_in", "opened_namespace", "opened_with"]
+__all__ = ["OpenNamespace", "opened_namespace", "opened_with"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,17 +46,6 @@ class OpenNamespace:
         if given is None and has_no_name(self.driver.address):
             told = (await self.management.namespace_info()).name
         return primary_name_of(self.driver.address, given=given, told=told)
-
-
-def namespace_named_in(environment: Mapping[str, str], role: Role) -> NamespaceReference:
-    """The namespace that the environment names; it must name one."""
-    reference = namespace_in(environment, role)
-    if reference is None:
-        best, other = variables_of(role)
-        raise ConfigurationError(
-            f"the environment does not name the {role} namespace", hint=f"Set {best} or {other}"
-        )
-    return reference
 
 
 @asynccontextmanager

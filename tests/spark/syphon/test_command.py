@@ -120,6 +120,16 @@ def test_the_second_ctrl_c_ends_the_command_at_once() -> None:
     assert signal.getsignal(signal.SIGINT) is before
 
 
+def test_no_jvm_is_started_for_who_has_not_said_where_the_messages_are(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name in [name for name in os.environ if name.startswith("SERVICEBUS_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setattr(syphon_session, "StartingSession", lambda *_: pytest.fail("started"))
+    caught = say("--once").exception
+    assert isinstance(caught, ConfigurationError) and "the primary namespace" in str(caught)
+
+
 def test_a_command_without_a_syphon_says_so(tmp_path: Path) -> None:
     for command in ("pause", "resume", "status", "rate"):
         answer = say(command, "--state", str(tmp_path / "nowhere"))

@@ -75,6 +75,35 @@ def test_a_flipped_bit_in_a_message_is_reported_with_its_place(closed_store: Pat
     store.close()
 
 
+def test_a_row_that_claims_to_be_huge_is_damage_and_no_failure_of_the_disk(
+    store_path: Path,
+) -> None:
+    """M8: whoever reads "check the disk, then start again" would start again for ever."""
+    store = SqliteStore(store_path)
+    store.open()
+    body = BODY * 6
+    store.commit([entity(), PutScheduled(1, 1, 9, body), counters(2, 0, scheduled=1)])
+    store.close()
+    content = bytearray(store_path.read_bytes())
+    body_at = content.index(body)
+    page_at = body_at // schema.PAGE_BYTES * schema.PAGE_BYTES
+    pointer = slice(page_at + 8, page_at + 10)  # A leaf's head has eight bytes.
+    cell_at = page_at + int.from_bytes(content[pointer])
+
+    # Given that its page looks for it where a row of 4 GB stands, with a due time of 2 GB
+    length, id_, head = 2, 6, 6  # Bytes: those of the row's id follow its length.
+    kept = content[cell_at + length : cell_at + length + id_]
+    others = content[cell_at + length + id_ + 3 : cell_at + length + id_ + head]
+    row = b"\x8f\xd9\xcb\xe0\x23" + kept + b"\x0a\x00\x90\x80\x80\x80\x00" + others
+    content[body_at : body_at + len(row)] = row
+    content[pointer] = (body_at - page_at).to_bytes(2)
+    store_path.write_bytes(content)
+
+    # Then it is refused as damaged
+    with pytest.raises(StoreCorrupt):
+        SqliteStore(store_path).open()
+
+
 @pytest.mark.parametrize(
     "sql",
     [

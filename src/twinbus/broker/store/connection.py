@@ -115,9 +115,13 @@ def translated(path: Path) -> Iterator[None]:
 
 @contextmanager
 def reading(path: Path) -> Iterator[None]:
-    """``translated``, where in addition a value of the wrong kind is damage, not a mistake."""
+    """``translated``, where in addition a value of the wrong kind or size is damage, not a mistake
+    or a failure: nothing so large is ever written."""
     try:
         with translated(path):
-            yield
+            try:
+                yield
+            except apsw.TooBigError as error:
+                raise StoreCorrupt(path=path, detail=f"a row cannot be read ({error})") from error
     except (ValueError, TypeError, struct.error) as error:
         raise StoreCorrupt(path=path, detail=f"a row cannot be read ({error})") from error

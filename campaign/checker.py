@@ -176,6 +176,9 @@ class _Check:
             case "stored", _:
                 for value in event.values:
                     self._why.stored(value, event.at_s)
+            case "scheduled", _:
+                for value in event.values:
+                    self._why.scheduled(value, event.at_s)
             case "expired", _:
                 self._expired.update(event.values)
             case "receive", _:

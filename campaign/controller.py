@@ -42,7 +42,11 @@ NO_FAULT: Final = "no fault, and others on the machine"
 DEAD_LETTERS: Final = "$DeadLetterQueue"
 WAITING: Final = ("active", "scheduled", "deferred")
 # What nobody but a broker can tell.
-AUDITED: Final[tuple[tuple[str, What], ...]] = ((SECONDARY, "stored"), (PRIMARY, "expired"))
+AUDITED: Final[tuple[tuple[str, What], ...]] = (
+    (SECONDARY, "stored"),
+    (PRIMARY, "scheduled"),
+    (PRIMARY, "expired"),
+)
 
 Tell = Callable[[str], None]
 

@@ -36,6 +36,8 @@ LOCK_SHARE_MIN: Final = 0.8
 HINDERED_S_MAX: Final = 5.0
 # Somebody dies in parts: the JVM is killed, and its program a little later.
 ONE_DEATH_S: Final = 10.0
+# Moments by a broker's wall clock are told in milliseconds, and that clock is kept right meanwhile.
+CLOCK_S: Final = 0.5
 MOVERS: Final = ("mover", "syphon")
 
 
@@ -48,7 +50,8 @@ class Ambiguity:
     end_s: float
 
     def covers(self, moments_s: Sequence[float]) -> int:
-        return sum(self.begin_s <= each <= self.end_s for each in moments_s)
+        begin_s, end_s = self.begin_s - CLOCK_S, self.end_s + CLOCK_S
+        return sum(begin_s <= each <= end_s for each in moments_s)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +86,7 @@ class Explanations:
         self._moves: dict[str, list[Ambiguity]] = defaultdict(list)
         self._moved_s: dict[str, list[float]] = defaultdict(list)
         self._stored_s: dict[str, list[float]] = defaultdict(list)
+        self._scheduled_s: dict[str, list[float]] = defaultdict(list)
         self._kills: list[Event] = []
         self._windows: Sequence[Window] = ()
 
@@ -109,6 +113,10 @@ class Explanations:
         """A copy in the backlog."""
         self._stored_s[value].append(at_s)
 
+    def scheduled(self, value: str, at_s: float) -> None:
+        """A copy at home that becomes a message of its queue when it is due."""
+        self._scheduled_s[value].append(at_s)
+
     @property
     def moved_count(self) -> int:
         return len(self._moved_s)
@@ -124,11 +132,17 @@ class Explanations:
         """Causes for further copies of a message that was made in a place at these moments, one
         for each copy that they cover."""
         causes: list[str] = []
+        made_s = self._really_made_s(value, made_s)
         send = self._sends.get(value)
         if send is not None:
             causes += [send.cause] * self._more_sent(value, send, made_s)
         causes += [each.cause for each in self._moves[value] if each.covers(made_s)]
         return causes + ["a mover was killed"] * self._killed_movers(value, made_s)
+
+    def _really_made_s(self, value: str, made_s: Sequence[float]) -> Sequence[float]:
+        """A copy that was scheduled shows when it became due; it was made when it was scheduled."""
+        scheduled_s = self._scheduled_s[value]
+        return scheduled_s if len(scheduled_s) >= len(made_s) else [*scheduled_s, *made_s]
 
     def _more_sent(self, value: str, send: Ambiguity, made_s: Sequence[float]) -> int:
         there = send.covers(made_s) + send.covers(self._stored_s[value])

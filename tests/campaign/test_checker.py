@@ -266,6 +266,31 @@ def test_an_unclear_send_explains_copies_that_waited_in_the_backlog(
     assert found.is_kept is is_explained
 
 
+def test_a_scheduled_copy_was_made_when_it_was_scheduled() -> None:
+    """Not when it became due, which may be long after the ambiguity."""
+    history = [
+        *sent("s-2"),
+        event("stored", "ok", 1.3, "s-2", process="secondary"),
+        event("move", "info", 5.0, "s-2", detail="lock-lost", process="mover-1"),
+        event("move", "ok", 40.0, "s-2", detail="moved", process="mover-1"),
+        *received("s-2", 300.0),
+        *received("s-2", 300.0, copy=2),
+    ]
+    assert not verdict(history).is_kept
+    scheduled = [event("scheduled", "ok", at_s, "s-2", process="primary") for at_s in (4.0, 39.0)]
+    assert verdict(history, scheduled).is_kept
+
+
+def test_moments_by_another_clock_may_be_off_by_a_little() -> None:
+    history = [
+        *sent("s-2", 1.0),
+        event("possible-duplicate", "info", 1.4, "s-2"),
+        *received("s-2", 1.09),
+        *received("s-2", 1.5, copy=2),
+    ]
+    assert verdict(history).is_kept
+
+
 def test_a_line_that_was_lost_with_the_secondary_may_have_told_of_a_copy() -> None:
     found = verdict(
         sent("s-2"),

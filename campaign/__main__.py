@@ -1,7 +1,8 @@
 """``python -m campaign --seed 1``: one run, or many; exit code 1 when the promise was broken.
 
 --spark          the syphon on Spark, the prober, faults of disks and clocks
---full           such runs until there were 200,000 messages and 240 faults; 40 minutes at most
+--full           such runs until there were 200,000 messages and 240 faults; none is begun after
+                 40 minutes
 --hours N        such runs with new seeds for so long
 
 A run has a directory build/campaign/SEED. It is removed when the promise was kept; when it was

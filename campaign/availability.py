@@ -47,7 +47,7 @@ def failed_sends(events: Sequence[Event]) -> tuple[list[str], Counter[str]]:
             continue
         first = event.values[0]
         if event.type == "invoke":
-            begun[first] = event.at_s
+            begun.update(dict.fromkeys(event.values, event.at_s))  # Some may be sent, others not.
         elif event.type != "ok" and first in begun:
             cause = _excuse(event, begun[first], windows)
             if cause is None:
@@ -62,8 +62,8 @@ def _excuse(event: Event, begin_s: float, windows: Sequence[Window]) -> str | No
     role = event.process.partition(".")[0]
     near = [each for each in windows if each.touches(begin_s, event.at_s, RECOVERY_S)]
     for window in near:
-        if window.process == role and not window.place:
-            return window.fault  # It was stopped itself.
+        if window.process == role and not window.place and window.fault.startswith("stop"):
+            return window.fault  # Its time went by without it.
         if event.detail == "ServerBusy" and window.process == PRIMARY and window.fault in _BUSY:
             return f"{window.fault}, and the primary says that it is busy"
         if event.detail == "EntityNotFound" and window.place == event.place:

@@ -21,12 +21,16 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Final
 
 from campaign.explanations import Copy, Explanations, Held
 from campaign.history import Event
 from campaign.windows import windows_of
 
 __all__ = ["Rules", "Verdict", "check"]
+
+# A receiver completes what it has at once, and hears of it within seconds unless it is stopped.
+IN_HAND_S_MAX: Final = 25.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,13 +145,14 @@ class _Sent:
 class _Check:
     def __init__(self, events: Sequence[Event], rules: Rules) -> None:
         self._rules = rules
-        self._events = events
         self._sent: dict[str, _Sent] = {}
         self._copies: dict[tuple[str, str], dict[int, Copy]] = defaultdict(dict)
         """By place and value."""
         self._dead: set[tuple[str, str]] = set()
         self._removed: set[tuple[str, str]] = set()
         self._expired: set[str] = set()
+        self._audited: set[tuple[str, int]] = set()
+        """Place and number of the copies of which the broker says so."""
         self._primary_kills_s: list[float] = []
         self._why = Explanations(rules.broker, rules.secondary, rules.lock_s)
         self.verdict = Verdict()
@@ -179,6 +184,8 @@ class _Check:
             case "scheduled", _:
                 for value in event.values:
                     self._why.scheduled(value, event.at_s)
+            case "completed", _:
+                self._audited.add((event.place, event.copy if event.copy is not None else -1))
             case "expired", _:
                 self._expired.update(event.values)
             case "receive", _:
@@ -288,6 +295,11 @@ class _Check:
             self._check_further(place, value, in_order)
             for copy in in_order:
                 self._check_deliveries(f"{value} in {place}: copy {copy.number}", copy)
+                if not self._has_ended(place, value, copy):
+                    self.verdict.lost.append(
+                        f"{value} in {place}: copy {copy.number} was delivered, not completed, and "
+                        "never came again"
+                    )
         self.verdict.recovered = sum(not self._sent[value].is_acknowledged for value in arrived)
 
     def _check_further(self, place: str, value: str, copies: Sequence[Copy]) -> None:
@@ -313,15 +325,25 @@ class _Check:
                 self.verdict.unexplained.append(f"{name} was completed, and came again")
             else:
                 self.verdict.unexplained.append(f"{name} came twice, and nothing had happened")
-        self._check_its_end(name, copy)
 
-    def _check_its_end(self, name: str, copy: Copy) -> None:
-        """A copy that nobody has tried to complete must come again, and be completed then."""
+    def _has_ended(self, place: str, value: str, copy: Copy) -> bool:
+        """A copy that nobody has completed must come again. Who is killed with one in hand may have
+        completed it, and then the broker says so, unless it was killed, too."""
         last = copy.held[-1] if copy.held else None
         if last is None or copy.completed_s or copy.is_unsure(last.process):
-            return
-        if self._why.killed_s(last.process, last.at_s) is None:
-            self.verdict.lost.append(f"{name} was delivered, not completed, and never came again")
+            return True
+        if (place, value) in self._removed or value in self._expired:
+            return True
+        killed_s = self._why.killed_s(last.process, last.at_s)
+        if killed_s is None or killed_s > last.at_s + IN_HAND_S_MAX:
+            return False
+        return (place, copy.number) in self._audited or self._is_line_lost(
+            last.at_s, last.at_s + IN_HAND_S_MAX
+        )
+
+    def _is_line_lost(self, begin_s: float, end_s: float) -> bool:
+        """A broker that is killed loses the lines of its last commit."""
+        return any(begin_s <= at_s <= end_s for at_s in self._primary_kills_s)
 
     def _check_losses(self) -> None:
         for value, sent in self._sent.items():
@@ -342,6 +364,6 @@ class _Check:
         ttl_s = self._rules.ttl_s.get(sent.entity)
         if ttl_s is None:
             return False
-        return value in self._expired or any(
-            at_s >= sent.invoked_s for at_s in self._primary_kills_s
-        )
+        home_s = max(sent.ended_s or sent.invoked_s, self._why.moved_last_s(value))
+        end_s = home_s + ttl_s + self._rules.lock_s
+        return value in self._expired or self._is_line_lost(sent.invoked_s, end_s)

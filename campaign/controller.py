@@ -45,6 +45,7 @@ WAITING: Final = ("active", "scheduled", "deferred")
 AUDITED: Final[tuple[tuple[str, What], ...]] = (
     (SECONDARY, "stored"),
     (PRIMARY, "scheduled"),
+    (PRIMARY, "completed"),
     (PRIMARY, "expired"),
 )
 

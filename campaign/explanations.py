@@ -35,10 +35,12 @@ LOCK_SHARE_MIN: Final = 0.8
 # A receiver that goes on reads what has waited for it within this time.
 HINDERED_S_MAX: Final = 5.0
 # Somebody dies in parts: the JVM is killed, and its program a little later.
-ONE_DEATH_S: Final = 10.0
+ONE_DEATH_S: Final = 30.0
 # Moments by a broker's wall clock are told in milliseconds, and that clock is kept right meanwhile.
 CLOCK_S: Final = 0.5
 MOVERS: Final = ("mover", "syphon")
+# What keeps a process from reading or answering; a clock that jumps does not.
+HINDERING: Final = ("stop", "line", "key")
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +87,8 @@ class Explanations:
         self._sends: dict[str, Ambiguity] = {}
         self._moves: dict[str, list[Ambiguity]] = defaultdict(list)
         self._moved_s: dict[str, list[float]] = defaultdict(list)
+        self._clear_moves: dict[str, list[Ambiguity]] = defaultdict(list)
+        """When a copy was made of which nobody is in doubt."""
         self._stored_s: dict[str, list[float]] = defaultdict(list)
         self._scheduled_s: dict[str, list[float]] = defaultdict(list)
         self._kills: list[Event] = []
@@ -105,7 +109,9 @@ class Explanations:
     def move(self, value: str, event: Event) -> None:
         """A receipt; one that is not ok leaves it open whether a copy was made."""
         self._moved_s[value].append(event.at_s)
-        if event.type != "ok":
+        if event.type == "ok":
+            self._clear_moves[value].append(Ambiguity("", event.at_s - CHUNK_S_MAX, event.at_s))
+        else:
             made = (event.at_s - CHUNK_S_MAX, event.at_s + LATE_S_MAX)
             self._moves[value].append(Ambiguity(f"a mover's receipt: {event.detail}", *made))
 
@@ -120,6 +126,10 @@ class Explanations:
     @property
     def moved_count(self) -> int:
         return len(self._moved_s)
+
+    def moved_last_s(self, value: str) -> float:
+        """When a mover had it for the last time."""
+        return max(self._moved_s[value], default=0.0)
 
     def killed_s(self, process: str, after_s: float) -> float | None:
         """When a process was killed that was alive then."""
@@ -142,10 +152,12 @@ class Explanations:
     def _really_made_s(self, value: str, made_s: Sequence[float]) -> Sequence[float]:
         """A copy that was scheduled shows when it became due; it was made when it was scheduled."""
         scheduled_s = self._scheduled_s[value]
-        return scheduled_s if len(scheduled_s) >= len(made_s) else [*scheduled_s, *made_s]
+        return [*scheduled_s, *made_s[len(scheduled_s) :]]
 
     def _more_sent(self, value: str, send: Ambiguity, made_s: Sequence[float]) -> int:
-        there = send.covers(made_s) + send.covers(self._stored_s[value])
+        # What a mover brought home is in the backlog, too, and counts once.
+        brought = sum(each.covers(made_s) > 0 for each in self._clear_moves[value])
+        there = max(0, send.covers(made_s) - brought) + send.covers(self._stored_s[value])
         # The line about a copy that nobody was told of may be lost with the broker.
         there += any(
             each.process == self._secondary and send.covers([each.at_s]) for each in self._kills
@@ -162,8 +174,8 @@ class Explanations:
             if Ambiguity("", at_s - CHUNK_S_MAX, at_s + LATE_S_MAX).covers(made_s)
         ]
         # Two in a row, each killed with the same message in hand, leave no receipt at all.
-        again_s = [*self._moved_s[value], *deaths[1:]]
-        return sum(any(at_s >= death_s for at_s in again_s) for death_s in deaths)
+        again_s = self._moved_s[value] or deaths
+        return sum(any(at_s > death_s for at_s in again_s) for death_s in deaths)
 
     def _deaths_of_movers(self) -> list[float]:
         last_s: dict[str, float] = {}
@@ -179,7 +191,7 @@ class Explanations:
 
     def of_delivery(self, copy: Copy, before: Held, after: Held) -> str | None:
         """Why a copy was in somebody's hands again."""
-        if copy.is_unsure(after.process) and self._is_hindered(after.process, after.at_s):
+        if self._is_read_late(copy, before, after):
             return "a delivery that was read late"
         if copy.completed_s and copy.completed_s[0] < after.at_s:
             return None
@@ -200,11 +212,22 @@ class Explanations:
             return "a lock that ran out"
         return None
 
+    def _is_read_late(self, copy: Copy, before: Held, after: Held) -> bool:
+        """It was sent before, to somebody who could not read it then and cannot complete it now."""
+        free_s = max([before.at_s, *(at_s for at_s in copy.completed_s if at_s <= after.at_s)])
+        told_s = [each.at_s for each in copy.unsure if each.process == after.process]
+        return (
+            after.at_s - free_s <= LATE_S_MAX
+            and any(at_s >= after.at_s for at_s in told_s)
+            and self._is_hindered(after.process, after.at_s)
+        )
+
     def _is_hindered(self, process: str, begin_s: float, end_s: float | None = None) -> bool:
         """Whether a process was stopped, cut off or locked out then, or until just before."""
         role = process.partition(".")[0]
         return any(
             window.process in (role, role_of(role))
+            and window.fault.startswith(HINDERING)
             and window.touches(begin_s, begin_s if end_s is None else end_s, HINDERED_S_MAX)
             for window in self._windows
         )

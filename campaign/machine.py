@@ -4,8 +4,8 @@
             of the wall clock
     Disk    a small file system of its own, which can be filled to the last byte
 
-Rule 1: without a compiler or the right to mount, that part says so, and its faults are not dealt:
-        nothing is injected that is not real.
+Rule 1: without a compiler nothing begins, with a sentence. Without the right to mount, a full disk
+        is played by the broker.
 Rule 2: whatever was mounted is unmounted.
 """
 

@@ -278,7 +278,6 @@ class Nemesis:
             return
         state = self._site.state_of(fault.process)
         await asyncio.to_thread(shutil.rmtree, state / "checkpoints", ignore_errors=True)
-        self._journal.write("kill", "ok", process=self._site.child(fault.process).name)
         await asyncio.sleep(fault.lasts_s)
 
     # -- orders -------------------------------------------------------------------------------

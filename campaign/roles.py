@@ -172,11 +172,13 @@ class Sending:
 
     def _write_failed(self, values: Sequence[str], path: str, error: TwinbusError) -> None:
         """In the error's own words: what is safe, what nobody knows, what was refused."""
+        cause: BaseException = error
         if isinstance(error, BatchPartlySent):
             safe, values = values[: error.accepted], values[error.accepted :]
             self._stage.journal.write("send", "ok", values=safe, place=path)
+            cause = error.__cause__ or error
         is_unclear = getattr(error, "is_ambiguous", False)
-        facts = {"values": values, "place": path, "detail": type(error).__name__}
+        facts = {"values": values, "place": path, "detail": type(cause).__name__}
         self._stage.journal.write("send", "info" if is_unclear else "fail", **facts)
 
     def _next_value(self) -> str:

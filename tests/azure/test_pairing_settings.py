@@ -16,6 +16,7 @@ from twinbus.aio import (
     TtlPolicy,
 )
 from twinbus.azure import Pairing
+from twinbus.core.classifier import Verdict
 
 SECONDARY = "Endpoint=sb://spare.example;SharedAccessKeyName=root;SharedAccessKey=a2V5"
 # Said in other words: the secondary itself.
@@ -31,11 +32,11 @@ def test_every_option_is_handed_on() -> None:
         "ping_primary_interval": timedelta(seconds=9),
         "ping_mode": "attach",
         "namespace_name": "shop",
-        "classifier": Classifier(),
-        "rotation": RotationPolicy(),
+        "classifier": Classifier().with_primary({KeyError: Verdict.OUTAGE}),
+        "rotation": RotationPolicy(pause_s=3.0),
         "journal": Path("journal"),
         "control": Path("control"),
-        "thresholds": Thresholds(),
+        "thresholds": Thresholds(unattended_s=60.0),
         "on_event": print,
         "allowed_destinations": ("orders",),
         "ttl_policy": TtlPolicy.ELAPSED,

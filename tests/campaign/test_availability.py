@@ -91,6 +91,20 @@ def test_an_excuse_is_good_for_its_time_only() -> None:
     assert not told(trouble, failed(at_s=9.0))
 
 
+def test_the_rest_of_a_batch_that_was_partly_sent_is_judged() -> None:
+    facts = {"process": "sender-1.0", "place": "returns"}
+    events = [
+        Event(what="send", type="invoke", at_s=1.0, values=("a", "b"), **facts),
+        Event(what="send", type="ok", at_s=2.0, values=("a",), **facts),
+        Event(what="send", type="fail", at_s=2.0, values=("b",), **facts, detail="QuotaExceeded"),
+    ]
+    assert failed_sends(events)[0] == ["b to returns: QuotaExceeded"]
+
+
+def test_a_clock_that_jumps_is_no_excuse() -> None:
+    assert not told(fault("clock: sender jumps", "sender-1"), failed())
+
+
 def test_who_is_held_on_the_backlog_has_one_way_only() -> None:
     trouble = fault("kill secondary", "secondary")
     assert told(trouble, failed(sender="sender-3.0"))

@@ -223,6 +223,16 @@ STORED = event("stored", "ok", 1.3, "s-1", place="backlog/1", process="secondary
         pytest.param([STORED, ("mover-1.0", 2.5), ("mover-1.1", 9.5)], True, id="two of them"),
         pytest.param([("mover-1.0", 2.5), ("mover-1.1", 9.5)], False, id="it was never there"),
         pytest.param([STORED, ("syphon-1.0", 2.5), ("syphon-1.0", 4.0)], False, id="one, in parts"),
+        pytest.param(
+            [
+                STORED,
+                event("move", "ok", 2.2, "s-1", detail="moved", process="mover-1.0"),
+                ("mover-1.0", 2.5),
+                ("mover-1.1", 9.5),
+            ],
+            False,
+            id="a receipt says who had it, and nobody had it again",
+        ),
     ],
 )
 def test_two_movers_killed_with_the_same_message_in_hand_leave_no_receipt(
@@ -289,6 +299,46 @@ def test_moments_by_another_clock_may_be_off_by_a_little() -> None:
         *received("s-2", 1.5, copy=2),
     ]
     assert verdict(history).is_kept
+
+
+def test_an_unclear_send_does_not_answer_for_a_mover() -> None:
+    """What was brought home is the copy of the backlog, and not one more."""
+    history = [
+        *sent("s-2"),
+        event("possible-duplicate", "info", 1.4, "s-2"),
+        *(event("stored", "ok", at_s, "s-2", process="secondary") for at_s in (1.2, 1.4)),
+        *(event("move", "ok", at_s, "s-2", process="mover-1") for at_s in (3.0, 4.0)),
+        *received("s-2", 3.0),
+        *received("s-2", 4.0, copy=2),
+    ]
+    assert verdict(history).is_kept
+    assert verdict(history, received("s-2", 4.5, copy=3)).is_kept, "it may have come straight"
+    assert not verdict(history, received("s-2", 300.0, copy=3)).is_kept
+
+
+@pytest.mark.parametrize(
+    ("killed_s", "told", "is_lost"),
+    [
+        pytest.param(3.0, [("completed", "receiver-1", 2.5)], False, id="the broker has its word"),
+        pytest.param(3.0, [], True, id="nobody has completed it"),
+        pytest.param(400.0, [("completed", "receiver-1", 2.5)], True, id="it had time to tell"),
+        pytest.param(3.0, [("kill", "primary", 2.6)], False, id="the broker's line may be lost"),
+        pytest.param(3.0, [("kill", "primary", 300.0)], True, id="but not that long ago"),
+    ],
+)
+def test_who_is_killed_with_a_message_in_hand_may_have_completed_it(
+    killed_s: float, told: list[tuple[str, str, float]], is_lost: bool
+) -> None:
+    found = verdict(
+        sent("s-2"),
+        [event("receive", "ok", 2.0, "s-2", place="orders", copy=7)],
+        [event("kill", "ok", killed_s, process="receiver-1")],
+        [
+            event(what, "ok", at_s, "s-2", process=process, place="orders", copy=7)
+            for what, process, at_s in told
+        ],
+    )
+    assert bool(found.lost) is is_lost
 
 
 def test_a_line_that_was_lost_with_the_secondary_may_have_told_of_a_copy() -> None:
@@ -372,6 +422,7 @@ def test_a_message_is_dead_only_for_a_reason_that_the_run_gives() -> None:
         pytest.param(event("expired", "ok", 7.0, "s-3", place="brief"), True, id="of another"),
         pytest.param(event("kill", "ok", 7.0, process="primary"), False, id="its line is lost"),
         pytest.param(event("left", "ok", 99.0, place="brief"), True, id="time alone is nothing"),
+        pytest.param(event("kill", "ok", 500.0, process="primary"), True, id="a kill much later"),
     ],
 )
 def test_a_message_whose_time_was_up_is_expired_and_not_lost(told: Event, is_lost: bool) -> None:
@@ -414,9 +465,11 @@ def test_another_message_is_lost_all_the_same() -> None:
 # -- deliveries that are read late ----------------------------------------------------------------
 
 
-def late(type: Any, ended_s: float, read_s: float = 90.0) -> list[Event]:
+def late(
+    type: Any, ended_s: float, read_s: float = 16.0, fault: str = "stop receiver"
+) -> list[Event]:
     """Stopped with a delivery on its way; another one completes it; then the first one goes on."""
-    stop = {"process": "receiver-2", "detail": "stop receiver"}
+    stop = {"process": "receiver-2", "detail": fault}
     facts = {"place": "orders", "copy": 1, "process": "receiver-2.0"}
     return [
         event("fault", "invoke", 0.5, **stop),
@@ -429,15 +482,20 @@ def late(type: Any, ended_s: float, read_s: float = 90.0) -> list[Event]:
 @pytest.mark.parametrize(
     ("type", "ended_s", "is_explained"),
     [
-        pytest.param("info", 89.0, True, id="its lock is lost"),
-        pytest.param("ok", 89.0, False, id="it can complete it, so it was sent again"),
-        pytest.param("info", 20.0, False, id="nothing held it up until then"),
+        pytest.param("info", 15.0, True, id="its lock is lost"),
+        pytest.param("ok", 15.0, False, id="it can complete it, so it was sent again"),
+        pytest.param("info", 8.0, False, id="nothing held it up until then"),
     ],
 )
 def test_a_delivery_that_was_read_late_is_no_second_one(
     type: Any, ended_s: float, is_explained: bool
 ) -> None:
     assert verdict(GOOD, late(type, ended_s)).is_kept is is_explained
+
+
+def test_nobody_reads_later_than_he_was_held_up_or_because_of_a_clock() -> None:
+    assert not verdict(GOOD, late("info", 499.0, read_s=500.0)).is_kept
+    assert not verdict(GOOD, late("info", 15.0, fault="clock: receiver jumps")).is_kept
 
 
 def test_it_may_be_read_while_the_other_one_has_the_message() -> None:

@@ -20,6 +20,7 @@ from twinbus.pairing.hosting import SyphonHosting, SyphonJob
 from twinbus.spark.syphon.hosted import maker
 from twinbus.spark.syphon.settings import is_local
 from twinbus.spark.syphon.state import StateDir
+from twinbus.spark.troubles import SparkTrouble
 
 
 class Conf:
@@ -66,16 +67,18 @@ def test_a_server_finds_the_state_directory_wherever_it_runs(
 
 
 @pytest.mark.parametrize(
-    ("address", "sentence"),
+    ("address", "kind", "sentence"),
     [
-        ("sc://127.0.0.1:1/;token=canary", "no Spark Connect server answers at 127.0.0.1:1"),
-        ("sc://127.0.0.1:many/;token=canary", "--master is no address of Spark Connect"),
+        ("127.0.0.1:1", SparkTrouble, "no Spark Connect server answers at 127.0.0.1:1"),
+        ("127.0.0.1:many", ConfigurationError, "--master is no address of Spark Connect"),
     ],
 )
-def test_an_address_where_nobody_is_is_told_at_once(address: str, sentence: str) -> None:
+def test_an_address_where_nobody_is_is_told_at_once(
+    address: str, kind: type[TwinbusError], sentence: str
+) -> None:
     """Y2: Spark's client itself would try again for minutes; what is behind the port is secret."""
-    with pytest.raises(TwinbusError, match=sentence) as caught:
-        _session(address)
+    with pytest.raises(kind, match=sentence) as caught:
+        _session(f"sc://{address}/;token=canary")
     assert "canary" not in str(caught.value)
 
 

@@ -33,7 +33,7 @@ from twinbus.cli.serve import serve
 from twinbus.cli.subscription import subscription_app
 from twinbus.cli.syphon_control import syphon_app
 from twinbus.cli.topic import topic_app
-from twinbus.errors import ConfigurationError, TwinbusError
+from twinbus.errors import ConfigurationError, EntityExists, TwinbusError
 
 EXIT_FAILED = 1
 EXIT_USAGE = 2
@@ -105,7 +105,7 @@ def main() -> None:
     try:
         app(obj=wishes, prog_name="twinbus")
     except TwinbusError as error:
-        is_usage = isinstance(error, ConfigurationError)
+        is_usage = isinstance(error, ConfigurationError) and not isinstance(error, EntityExists)
         _fail(wishes, str(error), EXIT_USAGE if is_usage else EXIT_FAILED)
     except Exception as error:
         # Nobody has thought of it; its text might hold anything, so only its kind is told.

@@ -198,13 +198,13 @@ class WherePair:
     async def primary_name(self) -> str:
         """The primary's name in the paths of its backlog queues. The primary is asked only where
         neither --primary-name nor its host tells it."""
-        from twinbus.service_errors import ServiceError
+        from twinbus.service_errors import PairingError, ServiceError
 
         async with self.opened("primary") as primary:
             try:
                 return await primary.primary_name(self.primary_name_given)
             except ServiceError as error:
-                raise ConfigurationError(
+                raise PairingError(
                     f"the primary did not tell its name: {error.sentence.rstrip('.')}",
                     hint="Give it with --primary-name",
                 ) from error

@@ -148,7 +148,7 @@ def syphon(
     --backlog-queue-count is given.
 
     Exit codes: 0 everything is home, 1 the command failed or a backlog queue could not be read,
-    2 wrong usage, 3 messages were left for later or dead-lettered.
+    2 wrong usage, 3 messages were left for later or dead-lettered, or may have a second copy.
     """
     if context.invoked_subcommand is not None:
         return

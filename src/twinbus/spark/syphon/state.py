@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from twinbus.errors import ConfigurationError
+from twinbus.spark.troubles import SparkTrouble
 
 __all__ = ["Control", "StateDir", "Status"]
 
@@ -93,7 +94,7 @@ class StateDir:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             os.close(handle)
-            raise ConfigurationError(
+            raise SparkTrouble(
                 f"another syphon uses the state directory {str(self.path)!r}",
                 hint="Give each one its own with --state",
             ) from None

@@ -242,15 +242,12 @@ class Campaign:
         try:
             receiver = driver.receiver(f"{place}/{DEAD_LETTERS}")
             while found := await receiver.receive(100, wait_s=1.0):
-                for each in found:
-                    message = decode_message(each)
+                for message in map(decode_message, found):
                     self._journal.write(
                         "dead",
                         "ok",
                         values=(str(message.message_id),),
                         place=place,
-                        copy=each.sequence_number,
-                        print=print_of(message),
                         detail=message.dead_letter_reason or "",
                     )
                 await receiver.complete(found, timeout_s=10.0)

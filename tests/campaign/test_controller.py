@@ -6,17 +6,12 @@ import asyncio
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from campaign.controller import Campaign
-from campaign.history import Journal, Tail, read
-from campaign.messages import message_of, print_of
+from campaign.history import Journal, Tail
 from campaign.plan import Plan
-from twinbus.core.encoding import encode_message
-from twinbus.core.parcel import Delivered
-from twinbus.drivers.amqp import AmqpDriver
 from twinbus.errors import TwinbusError
 
 
@@ -56,35 +51,3 @@ async def test_who_cannot_be_asked_is_not_empty(
 
     monkeypatch.setattr(campaign, "_counts", counts)
     assert await campaign._is_empty() == is_empty
-
-
-async def test_a_dead_letter_is_written_down_with_its_copy_its_print_and_its_reason(
-    campaign: Campaign, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    message = message_of(campaign.plan, "sender-1.0-7")
-    message.properties["DeadLetterReason"] = "too often"
-    found = [[Delivered("orders", encode_message(message), 42)], []]
-
-    class Letters:
-        """A driver and its receiver at once."""
-
-        def receiver(self, path: str) -> Letters:
-            assert path == "orders/$DeadLetterQueue"
-            return self
-
-        async def receive(self, _count_max: int, *, wait_s: float) -> list[Delivered]:
-            return found.pop(0)
-
-        async def complete(self, _letters: Any, *, timeout_s: float) -> None: ...
-
-        async def close(self) -> None: ...
-
-    monkeypatch.setattr(AmqpDriver, "from_connection_string", lambda _text: Letters())
-    monkeypatch.setattr(campaign._site.brokers["primary"], "connection_string", lambda: "")
-    await campaign._bury("primary", "orders")
-
-    (event,) = read(tmp_path / "controller.jsonl")
-    assert event.values == ("sender-1.0-7",)
-    assert (event.what, event.place, event.detail) == ("dead", "orders", "too often")
-    assert event.copy == 42
-    assert event.print == print_of(message_of(campaign.plan, "sender-1.0-7"))

@@ -45,18 +45,20 @@ class Books:
     def told(self, event: str) -> Iterator[tuple[float, str, int, str]]:
         """When, where, which copy and which message, of all that this happened to."""
         names: dict[tuple[str, int], str] = {}
-        found: list[tuple[float, str, int]] = []
+        found: list[tuple[float, str, int, str]] = []
         for path in sorted(self._metering.glob("*/audit-*.jsonl")):
             for text in path.read_bytes().split(b"\n"):
                 if text.endswith(b"}"):
                     line = json.loads(text)
                     key = (line.get("entity", ""), line.get("sequence_number", -1))
-                    names.setdefault(key, line.get("message_id") or "")
+                    name = line.get("message_id") or ""
+                    names[key] = name or names.get(key, "")
                     if line["event"] == event:
-                        found.append((datetime.fromisoformat(line["at"]).timestamp(), *key))
+                        found.append((datetime.fromisoformat(line["at"]).timestamp(), *key, name))
         # A clock that jumps puts lines into the files of other days: names come first.
-        for at_s, entity, number in found:
-            yield at_s, entity, number, names[entity, number]
+        # A queue that is made again begins again with its numbers: a line's own name is the best.
+        for at_s, entity, number, name in found:
+            yield at_s, entity, number, name or names[entity, number]
 
     def _lines(self, queue: str) -> Iterator[dict[str, Any]]:
         for path in sorted(self._metering.glob("*/audit-*.jsonl")):

@@ -56,3 +56,10 @@ def test_who_tells_of_a_copy_by_its_number_alone_is_understood(tmp_path: Path) -
     at_s = datetime(2030, 1, 1, tzinfo=UTC).timestamp() + 0.5
     assert list(books.told("expired")) == [(at_s, "quotes", 1, "s-1")]
     assert [value for *_, value in books.told("stored")] == ["s-1", "s-2"]
+
+
+def test_numbers_that_begin_again_keep_their_names_apart(tmp_path: Path) -> None:
+    log, books = Log(tmp_path), Books(tmp_path)
+    log.write("returns", "stored", 1, "s-1")
+    log.write("returns", "stored", 1, "s-2")
+    assert [value for *_, value in books.told("stored")] == ["s-1", "s-2"]

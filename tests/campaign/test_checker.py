@@ -307,7 +307,11 @@ def test_an_unclear_send_does_not_answer_for_a_mover() -> None:
         *sent("s-2"),
         event("possible-duplicate", "info", 1.4, "s-2"),
         *(event("stored", "ok", at_s, "s-2", process="secondary") for at_s in (1.2, 1.4)),
-        *(event("move", "ok", at_s, "s-2", process="mover-1") for at_s in (3.0, 4.0)),
+        event("move", "ok", 2.5, "s-2", process="mover-1", detail="parked"),
+        *(
+            event("move", "ok", at_s, "s-2", process="mover-1", detail="moved")
+            for at_s in (3.0, 4.0)
+        ),
         *received("s-2", 3.0),
         *received("s-2", 4.0, copy=2),
     ]

@@ -33,8 +33,9 @@ LATE_S_MAX: Final = 20.0
 # What a killed broker had sent is read by a receiver that nothing hinders.
 PROMPT_S_MAX: Final = 2.0
 LOCK_SHARE_MIN: Final = 0.8
-# A receiver that goes on reads what has waited for it within this time.
-HINDERED_S_MAX: Final = 5.0
+# A receiver that goes on first hears of what it has completed, or gives up after five seconds when
+# the broker is in trouble, too; then it reads what has waited for it.
+HINDERED_S_MAX: Final = 8.0
 # Somebody dies in parts: the JVM is killed, and its program a little later.
 ONE_DEATH_S: Final = 30.0
 # Moments by a broker's wall clock are told in milliseconds, and that clock is kept right meanwhile.

@@ -488,7 +488,7 @@ def late(
     [
         pytest.param("info", 15.0, True, id="its lock is lost"),
         pytest.param("ok", 15.0, False, id="it can complete it, so it was sent again"),
-        pytest.param("info", 8.0, False, id="nothing held it up until then"),
+        pytest.param("info", 7.0, False, id="nothing held it up until then"),
     ],
 )
 def test_a_delivery_that_was_read_late_is_no_second_one(

@@ -21,8 +21,9 @@ BEGINNING = """\
 
 Made from the commands by `python docs/cli_pages.py`; `twinbus COMMAND --help` says the same.
 
-Exit codes: 0 done, 1 the command failed (one sentence and a hint on standard error), 2 wrong usage (an
-option that does not exist, a value or a setting that cannot be used); commands with more say so below. `twinbus --debug COMMAND` shows where an error comes from.
+Exit codes: 0 done, 1 the command failed (one sentence and a hint on standard error), 2 wrong usage
+(an option that does not exist, a value or a setting that cannot be used); commands with more say so
+below. `twinbus --debug COMMAND` shows where an error comes from.
 `twinbus --install-completion` sets up completion for your shell.
 
 Results go to standard output: tables for people, with `--output json` one document, with `--output

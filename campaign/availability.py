@@ -2,7 +2,8 @@
 
 A send may fail only while one fault stands on its way to its entity and another one on its way to
 the backlog, or for a reason that the rules give to the caller: a primary that says it is busy (F2),
-a destination that somebody has deleted. One sender is held on the backlog: it has the one way only.
+a destination that somebody has deleted, a token that has run out by the primary's clock (P7). One
+sender is held on the backlog: it has the one way only.
 The prober has a queue of its own on the primary, and lines and keys that no fault touches: it is
 hindered only by what happens to the primary's own process.
 
@@ -31,6 +32,7 @@ LOADED_P99_S_MAX: Final = 1.0
 P99: Final = 0.99
 PROBES_MIN: Final = 100
 _BUSY: Final = ("disk: full", "sync: slow")
+_CLOCK: Final = "clock: primary jumps"
 
 
 # -- senders --------------------------------------------------------------------------------------
@@ -68,6 +70,8 @@ def _excuse(event: Event, begin_s: float, windows: Sequence[Window]) -> str | No
             return f"{window.fault}, and the primary says that it is busy"
         if event.detail == "EntityNotFound" and window.place == event.place:
             return window.fault
+        if event.detail == "AccessRefused" and window.process == PRIMARY and window.fault == _CLOCK:
+            return f"{window.fault}, and tokens have run out by its clock"
     return _without_backlog(role, near) if _may_be_away(event, begin_s, windows) else None
 
 

@@ -130,7 +130,7 @@ def test_people_are_told_where_the_authority_is(tmp_path: Path) -> None:
 def test_bad_arguments_get_a_sentence(tmp_path: Path, arguments: list[str]) -> None:
     """M10: never a traceback."""
     ended = run("--data", str(tmp_path / "data"), "--admin-port", "0", *arguments)
-    assert_a_sentence(ended, 1)
+    assert_a_sentence(ended, 2)
 
 
 def test_a_tls_port_in_use_gets_a_sentence_and_leaves_nothing_open(tmp_path: Path) -> None:
@@ -139,6 +139,6 @@ def test_a_tls_port_in_use_gets_a_sentence_and_leaves_nothing_open(tmp_path: Pat
         ended = run(
             "--data", str(tmp_path / "other"), *FREE_PORTS, "--tls-port", str(broker.tls_port)
         )
-        assert_a_sentence(ended, 1)
+        assert_a_sentence(ended, 2)
         assert f"Port {broker.tls_port}" in ended.stderr
         assert broker.health()["status"] == "ok"

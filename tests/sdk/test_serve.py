@@ -170,18 +170,18 @@ def test_a_data_directory_has_one_broker(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "code"),
     [
-        (["--namespace", "demo:port"], 1),
-        (["--namespace", "demo:70000"], 1),
-        (["--namespace", "no_underscores:0"], 1),
-        (["--namespace", "demo:0", "--queue", "elsewhere:q"], 1),
-        (["--namespace", "demo:0", "--queue", "a//b"], 1),
-        (["--config", "no-such-file.json"], 1),
-        (["--output", "xml"], 1),
-        (["--entity-rate", "0"], 1),
-        (["--admin-port", "70000"], 1),
-        (["--memory", "--audit"], 1),
-        (["--data", "/dev/null/data"], 1),
-        (["--metering", "/dev/null/metering"], 1),
+        (["--namespace", "demo:port"], 2),
+        (["--namespace", "demo:70000"], 2),
+        (["--namespace", "no_underscores:0"], 2),
+        (["--namespace", "demo:0", "--queue", "elsewhere:q"], 2),
+        (["--namespace", "demo:0", "--queue", "a//b"], 2),
+        (["--config", "no-such-file.json"], 2),
+        (["--output", "xml"], 2),
+        (["--entity-rate", "0"], 2),
+        (["--admin-port", "70000"], 2),
+        (["--memory", "--audit"], 2),
+        (["--data", "/dev/null/data"], 2),
+        (["--metering", "/dev/null/metering"], 2),
         (["--disk-free-mb", "-1"], 2),
         (["--entity-rate", "fast"], 2),
         (["--no-such-option"], 2),
@@ -203,7 +203,7 @@ def test_a_port_in_use_gets_a_sentence(tmp_path: Path) -> None:
             ["--namespace", "demo:0", "--admin-port", str(broker.admin_port)],
         ):
             ended = run(*other, *ports)
-            assert_a_sentence(ended, 1)
+            assert_a_sentence(ended, 2)
             assert "ort" in ended.stderr
 
 

@@ -231,6 +231,23 @@ def test_nothing_of_a_door_is_in_the_way_of_a_peer(tell: Tell, is_secure: bool) 
     tell(story)
 
 
+def test_a_peer_that_has_left_can_be_cut_off(tell: Tell) -> None:
+    """M8: asyncio's TLS forgets its protocol when it is closed twice; the broker closes anyway."""
+
+    async def story() -> None:
+        async with serving(limits=AmqpLimits()) as (broker, namespace):
+            reader, writer = await secured(broker, namespace.port)
+            writer.write(PROTOCOL_SASL)
+            assert await asyncio.wait_for(reader.readexactly(8), TOLERANCE_S)
+            (peer,) = namespace.access.peers
+            peer.leave()
+            peer.leave()
+            peer.abort()
+            writer.close()
+
+    tell(story)
+
+
 def test_closing_the_broker_leaves_nobody_at_the_door(tell: Tell) -> None:
     """M8: neither those who wait nor those in a handshake nor those who speak HTTP."""
 

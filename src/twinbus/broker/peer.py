@@ -284,7 +284,7 @@ class Peer(asyncio.Protocol):
         self._input.throw_away()
         if not transport.can_write_eof():
             # In TLS to close is to say goodbye and to wait, for a while, for the answer.
-            transport.close()
+            _close(transport)
             return
         try:
             transport.write_eof()
@@ -301,7 +301,7 @@ class Peer(asyncio.Protocol):
         """The broker is about to be gone: last words, and no waiting for the peer."""
         self.cut(None)
         if self._transport is not None:
-            self._transport.close()
+            _close(self._transport)
 
     def abort(self) -> None:
         """What the peer has not read by now it will not hear."""
@@ -498,3 +498,9 @@ class Peer(asyncio.Protocol):
             link.detach(error)
         else:
             link.refuse(error)
+
+
+def _close(transport: asyncio.Transport) -> None:
+    """Once: after a second time asyncio's TLS cannot be aborted any more (CPython 3.11)."""
+    if not transport.is_closing():
+        transport.close()

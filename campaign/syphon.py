@@ -101,24 +101,24 @@ def victims(
 ) -> list[psutil.Process]:
     """Those of a family that are such a part; workers, only if they have a connection to a port."""
     if part == JVM:
-        return [each for each in family if _name(each).startswith("java")]
+        return [each for each in family if name_of(each).startswith("java")]
     if part == SOURCE:
-        return [each for each in family if _SOURCE in _command(each)]
+        return [each for each in family if _SOURCE in command_of(each)]
     assert part == WORKER, part
-    daemons = [each for each in family if _DAEMON in _command(each)]
+    daemons = [each for each in family if _DAEMON in command_of(each)]
     if port is not None:
-        return [each for each in daemons if port in _ports(each)]
+        return [each for each in daemons if port in ports_of(each)]
     return daemons[1:] or daemons  # The first one only starts the others.
 
 
-def _name(process: psutil.Process) -> str:
+def name_of(process: psutil.Process) -> str:
     try:
         return str(process.name())
     except psutil.Error:
         return ""
 
 
-def _command(process: psutil.Process) -> str:
+def command_of(process: psutil.Process) -> str:
     """As one text: a module's name is a part of its argument."""
     try:
         return " ".join(process.cmdline())
@@ -126,7 +126,7 @@ def _command(process: psutil.Process) -> str:
         return ""
 
 
-def _ports(process: psutil.Process) -> set[int]:
+def ports_of(process: psutil.Process) -> set[int]:
     """The other ends of its connections."""
     try:
         return {each.raddr.port for each in process.net_connections("tcp") if each.raddr}

@@ -283,14 +283,14 @@ class Peer(asyncio.Protocol):
         self._linger = self._loop.call_later(LINGER_S, transport.abort)
         self._input.throw_away()
         if not transport.can_write_eof():
-            # In TLS to close is to say goodbye and to wait, for a while, for the answer.
-            _close(transport)
+            # In TLS to close is to say goodbye and to wait for the answer; twice would break abort().
+            if not transport.is_closing():
+                transport.close()
             return
         try:
             transport.write_eof()
         except OSError:
-            # The peer is gone; nobody is left to hear anything.
-            transport.abort()
+            transport.abort()  # The peer is gone; nobody is left to hear anything.
 
     def cut(self, error: AmqpError | None) -> None:
         """Close the connection from our side, with a reason if there is one."""
@@ -300,8 +300,8 @@ class Peer(asyncio.Protocol):
     def leave(self) -> None:
         """The broker is about to be gone: last words, and no waiting for the peer."""
         self.cut(None)
-        if self._transport is not None:
-            _close(self._transport)
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.close()
 
     def abort(self) -> None:
         """What the peer has not read by now it will not hear."""
@@ -498,9 +498,3 @@ class Peer(asyncio.Protocol):
             link.detach(error)
         else:
             link.refuse(error)
-
-
-def _close(transport: asyncio.Transport) -> None:
-    """Once: after a second time asyncio's TLS cannot be aborted any more (CPython 3.11)."""
-    if not transport.is_closing():
-        transport.close()

@@ -11,6 +11,8 @@ from collections.abc import Callable
 
 import psutil
 
+from campaign.syphon import command_of, name_of, ports_of
+
 SOURCE_RUNNER = "python_streaming_source_runner"
 PYTHON_DAEMON = "pyspark.daemon"
 
@@ -28,12 +30,12 @@ def family(head: psutil.Process) -> list[psutil.Process]:
 
 
 def jvm_of(program: psutil.Process) -> psutil.Process:
-    return next(each for each in family(program) if _name(each).startswith("java"))
+    return next(each for each in family(program) if name_of(each).startswith("java"))
 
 
 def source_runner_of(jvm: psutil.Process) -> psutil.Process:
     """The newest one: each query has its own, and those of earlier queries may be ending."""
-    found = [each for each in family(jvm) if SOURCE_RUNNER in _command(each)]
+    found = [each for each in family(jvm) if SOURCE_RUNNER in command_of(each)]
     return max(found, key=psutil.Process.create_time)
 
 
@@ -42,26 +44,5 @@ def movers_of(jvm: psutil.Process, primary_port: int) -> list[psutil.Process]:
     return [
         each
         for each in family(jvm)
-        if PYTHON_DAEMON in _command(each) and primary_port in _ports(each)
+        if PYTHON_DAEMON in command_of(each) and primary_port in ports_of(each)
     ]
-
-
-def _name(process: psutil.Process) -> str:
-    try:
-        return str(process.name())
-    except psutil.Error:
-        return ""
-
-
-def _command(process: psutil.Process) -> str:
-    try:
-        return " ".join(process.cmdline())
-    except psutil.Error:
-        return ""
-
-
-def _ports(process: psutil.Process) -> set[int]:
-    try:
-        return {each.raddr.port for each in process.net_connections("tcp") if each.raddr}
-    except psutil.Error:
-        return set()

@@ -283,7 +283,7 @@ class Peer(asyncio.Protocol):
         self._linger = self._loop.call_later(LINGER_S, transport.abort)
         self._input.throw_away()
         if not transport.can_write_eof():
-            # In TLS to close is to say goodbye and to wait for the answer; twice would break abort().
+            # In TLS to close is to say goodbye and wait for the answer; twice would break abort().
             if not transport.is_closing():
                 transport.close()
             return

@@ -24,6 +24,7 @@ from twinbus.amqp.frames import PROTOCOL_SASL
 from twinbus.amqp.limits import AmqpLimits
 from twinbus.broker import doors
 from twinbus.broker.broker import Broker, NamespaceSpec, RunningNamespace
+from twinbus.broker.faults import Fault
 from twinbus.broker.options import BrokerOptions
 
 PATIENCE_S = 0.4
@@ -266,6 +267,46 @@ def test_closing_the_broker_leaves_nobody_at_the_door(tell: Tell) -> None:
             await until_closed(reader)
             writer.close()
         await eventually(lambda: socket_count() <= before + 3)
+
+    tell(story)
+
+
+def test_closing_the_broker_leaves_nobody_in_a_black_hole(tell: Tell) -> None:
+    """M8: the fault ends with its namespace; who it kept waiting is not let in any more."""
+
+    async def story() -> None:
+        before = socket_count()
+        async with serving(limits=AmqpLimits()) as (_broker, namespace):
+            fault = namespace.faults.add(Fault("cannot-contact", how="black-hole"))
+            reader, writer = await asyncio.open_connection("127.0.0.1", namespace.port)
+            await eventually(lambda: namespace.faults.get(fault)["hit_count"] == 1)
+        assert not namespace.entrance.reception.waiting
+        await until_closed(reader)
+        writer.close()
+        await eventually(lambda: socket_count() <= before)
+
+    tell(story)
+
+
+def test_who_is_sent_away_in_the_moment_of_entering_is_gone(
+    tell: Tell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """M8: a task that is cancelled before its first step closes nothing by itself."""
+
+    class Hasty(doors.Visitor):
+        def _look(self) -> None:
+            super()._look()
+            self.drop()
+
+    monkeypatch.setattr(doors, "Visitor", Hasty)
+
+    async def story() -> None:
+        async with serving(limits=AmqpLimits()) as (_broker, namespace):
+            before = socket_count()
+            async with connected(namespace.port) as (reader, writer):
+                writer.write(PROTOCOL_SASL)
+                assert await until_closed(reader)
+            await eventually(lambda: socket_count() <= before)
 
     tell(story)
 

@@ -141,6 +141,8 @@ class Visitor:
             return
         self._loop.remove_reader(self._connection)
         self._entering = self._loop.create_task(self._enter(first[0]))
+        # Not at the end of the task itself: one that is cancelled too early has not begun.
+        self._entering.add_done_callback(self._entered)
 
     async def _enter(self, first: int) -> None:
         try:
@@ -149,11 +151,12 @@ class Visitor:
             self._reception.note_offence(f"there is no TLS: {error}")
         except OSError:
             self._reception.note_offence("a handshake failed")
-        finally:
-            if self.transport is None:
-                self.leave()
-            if not self._is_handed_over:
-                self._connection.close()
+
+    def _entered(self, entering: asyncio.Task[None]) -> None:
+        if self.transport is None:
+            self.leave()
+        if not self._is_handed_over:
+            self._connection.close()
 
     async def _find_way(self, speech: Speech) -> None:
         reception = self._reception

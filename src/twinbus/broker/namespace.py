@@ -458,8 +458,8 @@ class Namespace:
 
     async def close(self) -> None:
         """Store what was taken in, tell who waits, and close the store."""
-        self.faults.clear()
         self.stage.contact.close()
+        self.faults.clear()
         for peer in list(self.peers):
             peer.say_goodbye()
         self.caretakers.stop()

@@ -15,6 +15,7 @@ from twinbus.core.receipts import Outcome, Receipt
 from twinbus.errors import ConfigurationError
 from twinbus.pairing.mover import Mover, MoverOptions
 from twinbus.pairing.mover_chunk import PRIMARY
+from twinbus.pairing.mover_gate import UNKNOWN_PATH
 from twinbus.pairing.mover_local import LocalSyphon
 from twinbus.service_errors import (
     AccessRefused,
@@ -125,19 +126,24 @@ async def test_a_live_destination_is_home_although_a_dead_one_is_ahead(
 async def test_nothing_is_received_while_nobody_is_there_to_send_to(
     secondary: FakeNamespace, primary: FakeNamespace
 ) -> None:
-    is_down = True
-    primary.refusals["orders"] = lambda encoded: (
-        CommunicationError("refused", was_sent=False) if is_down else None
-    )
+    knock_count = 0
+
+    def knocked(encoded: Sequence[bytes]) -> ServiceError:
+        nonlocal knock_count
+        knock_count += not encoded
+        return CommunicationError("refused", was_sent=False)
+
+    primary.refusals.update(dict.fromkeys(["orders", UNKNOWN_PATH], knocked))
     secondary.put(QUEUES[0], *(backlog(f"m{number}") for number in range(1_000)))
     running = Mover(secondary, primary, QUEUES[:1], options(chunks_at_once=1))
     task = asyncio.create_task(running.run())
     await until(lambda: "defer 100" in secondary.log)
-    await asyncio.sleep(0.1)
+    before = knock_count
+    await until(lambda: knock_count > before + 4)
     assert len([line for line in secondary.log if line.startswith("receive ")]) == 1
     assert running.report.tally.counts[Outcome.PARKED] == 100
 
-    is_down = False
+    primary.refusals.clear()
     await until(lambda: not secondary.queues[QUEUES[0]].messages)
     running.stop()
     await task

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -30,7 +31,8 @@ def test_no_process_and_no_file_outlives_a_demo_that_is_stopped(
 ) -> None:
     """Ctrl-C reaches every process of the terminal; another signal the demo alone."""
     with subprocess.Popen(
-        [sys.executable, "-m", "twinbus", "demo"],
+        # As a script starts it in the background: Ctrl-C is ignored until somebody asks for it.
+        ["sh", "-c", f"trap '' INT; exec {shlex.quote(sys.executable)} -m twinbus demo"],
         env={**os.environ, "TMPDIR": str(tmp_path)},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

@@ -64,7 +64,8 @@ class Contact:
                 self._entrance.reception.welcome(connection, must_be_tls=must_be_tls)
 
     def close(self) -> None:
-        """The namespace stops: nothing opens again."""
+        """The namespace stops: nothing opens again, also when its faults end."""
+        self._entrance = None
         if self._opening is not None:
             self._opening.cancel()
         for connection, _must_be_tls in self._unheard:

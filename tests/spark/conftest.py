@@ -17,7 +17,14 @@ HERE = Path(__file__).parent
 TEST_S_MAX = 180
 # Their programs start JVMs of their own: one such program at a time is enough for a machine.
 WITH_PROGRAMS = frozenset(
-    ("test_secrets.py", "syphon/test_command.py", "demo/test_outage.py", "demo/test_stopping.py")
+    (
+        "test_java_from_pip.py",
+        "test_secrets.py",
+        "demo/test_outage.py",
+        "demo/test_stopping.py",
+        "syphon/test_command.py",
+        "syphon/test_program_kills.py",
+    )
 )
 
 

@@ -35,8 +35,8 @@ def run_demo(plan: Plan, keep: Path | None, screen: Screen | None = None) -> Res
 async def _played(story: Story) -> Result:
     task = asyncio.ensure_future(story.run())
     with suppress(NotImplementedError, AttributeError):  # Windows: Ctrl-C alone.
-        # A terminal that is closed, too: nothing is left behind. And Ctrl-C by name: who was started
-        # in the background of a script ignores it otherwise, while the brokers do not.
+        # A terminal that is closed, too: nothing is left behind. Ctrl-C by name, because who was
+        # started in the background of a script ignores it otherwise, and the brokers do not.
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             asyncio.get_running_loop().add_signal_handler(number, task.cancel)
     try:

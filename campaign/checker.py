@@ -181,6 +181,9 @@ class _Check:
             case "stored", _:
                 for value in event.values:
                     self._why.stored(value, event.at_s)
+            case "delivered", _:
+                for value in event.values:
+                    self._why.handed_out(value, event.at_s)
             case "scheduled", _:
                 for value in event.values:
                     self._why.scheduled(value, event.at_s)

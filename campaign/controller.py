@@ -44,6 +44,7 @@ WAITING: Final = ("active", "scheduled", "deferred")
 # What nobody but a broker can tell.
 AUDITED: Final[tuple[tuple[str, What], ...]] = (
     (SECONDARY, "stored"),
+    (SECONDARY, "delivered"),
     (PRIMARY, "scheduled"),
     (PRIMARY, "completed"),
     (PRIMARY, "expired"),

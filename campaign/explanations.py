@@ -8,7 +8,8 @@
                          time a copy was made, at home or in the backlog. A receipt that leaves it
                          open covers one copy more, and so does a mover that was killed with a
                          message of the backlog in hand: it leaves no receipt, but another mover had
-                         the message again later
+                         the message again later. The receipts of its whole last batch are gone with
+                         it: of what the backlog handed out twice by then, nobody has any
 
 Rule 1: this file reads no clock, no file and no network. Same events, same answer.
 Rule 2: an ambiguity has a beginning and an end: what was made at another time has another cause.
@@ -27,6 +28,8 @@ from twinbus.core.receipts import Outcome
 
 # How long a mover may have a chunk in hand before it must give it up (half of a backlog lock).
 CHUNK_S_MAX: Final = 30.0
+# A mover writes the receipts of a batch at its end: after 15 s, and the chunk that it is at.
+BATCH_S_MAX: Final = 15.0 + CHUNK_S_MAX
 # What was under way may have hung in the network for the longest black hole, or before a broker
 # for the longest stop.
 LATE_S_MAX: Final = 20.0
@@ -92,6 +95,7 @@ class Explanations:
         self._clear_moves: dict[str, list[Ambiguity]] = defaultdict(list)
         """When a copy was made of which nobody is in doubt."""
         self._stored_s: dict[str, list[float]] = defaultdict(list)
+        self._handed_out_s: dict[str, list[float]] = defaultdict(list)
         self._scheduled_s: dict[str, list[float]] = defaultdict(list)
         self._kills: list[Event] = []
         self._windows: Sequence[Window] = ()
@@ -121,6 +125,10 @@ class Explanations:
         """A copy in the backlog."""
         self._stored_s[value].append(at_s)
 
+    def handed_out(self, value: str, at_s: float) -> None:
+        """The backlog gave it to a mover."""
+        self._handed_out_s[value].append(at_s)
+
     def scheduled(self, value: str, at_s: float) -> None:
         """A copy at home that becomes a message of its queue when it is due."""
         self._scheduled_s[value].append(at_s)
@@ -149,7 +157,8 @@ class Explanations:
         if send is not None:
             causes += [send.cause] * self._more_sent(value, send, made_s)
         causes += [each.cause for each in self._moves[value] if each.covers(made_s)]
-        return causes + ["a mover was killed"] * self._killed_movers(value, made_s)
+        killed = max(self._killed_movers(value, made_s), self._lost_receipts(value))
+        return causes + ["a mover was killed"] * killed
 
     def _really_made_s(self, value: str, made_s: Sequence[float]) -> Sequence[float]:
         """A copy that was scheduled shows when it became due; it was made when it was scheduled."""
@@ -178,6 +187,16 @@ class Explanations:
         # Two in a row, each killed with the same message in hand, leave no receipt at all.
         again_s = self._moved_s[value] or deaths
         return sum(any(at_s > death_s for at_s in again_s) for death_s in deaths)
+
+    def _lost_receipts(self, value: str) -> int:
+        """How many deliveries of the backlog are without a receipt because their mover was killed;
+        without any receipt one of them is that of the first copy."""
+        received_s = self._moved_s[value]
+        lost = 0
+        for death_s in self._deaths_of_movers():
+            batch = Ambiguity("", death_s - BATCH_S_MAX, death_s)
+            lost += max(0, batch.covers(self._handed_out_s[value]) - batch.covers(received_s))
+        return max(0, lost - (not received_s))
 
     def _deaths_of_movers(self) -> list[float]:
         last_s: dict[str, float] = {}

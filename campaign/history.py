@@ -26,7 +26,7 @@ __all__ = ["Event", "Journal", "Tail", "merged", "read"]
 Type = Literal["invoke", "ok", "fail", "info"]
 What = Literal[
     "send", "receive", "complete", "ping", "possible-duplicate", "move", "start", "kill", "died",
-    "fault", "clock", "probe", "removed", "stored", "scheduled", "completed",
+    "fault", "clock", "probe", "removed", "stored", "delivered", "scheduled", "completed",
     "expired", "dead", "left", "depth",
 ]  # fmt: skip
 

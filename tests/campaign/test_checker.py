@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from campaign.checker import Rules, Verdict, check
-from campaign.explanations import CHUNK_S_MAX, LATE_S_MAX
+from campaign.explanations import BATCH_S_MAX, CHUNK_S_MAX, LATE_S_MAX
 from campaign.history import Event
 
 RULES = Rules(
@@ -241,6 +241,34 @@ def test_two_movers_killed_with_the_same_message_in_hand_leave_no_receipt(
     events = [
         each if isinstance(each, Event) else event("kill", "ok", each[1], process=each[0])
         for each in history
+    ]
+    assert verdict(GOOD, FURTHER, events).is_kept is is_explained
+
+
+@pytest.mark.parametrize(
+    ("handed_out_s", "receipts_s", "killed_s", "is_explained"),
+    [
+        pytest.param([1.4, 2.4], [], 9.0, True, id="twice, and no receipt"),
+        pytest.param([1.4, 2.4], [2.6], 9.0, True, id="twice, and one receipt"),
+        pytest.param([1.4], [], 9.0, False, id="once"),
+        pytest.param([1.4, 2.4], [1.6, 2.6], 9.0, False, id="a receipt for each"),
+        pytest.param([1.4, 2.4], [], 1.0, False, id="killed before"),
+        pytest.param([1.4, 2.4], [], 3.0 + BATCH_S_MAX, False, id="in an earlier batch"),
+    ],
+)
+def test_a_killed_mover_takes_the_receipts_of_its_batch_with_it(
+    handed_out_s: list[float], receipts_s: list[float], killed_s: float, is_explained: bool
+) -> None:
+    """The secondary was stopped, the locks ran out, and the mover was killed before its batch
+    was over."""
+    events = [
+        STORED,
+        *(event("delivered", "ok", at_s, "s-1", process="secondary") for at_s in handed_out_s),
+        *(
+            event("move", "ok", at_s, "s-1", detail="moved", process="syphon-1.0")
+            for at_s in receipts_s
+        ),
+        event("kill", "ok", killed_s, process="syphon-1.0"),
     ]
     assert verdict(GOOD, FURTHER, events).is_kept is is_explained
 

@@ -169,11 +169,13 @@ class Explanations:
         # What a mover brought home is in the backlog, too, and counts once.
         brought = sum(each.covers(made_s) > 0 for each in self._clear_moves[value])
         there = max(0, send.covers(made_s) - brought) + send.covers(self._stored_s[value])
-        # The line about a copy that nobody was told of may be lost with the broker.
-        there += any(
-            each.process == self._secondary and send.covers([each.at_s]) for each in self._kills
-        )
-        return max(0, there - 1)
+        # The line about a copy that nobody was told of may be lost with its broker: at home that
+        # matters for scheduled ones, whose time is known by this line alone.
+        silent = {self._secondary}
+        if 0 < len(self._scheduled_s[value]) < len(made_s):
+            silent.add(self._broker)
+        killed = {each.process for each in self._kills if send.covers([each.at_s])}
+        return max(0, there + len(silent & killed) - 1)
 
     def _killed_movers(self, value: str, made_s: Sequence[float]) -> int:
         """How many were killed with the message in hand, as far as can be known."""

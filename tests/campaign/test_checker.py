@@ -319,6 +319,32 @@ def test_a_scheduled_copy_was_made_when_it_was_scheduled() -> None:
     assert verdict(history, scheduled).is_kept
 
 
+@pytest.mark.parametrize(
+    ("killed", "scheduled_s", "is_explained"),
+    [
+        pytest.param("primary", [5.0], True, id="killed before it was told"),
+        pytest.param("sender-9.0", [5.0], False, id="somebody else was killed"),
+        pytest.param("primary", [5.0, 40.0], False, id="a line for each copy"),
+        pytest.param("primary", [], False, id="not scheduled"),
+    ],
+)
+def test_the_line_of_a_scheduled_copy_may_be_lost_with_the_primary(
+    killed: str, scheduled_s: list[float], is_explained: bool
+) -> None:
+    """An I/O error: nobody was told of the copy, which was on the disk all the same."""
+    history = [
+        *sent("s-2", 1.0),
+        event("possible-duplicate", "info", 1.4, "s-2"),
+        event("stored", "ok", 1.4, "s-2", process="secondary"),
+        event("kill", "ok", 1.7, process=killed),
+        *(event("scheduled", "ok", at_s, "s-2", process="primary") for at_s in scheduled_s),
+        event("move", "ok", 5.1, "s-2", detail="moved", process="syphon-1.0"),
+        *received("s-2", 300.0),
+        *received("s-2", 300.0, copy=2),
+    ]
+    assert verdict(history).is_kept is is_explained
+
+
 def test_moments_by_another_clock_may_be_off_by_a_little() -> None:
     history = [
         *sent("s-2", 1.0),

@@ -1,9 +1,9 @@
 """``python -m campaign --seed 1``: one run, or many; exit code 1 when the promise was broken.
 
 --spark          the syphon on Spark, the prober, faults of disks and clocks
---full           such runs until there were 200,000 messages and 240 faults; none is begun after
-                 40 minutes
+--full           such runs until there were 200,000 messages and 240 faults, within 40 minutes
 --hours N        such runs with new seeds for so long
+--judge DIR      no run: the journals of one that was kept, judged again
 
 A run has a directory build/campaign/SEED. It is removed when the promise was kept; when it was
 broken, all journals and logs are there.
@@ -24,6 +24,7 @@ from typing import Final
 
 from campaign.checker import Verdict
 from campaign.controller import Campaign
+from campaign.judging import judged_again
 from campaign.machine import unmount_all
 from campaign.plan import Plan
 from campaign.report import replay, report, table, total
@@ -50,6 +51,7 @@ def options_of(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--spark", action="store_true")
     parser.add_argument("--full", action="store_true")
     parser.add_argument("--hours", type=float, default=None)
+    parser.add_argument("--judge", type=Path, default=None, metavar="DIR")
     parser.add_argument("--messages", type=int, default=None, help=f"[{usual.messages:,}]")
     parser.add_argument("--fault-seconds", type=float, default=None, help=f"[{usual.fault_s:g}]")
     parser.add_argument(
@@ -119,10 +121,9 @@ def many_runs(
     verdicts: list[Verdict] = []
     began_s = time.monotonic()
     is_late = False
-    while not is_enough(verdicts):
-        if is_late := time.monotonic() - began_s >= seconds_max:
-            break
+    while not is_enough(verdicts) and not is_late:
         verdicts.append(one_run(plan_of(options, first + len(verdicts)), options))
+        is_late = time.monotonic() - began_s >= seconds_max
         if not verdicts[-1].is_kept:
             break
     seeds = ", ".join(str(first + number) for number in range(len(verdicts)))
@@ -131,12 +132,16 @@ def many_runs(
     )
     tell(table(total(verdicts)))
     if is_late:
-        tell(f"{seconds_max / 60:.0f} minutes have passed, and there was not enough of everything.")
+        tell(f"That is more than the {seconds_max / 60:.0f} minutes that it may take.")
     return 0 if verdicts[-1].is_kept and not is_late else 1
 
 
 def main(arguments: list[str]) -> int:
     options = options_of(arguments)
+    if options.judge is not None:
+        plan, _events, verdict = judged_again(options.judge)
+        tell(report(plan, verdict))
+        return 0 if verdict.is_kept else 1
     if options.hours is not None:
         ends_s = time.monotonic() + options.hours * 3_600
         return many_runs(options, lambda done: bool(done) and time.monotonic() > ends_s)

@@ -18,14 +18,15 @@ Rule 2: what was never answered may have happened; what was answered with ok has
 
 from __future__ import annotations
 
+import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from campaign.explanations import Copy, Explanations, Held
-from campaign.history import Event
-from campaign.windows import windows_of
+from campaign.explanations import CLOCK_S, Copy, Explanations, Held
+from campaign.history import ASKED, LOCK_LOST, Event
+from campaign.windows import Window, windows_of
 
 __all__ = ["Rules", "Verdict", "check"]
 
@@ -70,6 +71,8 @@ class Verdict:
     """Messages with a field that is not as it was sent."""
     unavailable: list[str] = field(default_factory=list)
     """Sends that failed although the backlog could be reached (availability.py)."""
+    late: list[str] = field(default_factory=list)
+    """Sends that took longer than they may, or never ended (availability.py)."""
     disturbed: list[str] = field(default_factory=list)
     """What the prober noticed of the trouble of others."""
     dead_without_reason: list[str] = field(default_factory=list)
@@ -111,6 +114,7 @@ class Verdict:
             "duplicates where they are detected": self.repeated,
             "changed": self.changed,
             "unavailable": self.unavailable,
+            "late": self.late,
             "disturbed": self.disturbed,
             "dead-lettered without a reason": self.dead_without_reason,
             "dead-lettered without need": self.dead_without_need,
@@ -140,6 +144,8 @@ class _Sent:
     is_refused: bool = False
     unclear: str = ""
     """Why nobody can say whether it was stored, or how often."""
+    doubts: int = 0
+    """Attempts without a clear answer."""
 
 
 class _Check:
@@ -150,7 +156,8 @@ class _Check:
         """By place and value."""
         self._dead: set[tuple[str, str]] = set()
         self._removed: set[tuple[str, str]] = set()
-        self._expired: set[str] = set()
+        self._expired: dict[str, float] = {}
+        """When the broker says that its time was over."""
         self._audited: set[tuple[str, int]] = set()
         """Place and number of the copies of which the broker says so."""
         self._primary_kills_s: list[float] = []
@@ -158,7 +165,8 @@ class _Check:
         self.verdict = Verdict()
         for event in events:
             self._read(event)
-        self._why.see_windows(windows_of(events))
+        self._windows: Sequence[Window] = windows_of(events)
+        self._why.see_windows(self._windows)
         self._close_sends()
         self._check_copies()
         self._check_losses()
@@ -190,14 +198,16 @@ class _Check:
             case "completed", _:
                 self._audited.add((event.place, event.copy if event.copy is not None else -1))
             case "expired", _:
-                self._expired.update(event.values)
+                for value in event.values:
+                    self._expired.setdefault(value, event.at_s)
             case "receive", _:
                 self._received(event)
             case "complete", _:
                 self._completed(event)
             case "kill", _:
                 self._why.kill(event)
-                if event.process == self._rules.broker:
+                # One that is asked to end writes its last lines.
+                if event.process == self._rules.broker and event.detail != ASKED:
                     self._primary_kills_s.append(event.at_s)
             case "fault", "invoke":
                 self.verdict.faults[event.detail] += 1
@@ -225,6 +235,7 @@ class _Check:
         for value in values:
             if value in self._sent:
                 self._sent[value].unclear = cause
+                self._sent[value].doubts += 1
 
     def _received(self, event: Event) -> None:
         for value in event.values:
@@ -248,6 +259,8 @@ class _Check:
                 copy.completed_s.append(event.at_s)
             else:
                 copy.unsure.append(Held(event.process, event.at_s))
+                if event.detail == LOCK_LOST:
+                    copy.refused.append(Held(event.process, event.at_s))
 
     def _found_dead(self, event: Event) -> None:
         self.verdict.dead_lettered += len(event.values)
@@ -280,8 +293,11 @@ class _Check:
                 killed_s = self._why.killed_s(value.rpartition("-")[0], sent.invoked_s)
                 sent.ended_s = sent.invoked_s + self._rules.send_s if killed_s is None else killed_s
                 sent.unclear = "its sender was killed"
+                sent.doubts += 1
             if sent.unclear:
-                self._why.unclear_send(value, sent.unclear, sent.invoked_s, sent.ended_s)
+                self._why.unclear_send(
+                    value, sent.unclear, sent.invoked_s, sent.ended_s, doubts=sent.doubts
+                )
 
     def _check_copies(self) -> None:
         arrived: set[str] = set()
@@ -333,9 +349,16 @@ class _Check:
         """A copy that nobody has completed must come again. Who is killed with one in hand may have
         completed it, and then the broker says so, unless it was killed, too."""
         last = copy.held[-1] if copy.held else None
-        if last is None or copy.completed_s or copy.is_unsure(last.process):
+        if last is None or copy.completed_s:
             return True
         if (place, value) in self._removed or value in self._expired:
+            return True
+        if copy.is_refused(last):
+            # It was not completed by this one; only the broker can say by whom it was.
+            return (place, copy.number) in self._audited or self._is_line_lost(
+                copy.held[0].at_s, last.at_s + IN_HAND_S_MAX
+            )
+        if copy.is_unsure(last.process):
             return True
         killed_s = self._why.killed_s(last.process, last.at_s)
         if killed_s is None or killed_s > last.at_s + IN_HAND_S_MAX:
@@ -362,11 +385,22 @@ class _Check:
                 else:
                     self.verdict.lost.append(f"{value} in {place}")
 
+    def _has_jumped(self, begin_s: float, end_s: float) -> bool:
+        """Whether the clock that says so was not right then."""
+        return any(
+            window.process == self._rules.broker
+            and window.fault.startswith("clock")
+            and window.touches(begin_s, end_s, 0.0)
+            for window in self._windows
+        )
+
     def _has_expired(self, value: str, sent: _Sent) -> bool:
-        """The broker says so; its last lines may be lost with it."""
+        """The broker says so, and its time was over; its last lines may be lost with it."""
         ttl_s = self._rules.ttl_s.get(sent.entity)
         if ttl_s is None:
             return False
+        if self._expired.get(value, math.inf) < sent.invoked_s + ttl_s - CLOCK_S:
+            return self._has_jumped(sent.invoked_s, self._expired[value])
         home_s = max(sent.ended_s or sent.invoked_s, self._why.moved_last_s(value))
         end_s = home_s + ttl_s + self._rules.lock_s
         return value in self._expired or self._is_line_lost(sent.invoked_s, end_s)

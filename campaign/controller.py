@@ -10,24 +10,20 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from campaign.availability import failed_sends, probed
-from campaign.books import Books
-from campaign.checker import Verdict, check
-from campaign.clocks import WallClock, clock_of, wall_clocks
-from campaign.history import Event, Journal, Tail, What, merged
-from campaign.messages import message_of, print_of
+from campaign.checker import Verdict
+from campaign.history import Event, Journal, Tail
+from campaign.judging import PLAN, judged
 from campaign.nemesis import Nemesis
 from campaign.plan import PRIMARY, PROBE, SECONDARY, Plan, kind_of
 from campaign.processes import LAUNCHERS, Launchers
 from campaign.schedule import Fault, schedule
 from campaign.site import Site
-from campaign.syphon import RECEIPTS_SUFFIX, receipts_in
-from campaign.undone import undone
+from campaign.syphon import RECEIPTS_SUFFIX
 from twinbus.core.encoding import decode_message
 from twinbus.drivers.amqp import AmqpDriver
 from twinbus.errors import TwinbusError
@@ -38,17 +34,8 @@ ACKNOWLEDGE_S_MAX: Final = 240.0
 BEGUN_COUNT: Final = 100
 PROGRESS_S: Final = 10.0
 PATIENCE_S: Final = 60.0
-NO_FAULT: Final = "no fault, and others on the machine"
 DEAD_LETTERS: Final = "$DeadLetterQueue"
 WAITING: Final = ("active", "scheduled", "deferred")
-# What nobody but a broker can tell.
-AUDITED: Final[tuple[tuple[str, What], ...]] = (
-    (SECONDARY, "stored"),
-    (SECONDARY, "delivered"),
-    (PRIMARY, "scheduled"),
-    (PRIMARY, "completed"),
-    (PRIMARY, "expired"),
-)
 
 Tell = Callable[[str], None]
 
@@ -72,6 +59,7 @@ class Campaign:
         self.plan = replace(plan, began_s=time.time())
         self._faults = schedule(plan) if faults is None else faults
         self._directory = directory
+        (directory / PLAN).write_text(self.plan.to_json(), encoding="utf-8")
         self._journal = Journal(directory / "controller.jsonl", "controller")
         self._tell = tell or (lambda _line: None)
         self._site = Site(self.plan, directory, self._journal, {**LAUNCHERS, **(launchers or {})})
@@ -94,47 +82,8 @@ class Campaign:
             await self._take_stock()
             progress.cancel()
         self._journal.close()
-        return self._verdict()
-
-    def _verdict(self) -> Verdict:
-        written = merged(self._directory.glob("*.jsonl"))
-        clocks = wall_clocks(written)
-        primary = clock_of(clocks, PRIMARY)
-        self.events = [
-            event
-            if event.enqueued_s is None
-            else replace(event, enqueued_s=primary.monotonic(event.enqueued_s))
-            for event in written
-        ]
-        for path in self._directory.glob(f"*{RECEIPTS_SUFFIX}"):
-            name = path.name.removesuffix(RECEIPTS_SUFFIX)
-            self.events += receipts_in(path, name, clock_of(clocks, name).monotonic)
-        for broker, what in AUDITED:
-            self.events += self._audited(broker, what, clock_of(clocks, broker))
-        self.events.sort(key=lambda event: event.at_s)
-        rules = replace(
-            self.plan.rules, expected_print=lambda value: print_of(message_of(self.plan, value))
-        )
-        verdict = check(self.events, rules)
-        verdict.unavailable, verdict.excused = failed_sends(self.events)
-        verdict.disturbed, verdict.probe_s = probed(self.events, is_expected=self.plan.has_spark)
-        if not self.plan.has_spark:  # It shares its machine with other tests.
-            verdict.excused[NO_FAULT] = len(verdict.unavailable)
-            verdict.unavailable = []
-        verdict.undone = undone(self.events, self.plan, self._faults, verdict)
+        self.events, verdict = judged(self._directory, self.plan, self._faults)
         return verdict
-
-    def _audited(self, broker: str, what: What, clock: WallClock) -> Iterator[Event]:
-        for at_s, place, copy, value in Books(self._site.brokers[broker].metering).told(what):
-            yield Event(
-                what=what,
-                type="ok",
-                process=broker,
-                at_s=clock.monotonic(at_s),
-                values=(value,),
-                place=place,
-                copy=copy,
-            )
 
     # -- how it goes --------------------------------------------------------------------------
 

@@ -17,6 +17,7 @@ Rule 2: an ambiguity has a beginning and an end: what was made at another time h
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -79,6 +80,15 @@ class Copy:
     completed_s: list[float] = field(default_factory=list)
     unsure: list[Held] = field(default_factory=list)
     """Who tried to complete it and does not know, or came too late, and when that was told."""
+    refused: list[Held] = field(default_factory=list)
+    """Of those, who came too late for certain."""
+
+    def is_refused(self, held: Held) -> bool:
+        """Whether it is certain that this delivery was not completed."""
+        told = [
+            each for each in self.unsure if each.process == held.process and each.at_s >= held.at_s
+        ]
+        return bool(told) and all(each in self.refused for each in told)
 
     def is_unsure(self, process: str) -> bool:
         return any(each.process == process for each in self.unsure)
@@ -90,6 +100,7 @@ class Explanations:
     def __init__(self, broker: str, secondary: str, lock_s: float) -> None:
         self._broker, self._secondary, self._lock_s = broker, secondary, lock_s
         self._sends: dict[str, Ambiguity] = {}
+        self._doubts: dict[str, int] = {}
         self._moves: dict[str, list[Ambiguity]] = defaultdict(list)
         self._moved_s: dict[str, list[float]] = defaultdict(list)
         self._clear_moves: dict[str, list[Ambiguity]] = defaultdict(list)
@@ -108,9 +119,13 @@ class Explanations:
     def kill(self, event: Event) -> None:
         self._kills.append(event)
 
-    def unclear_send(self, value: str, cause: str, begin_s: float, end_s: float) -> None:
-        """All attempts of a send are one ambiguity: none of them ends after it."""
+    def unclear_send(
+        self, value: str, cause: str, begin_s: float, end_s: float, *, doubts: int = 1
+    ) -> None:
+        """All attempts of a send are one ambiguity: none of them ends after it. So many of them
+        had no clear answer, and each may have made a copy."""
         self._sends[value] = Ambiguity(cause, begin_s, end_s + LATE_S_MAX)
+        self._doubts[value] = doubts
 
     def move(self, value: str, event: Event) -> None:
         """A receipt; one that is not ok leaves it open whether a copy was made."""
@@ -175,16 +190,19 @@ class Explanations:
         if 0 < len(self._scheduled_s[value]) < len(made_s):
             silent.add(self._broker)
         killed = {each.process for each in self._kills if send.covers([each.at_s])}
-        return max(0, there + len(silent & killed) - 1)
+        return max(0, min(self._doubts[value], there + len(silent & killed) - 1))
 
     def _killed_movers(self, value: str, made_s: Sequence[float]) -> int:
         """How many were killed with the message in hand, as far as can be known."""
         if not self._stored_s[value] and not self._moved_s[value]:
             return 0
+        # Nobody has in hand what is not there yet.
+        first_s = min(self._stored_s[value], default=-math.inf) - CLOCK_S
         deaths = [
             at_s
             for at_s in self._deaths_of_movers()
-            if Ambiguity("", at_s - CHUNK_S_MAX, at_s + LATE_S_MAX).covers(made_s)
+            if at_s >= first_s
+            and Ambiguity("", at_s - CHUNK_S_MAX, at_s + LATE_S_MAX).covers(made_s)
         ]
         # Two in a row, each killed with the same message in hand, leave no receipt at all.
         again_s = self._moved_s[value] or deaths

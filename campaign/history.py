@@ -19,9 +19,14 @@ import time
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
-__all__ = ["Event", "Journal", "Tail", "merged", "read"]
+__all__ = ["ASKED", "LOCK_LOST", "Event", "Journal", "Tail", "merged", "read"]
+
+ASKED: Final = "asked to end"
+"""The detail of a kill that was a SIGTERM."""
+LOCK_LOST: Final = "lock lost"
+"""The detail of a completion that came too late: somebody else has the message by now."""
 
 Type = Literal["invoke", "ok", "fail", "info"]
 What = Literal[

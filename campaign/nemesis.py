@@ -22,6 +22,7 @@ from typing import Any, Final
 
 from campaign.books import Books
 from campaign.cards import SYNC_ERROR, Fault
+from campaign.history import ASKED
 from campaign.plan import PRIMARY, SECOND_SYPHON, kind_of, queue_properties
 from campaign.processes import BrokerChild
 from campaign.site import Site
@@ -130,7 +131,7 @@ class Nemesis:
         await self._site.end_one(child)
         # Locks that a broker had given out are void, and a syphon that could not end a chunk in
         # time leaves no receipts for it.
-        self._journal.write("kill", "ok", process=child.name, detail="asked to end")
+        self._journal.write("kill", "ok", process=child.name, detail=ASKED)
         await asyncio.sleep(fault.lasts_s)
         await self._site.start(fault.process)
 

@@ -44,6 +44,7 @@ START_S_MAX: Final = 60.0
 END_S_MAX: Final = 30.0
 # Far below what a machine has, and enough for a broker to say busy before its disk is full.
 DISK_FREE_MB: Final = 16
+METERING_SUFFIX: Final = ".metering"
 
 
 class Child:
@@ -132,7 +133,7 @@ class BrokerChild(Child):
         super().__init__(name, directory, board)
         self._launcher = launcher
         self.disk = Disk(directory / f"{name}.data")
-        self.metering = directory / f"{name}.metering"
+        self.metering = directory / f"{name}{METERING_SUFFIX}"
         self._config = directory / f"{name}.json"
         self._config.write_text(config_json)
         self.port = 0

@@ -22,7 +22,7 @@ from pathlib import Path
 from random import Random
 from typing import Final, Literal
 
-from campaign.history import Journal
+from campaign.history import LOCK_LOST, Journal
 from campaign.messages import differences, message_of, print_of
 from campaign.plan import (
     AWAY_SENDERS,
@@ -221,7 +221,7 @@ class Receiving:
         except ServiceError as error:
             lost, reason = delivered, type(error).__name__
         else:
-            reason = "lock lost"
+            reason = LOCK_LOST
         unsure = {each.sequence_number for each in lost}
         for number, value in values.items():
             facts = {"values": (value,), "place": receiver.path, "copy": number}

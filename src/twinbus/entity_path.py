@@ -17,6 +17,7 @@ Rule 4: these names are never file names (``con`` and ``aux`` are fine queues).
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final, Literal
 
@@ -30,6 +31,7 @@ __all__ = [
     "BacklogPath",
     "backlog_owner",
     "backlog_prefix",
+    "check_patterns",
     "parse_address",
     "parse_backlog_path",
     "parse_entity_path",
@@ -194,6 +196,16 @@ def _entity_segments(text: str) -> list[str]:
     if not (text[0].isalnum() and text[-1].isalnum()):
         raise InvalidEntityPath(f"{_shown(text)} must begin and end with a letter or a digit")
     return [segment.lower() for segment in segments]
+
+
+def check_patterns(patterns: Iterable[str]) -> None:
+    """Raise ConfigurationError for one that no name can ever fit, such as two in one."""
+    for pattern in patterns:
+        if not pattern or "," in pattern or pattern != pattern.strip():
+            raise ConfigurationError(
+                f"no entity has a name that fits the pattern {_shown(pattern)}",
+                hint="Give each pattern by itself",
+            )
 
 
 def _check_segment(segment: str, text: str) -> None:

@@ -7,10 +7,12 @@ from typing import Any
 import pytest
 
 from campaign.availability import (
+    LATE_S,
     PROBE_RECOVERY_S,
     PROBES_MIN,
     RECOVERY_S,
     failed_sends,
+    late_sends,
     probed,
 )
 from campaign.history import Event
@@ -64,7 +66,6 @@ def test_a_send_that_fails_while_nothing_is_wrong_is_unavailable() -> None:
         ([*AWAY, *fault("key: rotated", "sender", "secondary")], "BacklogExhausted", True),
         (fault("disk: full", "primary"), "ServerBusy", True),
         (fault("destination: deleted", "primary", "returns"), "EntityNotFound", True),
-        (fault("clock: primary jumps", "primary"), "AccessRefused", True),
         (fault("clock: primary jumps", "primary"), "OperationTimeout", False),
         (fault("clock: secondary jumps", "secondary"), "AccessRefused", False),
         # The primary is well: nobody needs the backlog.
@@ -74,6 +75,8 @@ def test_a_send_that_fails_while_nothing_is_wrong_is_unavailable() -> None:
         (fault("kill primary", "primary"), "OperationTimeout", False),
         (fault("line: cut", "sender-1", "primary"), "OperationTimeout", False),
         (fault("key: rotated", "sender", "primary"), "AuthenticationFailed", False),
+        (fault("key: rotated", "sender", "primary"), "AccessRefused", False),
+        (fault("clock: primary jumps", "primary"), "AccessRefused", False),
         # One queue of several, another sender, another entity, another error.
         (fault("backlog: deleted", "secondary", "primary/x/0"), "EntityNotFound", False),
         (fault("line: cut", "sender-2", "secondary"), "OperationTimeout", False),
@@ -102,6 +105,39 @@ def test_the_rest_of_a_batch_that_was_partly_sent_is_judged() -> None:
         Event(what="send", type="fail", at_s=2.0, values=("b",), **facts, detail="QuotaExceeded"),
     ]
     assert failed_sends(events)[0] == ["b to returns: QuotaExceeded"]
+
+
+def sending(took_s: float | None, sender: str = "sender-1.0") -> list[Event]:
+    facts = {"values": (f"{sender}-1",), "place": "orders"}
+    begun = event("send", "invoke", 11.0, sender, **facts)
+    return (
+        [begun] if took_s is None else [begun, event("send", "ok", 11.0 + took_s, sender, **facts)]
+    )
+
+
+@pytest.mark.parametrize(
+    ("events", "is_late"),
+    [
+        pytest.param(sending(10.0 + LATE_S - 1), False, id="in time"),
+        pytest.param(sending(10.0 + LATE_S + 1), True, id="too late"),
+        pytest.param(sending(None), True, id="never"),
+        pytest.param(
+            [*sending(None), event("kill", "ok", 12.0, "sender-1.0")], False, id="it was killed"
+        ),
+        pytest.param(
+            [*sending(None), event("kill", "ok", 12.0, "sender-2.0")], True, id="another was"
+        ),
+        pytest.param(
+            [*fault("stop sender", "sender-1"), *sending(30.0)], False, id="it was stopped"
+        ),
+        pytest.param([*fault("stop sender", "sender-2"), *sending(30.0)], True, id="another was"),
+        pytest.param([*AWAY, *sending(30.0)], True, id="the primary's trouble is no excuse"),
+    ],
+)
+def test_a_send_ends_within_its_time(events: list[Event], is_late: bool) -> None:
+    """F6: whatever becomes of it."""
+    events = sorted(events, key=lambda each: each.at_s)
+    assert bool(late_sends(events, send_s=10.0)) is is_late
 
 
 def test_a_clock_that_jumps_is_no_excuse() -> None:

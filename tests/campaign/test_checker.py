@@ -370,7 +370,10 @@ def test_an_unclear_send_does_not_answer_for_a_mover() -> None:
         *received("s-2", 4.0, copy=2),
     ]
     assert verdict(history).is_kept
-    assert verdict(history, received("s-2", 4.5, copy=3)).is_kept, "it may have come straight"
+    further = received("s-2", 4.5, copy=3)
+    again = event("possible-duplicate", "info", 1.5, "s-2")
+    assert verdict(history, [again], further).is_kept, "it may have come straight"
+    assert not verdict(history, further).is_kept, "one doubt, one further copy"
     assert not verdict(history, received("s-2", 300.0, copy=3)).is_kept
 
 
@@ -397,6 +400,39 @@ def test_who_is_killed_with_a_message_in_hand_may_have_completed_it(
         ],
     )
     assert bool(found.lost) is is_lost
+
+
+@pytest.mark.parametrize(
+    ("detail", "told", "is_lost"),
+    [
+        pytest.param("lock lost", [], True, id="nobody has completed it"),
+        pytest.param("lock lost", [("completed", "primary")], False, id="the broker has its word"),
+        pytest.param("lock lost", [("kill", "primary")], False, id="the broker's line may be lost"),
+        pytest.param("OperationTimeout", [], False, id="it may have been done"),
+    ],
+)
+def test_a_completion_that_was_refused_ends_nothing(
+    detail: str, told: list[tuple[str, str]], is_lost: bool
+) -> None:
+    found = verdict(
+        sent("s-2"),
+        [event("receive", "ok", 2.0, "s-2", place="orders", copy=7)],
+        [event("complete", "info", 2.5, "s-2", place="orders", copy=7, detail=detail)],
+        [
+            event(what, "ok", 2.2, "s-2", process=process, place="orders", copy=7)
+            for what, process in told
+        ],
+    )
+    assert bool(found.lost) is is_lost
+
+
+def test_a_mover_that_died_before_there_was_a_message_explains_nothing() -> None:
+    history = [
+        event("kill", "ok", 0.2, process="syphon-1.0"),
+        STORED,
+        event("move", "ok", 2.5, "s-1", detail="moved", process="syphon-1.1"),
+    ]
+    assert not verdict(GOOD, FURTHER, history).is_kept
 
 
 def test_a_line_that_was_lost_with_the_secondary_may_have_told_of_a_copy() -> None:
@@ -478,15 +514,30 @@ def test_a_message_is_dead_only_for_a_reason_that_the_run_gives() -> None:
     [
         pytest.param(event("expired", "ok", 7.0, "s-2", place="brief"), False, id="it says so"),
         pytest.param(event("expired", "ok", 7.0, "s-3", place="brief"), True, id="of another"),
+        pytest.param(event("expired", "ok", 1.5, "s-2", place="brief"), True, id="too early"),
         pytest.param(event("kill", "ok", 7.0, process="primary"), False, id="its line is lost"),
         pytest.param(event("left", "ok", 99.0, place="brief"), True, id="time alone is nothing"),
         pytest.param(event("kill", "ok", 500.0, process="primary"), True, id="a kill much later"),
+        pytest.param(
+            event("kill", "ok", 7.0, process="primary", detail="asked to end"),
+            True,
+            id="who is asked to end writes its lines",
+        ),
     ],
 )
 def test_a_message_whose_time_was_up_is_expired_and_not_lost(told: Event, is_lost: bool) -> None:
     found = verdict(sent("s-2", entity="brief"), [told])
     assert (bool(found.lost), found.expired) == (is_lost, int(not is_lost))
     assert verdict(sent("s-2"), [replace(told, place="orders")]).lost, "it lives longer than a run"
+
+
+def test_by_a_clock_that_jumps_a_message_may_expire_early() -> None:
+    jump = [
+        event("fault", type, at_s, process="primary", detail="clock: primary jumps")
+        for type, at_s in (("invoke", 1.2), ("ok", 3.0))
+    ]
+    early = event("expired", "ok", 1.5, "s-2", place="brief")
+    assert verdict(sent("s-2", entity="brief"), [early], jump).expired == 1
 
 
 def test_the_order_of_the_lines_does_not_matter() -> None:

@@ -92,12 +92,15 @@ def test_a_full_one_ends_when_there_were_enough_messages_and_faults(
 def test_a_full_one_that_takes_too_long_fails_and_says_so(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    # Given runs of a quarter of an hour with ten messages each
+    # Given runs of a quarter of an hour
     clock = SimpleNamespace(monotonic=lambda: Played.runs * 15 * 60.0)
     monkeypatch.setattr(command, "time", clock)
 
-    # Then the third one is the last
-    assert command.main(["--full"]) == 1
-    told = capsys.readouterr().out
-    assert "40 minutes have passed, and there was not enough of everything." in told
-    assert "3 runs in" in told
+    # Then the third one is the last, whether there was enough of everything or not
+    for enough in (Verdict(acknowledged=10), Verdict(acknowledged=70_000, faults=Counter(kill=80))):
+        monkeypatch.setattr(Played, "runs", 0)
+        monkeypatch.setattr(Played, "verdict", enough)
+        assert command.main(["--full"]) == 1
+        told = capsys.readouterr().out
+        assert "That is more than the 40 minutes that it may take." in told
+        assert "3 runs in" in told

@@ -57,6 +57,28 @@ async def test_a_primary_that_cannot_be_contacted_is_gone_round(
     await goes_round_and_comes_back(scene, faults, "cannot-contact", timeout_s, how=how)
 
 
+async def test_a_primary_that_no_longer_knows_the_key_is_gone_round(
+    broker: BrokerProcess, driver: str
+) -> None:
+    """P7: a credential that has worked before in this process and does not work any more."""
+    name = f"app-{driver}"
+    rule = broker.admin("PUT", f"/namespaces/{HOME}/rules/{name}", {"claims": ["Send"]})
+    old = broker.connection_strings[HOME]
+    root = parse_connection_string(old)
+    primary = old.replace(str(root.shared_access_key), rule["primary_key"])
+    primary = primary.replace(str(root.shared_access_key_name), name)
+    scene = await Scene(broker, driver, primary=primary).open()
+    assert await scene.send("before") is None
+    broker.admin("POST", f"/namespaces/{HOME}/keys/{name}/primary")
+    for number in range(3):
+        assert await scene.send(f"during-{number}") is None
+    assert scene.is_diverted
+    home, backlog = await scene.at_home(), await scene.in_backlog()
+    assert {"before"} <= set(home) <= {"before", "during-0"}
+    assert set(backlog) == {f"during-{number}" for number in range(3)}
+    await scene.close()
+
+
 async def test_messages_go_round_while_only_administration_is_up(
     scene: Scene, faults: Switchboard
 ) -> None:

@@ -7,6 +7,7 @@ they are asked for.
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -157,10 +158,15 @@ def syphon(
         raise ConfigurationError(
             f"--ttl-policy cannot be {ttl_policy!r}", hint=f"Use {', '.join(TTL_POLICIES)}"
         )
-    if local and receipts_days is not None:
-        raise ConfigurationError(
-            "--receipts-days removes directories, and --local writes a file",
-            hint="Leave one of them out",
+    if local:
+        _check_local(
+            {
+                "--state": state,
+                "--master": master,
+                "--checkpoints": checkpoints,
+                "--tasks": tasks,
+                "--receipts-days": receipts_days,
+            }
         )
     if metering is not None:
         check_directory(metering, "--metering")
@@ -190,6 +196,15 @@ def syphon(
         raise typer.Exit(code)
 
 
+def _check_local(of_spark: Mapping[str, object]) -> None:
+    for name, value in of_spark.items():
+        if value is not None:
+            raise ConfigurationError(
+                f"{name} is for a syphon on Spark, and --local runs without it",
+                hint="Leave one of them out",
+            )
+
+
 # The drivers and the pairing are loaded here: 200 ms that other commands should not pay.
 
 
@@ -206,7 +221,7 @@ def _run_on_spark(options: SyphonOptions) -> int:
     # No JVM is started for somebody who has not said where the messages are.
     for role in ROLES:
         namespace_named_in(os.environ, role)
-    session = StartingSession(options.master)
+    session = StartingSession(options.master, options.tasks)
     from twinbus.cli.syphon_spark import run_on_spark
 
     return run_on_spark(options, session)

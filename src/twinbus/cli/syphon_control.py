@@ -91,6 +91,8 @@ def status(
     rows += [(f"trouble with {queue}", sentence) for queue, sentence in told.faults.items()]
     if told.stalled:
         rows.append(("stalled", told.stalled))
+    if (rate_per_s := directory.control().rate_per_s) is not None:
+        rows.append(("told rate", f"{rate_per_s:g} messages a second"))
     show_table(("what", ""), rows)
 
 
@@ -104,7 +106,9 @@ def _change(state: Path | None, dry_run: bool, output: str, sentence: str, **cha
         tell(output, {"would_set": asdict(wanted)}, f"{sentence}: would be asked for in {where!r}")
         return
     directory.set_control(wanted)
-    tell(output, {"set": asdict(wanted)}, sentence)
+    is_running = directory.is_taken
+    later = "" if is_running else ": for the next syphon, because none runs with this directory now"
+    tell(output, {"set": asdict(wanted), "is_running": is_running}, f"{sentence}{later}")
 
 
 def _directory(state: Path | None) -> Any:

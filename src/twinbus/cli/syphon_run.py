@@ -6,6 +6,7 @@ import asyncio
 import gc
 import signal
 import time
+from collections import Counter
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import AsyncExitStack, ExitStack, suppress
 from pathlib import Path
@@ -13,11 +14,17 @@ from typing import Any, Final
 
 from twinbus.cli.syphon import SyphonOptions
 from twinbus.cli.syphon_find import Found, find_backlog, opened
-from twinbus.cli.syphon_shown import Summary, exit_code, progress_shown, show_summary
+from twinbus.cli.syphon_shown import (
+    Summary,
+    done_count,
+    exit_code,
+    progress_shown,
+    show_summary,
+)
 from twinbus.core.chunk import HomeRules
 from twinbus.core.chunk_board import Backoff
 from twinbus.core.envelope import TtlPolicy
-from twinbus.core.receipts import Receipt
+from twinbus.core.receipts import Outcome, Receipt
 from twinbus.errors import TwinbusError
 from twinbus.pairing.environment import ROLES
 from twinbus.pairing.mover import Mover
@@ -73,7 +80,7 @@ async def _moved(
             on_receipts=witness.take,
         )
         witness.on_trouble = mover.stop
-        _stop_on_signals(mover)
+        asked = _stop_on_signals(mover)
         began_s = time.monotonic()
         report = await (mover.preview() if options.dry_run else mover.run(once=options.once))
         if witness.trouble is not None:
@@ -85,6 +92,7 @@ async def _moved(
         set_aside_count=sum(len(queue.aside) for queue in mover.queues),
         faults={queue: str(error) for queue, error in report.faults.items()},
         elapsed_s=time.monotonic() - began_s,
+        was_cut_short=options.once and asked.is_set(),
     )
 
 
@@ -101,11 +109,18 @@ def _mover_options(primary_name: str, options: SyphonOptions) -> MoverOptions:
     )
 
 
-def _stop_on_signals(mover: Mover) -> None:
-    loop = asyncio.get_running_loop()
+def _stop_on_signals(mover: Mover) -> asyncio.Event:
+    """Set once somebody has asked it to end."""
+    loop, asked = asyncio.get_running_loop(), asyncio.Event()
+
+    def stop() -> None:
+        asked.set()
+        mover.stop()
+
     for number in (signal.SIGINT, signal.SIGTERM):
         with suppress(NotImplementedError):  # Windows: Ctrl-C ends the process.
-            loop.add_signal_handler(number, mover.stop)
+            loop.add_signal_handler(number, stop)
+    return asked
 
 
 class _Witness:
@@ -118,10 +133,12 @@ class _Witness:
         self._file = None
         if options.receipts is not None:
             self._file = stack.enter_context(ReceiptFile(Path(options.receipts)))
-        self._advance = stack.enter_context(progress_shown(options.output, waiting))
+        self._counts: Counter[Outcome] = Counter()
+        self._show = stack.enter_context(progress_shown(options.output, waiting))
 
     def take(self, receipts: Sequence[Receipt]) -> None:
-        self._advance(len(receipts))
+        self._counts.update(each.outcome for each in receipts)
+        self._show(done_count(self._counts))
         if self._file is not None and self.trouble is None:
             try:
                 self._file.write(receipts)

@@ -14,7 +14,13 @@ from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
 from twinbus.errors import ConfigurationError
-from twinbus.spark.session import SETTINGS, local_session, require_pyspark
+from twinbus.spark.session import (
+    LOCAL_CORES,
+    SETTINGS,
+    local_session,
+    require_pyspark,
+    with_retries,
+)
 from twinbus.spark.syphon import APP_NAME, MODULES
 from twinbus.spark.troubles import SparkTrouble
 
@@ -30,12 +36,12 @@ CONNECT_TIMEOUT_S: Final = 10.0
 class StartingSession:
     """A session that will be there when it is asked for."""
 
-    def __init__(self, master: str | None) -> None:
+    def __init__(self, master: str | None, tasks: int | None = None) -> None:
         # Before there are two threads: what is imported next to it would keep the JVM waiting.
         with suppress(ImportError):  # The thread will tell.
             import_module("pyspark.sql")
         starter = ThreadPoolExecutor(1, "spark-start")
-        self._session: Future[SparkSession] = starter.submit(_session, master)
+        self._session: Future[SparkSession] = starter.submit(_session, master, tasks)
         starter.shutdown(wait=False)
 
     def get(self) -> SparkSession:
@@ -50,13 +56,18 @@ class StartingSession:
             end_session(self._session.result())
 
 
-def _session(master: str | None) -> SparkSession:
+def _session(master: str | None, tasks: int | None) -> SparkSession:
     """The one that spark-submit has prepared, the one that was asked for, or a local one."""
     is_submitted = "PYSPARK_GATEWAY_PORT" in os.environ
     if not is_submitted and (master is None or master.startswith("local")):
-        chosen = {} if master is None else {"spark.master": master}
+        chosen = {} if master is None else {"spark.master": with_retries(master)}
         return local_session(
-            APP_NAME, fast_start=True, finds_sources=False, modules=MODULES, more=chosen
+            APP_NAME,
+            cores=max(tasks or 0, LOCAL_CORES),
+            fast_start=True,
+            finds_sources=False,
+            modules=MODULES,
+            more=chosen,
         )
     builder = require_pyspark().SparkSession.builder.appName(APP_NAME)
     for name, value in SETTINGS.items():

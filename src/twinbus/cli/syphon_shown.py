@@ -23,6 +23,13 @@ _LEFT: Final = (
     Outcome.LOCK_LOST,
     Outcome.LEFT,
 )
+# These have left the backlog, or would.
+_DONE: Final = (
+    Outcome.MOVED,
+    Outcome.DEAD_LETTERED,
+    Outcome.WOULD_MOVE,
+    Outcome.WOULD_DEAD_LETTER,
+)
 _MEANINGS: Final = {
     Outcome.MOVED: "home, and gone from the backlog",
     Outcome.PARKED: "set aside: the destination takes nothing now",
@@ -46,6 +53,8 @@ class Summary:
     faults: Mapping[str, str]
     """Backlog queues that could not be read, each with a sentence."""
     elapsed_s: float
+    was_cut_short: bool = False
+    """It was to run until the backlog is empty, and was stopped before."""
 
     @property
     def moved_per_s(self) -> float:
@@ -64,6 +73,7 @@ class Summary:
             "seconds": round(self.elapsed_s, 3),
             "moved_per_s": round(self.moved_per_s, 1),
             "faults": dict(self.faults),
+            "cut_short": self.was_cut_short,
         }
 
 
@@ -72,7 +82,12 @@ def exit_code(summary: Summary) -> int:
     if summary.faults:
         return EXIT_FAILED
     is_left = summary.set_aside_count or any(summary.counts[each] for each in _LEFT)
-    return EXIT_LEFT if is_left else 0
+    return EXIT_LEFT if is_left or summary.was_cut_short else 0
+
+
+def done_count(counts: Mapping[Outcome, int]) -> int:
+    """Messages that have left the backlog: what waits for its destination comes again."""
+    return sum(counts.get(each, 0) for each in _DONE)
 
 
 def show_summary(summary: Summary, output: str) -> None:
@@ -87,16 +102,18 @@ def show_summary(summary: Summary, output: str) -> None:
         [(each.value, f"{counts[each]:,}", _MEANINGS[each]) for each in shown],
     )
     typer.echo(f"{summary.elapsed_s:.1f} s, {summary.moved_per_s:,.0f} messages a second")
+    if summary.was_cut_short:
+        typer.echo("twinbus: it was stopped before the backlog was empty", err=True)
     for queue, error in summary.faults.items():
         typer.echo(f"twinbus: {queue} could not be read: {error}", err=True)
 
 
 @contextmanager
 def progress_shown(output: str, waiting: int | None) -> Iterator[Callable[[int], object]]:
-    """What to call with the number of messages that are done; a bar with the time that is left,
-    when it is known how many ``waiting`` there are, and a count otherwise."""
+    """What to call with the number of messages that have left the backlog so far: a bar with the
+    time that is left, when it is known how many were ``waiting``, and a count otherwise."""
     if output != "table" or not sys.stderr.isatty():
-        yield lambda _count: None
+        yield lambda _done: None
         return
     from rich.console import Console
     from rich.progress import (
@@ -117,11 +134,9 @@ def progress_shown(output: str, waiting: int | None) -> Iterator[Callable[[int],
     with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
         task = progress.add_task("moving", total=waiting)
 
-        def advance(count: int) -> None:
-            progress.advance(task, count)
-            shown = progress.tasks[task]
-            if waiting is not None and shown.completed > (shown.total or 0):
-                # More has come in since it was counted.
-                progress.update(task, total=shown.completed)
+        def show(done: int) -> None:
+            # More may have come in since it was counted.
+            total = None if waiting is None else max(waiting, done)
+            progress.update(task, completed=done, total=total)
 
-        yield advance
+        yield show

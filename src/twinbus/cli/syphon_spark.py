@@ -25,7 +25,13 @@ import typer
 from twinbus.cli.syphon import SyphonOptions, default_state_dir
 from twinbus.cli.syphon_find import Found, find_backlog, opened
 from twinbus.cli.syphon_session import StartingSession
-from twinbus.cli.syphon_shown import Summary, exit_code, progress_shown, show_summary
+from twinbus.cli.syphon_shown import (
+    Summary,
+    done_count,
+    exit_code,
+    progress_shown,
+    show_summary,
+)
 from twinbus.core.envelope import TtlPolicy
 from twinbus.core.receipts import Outcome
 from twinbus.pairing.environment import ROLES, Role, namespace_named_in
@@ -76,25 +82,26 @@ def _run(spark: SparkSession, found: Found, options: SyphonOptions) -> int:
             receipts_days=options.receipts_days,
             checkpoints=options.checkpoints,
         )
-        with progress_shown(options.output, found.waiting) as advance:
-            _follow(syphon, advance, is_stopping)
+        if syphon.state.control().is_paused:
+            typer.echo("twinbus: it is paused, as it was told: twinbus syphon resume", err=True)
+        with progress_shown(options.output, found.waiting) as show:
+            _follow(syphon, show, is_stopping)
         syphon.stop()
     summary = _summary(
         syphon.state.status(),
         time.monotonic() - began_s,
         was_asked_to_stop=is_stopping.is_set(),
+        was_cut_short=options.once and is_stopping.is_set(),
     )
     show_summary(summary, options.output)
     return exit_code(summary)
 
 
-def _follow(syphon: Syphon, advance: Callable[[int], object], is_stopping: Event) -> None:
-    done, is_stalled = 0, False
+def _follow(syphon: Syphon, show: Callable[[int], object], is_stopping: Event) -> None:
+    is_stalled = False
     while syphon.is_running and not is_stopping.wait(LOOK_INTERVAL_S):
         status = syphon.status()
-        now_done = sum(status.counts.values())
-        advance(now_done - done)
-        done = now_done
+        show(done_count(_counts(status)))
         if status.stalled and not is_stalled:
             typer.echo(f"twinbus: {status.stalled}", err=True)
         is_stalled = bool(status.stalled)
@@ -147,7 +154,17 @@ def _reference(role: Role, options: SyphonOptions) -> NamespaceRef:
     return NamespaceRef(RefKind.HOST, host, ca_file, options.management_port)
 
 
-def _summary(status: Status | None, elapsed_s: float, *, was_asked_to_stop: bool) -> Summary:
+def _counts(status: Status) -> dict[Outcome, int]:
+    return {outcome: status.counts.get(outcome.value, 0) for outcome in Outcome}
+
+
+def _summary(
+    status: Status | None,
+    elapsed_s: float,
+    *,
+    was_asked_to_stop: bool,
+    was_cut_short: bool = False,
+) -> Summary:
     # Stopped before it had begun, it told nothing because there was nothing to tell.
     last_words = ("starting", "stopped") if was_asked_to_stop else ("stopped",)
     if status is None or status.doing not in last_words:
@@ -156,9 +173,10 @@ def _summary(status: Status | None, elapsed_s: float, *, was_asked_to_stop: bool
             hint="The receipts and the log of Spark may tell; nothing is lost",
         )
     return Summary(
-        counts={outcome: status.counts.get(outcome.value, 0) for outcome in Outcome},
+        counts=_counts(status),
         moved_bytes=status.moved_bytes,
         set_aside_count=sum(status.set_aside.values()),
         faults=status.faults,
         elapsed_s=elapsed_s,
+        was_cut_short=was_cut_short,
     )

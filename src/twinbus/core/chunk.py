@@ -23,6 +23,7 @@ from twinbus.core.destinations import check_destination
 from twinbus.core.envelope import Reason, TtlPolicy, restore, told_of
 from twinbus.core.envelope_batches import ranges_that_fit
 from twinbus.core.parcel import Delivered
+from twinbus.entity_path import check_patterns
 from twinbus.service_errors import (
     AccessRefused,
     AuthenticationFailed,
@@ -138,6 +139,9 @@ class HomeRules:
     """Patterns of destinations that are delivered to."""
     ttl_policy: TtlPolicy = TtlPolicy.RESTART
     """Whether the time in the backlog counts (Y8)."""
+
+    def __post_init__(self) -> None:
+        check_patterns(self.allowed)
 
 
 class Poison(NamedTuple):

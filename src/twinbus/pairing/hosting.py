@@ -72,6 +72,13 @@ class SyphonHosting:
             raise ConfigurationError(
                 f"a syphon cannot run on {self.engine!r:.40}", hint="Use 'spark' or 'local'"
             )
+        if self.engine == "local":
+            for name in ("spark", "primary", "secondary", "state_dir", "tasks"):
+                if getattr(self, name) is not None:
+                    raise ConfigurationError(
+                        f"{name} is for a syphon on Spark, and 'local' runs without it",
+                        hint="Leave it out",
+                    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

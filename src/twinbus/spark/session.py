@@ -9,6 +9,7 @@ Rule 1: a session that runs already is used as it is: Spark has one for each pro
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -26,9 +27,17 @@ from twinbus.spark.redaction import OPTIONS_REGEX, PROPERTIES_REGEX, STRING_REGE
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["SETTINGS", "archive_here", "local_session", "require_pyspark"]
+__all__ = [
+    "LOCAL_CORES",
+    "SETTINGS",
+    "archive_here",
+    "local_session",
+    "require_pyspark",
+    "with_retries",
+]
 
 LOOPBACK: Final = "127.0.0.1"
+LOCAL_CORES: Final = 2
 TASK_FAILURES_MAX: Final = 4
 """As on a cluster: a task that fails is tried again, where ``local[2]`` alone would give up."""
 
@@ -75,7 +84,7 @@ _SMALL_JVM: Final = (
 def local_session(
     app_name: str = "twinbus",
     *,
-    cores: int = 2,
+    cores: int = LOCAL_CORES,
     fast_start: bool = False,
     keep_classes: bool = False,
     finds_sources: bool = True,
@@ -120,6 +129,12 @@ def local_session(
 
         warm_up_reads(session, modules, cores)
     return session
+
+
+def with_retries(master: str) -> str:
+    """A local master that tries a task again, unless it says itself how often."""
+    cores = re.fullmatch(r"local(?:\[(\d+|\*)\])?", master)
+    return master if cores is None else f"local[{cores[1] or 1},{TASK_FAILURES_MAX}]"
 
 
 def archive_here() -> ClassArchive | None:

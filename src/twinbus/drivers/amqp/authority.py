@@ -46,11 +46,14 @@ class Authority:
         """By path: Unix time, because a machine that slept has missed its timers."""
         self._renewals: dict[str, asyncio.TimerHandle | asyncio.Task[None]] = {}
 
-    async def admit(self, path: str) -> None:
-        """Return once the service knows who we are as far as ``path`` is concerned."""
-        if self._good_until_s.get(path, 0) <= time.time():
-            showing = self._showing.setdefault(path, Attempt())
-            await showing.result(partial(self._show, path))
+    async def admit(self, path: str) -> bool:
+        """Return once the service knows who we are as far as ``path`` is concerned: whether it
+        had to be told now."""
+        if self._good_until_s.get(path, 0) > time.time():
+            return False
+        showing = self._showing.setdefault(path, Attempt())
+        await showing.result(partial(self._show, path))
+        return True
 
     async def _show(self, path: str) -> None:
         began_s = time.time()

@@ -151,11 +151,10 @@ class End:
                 self.on_drained()
             case LinkAttached():
                 self._on_attached(event)
-            case LinkDetached():
-                self.lost(detached(event.error, self.path))
-                self.close()
-            case SessionEnded():
-                self.lost(detached(event.error, self.path))
+            case LinkDetached() | SessionEnded():
+                self.lost(detached(event.error, self.path, was_open=self._attached.done()))
+                if isinstance(event, LinkDetached):
+                    self.close()
 
     def opened(self) -> None:
         """Every link is attached."""

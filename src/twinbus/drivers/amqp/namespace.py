@@ -10,15 +10,21 @@ from __future__ import annotations
 
 import asyncio
 import ssl
+from collections.abc import Callable
+from typing import TypeVar
 
 from twinbus.drivers.amqp.attempts import Attempt
 from twinbus.drivers.amqp.authority import Authority
+from twinbus.drivers.amqp.ends import End
 from twinbus.drivers.amqp.line import Line, open_line
 from twinbus.drivers.amqp.nodes import ManagementNode
 from twinbus.drivers.amqp.options import AmqpOptions, Endpoint
 from twinbus.drivers.amqp.refusals import closed_by_us
 from twinbus.drivers.credentials import Credential
 from twinbus.errors import ConfigurationError
+from twinbus.service_errors import AccessRefused
+
+AnyEnd = TypeVar("AnyEnd", bound=End)
 
 
 class Trunk:
@@ -40,12 +46,29 @@ class Trunk:
         return node
 
     async def _open_node(self, path: str) -> ManagementNode:
-        await self.authority.admit(path)
-        node = ManagementNode(self.line, path)
-        await node.attached()
+        is_told = await self.authority.admit(path)
+        node = await self.attached(path, lambda line: ManagementNode(line, path), is_told=is_told)
         self._nodes[path] = node
         self._opening.pop(path, None)
         return node
+
+    async def attached(self, path: str, make: Callable[[Line], AnyEnd], *, is_told: bool) -> AnyEnd:
+        """A new link; ``is_told``: the service was shown a token for it just now.
+
+        Who is refused with a token of earlier shows another one: the old one may have run out by
+        the service's clock, and if its key is gone the answer to the new one says so (P7).
+        """
+        while True:
+            end = make(self.line)
+            try:
+                await end.attached()
+            except AccessRefused:
+                self.authority.forget(path)
+                if is_told:
+                    raise
+                is_told = await self.authority.admit(path)
+            else:
+                return end
 
 
 class Namespace:
@@ -71,13 +94,19 @@ class Namespace:
                 return trunk
         return await self._opening.result(self._open)
 
-    async def admitted(self, path: str) -> Trunk:
-        """A connection with room, on which the service knows who we are (for ``path``)."""
+    async def attached(self, path: str, make: Callable[[Line], AnyEnd]) -> tuple[Trunk, AnyEnd]:
+        """A new link, and the connection that it is on."""
+        trunk, is_told = await self._admitted(path)
+        return trunk, await trunk.attached(path, make, is_told=is_told)
+
+    async def _admitted(self, path: str) -> tuple[Trunk, bool]:
+        """A connection with room, on which the service knows who we are (for ``path``), and
+        whether it was told just now."""
         while True:
             trunk = await self.trunk()
-            await trunk.authority.admit(path)
+            is_told = await trunk.authority.admit(path)
             if trunk.line.is_usable and trunk.line.has_room:
-                return trunk
+                return trunk, is_told
 
     def suspect(self, since_s: float) -> None:
         """A call had no answer: whatever was silent since is not used for others."""

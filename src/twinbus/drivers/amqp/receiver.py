@@ -19,6 +19,7 @@ from twinbus.amqp.types import Array, Int, Long, UInt
 from twinbus.core.parcel import Delivered
 from twinbus.drivers.amqp.attempts import Attempt
 from twinbus.drivers.amqp.facts import FactReader
+from twinbus.drivers.amqp.line import Line
 from twinbus.drivers.amqp.namespace import Namespace, Trunk
 from twinbus.drivers.amqp.patience import OPEN_TIMEOUT_S_MAX, OPEN_TIMEOUT_S_MIN, in_time, timed_out
 from twinbus.drivers.amqp.receiving import SESSION_FILTER, Arrival, ReceivingEnd, Settlement
@@ -34,7 +35,6 @@ from twinbus.drivers.amqp.settling import (
 )
 from twinbus.drivers.port import NextSession, ReceiveMode
 from twinbus.service_errors import (
-    AccessRefused,
     CommunicationError,
     LinkDetached,
     MessageRefused,
@@ -139,23 +139,20 @@ class AmqpReceiver:
             raise
 
     async def _open(self, wait_s: float) -> ReceivingEnd:
-        trunk = await self._namespace.admitted(self.path)
-        end = ReceivingEnd(
-            trunk.line,
-            self.path,
-            f"receiver-{uuid4()}",
-            deletes=self._deletes,
-            prefetch=self._prefetch,
-            session_filter={SESSION_FILTER: self.session_id} if self._has_session else None,
-            session_wait_ms=min(_UINT_MAX, max(1, int(wait_s * _MS_PER_S)))
-            if self._has_session
-            else None,
-        )
-        try:
-            await end.attached()
-        except AccessRefused:
-            trunk.authority.forget(self.path)
-            raise
+        def made(line: Line) -> ReceivingEnd:
+            return ReceivingEnd(
+                line,
+                self.path,
+                f"receiver-{uuid4()}",
+                deletes=self._deletes,
+                prefetch=self._prefetch,
+                session_filter={SESSION_FILTER: self.session_id} if self._has_session else None,
+                session_wait_ms=min(_UINT_MAX, max(1, int(wait_s * _MS_PER_S)))
+                if self._has_session
+                else None,
+            )
+
+        trunk, end = await self._namespace.attached(self.path, made)
         if self._has_session:
             self.session_id = end.session_id
         old, self._end, self._trunk = self._end, end, trunk

@@ -88,12 +88,18 @@ class Loss:
         return made.used_up() if self.is_final else made
 
 
-def detached(error: Error | None, path: str) -> Loss:
-    """The service took a link away."""
+def detached(error: Error | None, path: str, *, was_open: bool) -> Loss:
+    """The service took a link away, or did not open it.
+
+    One that was open had the right to be: whether we still have it is told by the next link, with
+    a new token.
+    """
     if error is None:
         return Loss(LinkDetached, f"the service detached the link to {path!r}")
     condition = str(error.condition)
     kind = CONDITIONS.get(condition, LinkDetached)
+    if was_open and kind is AccessRefused:
+        kind = LinkDetached
     said = quoted(error.description or condition)
     return Loss(kind, f"the service detached the link to {path!r}: {said}", condition)
 

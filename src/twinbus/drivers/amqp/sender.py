@@ -23,7 +23,6 @@ from twinbus.drivers.amqp.refusals import closed_by_us
 from twinbus.drivers.amqp.sending import NeverLeft, SendingEnd
 from twinbus.drivers.port import LinkFacts
 from twinbus.service_errors import (
-    AccessRefused,
     MessageRefused,
     MessageTooLarge,
     ServiceError,
@@ -123,13 +122,9 @@ class AmqpSender:
             raise
 
     async def _open(self) -> SendingEnd:
-        trunk = await self._namespace.admitted(self.path)
-        end = SendingEnd(trunk.line, self.path, f"sender-{uuid4()}")
-        try:
-            await end.attached()
-        except AccessRefused:
-            trunk.authority.forget(self.path)
-            raise
+        _trunk, end = await self._namespace.attached(
+            self.path, lambda line: SendingEnd(line, self.path, f"sender-{uuid4()}")
+        )
         old, self._end = self._end, end
         if old is not None:
             old.close_when_idle()

@@ -32,6 +32,7 @@ from twinbus.drivers.servicebus.sealed import (
 from twinbus.drivers.servicebus.translation import closed, condition_of, translated
 from twinbus.drivers.servicebus.watch import Watch
 from twinbus.service_errors import (
+    AccessRefused,
     CommunicationError,
     LinkDetached,
     MessageRefused,
@@ -205,6 +206,12 @@ class SdkSender:
             was_sent=was_sent,
             link_error=line.link_error,
         )
+        if isinstance(failure, AccessRefused) and mark is not None:
+            # The link had the right to be there: a new one, with a new token, tells whether it
+            # still has it, or whether the key is gone (P7).
+            failure = LinkDetached(
+                failure.sentence, path=self.path, condition=failure.condition, hint=failure.hint
+            )
         if isinstance(failure, LinkDetached):
             failure.is_ambiguous = was_sent
         if isinstance(failure, _LOSSES) or _is_unsettled(error, line):

@@ -80,6 +80,7 @@ _SENT: Final = (
     "priority",
     "properties",
     "propertyTypes",
+    "systemProperties",
 )
 _KNOWN: Final = {name.lower(): name for name in (*COLUMNS, *_SENT)}
 _ALLOWED_TYPES: Final[dict[str, tuple[str, ...]]] = {
@@ -144,7 +145,7 @@ def messages_of(batch: pa.RecordBatch, *, now_ms: int) -> list[Outgoing]:
     columns = {
         name: _values(batch.column(index), name)
         for index, found in enumerate(batch.schema.names)
-        if (name := _KNOWN.get(found.lower())) in _SENT or name == "systemProperties"
+        if (name := _KNOWN.get(found.lower())) in _SENT
     }
     return [_message(row, now_ms) for row in _rows(columns, batch.num_rows)]
 

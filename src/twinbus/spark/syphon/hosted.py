@@ -164,7 +164,7 @@ class SparkSyphon:
             private = stack.enter_context(private_dir())
             session = self._living_session()
             if session is None:
-                session = stack.enter_context(own_session())
+                session = stack.enter_context(own_session(self._job.hosting.tasks))
                 _check(self._job, session)  # It may be one that the application has made since.
             if self._orders.empty():
                 self._has_query = True

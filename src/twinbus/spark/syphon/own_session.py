@@ -18,7 +18,7 @@ from uuid import uuid4
 from pyspark import SparkContext
 from pyspark.sql import SparkSession, SQLContext
 
-from twinbus.spark.session import local_session
+from twinbus.spark.session import LOCAL_CORES, local_session
 from twinbus.spark.syphon import APP_NAME, MODULES
 from twinbus.spark.warm_up import wait_for_reads
 
@@ -38,13 +38,14 @@ OWNER: Final = "spark.twinbus.owner"
 
 
 @contextmanager
-def own_session() -> Iterator[SparkSession]:
-    """The session that hosted syphons share, in the block; or one that there is by now."""
+def own_session(tasks: int | None = None) -> Iterator[SparkSession]:
+    """The session that hosted syphons share, in the block; or one that there is by now. The first
+    one says how many tasks there are to be at once."""
     with _turn:
         forget_dead_spark()
         session = _Own.session
         if session is None or is_over(session):
-            session, is_ours = _made()
+            session, is_ours = _made(tasks)
             _Own.session, _Own.user_count = (session if is_ours else None), 0
         if session is _Own.session:
             _Own.user_count += 1
@@ -61,14 +62,20 @@ def own_session() -> Iterator[SparkSession]:
                     _Own.session = None
 
 
-def _made() -> tuple[SparkSession, bool]:
+def _made(tasks: int | None) -> tuple[SparkSession, bool]:
     """A session, and whether it was made here."""
     if SparkContext._active_spark_context is not None:
         return SparkSession.builder.getOrCreate(), False
     owner = uuid4().hex
     _Own.is_starting = True
     try:
-        session = local_session(APP_NAME, fast_start=True, modules=MODULES, more={OWNER: owner})
+        session = local_session(
+            APP_NAME,
+            cores=max(tasks or 0, LOCAL_CORES),
+            fast_start=True,
+            modules=MODULES,
+            more={OWNER: owner},
+        )
         # The application may have been faster.
         return session, session.sparkContext.getConf().get(OWNER) == owner
     finally:

@@ -12,6 +12,8 @@ Rule 2: stop() asks the tasks to end after the chunks under way, so that every m
         home is also gone from the backlog and has its receipt; after 5 s it stops waiting. A task
         hears of it and is cut off well within that time.
 Rule 3: what stop() asked for is taken back when the query has ended: it was meant for this one.
+Rule 4: a pause and a rate outlive the run they were meant for: one that is killed and started again
+        must not begin to move what somebody has stopped. A rate that a run is started with wins.
 """
 
 from __future__ import annotations
@@ -90,7 +92,10 @@ def _started(
     checkpoints: str | None,
 ) -> StreamingQuery:
     run = datetime.now(UTC).strftime("%Y%m%dT%H%M%S.%fZ")
-    state.set_control(Control(run=run))
+    told = state.control()
+    # What an operator has asked for holds until he asks for something else (rule 4).
+    rate_per_s = told.rate_per_s if settings.rate_per_s is None else None
+    state.set_control(Control(run=run, is_paused=told.is_paused, rate_per_s=rate_per_s))
     state.set_status(Status())
     if checkpoints is None:
         _remove_old(state.path / CHECKPOINTS, 1, "*")

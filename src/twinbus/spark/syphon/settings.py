@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from twinbus.core.ttl_policy import TtlPolicy
+from twinbus.entity_path import check_patterns
 from twinbus.errors import ConfigurationError
 from twinbus.spark.bell import POLL_S
 from twinbus.spark.desk import LOOPBACK
@@ -31,6 +32,8 @@ __all__ = ["SyphonSettings", "is_local"]
 
 PRIMARY: Final = "primary"
 SECONDARY: Final = "secondary"
+# Two chunks stay below the 2,048 unsettled deliveries that a link may have.
+CHUNK_COUNT_MAX: Final = 1_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,7 +75,12 @@ class SyphonSettings:
     def __post_init__(self) -> None:
         if not self.queues:
             raise ConfigurationError("a syphon needs at least one backlog queue")
-        for name in ("chunk_count", "tasks", "batch_messages"):
+        check_patterns(self.allowed)
+        if not 1 <= self.chunk_count <= CHUNK_COUNT_MAX:
+            raise _unfit("chunk_count", self.chunk_count, f"Use 1 to {CHUNK_COUNT_MAX:,}")
+        if not self.gone_grace_s >= 0:
+            raise _unfit("gone_grace_s", self.gone_grace_s, "Use seconds, 0 for none")
+        for name in ("tasks", "batch_messages"):
             if getattr(self, name) < 1:
                 raise _unfit(name, getattr(self, name), "Use a whole number of at least 1")
         for name in ("batch_s", "poll_s"):

@@ -19,6 +19,7 @@ import json
 import math
 import os
 import tempfile
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -99,6 +100,19 @@ class StateDir:
                 hint="Give each one its own with --state",
             ) from None
         self._lock = handle
+
+    @property
+    def is_taken(self) -> bool:
+        """Whether a syphon has it now, of this process or of another."""
+        with suppress(FileNotFoundError):
+            handle = os.open(self.path / LOCK, os.O_RDWR)
+            try:
+                fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            except OSError:
+                return True
+            finally:
+                os.close(handle)
+        return False
 
     def release(self) -> None:
         """Let somebody else have it; may be called twice."""

@@ -4,7 +4,7 @@
     line              the weather between a role and a broker
     disk, sync        a broker's disk is full or slow, or fails at one sync
     clock             a wall clock jumps, and back
-    backlog           a backlog queue is deleted, disabled or full
+    backlog           a backlog queue is deleted, disabled or full, or all but one are disabled
     destination       a queue of the primary is deleted, and made again
     key               an access key is replaced, and those who used it get the new one
     syphon            a second one for a while; the checkpoint of the one on Spark is wiped
@@ -15,7 +15,7 @@ Rule 1: the short deck needs neither Spark nor a compiler; the full one has ever
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from random import Random
 from typing import Final
 
@@ -34,14 +34,18 @@ from campaign.plan import (
 from campaign.proxy import BOTH, Direction, Weather
 
 FAULT_S_MIN, FAULT_S_MAX = 0.5, 3.0
-# Less than a send's timeout sometimes and more at other times, without eating the whole run.
-HOLE_S_MAX: Final = 6.0
+# A full run has minutes: there the same faults last longer.
+FULL_STRETCH: Final = 2.5
+# Of a send's timeout: a hole is shorter sometimes and longer at other times.
+HOLE_SHARE_MAX: Final = 1.2
+ONE_LEFT_S: Final = (4.0, 8.0)
 # Beyond the lock of whatever it had in hand.
 LONG_STOP_S: Final = (LOCK_S + 0.5, LOCK_S + 1.5)
 SECOND_SYPHON_S: Final = (6.0, 10.0)
 SLOW_SYNC_S: Final = (0.05, 0.3)
 SYNC_FAILS_IN_MAX: Final = 20
 SYNC_ERROR: Final = "sync: I/O error"
+ONE_LEFT: Final = "backlog: all but one disabled"
 # Longer than any run, so that a time tells by which clock it was read; a token lives for an hour.
 BROKER_JUMPS_S: Final = (-7_200.0, -3_600.0, 3_600.0, 7_200.0)
 CLIENT_JUMPS_S: Final = (-1_800.0, 1_800.0)
@@ -79,7 +83,14 @@ class Fault:
 def deck(plan: Plan, rng: Random) -> list[Fault]:
     """One card for everything that a run can meet, in no order."""
     cards = [*_kills(plan, rng), *_stops(plan, rng), *_lines(plan, rng), *_entities(plan, rng)]
-    return [*cards, *_full(plan, rng)] if plan.has_spark else cards
+    if not plan.has_spark:
+        return cards
+    return [*map(_stretched, [*cards, *_full(plan, rng)])]
+
+
+def _stretched(card: Fault) -> Fault:
+    is_brief = card.lasts_s <= FAULT_S_MAX
+    return replace(card, lasts_s=card.lasts_s * FULL_STRETCH) if is_brief else card
 
 
 def _one_of(plan: Plan, rng: Random, *kinds: str) -> str:
@@ -119,12 +130,13 @@ def _ends(plan: Plan, rng: Random) -> list[Fault]:
 
 
 def _lines(plan: Plan, rng: Random) -> list[Fault]:
+    hole_s_max = plan.send_timeout_s * HOLE_SHARE_MAX
     weathers: list[tuple[str, Weather | None, float]] = [
         ("reset", None, 0.0),
         ("reset", None, 0.0),
-        ("black hole", Weather(black_holes=BOTH), HOLE_S_MAX),
-        ("black hole up", Weather(black_holes=frozenset({Direction.UP})), HOLE_S_MAX),
-        ("black hole down", Weather(black_holes=frozenset({Direction.DOWN})), HOLE_S_MAX),
+        ("black hole", Weather(black_holes=BOTH), hole_s_max),
+        ("black hole up", Weather(black_holes=frozenset({Direction.UP})), hole_s_max),
+        ("black hole down", Weather(black_holes=frozenset({Direction.DOWN})), hole_s_max),
         ("half-open", Weather(is_half_open=True), FAULT_S_MAX),
         ("refused", Weather(refuses=True), FAULT_S_MAX),
         ("latency", Weather(latency_s=rng.uniform(0.05, 0.5), jitter_s=0.2), FAULT_S_MAX),
@@ -161,8 +173,9 @@ def _line_card(
 
 
 def _entities(plan: Plan, rng: Random) -> list[Fault]:
+    # The first one is spared: sends go on as long as one lives.
     backlog = [
-        _card(f"backlog: {what}", SECONDARY, rng, place=rng.choice(plan.backlog))
+        _card(f"backlog: {what}", SECONDARY, rng, place=rng.choice(plan.backlog[1:]))
         for what in ("deleted", "disabled", "full")
     ]
     kind, broker = rng.choice(
@@ -203,6 +216,7 @@ def _full(plan: Plan, rng: Random) -> list[Fault]:
             _card(f"clock: {kind_of(name)} jumps", name, rng, amount=jump_s)
             for name, jump_s in jumps
         ),
+        _card(ONE_LEFT, SECONDARY, rng, ONE_LEFT_S, place=plan.backlog[0]),
         _card("syphon: a second one", SECOND_SYPHON, rng, SECOND_SYPHON_S),
         _card("syphon: checkpoint wiped", syphon, rng),
     ]

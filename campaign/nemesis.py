@@ -15,13 +15,14 @@ import shutil
 import signal
 import time
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from random import Random
 from typing import Any, Final
 
 from campaign.books import Books
-from campaign.cards import SYNC_ERROR, Fault
+from campaign.cards import ONE_LEFT, SYNC_ERROR, Fault
 from campaign.history import ASKED
 from campaign.plan import PRIMARY, SECOND_SYPHON, kind_of, queue_properties
 from campaign.processes import BrokerChild
@@ -194,7 +195,13 @@ class Nemesis:
     # -- entities and keys --------------------------------------------------------------------
 
     async def _backlog(self, fault: Fault) -> None:
-        if fault.name.endswith("deleted"):
+        if fault.name == ONE_LEFT:
+            others = [place for place in self._site.plan.backlog if place != fault.place]
+            changes = ({"status": "Disabled"}, {"status": "Active"})
+            await asyncio.gather(
+                *(self._change(replace(fault, place=place), *changes) for place in others)
+            )
+        elif fault.name.endswith("deleted"):
             await self._delete(fault)
         elif fault.name.endswith("disabled"):
             await self._change(fault, {"status": "Disabled"}, {"status": "Active"})

@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 from campaign import nemesis
-from campaign.cards import SYNC_ERROR, WORKER, Fault
+from campaign.cards import ONE_LEFT, SYNC_ERROR, WORKER, Fault
 from campaign.history import Event, Journal, read
 from campaign.nemesis import Nemesis
-from campaign.plan import PRIMARY, Plan
+from campaign.plan import PRIMARY, SECONDARY, Plan
 from campaign.processes import LAUNCHERS, Child
 from campaign.site import Site
 from campaign.syphon import SparkChild
@@ -227,3 +227,21 @@ async def test_all_that_filled_a_queue_is_taken_out_also_when_no_number_is_known
     monkeypatch.setattr(AmqpDriver, "from_connection_string", lambda _text: queue)
     await Nemesis(site).strike(Fault(name="backlog: full", process=PRIMARY, place="backlog"))
     assert queue.there == []
+
+
+# -- backlog queues -------------------------------------------------------------------------------
+
+
+async def test_all_backlog_queues_but_one_are_disabled_and_come_back(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spared, *others = site.plan.backlog
+    asked: list[tuple[str, Any]] = []
+
+    async def ask(method: str, path: str, json: Any) -> None:
+        asked.append((path, json["status"]))
+
+    monkeypatch.setattr(site.brokers[SECONDARY], "ask", ask)
+    await Nemesis(site).strike(Fault(name=ONE_LEFT, process=SECONDARY, place=spared))
+    assert asked[: len(others)] == [(f"queues/{each}", "Disabled") for each in others]
+    assert asked[len(others) :] == [(f"queues/{each}", "Active") for each in others]

@@ -6,7 +6,7 @@ from collections import Counter
 
 import pytest
 
-from campaign.cards import SPARK_PARTS
+from campaign.cards import ONE_LEFT, SPARK_PARTS
 from campaign.explanations import LATE_S_MAX
 from campaign.plan import LOCK_S, Plan
 from campaign.schedule import AT_ONCE_MAX, CALM_SHARE, schedule
@@ -51,11 +51,15 @@ def test_a_full_run_has_everything(seed: int) -> None:
         assert kinds[broker_fault] == 2
     for name in ("backlog: deleted", "backlog: disabled", "backlog: full", "destination: deleted"):
         assert kinds[name] == 1
-    for name in ("key: rotated", "syphon: a second one", "syphon: checkpoint wiped"):
+    for name in ("key: rotated", ONE_LEFT, "syphon: a second one", "syphon: checkpoint wiped"):
         assert kinds[name] == 1
     assert sum(fault.verb == "clock" for fault in faults) == 5
     assert all(fault.lasts_s > LOCK_S for fault in faults if fault.verb == "stop")
     assert not any(fault.process.startswith("prober") for fault in faults)
+    # The queue that is left is hit by nothing else
+    hit = {fault.place for fault in faults if fault.verb == "backlog" and fault.name != ONE_LEFT}
+    assert plan.backlog[0] not in hit
+    assert [fault.place for fault in faults if fault.name == ONE_LEFT] == [plan.backlog[0]]
 
 
 @pytest.mark.parametrize("seed", range(5))

@@ -17,7 +17,7 @@ Rule 4: these names are never file names (``con`` and ``aux`` are fine queues).
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
@@ -198,8 +198,10 @@ def _entity_segments(text: str) -> list[str]:
     return [segment.lower() for segment in segments]
 
 
-def check_patterns(patterns: Iterable[str]) -> None:
+def check_patterns(patterns: Sequence[str]) -> None:
     """Raise ConfigurationError for one that no name can ever fit, such as two in one."""
+    if not patterns:
+        raise ConfigurationError("no destination is allowed", hint="Use '*' for all of them")
     for pattern in patterns:
         if not pattern or "," in pattern or pattern != pattern.strip():
             raise ConfigurationError(

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from twinbus.core.stall import StallWatch
+import pytest
+
+from twinbus.core.stall import StallWatch, why_stalled
 
 
 def test_waiting_without_moving_is_told_once() -> None:
@@ -19,3 +21,21 @@ def test_an_empty_backlog_never_stalls() -> None:
     watch = StallWatch(stall_s=10.0)
     assert not any(watch.observe(waiting=0, moved=0, now_s=now_s) for now_s in (0.0, 100.0))
     assert not watch.observe(waiting=1, moved=0, now_s=200.0), "the wait begins with the message"
+
+
+@pytest.mark.parametrize(
+    ("unread", "is_primary_away", "why"),
+    [
+        ((), False, "these destinations take nothing: bills, orders"),
+        (("east/x-servicebus-transfer/1",), False, "cannot be read: east/x-servicebus-transfer/1"),
+        (("east/x-servicebus-transfer/1",), True, "nobody can be reached at the primary"),
+    ],
+)
+def test_an_operator_is_told_where_to_look(
+    unread: tuple[str, ...], is_primary_away: bool, why: str
+) -> None:
+    told = why_stalled(
+        1_200, closed=["orders", "", "bills"], unread=unread, is_primary_away=is_primary_away
+    )
+    assert told.startswith("1,200 messages wait and none has come home for a minute: ")
+    assert told.endswith(why)

@@ -13,12 +13,13 @@ from twinbus.entity_path import (
     BacklogPath,
     backlog_owner,
     backlog_prefix,
+    check_patterns,
     parse_address,
     parse_backlog_path,
     parse_entity_path,
     parse_resource_segments,
 )
-from twinbus.errors import InvalidEntityPath
+from twinbus.errors import ConfigurationError, InvalidEntityPath
 
 NAMES = st.from_regex(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,8}[A-Za-z0-9])?", fullmatch=True)
 PATHS = st.lists(NAMES, min_size=1, max_size=4).map("/".join)
@@ -252,3 +253,13 @@ def test_a_resource_is_split_into_canonical_segments(text: str, segments: tuple[
 def test_a_bad_resource_is_refused(text: str) -> None:
     with pytest.raises(InvalidEntityPath):
         parse_resource_segments(text)
+
+
+@pytest.mark.parametrize("pattern", ["", "orders,bills", " orders", "orders "])
+def test_a_pattern_that_no_name_can_fit_is_refused(pattern: str) -> None:
+    """Y6: with it alone nothing would be delivered."""
+    check_patterns(["*", "orders*", "north/*", "order?"])
+    with pytest.raises(ConfigurationError, match="no entity has a name that fits"):
+        check_patterns(["*", pattern])
+    with pytest.raises(ConfigurationError, match="no destination is allowed"):
+        check_patterns([])

@@ -12,6 +12,8 @@ from contextlib import AsyncExitStack, ExitStack, suppress
 from pathlib import Path
 from typing import Any, Final
 
+import typer
+
 from twinbus.cli.syphon import SyphonOptions
 from twinbus.cli.syphon_find import Found, find_backlog, opened
 from twinbus.cli.syphon_shown import (
@@ -78,6 +80,7 @@ async def _moved(
             found.queues,
             _mover_options(found.primary_name, options),
             on_receipts=witness.take,
+            on_stall=lambda why: typer.echo(f"twinbus: {why}", err=True),
         )
         witness.on_trouble = mover.stop
         asked = _stop_on_signals(mover)
@@ -89,7 +92,7 @@ async def _moved(
     return Summary(
         counts=tally.counts,
         moved_bytes=tally.moved_bytes,
-        set_aside_count=sum(len(queue.aside) for queue in mover.queues),
+        set_aside_count=mover.set_aside_count,
         faults={queue: str(error) for queue, error in report.faults.items()},
         elapsed_s=time.monotonic() - began_s,
         was_cut_short=options.once and asked.is_set(),

@@ -6,11 +6,13 @@ Rule 2: this file reads no clock: ``now_s`` comes in.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Final
 
-__all__ = ["StallWatch"]
+__all__ = ["STALL_S", "StallWatch", "why_stalled"]
 
 STALL_S: Final = 60.0
+PATHS_SHOWN_MAX: Final = 5
 
 
 class StallWatch:
@@ -32,3 +34,22 @@ class StallWatch:
             return False
         self.is_stalled = True
         return True
+
+
+def why_stalled(
+    waiting: int, *, closed: Iterable[str], unread: Iterable[str], is_primary_away: bool
+) -> str:
+    """A sentence for an operator; ``closed`` are the destinations that take nothing, ``unread`` the
+    backlog queues that cannot be read."""
+    if is_primary_away:
+        why = "nobody can be reached at the primary"
+    elif queues := _shown(unread):
+        why = f"these backlog queues cannot be read: {queues}"
+    else:
+        why = f"these destinations take nothing: {_shown(closed) or 'unknown'}"
+    many = f"{waiting:,} messages" if waiting else "messages"
+    return f"{many} wait and none has come home for a minute: {why}"
+
+
+def _shown(paths: Iterable[str]) -> str:
+    return ", ".join(sorted(path for path in paths if path)[:PATHS_SHOWN_MAX])

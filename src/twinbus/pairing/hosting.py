@@ -111,6 +111,7 @@ def syphon_maker(job: SyphonJob) -> Callable[[], HostedSyphon]:
             job.queues,
             options,
             on_receipts=partial(_tell_dead_letters, job),
+            on_stall=job.on_stall,
             on_end=job.on_end,
         )
     try:

@@ -11,13 +11,14 @@ Rule 2: while nobody can be reached at the primary nothing is received: an outag
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from random import Random
 from typing import Final
 
 from twinbus.clock import Clock
-from twinbus.core.receipts import Receipt, Tally
+from twinbus.core.receipts import Outcome, Receipt, Tally
+from twinbus.core.stall import STALL_S, StallWatch, why_stalled
 from twinbus.drivers.port import Driver
 from twinbus.pairing.mover_crew import Crew, OnFault
 from twinbus.pairing.mover_options import MoverOptions
@@ -32,6 +33,7 @@ ONCE_LOOKS: Final = 2
 """And how often: the first receive opens the link, which can take all its time."""
 # How often what is set aside is looked at, in memory: the pauses of the board decide the rest.
 RETURN_INTERVAL_S: Final = 0.5
+STALL_LOOK_S: Final = 1.0
 
 
 async def move_chunk(
@@ -75,11 +77,13 @@ class Mover:
         *,
         on_receipts: OnReceipts | None = None,
         on_fault: OnFault | None = None,
+        on_stall: Callable[[str], object] | None = None,
         clock: Clock | None = None,
         random: Random | None = None,
     ) -> None:
         self._options = options
         self._on_receipts = on_receipts
+        self._on_stall = on_stall
         self._crew = Crew(
             secondary,
             primary,
@@ -96,7 +100,12 @@ class Mover:
     async def run(self, *, once: bool = False) -> MoverReport:
         """Move until stop(); with ``once`` until every queue is empty, or what is left has to
         wait for its destination."""
-        await self._crew.run(self._drain if once else self._serve)
+        watching = asyncio.create_task(self._watch())
+        try:
+            await self._crew.run(self._drain if once else self._serve)
+        finally:
+            watching.cancel()
+            await asyncio.gather(watching, return_exceptions=True)
         return self.report
 
     async def preview(self) -> MoverReport:
@@ -111,6 +120,24 @@ class Mover:
     async def close(self) -> None:
         """Let go of all links."""
         await self._crew.close()
+
+    @property
+    def set_aside_count(self) -> int:
+        """Messages that wait for their destinations, as far as this one knows."""
+        return sum(len(queue.aside) for queue in self.queues)
+
+    async def _watch(self) -> None:
+        """Tell when messages wait and none moves."""
+        crew, stall = self._crew, StallWatch(stall_s=STALL_S)
+        while self._on_stall is not None:
+            await asyncio.sleep(STALL_LOOK_S)
+            waiting, is_away = self.set_aside_count, crew.gate.is_closed
+            moved, now_s = self.report.tally.counts[Outcome.MOVED], crew.clock.now().monotonic_s
+            # Nobody knows what is in a queue that cannot be read.
+            if stall.observe(waiting=waiting + len(crew.faults), moved=moved, now_s=now_s):
+                closed, unread = crew.board.closed(), crew.faults
+                why = why_stalled(waiting, closed=closed, unread=unread, is_primary_away=is_away)
+                self._on_stall(why)
 
     # -- one queue ------------------------------------------------------------------------
 

@@ -31,12 +31,20 @@ class LocalSyphon:
         *,
         on_receipts: OnReceipts | None = None,
         on_fault: OnFault | None = None,
+        on_stall: Callable[[str], object] | None = None,
         on_end: Callable[[BaseException], object] | None = None,
     ) -> None:
         """``on_fault`` is told of a queue that could not be read, and that is tried again;
-        ``on_end`` of an error that ended the whole."""
+        ``on_stall`` why nothing moves although messages wait; ``on_end`` of an error that ended
+        the whole."""
         self._mover = Mover(
-            secondary, primary, queues, options, on_receipts=on_receipts, on_fault=on_fault
+            secondary,
+            primary,
+            queues,
+            options,
+            on_receipts=on_receipts,
+            on_fault=on_fault,
+            on_stall=on_stall,
         )
         self._on_end = on_end
         self._task: asyncio.Task[object] | None = None

@@ -13,6 +13,7 @@ from twinbus.core.chunk import HomeRules
 from twinbus.core.chunk_board import Backoff, Sign
 from twinbus.core.receipts import Outcome, Receipt
 from twinbus.errors import ConfigurationError
+from twinbus.pairing import mover as mover_module
 from twinbus.pairing.mover import Mover, MoverOptions
 from twinbus.pairing.mover_chunk import PRIMARY
 from twinbus.pairing.mover_gate import UNKNOWN_PATH
@@ -370,3 +371,41 @@ async def test_a_hosted_syphon_tells_why_it_ended(
 def test_options_that_make_no_sense_are_refused(wrong: dict[str, float]) -> None:
     with pytest.raises(ConfigurationError, match=next(iter(wrong))):
         options(**wrong)
+
+
+async def test_messages_that_wait_while_none_moves_are_told_once(
+    secondary: FakeNamespace, primary: FakeNamespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Y7: with what keeps them, and again after something has moved."""
+    monkeypatch.setattr(mover_module, "STALL_S", 0.1)
+    monkeypatch.setattr(mover_module, "STALL_LOOK_S", 0.02)
+    primary.refusals["news"] = lambda encoded: EntityDisabled("it is disabled")
+    secondary.put(QUEUES[0], *(backlog(f"m{number}", "news") for number in range(7)))
+    told: list[str] = []
+    running = Mover(secondary, primary, QUEUES, options(), on_stall=told.append)
+    task = asyncio.create_task(running.run())
+    await until(lambda: bool(told))
+    await asyncio.sleep(0.3)
+    assert [each.split(" ", 1)[0] for each in told] == ["7"]
+    assert told[0].endswith("these destinations take nothing: news")
+
+    secondary.put(QUEUES[0], backlog("live"))
+    await until(lambda: len(told) == 2)
+    running.stop()
+    await task
+
+
+async def test_a_backlog_that_cannot_be_read_is_told(
+    secondary: FakeNamespace, primary: FakeNamespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Y7: nobody knows what is in it."""
+    monkeypatch.setattr(mover_module, "STALL_S", 0.1)
+    monkeypatch.setattr(mover_module, "STALL_LOOK_S", 0.02)
+    secondary.receive_error = AccessRefused("Listen is missing")
+    told: list[str] = []
+    running = Mover(secondary, primary, QUEUES[:1], options(), on_stall=told.append)
+    task = asyncio.create_task(running.run())
+    await until(lambda: bool(told))
+    assert told[0].endswith(f"these backlog queues cannot be read: {QUEUES[0]}")
+    running.stop()
+    await task

@@ -121,6 +121,18 @@ async def test_ctrl_c_ends_it_with_a_summary(scene: Scene) -> None:
     assert (code, summary["moved"]) == (0, 50)
 
 
+async def test_an_end_before_the_backlog_is_empty_is_no_success(scene: Scene) -> None:
+    """0 would say that everything is home."""
+    orders = scene.destination()
+    await scene.fill(orders, names("m", 500))
+    process = launch(scene, "--once", "--rate", "50", "--chunk", "10")
+    await until(lambda: scene.home(orders) > 20)
+    process.send_signal(signal.SIGTERM)
+    code, summary, _err = await finished(process)
+    assert (code, summary["cut_short"]) == (3, True)
+    assert summary["moved"] < 500
+
+
 def invoke(*arguments: str, **variables: str) -> Any:
     return CliRunner().invoke(app, ["syphon", *arguments], env=variables)
 
@@ -145,6 +157,11 @@ def test_a_dry_run_shows_what_would_be_moved(scene: Scene) -> None:
         (["--ttl-policy", "never"], "--ttl-policy"),
         (["--output", "xml"], "--output"),
         (["--metering", "/dev/null/books"], "--metering '/dev/null/books' cannot be used"),
+        (["--state", "here"], "--state is for a syphon on Spark"),
+        (["--master", "local"], "--master is for a syphon on Spark"),
+        (["--checkpoints", "here"], "--checkpoints is for a syphon on Spark"),
+        (["--tasks", "2"], "--tasks is for a syphon on Spark"),
+        (["--receipts-days", "2"], "--receipts-days is for a syphon on Spark"),
     ],
 )
 def test_wrong_options_are_refused(arguments: list[str], word: str) -> None:
@@ -178,6 +195,14 @@ def test_receipts_that_cannot_be_written_stop_it(scene: Scene, tmp_path: Path) -
         **scene.pair.environment,
     )
     assert isinstance(result.exception, ConfigurationError)
+
+
+def test_two_patterns_in_one_are_refused(scene: Scene) -> None:
+    """Y6: no name fits them, and everything would be dead-lettered."""
+    command = ["--local", "--dry-run", "--primary-name", scene.name, "--allow", "orders,bills"]
+    result = invoke(*command, **scene.pair.environment)
+    assert isinstance(result.exception, ConfigurationError)
+    assert "no entity has a name that fits the pattern 'orders,bills'" in str(result.exception)
 
 
 def test_the_help_names_the_exit_codes() -> None:

@@ -278,6 +278,14 @@ def test_what_cannot_be_read_is_refused_with_a_sentence(
     assert sentence in str(refused.value)
 
 
+def test_a_look_at_a_queue_with_sessions_is_refused_as_a_stream_is(bench: Bench) -> None:
+    """S1: with the same sentence."""
+    name = f"{WITH_SESSIONS}-looked-at"
+    bench.broker.create_queue(name, requires_session=True)
+    with pytest.raises(Exception, match=f"'{name}' has sessions"):
+        bench.batch(queue=name).collect()
+
+
 def until(happened: Callable[[], bool], timeout_s: float = 30.0) -> None:
     deadline_s = time.monotonic() + timeout_s
     while not happened():

@@ -16,6 +16,7 @@ from tests.pairing.mover.fake_namespace import FakeNamespace
 from tests.pairing.mover.messages import backlog
 from twinbus.core.parcel import Delivered
 from twinbus.core.shift import BoardNote, ShiftOrder, ShiftReport, report_to_json
+from twinbus.core.stall import StallWatch
 from twinbus.errors import ConfigurationError
 from twinbus.spark.syphon import brain as brain_module
 from twinbus.spark.syphon.brain import Brain
@@ -207,6 +208,30 @@ async def test_silent_destinations_do_not_pass_for_a_primary_that_is_away(head: 
     await away.begun(is_primary_away=True, board=board)
     away.secondary.put(QUEUES[0], backlog("one"))
     assert (await away.ordered()).queues == (QUEUES[0],)
+
+
+async def test_messages_that_wait_while_none_moves_are_in_the_status(
+    head: Made, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Y7: with what keeps them, until something moves."""
+    monkeypatch.setattr(brain_module, "STATUS_INTERVAL_S", 0.02)
+    stuck = await head(state_dir=str(tmp_path))
+    stuck.brain._stall = StallWatch(stall_s=0.1)
+    closed = BoardNote("orders", 1, 60.0, None, False, False)
+    await stuck.begun(aside={QUEUES[0]: {"orders": (1, 2)}}, board=(closed,))
+
+    async def told(is_so: Callable[[str], bool]) -> str:
+        async with asyncio.timeout(5):
+            while (status := StateDir(tmp_path).status()) is None or not is_so(status.stalled):
+                await asyncio.sleep(0.02)
+        return status.stalled
+
+    assert await told(bool) == (
+        "2 messages wait and none has come home for a minute: these destinations take nothing: "
+        "orders"
+    )
+    await stuck.hear("progress", counts={"moved": 1}, moved_bytes=9)
+    assert await told(lambda stalled: not stalled) == ""
 
 
 async def test_numbers_that_come_ahead_of_a_report_are_kept(head: Made) -> None:

@@ -10,6 +10,8 @@ import subprocess
 import sys
 from collections import Counter
 from pathlib import Path
+from threading import Event
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -19,10 +21,11 @@ from tests.pairing.mover.brokers import Scene, until
 from tests.spark.brokers import SparkPair
 from twinbus.cli import app, syphon_session, syphon_spark
 from twinbus.cli.syphon import SyphonOptions
-from twinbus.cli.syphon_shown import Summary, exit_code
+from twinbus.cli.syphon_shown import Summary, done_count, exit_code
 from twinbus.core.receipts import Outcome
 from twinbus.errors import ConfigurationError
-from twinbus.spark.syphon.state import Status
+from twinbus.spark.syphon import query
+from twinbus.spark.syphon.state import Control, StateDir, Status
 from twinbus.spark.troubles import SparkTrouble
 
 START_S_MAX = 120
@@ -50,16 +53,37 @@ def launch(scene: Scene, state: Path, *arguments: str) -> subprocess.Popen[str]:
     )
 
 
-@pytest.mark.parametrize("master", [None, "local[1]", "local"])
+@pytest.mark.parametrize(
+    ("master", "chosen"),
+    [
+        (None, None),
+        ("local", "local[1,4]"),
+        ("local[8]", "local[8,4]"),
+        ("local[*]", "local[*,4]"),
+        ("local[3,1]", "local[3,1]"),
+    ],
+)
 def test_a_local_master_starts_as_the_usual_one_does(
-    master: str | None, monkeypatch: pytest.MonkeyPatch
+    master: str | None, chosen: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Y2: with this Python for the tasks, whichever Python comes first on the path."""
+    """Y1, Y2: with this Python for the tasks, whichever Python comes first on the path; and a task
+    whose worker was killed is tried again."""
     told: dict[str, Any] = {}
     monkeypatch.delenv("PYSPARK_GATEWAY_PORT", raising=False)
     monkeypatch.setattr(syphon_session, "local_session", lambda _name, **more: told.update(more))
-    syphon_session._session(master)
-    assert told["more"] == ({} if master is None else {"spark.master": master})
+    syphon_session._session(master, None)
+    assert told["more"] == ({} if chosen is None else {"spark.master": chosen})
+
+
+@pytest.mark.parametrize(("tasks", "cores"), [(None, 2), (1, 2), (8, 8)])
+def test_there_is_a_core_for_every_task(
+    tasks: int | None, cores: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: dict[str, Any] = {}
+    monkeypatch.delenv("PYSPARK_GATEWAY_PORT", raising=False)
+    monkeypatch.setattr(syphon_session, "local_session", lambda _name, **more: told.update(more))
+    syphon_session._session(None, tasks)
+    assert told["cores"] == cores
 
 
 async def test_an_operator_starts_pauses_resumes_and_ends_a_syphon(
@@ -97,6 +121,34 @@ def test_what_was_parked_and_came_home_later_is_home() -> None:
     told: dict[str, Any] = {"moved_bytes": 1, "faults": {}, "elapsed_s": 1.0}
     assert exit_code(Summary(counts=counts, set_aside_count=0, **told)) == 0
     assert exit_code(Summary(counts=counts, set_aside_count=1, **told)) == 3
+    cut = Summary(counts=counts, set_aside_count=0, was_cut_short=True, **told)
+    assert exit_code(cut) == 3, "nobody has seen the backlog empty"
+
+
+def test_progress_is_what_has_left_the_backlog() -> None:
+    """Not what is set aside, which comes again and would be counted twice."""
+    counts = Counter({Outcome.MOVED: 5, Outcome.PARKED: 7, Outcome.DEAD_LETTERED: 1})
+    assert done_count(counts) == 6
+    assert done_count({Outcome.WOULD_MOVE: 3, Outcome.WOULD_DEAD_LETTER: 2}) == 5
+
+
+def test_a_stall_is_told_on_the_terminal_once(capsys: pytest.CaptureFixture[str]) -> None:
+    """Y7: and again after something has moved."""
+    words = iter(["", "7 wait", "7 wait", "", "7 wait", ""])
+    is_over, shown = Event(), []
+
+    class Told:
+        is_running = True
+
+        def status(self) -> Status:
+            said = next(words, None)
+            if said is None:
+                is_over.set()
+            return Status(stalled=said or "", counts={"moved": 3, "parked": 9})
+
+    syphon_spark._follow(Told(), shown.append, is_over)  # type: ignore[arg-type]
+    assert capsys.readouterr().err == "twinbus: 7 wait\n" * 2
+    assert set(shown) == {3}
 
 
 @pytest.mark.parametrize("status", [None, Status(doing="moving"), Status(doing="starting")])
@@ -139,6 +191,31 @@ def test_a_command_without_a_syphon_says_so(tmp_path: Path) -> None:
     assert "no syphon has told its status" in str(answer.exception)
 
 
+def test_what_is_told_while_no_syphon_runs_is_for_the_next_one(tmp_path: Path) -> None:
+    """Nobody believes that something is paused which is not there."""
+    told = ": for the next syphon, because none runs with this directory now\n"
+    assert say("pause", "--state", str(tmp_path)).output == f"paused{told}"
+    answer = say("rate", "50", "--state", str(tmp_path), "--output", "json")
+    assert json.loads(answer.output)["is_running"] is False
+    wanted = StateDir(tmp_path).control()
+    assert (wanted.is_paused, wanted.rate_per_s) == (True, 50.0)
+    state = StateDir(tmp_path)
+    state.take()
+    assert say("resume", "--state", str(tmp_path)).output == "resumed\n"
+    state.release()
+
+
+@pytest.mark.parametrize(("started_with", "rate_per_s"), [(None, 50.0), (900.0, None)])
+def test_a_pause_outlives_the_syphon_it_was_meant_for(
+    started_with: float | None, rate_per_s: float | None
+) -> None:
+    """One that was killed and starts again does not move what somebody has stopped."""
+    told = Control(is_paused=True, is_stopping=True, rate_per_s=50.0, run="first")
+    settings: Any = SimpleNamespace(rate_per_s=started_with)
+    taken = query._taken_over(told, settings, "second")
+    assert taken == Control(is_paused=True, rate_per_s=rate_per_s, run="second")
+
+
 def test_an_address_for_receipts_is_passed_on_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
     """As a path it would lose a slash, and with it the name of its host."""
     given: list[SyphonOptions] = []
@@ -148,7 +225,7 @@ def test_an_address_for_receipts_is_passed_on_as_it_is(monkeypatch: pytest.Monke
 
 
 def test_a_rate_is_written_where_the_syphon_reads_it(tmp_path: Path) -> None:
-    assert say("rate", "50", "--state", str(tmp_path)).output == "50 messages a second\n"
+    assert say("rate", "50", "--state", str(tmp_path)).output.startswith("50 messages a second")
     assert json.loads((tmp_path / "control.json").read_text())["rate_per_s"] == 50
     assert say("rate", "--state", str(tmp_path)).exit_code == 0
     assert json.loads((tmp_path / "control.json").read_text())["rate_per_s"] is None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import subprocess
 import sys
 from pathlib import Path
@@ -18,6 +19,7 @@ from twinbus.spark.syphon import hosted, query, task
 from twinbus.spark.syphon import own_session as module
 from twinbus.spark.syphon.own_session import forget_dead_spark, is_over, is_own, own_session
 from twinbus.spark.syphon.private_dir import private_dir
+from twinbus.spark.syphon.state import Status
 
 
 def test_who_waits_for_an_end_waits_longer_than_what_is_to_end() -> None:
@@ -130,6 +132,7 @@ def test_a_jvm_that_lives_is_not_forgotten(sessions: Sessions) -> None:
 HOSTING = """
 import os, sys, tempfile, threading, time
 from twinbus.spark.syphon.private_dir import private_dir
+from twinbus.spark.syphon.state import Status
 
 tempfile.tempdir = sys.argv[1]
 is_made = threading.Event()
@@ -168,3 +171,33 @@ def test_credentials_of_a_killed_process_are_removed_by_the_next(
 
 def test_credentials_are_removed_when_the_interpreter_ends_first(tmp_path: Path) -> None:
     assert not left_by("sys.exit(0)", tmp_path).exists()
+
+
+# -- what it tells ----------------------------------------------------------------------------
+
+
+async def test_a_stall_and_dead_letters_are_told_once_each() -> None:
+    """Y7: when they begin, and again when they begin again."""
+    told: list[object] = []
+    job: Any = SimpleNamespace(on_stall=told.append, on_dead_letters=told.append)
+    syphon = hosted.SparkSyphon(job, None)
+    syphon._loop = asyncio.get_running_loop()
+    stalled, dead = Status(stalled="7 messages wait"), {"dead-lettered": 2}
+    for status in (Status(), stalled, stalled, Status(counts=dead), Status(counts=dead), stalled):
+        syphon._tell_events(status)
+    await asyncio.sleep(0)
+    assert told == ["7 messages wait", 2, "7 messages wait"]
+
+
+def test_a_session_of_our_own_has_a_core_for_every_task(monkeypatch: pytest.MonkeyPatch) -> None:
+    sessions = Sessions(monkeypatch)
+    asked: list[int] = []
+    monkeypatch.setattr(
+        module,
+        "local_session",
+        lambda *names, cores, **more: (asked.append(cores), sessions.make(*names, **more))[1],
+    )
+    for tasks in (None, 1, 8):
+        with own_session(tasks):
+            pass
+    assert asked == [2, 2, 8]

@@ -22,7 +22,8 @@ ORPHAN_S_MAX = 10.0
 @pytest.mark.parametrize("which", ["program", "jvm"])
 async def test_a_program_is_killed(drain: Drain, tmp_path: Path, which: str) -> None:
     """Y1: whoever of the two is killed, the others do not go on by themselves."""
-    with program(drain, tmp_path, "--rate", str(RATE_PER_S)) as process:
+    slow = ("--state", str(tmp_path / "state"), "--rate", str(RATE_PER_S))
+    with program(drain, tmp_path, *slow) as process:
         drain.until_under_way()
         head = psutil.Process(process.pid)
         jvm, everybody = jvm_of(head), family(head)
@@ -42,7 +43,7 @@ async def test_a_program_is_killed(drain: Drain, tmp_path: Path, which: str) -> 
 def program(drain: Drain, directory: Path, *more: str) -> Iterator[subprocess.Popen[bytes]]:
     """``twinbus syphon`` in a process of its own."""
     command = [sys.executable, "-m", "twinbus", "syphon"]
-    command += ["--primary-name", drain.scene.name, "--state", str(directory / "state")]
+    command += ["--primary-name", drain.scene.name]
     command += ["--backlog-queue-count", str(QUEUE_COUNT), "--chunk", str(CHUNK_COUNT)]
     command += ["--output", "json", *more]
     environment = {**os.environ, **drain.pair.environment}

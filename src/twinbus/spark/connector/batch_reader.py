@@ -3,6 +3,8 @@
 Rule 1: a batch may be run any number of times, so it only peeks. What others take or add meanwhile
         is missing or there.
 Rule 2: all that a peek shows is read: messages that are locked, deferred or scheduled, too.
+Rule 3: what a stream refuses is refused here, too. A peek would not tell of sessions; opening a link
+        does, and a link alone takes nothing.
 """
 
 from __future__ import annotations
@@ -15,7 +17,9 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from twinbus.core.parcel import Delivered
 from twinbus.drivers.port import Receiver
+from twinbus.service_errors import ServiceError
 from twinbus.spark.connector.options import ReadOptions
+from twinbus.spark.connector.receiving import explained
 from twinbus.spark.connector.selecting import selected_paths
 from twinbus.spark.engine import Engine
 
@@ -56,6 +60,10 @@ def _pages(options: ReadOptions, path: str) -> Iterator[list[Delivered]]:
         namespace = engine.run(opening.__aenter__())
         try:
             receiver: Receiver = namespace.driver.receiver(path)
+            try:
+                engine.run(receiver.receive(0, wait_s=0.0))
+            except ServiceError as error:
+                raise explained(path, error) from error
             number, left = options.starting_sequence_number, options.messages_max
             while left is None or left > 0:
                 count = PEEK_COUNT if left is None else min(PEEK_COUNT, left)

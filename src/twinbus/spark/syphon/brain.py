@@ -33,7 +33,7 @@ from twinbus.core.dispatcher import Dispatcher
 from twinbus.core.parcel import Delivered
 from twinbus.core.receipts import Outcome
 from twinbus.core.shift import ShiftOrder, ShiftReport, report_from_json
-from twinbus.core.stall import StallWatch
+from twinbus.core.stall import StallWatch, why_stalled
 from twinbus.drivers.port import Driver
 from twinbus.errors import ConfigurationError
 from twinbus.service_errors import ServiceError
@@ -52,7 +52,7 @@ OTHERS_WAIT_S: Final = 2.0
 spend their time with beginning and ending."""
 PEEK_TIMEOUT_S: Final = 20.0
 KNOCK_TIMEOUT_S: Final = 10.0
-PATHS_SHOWN_MAX: Final = 5
+CONTROL_FAULT: Final = "control"
 
 _log = logging.getLogger("twinbus.spark")
 
@@ -351,9 +351,9 @@ class Brain:
         status.counts = dict(self._counts)
         status.set_aside = self._dispatcher.set_aside_by_destination()
         if state.trouble:
-            status.faults["control"] = state.trouble
+            status.faults[CONTROL_FAULT] = state.trouble
         else:
-            status.faults.pop("control", None)
+            status.faults.pop(CONTROL_FAULT, None)
         self._watch_stall()
         status.updated_ms = self._clock.now().wall_ms
         try:
@@ -367,29 +367,26 @@ class Brain:
 
     def _watch_stall(self) -> None:
         dispatcher, now_s = self._dispatcher, self._now_s()
-        waiting = dispatcher.set_aside_count
+        waiting, unread = dispatcher.set_aside_count, self._status.faults.keys() - {CONTROL_FAULT}
         is_paused = self._status.doing in ("paused", "stopped") or dispatcher.pause_s(now_s) > 0
         has_begun = self._stall.observe(
-            waiting=0 if is_paused else waiting + dispatcher.unfinished_count,
+            # Nobody knows what is in a queue that cannot be read.
+            waiting=0 if is_paused else waiting + dispatcher.unfinished_count + len(unread),
             moved=self._counts[Outcome.MOVED.value],
             now_s=now_s,
         )
         if not self._stall.is_stalled:
             self._status.stalled = ""
         elif has_begun or self._status.stalled:
-            self._status.stalled = self._why_stalled(waiting, now_s)
+            closed = (note.path for note in dispatcher.closed(now_s))
+            self._status.stalled = why_stalled(
+                waiting,
+                closed=closed,
+                unread=unread,
+                is_primary_away=dispatcher.is_primary_away,
+            )
             if has_begun:
                 _log.warning("%s", self._status.stalled)
-
-    def _why_stalled(self, waiting: int, now_s: float) -> str:
-        if self._dispatcher.is_primary_away:
-            why = "nobody can be reached at the primary"
-        else:
-            paths = sorted(note.path for note in self._dispatcher.closed(now_s) if note.path)
-            shown = ", ".join(paths[:PATHS_SHOWN_MAX])
-            why = f"these destinations take nothing: {shown or 'unknown'}"
-        many = f"{waiting:,} messages" if waiting else "messages"
-        return f"{many} wait and none has come home for a minute: {why}"
 
     def _now_s(self) -> float:
         return self._clock.now().monotonic_s

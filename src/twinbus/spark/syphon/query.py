@@ -92,10 +92,7 @@ def _started(
     checkpoints: str | None,
 ) -> StreamingQuery:
     run = datetime.now(UTC).strftime("%Y%m%dT%H%M%S.%fZ")
-    told = state.control()
-    # What an operator has asked for holds until he asks for something else (rule 4).
-    rate_per_s = told.rate_per_s if settings.rate_per_s is None else None
-    state.set_control(Control(run=run, is_paused=told.is_paused, rate_per_s=rate_per_s))
+    state.set_control(_taken_over(state.control(), settings, run))
     state.set_status(Status())
     if checkpoints is None:
         _remove_old(state.path / CHECKPOINTS, 1, "*")
@@ -108,6 +105,12 @@ def _started(
     )
     trigger = home.trigger(availableNow=True) if once else home.trigger(processingTime="0 seconds")
     return trigger.start()
+
+
+def _taken_over(told: Control, settings: SyphonSettings, run: str) -> Control:
+    """What an operator has asked for, for the next run (rule 4)."""
+    rate_per_s = told.rate_per_s if settings.rate_per_s is None else None
+    return Control(run=run, is_paused=told.is_paused, rate_per_s=rate_per_s)
 
 
 def _remove_old(runs: Path, days: int, names: str = "run=*") -> None:

@@ -1,6 +1,7 @@
 """What a message costs the processors when the syphon on Spark brings it home.
 
     syphon_cost_1m_vs_10k, ..._100k_vs_10k   does it grow with the backlog?
+    syphon_cost_1m_vs_100k                   and where the fixed part weighs little?
     syphon_cost_10_queues_vs_1               does it grow with the number of backlog queues?
 
 A cost is the sum of the JVM, all Python processes and both brokers, on a warm query, in messages
@@ -50,6 +51,7 @@ def scenario(bench: Bench, name: str) -> list[Figure]:
             for label, cost in by_backlog.items()
             if label != "10k"
         ),
+        _figure(f"{name}_1m_vs_100k", by_backlog["1m"], "itself with 100 k", by_backlog["100k"]),
         _figure(f"{name}_10_queues_vs_1", by_queues[10], "itself with 1 queue", by_queues[1]),
     ]
 

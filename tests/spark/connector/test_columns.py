@@ -522,6 +522,7 @@ WRONG = [
     ({"body": "string", "properties": "map<string,int>"}, "'properties' is map<string,int>"),
     ({"body": "string", "scheduledEnqueueTime": "timestamp_ntz"}, "is timestamp_ntz"),
     ({"body": "string", "timeToLive": "string"}, "'timeToLive' is string"),
+    ({"body": "string", "systemProperties": "string"}, "'systemProperties' is string"),
     ({"body": "string", "Subject": "string", "subject": "string"}, "two columns 'subject'"),
 ]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -199,16 +200,38 @@ def test_locks_are_renewed_while_a_slow_batch_is_written(bench: Bench) -> None:
 
 
 def test_a_lost_checkpoint_loses_no_message(bench: Bench) -> None:
-    """S2: the queue knows what was written, not the checkpoint."""
-    queue = bench.broker.fresh_queue()
+    """S2: the queue knows what was written, not the checkpoint, which is lost with a batch that
+    was read and never written."""
+    queue = bench.broker.fresh_queue(lock_duration_ms=5_000)
     fill(bench.broker, queue, ids(100))
+
+    def stumble(frame: DataFrame, _epoch: int) -> None:
+        assert frame.count() == 100
+        raise RuntimeError("the disk is full")
+
+    with pytest.raises(Exception, match="the disk is full"):
+        bench.each_batch(bench.stream(queue=queue), stumble)
+    shutil.rmtree(bench.checkpoint)
+    until(lambda: bench.broker.queue(queue)["locked_message_count"] == 0)
     bench.to_parquet(bench.stream(queue=queue))
     assert bench.written() == ids(100)
+    assert left(bench.broker, queue) == 0
 
-    fill(bench.broker, queue, ids(100, first=100))
-    again = Bench(bench.spark, bench.pair, bench.directory / "again")
-    again.to_parquet(again.stream(queue=queue))
-    assert again.written() == ids(100, first=100)
+
+def test_a_trigger_that_would_settle_nothing_is_refused(bench: Bench) -> None:
+    """S2: Spark ends such a query before it says that its batch was written."""
+    queue = bench.broker.fresh_queue()
+    fill(bench.broker, queue, ids(3))
+    query = (
+        bench.stream(queue=queue)
+        .writeStream.format("parquet")
+        .option("checkpointLocation", bench.checkpoint)
+        .trigger(once=True)
+        .start(bench.output)
+    )
+    with pytest.raises(Exception, match=r"Use trigger\(availableNow=True\)"):
+        ended(query)
+    assert left(bench.broker, queue) == 3
 
 
 def test_messages_can_be_deleted_on_receipt(bench: Bench) -> None:

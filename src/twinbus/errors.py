@@ -5,7 +5,8 @@
     │   ├── ConnectionStringError                names the key that is wrong, never its value
     │   ├── EntityExists                         a name that a queue or topic has already
     │   ├── InvalidEntityPath                    a queue or topic name that no namespace would take
-    │   └── InvalidMessage                       a message that no service would take
+    │   ├── InvalidMessage                       a message that no service would take
+    │   └── PortTaken                            a port that somebody else listens on
     ├── AccessDenied                             a token that does not open this door
     ├── FilterError                              a rule that cannot be worked out for a message
     ├── StoreCorrupt                             what is on disk is not what was acknowledged
@@ -33,6 +34,7 @@ __all__ = [
     "FilterError",
     "InvalidEntityPath",
     "InvalidMessage",
+    "PortTaken",
     "StoreCorrupt",
     "StoreFailed",
     "StoreFull",
@@ -88,6 +90,17 @@ class EntityExists(ConfigurationError):
     def __init__(self, *, kind: str, path: str) -> None:
         self.kind, self.path = kind, path
         super().__init__(f"The {kind} {path!r} exists already", hint="Choose another name")
+
+
+class PortTaken(ConfigurationError):
+    """A port that cannot be listened on."""
+
+    def __init__(self, *, host: str, port: int, reason: str) -> None:
+        self.host, self.port = host, port
+        super().__init__(
+            f"Port {port} of {host} cannot be opened: {reason}",
+            hint="Choose another port, or stop the program that uses it",
+        )
 
 
 class InvalidEntityPath(ConfigurationError):

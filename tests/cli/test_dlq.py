@@ -9,10 +9,11 @@ from uuid import UUID
 
 import pytest
 
-from tests.support.access import connection_string_with
+from tests.support.access import connection_string_of, connection_string_with, entity_rule
 from twinbus.aio import BrokeredMessage, MessagingFactory
 from twinbus.amqp.types import Short
 from twinbus.broker.access.claims import Claim
+from twinbus.service_errors import ServiceError
 from twinbus.testing.bus import Bus
 
 TYPED = {"short": Short(7), "id": UUID(int=5), "ok": True, "text": "ä"}
@@ -98,6 +99,27 @@ def test_who_cannot_find_out_about_duplicates_must_say(
     assert queue.dead_letter_message_count == 1
     assert weak.json("dlq", "resubmit", "orders", "--ids", "keep")["resubmitted"] == 1
     assert queue.dead_letter_message_count == 0 and queue.active_message_count == 1
+
+
+def test_dead_letters_are_reached_with_a_key_of_the_queue(
+    typed_with: Callable[[str], Any], servicebus: Bus
+) -> None:
+    """M6: the management of the namespace does not know such a key."""
+    rules = entity_rule(Claim.LISTEN | Claim.SEND)
+    queue = servicebus.queue("orders", authorization_rules=rules)
+    bury(servicebus, "orders", BrokeredMessage(b"1"), BrokeredMessage(b"2"))
+    weak = typed_with(connection_string_of(servicebus, "orders"))
+    assert "--ids new" in weak.refused("dlq", "resubmit", "orders")
+    resubmitted = weak.json("dlq", "resubmit", "orders", "--ids", "keep", "--count", "1")
+    assert resubmitted["resubmitted"] == 1
+    assert weak.json("dlq", "drop", "orders", "--yes") == {"removed": 1, "left": 0}
+    assert queue.active_message_count == 1
+
+
+def test_a_namespace_that_is_away_is_no_matter_of_ids(typed_with: Callable[[str], Any]) -> None:
+    away = "Endpoint=sb://localhost:1;SharedAccessKeyName=a;SharedAccessKey=b;"
+    with pytest.raises(ServiceError):
+        typed_with(f"{away}UseDevelopmentEmulator=true")("dlq", "resubmit", "orders")
 
 
 def test_nothing_is_lost_when_the_entity_takes_nothing(typed: Any, servicebus: Bus) -> None:

@@ -86,7 +86,7 @@ def test_rules_choose_what_a_subscription_takes(typed: Any, servicebus: Bus) -> 
         (["queue", "delete", "missing", "--yes"], "there is no queue 'missing'"),
         (["queue", "purge", "missing", "--yes"], "there is no queue 'missing'"),
         (["queue", "create", "there"], "exists already"),
-        (["queue", "create", "there", "--dry-run"], "exists already"),
+        (["queue", "create", "there", "--dry-run"], "is taken"),
         (["queue", "create", "a//b"], "two in a row"),
         (["queue", "create", "x", "--lock-duration", "soon"], "is not a time"),
         (["queue", "create", "x", "--lock-duration", "3h"], "refused to create"),
@@ -157,3 +157,12 @@ def test_a_namespace_that_is_not_named_is_said_so(
     typed_nowhere: Any, options: list[str], words: str
 ) -> None:
     assert words in typed_nowhere.refused("queue", "list", *options)
+
+
+def test_a_dry_run_knows_that_a_name_is_taken(typed: Any, servicebus: Bus) -> None:
+    """Also by the other kind of entity."""
+    servicebus.queue("orders")
+    servicebus.topic("events")
+    for noun, name in (("queue", "orders"), ("queue", "events"), ("topic", "orders")):
+        assert "is taken" in typed.refused(noun, "create", name, "--dry-run")
+    assert "The queue or topic 'events' exists already" in typed.refused("queue", "create", "events")

@@ -157,3 +157,10 @@ def test_what_cannot_be_done_is_one_sentence_and_a_hint(
 ) -> None:
     servicebus.queue("orders")
     assert words in typed.refused(*arguments)
+
+
+def test_a_topic_has_no_messages_to_look_at(typed: Any, servicebus: Bus) -> None:
+    servicebus.subscription("events", "all")
+    typed("send", "events", "hello")
+    assert "events/subscriptions/NAME" in typed.refused("peek", "events")
+    assert typed.json("peek", "events/subscriptions/all")[0]["body"] == "hello"

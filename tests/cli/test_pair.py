@@ -10,6 +10,7 @@ from typer.testing import CliRunner
 
 from twinbus.cli import app
 from twinbus.cli.pair import EXIT_ATTENTION
+from twinbus.connection_string import parse_connection_string
 from twinbus.testing.bus import BusPair
 
 QUEUE = "primary/x-servicebus-transfer/{}"
@@ -62,6 +63,30 @@ def test_a_queue_that_would_lose_messages_is_told(
     assert code == EXIT_ATTENTION and "sessions" in plan[0]["why"]
     code, made = answered(typed_pair, "pair", "apply", "--backlog-queue-count", "2")
     assert code == EXIT_ATTENTION and told(made) == {"1": "created", "0": "cannot be used"}
+
+
+def test_a_namespace_is_not_its_own_secondary(typed_pair: Any, servicebus_pair: BusPair) -> None:
+    """P3: it would be away together with itself."""
+    own = ("--secondary", "env:SERVICEBUS_CONNECTION_STRING")
+    for verb in ("plan", "apply", "status"):
+        assert "cannot be its own secondary" in typed_pair.refused("pair", verb, *own)
+    assert typed_pair.json("queue", "list") == []
+
+
+def test_a_secondary_that_refuses_us_is_told_as_such(
+    typed_pair: Any, servicebus_pair: BusPair
+) -> None:
+    """It answers; and how much waits there is not known."""
+    typed_pair("pair", "apply", "--backlog-queue-count", "1")
+    right = servicebus_pair.secondary.connection_string
+    key = str(parse_connection_string(right).shared_access_key)
+    typed_pair.environment["WRONG"] = right.replace(key, "d3JvbmcgLi4u")
+    status = ("pair", "status", "--secondary", "env:WRONG", "--backlog-queue-count", "1")
+    code, found = answered(typed_pair, *status)
+    assert code == EXIT_ATTENTION and found["secondary"]["answers"]
+    assert found["attention"][0].startswith("the secondary refuses us: ")
+    shown = CliRunner().invoke(app, list(status), env=typed_pair.environment).stdout
+    assert "0 messages in 1 backlog queue, and 1 could not be read" in shown
 
 
 def test_the_status_of_a_pair(typed_pair: Any, servicebus_pair: BusPair) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from tests.support.access import connection_string_with
+from tests.support.access import connection_string_of, connection_string_with, entity_rule
 from twinbus.aio import BrokeredMessage, MessagingFactory
 from twinbus.broker.access.claims import Claim
 from twinbus.testing.bus import Bus
@@ -92,6 +92,18 @@ def test_listen_is_enough(typed_with: Callable[[str], Any], servicebus: Bus) -> 
     queue = servicebus.queue("orders")
     fill(servicebus, queue)
     listening = typed_with(connection_string_with(servicebus, Claim.LISTEN))
+    assert listening.json("queue", "purge", "orders", "--dry-run") == {"would_remove": COUNT + 2}
+    done = listening.json("queue", "purge", "orders", "--keep-scheduled", "--yes")
+    assert done == {"removed": COUNT + 1, "left": 1}
+
+
+def test_listen_on_the_queue_alone_is_enough(
+    typed_with: Callable[[str], Any], servicebus: Bus
+) -> None:
+    """M6: the management of the namespace does not know such a key."""
+    queue = servicebus.queue("orders", authorization_rules=entity_rule(Claim.LISTEN))
+    fill(servicebus, queue)
+    listening = typed_with(connection_string_of(servicebus, "orders"))
     assert listening.json("queue", "purge", "orders", "--dry-run") == {"would_remove": COUNT + 2}
     done = listening.json("queue", "purge", "orders", "--keep-scheduled", "--yes")
     assert done == {"removed": COUNT + 1, "left": 1}

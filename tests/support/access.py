@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from twinbus.broker.access.claims import Claim
+import os
+
+from twinbus.broker.access.claims import AuthorizationRule, Claim, RuleSet
 from twinbus.testing.bus import Bus
 
 
@@ -14,3 +16,13 @@ def connection_string_with(bus: Bus, claims: Claim, *, name: str = "app") -> str
         return bus._namespace.connection_string_for(name)
 
     return bus._thread.call_now(add)
+
+
+def entity_rule(claims: Claim, *, name: str = "app") -> RuleSet:
+    """Access rules for one entity, with one of these claims."""
+    return RuleSet([AuthorizationRule.generate(name, claims, os.urandom)])
+
+
+def connection_string_of(bus: Bus, queue: str, *, name: str = "app") -> str:
+    """That of an access rule of the queue itself."""
+    return bus._thread.call_now(lambda: bus._namespace.connection_string_for(name, queue))

@@ -22,7 +22,7 @@ from typing import cast
 
 from twinbus.broker.http_side import HttpSide
 from twinbus.broker.tls.keeper import Keeper
-from twinbus.errors import ConfigurationError
+from twinbus.errors import ConfigurationError, PortTaken
 
 # Connections that wait for us to accept them: enough for a fleet that comes back at once.
 BACKLOG = 1_024
@@ -311,10 +311,7 @@ async def bind(host: str, port: int) -> list[socket.socket]:
                 listener.close()
             raise
     except OSError as error:
-        raise ConfigurationError(
-            f"Port {port} of {host} cannot be opened: {error.strerror}",
-            hint="Choose another port, or stop the program that uses it",
-        ) from error
+        raise PortTaken(host=host, port=port, reason=error.strerror or str(error)) from error
     return listeners
 
 

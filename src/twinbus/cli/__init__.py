@@ -33,7 +33,7 @@ from twinbus.cli.serve import serve
 from twinbus.cli.subscription import subscription_app
 from twinbus.cli.syphon_control import syphon_app
 from twinbus.cli.topic import topic_app
-from twinbus.errors import ConfigurationError, EntityExists, TwinbusError
+from twinbus.errors import ConfigurationError, EntityExists, PortTaken, TwinbusError
 
 EXIT_FAILED = 1
 EXIT_USAGE = 2
@@ -105,8 +105,13 @@ def main() -> None:
     try:
         app(obj=wishes, prog_name="twinbus")
     except TwinbusError as error:
-        is_usage = isinstance(error, ConfigurationError) and not isinstance(error, EntityExists)
+        # What somebody else has already could have been used.
+        is_taken = isinstance(error, EntityExists | PortTaken)
+        is_usage = isinstance(error, ConfigurationError) and not is_taken
         _fail(wishes, str(error), EXIT_USAGE if is_usage else EXIT_FAILED)
+    except OSError as error:
+        # Mostly what it writes: a full disk, a pipe that nobody reads.
+        _fail(wishes, f"the operating system refused: {error.strerror or error}.", EXIT_FAILED)
     except Exception as error:
         # Nobody has thought of it; its text might hold anything, so only its kind is told.
         _fail(

@@ -17,6 +17,7 @@ from urllib.parse import quote, urlsplit
 
 import typer
 
+from twinbus.cli.connecting import reference_of
 from twinbus.connection_string import ConnectionString, parse_connection_string
 from twinbus.errors import ConfigurationError, TwinbusError
 from twinbus.shared_access import make_token
@@ -43,9 +44,10 @@ AdminConnectionString = Annotated[
     str | None,
     typer.Option(
         "--connection-string",
-        help="Of the namespace, with the claim Manage. Better in the environment than here.",
+        help="Of the namespace, with the claim Manage: env:VARIABLE, file:PATH, or the text "
+        "itself, which other users of this machine could see.",
         envvar=CONNECTION_STRING_VARIABLE,
-        metavar="TEXT",
+        metavar="REFERENCE",
     ),
 ]
 AdminNamespace = Annotated[
@@ -89,7 +91,9 @@ class AdminClient:
                 "a connection string with the claim Manage is needed",
                 hint=f"Set {CONNECTION_STRING_VARIABLE} or give --connection-string",
             )
-        return cls(url, parse_connection_string(connection_string), namespace=namespace)
+        text = reference_of(connection_string).connection_string
+        assert text is not None  # A reference that was given is one.
+        return cls(url, parse_connection_string(text), namespace=namespace)
 
     # -- requests -------------------------------------------------------------------------
 

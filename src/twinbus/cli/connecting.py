@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from twinbus.pairing.environment import NamespaceReference, Role
     from twinbus.pairing.open_namespace import OpenNamespace
 
-__all__ = ["Where", "WherePair", "asked", "with_namespace", "with_pair"]
+__all__ = ["Where", "WherePair", "asked", "reference_of", "with_namespace", "with_pair"]
 
 T = TypeVar("T")
 
@@ -133,10 +133,11 @@ class Where:
                 "--secondary means the environment's, and --connection-string another one",
                 hint="Leave one of them out",
             )
-        return _named(self.connection_string)
+        return reference_of(self.connection_string)
 
 
-def _named(text: str) -> NamespaceReference:
+def reference_of(text: str) -> NamespaceReference:
+    """What --connection-string says: a variable, a file, or the text itself."""
     from twinbus.pairing.environment import NamespaceReference
 
     kind, colon, name = text.partition(":")
@@ -200,7 +201,8 @@ class WherePair:
         neither --primary-name nor its host tells it."""
         from twinbus.service_errors import PairingError, ServiceError
 
-        async with self.opened("primary") as primary:
+        async with self.opened("primary") as primary, self.opened("secondary") as secondary:
+            _check_apart(primary, secondary)
             try:
                 return await primary.primary_name(self.primary_name_given)
             except ServiceError as error:
@@ -208,6 +210,16 @@ class WherePair:
                     f"the primary did not tell its name: {error.sentence.rstrip('.')}",
                     hint="Give it with --primary-name",
                 ) from error
+
+
+def _check_apart(primary: OpenNamespace, secondary: OpenNamespace) -> None:
+    """P3: its own secondary would be away together with it."""
+    from twinbus.pairing.backlog_queues import is_same_place
+
+    if is_same_place(primary.driver.address, secondary.driver.address):
+        raise ConfigurationError(
+            f"{primary.driver.address} cannot be its own secondary", hint="Name another namespace"
+        )
 
 
 # -- the options of a command ---------------------------------------------------------------

@@ -16,7 +16,7 @@ import typer
 from twinbus.cli.connecting import Where, asked
 from twinbus.cli.durations import seconds
 from twinbus.cli.showing import check_form, confirm, plain, show_record, show_records, tell
-from twinbus.errors import ConfigurationError
+from twinbus.errors import ConfigurationError, TwinbusError
 
 if TYPE_CHECKING:
     from twinbus.drivers.management import ManagementClient
@@ -30,6 +30,7 @@ __all__ = [
     "noun",
     "show_it",
     "status_of",
+    "taken",
 ]
 
 T = TypeVar("T")
@@ -144,6 +145,11 @@ def show_it(
     show_record(record_of(asked(where, lambda each: _found(each.management, named, get))), output)
 
 
+async def taken(management: ManagementClient, path: str) -> Any:
+    """What has a name that a queue or topic is to have; None: nothing."""
+    return await management.get_queue(path) or await management.get_topic(path)
+
+
 def create_it(
     where: Where,
     output: str,
@@ -160,7 +166,7 @@ def create_it(
         if not dry_run:
             await create(namespace.management)
         elif await get(namespace.management) is not None:
-            raise ConfigurationError(f"the {named} exists already", hint="Choose another name")
+            raise TwinbusError(f"the name of the {named} is taken", hint="Choose another name")
 
     asked(where, ask)
     if dry_run:

@@ -71,7 +71,11 @@ def rotate(
     rules = asked(where, lambda each: each.management.access_rules(path))
     if rule.lower() not in (each.name.lower() for each in rules):
         names = ", ".join(each.name for each in rules) or "none"
-        raise ConfigurationError(f"{path!r} has no access rule {rule!r}", hint=f"It has {names}")
+        from twinbus.service_errors import EntityNotFound
+
+        raise EntityNotFound(
+            f"{path!r} has no access rule {rule!r}", path=path, hint=f"It has {names}"
+        )
     named = f"the {which} key of the rule {rule!r} of {path!r}"
     record = {"path": path, "rule": rule, "which": which}
     if dry_run:

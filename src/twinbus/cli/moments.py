@@ -9,8 +9,9 @@ from twinbus.errors import ConfigurationError
 __all__ = ["moment"]
 
 
-def moment(option: str, text: str | None) -> datetime | None:
-    """``2026-11-16``, or with a time; UTC unless it says otherwise."""
+def moment(option: str, text: str | None, *, also: str = "") -> datetime | None:
+    """``2026-11-16``, or with a time; UTC unless it says otherwise. ``also`` is another way to
+    write it, for the hint."""
     if text is None:
         return None
     try:
@@ -19,6 +20,7 @@ def moment(option: str, text: str | None) -> datetime | None:
         found.timestamp()  # A year that no clock shows is refused here.
     except (ValueError, OverflowError, OSError):
         raise ConfigurationError(
-            f"{option} {text!r:.40} is no time", hint="Write it as 2026-11-16 or 2026-11-16T12:00Z"
+            f"{option} {text!r:.40} is no time",
+            hint=f"Write it as {also}2026-11-16 or 2026-11-16T12:00Z",
         ) from None
     return found

@@ -57,8 +57,7 @@ def show_status(where: WherePair, count: int | None, watch_s: float, output: str
             show_records(backlog, output, COLUMNS, numbers_from=1)
         for sentence in attention:
             typer.echo(f"look at this: {sentence}")
-        waiting = sum(each.messages or 0 for each in queues)
-        typer.echo(f"{counted(waiting, 'message')} in {counted(len(queues), 'backlog queue')}")
+        typer.echo(_waiting(contacts[1], queues))
     else:
         record = {
             **{each.role: plain(each) for each in contacts},
@@ -67,6 +66,15 @@ def show_status(where: WherePair, count: int | None, watch_s: float, output: str
         }
         show_json(record, output)
     return not attention
+
+
+def _waiting(secondary: Contact, queues: Sequence[QueueBacklog]) -> str:
+    where = counted(len(queues), "backlog queue")
+    if not secondary.answers:
+        return "what waits in the backlog is not known"
+    known = [each.messages for each in queues if each.messages is not None]
+    rest = f", and {len(queues) - len(known)} could not be read" if len(known) < len(queues) else ""
+    return f"{counted(sum(known), 'message')} in {where}{rest}"
 
 
 async def _looked(
@@ -78,7 +86,9 @@ async def _looked(
         )
         queues: list[QueueBacklog] = []
         attention = [
-            f"the {each.role} does not answer: {each.says}" for each in contacts if each.says
+            f"the {each.role} {'refuses us' if each.answers else 'does not answer'}: {each.says}"
+            for each in contacts
+            if each.says
         ]
         if contacts[1].answers:
             name = await where.primary_name()

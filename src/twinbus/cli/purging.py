@@ -144,11 +144,12 @@ async def _removed(
 
 async def count_in(namespace: OpenNamespace, source: Source) -> int:
     """How many messages there are: as the namespace counts, or seen one by one without Manage."""
-    from twinbus.service_errors import AccessRefused, CommunicationError
+    from twinbus.service_errors import AccessRefused, AuthenticationFailed, CommunicationError
 
     try:
         counts = (await source.described(namespace.management)).counts
-    except (AccessRefused, CommunicationError):
+    # A key of one entity is not known to the management of the namespace.
+    except (AccessRefused, AuthenticationFailed, CommunicationError):
         return sum([len(page) async for page in _pages(namespace.driver.receiver(source.path))])
     return counts.dead_letter if source.is_dead_letters else counts.active + counts.scheduled
 
@@ -200,13 +201,13 @@ async def _emptied(receiver: Receiver, began_ms: float) -> AsyncIterator[int]:
 async def _has_sessions(namespace: OpenNamespace, source: Source) -> bool:
     """Dead letters have none. Who may not ask finds out when the queue refuses to be received
     from without one."""
-    from twinbus.service_errors import AccessRefused, CommunicationError
+    from twinbus.service_errors import AccessRefused, AuthenticationFailed, CommunicationError
 
     if source.is_dead_letters:
         return False
     try:
         return (await source.described(namespace.management)).requires_session
-    except (AccessRefused, CommunicationError):
+    except (AccessRefused, AuthenticationFailed, CommunicationError):
         return False
 
 

@@ -85,7 +85,7 @@ def create(
         f"queue {path!r}",
         wanted,
         lambda each: each.create_queue(wanted),
-        lambda each: each.get_queue(path),
+        lambda each: of.taken(each, path),
     )
 
 

@@ -7,6 +7,7 @@ Rule 2: peek takes nothing, locks nothing and counts no delivery.
 from __future__ import annotations
 
 import sys
+from contextlib import suppress
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
@@ -15,7 +16,7 @@ from twinbus.cli.connecting import Where, asked, with_namespace
 from twinbus.cli.durations import seconds
 from twinbus.cli.message_shown import show_messages
 from twinbus.cli.showing import Output, check_form, counted
-from twinbus.cli.sources import Source, source_of
+from twinbus.cli.sources import SUBSCRIPTIONS, Source, source_of
 from twinbus.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -159,4 +160,18 @@ async def peeked(
             found += page
     finally:
         await receiver.close()
+    if not found:
+        await _check_no_topic(namespace, source)
     return found
+
+
+async def _check_no_topic(namespace: OpenNamespace, source: Source) -> None:
+    """A topic has nothing to look at, which "no messages" would not say."""
+    from twinbus.service_errors import ServiceError
+
+    with suppress(ServiceError):  # Who may not ask is not told.
+        if await namespace.management.get_topic(source.entity) is not None:
+            raise ConfigurationError(
+                f"{source.entity!r} is a topic, whose messages are in its subscriptions",
+                hint=f"Name one of them: {source.entity}{SUBSCRIPTIONS}NAME",
+            )

@@ -23,7 +23,12 @@ from twinbus.cli.sources import Source
 from twinbus.core.encoding import decode_message, encode_message
 from twinbus.core.parcel import Delivered, Parcel
 from twinbus.errors import ConfigurationError, TwinbusError
-from twinbus.service_errors import MessageLockLost, ServiceError
+from twinbus.service_errors import (
+    AccessRefused,
+    AuthenticationFailed,
+    MessageLockLost,
+    ServiceError,
+)
 
 if TYPE_CHECKING:
     from twinbus.pairing.open_namespace import OpenNamespace
@@ -114,7 +119,7 @@ async def _detects(namespace: OpenNamespace, target: str) -> bool:
         found = await namespace.management.get_queue(
             target
         ) or await namespace.management.get_topic(target)
-    except ServiceError as error:
+    except (AccessRefused, AuthenticationFailed) as error:
         raise ConfigurationError(
             f"whether {target!r} would drop a message that it has seen before is not known: "
             f"{error.sentence.rstrip('.')}",

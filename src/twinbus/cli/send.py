@@ -133,7 +133,7 @@ def _scheduled(text: str | None) -> datetime | None:
     try:
         return datetime.now(UTC) + timedelta(seconds=seconds(text))
     except ConfigurationError:
-        return moment("--schedule", text)
+        return moment("--schedule", text, also="10m, ")
 
 
 def _bodies(body: str | None, file: Path | None, count: int) -> Iterator[bytes]:

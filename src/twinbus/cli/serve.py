@@ -10,6 +10,7 @@ import typer
 
 from twinbus.cli.showing import check_form
 from twinbus.clock import AdjustableClock, SystemClock
+from twinbus.errors import ConfigurationError
 from twinbus.metering.lines import check_directory
 
 ADMIN_PORT = 5300
@@ -18,8 +19,9 @@ ADMIN_PORT = 5300
 
 def serve(
     data: Annotated[
-        Path, typer.Option(help="Directory for messages and keys.", metavar="DIR")
-    ] = Path("twinbus-data"),
+        Path | None,
+        typer.Option(help="Directory for messages and keys [twinbus-data].", metavar="DIR"),
+    ] = None,
     memory: Annotated[
         bool, typer.Option("--memory", help="Keep everything in memory instead.")
     ] = False,
@@ -105,6 +107,11 @@ def serve(
 ) -> None:
     """Run a durable Service Bus broker that the stock Azure SDKs can use."""
     check_form(output)
+    if memory and data is not None:
+        raise ConfigurationError(
+            "--memory keeps everything in memory, and --data names a directory for it",
+            hint="Leave one of them out",
+        )
     if metering is not None:
         check_directory(metering, "--metering")
     # The broker takes 0.4 s to load, which other commands and a wrong usage need not wait for.
@@ -116,7 +123,7 @@ def serve(
     specs = namespace_specs(namespace or [], queue or [], topic or [], subscription or [], config)
     specs = with_tls_ports(specs, tls_port or [])
     options = BrokerOptions(
-        data_directory=None if memory else data,
+        data_directory=None if memory else data or Path("twinbus-data"),
         host=host,
         admin_port=admin_port,
         tls_certificate=tls_cert,

@@ -72,7 +72,7 @@ def create(
         f"topic {path!r}",
         wanted,
         lambda each: each.create_topic(wanted),
-        lambda each: each.get_topic(path),
+        lambda each: of.taken(each, path),
     )
 
 

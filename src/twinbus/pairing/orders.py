@@ -115,7 +115,7 @@ def _is_path(path: str) -> bool:
 def _unreadable(file: Path, reason: str) -> ConfigurationError:
     return ConfigurationError(
         f"the control file {str(file)!r} cannot be read: {reason}",
-        hint="Remove it, and give the orders again",
+        hint="Name a file" if file.is_dir() else "Remove it, and give the orders again",
     )
 
 

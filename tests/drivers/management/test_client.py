@@ -141,7 +141,7 @@ async def test_a_name_that_is_taken_is_said_to_be(client: ManagementClient) -> N
     await client.create_queue(QueueProperties(path="orders"))
     with pytest.raises(EntityExists) as caught:
         await client.create_queue(QueueProperties(path="orders"))
-    assert (caught.value.kind, caught.value.path) == ("queue", "orders")
+    assert (caught.value.kind, caught.value.path) == ("queue or topic", "orders")
 
 
 async def test_who_deletes_nothing_is_told(client: ManagementClient) -> None:

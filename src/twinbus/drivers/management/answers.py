@@ -70,7 +70,9 @@ def refusal_of(answer: HttpAnswer, *, verb: str, kind: str, path: str) -> Twinbu
     """The error that an answer stands for; ``verb`` and ``kind`` say what was asked for."""
     detail = detail_of(answer.body)
     if answer.status == 409 and _CONFLICT not in detail:
-        return EntityExists(kind=kind, path=path)
+        # Queues and topics share their names.
+        shared = "queue or topic" if kind in ("queue", "topic") else kind
+        return EntityExists(kind=shared, path=path)
     error = _class_of(answer.status, detail)
     asked = f"{verb} the {kind} {path!r}" if path else f"{verb} the {kind}"
     said = f": {detail.rstrip('.')}" if detail else ""
@@ -78,7 +80,7 @@ def refusal_of(answer: HttpAnswer, *, verb: str, kind: str, path: str) -> Twinbu
     if error is AccessRefused:
         hint = "Use an access rule with the claim Manage"
         asked += ", which needs the claim Manage"
-    elif ". " in detail and not detail.startswith("SubCode"):
+    if ". " in detail and not detail.startswith("SubCode"):
         hint = ""  # Our broker's own is in it.
     return error(
         f"the namespace refused to {asked} (status {answer.status}){said}",

@@ -42,7 +42,7 @@ def backlog_queues(facts: Facts) -> Findings:
             "Create them, or pair once with a rule that has Manage",
         )
     if there:
-        says = f"{counted(len(there), 'backlog queue')} of {len(facts.backlog)} are there"
+        says = f"{len(there)} of {counted(len(facts.backlog), 'backlog queue')} exist"
         yield find(Severity.OK, named(facts.secondary), says)
 
 

@@ -3,8 +3,8 @@
 Rule 1: a batch may be run any number of times, so it only peeks. What others take or add meanwhile
         is missing or there.
 Rule 2: all that a peek shows is read: messages that are locked, deferred or scheduled, too.
-Rule 3: what a stream refuses is refused here, too. A peek would not tell of sessions; opening a link
-        does, and a link alone takes nothing.
+Rule 3: what a stream refuses is refused here, too. A peek would not tell of sessions; opening a
+        link does, and a link alone takes nothing.
 """
 
 from __future__ import annotations

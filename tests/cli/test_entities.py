@@ -165,4 +165,5 @@ def test_a_dry_run_knows_that_a_name_is_taken(typed: Any, servicebus: Bus) -> No
     servicebus.topic("events")
     for noun, name in (("queue", "orders"), ("queue", "events"), ("topic", "orders")):
         assert "is taken" in typed.refused(noun, "create", name, "--dry-run")
-    assert "The queue or topic 'events' exists already" in typed.refused("queue", "create", "events")
+    told = typed.refused("queue", "create", "events")
+    assert "The queue or topic 'events' exists already" in told

@@ -149,7 +149,8 @@ def syphon(
     --backlog-queue-count is given.
 
     Exit codes: 0 everything is home, 1 the command failed or a backlog queue could not be read,
-    2 wrong usage, 3 messages were left for later or dead-lettered, or may have a second copy.
+    2 wrong usage, 3 messages were left for later or dead-lettered, or may have a second copy, or
+    --once was stopped before the backlog was empty.
     """
     if context.invoked_subcommand is not None:
         return

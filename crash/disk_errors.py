@@ -4,6 +4,7 @@
     failed    the store takes nothing more, even on a disk that is well again (a sync that succeeds
               after one that failed proves nothing); opened again it has the step or has it not
     the mark  a mark that cannot be written only proves less: the step succeeds
+    a sync    of a step: somebody is told that it failed. When a store is closed nobody waits for it
 
 Rule: a step is acknowledged when it returns. Whatever comes next, it is found afterwards.
 """
@@ -73,6 +74,8 @@ class Teller:
         self.steps = 0
         """How many steps were acknowledged."""
         self.outcome = "unnoticed"
+        self.has_hidden_sync = False
+        """A sync failed before the store was closed, and nobody was told."""
 
     def tell(self) -> None:
         store = SqliteStore(self._path, disk=FaultyDisk(self._plan), vfs=self._vfs)
@@ -80,6 +83,7 @@ class Teller:
             self._open(store)
             while self.steps < len(self._story.steps):
                 self._step(store)
+            self.has_hidden_sync = self.outcome == "unnoticed" and self._plan.has_failed("sync")
         except StoreFailed:
             self.outcome = "failed"
             self._expect_no_commit(store)
@@ -207,6 +211,8 @@ class Failings:
             earlier = found in self._story.contents[: teller.steps]
             kind = Wrong.LOST if earlier else Wrong.CONTENT
             raise BrokenPromise(kind, f"not what it held after step {teller.steps} or the next one")
+        if teller.has_hidden_sync:
+            raise BrokenPromise(Wrong.CONTENT, "a sync failed, and nobody was told")
         if teller.outcome in ("full", "unnoticed") and found != self._story.contents[-1]:
             raise BrokenPromise(Wrong.LOST, "the end of the story is missing")
 

@@ -50,6 +50,11 @@ class FaultPlan:
     def heal(self) -> None:
         self.fail_from = None
 
+    def has_failed(self, kind: str) -> bool:
+        """Whether the operation that was to fail was of this kind, and has happened."""
+        number = self.fail_from
+        return number is not None and self.kinds[number - 1 : number] == [kind]
+
     def happens(self, kind: str, write_half: Callable[[], object] | None = None) -> None:
         self.operations += 1
         self.kinds.append(kind)

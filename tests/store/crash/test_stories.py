@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 from random import Random
+from typing import Any
 
+import apsw
 import pytest
 
-from crash import disk_errors, stories
+from crash import disk_errors, faulty, stories
 from crash.__main__ import main
 from crash.tally import Wrong
 from twinbus.broker.store.port import PutChunk, PutScheduled, PutSeen, PutSessionState, Tombstone
@@ -107,3 +110,17 @@ def test_the_command_says_what_it_found_and_how_to_see_it_again(
     assert shown.splitlines()[-1] == f"SEED=1 REPLAY: {command}"
     assert "crash states" in shown
     assert "control: synchronous=NORMAL caught in" in shown
+
+
+def test_a_sync_that_fails_unheard_is_a_complaint(monkeypatch: pytest.MonkeyPatch) -> None:
+    """M8: the files hold everything, because only a power cut would tell."""
+
+    def unheard(file: Any, flags: int) -> None:
+        with suppress(apsw.Error):
+            file._plan.happens("sync")
+
+    monkeypatch.setattr(faulty._FaultyFile, "xSync", unheard)
+    kinds = enumerate(stories.operations_of("single sends"), start=1)
+    syncs = [disk_errors.Fault(number, "EIO", False) for number, kind in kinds if kind == "sync"]
+    found = disk_errors.fail("single sends", syncs, SEED).complaints
+    assert "a sync failed, and nobody was told" in {each.text.rpartition(": ")[2] for each in found}

@@ -6,6 +6,7 @@
     every further copy, and every further delivery of a copy, has a cause  nothing twice without
                                                                            a reason
     no ping was seen, and nothing is left anywhere                         closed books
+    what took no detour is in the order in which it was acknowledged       I5
 
 A *copy* is one message in one place, known by its sequence number there; a *delivery* is one copy
 in a receiver's hands.
@@ -51,6 +52,8 @@ class Rules:
     """The process that receivers receive from."""
     secondary: str = "secondary"
     """The process that has the backlog."""
+    without_order: frozenset[str] = frozenset()
+    """Places whose numbers begin again: they are deleted and made again."""
     reasons: frozenset[str] | None = None
     """For which a message may be dead-lettered; None: for any."""
     expected_print: Callable[[str], str] | None = None
@@ -73,6 +76,8 @@ class Verdict:
     """Sends that failed although the backlog could be reached (availability.py)."""
     late: list[str] = field(default_factory=list)
     """Sends that took longer than they may, or never ended (availability.py)."""
+    disordered: list[str] = field(default_factory=list)
+    """Messages that are behind others that were sent after they had been acknowledged."""
     disturbed: list[str] = field(default_factory=list)
     """What the prober noticed of the trouble of others."""
     dead_without_reason: list[str] = field(default_factory=list)
@@ -115,6 +120,7 @@ class Verdict:
             "changed": self.changed,
             "unavailable": self.unavailable,
             "late": self.late,
+            "out of order": self.disordered,
             "disturbed": self.disturbed,
             "dead-lettered without a reason": self.dead_without_reason,
             "dead-lettered without need": self.dead_without_need,
@@ -170,6 +176,7 @@ class _Check:
         self._close_sends()
         self._check_copies()
         self._check_losses()
+        self._check_order()
         self.verdict.moved = self._why.moved_count
 
     # -- reading ------------------------------------------------------------------------------
@@ -384,6 +391,29 @@ class _Check:
                     self.verdict.expired += 1
                 else:
                     self.verdict.lost.append(f"{value} in {place}")
+
+    def _check_order(self) -> None:
+        """A detour and a doubt may change the order (P15); nothing else may."""
+        straight: dict[str, list[tuple[_Sent, int, str]]] = defaultdict(list)
+        for (place, value), copies in self._copies.items():
+            sent = self._sent.get(value)
+            is_clear = sent is not None and sent.is_acknowledged and not sent.unclear
+            if is_clear and len(copies) == 1 and not self._why.has_detour(value):
+                straight[place].append((self._sent[value], *copies, value))
+        for place, arrived in straight.items():
+            if place not in self._rules.without_order:
+                self._check_order_in(place, arrived)
+
+    def _check_order_in(self, place: str, arrived: Sequence[tuple[_Sent, int, str]]) -> None:
+        ended = sorted(arrived, key=lambda each: each[0].ended_s or 0.0)
+        before, highest, whose = 0, -1, ""
+        for sent, number, value in sorted(arrived, key=lambda each: each[0].invoked_s):
+            while before < len(ended) and (ended[before][0].ended_s or 0.0) < sent.invoked_s:
+                if ended[before][1] > highest:
+                    _earlier, highest, whose = ended[before]
+                before += 1
+            if number < highest:
+                self.verdict.disordered.append(f"{value} in {place} is ahead of {whose}")
 
     def _has_jumped(self, begin_s: float, end_s: float) -> bool:
         """Whether the clock that says so was not right then."""

@@ -148,9 +148,14 @@ class Explanations:
         """A copy at home that becomes a message of its queue when it is due."""
         self._scheduled_s[value].append(at_s)
 
+    def has_detour(self, value: str) -> bool:
+        """Whether it was in the backlog, or waited at home for its time."""
+        kinds = (self._stored_s, self._moved_s, self._handed_out_s, self._scheduled_s)
+        return any(each.get(value) for each in kinds)
+
     @property
     def moved_count(self) -> int:
-        return len(self._moved_s)
+        return sum(bool(each) for each in self._moved_s.values())
 
     def moved_last_s(self, value: str) -> float:
         """When a mover had it for the last time."""
@@ -182,8 +187,9 @@ class Explanations:
 
     def _more_sent(self, value: str, send: Ambiguity, made_s: Sequence[float]) -> int:
         # What a mover brought home is in the backlog, too, and counts once.
-        brought = sum(each.covers(made_s) > 0 for each in self._clear_moves[value])
-        there = max(0, send.covers(made_s) - brought) + send.covers(self._stored_s[value])
+        then_s = [each for each in made_s if send.covers([each])]
+        brought = sum(each.covers(then_s) > 0 for each in self._clear_moves[value])
+        there = max(0, len(then_s) - brought) + send.covers(self._stored_s[value])
         # The line about a copy that nobody was told of may be lost with its broker: at home that
         # matters for scheduled ones, whose time is known by this line alone.
         silent = {self._secondary}

@@ -167,6 +167,7 @@ class Plan:
         return Rules(
             places=self.places,
             without_duplicates=frozenset({ONCE}),
+            without_order=frozenset({DOOMED}),
             lock_s=LOCK_S,
             ttl_s={BRIEF: BRIEF_S},
             send_s=self.send_timeout_s,

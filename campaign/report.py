@@ -46,6 +46,7 @@ def table(verdict: Verdict) -> str:
         ("FIELDS CHANGED", len(verdict.changed)),
         ("SENDS FAILED WITH A LIVING BACKLOG", len(verdict.unavailable)),
         ("SENDS THAT ENDED TOO LATE", len(verdict.late)),
+        ("OUT OF ORDER", len(verdict.disordered)),
         ("PROBER DISTURBED", len(verdict.disturbed)),
         ("LEFT BEHIND", len(verdict.left)),
         ("NOT DONE", len(verdict.undone)),

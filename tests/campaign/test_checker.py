@@ -355,6 +355,19 @@ def test_moments_by_another_clock_may_be_off_by_a_little() -> None:
     assert verdict(history).is_kept
 
 
+def test_a_copy_that_came_straight_is_not_taken_for_one_that_was_brought() -> None:
+    """The secondary was stopped, and stored its copy when it went on; a mover brought it later."""
+    history = [
+        *sent("s-2"),
+        event("possible-duplicate", "info", 1.4, "s-2"),
+        *received("s-2", 2.0),
+        event("stored", "ok", 9.0, "s-2", process="secondary"),
+        event("move", "ok", 60.0, "s-2", process="mover-1", detail="moved"),
+        *received("s-2", 60.0, copy=2),
+    ]
+    assert verdict(history).is_kept
+
+
 def test_an_unclear_send_does_not_answer_for_a_mover() -> None:
     """What was brought home is the copy of the backlog, and not one more."""
     history = [
@@ -538,6 +551,43 @@ def test_by_a_clock_that_jumps_a_message_may_expire_early() -> None:
     ]
     early = event("expired", "ok", 1.5, "s-2", place="brief")
     assert verdict(sent("s-2", entity="brief"), [early], jump).expired == 1
+
+
+def in_turn(*numbers: int) -> list[Event]:
+    """Messages that were sent one after the other, with the numbers that they have in the queue."""
+    history: list[Event] = []
+    for turn, number in enumerate(numbers):
+        value = f"s-{turn}"
+        history += sent(value, 10.0 * turn + 1)
+        history += received(value, 10.0 * turn + 5, copy=number)
+    return history
+
+
+def test_what_took_no_detour_is_in_the_order_of_its_acknowledgements() -> None:
+    """I5."""
+    assert verdict(in_turn(1, 2, 3)).is_kept
+    found = verdict(in_turn(1, 3, 2))
+    assert found.complaints == {"out of order": ["s-2 in orders is ahead of s-1"]}
+
+
+@pytest.mark.parametrize(
+    "detour",
+    [
+        event("stored", "ok", 1.3, "s-1", place="backlog/1", process="secondary"),
+        event("move", "ok", 1.4, "s-1", detail="moved", process="mover-1"),
+        event("scheduled", "ok", 1.2, "s-1", process="primary"),
+        event("possible-duplicate", "info", 11.4, "s-1"),
+    ],
+    ids=["in the backlog", "brought home", "scheduled", "in doubt"],
+)
+def test_a_detour_may_change_the_order(detour: Event) -> None:
+    """P15."""
+    assert verdict(in_turn(1, 3, 2), [detour]).is_kept
+
+
+def test_sends_at_the_same_time_have_no_order() -> None:
+    both = [*sent("s-1", 1.0), *sent("s-2", 1.0)]
+    assert verdict(both, received("s-1", 5.0, copy=2), received("s-2", 5.0, copy=1)).is_kept
 
 
 def test_the_order_of_the_lines_does_not_matter() -> None:

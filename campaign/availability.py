@@ -99,12 +99,14 @@ def _excuse(event: Event, begin_s: float, windows: Sequence[Window]) -> str | No
     role = event.process.partition(".")[0]
     near = [each for each in windows if each.touches(begin_s, event.at_s, RECOVERY_S)]
     for window in near:
-        if window.process == role and not window.place and window.fault.startswith("stop"):
-            return window.fault  # Its time went by without it.
         if event.detail == "ServerBusy" and window.process == PRIMARY and window.fault in _BUSY:
             return f"{window.fault}, and the primary says that it is busy"
         if event.detail == "EntityNotFound" and window.place == event.place:
             return window.fault
+    for window in near:
+        is_own = window.process == role and not window.place
+        if is_own and window.fault.startswith("stop") and begin_s <= window.end_s:
+            return window.fault  # Its time went by without it.
     return _without_backlog(role, near) if _may_be_away(event, begin_s, windows) else None
 
 

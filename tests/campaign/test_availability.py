@@ -107,6 +107,12 @@ def test_the_rest_of_a_batch_that_was_partly_sent_is_judged() -> None:
     assert failed_sends(events)[0] == ["b to returns: QuotaExceeded"]
 
 
+def test_who_goes_on_after_a_stop_has_no_excuse_for_new_sends() -> None:
+    stop = fault("stop sender", "sender-1")
+    assert told(stop, failed(at_s=11.9))
+    assert not told(stop, failed(at_s=12.1))
+
+
 def sending(took_s: float | None, sender: str = "sender-1.0") -> list[Event]:
     facts = {"values": (f"{sender}-1",), "place": "orders"}
     begun = event("send", "invoke", 11.0, sender, **facts)

@@ -68,7 +68,8 @@ def test_the_time_of_a_child_that_is_gone_is_not_lost(tmp_path: Path) -> None:
     try:
         # When the tree is looked at, then that time is in it, once
         used_s = Used.so_far(process.pid).since(Used.nothing())[PYTHON]
-        assert 0.5 <= used_s < 1.0
+        # The kernel counts in hundredths, and rounds the two halves of a process down
+        assert 0.48 <= used_s < 1.0
     finally:
         end_tree(process, signal.SIGKILL)
 

@@ -56,7 +56,7 @@ class StartingSession:
             end_session(self._session.result())
 
 
-def _session(master: str | None, tasks: int | None) -> SparkSession:
+def _session(master: str | None, tasks: int | None = None) -> SparkSession:
     """The one that spark-submit has prepared, the one that was asked for, or a local one."""
     is_submitted = "PYSPARK_GATEWAY_PORT" in os.environ
     if not is_submitted and (master is None or master.startswith("local")):

@@ -64,9 +64,7 @@ def late_sends(events: Sequence[Event], send_s: float) -> list[str]:
     """Sends that took longer than they may although their sender was there (F6), and those that
     nobody answered although it lived."""
     windows = windows_of(events)
-    killed: dict[str, float] = {
-        event.process: event.at_s for event in events if event.what == "kill"
-    }
+    killed = {event.process for event in events if event.what == "kill"}
     begun: dict[str, Event] = {}
     late: list[str] = []
     for event in events:

@@ -29,8 +29,8 @@ below. `twinbus --debug COMMAND` shows where an error comes from.
 Results go to standard output: tables for people, with `--output json` one document, with `--output
 jsonl` one object on each line. Progress and errors go to standard error. What changes something has
 `--dry-run`, and what removes something asks first unless `--yes` is given; for `receive` the look
-without taking is `peek`. A dry run checks what was typed and whether a name is free or there; what the
-namespace would say to the settings of a new entity only the namespace knows.
+without taking is `peek`. A dry run checks what was typed and whether a name is free or there; what
+the namespace would say to the settings of a new entity only the namespace knows.
 """
 
 

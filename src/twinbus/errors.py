@@ -93,12 +93,12 @@ class EntityExists(ConfigurationError):
 
 
 class PortTaken(ConfigurationError):
-    """A port that cannot be listened on."""
+    """A port that somebody else listens on."""
 
-    def __init__(self, *, host: str, port: int, reason: str) -> None:
+    def __init__(self, *, host: str, port: int) -> None:
         self.host, self.port = host, port
         super().__init__(
-            f"Port {port} of {host} cannot be opened: {reason}",
+            f"Port {port} of {host} cannot be opened: it is in use",
             hint="Choose another port, or stop the program that uses it",
         )
 

@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections import Counter
 from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
 from typing import Any, TypeVar
 from uuid import uuid4
 
@@ -104,6 +105,12 @@ class Scene:
             return error
         self.acknowledged.append(value)
         return None
+
+    async def schedule(self, value: str) -> int:
+        """Hand in a message for tomorrow; its number is negative when it went to the backlog."""
+        due = datetime.now(UTC) + timedelta(days=1)
+        message = BrokeredMessage(value, message_id=value, scheduled_enqueue_time_utc=due)
+        return await self._sender(self.queue).schedule_message(message, timeout=SEND_TIMEOUT_S)
 
     def _sender(self, queue: str) -> MessageSender:
         if queue not in self._senders:

@@ -69,13 +69,15 @@ async def test_a_primary_that_no_longer_knows_the_key_is_gone_round(
     primary = primary.replace(str(root.shared_access_key_name), name)
     scene = await Scene(broker, driver, primary=primary).open()
     assert await scene.send("before") is None
+    assert await scene.schedule("planned-before") > 0
     broker.admin("POST", f"/namespaces/{HOME}/keys/{name}/primary")
+    assert await scene.schedule("planned") < 0
     for number in range(3):
         assert await scene.send(f"during-{number}") is None
     assert scene.is_diverted
     home, backlog = await scene.at_home(), await scene.in_backlog()
-    assert {"before"} <= set(home) <= {"before", "during-0"}
-    assert set(backlog) == {f"during-{number}" for number in range(3)}
+    assert {"before"} <= set(home) <= {"before", "during-0", "planned-before"}
+    assert set(backlog) == {"planned", *(f"during-{number}" for number in range(3))}
     await scene.close()
 
 

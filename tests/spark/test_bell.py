@@ -227,6 +227,23 @@ async def test_a_queue_that_cannot_be_read_is_told_and_tried_again_with_pauses()
     assert told[-1] == ("a", None)
 
 
+async def test_a_queue_that_can_be_read_again_is_told_without_a_message() -> None:
+    """Y7: not after a poll of a quarter of an hour, when somebody was paged long ago."""
+    namespace = Locking("a")
+    namespace.receive_error = OperationTimeout("no answer")
+    told: list[tuple[str, ServiceError | None]] = []
+    async with ringing(namespace, on_fault=lambda *facts: told.append(facts)) as bell:
+        bell.arm()
+        assert await bell.rung(0.1) == {}
+        namespace.receive_error = None
+        assert await bell.rung(2.5) == {}
+        assert told[-1] == ("a", None)
+        # And then the long polls go on
+        before = namespace.receives()
+        assert await bell.rung(2.5) == {}
+        assert namespace.receives() == before
+
+
 async def test_one_queue_that_cannot_be_read_does_not_silence_the_others() -> None:
     class Half(Locking):
         def receiver(self, path: str, **options: object) -> FakeReceiver:

@@ -25,7 +25,7 @@ EXAMPLES = [
     TwinbusError("it broke", hint="Mend it"),
     ConfigurationError("no such thing"),
     EntityExists(kind="queue", path="orders"),
-    errors.PortTaken(host="127.0.0.1", port=5672, reason="Address already in use"),
+    errors.PortTaken(host="127.0.0.1", port=5672),
     errors.FilterError("a division by zero"),
     ConnectionStringError("Endpoint is missing", key="Endpoint"),
     InvalidEntityPath("the name is empty"),

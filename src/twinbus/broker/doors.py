@@ -311,7 +311,12 @@ async def bind(host: str, port: int) -> list[socket.socket]:
                 listener.close()
             raise
     except OSError as error:
-        raise PortTaken(host=host, port=port, reason=error.strerror or str(error)) from error
+        if error.errno == errno.EADDRINUSE:
+            raise PortTaken(host=host, port=port) from error
+        raise ConfigurationError(
+            f"Port {port} of {host} cannot be opened: {error.strerror}",
+            hint="Choose another port, or another address",
+        ) from error
     return listeners
 
 

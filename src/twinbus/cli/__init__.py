@@ -8,6 +8,7 @@ Rule 1: an error is a sentence, never a traceback, unless ``--debug`` asks for o
 
 from __future__ import annotations
 
+import errno
 import sys
 import traceback
 from dataclasses import dataclass
@@ -109,10 +110,9 @@ def main() -> None:
         is_taken = isinstance(error, EntityExists | PortTaken)
         is_usage = isinstance(error, ConfigurationError) and not is_taken
         _fail(wishes, str(error), EXIT_USAGE if is_usage else EXIT_FAILED)
-    except OSError as error:
-        # Mostly what it writes: a full disk, a pipe that nobody reads.
-        _fail(wishes, f"the operating system refused: {error.strerror or error}.", EXIT_FAILED)
     except Exception as error:
+        if isinstance(error, OSError) and error.errno == errno.ENOSPC:
+            _fail(wishes, "there is no space left where this writes. Make room.", EXIT_FAILED)
         # Nobody has thought of it; its text might hold anything, so only its kind is told.
         _fail(
             wishes,

@@ -70,9 +70,9 @@ def show_status(where: WherePair, count: int | None, watch_s: float, output: str
 
 def _waiting(secondary: Contact, queues: Sequence[QueueBacklog]) -> str:
     where = counted(len(queues), "backlog queue")
-    if not secondary.answers:
-        return "what waits in the backlog is not known"
     known = [each.messages for each in queues if each.messages is not None]
+    if not secondary.answers or (queues and not known):
+        return "what waits in the backlog is not known"
     rest = f", and {len(queues) - len(known)} could not be read" if len(known) < len(queues) else ""
     return f"{counted(sum(known), 'message')} in {where}{rest}"
 

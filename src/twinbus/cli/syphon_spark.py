@@ -82,7 +82,7 @@ def _run(spark: SparkSession, found: Found, options: SyphonOptions) -> int:
             receipts_days=options.receipts_days,
             checkpoints=options.checkpoints,
         )
-        if syphon.state.control().is_paused:
+        if syphon.state.control().is_paused and not options.dry_run:
             typer.echo("twinbus: it is paused, as it was told: twinbus syphon resume", err=True)
         with progress_shown(options.output, found.waiting) as show:
             _follow(syphon, show, is_stopping)

@@ -134,7 +134,8 @@ class Mover:
             waiting, is_away = self.set_aside_count, crew.gate.is_closed
             moved, now_s = self.report.tally.counts[Outcome.MOVED], crew.clock.now().monotonic_s
             # Nobody knows what is in a queue that cannot be read.
-            if stall.observe(waiting=waiting + len(crew.faults), moved=moved, now_s=now_s):
+            held = 0 if crew.debt_s > 0 else waiting + len(crew.faults)
+            if stall.observe(waiting=held, moved=moved, now_s=now_s):
                 closed, unread = crew.board.closed(), crew.faults
                 why = why_stalled(waiting, closed=closed, unread=unread, is_primary_away=is_away)
                 self._on_stall(why)
@@ -165,9 +166,10 @@ class Mover:
         await crew.keep_pace()
         if crew.is_stopped:
             return
-        # What another mover had set aside before it was killed does not wait for a whole poll.
+        # What another mover had set aside before it was killed does not wait for a whole poll, nor
+        # does the word that a queue can be read again.
         wait_s = self._options.poll_s
-        if not queue.has_discovered:
+        if not queue.has_discovered or queue.queue in crew.faults:
             wait_s = min(wait_s, ONCE_WAIT_S)
         if not await crew.move(queue, wait_s):
             await queue.discover_if_due()

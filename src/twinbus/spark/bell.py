@@ -33,6 +33,7 @@ GATHER_S: Final = 0.02
 """After a queue rang: how long the next one may take to join the same batch."""
 GATHER_S_MAX: Final = 0.2
 SETTLE_TIMEOUT_S: Final = 10.0
+WELL_S: Final = 1.0
 LOCK_LEFT_S_MIN: Final = 20.0
 """A task needs this long to start, to send one message and to settle it."""
 
@@ -120,7 +121,9 @@ class Bell:
         failure_count = 0
         while True:
             try:
-                messages = await self._receivers[path].receive(1, wait_s=self._poll_s)
+                # After a failure a short one: it is the answer that tells that all is well again.
+                wait_s = min(WELL_S, self._poll_s) if failure_count else self._poll_s
+                messages = await self._receivers[path].receive(1, wait_s=wait_s)
             except ServiceError as error:
                 failure_count += 1
                 self._tell(path, error)

@@ -37,6 +37,7 @@ async def test_a_sender_whose_key_was_changed_cannot_authenticate(
     """P7: its credential has worked before, which "access refused" would not tell a pair."""
     sender = driver.sender("orders")
     await sender.send([parcel(b"before")], timeout_s=SOON_S)
+    await sender.schedule([parcel(b"before")], timeout_s=SOON_S)
     namespace.regenerate_key(RULE, "primary")
     # The first one may be on its way when the link is taken away
     with pytest.raises((LinkDetached, AuthenticationFailed)):
@@ -52,6 +53,7 @@ async def test_a_receiver_whose_key_was_changed_cannot_authenticate(
 ) -> None:
     receiver = driver.receiver("orders")
     assert await receiver.receive(1, wait_s=0.1) == []
+    assert await receiver.peek(1, timeout_s=SOON_S) == []
     namespace.regenerate_key(RULE, "primary")
     with pytest.raises(AuthenticationFailed):
         await receiver.receive(1, wait_s=5.0)

@@ -409,3 +409,23 @@ async def test_a_backlog_that_cannot_be_read_is_told(
     assert told[0].endswith(f"these backlog queues cannot be read: {QUEUES[0]}")
     running.stop()
     await task
+
+
+async def test_a_queue_that_was_away_for_a_moment_is_no_stall(
+    secondary: FakeNamespace, primary: FakeNamespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Y7: an idle queue answers after a quarter of an hour, and nobody is paged until then."""
+    monkeypatch.setattr(mover_module, "STALL_S", 2.5)
+    monkeypatch.setattr(mover_module, "STALL_LOOK_S", 0.02)
+    secondary.patience_s = 60.0
+    secondary.receive_error = CommunicationError("nobody there")
+    told: list[str] = []
+    running = Mover(secondary, primary, QUEUES[:1], options(poll_s=900.0), on_stall=told.append)
+    task = asyncio.create_task(running.run())
+    await until(lambda: bool(running.report.faults))
+    secondary.receive_error = None
+    await until(lambda: not running.report.faults)
+    await asyncio.sleep(3.0)
+    assert told == []
+    running.stop()
+    await task

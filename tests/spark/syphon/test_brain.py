@@ -234,6 +234,31 @@ async def test_messages_that_wait_while_none_moves_are_in_the_status(
     assert await told(lambda stalled: not stalled) == ""
 
 
+async def test_a_drain_that_starts_paused_begins_when_it_is_resumed(
+    head: Made, tmp_path: Path
+) -> None:
+    """What somebody has stopped is not moved by the next start."""
+    state = StateDir(tmp_path)
+    state.set_control(Control(is_paused=True))
+    paused = await head(state_dir=str(tmp_path))
+    starting = asyncio.create_task(paused.brain.next_epoch(0, once=True))
+    await asyncio.sleep(0.5)
+    assert not starting.done()
+    state.set_control(Control())
+    async with asyncio.timeout(5):
+        assert await starting == 1
+
+
+async def test_a_look_is_not_kept_by_a_pause(head: Made, tmp_path: Path) -> None:
+    """It moves nothing, and an empty answer would say that nothing waits."""
+    StateDir(tmp_path).set_control(Control(is_paused=True))
+    looking = await head(state_dir=str(tmp_path), is_dry_run=True)
+    async with asyncio.timeout(5):
+        assert await looking.brain.next_epoch(0, once=True) == 1
+        assert not (await looking.progress())["stop"]
+        assert await looking.brain.next_epoch(1, once=True) == 1
+
+
 async def test_numbers_that_come_ahead_of_a_report_are_kept(head: Made) -> None:
     """Y4: more of them than fit into one report."""
     full = await head()

@@ -132,7 +132,6 @@ def test_a_jvm_that_lives_is_not_forgotten(sessions: Sessions) -> None:
 HOSTING = """
 import os, sys, tempfile, threading, time
 from twinbus.spark.syphon.private_dir import private_dir
-from twinbus.spark.syphon.state import Status
 
 tempfile.tempdir = sys.argv[1]
 is_made = threading.Event()

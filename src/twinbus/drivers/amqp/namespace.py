@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import Callable
-from typing import TypeVar
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
 
 from twinbus.drivers.amqp.attempts import Attempt
 from twinbus.drivers.amqp.authority import Authority
@@ -44,6 +44,29 @@ class Trunk:
             opening = self._opening.setdefault(path, Attempt())
             node = await opening.result(lambda: self._open_node(path))
         return node
+
+    async def request(
+        self,
+        path: str,
+        operation: str,
+        body: Mapping[str, Any],
+        *,
+        timeout_s: float,
+        link_name: str = "",
+    ) -> dict[str, Any]:
+        """What the management node of an entity answers. One that was open before may know a token
+        that is no longer good: nothing was done then, and another one is shown (P7)."""
+        known = self._nodes.get(path)
+        node = await self.management(path)
+        facts: dict[str, Any] = {"timeout_s": timeout_s, "link_name": link_name}
+        try:
+            return await node.request(operation, body, **facts)
+        except AccessRefused:
+            if node is not known:
+                raise
+        self.authority.forget(path)
+        await self.authority.admit(path)
+        return await node.request(operation, body, **facts)
 
     async def _open_node(self, path: str) -> ManagementNode:
         is_told = await self.authority.admit(path)

@@ -291,9 +291,8 @@ class AmqpReceiver:
             trunk = await self._namespace.trunk()
         if self.session_id is not None:
             body = {**body, "session-id": self.session_id}
-        node = await trunk.management(self.path)
         name = "" if end is None or not end.is_open else end.name
-        return await node.request(operation, body, timeout_s=timeout_s, link_name=name)
+        return await trunk.request(self.path, operation, body, timeout_s=timeout_s, link_name=name)
 
     # -- the end --------------------------------------------------------------------------
 

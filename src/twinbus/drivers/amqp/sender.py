@@ -154,8 +154,7 @@ class AmqpSender:
         suspect = self._namespace.suspect
         async with in_time(timeout_s, path=self.path, doing=doing, on_timeout=suspect):
             trunk = await self._namespace.trunk()
-            node = await trunk.management(self.path)
-            return await node.request(operation, body, timeout_s=timeout_s)
+            return await trunk.request(self.path, operation, body, timeout_s=timeout_s)
 
     # -- the end --------------------------------------------------------------------------
 

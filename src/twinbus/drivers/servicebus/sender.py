@@ -208,7 +208,8 @@ class SdkSender:
         )
         if isinstance(failure, AccessRefused) and mark is not None:
             # The link had the right to be there: a new one, with a new token, tells whether it
-            # still has it, or whether the key is gone (P7).
+            # still has it, or whether the key is gone (P7). An answer leaves no doubt.
+            was_sent = was_sent and line.link_error is not None
             failure = LinkDetached(
                 failure.sentence, path=self.path, condition=failure.condition, hint=failure.hint
             )

@@ -153,14 +153,16 @@ class Brain:
         self._doing("moving")
 
     async def _what_is_left(self) -> list[ShiftOrder]:
-        dispatcher = self._dispatcher
-        if not self._has_begun:
-            return dispatcher.orders({}, self._now_s(), everything=True)
+        dispatcher, is_dry_run = self._dispatcher, self._settings.is_dry_run
         while True:
             control, now_s = self._control(), self._now_s()
-            if control.is_stopping or self._settings.is_dry_run:
+            if control.is_stopping:
                 return []
-            if not control.is_paused and not dispatcher.has_work(now_s):
+            if not self._has_begun and (is_dry_run or not control.is_paused):
+                return dispatcher.orders({}, now_s, everything=True)
+            if is_dry_run:
+                return []
+            if self._has_begun and not control.is_paused and not dispatcher.has_work(now_s):
                 return []
             if not control.is_paused and not dispatcher.pause_s(now_s):
                 return dispatcher.orders({}, now_s)
@@ -286,7 +288,9 @@ class Brain:
             self._counts.update({str(name): int(n) for name, n in facts["counts"].items()})
             self._status.moved_bytes += int(facts["moved_bytes"])
             control = self._control()
-            is_stopping = control.is_paused or control.is_stopping
+            # A look moves nothing that a pause could keep.
+            is_paused = control.is_paused and not self._settings.is_dry_run
+            is_stopping = is_paused or control.is_stopping
             return {"stop": is_stopping, "enough": self._others_wait()}
         if kind not in ("report", "aside"):
             raise ValueError(f"a desk has no {kind!r:.40}")

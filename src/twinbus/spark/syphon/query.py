@@ -92,7 +92,11 @@ def _started(
     checkpoints: str | None,
 ) -> StreamingQuery:
     run = datetime.now(UTC).strftime("%Y%m%dT%H%M%S.%fZ")
-    state.set_control(_taken_over(state.control(), settings, run))
+    told = state.control()
+    if state.trouble:
+        # It may have been a pause.
+        raise ConfigurationError(state.trouble, hint="Mend or remove it")
+    state.set_control(_taken_over(told, settings, run))
     state.set_status(Status())
     if checkpoints is None:
         _remove_old(state.path / CHECKPOINTS, 1, "*")

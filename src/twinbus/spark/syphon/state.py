@@ -19,7 +19,6 @@ import json
 import math
 import os
 import tempfile
-from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -104,14 +103,18 @@ class StateDir:
     @property
     def is_taken(self) -> bool:
         """Whether a syphon has it now, of this process or of another."""
-        with suppress(FileNotFoundError):
+        try:
             handle = os.open(self.path / LOCK, os.O_RDWR)
-            try:
-                fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
-            except OSError:
-                return True
-            finally:
-                os.close(handle)
+        except FileNotFoundError:
+            return False
+        except PermissionError:
+            return True  # Another user's.
+        try:
+            fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except OSError:
+            return True
+        finally:
+            os.close(handle)
         return False
 
     def release(self) -> None:

@@ -26,6 +26,7 @@ from twinbus.broker import doors
 from twinbus.broker.broker import Broker, NamespaceSpec, RunningNamespace
 from twinbus.broker.faults import Fault
 from twinbus.broker.options import BrokerOptions
+from twinbus.errors import ConfigurationError, PortTaken
 
 PATIENCE_S = 0.4
 # Between the limit and this the peer must be gone, also on a busy machine.
@@ -406,3 +407,13 @@ def test_with_tls_only_plain_text_is_refused_everywhere(tell: Tell, tmp_path: Pa
                 writer.close()
 
     tell(story)
+
+
+async def test_a_port_that_is_taken_is_told_apart_from_one_that_cannot_be_had() -> None:
+    """M10: the one could have been used, the other is a wrong value."""
+    (first,) = await doors.bind("127.0.0.1", 0)
+    with first, pytest.raises(PortTaken, match="it is in use"):
+        await doors.bind("127.0.0.1", first.getsockname()[1])
+    with pytest.raises(ConfigurationError, match="cannot be opened") as refused:
+        await doors.bind("198.51.100.7", 0)  # For documents; no machine has it
+    assert not isinstance(refused.value, PortTaken)

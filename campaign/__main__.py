@@ -3,7 +3,7 @@
 --spark          the syphon on Spark, the prober, faults of disks and clocks
 --full           such runs until there were 200,000 messages and 240 faults, within 40 minutes
 --hours N        such runs with new seeds for so long
---judge DIR      no run: the journals of one that was kept, judged again
+--judge DIR      no run: the journals in the directory of an earlier one, judged again
 
 A run has a directory build/campaign/SEED. It is removed when the promise was kept; when it was
 broken, all journals and logs are there.

@@ -73,6 +73,20 @@ async def ringing(
         await bell.close()
 
 
+Told = list[tuple[str, ServiceError | None]]
+
+
+@asynccontextmanager
+async def in_trouble() -> AsyncIterator[tuple[Locking, Bell, Told]]:
+    """A bell whose only queue could not be read for 0.1 s, and what it told of that."""
+    namespace, told = Locking("a"), Told()
+    namespace.receive_error = OperationTimeout("no answer")
+    async with ringing(namespace, on_fault=lambda *facts: told.append(facts)) as bell:
+        bell.arm()
+        assert await bell.rung(0.1) == {}
+        yield namespace, bell, told
+
+
 async def turns(count: int = 5) -> None:
     for _ in range(count):
         await asyncio.sleep(0)
@@ -210,12 +224,7 @@ async def test_closing_gives_back_what_nobody_was_handed() -> None:
 
 
 async def test_a_queue_that_cannot_be_read_is_told_and_tried_again_with_pauses() -> None:
-    namespace = Locking("a")
-    namespace.receive_error = OperationTimeout("no answer")
-    told: list[tuple[str, ServiceError | None]] = []
-    async with ringing(namespace, on_fault=lambda *facts: told.append(facts)) as bell:
-        bell.arm()
-        assert await bell.rung(0.1) == {}
+    async with in_trouble() as (namespace, bell, told):
         # 0.1 s hold at least four pauses of 0.02 s, a fifth longer, and at most twelve.
         assert 2 <= namespace.receives() <= 13
         assert {facts[0] for facts in told} == {"a"}
@@ -229,12 +238,7 @@ async def test_a_queue_that_cannot_be_read_is_told_and_tried_again_with_pauses()
 
 async def test_a_queue_that_can_be_read_again_is_told_without_a_message() -> None:
     """Y7: not after a poll of a quarter of an hour, when somebody was paged long ago."""
-    namespace = Locking("a")
-    namespace.receive_error = OperationTimeout("no answer")
-    told: list[tuple[str, ServiceError | None]] = []
-    async with ringing(namespace, on_fault=lambda *facts: told.append(facts)) as bell:
-        bell.arm()
-        assert await bell.rung(0.1) == {}
+    async with in_trouble() as (namespace, bell, told):
         namespace.receive_error = None
         assert await bell.rung(2.5) == {}
         assert told[-1] == ("a", None)

@@ -19,7 +19,7 @@ from twinbus.cli.showing import check_form, confirm, plain, show_record, show_re
 from twinbus.errors import ConfigurationError, TwinbusError
 
 if TYPE_CHECKING:
-    from twinbus.drivers.management import ManagementClient
+    from twinbus.drivers.management import ManagementClient, QueueProperties, TopicProperties
 
 __all__ = [
     "QUEUE_COLUMNS",
@@ -145,8 +145,10 @@ def show_it(
     show_record(record_of(asked(where, lambda each: _found(each.management, named, get))), output)
 
 
-async def taken(management: ManagementClient, path: str) -> Any:
-    """What has a name that a queue or topic is to have; None: nothing."""
+async def taken(
+    management: ManagementClient, path: str
+) -> QueueProperties | TopicProperties | None:
+    """The queue or topic that has this name; None: neither."""
     return await management.get_queue(path) or await management.get_topic(path)
 
 

@@ -24,6 +24,7 @@ from twinbus.cli.sources import SUBSCRIPTIONS, Source, source_of
 
 if TYPE_CHECKING:
     from twinbus.core.parcel import Delivered
+    from twinbus.drivers.management import QueueProperties, SubscriptionProperties
     from twinbus.drivers.port import Receiver
     from twinbus.pairing.open_namespace import OpenNamespace
 
@@ -144,14 +145,24 @@ async def _removed(
 
 async def count_in(namespace: OpenNamespace, source: Source) -> int:
     """How many messages there are: as the namespace counts, or seen one by one without Manage."""
+    described = await _described(namespace, source)
+    if described is None:
+        return sum([len(page) async for page in _pages(namespace.driver.receiver(source.path))])
+    counts = described.counts
+    return counts.dead_letter if source.is_dead_letters else counts.active + counts.scheduled
+
+
+async def _described(
+    namespace: OpenNamespace, source: Source
+) -> QueueProperties | SubscriptionProperties | None:
+    """Its properties; None for who may not ask. A key of one entity is not even known to the
+    management of the namespace."""
     from twinbus.service_errors import AccessRefused, AuthenticationFailed, CommunicationError
 
     try:
-        counts = (await source.described(namespace.management)).counts
-    # A key of one entity is not known to the management of the namespace.
+        return await source.described(namespace.management)
     except (AccessRefused, AuthenticationFailed, CommunicationError):
-        return sum([len(page) async for page in _pages(namespace.driver.receiver(source.path))])
-    return counts.dead_letter if source.is_dead_letters else counts.active + counts.scheduled
+        return None
 
 
 async def _removed_from(
@@ -201,14 +212,10 @@ async def _emptied(receiver: Receiver, began_ms: float) -> AsyncIterator[int]:
 async def _has_sessions(namespace: OpenNamespace, source: Source) -> bool:
     """Dead letters have none. Who may not ask finds out when the queue refuses to be received
     from without one."""
-    from twinbus.service_errors import AccessRefused, AuthenticationFailed, CommunicationError
-
     if source.is_dead_letters:
         return False
-    try:
-        return (await source.described(namespace.management)).requires_session
-    except (AccessRefused, AuthenticationFailed, CommunicationError):
-        return False
+    described = await _described(namespace, source)
+    return described is not None and described.requires_session
 
 
 # -- what waits for its number or its time --------------------------------------------------

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 from uuid import uuid4
 
+from twinbus.cli.entities import taken
 from twinbus.cli.purging import count_in
 from twinbus.cli.showing import counted
 from twinbus.cli.sources import Source
@@ -116,9 +117,7 @@ def fresh(dead: Delivered, has_new_id: bool) -> Parcel:
 
 async def _detects(namespace: OpenNamespace, target: str) -> bool:
     try:
-        found = await namespace.management.get_queue(
-            target
-        ) or await namespace.management.get_topic(target)
+        found = await taken(namespace.management, target)
     except (AccessRefused, AuthenticationFailed) as error:
         raise ConfigurationError(
             f"whether {target!r} would drop a message that it has seen before is not known: "

@@ -373,12 +373,18 @@ def test_options_that_make_no_sense_are_refused(wrong: dict[str, float]) -> None
         options(**wrong)
 
 
+@pytest.fixture
+def stall_after_s(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
+    """Shortens the minute after which it is told that nothing moves."""
+    monkeypatch.setattr(mover_module, "STALL_LOOK_S", 0.02)
+    return lambda seconds: monkeypatch.setattr(mover_module, "STALL_S", seconds)
+
+
 async def test_messages_that_wait_while_none_moves_are_told_once(
-    secondary: FakeNamespace, primary: FakeNamespace, monkeypatch: pytest.MonkeyPatch
+    secondary: FakeNamespace, primary: FakeNamespace, stall_after_s: Callable[[float], None]
 ) -> None:
     """Y7: with what keeps them, and again after something has moved."""
-    monkeypatch.setattr(mover_module, "STALL_S", 0.1)
-    monkeypatch.setattr(mover_module, "STALL_LOOK_S", 0.02)
+    stall_after_s(0.1)
     primary.refusals["news"] = lambda encoded: EntityDisabled("it is disabled")
     secondary.put(QUEUES[0], *(backlog(f"m{number}", "news") for number in range(7)))
     told: list[str] = []
@@ -396,11 +402,10 @@ async def test_messages_that_wait_while_none_moves_are_told_once(
 
 
 async def test_a_backlog_that_cannot_be_read_is_told(
-    secondary: FakeNamespace, primary: FakeNamespace, monkeypatch: pytest.MonkeyPatch
+    secondary: FakeNamespace, primary: FakeNamespace, stall_after_s: Callable[[float], None]
 ) -> None:
     """Y7: nobody knows what is in it."""
-    monkeypatch.setattr(mover_module, "STALL_S", 0.1)
-    monkeypatch.setattr(mover_module, "STALL_LOOK_S", 0.02)
+    stall_after_s(0.1)
     secondary.receive_error = AccessRefused("Listen is missing")
     told: list[str] = []
     running = Mover(secondary, primary, QUEUES[:1], options(), on_stall=told.append)
@@ -412,11 +417,10 @@ async def test_a_backlog_that_cannot_be_read_is_told(
 
 
 async def test_a_queue_that_was_away_for_a_moment_is_no_stall(
-    secondary: FakeNamespace, primary: FakeNamespace, monkeypatch: pytest.MonkeyPatch
+    secondary: FakeNamespace, primary: FakeNamespace, stall_after_s: Callable[[float], None]
 ) -> None:
-    """Y7: an idle queue answers after a quarter of an hour, and nobody is paged until then."""
-    monkeypatch.setattr(mover_module, "STALL_S", 2.5)
-    monkeypatch.setattr(mover_module, "STALL_LOOK_S", 0.02)
+    """Y7: an idle queue answers after a quarter of an hour; nobody is paged meanwhile."""
+    stall_after_s(2.5)
     secondary.patience_s = 60.0
     secondary.receive_error = CommunicationError("nobody there")
     told: list[str] = []

@@ -421,11 +421,13 @@ async def test_a_queue_that_was_away_for_a_moment_is_no_stall(
 ) -> None:
     """Y7: an idle queue answers after a quarter of an hour; nobody is paged meanwhile."""
     stall_after_s(2.5)
-    secondary.patience_s = 60.0
-    secondary.receive_error = CommunicationError("nobody there")
     told: list[str] = []
     running = Mover(secondary, primary, QUEUES[:1], options(poll_s=900.0), on_stall=told.append)
     task = asyncio.create_task(running.run())
+    # Given a queue that is known, so that its receives are long ones
+    await until(lambda: running.queues[0].has_discovered)
+    secondary.receive_error = CommunicationError("nobody there")
+    secondary.patience_s = 60.0
     await until(lambda: bool(running.report.faults))
     secondary.receive_error = None
     await until(lambda: not running.report.faults)

@@ -20,7 +20,7 @@ CONNECT_STAMP := $(CONNECT_VENV)/.installed
 PYTEST := env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest
 CHECK_PYTHON := $(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "twinbus needs Python 3.11 or later: make PYTHON=python3.12 ...")'
 
-.PHONY: help venv test demo check fmt format-check lint types tidy bench soak campaign simulate crash teeth \
+.PHONY: help venv test demo check fmt format-check lint types tidy bench bench-commits soak campaign simulate crash teeth fuzz \
 	interop conformance browser cluster-test connect-test lock clean
 
 help:
@@ -29,11 +29,14 @@ help:
 	@echo "make check     format, lint, types, import arrows, tests (what CI runs)"
 	@echo "make fmt       format the code"
 	@echo "make bench     measure, next to RabbitMQ (ONLY=name runs one)"
+	@echo "make bench-commits BASE=commit  CPU time for a message, now and at another commit"
 	@echo "make soak      200 entities, 500 connections, 5 minutes: nothing may grow"
 	@echo "make campaign  200,000 messages, 240 faults of every kind, nothing lost (SEED=n replays one; HOURS=n)"
 	@echo "make simulate  1,000,000 bad days of the core (SEEDS=n; SEED=s replays one)"
+	@echo "make simulate-catalogue 1,000,000 sequences of administrative calls, each with trouble (SEQUENCES=n SEED=s)"
 	@echo "make teeth     planted bugs, and the check that catches each (ONLY=name, layer or harness)"
 	@echo "make crash     500,000 power cuts, kills, disk errors, flipped bits in a store (STATES=n SEED=s)"
+	@echo "make fuzz      hostile inputs for MINUTES, with an oracle for CPU, memory and errors (SEED=n TARGET=name)"
 	@echo "make cluster-test the syphon on a Spark cluster of two workers: both move, one is killed"
 	@echo "make connect-test the syphon and the connector through a Spark Connect server"
 	@echo "make interop   compare with python-qpid-proton (compiles it)"
@@ -81,6 +84,10 @@ fmt: venv
 bench: venv $(if $(filter-out cost_report,$(or $(ONLY),cost_report)),,$(CONNECT_STAMP))
 	ONLY="$(ONLY)" $(BIN)/python -m bench
 
+# A quarter of an hour: CPU time for a message, this work tree beside the commit BASE.
+bench-commits: venv
+	$(BIN)/python -m bench.commits $(BASE) $(if $(ONLY),--only $(ONLY))
+
 soak: venv
 	$(BIN)/python -m soak --minutes $(MINUTES)
 
@@ -91,12 +98,20 @@ campaign: venv
 simulate: venv
 	$(BIN)/python -m simulation $(if $(SEED),--seed $(SEED)) $(if $(SEEDS),--seeds $(SEEDS))
 
+.PHONY: simulate-catalogue
+simulate-catalogue: venv
+	$(BIN)/python -m verification.catalogue_simulation $(if $(SEED),--seed $(SEED)) $(if $(SEQUENCES),--sequences $(SEQUENCES))
+
 # About ten minutes: Spark, campaigns and kill -9 beside simulations.
 teeth: venv
 	env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m teeth $(if $(ONLY),--only "$(ONLY)")
 
 crash: venv
 	$(BIN)/python -m crash $(if $(SEED),--seed $(SEED)) $(if $(STATES),--states $(STATES))
+
+# A finding is replayed with: python -m verification.fuzz --replay FILE
+fuzz: venv
+	$(BIN)/python -m verification.fuzz --minutes $(MINUTES) $(if $(SEED),--seed $(SEED)) $(if $(TARGET),--target $(TARGET))
 
 interop: $(INTEROP_STAMP)
 	$(INTEROP_VENV)/bin/python -m pytest -o norecursedirs='.*' tests/interop

@@ -150,12 +150,12 @@ class TwinbusQueue:
 class Twinbus:
     """Our broker in its own process."""
 
-    name = "twinbus"
     window_drain = 2000
     has_batches = True
 
-    def __init__(self, directory: Path) -> None:
-        self._node = TwinbusNode(directory)
+    def __init__(self, directory: Path, name: str = "twinbus", source: Path | None = None) -> None:
+        self.name = name
+        self._node = TwinbusNode(directory, source=source)
         self._queues = 0
 
     def window(self, batch: int) -> int:

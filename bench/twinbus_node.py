@@ -30,8 +30,12 @@ QUEUE_PROPERTIES = {"max_size_mb": 5120}
 class TwinbusNode:
     """One broker; ``start`` may be called again after ``stop`` or ``kill`` with the same data."""
 
-    def __init__(self, directory: Path, namespace: str = NAMESPACE) -> None:
+    def __init__(
+        self, directory: Path, namespace: str = NAMESPACE, source: Path | None = None
+    ) -> None:
+        """``source`` is the ``src`` directory of another commit; otherwise it is this one's."""
         directory.mkdir(parents=True, exist_ok=True)
+        self._source = source
         self._namespace = namespace
         self._log = directory / "serve.log"
         self._command = [
@@ -60,6 +64,8 @@ class TwinbusNode:
         """Return when the broker has said where it listens, which it does once it is ready."""
         self._log.unlink(missing_ok=True)
         env = dict(os.environ) | {"PYTHONUNBUFFERED": "1"}
+        if self._source is not None:
+            env["PYTHONPATH"] = str(self._source)
         self._process = spawn(self._command, self._log, env)
         line = wait_for("the start of twinbus", self._printed, START_WAIT_S_MAX)
         ready = json.loads(line)

@@ -20,7 +20,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from random import SystemRandom
-from typing import Final
+from typing import Any, Final
 
 from campaign.checker import Verdict
 from campaign.controller import Campaign
@@ -64,12 +64,12 @@ def options_of(arguments: list[str]) -> argparse.Namespace:
 def plan_of(options: argparse.Namespace, seed: int) -> Plan:
     is_full = options.full or options.hours is not None
     usual = Plan(messages=RUN_MESSAGES, fault_s=RUN_FAULT_S) if is_full else Plan()
-    make = Plan.on_spark if options.spark or is_full else Plan
-    return make(
-        seed=seed,
-        messages=options.messages or usual.messages,
-        fault_s=options.fault_seconds or usual.fault_s,
-    )
+    numbers: dict[str, Any] = {
+        "seed": seed,
+        "messages": options.messages or usual.messages,
+        "fault_s": options.fault_seconds or usual.fault_s,
+    }
+    return Plan.on_spark(**numbers) if options.spark or is_full else Plan(**numbers)
 
 
 def tell(line: str) -> None:

@@ -18,7 +18,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from campaign.history import Event
-from campaign.plan import AWAY_SENDERS, PRIMARY, PROBE_PAUSE_S, SECONDARY, kind_of
+from campaign.plan import AWAY_SENDERS, PRIMARY, PROBE_PAUSE_S, SECONDARY, TWIN, kind_of
 from campaign.windows import Window, windows_of
 
 # A withdrawn backlog queue is tried again after a pause that doubles with every failure.
@@ -121,7 +121,7 @@ def _without_backlog(role: str, windows: Iterable[Window]) -> str | None:
 def _may_be_away(event: Event, begin_s: float, windows: Iterable[Window]) -> bool:
     """Whether a send needed the backlog at all: something was wrong with the way to its entity."""
     role = event.process.partition(".")[0]
-    if role in AWAY_SENDERS:
+    if role in AWAY_SENDERS or kind_of(role) == TWIN:
         return True
     return any(
         each.touches(begin_s, event.at_s, RETURN_S)

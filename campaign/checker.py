@@ -189,7 +189,8 @@ class _Check:
             case "send", _:
                 self._send_ended(event)
             case "possible-duplicate", _:
-                self._doubt(event.values, "an unclear attempt, sent another way")
+                cause = "an unclear attempt, sent another way"
+                self._doubt(event.values, cause, max(1, event.count or 0))
             case "move", _:
                 for value in event.values:
                     self._why.move(value, event)
@@ -238,11 +239,11 @@ class _Check:
         if event.type == "info":
             self._doubt(event.values, f"a send that ended with {event.detail}")
 
-    def _doubt(self, values: Iterable[str], cause: str) -> None:
+    def _doubt(self, values: Iterable[str], cause: str, attempts: int = 1) -> None:
         for value in values:
             if value in self._sent:
                 self._sent[value].unclear = cause
-                self._sent[value].doubts += 1
+                self._sent[value].doubts += attempts
 
     def _received(self, event: Event) -> None:
         for value in event.values:

@@ -18,13 +18,16 @@ from typing import Final
 from campaign.checker import Verdict
 from campaign.history import Event, Journal, Tail
 from campaign.judging import PLAN, judged
+from campaign.messages import print_of
 from campaign.nemesis import Nemesis
-from campaign.plan import PRIMARY, PROBE, SECONDARY, Plan, kind_of
+from campaign.plan import PRIMARY, PROBE, SECONDARY, TWIN, Plan, kind_of
 from campaign.processes import LAUNCHERS, Launchers
 from campaign.schedule import Fault, schedule
 from campaign.site import Site
 from campaign.syphon import RECEIPTS_SUFFIX
 from twinbus.core.encoding import decode_message
+from twinbus.core.envelope import restore
+from twinbus.core.parcel import Delivered
 from twinbus.drivers.amqp import AmqpDriver
 from twinbus.errors import TwinbusError
 
@@ -76,6 +79,7 @@ class Campaign:
             await Nemesis(self._site).strike_all(self._faults)
             await self._until(self._has_enough, ACKNOWLEDGE_S_MAX)
             await self._site.end("sender")
+            await self._site.end(TWIN)
             await self._drain()
             for kind in ("mover", "syphon", "receiver", "prober"):
                 await self._site.end(kind)
@@ -153,10 +157,13 @@ class Campaign:
     async def _is_empty(self) -> bool:
         """Nobody who cannot be asked is empty."""
         try:
-            counts = [count async for _, place, count, _ in self._counts() if place != PROBE]
+            counts = {place: count async for _, place, count, _ in self._counts()}
+            if self.plan.has_twin:
+                for place in self.plan.backlog:
+                    counts[place] -= len(await self._of_the_twin(place))
         except TwinbusError:
             return False
-        return not any(counts)
+        return not any(count for place, count in counts.items() if place != PROBE)
 
     async def _counts(self) -> AsyncIterator[tuple[str, str, int, int]]:
         """Broker, place, messages and dead letters of everything there is."""
@@ -185,7 +192,39 @@ class Campaign:
             if dead:
                 await self._bury(broker, place)
         async for _broker, place, count, dead in self._counts():
-            self._journal.write("left", "ok", place=place, count=count + dead)
+            of_the_twin = 0
+            if self.plan.has_twin and place in self.plan.backlog:
+                of_the_twin = await self._account_for_the_twin(place)
+            self._journal.write("left", "ok", place=place, count=count + dead - of_the_twin)
+
+    async def _account_for_the_twin(self, place: str) -> int:
+        """Write down, as received, what belongs to the other primary; how many there were."""
+        found = await self._of_the_twin(place)
+        for each in found:
+            restored = restore(each.encoded, now_ms=0)
+            message = decode_message(each._replace(encoded=restored.encoded))
+            facts = {
+                "values": (str(message.message_id),),
+                "place": TWIN,
+                "copy": self.plan.backlog.index(place) << 40 | each.sequence_number,
+            }
+            self._journal.write("receive", "ok", **facts, print=print_of(message))
+            self._journal.write("complete", "ok", **facts)
+        return len(found)
+
+    async def _of_the_twin(self, place: str) -> list[Delivered]:
+        """The messages of the other primary in a backlog queue."""
+        text = self._site.brokers[SECONDARY].connection_string()
+        driver = AmqpDriver.from_connection_string(text)
+        found: list[Delivered] = []
+        try:
+            receiver, begin = driver.receiver(place), 1
+            while page := await receiver.peek(250, from_sequence=begin, timeout_s=10.0):
+                found += page
+                begin = page[-1].sequence_number + 1
+        finally:
+            await driver.close()
+        return [each for each in found if str(decode_message(each).message_id).startswith(TWIN)]
 
     async def _bury(self, broker: str, place: str) -> None:
         driver = AmqpDriver.from_connection_string(self._site.brokers[broker].connection_string())

@@ -51,6 +51,19 @@ MOVING: Final = ("mover", "syphon")
 AWAY_SENDERS: Final = ("sender-3",)
 SECOND_SYPHON: Final = "syphon-2"
 """Started now and then beside the one on Spark."""
+# The official SDK takes a tenth of a millisecond for every message: one sender uses it, and the
+# others make up the numbers.
+SDK_SENDERS: Final = ("sender-1",)
+# Where many send at once, this one is the drop-in for the official SDK.
+DROP_IN_SENDERS: Final = ("sender-2",)
+# This one has more backlog queues than the syphon was told of, where there are more.
+MANY_QUEUES_SENDERS: Final = ("sender-3",)
+# Where there is a small backlog queue, it is this one. The others hold a gigabyte.
+SMALL_QUEUE: Final = 1
+SMALL_QUEUE_MB: Final = 1
+TWIN: Final = "twin"
+"""An application whose primary has the name of ours and is away for the whole run; and the place
+where its messages stay, the backlog queues that it shares with ours."""
 # What each kind of process may do at each broker, and no more.
 CLAIMS: Final = {
     "sender": {PRIMARY: ["Send"], SECONDARY: ["Send", "Listen", "Manage"]},
@@ -58,6 +71,7 @@ CLAIMS: Final = {
     "mover": {PRIMARY: ["Send"], SECONDARY: ["Listen"]},
     "syphon": {PRIMARY: ["Send"], SECONDARY: ["Listen"]},
     "prober": {PRIMARY: ["Send", "Listen"]},
+    TWIN: {SECONDARY: ["Send", "Listen", "Manage"]},
 }
 
 
@@ -90,6 +104,16 @@ class Plan:
     backlog_queues: int = 4
     in_flight: int = 4
     """Sends of one sender at a time."""
+    crowd: int = 0
+    """Sends at a time of the SDK's senders, in bursts of so many; 0: as the others."""
+    late_secondary_s: float = 0.0
+    """The secondary is away when senders start, for so long."""
+    has_small_queue: bool = False
+    """One backlog queue is soon full."""
+    unknown_queues: int = 0
+    """Backlog queues that a sender uses beyond those that the syphon was told of."""
+    has_twin: bool = False
+    """Another primary of the same name uses the same backlog queues."""
     batch_max: int = 8
     pause_s: float = 0.05
     """Between two sends of one of them."""
@@ -101,9 +125,11 @@ class Plan:
 
     @classmethod
     def on_spark(cls, **numbers: Any) -> Plan:
-        """The whole of it; two cores have to do for everybody, so that senders are slower."""
+        """The whole of it, in the setting that the seed chooses; two cores have to do for
+        everybody, so that senders are slower."""
         usual = {"send_timeout_s": 10.0, "pause_s": 0.1, "drain_s_max": 180.0}
-        return cls(has_spark=True, **{**usual, **numbers})
+        setting = SETTINGS[numbers.get("seed", 0) % len(SETTINGS)]
+        return cls(has_spark=True, **{**usual, **setting, **numbers})
 
     def to_json(self) -> str:
         return json.dumps(asdict(self))
@@ -123,6 +149,7 @@ class Plan:
             "mover": 0 if self.has_spark else self.movers,
             "syphon": self.syphons,
             "prober": int(self.has_spark),
+            TWIN: int(self.has_twin),
         }
         return [
             f"{role}-{number + 1}" for role, count in counted.items() for number in range(count)
@@ -158,16 +185,31 @@ class Plan:
 
     @property
     def backlog(self) -> list[str]:
-        return [
-            f"{PRIMARY}/x-servicebus-transfer/{number}" for number in range(self.backlog_queues)
-        ]
+        """All backlog queues that there are."""
+        count = self.backlog_queues + self.unknown_queues
+        return [f"{PRIMARY}/x-servicebus-transfer/{number}" for number in range(count)]
+
+    @property
+    def known_backlog(self) -> list[str]:
+        """Those that movers and syphons were told of."""
+        return self.backlog[: self.backlog_queues]
+
+    def in_flight_of(self, role: str) -> int:
+        """How many sends a sender has under way at a time."""
+        is_crowded = role.startswith((*SDK_SENDERS, *DROP_IN_SENDERS))
+        return self.crowd if self.crowd and is_crowded else self.in_flight
+
+    def backlog_queues_of(self, role: str) -> int:
+        """How many backlog queues a sender uses."""
+        has_all = role.startswith(MANY_QUEUES_SENDERS)
+        return len(self.backlog) if has_all else self.backlog_queues
 
     @property
     def rules(self) -> Rules:
         return Rules(
-            places=self.places,
+            places={**self.places, TWIN: [TWIN]},
             without_duplicates=frozenset({ONCE}),
-            without_order=frozenset({DOOMED}),
+            without_order=frozenset({DOOMED, TWIN}),
             lock_s=LOCK_S,
             ttl_s={BRIEF: BRIEF_S},
             send_s=self.send_timeout_s,
@@ -194,3 +236,11 @@ class Plan:
             queues, topics = [{"Name": name, "Properties": usual} for name in self.backlog], []
         namespace = {"Name": broker, "Queues": queues, "Topics": topics}
         return json.dumps({"UserConfig": {"Namespaces": [namespace]}})
+
+
+# In which the whole of it is played, by turns: the seeds of a campaign are consecutive.
+SETTINGS: Final[tuple[dict[str, Any], ...]] = (
+    {"crowd": 50, "unknown_queues": 4},
+    {"late_secondary_s": 15.0, "has_small_queue": True, "has_twin": True},
+    {"crowd": 50, "has_small_queue": True, "unknown_queues": 2},
+)

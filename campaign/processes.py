@@ -38,6 +38,7 @@ LAUNCHERS: Final[Launchers] = {
     "receiver": _ROLE,
     "mover": _ROLE,
     "prober": _ROLE,
+    "twin": _ROLE,
 }
 
 START_S_MAX: Final = 60.0

@@ -15,12 +15,15 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from random import Random
-from typing import Final, Literal
+from typing import Any, Final, Literal
+
+from azure.core.exceptions import AzureError
 
 from campaign.history import LOCK_LOST, Journal
 from campaign.messages import differences, message_of, print_of
@@ -28,10 +31,14 @@ from campaign.plan import (
     AWAY_SENDERS,
     BRIEF,
     BRIEF_S,
+    DROP_IN_SENDERS,
     PRIMARY,
     PROBE,
     PROBE_PAUSE_S,
+    SDK_SENDERS,
     SECONDARY,
+    TOPIC,
+    TWIN,
     Plan,
     kind_of,
 )
@@ -42,6 +49,7 @@ from twinbus.aio import (
     NamespaceManager,
     SendAvailabilityPairedNamespaceOptions,
 )
+from twinbus.connection_string import parse_connection_string
 from twinbus.core.chunk import HomeRules
 from twinbus.core.encoding import decode_message, encode_message
 from twinbus.core.events import PossibleDuplicate
@@ -49,10 +57,14 @@ from twinbus.core.parcel import Delivered, Parcel
 from twinbus.core.receipts import Receipt
 from twinbus.drivers.amqp import AmqpDriver
 from twinbus.drivers.port import Receiver, Sender
+from twinbus.drivers.servicebus.sealed import sealed_batch
 from twinbus.errors import TwinbusError
+from twinbus.pairing.backlog_queues import owner_mark
 from twinbus.pairing.mover import Mover, MoverOptions
 from twinbus.pairing.occurrence import Occurrence
 from twinbus.service_errors import BatchPartlySent, OperationTimeout, ServiceError
+
+Send = Callable[[Sequence[BrokeredMessage]], Awaitable[None]]
 
 PLAN_VARIABLE: Final = "CAMPAIGN_PLAN"
 JOURNAL_VARIABLE: Final = "CAMPAIGN_JOURNAL"
@@ -66,11 +78,11 @@ COMPLETE_S_MAX: Final = 5.0
 # has a minute.
 POLL_S: Final = 2.0
 DISCOVERY_S: Final = 3.0
-# The official SDK takes a tenth of a millisecond for every message: one sender uses it, and the
-# others make up the numbers.
-SDK_SENDERS: Final = ("sender-1",)
 TRY_AGAIN_S: Final = 0.3
 PROBE_S_MAX: Final = 5.0
+NOBODY_PORT: Final = 1
+TWIN_PAUSE_S: Final = 1.0
+TWIN_PING_S: Final = 1_800.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +127,9 @@ class Sending:
         self._count = 0
 
     async def run(self) -> None:
-        await self._stage.again_and_again(self._run_paired)
+        stage = self._stage
+        is_drop_in = stage.plan.crowd > 0 and stage.name.startswith(DROP_IN_SENDERS)
+        await stage.again_and_again(self._run_drop_in if is_drop_in else self._run_paired)
 
     def _factory(self, broker: str) -> MessagingFactory:
         return MessagingFactory.from_connection_string(
@@ -133,11 +147,12 @@ class Sending:
                 SendAvailabilityPairedNamespaceOptions(
                     manager,
                     secondary,
-                    plan.backlog_queues,
+                    plan.backlog_queues_of(stage.name),
                     failover_interval=0,
                     ping_primary_interval=plan.ping_interval_s,
                     namespace_name=PRIMARY,
                     on_event=self._tell,
+                    require_secondary=not plan.late_secondary_s,
                 )
             )
             if stage.name.startswith(AWAY_SENDERS):
@@ -145,23 +160,61 @@ class Sending:
                     primary.force_failover(path)
                     primary.hold(path)
             senders = {path: primary.create_message_sender(path) for path in plan.destinations}
-            await asyncio.gather(*(self._lane(senders) for _ in range(plan.in_flight)))
+            await self._send_on({path: partial(self._send, senders[path]) for path in senders})
 
-    async def _lane(self, senders: dict[str, MessageSender]) -> None:
+    async def _run_drop_in(self) -> None:
+        """The same through the drop-in for the official SDK."""
+        from twinbus.azure.aio import PairedServiceBusClient, Pairing
+
+        stage, plan = self._stage, self._stage.plan
+        pairing = Pairing(
+            secondary=stage.addresses[SECONDARY],
+            backlog_queue_count=plan.backlog_queues_of(stage.name),
+            failover_interval=0,
+            ping_primary_interval=plan.ping_interval_s,
+            namespace_name=PRIMARY,
+            on_event=self._tell,
+        )
+        async with PairedServiceBusClient.from_connection_string(
+            stage.addresses[PRIMARY], pairing=pairing
+        ) as client:
+            senders = {
+                path: client.get_topic_sender(path)
+                if path == TOPIC
+                else client.get_queue_sender(path)
+                for path in plan.destinations
+            }
+            await self._send_on({path: partial(self._send_sdk, senders[path]) for path in senders})
+
+    async def _send_on(self, sends: Mapping[str, Send]) -> None:
+        """Send until the end: one after the other on some lanes, or in bursts of many."""
+        stage, count = self._stage, self._stage.plan.in_flight_of(self._stage.name)
+        if count == stage.plan.in_flight:
+            await asyncio.gather(*(self._lane(sends) for _ in range(count)))
+            return
+        while not stage.stops.is_set():
+            await asyncio.gather(*(self._one_send(sends) for _ in range(count)))
+            await stage.pause(stage.plan.pause_s * count / stage.plan.in_flight)
+
+    async def _lane(self, sends: Mapping[str, Send]) -> None:
         """One send after the other."""
         stage = self._stage
         while not stage.stops.is_set():
-            path = stage.rng.choice(stage.plan.destinations)
-            batch = stage.rng.choice((1, stage.rng.randint(1, stage.plan.batch_max)))
-            values = tuple(self._next_value() for _ in range(batch))
-            stage.journal.write("send", "invoke", values=values, place=path)
-            try:
-                await self._send(senders[path], [message_of(stage.plan, value) for value in values])
-            except TwinbusError as error:
-                self._write_failed(values, path, error)
-            else:
-                stage.journal.write("send", "ok", values=values, place=path)
+            await self._one_send(sends)
             await stage.pause(stage.plan.pause_s * stage.rng.random() * 2)
+
+    async def _one_send(self, sends: Mapping[str, Send]) -> None:
+        stage = self._stage
+        path = stage.rng.choice(stage.plan.destinations)
+        batch = stage.rng.choice((1, stage.rng.randint(1, stage.plan.batch_max)))
+        values = tuple(self._next_value() for _ in range(batch))
+        stage.journal.write("send", "invoke", values=values, place=path)
+        try:
+            await sends[path]([message_of(stage.plan, value) for value in values])
+        except (TwinbusError, AzureError) as error:
+            self._write_failed(values, path, error)
+        else:
+            stage.journal.write("send", "ok", values=values, place=path)
 
     async def _send(self, sender: MessageSender, messages: Sequence[BrokeredMessage]) -> None:
         timeout_s = self._stage.plan.send_timeout_s
@@ -170,14 +223,21 @@ class Sending:
         else:
             await sender.send_batch(messages, timeout=timeout_s)
 
-    def _write_failed(self, values: Sequence[str], path: str, error: TwinbusError) -> None:
+    async def _send_sdk(self, sender: Any, messages: Sequence[BrokeredMessage]) -> None:
+        batch = sealed_batch([encode_message(message) for message in messages])
+        await sender.send_messages(batch, timeout=self._stage.plan.send_timeout_s)
+
+    def _write_failed(
+        self, values: Sequence[str], path: str, error: TwinbusError | AzureError
+    ) -> None:
         """In the error's own words: what is safe, what nobody knows, what was refused."""
         cause: BaseException = error
         if isinstance(error, BatchPartlySent):
             safe, values = values[: error.accepted], values[error.accepted :]
             self._stage.journal.write("send", "ok", values=safe, place=path)
             cause = error.__cause__ or error
-        is_unclear = getattr(error, "is_ambiguous", False)
+        # The SDK's words do not tell what was stored.
+        is_unclear = isinstance(error, AzureError) or getattr(error, "is_ambiguous", False)
         facts = {"values": values, "place": path, "detail": type(cause).__name__}
         self._stage.journal.write("send", "info" if is_unclear else "fail", **facts)
 
@@ -189,8 +249,62 @@ class Sending:
         event = occurrence.event
         if isinstance(event, PossibleDuplicate):
             self._stage.journal.write(
-                "possible-duplicate", "info", values=event.message_ids, place=event.path
+                "possible-duplicate",
+                "info",
+                values=event.message_ids,
+                place=event.path,
+                count=event.attempts,
             )
+
+
+class Twinning:
+    """An application whose primary has the same name as ours, and is away: all that it sends goes
+    to the backlog queues of ours, and stays there."""
+
+    def __init__(self, stage: Stage) -> None:
+        self._stage = stage
+        self._count = 0
+
+    async def run(self) -> None:
+        await self._stage.again_and_again(self._run_paired)
+
+    async def _run_paired(self) -> None:
+        stage, plan = self._stage, self._stage.plan
+        # Its line to the secondary is there, and nothing else.
+        nobody = replace(parse_connection_string(stage.addresses[SECONDARY]), port=NOBODY_PORT)
+        async with (
+            MessagingFactory.from_connection_string(stage.addresses[SECONDARY]) as secondary,
+            NamespaceManager.from_connection_string(stage.addresses[SECONDARY]) as manager,
+            MessagingFactory.from_connection_string(nobody.to_text()) as primary,
+        ):
+            await primary.pair_namespace(
+                SendAvailabilityPairedNamespaceOptions(
+                    manager,
+                    secondary,
+                    plan.backlog_queues,
+                    failover_interval=0,
+                    ping_primary_interval=TWIN_PING_S,
+                    namespace_name=PRIMARY,
+                )
+            )
+            sender = primary.create_message_sender(plan.destinations[0])
+            while not stage.stops.is_set():
+                await self._one_send(sender)
+                await stage.pause(TWIN_PAUSE_S)
+
+    async def _one_send(self, sender: MessageSender) -> None:
+        self._count += 1
+        value, stage = f"{self._stage.name}-{self._count}", self._stage
+        stage.journal.write("send", "invoke", values=(value,), place=TWIN)
+        try:
+            message = message_of(stage.plan, value)
+            await sender.send(message, timeout=stage.plan.send_timeout_s)
+        except TwinbusError as error:
+            is_unclear = getattr(error, "is_ambiguous", False)
+            facts = {"values": (value,), "place": TWIN, "detail": type(error).__name__}
+            stage.journal.write("send", "info" if is_unclear else "fail", **facts)
+        else:
+            stage.journal.write("send", "ok", values=(value,), place=TWIN)
 
 
 # -- receivers ------------------------------------------------------------------------------------
@@ -270,13 +384,14 @@ class Moving:
             for each in (SECONDARY, PRIMARY)
         )
         options = MoverOptions(
-            rules=HomeRules(primary_name=PRIMARY),
+            rules=HomeRules(primary_name=PRIMARY, owner=owner_mark(primary.address, PRIMARY)),
             poll_s=POLL_S,
             discovery_interval_s=DISCOVERY_S,
             send_timeout_s=stage.plan.send_timeout_s,
             settle_timeout_s=stage.plan.send_timeout_s,
         )
-        mover = Mover(secondary, primary, stage.plan.backlog, options, on_receipts=self._note)
+        queues = stage.plan.known_backlog
+        mover = Mover(secondary, primary, queues, options, on_receipts=self._note)
         stopping = asyncio.create_task(self._stop(mover))
         try:
             await mover.run()
@@ -343,7 +458,13 @@ class Probing:
 
 # -- the program ----------------------------------------------------------------------------------
 
-ROLES = {"sender": Sending, "receiver": Receiving, "mover": Moving, "prober": Probing}
+ROLES = {
+    "sender": Sending,
+    "receiver": Receiving,
+    "mover": Moving,
+    "prober": Probing,
+    TWIN: Twinning,
+}
 
 
 async def play(name: str, environment: dict[str, str]) -> None:

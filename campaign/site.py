@@ -20,7 +20,17 @@ from typing import Final
 
 from campaign.history import Journal
 from campaign.machine import Board, built_shim
-from campaign.plan import BROKER_HOST, BROKERS, CLAIMS, Plan, kind_of
+from campaign.plan import (
+    BROKER_HOST,
+    BROKERS,
+    CLAIMS,
+    MOVING,
+    SECONDARY,
+    SMALL_QUEUE,
+    SMALL_QUEUE_MB,
+    Plan,
+    kind_of,
+)
 from campaign.processes import BrokerChild, Child, Launchers
 from campaign.proxy import Line
 from campaign.roles import ADDRESS_VARIABLES, JOURNAL_VARIABLE, PLAN_VARIABLE
@@ -74,15 +84,32 @@ class Site:
                 stack.push_async_callback(broker.kill)
                 await broker.start()
                 await broker.make_keys()
+            if self.plan.has_small_queue:
+                queue = self.plan.backlog[SMALL_QUEUE]
+                size = {"max_size_mb": SMALL_QUEUE_MB}
+                await self.brokers[SECONDARY].ask("PATCH", f"queues/{queue}", size)
             for role in self.plan.all_roles:
                 for name in CLAIMS[kind_of(role)]:
                     await stack.enter_async_context(self._line(role, self.brokers[name]))
                 stack.push_async_callback(self._kill_role, role)
-            await asyncio.gather(*(self.start(role) for role in self.plan.roles))
+            await self._start_roles()
             watch = asyncio.create_task(self._watch())
             stack.callback(watch.cancel)
             yield
             watch.cancel()
+
+    async def _start_roles(self) -> None:
+        """All of them; senders first where they have to do without a secondary for a while."""
+        roles = self.plan.roles
+        if self.plan.late_secondary_s:
+            secondary = self.brokers[SECONDARY]
+            await secondary.kill()
+            early = [role for role in roles if kind_of(role) not in MOVING]
+            await asyncio.gather(*(self.start(role) for role in early))
+            await asyncio.sleep(self.plan.late_secondary_s)
+            await secondary.start()
+            roles = [role for role in roles if role not in early]
+        await asyncio.gather(*(self.start(role) for role in roles))
 
     def _line(self, role: str, broker: BrokerChild) -> Line:
         self.lines[role, broker.name] = line = Line(

@@ -14,7 +14,7 @@ from typing import Final
 from campaign.cards import Fault
 from campaign.checker import Verdict
 from campaign.history import Event
-from campaign.plan import MOVING, Plan, kind_of
+from campaign.plan import MOVING, TWIN, Plan, kind_of
 from campaign.windows import windows_of
 
 # A program whose JVM is gone sees it at its next call; a query gives up after a few trials.
@@ -25,7 +25,12 @@ def undone(
     events: Sequence[Event], plan: Plan, faults: Sequence[Fault], verdict: Verdict
 ) -> list[str]:
     """Sentences about a run that is over; none if it did what was planned."""
-    return [*_too_little(plan, faults, verdict), *_faults(events, faults), *_died(events, plan)]
+    return [
+        *_too_little(plan, faults, verdict),
+        *_without_twin(events, plan),
+        *_faults(events, faults),
+        *_died(events, plan),
+    ]
 
 
 def _too_little(plan: Plan, faults: Sequence[Fault], verdict: Verdict) -> list[str]:
@@ -38,6 +43,12 @@ def _too_little(plan: Plan, faults: Sequence[Fault], verdict: Verdict) -> list[s
     if faults and has_movers and not verdict.moved:
         found.append("nothing came home from the backlog")
     return found
+
+
+def _without_twin(events: Sequence[Event], plan: Plan) -> list[str]:
+    """Another primary that shares no queue with ours proves nothing."""
+    was_there = any(event.what == "receive" and event.place == TWIN for event in events)
+    return [] if was_there or not plan.has_twin else ["no message of the other primary was left"]
 
 
 def _faults(events: Sequence[Event], faults: Sequence[Fault]) -> list[str]:

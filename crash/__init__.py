@@ -10,6 +10,7 @@
     kills       a process that dies at each operation of each story, and during its recovery
     disk_errors a disk that fails at each operation of each story, and during the recovery
     rot         one bit flipped at every byte of a small store
+    recovery    what the doctor makes of all of these
     control     a planted bug that the checker has to see
     tally       what was found; many: on all cores
 

@@ -8,10 +8,19 @@ import sys
 import time
 
 from crash import control, stories
-from crash.many import Part, cores, error_part, kill_part, power_part, rot_part, run_part
+from crash.many import (
+    Part,
+    cores,
+    doctor_part,
+    error_part,
+    kill_part,
+    power_part,
+    rot_part,
+    run_part,
+)
 from crash.tally import HEADER, Tally, Wrong, row
 
-PARTS = ("states", "kills", "errors", "rot")
+PARTS = ("states", "kills", "errors", "rot", "doctor")
 
 
 def options_of(arguments: list[str]) -> argparse.Namespace:
@@ -32,6 +41,7 @@ def parts_of(options: argparse.Namespace) -> list[Part]:
         "kills": lambda: kill_part(names, options.every, options.seed),
         "errors": lambda: error_part(names, options.every, options.seed),
         "rot": lambda: rot_part(options.every, options.seed),
+        "doctor": lambda: doctor_part(options.states, names, options.every, options.seed),
     }
     return [build() for name, build in builders.items() if options.only in (None, name)]
 

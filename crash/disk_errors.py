@@ -162,11 +162,12 @@ class Failings:
             self._fail_recoveries(fault, where)
 
     def _told_and_found(self, plan: FaultPlan) -> None:
-        teller = self._tell(plan)
+        teller = self.tell(plan)
         self.tally.outcomes[teller.outcome] += 1
         self._find(teller)
 
-    def _tell(self, plan: FaultPlan) -> Teller:
+    def tell(self, plan: FaultPlan) -> Teller:
+        """Tell the story on such a disk; what is left of it is in the directory."""
         lay_out(self._directory, self._story.files)
         with faulty_disk(plan) as vfs, small_limits():
             teller = Teller(self._story, self._path, plan, vfs)
@@ -181,16 +182,16 @@ class Failings:
 
             def twice(again: Fault = again) -> None:
                 nonlocal goes_on
-                teller = self._tell(fault.plan())
+                teller = self.tell(fault.plan())
                 plan = again.plan()
-                goes_on = not self._recovers(plan)
+                goes_on = not self.recovers(plan)
                 self.tally.outcomes["failed again" if goes_on else "recovered"] += 1
                 self._find(teller)
 
             goes_on = self._guarded(f"{where}, then {again}", twice) and goes_on
             operation += 1
 
-    def _recovers(self, plan: FaultPlan) -> bool:
+    def recovers(self, plan: FaultPlan) -> bool:
         """Open and close on a disk that follows this plan; whether it never came into play."""
         with faulty_disk(plan) as vfs:
             store = SqliteStore(self._path, disk=FaultyDisk(plan), vfs=vfs)

@@ -121,11 +121,7 @@ class Killings:
         self._digests: set[int] = set()
 
     def kill_at(self, operation: int, *, tears: bool, recoveries: bool) -> None:
-        lay_out(self._directory, self._story.files)
-        progress = Progress()
-        plan = plan_to_die(operation, tears=tears)
-        if not _dies(_tell, self._story, self._path, plan, progress):
-            raise RuntimeError(f"{self._story.name!r} has no operation {operation}")
+        progress = self.die_at(operation, tears=tears)
         left = files_of(self._directory)
         self._count(left, "died")
         where = f"{self._story.name}, killed at {operation}{' (torn)' if tears else ''}"
@@ -133,10 +129,19 @@ class Killings:
         if recoveries and found is not None:
             self._kill_recoveries(left, found, where)
 
+    def die_at(self, operation: int, *, tears: bool) -> Progress:
+        """Tell the story until the process dies there; what it leaves is in the directory."""
+        lay_out(self._directory, self._story.files)
+        progress = Progress()
+        plan = plan_to_die(operation, tears=tears)
+        if not _dies(_tell, self._story, self._path, plan, progress):
+            raise RuntimeError(f"{self._story.name!r} has no operation {operation}")
+        return progress
+
     def _kill_recoveries(self, left: dict[str, bytes], found: dict[str, Any], where: str) -> None:
         for tears in (False, True):
             operation = 1
-            while self._recovery_dies(left, operation, tears=tears):
+            while self.recovery_dies(left, operation, tears=tears):
                 self._count(files_of(self._directory), "died again")
                 again = f"{where}, its recovery at {operation}{' (torn)' if tears else ''}"
                 complaint, content_then = self._opened(again)
@@ -145,7 +150,8 @@ class Killings:
                 self._note(complaint)
                 operation += 1
 
-    def _recovery_dies(self, left: dict[str, bytes], operation: int, *, tears: bool) -> bool:
+    def recovery_dies(self, left: dict[str, bytes], operation: int, *, tears: bool) -> bool:
+        """Open these files in a process that is to die there; whether it came so far."""
         lay_out(self._directory, left)
         plan = plan_to_die(operation, tears=tears)
         return _dies(_recover, self._path, plan)

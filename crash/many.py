@@ -13,7 +13,7 @@ from multiprocessing.pool import Pool
 from random import Random
 from typing import Any, NamedTuple, TypeVar
 
-from crash import disk_errors, kills, power, rot
+from crash import disk_errors, kills, power, recovery, rot
 from crash.tally import Tally
 
 PIECE_POINTS = 200
@@ -55,6 +55,33 @@ def rot_part(every: int, seed: int) -> Part:
     size = 10 * PIECE_POINTS
     slices = [places[at : at + size] for at in range(0, len(places), size)]
     return Part(rot.PART, [Piece(len(some), rot.flip, (some, seed)) for some in slices])
+
+
+# The doctor reads a store three times and writes it once: one in so many is enough.
+DOCTOR_STATES_EVERY = 100
+DOCTOR_FLIPS_EVERY = 50
+DOCTOR_KILLS_EVERY = 25
+DOCTOR_ERRORS_EVERY = 50
+
+
+def doctor_part(states: int, stories: Sequence[str], every: int, seed: int) -> Part:
+    pieces = []
+    for work, points_of, one_in in (
+        (recovery.look_after_kills, kills.points_of, DOCTOR_KILLS_EVERY),
+        (recovery.look_after_errors, disk_errors.faults_of, DOCTOR_ERRORS_EVERY),
+    ):
+        part = _over_stories(recovery.PART, work, points_of, stories, every * one_in, seed)
+        pieces += part.pieces
+    count = -(-states // DOCTOR_STATES_EVERY)
+    for first in range(0, count, PIECE_POINTS):
+        some = min(PIECE_POINTS, count - first)
+        arguments = (seed + first // PIECE_POINTS, some)
+        pieces.append(Piece(some, recovery.look_after_crashes, arguments))
+    places = _sample(rot.image(seed).places(), every * DOCTOR_FLIPS_EVERY, seed)
+    for at in range(0, len(places), PIECE_POINTS):
+        chosen = places[at : at + PIECE_POINTS]
+        pieces.append(Piece(len(chosen), recovery.look_after_flips, (chosen, seed)))
+    return Part(recovery.PART, pieces)
 
 
 def _over_stories(

@@ -288,6 +288,7 @@ def content(store: Store, recovered: Recovered) -> dict[str, Any]:
         "next_queue_id": recovered.next_queue_id,
         "seen": recovered.seen,
         "sessions": recovered.sessions,
+        "state_bytes": recovered.state_bytes,
         "queues": queues,
     }
 
@@ -298,7 +299,7 @@ def answers_about_sessions(store: Store, queue_id: int, after_seq: int) -> Any:
     return (
         [store.load_chunks(queue_id, after_seq, 900, 9, session) for session in sessions],
         [store.load_session_state(queue_id, session) for session in SESSIONS],
-        [store.load_sessions_updated(queue_id, 20, skip, 2) for skip in (0, 1)],
+        [store.load_sessions_updated(queue_id, 20, after, 2) for after in (None, *SESSIONS)],
     )
 
 

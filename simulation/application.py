@@ -23,7 +23,7 @@ from simulation.watch import FactoryWatch, Watch
 from simulation.world import Process, World
 from twinbus.core.chunk_ledger import ChunkLedger
 from twinbus.core.classifier import Classifier
-from twinbus.core.events import Diverted, Held, PingPrimary, Restored
+from twinbus.core.events import Cleared, Diverted, Held, PingPrimary, Restored
 from twinbus.core.failover import Health
 from twinbus.core.lifecycle import (
     CloseFactory,
@@ -44,6 +44,8 @@ from twinbus.service_errors import FactoryFaulted, ServerBusy, ServiceError
 PING_TIMEOUT_S = 6.0
 # Whoever waits for an entity's health is woken a moment after it changed, in no certain order.
 WAKE_S = 0.02
+# A library may need a moment to give up what it waits for.
+INTERRUPT_S = 0.1
 CLOSE_S_MAX = 9.0
 
 
@@ -56,6 +58,8 @@ class Parts:
     send: type[Send] = Send
     classifier: Classifier = field(default_factory=Classifier)
     lifecycle: type[PairLifecycle] = PairLifecycle
+    interrupts: bool = True
+    """Whether a diversion reaches the sends that wait for the primary."""
     ledger: type[ChunkLedger] = ChunkLedger
     mover: type[Mover] = Mover
 
@@ -138,13 +142,24 @@ class Factory(Process):
         for event in events:
             self.world.note("{} {}: {}", self.name, cause, event)
             self.watch.told(event, cause, run)
-            is_changed = is_changed or type(event) in (Diverted, Restored, Held)
+            is_changed = is_changed or type(event) in (Cleared, Diverted, Restored, Held)
+            if type(event) is Diverted:
+                self._interrupt(path)
         if is_changed:
             for waiting in self.runs:
                 if waiting.is_waiting and waiting.mail.path == path:
                     after_s = self.world.core_chance.random() * WAKE_S
                     self.world.at(self.world.now_s + after_s, self, waiting.go, waiting.token)
         self.arm(path)
+
+    def _interrupt(self, path: str) -> None:
+        """Who waits for the primary goes on to the backlog, a moment later (P22)."""
+        for run in self.runs:
+            if run.waits_for_home and run.mail.path == path:
+                at_s = self.world.now_s + self.world.core_chance.random() * INTERRUPT_S
+                if self._parts.interrupts:
+                    self.world.at(at_s, self, run.interrupt, run.token, run.request)
+                self.watch.must_wake(run, at_s)
 
     # -- time and pings -----------------------------------------------------------------------
 
@@ -205,6 +220,8 @@ class Factory(Process):
             "hold": failover.hold,
         }[what]
         self.observe(path, call(now_s), what)
+        if what == "start":
+            self.watch.started_away(path)
 
     def cancel_one(self) -> None:
         """A caller that waits for a send goes away."""

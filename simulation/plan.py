@@ -197,6 +197,9 @@ class Plan:
                 what = chance.choice(("force", "force", "mark", "mark", "mark", "hold"))
                 begins_s += chance.random() * 4.0
                 deeds.append(Deed(begins_s, what, path))
+                if what == "force" and chance.random() < 0.5:
+                    # In one breath, before sends that wait have heard of the first command.
+                    deeds.append(Deed(begins_s + chance.random() * 0.01, "hold", path))
         if day in (PROCESSES, STORM) or chance.random() < 0.1:
             for _ in range(chance.randint(1, 3)):
                 what = chance.choice(("crash", "pause", "pause", "restart broker"))

@@ -82,6 +82,9 @@ class Simulation:
             at(fault.ends_s, None, self._fault, fault, WELL)
         for deed in plan.deeds:
             at(deed.at_s, None, self._do, deed)
+        if chance.random() < 0.2:
+            at(0.0, None, self._refuse, chance.choice(plan.queues), True)
+            at(chance.uniform(0.0, 600.0), None, self._refuse, None, False)
         if plan.close is not None:
             at_s, how, which = plan.close
             at(at_s, None, self._end_factory, how, which)
@@ -92,6 +95,12 @@ class Simulation:
             # A sleeping process is called when it wakes up.
             self.world.at(self.world.now_s, factory, factory.submit, mail, letter)
         self.watch.disagreement(mail.path)
+
+    def _refuse(self, queue: str | None, refuses: bool) -> None:
+        """A backlog queue is made with another configuration, or they are all mended."""
+        for name, backlog in self.namespaces.backlogs.items():
+            if queue in (None, name):
+                backlog.refuses = refuses
 
     def _fault(self, fault: Fault, mode: str) -> None:
         for service in self._targets(fault):

@@ -14,8 +14,19 @@ from simulation.network import Request
 from simulation.plan import Letter
 from simulation.services import Backlog, Home, Mail, Service
 from twinbus.core.deadline import Deadline
-from twinbus.core.sending import Done, Fail, Send, Step, ToBacklog, ToPrimary, Wait, first_attempt_s
-from twinbus.service_errors import MessageTooLarge, ServiceError
+from twinbus.core.events import Event
+from twinbus.core.sending import (
+    Done,
+    Fail,
+    Send,
+    Step,
+    ToBacklog,
+    ToPrimary,
+    Wait,
+    cancelled_attempt,
+    first_attempt_s,
+)
+from twinbus.service_errors import MessageRefused, MessageTooLarge, SendInterrupted, ServiceError
 
 if TYPE_CHECKING:
     from simulation.application import Factory
@@ -31,11 +42,14 @@ class Run:
     __slots__ = (
         "_world",
         "asked",
+        "asked_home_s",
         "callers_error",
         "deadline",
         "factory",
         "home_tries",
+        "is_first",
         "is_probe",
+        "is_silence",
         "is_waiting",
         "last_error",
         "last_home_error",
@@ -43,11 +57,13 @@ class Run:
         "mail",
         "outages",
         "quiet_until_s",
+        "refused_by",
         "request",
         "returns",
         "seat",
         "send",
         "sent_away",
+        "success_mark",
         "token",
         "tripped",
         "was_forced",
@@ -67,14 +83,21 @@ class Run:
             self._world.core_chance,
             (mail.message_id,),
         )
+        self.refused_by: list[str] = []
+        """The backlog queues that have refused the message."""
         self.request: Request | None = None
         self.token = 0
         """Steps taken; a wake-up call for an earlier one is stale."""
         self.is_waiting = False
+        self.is_first = False
+        """Whether its first attempt is under way, which no Send has decided."""
+        self.success_mark = (0, 0)
         # The rest is the watch's notebook about this send.
         self.asked: set[str] = set()
+        self.asked_home_s = 0.0
+        """When the primary was asked last."""
         self.home_tries = self.outages = self.returns = 0
-        self.is_probe = self.sent_away = self.tripped = False
+        self.is_probe = self.is_silence = self.sent_away = self.tripped = False
         self.was_forced = self.was_throttled = self.was_unclear = False
         self.quiet_until_s = 0.0
         self.left_s = 4 * letter.timeout_s
@@ -92,9 +115,12 @@ class Run:
             return
         self.factory.watch.to_primary(self, timeout_s, False)
         home = self.factory.namespaces.homes[self.mail.path]
+        self.is_first = True
+        self.success_mark = self.factory.failovers[self.mail.path].success_mark
         self._ask(home, _store_home, timeout_s, self._first_answered)
 
     def _first_answered(self, request: Request) -> None:
+        self.is_first = False
         if request.error is not None:
             self._answered(request)
             return
@@ -176,6 +202,22 @@ class Run:
         self.factory.observe(self.mail.path, events, "send", self)
         self.go(self.token)
 
+    @property
+    def waits_for_home(self) -> bool:
+        return self.request is not None and self.request.service.name == self.mail.path
+
+    def interrupt(self, token: int, request: Request | None) -> None:
+        """Its entity was diverted while it waited for the primary (P22)."""
+        if token != self.token or request is None or self.request is not request:
+            return
+        world = self._world
+        world.note("{} {} is interrupted", self.factory.name, self.mail.message_id)
+        world.seen.add("a send was interrupted by a diversion")
+        request.give_up()
+        request.error = SendInterrupted(path=self.mail.path, was_sent=True)
+        self.is_first = False
+        self._answered(request)
+
     def leave(self, token: int) -> None:
         """The caller goes away in the middle of just this step."""
         if token == self.token and not self.mail.is_over:
@@ -184,8 +226,21 @@ class Run:
     def cancel(self, error: BaseException | None = None) -> None:
         """The caller goes away, or is sent away with an error."""
         self._world.note("{} {} is cancelled", self.factory.name, self.mail.message_id)
-        self.factory.watch.cancelled(self)
-        self.send.cancelled()
+        path, watch, now_s = self.mail.path, self.factory.watch, self._world.now_s
+        watch.cancelled(self, is_callers_own=error is None)
+        if error is not None:
+            events: list[Event] = []  # The end of a factory says nothing about its entities.
+        elif self.is_first:
+            events = cancelled_attempt(
+                self.factory.failovers[path],
+                began_s=self.asked_home_s,
+                success_mark=self.success_mark,
+                now_s=now_s,
+            )
+        else:
+            events = self.send.cancelled(now_s)
+        self.factory.observe(path, events, "send", self)
+        watch.silence_counted(self)
         self.abandon()
         self.mail.error = error
 
@@ -222,6 +277,8 @@ def _store_away(request: Request) -> ServiceError | None:
     assert isinstance(backlog, Backlog)
     if run.mail.is_too_large:
         return MessageTooLarge(f"{run.mail.message_id} is too large")
+    if backlog.refuses:
+        return MessageRefused(f"{backlog.name} requires sessions")
     run.mail.sender_copies += 1
     backlog.store(run.mail, run.factory.world.now_s)
     return None

@@ -176,10 +176,12 @@ class Item:
 class Backlog(Service):
     """A backlog queue of the secondary."""
 
-    __slots__ = ("_last_number", "items", "stored", "watchers")
+    __slots__ = ("_last_number", "items", "refuses", "stored", "watchers")
 
     def __init__(self, name: str) -> None:
         super().__init__(name)
+        self.refuses = False
+        """Whether it is of a kind that takes no message of ours, such as one with sessions."""
         self.items: dict[int, Item] = {}
         self.stored: set[int] = set()
         """The mails that were ever taken."""

@@ -28,6 +28,10 @@ MESSAGE_IS_BAD: Final = (MessageTooLarge, MessageRefused)
 THROTTLE_S: Final = 10.0
 PROBE_PAUSE_S_MIN: Final = 2.0
 CLOSE_WINDOW_S: Final = 5.0
+# With an interval of 0: how long one attempt may confirm the first failure.
+CONFIRM_S_MAX: Final = 0.25
+# A caller's silence counts from here on; a second, and a caller's timer is a little early.
+SILENCE_S: Final = 0.95
 EPSILON_S: Final = 1e-6
 
 

@@ -19,11 +19,13 @@ from simulation.plan import Plan
 from simulation.services import Mail
 from simulation.shadow import (
     CLOSE_WINDOW_S,
+    CONFIRM_S_MAX,
     EPSILON_S,
     MESSAGE_IS_BAD,
     OUTAGE,
     PROBE_PAUSE_S_MIN,
     QUEUE_IS_BAD,
+    SILENCE_S,
     THROTTLE_S,
     Shadow,
 )
@@ -45,6 +47,7 @@ from twinbus.service_errors import (
     AuthenticationFailed,
     BacklogExhausted,
     OperationTimeout,
+    SendInterrupted,
     ServerBusy,
     ServiceError,
 )
@@ -115,7 +118,9 @@ class FactoryWatch:
             raise self._broken("F2 throttling", "sent again before the 10 s were over")
         self._check_time(run, timeout_s)
         self._check_reserve(run, shadow, timeout_s)
+        self._free_refused(run)
         run.home_tries += 1
+        run.asked_home_s = now_s
         if run.sent_away:
             run.returns += 1
             run.sent_away = False
@@ -156,8 +161,10 @@ class FactoryWatch:
             self._check_probe(run, queue, now_s)
         elif now_s < self._busy_until_s.get(queue, 0.0):
             raise self._broken("F2 throttling", f"{queue} was asked before its 10 s were over")
-        else:
+        elif not run.refused_by:
             self._check_seat(run, queue, now_s)
+        if len(run.refused_by) > 1 or queue in run.refused_by:
+            raise self._broken("P20 one question", f"{run.mail.message_id} to {queue}, too")
         run.sent_away = True
         run.last_home_error = None
         run.asked.add(queue)
@@ -183,9 +190,14 @@ class FactoryWatch:
             raise self._broken("F6 deadline", "waits beyond its end")
         if until_s <= now_s and was_waiting:
             raise self._broken("S10 no storm", "asks to be called again at once, twice")
-        if self.shadows[run.mail.path].is_away:
+        shadow = self.shadows[run.mail.path]
+        if shadow.is_away:
             run.sent_away = True
             self._world.seen.add("a send waited for a backlog queue to come back")
+        elif shadow.suspect_s is not None and self._plan.policy.failover_interval_s <= 0:
+            self._world.seen.add("a send waited for another one to confirm its failure")
+            if until_s > shadow.suspect_s + CONFIRM_S_MAX + EPSILON_S:
+                raise self._broken("P25 one decision", "waits longer than a confirmation takes")
 
     # -- answers ------------------------------------------------------------------------------
 
@@ -215,6 +227,8 @@ class FactoryWatch:
                 self._world.seen.add("a send succeeded at the primary after a retry")
             if run.was_throttled:
                 self._world.seen.add("a throttled send waited and succeeded")
+        elif isinstance(error, SendInterrupted):
+            run.sent_away = True  # It says nothing about the entity; where it goes now, others say.
         elif isinstance(error, ServerBusy):
             run.was_throttled = True
             run.quiet_until_s = self._world.now_s + THROTTLE_S
@@ -226,6 +240,12 @@ class FactoryWatch:
 
     def _away_answered(self, run: Run, queue: str, error: BaseException | None) -> None:
         was_probe = run.is_probe and self._probing.get(queue) is run
+        if isinstance(error, MESSAGE_IS_BAD):
+            # A probe until somebody tells whose fault it was.
+            run.refused_by.append(queue)
+            if len(run.refused_by) > 1:
+                self._seats.pop(run.seat, None)
+            return
         if was_probe:
             del self._probing[queue]
             how = "succeeded" if error is None else "failed"
@@ -234,18 +254,63 @@ class FactoryWatch:
             self.withdrawn_s.pop(queue, None)
             if error is None:
                 self._seats[run.seat] = queue
+                self._blame(run)
         elif isinstance(error, QUEUE_IS_BAD) and (was_probe or queue not in self.withdrawn_s):
             self.withdrawn_s[queue] = self._world.now_s
         if isinstance(error, ServerBusy):
             self._busy_until_s[queue] = self._world.now_s + THROTTLE_S
             self._world.seen.add("a throttled backlog queue was passed over")
 
+    def _blame(self, run: Run) -> None:
+        """P20: what one queue has refused and another has taken is the first one's fault."""
+        for queue in run.refused_by:
+            if self._probing.get(queue) is run or queue not in self.withdrawn_s:
+                self.withdrawn_s[queue] = self._world.now_s
+            self._world.seen.add("a queue refused what another took")
+        self._free_refused(run)
+
+    def _free_refused(self, run: Run) -> None:
+        for queue in run.refused_by:
+            if self._probing.get(queue) is run:
+                del self._probing[queue]
+        run.refused_by.clear()
+
     def _is_outage(self, error: BaseException | None) -> bool:
         if isinstance(error, AuthenticationFailed):
             return self._key_worked
         return isinstance(error, OUTAGE)
 
-    def cancelled(self, run: Run) -> None:
+    def started_away(self, path: str) -> None:
+        """P17: a pair that is made during an outage sends to the backlog from the beginning."""
+        if not self.shadows[path].is_away:
+            raise self._broken("P17 begins away", f"{path} begins at home during an outage")
+
+    def must_wake(self, run: Run, at_s: float) -> None:
+        """P22: whoever waits for a primary that is diverted is on its way a moment later."""
+        due_s = at_s + 2 * EPSILON_S
+        self._world.at(due_s, self.factory, self._is_awake, run, run.request)
+
+    def _is_awake(self, run: Run, request: Request) -> None:
+        if run.request is request and not run.mail.is_over:
+            raise self._broken("P22 woken", f"{run.mail.message_id} still waits for the primary")
+
+    def silence_counted(self, run: Run) -> None:
+        """P22: after a silence that counts the entity is no longer taken for healthy."""
+        shadow = self.shadows[run.mail.path]
+        if run.is_silence and not (shadow.is_away or shadow.is_held) and shadow.suspect_s is None:
+            raise self._broken("P22 silence", "a caller gave up after a second, and it is healthy")
+
+    def cancelled(self, run: Run, *, is_callers_own: bool) -> None:
+        shadow, now_s = self.shadows[run.mail.path], self._world.now_s
+        run.is_silence = (
+            is_callers_own
+            and run.waits_for_home
+            and now_s - run.asked_home_s >= SILENCE_S
+            and shadow.last_success_s < run.asked_home_s
+        )
+        if run.is_silence:
+            run.last_home_error = OperationTimeout("its caller gave up")
+            self._world.seen.add("a caller that gave up made an entity suspect")
         self._world.seen.add("a caller went away in the middle of a send")
         for queue, probing in list(self._probing.items()):
             if probing is run:
@@ -274,6 +339,8 @@ class FactoryWatch:
 
     def failed(self, run: Run, error: BaseException) -> None:
         mail, shadow = run.mail, self.shadows[run.mail.path]
+        self._check_refusals(run, shadow, error)
+        self._free_refused(run)
         self._check_end(run)
         mail.error = error
         if not isinstance(error, TwinbusError):
@@ -295,6 +362,18 @@ class FactoryWatch:
             self._check_all_asked(run)
         if error is run.last_home_error and not shadow.is_away and not shadow.is_held:
             self._check_counted(run, shadow)
+
+    def _check_refusals(self, run: Run, shadow: Shadow, error: BaseException) -> None:
+        """P20: no caller hears of a refusal that another queue was not asked about."""
+        if not (run.refused_by and isinstance(error, MESSAGE_IS_BAD) and shadow.is_away):
+            return
+        now_s = self._world.now_s
+        for queue in self._plan.queues if len(run.refused_by) == 1 else ():
+            is_free = queue not in self.withdrawn_s and now_s >= self._busy_until_s.get(queue, 0.0)
+            if is_free and queue not in run.asked:
+                raise self._broken(
+                    "P20 one question", f"{run.mail.message_id} not asked of {queue}"
+                )
 
     def _check_all_asked(self, run: Run) -> None:
         """P9, P10: while there is time, no queue that might take it is left out."""
@@ -409,7 +488,8 @@ class FactoryWatch:
 
     def _withdrawn(self, event: QueueWithdrawn, cause: str, run: Run | None) -> None:
         self._world.seen.add("a backlog queue was withdrawn")
-        if run is None or not isinstance(run.last_error, QUEUE_IS_BAD):
+        is_blamed = run is not None and event.queue in self.withdrawn_s
+        if run is None or not (is_blamed or isinstance(run.last_error, QUEUE_IS_BAD)):
             raise self._broken("S6 shared withdrawal", f"{event.queue} did nothing wrong")
 
     def _returned(self, event: QueueReturned, cause: str, run: Run | None) -> None:
@@ -428,7 +508,7 @@ class FactoryWatch:
         """A timer was handled: what is due must have happened."""
         shadow = self.shadows[path]
         if shadow.suspect_s is not None:
-            due_s = shadow.suspect_s + self._plan.policy.failover_interval_s
+            due_s = shadow.suspect_s + (self._plan.policy.failover_interval_s or CONFIRM_S_MAX)
             if self._world.now_s >= due_s + EPSILON_S:
                 raise self._broken("S3 interval and class", "the interval passed: not diverted")
 

@@ -7,16 +7,20 @@ from typing import Final
 import pytest
 
 from teeth.bug import Bug, Harness, Layer
-from teeth.bugs import broker, connector, store, syphon
+from teeth.bugs import broker, catalogue, connector, costs, fairness, rights, store, syphon
 from teeth.bugs.core import REPLACED, Replaced
 from teeth.harnesses import simulated
+from teeth.harnesses.administrative import Administrative
 from teeth.harnesses.campaigns import ShortCampaign
 from teeth.harnesses.connected import OnSpark
+from teeth.harnesses.costly import Costly
 from teeth.harnesses.crashes import CrashStates
 from teeth.harnesses.damages import Damages
 from teeth.harnesses.homeward import Homeward
 from teeth.harnesses.kills import Kills
 from teeth.harnesses.models import Model
+from teeth.harnesses.neighbours import Neighbours
+from teeth.harnesses.rights import Rights
 from teeth.harnesses.rotten import FlippedBits
 from teeth.harnesses.simulated import Simulated
 from teeth.harnesses.stories import Stories
@@ -26,6 +30,8 @@ from tests.model import test_session_queue as sessions
 from tests.model import test_topic as topics
 
 SIMULATION: Final = Simulated()
+CATALOGUE: Final = Administrative()
+COSTLY: Final = Costly()
 CAMPAIGN: Final = ShortCampaign()
 HOMEWARD: Final = Homeward()
 SPARK: Final = OnSpark()
@@ -37,6 +43,8 @@ SESSION_KILLS, REPEAT_KILLS = Kills("sessions"), Kills("repeats")
 CRASHES: Final = CrashStates()
 DAMAGES: Final = Damages()
 ROTTEN: Final = FlippedBits()
+RIGHTS: Final = Rights()
+NEIGHBOURS: Final = Neighbours()
 
 
 def _simulated(replaced: Replaced) -> Bug:
@@ -98,6 +106,8 @@ SYPHON: Final = _of(
         *(syphon.give_no_reason, HOMEWARD, "dead-lettered without a reason:"),
     ),
     ("set aside and forgotten", syphon.forget_what_was_set_aside, HOMEWARD, "left behind:"),
+    ("only its own queues", syphon.look_at_known_queues_only, HOMEWARD, "left behind:"),
+    ("messages of another pair", syphon.move_what_belongs_to_others, HOMEWARD, "not ours:"),
 )
 CONNECTOR: Final = _of(
     Layer.CONNECTOR,
@@ -113,6 +123,30 @@ CONNECTOR: Final = _of(
 )
 BROKER: Final = _of(
     Layer.BROKER,
+    (
+        "an administrative change holds before it is written",
+        *(catalogue.apply_before_written, CATALOGUE, "memory is not the disk"),
+    ),
+    (
+        "a refused plan leaves its first half",
+        *(catalogue.keep_what_a_refused_plan_did, CATALOGUE, "not what the calls said"),
+    ),
+    (
+        "two entities of one path are written",
+        *(catalogue.take_a_path_twice, CATALOGUE, "and 0 were refused for it"),
+    ),
+    (
+        "map keys whose hashes collide are free",
+        *(costs.count_no_keys, COSTLY, "keys that collide held the loop"),
+    ),
+    (
+        "a performative is as large as a message",
+        *(costs.let_performatives_grow, COSTLY, "elements was built"),
+    ),
+    (
+        "a large body is checked in one piece",
+        *(costs.check_bodies_in_one_piece, COSTLY, "was checked in one piece"),
+    ),
     (
         "acknowledged before the commit",
         *(mutants.acknowledge_before_commit, SEND_KILLS, "was accepted, and is lost"),
@@ -184,6 +218,36 @@ BROKER: Final = _of(
         *(topics.overlook_a_change_of_rules, TOPIC_MODEL, "what is left differs"),
     ),
 )
+RIGHTS_THAT_SPREAD: Final = _of(
+    Layer.BROKER,
+    (
+        "the key of a queue opens what is below its path",
+        *(rights.cover_what_is_below, RIGHTS, "a right too many: AMQP receive at"),
+    ),
+    (
+        "Manage on one entity is Send to all",
+        *(rights.let_every_administrator_forward, RIGHTS, "a right too many: ATOM forward"),
+    ),
+    (
+        "Listen on its target lets an entity forward",
+        *(rights.take_any_token_as_proof, RIGHTS, "a right too many: ATOM forward"),
+    ),
+    (
+        "a token for the target is not verified",
+        *(rights.believe_whatever_is_in_the_header, RIGHTS, "a right too many: ATOM forward"),
+    ),
+)
+FAIRNESS: Final = _of(
+    Layer.BROKER,
+    (
+        "pending bytes belong to the loudest",
+        *(fairness.give_everything_to_the_loudest, NEIGHBOURS, "not read from:"),
+    ),
+    (
+        "turns are given first come first served",
+        *(fairness.serve_whoever_came_first, NEIGHBOURS, "stalled:"),
+    ),
+)
 STORE: Final = _of(
     Layer.STORE,
     ("synchronous=NORMAL", store.leave_syncing_to_the_checkpoint, CRASHES, "was acknowledged"),
@@ -235,4 +299,12 @@ STORE: Final = _of(
         *(store.balance_no_books, DAMAGES, "damage went unnoticed: lose a row"),
     ),
 )
-BUGS: Final[tuple[Bug, ...]] = (*CORE, *SYPHON, *CONNECTOR, *BROKER, *STORE)
+BUGS: Final[tuple[Bug, ...]] = (
+    *CORE,
+    *SYPHON,
+    *CONNECTOR,
+    *BROKER,
+    *RIGHTS_THAT_SPREAD,
+    *FAIRNESS,
+    *STORE,
+)

@@ -152,10 +152,12 @@ def backlog_options() -> list[str]:
         secondary=namespace,
         primary_name="shop",
         queues=("a",),
+        owner="o",
         rate_per_s=1,
         state_dir="s",
         run="r",
         metering="m",
+        keep_days=1,
     )
     return list(settings.to_options())
 

@@ -13,10 +13,10 @@ ROOT = Path(__file__).resolve().parent.parent
 STATUSES = {"finished", "partly", "planned"}
 # First and last number of every area.
 AREAS = {
-    "M": (1, 11),
+    "M": (1, 15),
     "F": (1, 6),
-    "P": (0, 17),
-    "Y": (1, 8),
+    "P": (0, 26),
+    "Y": (1, 9),
     "L": (1, 2),
     "C": (1, 3),
     "S": (1, 2),

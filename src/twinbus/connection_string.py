@@ -13,6 +13,7 @@ import warnings
 from dataclasses import dataclass, field
 from typing import Final
 
+from twinbus.argument_types import check_type, type_shown
 from twinbus.entity_path import parse_entity_path
 from twinbus.errors import ConfigurationError, ConnectionStringError, InvalidEntityPath
 
@@ -135,6 +136,12 @@ def parse_connection_string(text: str, *, entity_path: str | None = None) -> Con
 
 def namespace_at(fully_qualified_namespace: str) -> ConnectionString:
     """A namespace named by its host (and port) alone; it holds no credential."""
+    check_type(
+        "fully_qualified_namespace",
+        fully_qualified_namespace,
+        str,
+        hint="Write it as contoso.servicebus.windows.net; the credential comes second",
+    )
     try:
         _scheme, host, port = _endpoint(f"sb://{fully_qualified_namespace}")
     except ConnectionStringError as error:
@@ -146,6 +153,11 @@ def namespace_at(fully_qualified_namespace: str) -> ConnectionString:
 
 
 def _split(text: str) -> tuple[dict[str, str], tuple[str, ...]]:
+    if not isinstance(text, str):
+        raise ConnectionStringError(
+            f"a connection string must be a str, got {type_shown(text)}",
+            hint="It begins with Endpoint=sb://<host>",
+        )
     if len(text) > CONNECTION_STRING_LENGTH_MAX:
         raise ConnectionStringError(
             f"a connection string has at most {CONNECTION_STRING_LENGTH_MAX} characters"

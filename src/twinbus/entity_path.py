@@ -32,6 +32,7 @@ __all__ = [
     "backlog_owner",
     "backlog_prefix",
     "check_patterns",
+    "owning_entity",
     "parse_address",
     "parse_backlog_path",
     "parse_entity_path",
@@ -48,6 +49,9 @@ SHOWN_LENGTH_MAX: Final = 80
 BACKLOG_MARKER: Final = "x-servicebus-transfer"
 BACKLOG_SEPARATOR: Final = f"/{BACKLOG_MARKER}/"
 """In the path of a backlog queue, between the name of its primary and its index."""
+
+SUBSCRIPTIONS: Final = "subscriptions"
+"""In the path of a subscription, between its topic and its name."""
 
 SubQueue = Literal["dead-letter", "transfer-dead-letter"]
 Node = Literal["entity", "management", "cbs"]
@@ -161,6 +165,26 @@ def parse_resource_segments(text: str) -> tuple[str, ...]:
         return ("$cbs",)
     names, reserved = _split_reserved(text.removesuffix("/"))
     return (*_entity_segments(names), *reserved)
+
+
+def owning_entity(segments: Sequence[str]) -> str:
+    """The queue or topic whose access rules cover a path, given by its canonical segments.
+
+    Its dead letters and its ``$management`` are an entity's own, and of a topic the subscriptions.
+    A path that is merely longer names another entity. Empty when it is no entity's.
+    """
+    names = list(segments)
+    for at, segment in enumerate(names):
+        if segment.startswith("$"):
+            del names[at:]
+            break
+    # No queue and no topic has this part in its path (entities/description.py).
+    if SUBSCRIPTIONS in names[1:]:
+        at = names.index(SUBSCRIPTIONS, 1)
+        if len(names) != at + 2:
+            return ""
+        del names[at:]
+    return "/".join(names)
 
 
 def _check_count(count: object) -> None:

@@ -10,6 +10,7 @@
     ├── AccessDenied                             a token that does not open this door
     ├── FilterError                              a rule that cannot be worked out for a message
     ├── StoreCorrupt                             what is on disk is not what was acknowledged
+    ├── StoreRefused                             a change that breaks the store's own rules
     ├── StoreLocked                              another process owns the data directory
     ├── StoreVersionMismatch                     written by a version we do not read
     ├── StoreFull          (transient)           nothing was stored; there may be room later
@@ -39,6 +40,7 @@ __all__ = [
     "StoreFailed",
     "StoreFull",
     "StoreLocked",
+    "StoreRefused",
     "StoreVersionMismatch",
     "TwinbusError",
 ]
@@ -51,6 +53,7 @@ def _as_sentence(text: str) -> str:
 
 def _restore(kind: type[TwinbusError], args: tuple[Any, ...], facts: dict[str, Any]) -> Any:
     error = kind.__new__(kind, *args)
+    error.args = args  # An OSError takes them in __init__, which is not called here.
     error.__dict__.update(facts)
     return error
 
@@ -65,6 +68,11 @@ class TwinbusError(Exception):
         self.sentence = _as_sentence(sentence)
         self.hint = _as_sentence(hint)
         super().__init__(f"{self.sentence} {self.hint}".rstrip())
+
+    def advise(self, hint: str) -> None:
+        """Offer another way out than the one it was made with."""
+        self.hint = _as_sentence(hint)
+        self.args = (f"{self.sentence} {self.hint}".rstrip(),)
 
     def __reduce__(self) -> tuple[Any, ...]:
         # The children take keyword facts, which the default pickling of exceptions cannot
@@ -150,7 +158,19 @@ class StoreCorrupt(TwinbusError):
             where += f", sequence numbers {first_seq} to {last_seq or first_seq}"
         super().__init__(
             f"the store {self.path!r} is damaged{where}: {detail}",
-            hint="Keep a copy of the data directory and restore it from a backup",
+            hint="Keep a copy of the data directory, then run `twinbus doctor DATA --repair` or "
+            "restore a backup",
+        )
+
+
+class StoreRefused(TwinbusError):
+    """A change that breaks the store's own rules: nothing of it was stored, the store goes on."""
+
+    def __init__(self, detail: str) -> None:
+        self.detail = detail
+        super().__init__(
+            f"the store refused a change: {detail}",
+            hint="Nothing was changed. Report it together with the request",
         )
 
 

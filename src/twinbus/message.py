@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, fields
 from datetime import datetime, timedelta
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 from uuid import UUID, uuid4
 
 from twinbus.errors import ConfigurationError, InvalidMessage
@@ -51,7 +51,9 @@ class BrokeredMessage:
     body: Any = field(default=b"", kw_only=False)
     """``bytes`` or text (sent as UTF-8), a list of ``bytes`` (several data sections), one of
     ``twinbus.amqp.message``'s AmqpValue, AmqpSequence and DataSections, or None for no body.
-    What was received is bytes, one of the three, or None."""
+    What was received is bytes, one of the three, or None; a body whose decoding would hold its
+    receiver up (thousands of map keys that are numbers or UUIDs) is an UndecodedBody. One of
+    thousands of elements is decoded when somebody looks at it."""
 
     message_id: str | int | bytes | UUID | None = field(default_factory=lambda: str(uuid4()))
     """What duplicate detection compares; a text of its own unless given."""
@@ -89,6 +91,8 @@ class BrokeredMessage:
     """The entity that the message was moved from, in a dead-letter queue."""
     held: Any = field(default=None, init=False, repr=False, compare=False)
     """What its receiver keeps to settle it; None for a message that was not received."""
+    unread: dict[str, Any] | None = field(default=None, init=False, repr=False, compare=False)
+    """Body or properties of a received message that take long to decode: how, by field."""
 
     def __post_init__(self) -> None:
         self.check()
@@ -179,6 +183,40 @@ class BrokeredMessage:
             if item.repr and value not in (None, 0) and item.name != "properties":
                 shown.append(f"{item.name}={value!r}")
         return f"BrokeredMessage({', '.join(shown)})"
+
+
+class PartlyRead(BrokeredMessage):
+    """A received message with a part that is decoded when somebody looks at it (``unread``).
+
+    It is a class of its own because Python reads every field more slowly of one that has a
+    ``__getattr__``; once everything was read it is a BrokeredMessage like any other.
+    """
+
+    __slots__ = ()
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            # Python comes here only for a slot that is still empty.
+            unread = None if name == "unread" else self.unread
+            if not unread or name not in unread:
+                raise AttributeError(name)
+            value = unread[name].read()
+            setattr(self, name, value)
+            return value
+
+    def __eq__(self, other: object) -> bool:
+        return self.read() == (other.read() if isinstance(other, PartlyRead) else other)
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def read(self) -> BrokeredMessage:
+        """The message, with nothing left to decode."""
+        for name in self.unread or ():
+            getattr(self, name)
+        self.unread = None
+        self.__class__ = BrokeredMessage  # type: ignore[assignment]
+        return cast(BrokeredMessage, self)
 
 
 def check_moment(name: str, value: Any) -> None:

@@ -1,13 +1,16 @@
 """What a messaging service can answer, and what a pair of them can.
 
     ServiceError                  one operation on one entity did not succeed
-    ├── OperationTimeout          no answer in time: it may or may not have been carried out
+    ├── OperationTimeout          (also a TimeoutError) no answer in time: it may or may not have
+    │                             been carried out
+    │   └── SendInterrupted       the entity was diverted while the send waited for the primary
     ├── CommunicationError        refused, lost or unresolvable: nobody to talk to
     ├── ServiceInternalError      the service says that something broke on its side
     ├── LinkDetached              the service took our link or the entity away by force
     ├── ServerBusy                throttled before anything was stored
     ├── AuthenticationFailed      the service does not know who we are
-    ├── AccessRefused             it does, and a claim is missing (Send, Listen, Manage)
+    ├── AccessRefused             (also a PermissionError) it does, and a claim is missing (Send,
+    │                             Listen, Manage)
     ├── EntityNotFound, EntityDisabled, QuotaExceeded
     ├── MessageTooLarge           more bytes than the entity takes
     ├── MessageRefused            an argument, a property or an operation it does not take
@@ -27,6 +30,10 @@
 Rule 1: drivers translate what their library raises into ServiceError, with the original as cause.
 Rule 2: ``is_transient`` says whether a retry could help; it turns false once retries are used up.
 Rule 3: ``is_ambiguous`` says that the operation may have been carried out all the same.
+Rule 4: two of them are errors of the system, too, so that ``except TimeoutError`` and ``except
+        PermissionError`` of an application catch them. Their ``errno`` and ``strerror`` are None:
+        no system call failed. Code here that waits with a timer of its own lets a ServiceError
+        pass before it asks for TimeoutError or OSError.
 """
 
 from __future__ import annotations
@@ -56,6 +63,7 @@ __all__ = [
     "PairingError",
     "QuotaExceeded",
     "ReservedProperty",
+    "SendInterrupted",
     "ServerBusy",
     "ServiceError",
     "ServiceInternalError",
@@ -83,9 +91,26 @@ class ServiceError(TwinbusError):
         return self
 
 
-class OperationTimeout(ServiceError):
+class OperationTimeout(ServiceError, TimeoutError):
     is_transient = True
     is_ambiguous = True
+
+
+class SendInterrupted(OperationTimeout):
+    """The entity was diverted while a send waited for the primary's answer, so the send went on
+    to the backlog (P22). ``was_sent`` says that the message had left by then."""
+
+    def __init__(
+        self,
+        sentence: str = "the entity was diverted while a send to it waited for an answer",
+        *,
+        path: str = "",
+        condition: str = "",
+        hint: str = "",
+        was_sent: bool = True,
+    ) -> None:
+        super().__init__(sentence, path=path, condition=condition, hint=hint)
+        self.is_ambiguous = was_sent
 
 
 class CommunicationError(ServiceError):
@@ -127,7 +152,7 @@ class AuthenticationFailed(ServiceError):
     """The credential was not accepted, or the token service is broken: both look the same."""
 
 
-class AccessRefused(ServiceError):
+class AccessRefused(ServiceError, PermissionError):
     """A claim is missing."""
 
 

@@ -17,13 +17,13 @@ from simulation.services import Home
 from twinbus.core.chunk import Verdict as HomeVerdict
 from twinbus.core.chunk import poison_of, verdict_of
 from twinbus.core.chunk_ledger import Homeward
-from twinbus.core.classifier import Classifier, Verdict
+from twinbus.core.classifier import BACKLOG_ERRORS, BacklogVerdict, Classifier, Verdict
 from twinbus.core.events import Event, QueueWithdrawn
 from twinbus.core.failover import FailoverPolicy, Health, Signal
 from twinbus.core.lifecycle import Effect, PairLifecycle
 from twinbus.core.rotation import BacklogRotation, Choice, Seat
 from twinbus.core.sending import Done, Fail, Send, Step, ToBacklog, ToPrimary
-from twinbus.service_errors import OperationTimeout, ServerBusy, ServiceError
+from twinbus.service_errors import MessageRefused, OperationTimeout, ServerBusy, ServiceError
 
 
 class LateSuccessRestores(WatchedFailover):
@@ -46,8 +46,10 @@ class SuccessIsForgotten(WatchedFailover):
 
 
 class StalePingRestores(WatchedFailover):
-    def ping_answered(self, epoch: int, now_s: float, failure: str | None) -> list[Event]:
-        return super().ping_answered(self.epoch, now_s, failure)
+    def ping_answered(
+        self, epoch: int, now_s: float, failure: str | None, *, refusal: str = ""
+    ) -> list[Event]:
+        return super().ping_answered(self.epoch, now_s, failure, refusal=refusal)
 
 
 class NoFlapLimit(WatchedFailover):
@@ -56,8 +58,10 @@ class NoFlapLimit(WatchedFailover):
 
 
 class PingsHastily(WatchedFailover):
-    def ping_answered(self, epoch: int, now_s: float, failure: str | None) -> list[Event]:
-        events = super().ping_answered(epoch, now_s, failure)
+    def ping_answered(
+        self, epoch: int, now_s: float, failure: str | None, *, refusal: str = ""
+    ) -> list[Event]:
+        events = super().ping_answered(epoch, now_s, failure, refusal=refusal)
         if self._next_ping_s is not None:
             self._next_ping_s = now_s + 0.1
         return events
@@ -71,10 +75,12 @@ class PingsLater(WatchedFailover):
 
 
 class PingEndsHold(WatchedFailover):
-    def ping_answered(self, epoch: int, now_s: float, failure: str | None) -> list[Event]:
+    def ping_answered(
+        self, epoch: int, now_s: float, failure: str | None, *, refusal: str = ""
+    ) -> list[Event]:
         if self.health is Health.HELD_AWAY and failure is None:
             return self._receive(Signal.MARKED_HEALTHY, now_s, "a ping succeeded")
-        return super().ping_answered(epoch, now_s, failure)
+        return super().ping_answered(epoch, now_s, failure, refusal=refusal)
 
 
 class Contagious(WatchedFailover):
@@ -94,16 +100,31 @@ class Contagious(WatchedFailover):
         return events
 
 
+class BeginsAtHome(WatchedFailover):
+    """A pair that is made during an outage does not ask, and begins at home."""
+
+    def start_diverted(self, now_s: float, reason: str) -> list[Event]:
+        return []
+
+
 class WithdrawalIsNotShared(BacklogRotation):
-    def failed(self, queue: str, now_s: float, reason: str, *, is_probe: bool) -> list[Event]:
+    def failed(
+        self, queue: str, now_s: float, reason: str, *, is_probe: bool, is_refusal: bool = False
+    ) -> list[Event]:
         return [QueueWithdrawn(queue, now_s, reason)]
 
 
 class EverybodyProbes(BacklogRotation):
     def choose(
-        self, seat: Seat, now_s: float, rng: Random, *, avoid: Collection[str] = ()
+        self,
+        seat: Seat,
+        now_s: float,
+        rng: Random,
+        *,
+        avoid: Collection[str] = (),
+        is_question: bool = False,
     ) -> Choice | None:
-        choice = super().choose(seat, now_s, rng, avoid=avoid)
+        choice = super().choose(seat, now_s, rng, avoid=avoid, is_question=is_question)
         if choice is not None:
             self._standings[choice.queue].is_probed = False
         return choice
@@ -115,8 +136,10 @@ class CancelledProbeIsKept(BacklogRotation):
 
 
 class WithdrawnForGood(BacklogRotation):
-    def failed(self, queue: str, now_s: float, reason: str, *, is_probe: bool) -> list[Event]:
-        events = super().failed(queue, now_s, reason, is_probe=is_probe)
+    def failed(
+        self, queue: str, now_s: float, reason: str, *, is_probe: bool, is_refusal: bool = False
+    ) -> list[Event]:
+        events = super().failed(queue, now_s, reason, is_probe=is_probe, is_refusal=is_refusal)
         self._standings[queue].withdrawn_until_s = float("inf")
         return events
 
@@ -124,6 +147,12 @@ class WithdrawnForGood(BacklogRotation):
 class ThrottlingWithdraws(BacklogRotation):
     def throttled(self, queue: str, now_s: float, *, is_probe: bool) -> list[Event]:
         return self.failed(queue, now_s, "busy", is_probe=is_probe)
+
+
+class RefusingQueueStays(Send):
+    def _blame(self, now_s: float) -> list[Event]:
+        self._drop_refusal()
+        return []
 
 
 class IgnoresDiversion(Send):
@@ -259,6 +288,8 @@ REPLACED: Final = (
     Replaced("the first ping waits", Parts(failover=PingsLater), "S7 pings"),
     Replaced("a ping ends a hold", Parts(failover=PingEndsHold), "P11 only a ping"),
     Replaced("one entity's trouble diverts another", Parts(failover=Contagious), "S4 independence"),
+    Replaced("a pair begins at home in an outage", Parts(failover=BeginsAtHome), "P17 begins away"),
+    Replaced("a diversion wakes no send", Parts(interrupts=False), "P22 woken"),
     Replaced(
         "a withdrawal is not shared", Parts(rotation=WithdrawalIsNotShared), "S6 shared withdrawal"
     ),
@@ -271,6 +302,20 @@ REPLACED: Final = (
     Replaced("a withdrawn queue never returns", Parts(rotation=WithdrawnForGood), "S9 liveness"),
     Replaced(
         "throttling withdraws a queue", Parts(rotation=ThrottlingWithdraws), "S6 shared withdrawal"
+    ),
+    Replaced(
+        "a refusing queue stays in the rotation",
+        Parts(send=RefusingQueueStays),
+        "S6 shared withdrawal",
+    ),
+    Replaced(
+        "a refusal is not asked about",
+        Parts(
+            classifier=Classifier(
+                backlog={**BACKLOG_ERRORS, MessageRefused: BacklogVerdict.GIVE_UP}
+            )
+        ),
+        "P20 one question",
     ),
     Replaced(
         "sends to the primary while diverted",

@@ -10,7 +10,6 @@ import apsw
 import pytest
 
 from twinbus.broker.store import connection, create, sqlite, writer, writes
-from twinbus.broker.store.arguments import Roster
 from twinbus.broker.store.audit import Audit
 from twinbus.broker.store.disk import Disk
 from twinbus.broker.store.mark import Mark
@@ -151,7 +150,7 @@ def number_from_the_last_row(patch: pytest.MonkeyPatch) -> None:
 
     def short(self: Audit, queue_id_last: int) -> Recovered:
         found = recover(self, queue_id_last)
-        totals = self._totals(Roster(frozenset(found.counters), 0))
+        totals = self._totals(found.counters.keys())
         for queue_id, counters in found.counters.items():
             counters.next_seq = totals[queue_id].seq_last + 1
         return found

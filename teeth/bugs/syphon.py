@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from twinbus.core import envelope_home
+from twinbus.core import chunk, envelope_home
 from twinbus.core.chunk import Poison, Verdict, verdict_of
 from twinbus.core.chunk_aside import SetAside
 from twinbus.core.chunk_ledger import Homeward
@@ -18,6 +18,7 @@ from twinbus.core.receipts import Outcome
 from twinbus.core.sending import Done, Send, Step, ToBacklog
 from twinbus.drivers.amqp.sending import SendingEnd
 from twinbus.pairing import mover_queue
+from twinbus.pairing.backlog_search import BacklogSearch
 from twinbus.pairing.mover_chunk import ChunkRun
 from twinbus.service_errors import ServiceError
 
@@ -79,6 +80,20 @@ def forget_what_was_set_aside(patch: pytest.MonkeyPatch) -> None:
     """Nobody asks again for what was deferred."""
     patch.setattr(SetAside, "add", lambda _self, _path, _numbers: None)
     patch.setattr(mover_queue, "set_aside_in", lambda *_args, **_more: {})
+
+
+def look_at_known_queues_only(patch: pytest.MonkeyPatch) -> None:
+    """A syphon with fewer queues than the senders leaves the others to nobody."""
+
+    async def nothing(*_args: object, **_more: object) -> tuple[str, ...]:
+        return ()
+
+    patch.setattr(BacklogSearch, "holding", nothing)
+
+
+def move_what_belongs_to_others(patch: pytest.MonkeyPatch) -> None:
+    """The mark of a pair is not looked at."""
+    patch.setattr(chunk, "is_accepted", lambda *_args: True)
 
 
 def hide_doubt(patch: pytest.MonkeyPatch) -> None:

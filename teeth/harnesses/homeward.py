@@ -1,8 +1,9 @@
 """A backlog comes home between two brokers in their own processes, through the mover.
 
 In it are messages with every field that the envelope has to carry, messages that their destination
-refuses for good, and messages for a destination that is closed at first. Afterwards everything is
-home as it was sent, or dead with a reason.
+refuses for good, and messages for a destination that is closed at first; in more queues than the
+mover is told of, and among messages of another pair. Afterwards everything is home as it was sent,
+or dead with a reason, and the other pair's messages are where they were.
 """
 
 from __future__ import annotations
@@ -22,9 +23,14 @@ from twinbus.core.parcel import Parcel
 from twinbus.core.receipts import Outcome
 from twinbus.drivers.amqp import AmqpDriver
 from twinbus.message import BrokeredMessage
+from twinbus.pairing.backlog_queues import owner_mark
+from twinbus.pairing.backlog_search import BacklogSearch
 from twinbus.pairing.mover import Mover
 
 HOME_S_MAX = 12.0
+QUEUE_COUNT, QUEUES_KNOWN = 4, 2
+OTHER_PAIR = "0123456789ab other.example"
+FOREIGN = [f"foreign-{number}" for number in range(5)]
 # What the service says about a message that was received; it has a priority in any case.
 NOT_COMPARED = {
     *("sequence_number", "enqueued_sequence_number", "enqueued_time_utc", "locked_until_utc"),
@@ -67,7 +73,7 @@ class Homeward:
             home = directory / str(number)
             home.mkdir()
             with Pair(home) as pair:
-                yield asyncio.run(_Backlog(Scene(pair)).complaints())
+                yield asyncio.run(_Backlog(Scene(pair, queue_count=QUEUE_COUNT)).complaints())
 
 
 class _Backlog:
@@ -89,6 +95,8 @@ class _Backlog:
         home = [*await self._taken(self._open), *await self._taken(self._late)]
         dead = await self._dead()
         await self._scene.close()
+        complaints += _strayed([*home, *dead])
+        home = [each for each in home if each.message_id not in FOREIGN]
         return [*complaints, *self._compared(home), *_reasons(dead), *self._lost(home, dead)]
 
     async def _fill(self) -> None:
@@ -99,23 +107,31 @@ class _Backlog:
                 parcel = Parcel(alias(encode_message(message), path))
                 await driver.sender(queue).send([parcel], timeout_s=TIMEOUT_S)
 
+        foreign = [BrokeredMessage(b"not ours", message_id=each) for each in FOREIGN]
+        for message in foreign:
+            parcel = Parcel(alias(encode_message(message), self._open, OTHER_PAIR))
+            await driver.sender(self._scene.queues[0]).send([parcel], timeout_s=TIMEOUT_S)
+
     async def _move(self) -> None:
         pair = self._scene.pair
         drivers = self._scene.driver(pair.secondary), self._scene.driver(pair.primary)
         options = self._scene.options(discovery_interval_s=1.0)
-        mover = Mover(*drivers, self._scene.queues, options)
+        rules = replace(options.rules, owner=owner_mark(drivers[1].address, self._scene.name))
+        options = replace(options, rules=rules)
+        search = BacklogSearch(drivers[0].receiver, self._scene.name)
+        mover = Mover(*drivers, self._scene.queues[:QUEUES_KNOWN], options, search=search)
         running = asyncio.create_task(mover.run())
         with suppress(TimeoutError):
             late = len(self._sent[self._late])
             await until(lambda: mover.report.tally.counts[Outcome.PARKED] >= late, HOME_S_MAX)
         self._scene.enable(self._late)
         with suppress(TimeoutError):
-            await until(lambda: self._scene.left() == 0, HOME_S_MAX)
+            await until(lambda: self._scene.left() == len(FOREIGN), HOME_S_MAX)
         mover.stop()
         await running
 
     def _left(self) -> list[str]:
-        left = self._scene.left()
+        left = self._scene.left() - len(FOREIGN)
         return [f"left behind: {left} in the backlog"] if left else []
 
     async def _taken(self, path: str) -> list[BrokeredMessage]:
@@ -138,11 +154,17 @@ class _Backlog:
         found = Counter(message.message_id for message in (*home, *dead))
         everything = [each for messages in self._sent.values() for each in messages]
         missing = [each.message_id for each in everything if not found[each.message_id]]
-        if len(missing) > self._scene.left():
-            yield f"lost: {len(missing) - self._scene.left()} of {missing}"
+        left = self._scene.left() - len(FOREIGN)
+        if len(missing) > left:
+            yield f"lost: {len(missing) - left} of {missing}"
         for message_id, count in found.items():
             if count > 1:
                 yield f"came twice: {message_id}"
+
+
+def _strayed(found: list[BrokeredMessage]) -> list[str]:
+    strayed = [each.message_id for each in found if each.message_id in FOREIGN]
+    return [f"not ours: {strayed}"] if strayed else []
 
 
 def _reasons(dead: list[BrokeredMessage]) -> list[str]:

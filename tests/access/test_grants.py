@@ -18,12 +18,13 @@ def grant(
     claims: Claim = Claim.SEND,
     expires_s: int = NOW_S + 60,
     fingerprint: str = "f",
+    scope: str = "",
 ) -> Grant:
     return Grant(
         segments=tuple(path.split("/")) if path else (),
         claims=claims,
         expires_s=expires_s,
-        scope="",
+        scope=scope,
         rule_name="rule",
         key_fingerprint=fingerprint,
     )
@@ -55,6 +56,28 @@ def test_a_grant_covers_whole_segments(path: str, is_allowed: bool) -> None:
     """M6: case 37."""
     grants = holding(grant("queue1"))
     assert grants.allows(path, Claim.SEND, now_s=NOW_S) is is_allowed
+
+
+@pytest.mark.parametrize(
+    ("path", "is_allowed"),
+    [
+        ("tenant", True),
+        ("tenant/$deadletterqueue", True),
+        ("tenant/$transfer/$deadletterqueue", True),
+        ("tenant/subscriptions/s", True),
+        ("tenant/subscriptions/s/$deadletterqueue", True),
+        ("tenant/private", False),
+        ("tenant/private/$deadletterqueue", False),
+        ("tenant/private/subscriptions/s", False),
+        ("tenant/x-servicebus-transfer/0", False),
+        ("tenant2", False),
+    ],
+)
+def test_a_rule_of_an_entity_covers_its_own_parts(path: str, is_allowed: bool) -> None:
+    """M14: subscriptions and dead letters; a rule of the namespace covers whatever is below."""
+    own, prefix = holding(grant("tenant", scope="tenant")), holding(grant("tenant"))
+    assert own.allows(path, Claim.SEND, now_s=NOW_S) is is_allowed
+    assert prefix.allows(path, Claim.SEND, now_s=NOW_S) is (path != "tenant2")
 
 
 def test_a_grant_for_a_sub_queue_does_not_open_the_queue() -> None:
@@ -125,3 +148,34 @@ def test_grants_of_a_regenerated_key_are_dropped() -> None:
     assert grants.drop_unbacked(after.get)
     assert not grants.allows("a", Claim.SEND, now_s=NOW_S)
     assert grants.allows("b", Claim.SEND, now_s=NOW_S)
+
+
+def test_a_rule_that_lost_a_claim_backs_no_grant_with_it() -> None:
+    """M14: whoever was granted it shows the token again, and is granted what the rule has now."""
+    rule = AuthorizationRule("rule", Claim.SEND | Claim.LISTEN, "p" * 44, "s" * 44)
+    token = make_token(resource="sb://h/orders", rule_name="rule", key="p" * 44, expires_s=2_000)
+    held = verify(
+        parse_token(token), audience=AUDIENCE, rules=lambda path: RuleSet((rule,)), now_s=NOW_S
+    )
+    grants = holding(held)
+    assert not grants.drop_unbacked(lambda path: RuleSet((rule,)))
+    less = AuthorizationRule("rule", Claim.LISTEN, "p" * 44, "s" * 44)
+    assert grants.drop_unbacked(lambda path: RuleSet((less,)))
+    assert not grants.allows("orders", Claim.SEND, now_s=NOW_S)
+
+
+def test_a_grant_is_found_by_its_path_among_a_thousand() -> None:
+    """M13: a question is not asked of every grant."""
+    grants = holding(*[grant(f"topic/subscriptions/s{number}") for number in range(1_000)])
+    asked = 0
+
+    def counted(self: Grant, segments: tuple[str, ...]) -> bool:
+        nonlocal asked
+        asked += 1
+        return segments[: len(self.segments)] == self.segments
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(Grant, "covers", counted)
+        assert grants.allows("topic/subscriptions/s7", Claim.SEND, now_s=NOW_S)
+        assert not grants.allows("topic/subscriptions/other", Claim.SEND, now_s=NOW_S)
+    assert asked == 1

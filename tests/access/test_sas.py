@@ -7,6 +7,7 @@ import hashlib
 import hmac
 import re
 import time
+import tracemalloc
 from urllib.parse import quote, quote_plus
 
 import pytest
@@ -233,6 +234,18 @@ def test_any_other_resource_is_refused_although_its_signature_is_right(resource:
     assert "token" in refusal(token(resource))
 
 
+def test_percent_signs_alone_are_refused_before_they_are_decoded() -> None:
+    """M13: each of them would become an object of its own."""
+    text = "SharedAccessSignature sr=sb%" + "%" * 1_900 + "&sig=a&se=1&skn=b"
+    tracemalloc.start()
+    try:
+        assert "not encoded once" in refusal(text)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < 100_000
+
+
 def test_a_resource_that_was_encoded_twice_is_refused_as_such() -> None:
     """M6: case 38."""
     assert "not encoded once" in refusal(token("sb://localhost/%6frders"))
@@ -291,17 +304,30 @@ def test_any_text_is_a_token_or_refused(text: str) -> None:
             continue
 
 
-def test_an_entity_rule_signs_for_its_entity_and_what_is_below() -> None:
-    """M6: a rule on an entity."""
-    for path in ("orders", "Orders/$DeadLetterQueue"):
+def test_an_entity_rule_signs_for_its_entity_and_its_own_parts() -> None:
+    """M6, M14: a rule on an entity."""
+    for path in (
+        "orders",
+        "Orders/$DeadLetterQueue",
+        "orders/$management",
+        "orders/Subscriptions/s",
+        "orders/subscriptions/s/$deadletterqueue/",
+    ):
         grant = granted(token(f"sb://localhost/{path}", "sender", "orders-primary"))
         assert grant.claims == Claim.LISTEN
         assert grant.scope == "orders"
 
 
-@pytest.mark.parametrize("path", ["", "/", "/other", "/orders2", "/a/orders"])
+@pytest.mark.parametrize(
+    "path",
+    [
+        *("", "/", "/other", "/orders2", "/a/orders", "/orders/private", "/orders/subscriptions"),
+        *("/orders/x-servicebus-transfer/0", "/orders/private/$management"),
+        *("/orders/subscriptions/s/rules", "/orders/subscriptions/s/subscriptions/t"),
+    ],
+)
 def test_an_entity_rule_signs_for_nothing_else(path: str) -> None:
-    """M6: case 46."""
+    """M6, M14: case 46; a longer path is another entity's."""
     assert "rule name or signature" in refusal(
         token(f"sb://localhost{path}", "sender", "orders-primary")
     )

@@ -77,9 +77,10 @@ def test_what_cannot_be_used_gets_a_sentence(
         AdminClient.from_options(url, connection_string).get("/health")
 
 
-def test_a_port_of_no_namespace_asks_for_its_name(url: str) -> None:
+def test_a_port_of_no_namespace_asks_for_its_name(broker: BrokerProcess, url: str) -> None:
     """M5: the hint says how."""
-    client = AdminClient.from_options(url, STRING.format(port=9, key="key"))
+    text = broker.connection_string.replace(f":{broker.port};", ":9;")
+    client = AdminClient.from_options(url, text)
     with pytest.raises(ConfigurationError, match="--namespace"):
         client.in_namespace("queues")
 

@@ -55,6 +55,37 @@ def test_a_change_that_cannot_be_is_refused(broker: BrokerProcess, values: dict[
     assert broker.queue(name) == before
 
 
+@pytest.mark.parametrize("field", ["forward_to", "forward_dead_lettered_messages_to"])
+def test_a_forward_may_be_a_url_of_this_namespace(broker: BrokerProcess, field: str) -> None:
+    """M14: the same of a queue and of a subscription, new or changed."""
+    target, source, topic = broker.fresh_queue(), broker.fresh_queue(), broker.fresh_topic()
+    url = f"sb://localhost:{broker.port}/{target.upper()}"
+    status, told = patch(broker, source, {field: url})
+    assert (status, told[field]) == (200, target)
+    assert broker.create_queue(f"{source}-new", **{field: url})[field] == target
+    assert broker.create_subscription(topic, "s", **{field: url})[field] == target
+
+
+@pytest.mark.parametrize("field", ["forward_to", "forward_dead_lettered_messages_to"])
+def test_a_forward_to_another_host_is_refused(broker: BrokerProcess, field: str) -> None:
+    """M14: although an entity of that name is here."""
+    target, source, topic = broker.fresh_queue(), broker.fresh_queue(), broker.fresh_topic()
+    values = {field: f"sb://elsewhere.example/{target}"}
+    token = broker.token(port=broker.admin_port)
+    new = "/namespaces/demo/queues/never-made"
+    subscription = f"/namespaces/demo/topics/{topic}/subscriptions/s"
+    for method, path in (
+        ("PATCH", f"/namespaces/demo/queues/{source}"),
+        ("PUT", new),
+        ("PUT", subscription),
+    ):
+        status, told = broker.http(method, path, values, token=token)
+        assert (status, "elsewhere.example" in told["error"]) == (400, True), told
+    assert broker.queue(source)[field] is None
+    for path in (new, subscription):
+        assert broker.http("GET", path, token=token)[0] == 404
+
+
 def test_a_queue_that_does_not_exist_cannot_be_changed(broker: BrokerProcess) -> None:
     """M5"""
     status, told = patch(broker, "nothing-here", {})

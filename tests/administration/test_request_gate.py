@@ -77,6 +77,7 @@ BAD: dict[str, tuple[bytes, int]] = {
     "a small method": (b"get / HTTP/1.1\r\nHost: x\r\n\r\n", 400),
     "an empty line first": (b"\r\n\r\nGET / HTTP/1.1\r\nHost: x\r\n\r\n", 400),
     "many headers": (with_header(*[b"A: b"] * (HEADERS_MAX + 1)), 431),
+    "a long path": (b"GET /" + b"%2e" * 1_100 + b" HTTP/1.1\r\nHost: a\r\n\r\n", 414),
     "a long head": (with_header(b"A: " + b"b" * HEAD_BYTES_MAX), 431),
     "a long head without an end": (b"GET /" + b"a" * HEAD_BYTES_MAX, 431),
 }

@@ -19,7 +19,7 @@ from twinbus.broker.administration.filter_xml import RULE_KIND, read_rule, rule_
 from twinbus.broker.administration.refusals import Refused
 from twinbus.broker.administration.vocabulary import ATOM, SCHEMA_INSTANCE, SERVICE_BUS
 from twinbus.broker.administration.xml_reading import description_in
-from twinbus.broker.administration.xml_writing import Entry, entry, error, feed
+from twinbus.broker.administration.xml_writing import Entry, entry, entry_text, error, feed
 from twinbus.broker.entities.description import QueueDescription
 from twinbus.broker.entities.filters import (
     CorrelationFilter,
@@ -133,7 +133,7 @@ def test_whatever_is_said_the_document_is_well_formed(title: str, note: str) -> 
     item = Entry(f"http://localhost/{title}", title, QUEUE.kind, content)
     for document in (
         entry(item, title),
-        feed(title, title, title, [item, item], author=title, now_ms=1),
+        feed(title, title, title, [entry_text(item, title)] * 2, now_ms=1),
         error(400, note),
     ):
         root = ElementTree.fromstring(document)

@@ -147,7 +147,10 @@ def test_the_limit_can_be_changed_between_frames() -> None:
 
 
 def test_a_declared_size_reserves_no_memory() -> None:
-    """Case 58: a thousand peers that declare 1 MiB and send nothing cost nothing."""
+    """Case 58: a thousand peers that declare 1 MiB and send nothing cost nothing.
+
+    Memory is counted for the whole process, in which other tests have threads: hence the margin.
+    """
     tracemalloc.start()
     buffers = [FrameBuffer(FRAME_SIZE_BYTES_MAX) for _ in range(1_000)]
     for buffer in buffers:
@@ -156,7 +159,7 @@ def test_a_declared_size_reserves_no_memory() -> None:
     _, peak_bytes = tracemalloc.get_traced_memory()
     tracemalloc.stop()
 
-    assert peak_bytes < 1_000_000
+    assert peak_bytes < 10_000_000
 
 
 def cpu_seconds_of_dribble(size: int) -> float:

@@ -19,7 +19,7 @@ from twinbus.amqp.composites import SPECS, decode_descriptor, decode_fields
 from twinbus.amqp.decode import decode_all
 from twinbus.amqp.encode import encode_value
 from twinbus.amqp.errors import Condition, DecodeError, EncodeError
-from twinbus.amqp.limits import AmqpLimits, Budget
+from twinbus.amqp.limits import VALUE_COST, AmqpLimits, Budget
 from twinbus.amqp.performatives import (
     ROLE_RECEIVER,
     ROLE_SENDER,
@@ -403,14 +403,12 @@ def test_the_count_of_elements_is_a_budget_of_the_whole_frame() -> None:
     attach = encode_performative(
         Attach("n", 0, True, source=Source(filter=node), target=Target(), properties=node)
     )
-    needed = 14 + 11 + 7 + 6 + 6
+    needed = 14 + 11 + 7 + 2 * (6 + VALUE_COST)
 
-    decode_performative(attach, 0, len(attach), Budget(AmqpLimits(compound_count_max=needed)))
+    decode_performative(attach, 0, len(attach), Budget(AmqpLimits(value_count_max=needed)))
 
     with pytest.raises(DecodeError, match="too many elements together"):
-        decode_performative(
-            attach, 0, len(attach), Budget(AmqpLimits(compound_count_max=needed - 1))
-        )
+        decode_performative(attach, 0, len(attach), Budget(AmqpLimits(value_count_max=needed - 1)))
 
 
 WRONG_FIELDS = [

@@ -94,3 +94,32 @@ def test_the_next_message_of_a_kind_is_not_looked_through_again(
     monkeypatch.setattr(plain_module, "is_plain", lambda *_: pytest.fail("looked through"))
     second = order("order-2", body=b"y" * body_bytes)
     assert known.accepts(b"?" + second + b"?", 1, 1 + len(second))
+
+
+RESERVED = b"application/reserved"
+
+
+def typed(content_type: str | None, name: str = "order-1", body: bytes = b"x" * 300) -> bytes:
+    own = Properties(message_id=name, content_type=content_type)
+    return Message(properties=own, body=body).encode()
+
+
+def test_reserved_bytes_in_the_properties_make_a_message_not_plain() -> None:
+    """M7: the content type of a ping is found although bodies are not searched."""
+    known = PlainMessages(PROPERTIES_BYTES_MAX, RESERVED)
+    reserved, other = typed(RESERVED.decode()), typed("application/ordinary")
+    assert len(reserved) == len(other)
+    for message, is_accepted in [(reserved, False), (other, True), (reserved, False)]:
+        assert known.accepts(message, 0, len(message)) is is_accepted
+
+
+def test_reserved_bytes_in_an_id_or_a_body_are_nothing_special() -> None:
+    known = PlainMessages(PROPERTIES_BYTES_MAX, RESERVED)
+    plain = typed("text/plain")
+    assert known.accepts(plain, 0, len(plain))
+    for message in (
+        typed("text/plain", name="application"),
+        typed("text/plain", body=RESERVED),
+        typed("text/plain", name="application", body=RESERVED * 10),
+    ):
+        assert known.accepts(message, 0, len(message))

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from tests.amqp.strategies import integers_of, scalars, symbols, texts, typed, values
 from twinbus.amqp.decode import decode_value
 from twinbus.amqp.encode import encode_value
-from twinbus.amqp.errors import DecodeError
-from twinbus.amqp.limits import AmqpLimits, Budget
+from twinbus.amqp.errors import DecodeError, TooManySections
+from twinbus.amqp.limits import ANNOTATION_ELEMENT_COST, AmqpLimits, Budget
 from twinbus.amqp.scan import SECTION_NAMES
 from twinbus.amqp.sections import (
     AmqpSequence,
@@ -217,11 +217,14 @@ def test_the_kind_of_a_body_and_whether_it_is_empty_are_known(
     assert found.body_start == len(PROPERTIES)
 
 
-def test_ten_thousand_data_sections_are_one_body() -> None:
+def test_4500_data_sections_are_one_body_and_more_are_too_many() -> None:
     """Case 29."""
-    buf = PROPERTIES + section(0x75, b"x") * 10_000
+    assert len(scan(PROPERTIES + section(0x75, b"x") * 4_500).body) == 4_500
 
-    assert len(scan(buf).body) == 10_000
+    for code in (0x75, 0x76):
+        value = b"\xa0\x01x" if code == 0x75 else b"\x45"
+        with pytest.raises(TooManySections, match="4500"):
+            scan(PROPERTIES + (b"\x00\x53" + bytes((code,)) + value) * 4_501)
 
 
 def test_a_message_without_a_body_is_taken_only_when_asked_for() -> None:
@@ -503,10 +506,12 @@ def test_the_count_of_elements_is_a_budget_of_the_whole_message() -> None:
     many = {Symbol(f"a{index}"): index for index in range(5)}
     buf = section(0x71, many) + section(0x72, many) + DATA + section(0x78, many)
 
-    scan(buf, limits=AmqpLimits(compound_count_max=30))
+    needed = 30 * (1 + ANNOTATION_ELEMENT_COST)
 
-    with pytest.raises(DecodeError, match="too many elements together"):
-        scan(buf, limits=AmqpLimits(compound_count_max=29))
+    scan(buf, limits=AmqpLimits(compound_count_max=needed))
+
+    with pytest.raises(DecodeError, match="too many for one message"):
+        scan(buf, limits=AmqpLimits(compound_count_max=needed - 1))
 
 
 # --- batches -------------------------------------------------------------------------------------

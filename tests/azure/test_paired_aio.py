@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -14,6 +15,8 @@ from azure.servicebus.exceptions import (
     MessageSizeExceededError,
     MessagingEntityNotFoundError,
     OperationTimeoutError,
+    ServiceBusAuthenticationError,
+    ServiceBusConnectionError,
     ServiceBusError,
 )
 
@@ -23,7 +26,7 @@ from twinbus.azure.aio import PairedServiceBusClient
 from twinbus.errors import ConfigurationError
 from twinbus.pairing.factory import MessagingFactory
 from twinbus.pairing.options import PairedNamespaceOptions
-from twinbus.service_errors import CancelImpossible, ReservedProperty
+from twinbus.service_errors import CancelImpossible, OperationTimeout, ReservedProperty
 from twinbus.testing import Bus, BusPair
 
 BACKLOG = [f"home/x-servicebus-transfer/{index}" for index in range(2)]
@@ -118,6 +121,48 @@ async def test_a_process_that_starts_during_the_outage_can_send(
     assert waiting(servicebus_pair) == 1
 
 
+@pytest.mark.parametrize("driver", ["servicebus", "amqp"])
+@pytest.mark.parametrize("how", ["refused", "black-hole"])
+async def test_a_client_that_works_keeps_working_without_its_secondary(
+    servicebus_pair: BusPair, pairing: MakePairing, how: str, driver: str
+) -> None:
+    """P19: the first send goes to the primary soon, and the pair completes itself."""
+    orders = servicebus_pair.primary.queue("orders")
+    client = paired(servicebus_pair, pairing, secondary_driver=driver)
+    sender = client.get_queue_sender(orders)
+    with servicebus_pair.secondary.outage(how):
+        began_s = time.monotonic()
+        await sender.send_messages(ServiceBusMessage("one"))
+        assert time.monotonic() - began_s < 5
+        assert client.messaging_factory.health(orders).backlog_error
+        # When the primary fails, too, the error is the SDK's own, with a note on the backlog.
+        with servicebus_pair.primary.outage("refused"):
+            with pytest.raises(ServiceBusConnectionError) as raised:
+                await sender.send_messages(ServiceBusMessage("lost"))
+            assert any("no backlog yet" in note for note in raised.value.__notes__)
+    async with asyncio.timeout(20):
+        while client.messaging_factory.health(orders).backlog_error:
+            await asyncio.sleep(0.05)
+    with servicebus_pair.primary.outage("refused"):
+        await sender.send_messages(ServiceBusMessage("two"))
+    assert waiting(servicebus_pair) == 1
+    await client.close()
+    assert await received(servicebus_pair.primary, orders, 1) == ["one"]
+
+
+async def test_a_wrong_key_of_the_secondary_is_raised_by_the_drop_in(
+    servicebus_pair: BusPair, pairing: MakePairing
+) -> None:
+    """P19: unlike a secondary that does not answer."""
+    text = servicebus_pair.secondary.connection_string
+    parts = dict(part.split("=", 1) for part in text.split(";") if part)
+    wrong = text.replace(parts["SharedAccessKey"], "d3Jvbmcta2V5")
+    client = paired(servicebus_pair, pairing, secondary=wrong)
+    with pytest.raises(ServiceBusAuthenticationError):
+        await client.get_queue_sender("orders").send_messages(ServiceBusMessage("one"))
+    await client.close()
+
+
 async def test_many_tasks_may_share_a_sender(
     servicebus_pair: BusPair, pairing: MakePairing
 ) -> None:
@@ -196,6 +241,22 @@ async def test_a_call_waits_for_the_pairing_no_longer_than_it_has_time(
     assert len(begun) == 1 and client.messaging_factory.is_paired
     await client.close()
     assert await received(servicebus_pair.primary, orders, 1) == ["one"]
+
+
+async def test_a_pairing_that_had_no_answer_says_so_itself(
+    servicebus_pair: BusPair, pairing: MakePairing, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """P18: its OperationTimeout is not the end of the call's own time."""
+
+    async def silent(_factory: MessagingFactory, _options: PairedNamespaceOptions) -> None:
+        raise OperationTimeout("the secondary gave no answer")
+
+    monkeypatch.setattr(MessagingFactory, "pair_namespace", silent)
+    client = paired(servicebus_pair, pairing)
+    sender = client.get_queue_sender("orders")
+    with pytest.raises(OperationTimeoutError, match="the secondary gave no answer"):
+        await sender.send_messages(ServiceBusMessage("one"))
+    await client.close()
 
 
 async def test_what_no_backlog_queue_would_take_is_refused_in_every_state(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 
@@ -50,6 +51,22 @@ def test_an_application_of_the_sync_sdk_goes_on_sending(
         for index in range(2)
     ]
     assert sum(waiting) == 2
+
+
+def test_a_sync_client_that_works_keeps_working_without_its_secondary(
+    servicebus_pair: BusPair, pairing: MakePairing
+) -> None:
+    """P19: it is entered and sends while the secondary refuses connections."""
+    orders = servicebus_pair.primary.queue("orders")
+    with servicebus_pair.secondary.outage("refused"):
+        began_s = time.monotonic()
+        client = paired(servicebus_pair, pairing)
+        with client, client.get_queue_sender(orders) as sender:
+            sender.send_messages(ServiceBusMessage("one"))
+            assert time.monotonic() - began_s < 4
+            factory = MessagingFactory.of(client.messaging_factory)
+            assert factory.health(orders).backlog_error
+    assert servicebus_pair.primary.machine(orders).active_count == 1
 
 
 def test_topics_schedules_and_errors_of_the_sync_sdk(

@@ -21,7 +21,7 @@ COUNT = 500
 # What the service says about a message, and what its receiver keeps.
 OF_THE_SERVICE = {
     "sequence_number", "enqueued_sequence_number", "enqueued_time_utc", "locked_until_utc",
-    "delivery_count", "lock_token", "dead_letter_source", "held",
+    "delivery_count", "lock_token", "dead_letter_source", "held", "unread",
 }  # fmt: skip
 
 

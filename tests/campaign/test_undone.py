@@ -53,6 +53,15 @@ def test_a_run_in_which_nothing_came_home_has_shown_no_way_home() -> None:
     assert undone(fault(), alone, [KILL], verdict(moved=0)) == []
 
 
+def test_another_primary_that_left_no_message_proves_nothing() -> None:
+    plan = Plan(messages=100, has_twin=True)
+    assert undone(fault(), plan, [KILL], verdict()) == ["no message of the other primary was left"]
+    left = Event(
+        what="receive", type="ok", process="controller", at_s=30.0, values=("t",), place="twin"
+    )
+    assert undone([*fault(), left], plan, [KILL], verdict()) == []
+
+
 def test_faults_that_did_not_happen_or_never_ended_are_missed() -> None:
     begun = fault()[:1]
     assert undone(begun, PLAN, [KILL], verdict()) == ["0 of 1 faults happened and ended"]

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.access import connection_string_with
+from tests.support.access import connection_string_of, connection_string_with, entity_rule
 from twinbus.broker.access.claims import Claim
 from twinbus.connection_string import parse_connection_string
 from twinbus.testing.bus import Bus, BusPair
@@ -41,6 +41,20 @@ def test_a_queue_is_created_shown_listed_and_deleted(typed: Any) -> None:
     assert "--yes" in typed.refused("queue", "delete", "orders")
     assert typed.json("queue", "delete", "orders", "--yes")["deleted"]["path"] == "orders"
     assert typed.json("queue", "list") == []
+
+
+def test_a_forward_is_made_with_a_key_that_covers_its_target(typed: Any, servicebus: Bus) -> None:
+    """M14: the key of the namespace does; the key of a topic covers its subscriptions alone."""
+    servicebus.queue("target")
+    typed("queue", "create", "source", "--forward-to", "target")
+    assert typed.json("queue", "show", "source")["forward_to"] == "target"
+    servicebus.topic("news", authorization_rules=entity_rule(Claim.all()))
+    text = connection_string_of(servicebus, "news", for_it_alone=True)
+    owner = type(typed)({"SERVICEBUS_CONNECTION_STRING": text})
+    owner("subscription", "create", "news", "plain")
+    said = owner.refused("subscription", "create", "news", "s", "--forward-to", "target")
+    assert "Send" in said and "'target'" in said
+    typed("subscription", "create", "news", "s", "--forward-to", "target")
 
 
 def test_a_topic_and_its_subscriptions(typed: Any) -> None:

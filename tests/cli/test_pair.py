@@ -120,6 +120,19 @@ def test_the_status_of_a_pair(typed_pair: Any, servicebus_pair: BusPair) -> None
     assert "look at this" in result.stdout and result.exit_code == EXIT_ATTENTION
 
 
+def test_the_status_shows_queues_beyond_the_count_that_hold_messages(
+    typed_pair: Any, servicebus_pair: BusPair
+) -> None:
+    """Y9: those of another pair with more queues; its empty ones are left out."""
+    servicebus_pair.primary.queue("orders")
+    typed_pair("pair", "apply", "--backlog-queue-count", "5")
+    divert(typed_pair, 3)
+    status = ("pair", "status", "--watch", "0s", "--backlog-queue-count", "2")
+    _code, found = answered(typed_pair, *status)
+    assert [each["queue"][-1] for each in found["backlog"]] == ["0", "1", "3"]
+    assert [each["messages"] for each in found["backlog"]] == [0, 0, 1]
+
+
 def test_the_backlog_is_shown_with_its_destinations(
     typed_pair: Any, servicebus_pair: BusPair
 ) -> None:

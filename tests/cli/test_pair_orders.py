@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from twinbus.aio import (
     SendAvailabilityPairedNamespaceOptions,
 )
 from twinbus.core.failover import Health
+from twinbus.errors import ConfigurationError
 from twinbus.pairing import orders
 from twinbus.testing.bus import BusPair
 
@@ -123,10 +125,52 @@ def test_what_stands_in_the_file(typed_nowhere: Any, tmp_path: Path) -> None:
     typed_nowhere("pair", "hold", "b", *options)
     told = {path: each["order"] for path, each in json.loads(control.read_text()).items()}
     assert told == {"a": "failover", "b": "hold"}
-    assert control.stat().st_mode & 0o077 == 0, "who may write it may divert sends"
+    assert control.stat().st_mode & 0o022 == 0, "who may write it may divert sends"
     assert typed_nowhere.json("pair", "restore", "*", *options)["ordered"]["path"] == "*"
     assert list(json.loads(control.read_text())) == ["*"]
     assert [each.name for each in tmp_path.iterdir()] == ["control.json"]
+
+
+def test_an_application_of_another_user_can_read_the_file(
+    typed_nowhere: Any, tmp_path: Path
+) -> None:
+    """M13: whatever the operator's umask is; it holds no secret. Nobody else may write it."""
+    control = tmp_path / "control.json"
+    before = os.umask(0o077)
+    try:
+        typed_nowhere("pair", "hold", "a", "--control", str(control))
+    finally:
+        os.umask(before)
+    assert control.stat().st_mode & 0o777 == 0o644
+
+
+def test_a_mode_that_the_operator_has_chosen_is_kept(typed_nowhere: Any, tmp_path: Path) -> None:
+    """M13: but for everybody's writing, with which the file is not read at all."""
+    control = tmp_path / "control.json"
+    options = ("--control", str(control))
+    control.touch()
+    typed_nowhere("pair", "hold", "a", *options)
+    for mode in (0o600, 0o660, 0o664):
+        control.chmod(mode)
+        typed_nowhere("pair", "hold", "a", *options)
+        assert control.stat().st_mode & 0o777 == mode
+    control.chmod(0o666)
+    assert "everybody may write it" in typed_nowhere.refused("pair", "hold", "a", *options)
+    with pytest.raises(ConfigurationError, match="chmod o-w"):
+        orders.orders_in(control)
+
+
+def test_a_group_can_be_let_in(typed_nowhere: Any, tmp_path: Path) -> None:
+    """M13: by name or number; then nobody else may read it, also after the next order."""
+    control = tmp_path / "control.json"
+    options = ("--control", str(control))
+    groups = os.getgroups() or [os.getegid()]
+    typed_nowhere("pair", "hold", "a", *options, "--group", str(groups[-1]))
+    typed_nowhere("pair", "restore", "a", *options)
+    assert control.stat().st_mode & 0o777 == 0o640
+    assert control.stat().st_gid == groups[-1]
+    refused = typed_nowhere.refused("pair", "hold", "a", *options, "--group", "no-such-group")
+    assert "not found on this machine" in refused
 
 
 @pytest.mark.parametrize(

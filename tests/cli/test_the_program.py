@@ -60,9 +60,9 @@ VERBS = {
 WITHOUT_FORMS = {"twinbus demo", "twinbus syphon prepare"}
 LOOKS = {
     "list", "show", "status", "kinds", "plan", "estimate", "report", "reconcile", "prepare",
-    "peek", "preflight", "serve", "demo",
+    "peek", "preflight", "serve", "demo", "doctor",
 }  # fmt: skip
-# Its dry run is peek.
+# Its dry run is peek. That of a repair is the doctor without --repair.
 TAKES = {"receive"}
 
 
@@ -76,6 +76,7 @@ def test_every_noun_has_its_verbs() -> None:
     commands = dict(cli_pages().commands(typer.main.get_command(cli.app), "twinbus"))
     wanted = {f"twinbus {noun} {verb}" for noun, verbs in VERBS.items() for verb in verbs.split()}
     alone = ["serve", "demo", "send", "receive", "peek", "preflight", "reset", "syphon"]
+    alone.append("doctor")
     assert set(commands) == wanted | {f"twinbus {each}" for each in alone}
 
 

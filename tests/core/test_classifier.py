@@ -82,14 +82,22 @@ def test_a_backlog_queue_that_does_not_take_it_is_withdrawn(kind: type[ServiceEr
 
 
 @pytest.mark.parametrize("kind", [MessageTooLarge, MessageRefused])
-def test_a_message_that_no_queue_would_take_does_not_hop(kind: type[ServiceError]) -> None:
+def test_a_refusal_of_one_queue_is_a_question_to_another(kind: type[ServiceError]) -> None:
+    """P20: it may be about this queue or about the message."""
+    assert Classifier().at_backlog(kind("no")) is BacklogVerdict.ASK_ANOTHER
+
+
+def test_a_message_that_no_queue_would_take_does_not_hop() -> None:
     """P13: never hop queues with a message that no queue can take."""
-    assert Classifier().at_backlog(kind("no")) is BacklogVerdict.GIVE_UP
+    too_large = TooLargeForBacklog(path="q", size_bytes=9, overhead_bytes=2, limit_bytes=10)
+    assert Classifier().at_backlog(too_large) is BacklogVerdict.GIVE_UP
 
 
 def test_an_error_inherits_the_meaning_of_its_parent() -> None:
-    too_large = TooLargeForBacklog(path="q", size_bytes=9, overhead_bytes=2, limit_bytes=10)
-    assert Classifier().at_backlog(too_large) is BacklogVerdict.GIVE_UP
+    class Odd(MessageRefused):
+        pass
+
+    assert Classifier().at_backlog(Odd("no")) is BacklogVerdict.ASK_ANOTHER
 
 
 def test_the_user_may_change_what_counts() -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import pickle
+import time
+from copy import copy, deepcopy
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
@@ -12,8 +15,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.amqp.strategies import scalars, texts, typed, values
+from tests.amqp.worst_inputs import a_map, uuid_keys
 from tests.core.roundtrip import NOW_MS, as_delivered
-from twinbus.amqp.message import AmqpSequence, AmqpValue, DataSections, Message
+from twinbus.amqp.message import AmqpSequence, AmqpValue, DataSections, Message, UndecodedBody
 from twinbus.amqp.properties import Header, Properties
 from twinbus.amqp.types import Described, Long, Symbol, Timestamp, UInt, ULong
 from twinbus.core.encoding import decode_message, encode_message, moment_of, ms_of
@@ -353,3 +357,101 @@ def test_a_message_in_a_log_shows_neither_body_nor_properties() -> None:
 
     assert repr(message) == "BrokeredMessage(6 bytes, message_id='m-1', subject='label')"
     assert "secret" not in repr(replace(message, body="secret"))
+
+
+def test_a_body_with_colliding_keys_is_delivered_as_it_came() -> None:
+    """M13: a stored body froze the client that received it for 7.7 s."""
+    body = b"\x00\x53\x77" + a_map(uuid_keys(2_000))
+    encoded = encode_message(BrokeredMessage(None, message_id="7")) + body
+
+    began = time.thread_time()
+    message = received(encoded)
+
+    assert time.thread_time() - began < 0.01
+    assert isinstance(message.body, UndecodedBody)
+    assert message.body.sections == body
+    assert "too many keys" in message.body.reason
+    assert message.message_id == "7"
+    # And it can be sent on, byte for byte.
+    assert encode_message(BrokeredMessage(message.body, message_id="7")) == encoded
+
+
+def large_messages() -> dict[str, tuple[BrokeredMessage, bytes]]:
+    """Messages of very many small parts, each with the bytes of what they are made of."""
+    numbers = list(range(60_000))
+    names = {f"p{number}": number for number in range(30_000)}
+    made = {
+        "list": BrokeredMessage(AmqpValue(numbers), message_id="7"),
+        "sequences": BrokeredMessage(AmqpSequence(([1],) * 12_000), message_id="7"),
+        "data": BrokeredMessage([b""] * 50_000, message_id="7"),
+        "properties": BrokeredMessage(b"x", message_id="7", properties=names),
+    }
+    return {name: (message, encode_message(message)) for name, message in made.items()}
+
+
+@pytest.mark.parametrize("kind", large_messages())
+def test_what_takes_long_is_decoded_when_somebody_looks(kind: str) -> None:
+    """M13: whoever receives a message is not held up by what its sender made of it."""
+    sent, encoded = large_messages()[kind]
+
+    began = time.thread_time()
+    message = received(encoded)
+    took_s = time.thread_time() - began
+
+    assert took_s < 0.005
+    assert message.message_id == "7"
+    # Sent on without a look it has the same bytes; who looks sees everything, once.
+    assert encode_message(message) == encoded
+    assert message.properties == sent.properties
+    assert message.body == received(encoded).body
+    assert message.body is message.body
+    assert encode_message(message) == encoded
+    assert message.body in (sent.body, DataSections((b"",) * 50_000))
+
+
+def test_what_was_not_looked_at_can_be_replaced_copied_and_pickled() -> None:
+    _, encoded = large_messages()["list"]
+    message = received(encoded)
+    copies = (copy(message), deepcopy(message), pickle.loads(pickle.dumps(message)))
+    assert all(each == message for each in copies)
+    message = received(encoded)
+    message.body = b"new"
+    assert received(encode_message(message)).body == b"new"
+    with pytest.raises(AttributeError):
+        _ = message.colour  # type: ignore[attr-defined]
+
+
+def test_thousands_of_annotations_are_not_shown() -> None:
+    """M13: 1 MiB of them took 34 ms."""
+    annotations = {Symbol(f"a{number}"): number for number in range(60_000)}
+    encoded = Message(message_annotations=annotations, body=b"x").encode()
+
+    began = time.thread_time()
+    message = received(encoded)
+
+    assert time.thread_time() - began < 0.005
+    assert message.body == b"x"
+
+
+def test_a_property_that_is_a_list_is_no_message() -> None:
+    """M13: thirteen of them would be decoded one after the other."""
+    fields = b"".join(b"\xd0\x00\x00\x00\x04\x00\x00\x00\x00" for _ in range(13))
+    encoded = b"\x00\x53\x73\xc0" + bytes((len(fields) + 1, 13)) + fields
+    with pytest.raises(ServiceError):
+        received(encoded + b"\x00\x53\x75\xa0\x00")
+
+
+def test_a_body_with_a_few_uuids_as_keys_is_decoded() -> None:
+    keys = {UUID(int=number): number for number in range(64)}
+    encoded = encode_message(BrokeredMessage(AmqpValue(keys)))
+
+    body = received(encoded).body
+
+    assert body == AmqpValue(keys)
+
+
+def test_a_body_of_a_hundred_thousand_elements_is_decoded() -> None:
+    """What other services take is not refused by the client for its number of elements."""
+    body = AmqpValue([["x", 1]] * 50_000)
+
+    assert received(encode_message(BrokeredMessage(body))).body == body

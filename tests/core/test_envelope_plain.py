@@ -29,8 +29,11 @@ near_plain = st.builds(
 paths = st.sampled_from(["o", "orders", "p" * 236, "p" * 237, "p" * 255, "p" * 256, "@"])
 
 
-def generally_aliased(encoded: bytes, path: str) -> bytes:
-    buf, stops, front = envelope_away._aliased(encoded, path)
+owners = st.sampled_from(["", "0123456789ab contoso.example", "é", "0123456789ab " + "h" * 243])
+
+
+def generally_aliased(encoded: bytes, path: str, owner: str) -> bytes:
+    buf, stops, front = envelope_away._aliased(encoded, path, owner)
     return b"".join((*front, buf[stops[4] :]))
 
 
@@ -47,9 +50,10 @@ def outcome(encoded: bytes) -> Restored | None:
 
 def test_a_plain_message_takes_the_short_way() -> None:
     """P12: otherwise the tests below prove nothing."""
-    assert alias_plain(PLAIN, "orders") is not None
-    delivered = as_delivered(alias(PLAIN, "orders"))
-    assert restore_plain(delivered, bare_start(delivered)) is not None
+    for owner in ("", "0123456789ab contoso.example"):
+        assert alias_plain(PLAIN, "orders", owner) is not None
+        delivered = as_delivered(alias(PLAIN, "orders", owner))
+        assert restore_plain(delivered, bare_start(delivered)) is not None
 
 
 def test_the_usual_front_is_recognised_without_the_pattern(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -63,11 +67,11 @@ def test_the_usual_front_is_recognised_without_the_pattern(monkeypatch: pytest.M
 
 
 @settings(deadline=None)
-@given(message=near_plain, path=paths)
-def test_both_ways_agree(message: bytes, path: str) -> None:
-    """P12: short or general, the copy and the restored message are the same."""
-    aliased = alias(message, path)
-    assert aliased == generally_aliased(message, path)
+@given(message=near_plain, path=paths, owner=owners)
+def test_both_ways_agree(message: bytes, path: str, owner: str) -> None:
+    """P12, P21: short or general, the copy and the restored message are the same."""
+    aliased = alias(message, path, owner)
+    assert aliased == generally_aliased(message, path, owner)
 
     delivered = as_delivered(aliased)
     assert restore(delivered, now_ms=0) == generally_restored(delivered)
@@ -77,7 +81,8 @@ def test_both_ways_agree(message: bytes, path: str) -> None:
 @given(data=st.data())
 def test_both_ways_agree_about_damage(data: st.DataObject) -> None:
     """Y4: what the general way refuses does not slip through the short one."""
-    delivered = as_delivered(alias(PLAIN, "orders"))
+    owner = data.draw(st.sampled_from(["", "0123456789ab contoso.example"]))
+    delivered = as_delivered(alias(PLAIN, "orders", owner))
     bare_at = bare_start(delivered)
     place = data.draw(st.integers(bare_at, bare_at + 90))
     byte = data.draw(st.integers(0, 255))

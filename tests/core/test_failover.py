@@ -10,6 +10,7 @@ from twinbus.core.events import (
     Held,
     PingFailed,
     PingPrimary,
+    PingRefused,
     PingSent,
     Restored,
     RestoreDelayed,
@@ -227,3 +228,47 @@ def test_a_failure_after_the_interval_diverts_also_before_the_timer_had_its_turn
     failover.send_failed(109.9, "refused")
     assert failover.health is Health.SUSPECT
     assert failover.send_failed(110, "refused") == [Diverted("orders", 110, "refused")]
+
+
+def test_a_ping_that_says_not_found_is_reported_once_for_each_diversion() -> None:
+    """P23: sends to an entity that is not there must not be accepted in silence."""
+    # Given a diverted entity whose ping reports that it does not exist
+    failover = diverted(at_s=100)
+    assert failover.ping_answered(1, 101, "not there", refusal="not found") == [
+        PingFailed("orders", 101, "not there"),
+        PingRefused("orders", 101, "not found", "not there"),
+    ]
+    # Then the pings after it add nothing, unless they are refused for another cause
+    failover.handle_timer(160)
+    assert failover.ping_answered(1, 161, "not there", refusal="not found") == [
+        PingFailed("orders", 161, "not there")
+    ]
+    failover.handle_timer(220)
+    assert failover.ping_answered(1, 221, "no claim", refusal="unauthorized") == [
+        PingFailed("orders", 221, "no claim"),
+        PingRefused("orders", 221, "unauthorized", "no claim"),
+    ]
+    # And the next diversion reports it again
+    failover.mark_healthy(230)
+    failover.send_failed(240, "refused")
+    failover.handle_timer(240)
+    assert PingRefused("orders", 241, "not found", "not there") in failover.ping_answered(
+        2, 241, "not there", refusal="not found"
+    )
+
+
+def test_the_error_of_the_last_ping_is_kept_until_one_succeeds() -> None:
+    """P23: it shows in health()."""
+    failover = diverted(at_s=100)
+    failover.ping_answered(1, 101, "refused")
+    assert failover.last_ping_error == "refused"
+    failover.handle_timer(160)
+    failover.ping_answered(1, 161, None)
+    assert failover.last_ping_error == ""
+
+
+def test_a_diversion_begins_without_the_ping_error_of_an_earlier_one() -> None:
+    failover = diverted(at_s=100)
+    failover.ping_answered(1, 101, "refused")
+    failover.mark_healthy(102)
+    assert failover.last_ping_error == ""

@@ -167,3 +167,19 @@ def test_a_send_that_asked_in_vain_does_not_ask_the_next_while_another_is_well()
     made.failed("c", 114, "silent", is_probe=False)
     second = made.choose(Seat(), 114, rng, avoid={first.queue, "c"})
     assert second is not None and second.is_probe
+
+
+def test_the_queue_that_a_sender_will_use_is_known_before() -> None:
+    """P25: the link that is opened ahead is the one that the next diverted send takes."""
+    made, rng, seat = rotation(), Random(1), Seat()
+    queue = made.expect(seat, 100, rng)
+    assert queue in QUEUES and made.choose(seat, 100, rng) == Choice(queue)
+
+
+def test_looking_ahead_asks_after_no_withdrawn_queue() -> None:
+    """P9: the question after the pause belongs to a send."""
+    made, rng = withdrawn(FIRST, at_s=100), Random(1)
+    assert made.expect(Seat(FIRST), 102, rng) == SECOND
+    assert made.choose(Seat(SECOND), 102, rng) == Choice(FIRST, is_probe=True)
+    made.failed(SECOND, 102, "refused", is_probe=False)
+    assert made.expect(Seat(SECOND), 102, rng) is None

@@ -14,8 +14,9 @@ from twinbus.core.events import (
     PossibleDuplicate,
     QueueWithdrawn,
     Suspected,
+    told,
 )
-from twinbus.core.failover import Failover, FailoverPolicy, Health
+from twinbus.core.failover import CONFIRM_S, Failover, FailoverPolicy, Health
 from twinbus.core.retry import RetryPolicy
 from twinbus.core.rotation import BacklogRotation, Seat
 from twinbus.core.sending import (
@@ -35,14 +36,16 @@ from twinbus.service_errors import (
     CommunicationError,
     EntityNotFound,
     LinkDetached,
+    MessageRefused,
     MessageTooLarge,
     OperationTimeout,
     QuotaExceeded,
+    SendInterrupted,
     ServerBusy,
     ServiceError,
 )
 
-FIRST, SECOND = "east/x-servicebus-transfer/0", "east/x-servicebus-transfer/1"
+FIRST, SECOND, THIRD = (f"east/x-servicebus-transfer/{index}" for index in range(3))
 
 
 def refused() -> CommunicationError:
@@ -166,11 +169,120 @@ def test_with_interval_zero_there_is_at_most_one_immediate_retry() -> None:
     pair = Pair(interval_s=0, retry_total=3)
     send = pair.send()
     step(send)
-    send.answered(100.1, refused())
+    assert [type(event) for event in send.answered(100.1, refused())] == [Suspected]
     assert isinstance(step(send, 100.1), ToPrimary)
-    events = send.answered(100.2, refused())
-    assert [type(event) for event in events] == [Suspected, Diverted]
+    assert [type(event) for event in send.answered(100.2, refused())] == [Diverted]
     assert isinstance(step(send, 100.2), ToBacklog)
+
+
+def test_the_attempt_that_confirms_a_failure_has_a_quarter_of_a_second() -> None:
+    """P25: with interval 0 an entity is diverted within 0.3 s of its first error."""
+    pair = Pair(interval_s=0, retry_total=3)
+    send = pair.send()
+    step(send)
+    send.answered(100.1, refused())
+    assert step(send, 100.1) == ToPrimary(pytest.approx(CONFIRM_S))
+    assert pair.failover.next_timer() == pytest.approx(100.1 + CONFIRM_S)
+    assert type(pair.failover.handle_timer(100.36)[0]) is Diverted
+
+
+def test_sends_that_fail_together_wait_for_one_attempt_that_confirms_it() -> None:
+    """P25: one decision for an entity, however many sends have failed."""
+    # Given three sends that fail one after the other
+    pair = Pair(interval_s=0, retry_total=3)
+    sends = [pair.send() for _ in range(3)]
+    for send in sends:
+        step(send)
+    for send in sends:
+        send.answered(100.1, refused())
+
+    # Then the first one tries again, and the others wait
+    first, *others = sends
+    assert isinstance(step(first, 100.1), ToPrimary)
+    assert [step(send, 100.1) for send in others] == [Wait(pytest.approx(100.35))] * 2
+
+    # When it fails, too, all of them go to the backlog
+    first.answered(100.15, refused())
+    assert all(isinstance(step(send, 100.15), ToBacklog) for send in sends)
+
+
+def test_sends_that_wait_for_a_confirmation_go_home_when_it_succeeds() -> None:
+    """P6: a link that was lost and is there again diverts nothing."""
+    pair = Pair(interval_s=0, retry_total=3)
+    first, other = pair.send(), pair.send()
+    for send in (first, other):
+        step(send)
+        send.answered(100.1, refused())
+    step(first, 100.1)
+    assert [type(event) for event in first.answered(100.2)] == [Cleared]
+    assert isinstance(step(other, 100.2), ToPrimary)
+
+
+# -- interruptions and cancellations --------------------------------------------------------------
+
+
+@pytest.mark.parametrize("was_sent", [True, False])
+def test_an_interrupted_send_goes_to_the_backlog_at_once(was_sent: bool) -> None:
+    """P22: it says so if the message may be in both places."""
+    pair = Pair(interval_s=60)
+    send = pair.send()
+    step(send)
+    pair.divert()
+    assert send.answered(100.5, SendInterrupted(path="orders", was_sent=was_sent)) == []
+    assert isinstance(step(send, 100.5), ToBacklog)
+    events = send.answered(100.6)
+    assert [type(event) for event in events] == ([PossibleDuplicate] if was_sent else [])
+
+
+def test_an_interruption_says_nothing_about_the_entity() -> None:
+    """P22: it came home before the send had its turn."""
+    pair = Pair(interval_s=0)
+    send = pair.send()
+    step(send)
+    pair.divert()
+    pair.failover.mark_healthy(100.4)
+    send.answered(100.5, SendInterrupted(path="orders", was_sent=False))
+    assert isinstance(step(send, 100.5), ToPrimary)
+    assert pair.failover.health is Health.HEALTHY
+
+
+@pytest.mark.parametrize(
+    ("silent_s", "interval_s", "health"),
+    [
+        (0.9, 0, Health.HEALTHY),
+        (1.0, 0, Health.DIVERTED),
+        (1.0, 60, Health.SUSPECT),
+    ],
+)
+def test_a_caller_that_gives_up_after_a_second_of_silence_counts(
+    silent_s: float, interval_s: float, health: Health
+) -> None:
+    """P22: callers with short timers must not keep an entity in a black hole healthy."""
+    pair = Pair(interval_s=interval_s)
+    send = pair.send()
+    step(send)
+    send.cancelled(100 + silent_s)
+    assert pair.failover.health is health
+
+
+def test_a_cancelled_send_says_nothing_when_others_have_succeeded() -> None:
+    """P22: the entity answers; this caller was unlucky, or in a hurry."""
+    pair = Pair(interval_s=0)
+    slow, quick = pair.send(), pair.send()
+    step(slow)
+    step(quick)
+    quick.answered(100.5)
+    assert slow.cancelled(103) == []
+    assert pair.failover.health is Health.HEALTHY
+
+
+def test_a_send_that_is_cancelled_on_its_way_to_the_backlog_says_nothing() -> None:
+    """P22: a backlog queue's silence is not the entity's."""
+    pair = Pair(interval_s=0)
+    pair.divert()
+    send = pair.send()
+    assert isinstance(step(send), ToBacklog)
+    assert send.cancelled(110) == []
 
 
 def test_no_retry_begins_in_the_backlogs_share() -> None:
@@ -246,6 +358,23 @@ def test_the_send_that_trips_the_failover_is_itself_rerouted() -> None:
     assert step(send, 145.5) == Done(FIRST)
 
 
+def test_each_attempt_without_a_clear_answer_is_counted() -> None:
+    """P10: so many further copies may arrive, and the event tells how many."""
+    pair = Pair(interval_s=0, retry_total=1, queues=(FIRST, SECOND))
+    send = pair.send(timeout_s=60)
+    assert isinstance(step(send), ToPrimary)
+    send.answered(101, OperationTimeout("no answer"))
+    assert isinstance(step(send, 101), ToPrimary)
+    send.answered(101.2, OperationTimeout("no answer"))
+    first = step(send, 101.2)
+    assert isinstance(first, ToBacklog)
+    send.answered(110, OperationTimeout("no answer"))
+    second = step(send, 110)
+    assert isinstance(second, ToBacklog)
+    [unclear] = [e for e in send.answered(111) if isinstance(e, PossibleDuplicate)]
+    assert (unclear.first, unclear.attempts) == ("orders", 3)
+
+
 def test_a_diverted_send_goes_straight_to_the_backlog() -> None:
     """P8: nothing but pings goes to that primary entity."""
     pair = Pair()
@@ -291,15 +420,132 @@ def test_a_throttled_queue_is_left_for_another_and_stays_in_the_rotation() -> No
     assert pair.rotation.withdrawn == ()
 
 
-def test_a_message_that_no_queue_takes_does_not_hop() -> None:
-    """P13: and the queue is not blamed."""
-    pair = Pair(queues=(FIRST, SECOND))
+def test_a_message_that_two_queues_refuse_is_the_callers_own() -> None:
+    """P13, P20: no third one is asked, and no queue is blamed."""
+    pair = Pair(queues=(FIRST, SECOND, THIRD))
     pair.divert()
-    send, error = pair.send(), MessageTooLarge("too large")
-    step(send)
+    error, seat = MessageTooLarge("too large"), Seat(FIRST)
+    send = pair.send(seat=seat)
+    assert isinstance(step(send), ToBacklog)
     assert send.answered(101, error) == []
+    asked = step(send, 101)
+    assert isinstance(asked, ToBacklog) and asked.queue != FIRST
+    assert send.answered(101, MessageTooLarge("too large here, too")) == []
     assert step(send, 101) == Fail(error)
     assert pair.rotation.withdrawn == ()
+    assert seat.queue is None, "the next send of this sender asks two others, perhaps"
+
+
+@pytest.mark.parametrize("error", [MessageTooLarge("too large"), MessageRefused("no session")])
+def test_a_queue_that_refuses_what_another_takes_is_withdrawn(error: ServiceError) -> None:
+    """P20, P9: the caller hears nothing of it, and the event has the reason."""
+    pair = Pair(queues=(FIRST, SECOND))
+    pair.divert()
+    seat = Seat(FIRST)
+    send = pair.send(seat=seat)
+    assert step(send) == ToBacklog(FIRST, 30)
+    assert send.answered(101, error) == []
+    assert step(send, 101) == ToBacklog(SECOND, 59)
+    assert send.answered(102) == [QueueWithdrawn(FIRST, 102, told(error))]
+    assert step(send, 102) == Done(SECOND)
+    assert pair.rotation.withdrawn_reasons == {FIRST: told(error)}
+    assert seat.queue == SECOND
+
+
+def test_the_queue_that_is_asked_is_one_that_took_a_message_before() -> None:
+    """P20: of many that refuse it must not ask another of the same kind."""
+    queues = tuple(f"east/x-servicebus-transfer/{index}" for index in range(10))
+    pair = Pair(queues=queues)
+    pair.divert()
+    pair.rotation.succeeded(queues[7], 99)
+    send = pair.send(seat=Seat(queues[3]))
+    step(send)
+    send.answered(101, MessageRefused("no session"))
+    asked = step(send, 101)
+    assert isinstance(asked, ToBacklog) and asked.queue == queues[7]
+
+
+def test_a_refusal_that_no_other_queue_can_be_asked_about_is_raised() -> None:
+    """P20: there is one queue, or the others do not answer."""
+    error = MessageRefused("no session")
+    alone = Pair(queues=(FIRST,))
+    alone.divert()
+    send = alone.send()
+    step(send)
+    send.answered(101, error)
+    assert step(send, 101) == Fail(error) and alone.rotation.withdrawn == ()
+
+    pair = Pair(queues=(FIRST, SECOND))
+    pair.divert()
+    send = pair.send(seat=Seat(FIRST))
+    step(send)
+    send.answered(101, error)
+    assert isinstance(step(send, 101), ToBacklog)
+    (event,) = send.answered(102, refused())
+    assert isinstance(event, QueueWithdrawn) and event.queue == SECOND
+    assert step(send, 102) == Fail(error)
+
+
+@pytest.mark.parametrize("end", ["refused by both", "cancelled", "restored", "in vain"])
+def test_a_withdrawn_queue_that_refuses_its_probe_can_be_probed_again(end: str) -> None:
+    """P20, P9: however the send ends that asked it."""
+    pair = Pair(queues=(FIRST, SECOND))
+    pair.divert()
+    pair.rotation.failed(FIRST, 90, "gone", is_probe=False)
+    send = pair.send(seat=Seat(SECOND))
+    assert step(send) == ToBacklog(FIRST, 3)
+    send.answered(101, MessageRefused("no session"))
+    assert isinstance(step(send, 101), ToBacklog)
+    if end == "refused by both":
+        send.answered(101, MessageRefused("no session"))
+    elif end == "cancelled":
+        send.cancelled(101)
+    elif end == "restored":
+        send.answered(101, ServerBusy("not now"))
+        pair.failover.mark_healthy(101)
+        assert isinstance(step(send, 101), ToPrimary)
+    else:
+        send.answered(101, ServerBusy("not now"))
+        assert isinstance(step(send, 101), Fail)
+    choice = pair.rotation.choose(Seat(), 300, Random(1))
+    assert choice is not None and choice.is_probe
+
+
+def test_a_probe_that_is_refused_makes_the_pause_longer() -> None:
+    """P20: a queue that never takes anything costs one try a minute, not one in two seconds."""
+    pair, now_s, tries = Pair(queues=(FIRST, SECOND)), 100.0, 0
+    pair.divert()
+    while now_s < 3_700:
+        send = pair.send(seat=Seat(SECOND), timeout_s=10_000)
+        asked = step(send, now_s)
+        assert isinstance(asked, ToBacklog)
+        if asked.queue == FIRST:
+            tries += 1
+            send.answered(now_s, MessageRefused("no session"))
+            assert step(send, now_s) == ToBacklog(SECOND, 10_100 - now_s)
+        elif not tries:
+            pair.rotation.failed(FIRST, now_s, "no session", is_probe=False, is_refusal=True)
+        send.answered(now_s)
+        now_s += 1
+    assert 60 <= tries <= 70
+
+
+def test_a_queue_that_takes_some_messages_and_refuses_others_does_not_flap() -> None:
+    """P20: its pauses grow, although it answers in between."""
+    pair = Pair(queues=(FIRST, SECOND))
+    withdrawn = 0
+    for second in range(600):
+        now_s = 100.0 + second
+        choice = pair.rotation.choose(Seat(FIRST), now_s, Random(second))
+        assert choice is not None
+        if choice.queue == FIRST and choice.is_probe:
+            pair.rotation.succeeded(FIRST, now_s)
+        elif choice.queue == FIRST:
+            events = pair.rotation.failed(
+                FIRST, now_s, "too large", is_probe=False, is_refusal=True
+            )
+            withdrawn += len(events)
+    assert withdrawn <= 15
 
 
 def test_with_every_queue_withdrawn_the_caller_gets_a_typed_error() -> None:
@@ -397,7 +643,7 @@ def test_a_cancelled_send_frees_the_queue_that_it_was_to_try() -> None:
     pair.divert()
     send = pair.send()
     assert isinstance(step(send), ToBacklog)
-    send.cancelled()
+    send.cancelled(100)
     assert isinstance(step(pair.send()), ToBacklog)
 
 
@@ -432,9 +678,9 @@ def test_a_retry_that_comes_too_late_is_the_backlogs_turn() -> None:
     pair = Pair(interval_s=0, retry_total=1)
     send = pair.send(timeout_s=60)
     step(send)
-    assert send.answered(101, refused()) == []
+    assert [type(event) for event in send.answered(101, refused())] == [Suspected]
     now, events = send.step(150)
-    assert [type(event) for event in events] == [Suspected, Diverted]
+    assert [type(event) for event in events] == [Diverted]
     assert now == ToBacklog(FIRST, 10)
 
 
@@ -519,3 +765,31 @@ def test_a_queue_that_this_send_had_withdrawn_takes_no_share_from_the_others() -
     last = step(send, 106)
     assert isinstance(last, ToBacklog)
     assert len({first.queue, other, second.queue, last.queue}) == 4
+
+
+# -- links that are opened ahead ------------------------------------------------------------------
+
+
+def test_a_send_that_meets_an_outage_names_the_queue_that_it_may_need() -> None:
+    """P25: its link is opened beside the attempt that confirms the failure."""
+    pair, seat = Pair(retry_total=1, queues=(FIRST, SECOND)), Seat()
+    send = pair.send(seat=seat)
+    assert isinstance(step(send), ToPrimary)
+    assert send.queue_ahead(100) is None
+    send.answered(100.1, refused())
+    ahead = send.queue_ahead(100.1)
+    assert ahead is not None and pair.failover.health is Health.SUSPECT
+    assert isinstance(step(send, 100.1), ToPrimary)
+    send.answered(100.2, refused())
+    assert send.queue_ahead(100.2) is None  # Diverted: the send itself goes there.
+    diverted = step(send, 100.2)
+    assert isinstance(diverted, ToBacklog) and diverted.queue == ahead
+
+
+@pytest.mark.parametrize("error", [EntityNotFound("no"), ServerBusy("slow"), QuotaExceeded("full")])
+def test_what_is_no_outage_opens_nothing_ahead(error: ServiceError) -> None:
+    """P0 and P7: an error of the caller, or throttling, costs the secondary nothing."""
+    send = Pair(retry_total=1).send()
+    step(send)
+    send.answered(100.1, error)
+    assert send.queue_ahead(100.1) is None

@@ -6,6 +6,8 @@ import pytest
 
 from twinbus.core.stall import StallWatch, why_stalled
 
+QUEUE = "east/x-servicebus-transfer/1"
+
 
 def test_waiting_without_moving_is_told_once() -> None:
     """Y7: and again only after something has moved."""
@@ -26,13 +28,14 @@ def test_an_empty_backlog_never_stalls() -> None:
 @pytest.mark.parametrize(
     ("unread", "is_primary_away", "why"),
     [
-        ((), False, "these destinations take nothing: bills, orders"),
-        (("east/x-servicebus-transfer/1",), False, "cannot be read: east/x-servicebus-transfer/1"),
-        (("east/x-servicebus-transfer/1",), True, "nobody can be reached at the primary"),
+        ({}, False, "these destinations take nothing: bills, orders"),
+        ({QUEUE: ""}, False, f"cannot be read: {QUEUE}"),
+        ({QUEUE: "the claim Listen is missing."}, False, f"{QUEUE} (the claim Listen is missing)"),
+        ({QUEUE: ""}, True, "nobody can be reached at the primary"),
     ],
 )
 def test_an_operator_is_told_where_to_look(
-    unread: tuple[str, ...], is_primary_away: bool, why: str
+    unread: dict[str, str], is_primary_away: bool, why: str
 ) -> None:
     told = why_stalled(
         1_200, closed=["orders", "", "bills"], unread=unread, is_primary_away=is_primary_away

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import socket
 import ssl
 import stat
@@ -17,7 +18,7 @@ from cryptography.hazmat.primitives import serialization
 from twinbus.broker.entrance import shown_host
 from twinbus.broker.options import BrokerOptions
 from twinbus.broker.tls import keeper as keeper_module
-from twinbus.broker.tls.authority import issue, make_authority, read_bundle
+from twinbus.broker.tls.authority import issue, make_authority, missing_names, read_bundle
 from twinbus.broker.tls.keeper import DAY_S, Keeper, names_for
 from twinbus.errors import ConfigurationError
 
@@ -95,14 +96,124 @@ def test_the_certificate_has_the_names_that_clients_use(tmp_path: Path) -> None:
 
 
 def test_a_certificate_whose_names_no_longer_fit_is_issued_anew(tmp_path: Path) -> None:
-    """M10: by the same authority, so that clients need not notice."""
+    """M10: by the same authority, if that may sign for them: clients need not notice."""
+    Keeper(tmp_path, names=("bus.example", "192.0.2.7")).prepare()
+    authority = (tmp_path / "tls" / "ca.pem").read_bytes()
+
+    Keeper(tmp_path, names=("eu.bus.example", "bus.localhost", "127.9.0.1")).prepare()
+
+    assert "eu.bus.example" in names_in(tmp_path / "tls" / "server.pem")
+    assert (tmp_path / "tls" / "ca.pem").read_bytes() == authority
+
+
+def test_a_name_that_the_authority_may_not_sign_for_needs_a_new_one(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """M13: otherwise its key could sign for any server there is."""
     Keeper(tmp_path).prepare()
     authority = (tmp_path / "tls" / "ca.pem").read_bytes()
 
     Keeper(tmp_path, names=("bus.example",)).prepare()
 
     assert "bus.example" in names_in(tmp_path / "tls" / "server.pem")
+    assert (tmp_path / "tls" / "ca.pem").read_bytes() != authority
+    assert "may not sign for bus.example" in caplog.text
+    assert "give clients the new ca.pem" in caplog.text
+
+
+def test_the_machines_own_name_makes_no_new_authority(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """M10: a container has another one with every start, and clients trust what they trust."""
+    monkeypatch.setattr(socket, "gethostname", lambda: "one")
+    Keeper(tmp_path, names=names_for("0.0.0.0", ("bus.example",))).prepare()
+    authority = (tmp_path / "tls" / "ca.pem").read_bytes()
+    monkeypatch.setattr(socket, "gethostname", lambda: "two")
+
+    for _ in range(2):
+        Keeper(tmp_path, names=names_for("0.0.0.0", ("bus.example",))).prepare()
+        assert (tmp_path / "tls" / "ca.pem").read_bytes() == authority
+        assert names_in(tmp_path / "tls" / "server.pem") & {"one", "two"} == set()
+
+
+def test_an_authority_from_before_goes_on_being_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """M10: one without name constraints; clients trust it already."""
+    real = x509.CertificateBuilder.add_extension
+    with monkeypatch.context() as patched:
+        patched.setattr(
+            x509.CertificateBuilder,
+            "add_extension",
+            lambda self, extension, critical: (
+                self
+                if isinstance(extension, x509.NameConstraints)
+                else real(self, extension, critical)
+            ),
+        )
+        Keeper(tmp_path).prepare()
+    authority = (tmp_path / "tls" / "ca.pem").read_bytes()
+
+    Keeper(tmp_path, names=("bus.example",)).prepare()
+
     assert (tmp_path / "tls" / "ca.pem").read_bytes() == authority
+
+
+def verified(authority: Path, certificate: bytes, tmp_path: Path) -> tuple[bool, str]:
+    """What OpenSSL says to a certificate that an authority has signed."""
+    shown = tmp_path / "shown.pem"
+    shown.write_bytes(certificate)
+    ended = subprocess.run(
+        ["openssl", "verify", "-x509_strict", "-CAfile", str(authority), str(shown)],
+        capture_output=True,
+        text=True,
+        timeout=30,
+    )
+    return ended.returncode == 0, ended.stderr
+
+
+@pytest.mark.parametrize(
+    ("names", "is_allowed"),
+    [
+        (("localhost", "*.localhost", "127.0.0.1", "::1"), True),
+        (("127.200.3.4", "a.b.localhost"), True),
+        (("bus.example", "*.bus.example", "eu.bus.example", "192.0.2.7"), True),
+        (("localhost", "www.example"), False),
+        (("notbus.example",), False),
+        (("192.0.2.8", "localhost"), False),
+        (("::2", "localhost"), False),
+    ],
+)
+def test_case_178_a_stolen_authority_signs_for_its_own_names_alone(
+    tmp_path: Path, names: tuple[str, ...], is_allowed: bool
+) -> None:
+    """M13: OpenSSL and cryptography's own validator agree on what its constraints allow."""
+    authority = make_authority("mine", time.time(), ("bus.example", "192.0.2.7"))
+    (tmp_path / "ca.pem").write_bytes(authority.certificate_pem)
+    made = issue(authority, names, time.time())
+
+    is_good, said = verified(tmp_path / "ca.pem", made.certificate_pem, tmp_path)
+
+    assert is_good is is_allowed, said
+    assert (missing_names(authority, names) == ()) is is_allowed
+    asked = names[0].removeprefix("*.") if names[0][0] != ":" else names[0]
+    verifier = (
+        x509.verification.PolicyBuilder()
+        .store(x509.verification.Store([authority.certificate]))
+        .build_server_verifier(subject_of(asked))
+    )
+    if is_allowed:
+        verifier.verify(made.certificate, [])
+    else:
+        with pytest.raises(x509.verification.VerificationError):
+            verifier.verify(made.certificate, [])
+
+
+def subject_of(name: str) -> x509.IPAddress | x509.DNSName:
+    try:
+        return x509.IPAddress(ipaddress.ip_address(name))
+    except ValueError:
+        return x509.DNSName(name)
 
 
 def test_a_certificate_is_renewed_a_month_before_its_end(
@@ -211,7 +322,7 @@ def given_files(
 ) -> tuple[Path, Path]:
     """A certificate for bus.example with its key, and given-ca.pem, which signed it."""
     at_s = time.time() if now_s is None else now_s
-    signer = make_authority("given", at_s)
+    signer = make_authority("given", at_s, ("bus.example",))
     made = issue(signer, ("bus.example",), at_s)
     (directory / "given-ca.pem").write_bytes(signer.certificate_pem)
     certificate, key = directory / "given.pem", directory / "given.key"

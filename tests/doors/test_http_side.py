@@ -17,6 +17,7 @@ import pytest
 from tests.doors.test_waiting import PATIENCE_S, TOLERANCE_S, Tell, eventually
 from tests.doors.test_waiting import tell as tell
 from twinbus.broker import http_protocol
+from twinbus.broker.connection_slots import ConnectionSlots
 from twinbus.broker.doors import Door, Reception, bind
 from twinbus.broker.http_side import HttpSide
 from twinbus.broker.tls.keeper import Keeper
@@ -29,13 +30,26 @@ Application = Callable[[Any, Any, Any], Any]
 
 @asynccontextmanager
 async def serving(application: Application, offences: list[str]) -> AsyncIterator[Door]:
-    http = HttpSide(lambda: application, request_timeout_s=PATIENCE_S, note_offence=offences.append)
+    def note(what: str, address: str) -> None:
+        assert address == "127.0.0.1"
+        offences.append(what)
+
+    def note_mistake(error: Exception, address: str, is_stranger: bool) -> None:
+        assert address == "127.0.0.1" and is_stranger
+        offences.append(f"mistake: {error}")
+
+    http = HttpSide(
+        lambda: application,
+        request_timeout_s=PATIENCE_S,
+        note_offence=note,
+        note_mistake=note_mistake,
+    )
     reception = Reception(
         tls=Keeper(None),
         http=http,
         amqp=None,
-        is_full=lambda _here: False,
-        note_offence=offences.append,
+        slots=ConnectionSlots(strangers_max=10, connections_max=10),
+        note_offence=note,
         handshake_timeout_s=PATIENCE_S,
     )
     door = Door(reception, await bind("127.0.0.1", 0))
@@ -139,3 +153,31 @@ def test_each_request_on_a_connection_has_its_own_deadline(tell: Tell) -> None:
         assert offences == ["a request did not arrive in time"]
 
     tell(story)
+
+
+@pytest.mark.parametrize("has_begun", [False, True])
+def test_a_mistake_in_the_application_is_noted_and_answered(
+    tell: Tell, caplog: pytest.LogCaptureFixture, has_begun: bool
+) -> None:
+    """M13: uvicorn's own log would have a traceback for every request."""
+    offences: list[str] = []
+
+    async def broken(_scope: Any, _receive: Any, send: Any) -> None:
+        if has_begun:
+            await send({"type": "http.response.start", "status": 200, "headers": []})
+        raise KeyError("secret detail")
+
+    async def story() -> None:
+        async with serving(broken, offences) as door:
+            reader, writer = await asyncio.open_connection("127.0.0.1", door.port)
+            writer.write(LAST_REQUEST)
+            said = await asyncio.wait_for(reader.read(), TOLERANCE_S)
+            assert has_begun or (said.startswith(b"HTTP/1.1 500") and b"Its log says why" in said)
+            assert b"secret detail" not in said
+            writer.close()
+        assert offences == ["mistake: 'secret detail'"]
+
+    tell(story)
+    assert "Traceback" not in caplog.text
+    # One that began and did not end is uvicorn's to log, in one line.
+    assert has_begun or "ASGI" not in caplog.text

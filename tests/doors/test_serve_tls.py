@@ -87,15 +87,22 @@ def test_case_79_an_expired_certificate_fails_for_a_client_that_verifies(tmp_pat
 
 
 def test_more_names_can_be_asked_for(tmp_path: Path) -> None:
-    """M10: a name in a container network, for example; the authority stays the same."""
+    """M10: a name in a container network, for example."""
     with BrokerProcess(tmp_path / "data") as broker:
         assert broker.ca_path is not None
         trusted = Path(broker.ca_path).read_bytes()
+    # A name that the authority may not sign for needs a new one; then it stays the same.
     arguments = ("--tls-name", "bus.internal")
     with BrokerProcess(tmp_path / "data", arguments=arguments) as broker:
+        assert "give clients the new ca.pem" in broker.log()
+        trusted = Path(str(broker.ca_path)).read_bytes()
         context = ssl.create_default_context(cadata=trusted.decode())
         assert shown_by(broker.port, context, "bus.internal")
         assert shown_by(broker.port, context, "localhost")
+    with BrokerProcess(
+        tmp_path / "data", arguments=(*arguments, "--tls-name", "eu.bus.internal")
+    ) as broker:
+        assert shown_by(broker.port, context, "eu.bus.internal")
 
 
 def test_in_memory_the_authority_is_gone_with_the_broker() -> None:

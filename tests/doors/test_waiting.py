@@ -7,25 +7,33 @@ uvloop, as users run it, and once on asyncio's own loop.
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import socket
 import ssl
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 import uvloop
 
-from tests.hostile.test_tls import tls_hello
+from tests.adversarial.redialling import OPENED
+from tests.adversarial.test_tls import tls_hello
+from tests.support.wire_client import connected as wire_connected
 from twinbus.amqp.frames import PROTOCOL_SASL
 from twinbus.amqp.limits import AmqpLimits
-from twinbus.broker import doors
+from twinbus.broker import doors, tarpit
+from twinbus.broker.access.sas import make_token
 from twinbus.broker.broker import Broker, NamespaceSpec, RunningNamespace
+from twinbus.broker.connection_slots import Slot
 from twinbus.broker.faults import Fault
+from twinbus.broker.http_protocol import PunctualHttp
 from twinbus.broker.options import BrokerOptions
+from twinbus.broker.peer import Peer
+from twinbus.connection_string import parse_connection_string
 from twinbus.errors import ConfigurationError, PortTaken
 
 PATIENCE_S = 0.4
@@ -162,23 +170,166 @@ def test_who_says_nothing_inside_tls_is_sent_away(tell: Tell) -> None:
     tell(story)
 
 
-def test_who_waits_counts_as_a_connection(tell: Tell) -> None:
-    """M6: also in the middle of a handshake, and a place that is free again can be taken."""
+STRANGERS = [
+    pytest.param(b"", id="nothing"),
+    pytest.param(tls_hello()[:50], id="in a TLS handshake"),
+    pytest.param(b"GET / HT", id="in a request"),
+    pytest.param(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n", id="refused, kept alive"),
+    pytest.param(PROTOCOL_SASL, id="in SASL"),
+]
+
+
+@pytest.mark.parametrize("said", STRANGERS)
+def test_a_stranger_makes_room_for_a_newer_one(tell: Tell, said: bytes) -> None:
+    """M13: whatever it speaks; the one that has waited longest goes first."""
 
     async def story() -> None:
-        async with serving(limits=AmqpLimits(), connections_max=2) as (broker, namespace):
+        async with serving(limits=AmqpLimits(), strangers_max=2) as (broker, namespace):
             await broker.tls.context()
-            async with connected(namespace.port) as (_reader, first), connected(namespace.port):
-                first.write(tls_hello()[:50])
-                await eventually(lambda: namespace.connection_count == 2)
-                async with connected(namespace.port) as (third, _writer):
-                    said, _seconds = await until_closed(third)
-                    assert said == b""
-                first.close()
+            slots = namespace.entrance.reception.slots
+            before = socket_count()
+            async with connected(namespace.port) as (oldest, first):
+                first.write(said)
                 await eventually(lambda: namespace.connection_count == 1)
-                async with connected(namespace.port) as (reader, writer):
-                    writer.write(PROTOCOL_SASL)
-                    assert await asyncio.wait_for(reader.readexactly(8), TOLERANCE_S)
+                await asyncio.sleep(0.1)
+                for _ in range(2):
+                    newer = await asyncio.open_connection("127.0.0.1", namespace.port)
+                    newer[1].write(PROTOCOL_SASL)
+                    assert await asyncio.wait_for(newer[0].readexactly(8), TOLERANCE_S)
+                    newer[1].close()
+                    await eventually(lambda: slots.stranger_count == 1)
+                kept = [await asyncio.open_connection("127.0.0.1", namespace.port)]
+                kept.append(await asyncio.open_connection("127.0.0.1", namespace.port))
+                _said, seconds = await until_closed(oldest)
+                assert seconds < TOLERANCE_S
+                for _reader, writer in kept:
+                    writer.close()
+            await eventually(lambda: namespace.connection_count == 0)
+            await eventually(lambda: slots.stranger_count == 0)
+            await eventually(lambda: socket_count() <= before)
+
+    tell(story)
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        pytest.param(b"", id="nothing"),
+        pytest.param(tls_hello()[:50], id="in a TLS handshake"),
+        pytest.param(b"GET / HT", id="in a request"),
+        pytest.param(OPENED, id="opened"),
+        pytest.param(None, id="opened in TLS"),
+    ],
+)
+def test_in_a_flood_a_stranger_is_evicted_and_not_closed(
+    tell: Tell, monkeypatch: pytest.MonkeyPatch, said: bytes | None
+) -> None:
+    """M13: nothing is left of it but its descriptor, and that for a while."""
+    monkeypatch.setattr(tarpit, "FREE_PER_S", 0)
+    monkeypatch.setattr(tarpit, "HOLD_S", 0.5)
+
+    async def story() -> None:
+        async with serving(limits=AmqpLimits(), strangers_max=1, tarpit_max=5) as (
+            broker,
+            namespace,
+        ):
+            await broker.tls.context()
+            reception = namespace.entrance.reception
+            await reception.http.serving()
+            before = socket_count()
+            if said is None:
+                reader, writer = await secured(broker, namespace.port)
+            else:
+                reader, writer = await asyncio.open_connection("127.0.0.1", namespace.port)
+            writer.write(OPENED if said is None else said)
+            await asyncio.sleep(0.1)
+            async with connected(namespace.port):
+                began_s = time.monotonic()
+                await eventually(lambda: len(reception.tarpit) == 1)
+                assert (namespace.connection_count, reception.slots.stranger_count) == (1, 1)
+                await until_closed(reader)
+                assert 0.4 < time.monotonic() - began_s < TOLERANCE_S
+            writer.close()
+            await eventually(lambda: namespace.connection_count == 0)
+            await eventually(lambda: socket_count() <= before)
+
+    tell(story)
+
+
+STRANGE = (doors.Visitor, doors.Vestibule, Peer, PunctualHttp, Slot)
+
+
+@pytest.mark.parametrize("said", [*STRANGERS, pytest.param(OPENED, id="opened")])
+@pytest.mark.parametrize("is_evicted", [False, True], ids=["left", "evicted"])
+def test_a_stranger_that_is_gone_is_not_left_to_the_collector(
+    said: bytes, is_evicted: bool
+) -> None:
+    """M13: 5,000 evicted in a second would be 60 MB until it runs, and it may not run for hours."""
+
+    async def story() -> None:
+        async with serving(limits=AmqpLimits(), strangers_max=2) as (broker, namespace):
+            await broker.tls.context()
+            await namespace.entrance.reception.http.serving()
+            gc.collect()
+            gc.disable()
+            async with AsyncExitStack() as held:
+                for _ in range(10):
+                    async with AsyncExitStack() as stack:
+                        _reader, writer = await stack.enter_async_context(connected(namespace.port))
+                        writer.write(said)
+                        await asyncio.sleep(0.02)
+                        if is_evicted:
+                            held.push_async_exit(stack.pop_all())
+            await eventually(lambda: namespace.connection_count == 0)
+            await asyncio.sleep(0.05)
+            left = [type(each).__name__ for each in gc.get_objects() if isinstance(each, STRANGE)]
+            assert left == []
+
+    try:
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            runner.run(asyncio.wait_for(story(), 60))
+    finally:
+        gc.enable()
+
+
+@pytest.mark.parametrize("is_secure", [False, True])
+def test_who_has_shown_a_token_keeps_its_connection(tell: Tell, is_secure: bool) -> None:
+    """M13: strangers take nothing from it, over AMQP or HTTP, and it takes no stranger's slot."""
+
+    async def story() -> None:
+        async with serving(limits=AmqpLimits(), strangers_max=1) as (broker, namespace):
+            slots = namespace.entrance.reception.slots
+            token = make_token(
+                resource=f"sb://localhost:{namespace.port}/",
+                rule_name="RootManageSharedAccessKey",
+                key=parse_connection_string(namespace.connection_string).shared_access_key or "",
+                expires_s=int(time.time()) + 60,
+            )
+            reader, writer = (
+                await secured(broker, namespace.port)
+                if is_secure
+                else await asyncio.open_connection("127.0.0.1", namespace.port)
+            )
+            request = f"GET /orders HTTP/1.1\r\nHost: localhost\r\nAuthorization: {token}\r\n\r\n"
+            writer.write(request.encode())
+            said = await asyncio.wait_for(reader.readuntil(b"</entry>"), TOLERANCE_S)
+            assert said.startswith(b"HTTP/1.1 200")
+            context = None
+            if is_secure:
+                context = ssl.create_default_context(cafile=str(broker.tls.ca_path))
+            client = await asyncio.to_thread(wire_connected, namespace.port, token, context=context)
+            assert (slots.authenticated_count, slots.stranger_count) == (2, 0)
+            for _ in range(10):
+                async with connected(namespace.port) as (_reader, stranger):
+                    stranger.write(PROTOCOL_SASL)
+                    await asyncio.sleep(0.01)
+            await asyncio.to_thread(client.attach_sender, "orders")
+            writer.write(request.encode())
+            said = await asyncio.wait_for(reader.readuntil(b"</entry>"), TOLERANCE_S)
+            assert said.startswith(b"HTTP/1.1 200")
+            writer.close()
+            client.close()
+            await eventually(lambda: slots.authenticated_count == 0)
 
     tell(story)
 
@@ -285,6 +436,35 @@ def test_closing_the_broker_leaves_nobody_in_a_black_hole(tell: Tell) -> None:
         await until_closed(reader)
         writer.close()
         await eventually(lambda: socket_count() <= before)
+
+    tell(story)
+
+
+def test_a_black_hole_holds_no_more_than_the_pool_of_strangers(tell: Tell) -> None:
+    """M13, F5: the oldest connection in it makes room, like every other without a token."""
+
+    async def story() -> None:
+        async with serving(limits=AmqpLimits(), strangers_max=2) as (_broker, namespace):
+            slots = namespace.entrance.reception.slots
+            before = socket_count()
+            fault = namespace.faults.add(Fault("cannot-contact", how="black-hole"))
+            talks = []
+            for number in range(1, 6):
+                talks.append(await asyncio.open_connection("127.0.0.1", namespace.port))
+                talks[-1][1].write(PROTOCOL_SASL)
+                await eventually(lambda: namespace.faults.get(fault)["hit_count"] == len(talks))
+                assert slots.stranger_count == min(number, 2)
+            for reader, _writer in talks[:3]:
+                assert (await until_closed(reader))[0] == b""
+            # When the fault ends, those that are left are served, each with one slot.
+            namespace.faults.clear(fault)
+            for reader, _writer in talks[3:]:
+                assert await asyncio.wait_for(reader.readexactly(8), TOLERANCE_S) == PROTOCOL_SASL
+            assert (slots.stranger_count, slots.evicted_count) == (2, 3)
+            for _reader, writer in talks:
+                writer.close()
+            await eventually(lambda: slots.stranger_count == 0)
+            await eventually(lambda: socket_count() <= before)
 
     tell(story)
 

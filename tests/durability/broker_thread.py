@@ -19,16 +19,23 @@ from typing import Any, TypeVar
 import pytest
 
 from tests.support.wire_client import WireClient, connected
+from twinbus.amqp.sections import Message, Properties
 from twinbus.broker.access.sas import make_token
 from twinbus.broker.broker import Broker, NamespaceSpec, RunningNamespace
 from twinbus.broker.options import BrokerOptions
-from twinbus.broker.store.port import Op, Store
+from twinbus.broker.store.port import Op, PutEntity, Store
 from twinbus.connection_string import parse_connection_string
 from twinbus.errors import StoreFailed, StoreFull
 
 T = TypeVar("T")
 TIMEOUT_S = 20.0
 NAMESPACE = "demo"
+
+
+def payload(body: str, message_id: str | None = None) -> bytes:
+    """A message as it is sent."""
+    properties = None if message_id is None else Properties(message_id=message_id)
+    return Message(properties=properties, body=body.encode()).encode()
 
 
 class TroubledStore:
@@ -45,6 +52,11 @@ class TroubledStore:
         self.commits_left: int | None = None
         """So many commits succeed before the disk fails for good; None is for ever."""
         self.reads_fail = False
+        self.refused_path: str | None = None
+        """An entity of this path breaks the store's rules, as a mistake of ours would."""
+        self.refuses: Callable[[Op], bool] = lambda _op: False
+        """Which other ops break them."""
+        self.commit_count = 0
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith(("load_", "next_")) and self.reads_fail:
@@ -73,6 +85,11 @@ class TroubledStore:
             if self.commits_left <= 0:
                 self._fail()
             self.commits_left -= 1
+        if any(isinstance(op, PutEntity) and op.entity.path == self.refused_path for op in ops):
+            raise ValueError(f"{self.refused_path!r} breaks a rule")
+        self.commit_count += 1
+        if any(self.refuses(op) for op in ops):
+            raise ValueError("an op breaks a rule")
         self._store.commit(ops)
 
 
@@ -131,20 +148,25 @@ class BrokerThread:
 
     def client(self) -> WireClient:
         """A client with every claim."""
+        return connected(self.namespace.port, self._token(self.namespace.port))
+
+    def _token(self, port: int) -> str:
         parsed = parse_connection_string(self.namespace.connection_string)
-        token = make_token(
-            resource=f"sb://localhost:{self.namespace.port}/",
+        return make_token(
+            resource=f"sb://localhost:{port}/",
             rule_name=parsed.shared_access_key_name or "",
             key=parsed.shared_access_key or "",
             expires_s=4_000_000_000,
         )
-        return connected(self.namespace.port, token)
 
     def health(self) -> tuple[int, dict[str, Any]]:
         """The status and the answer of ``GET /health``."""
-        url = f"http://127.0.0.1:{self._admin_port}/health"
+        request = urllib.request.Request(
+            f"http://127.0.0.1:{self._admin_port}/health",
+            headers={"Authorization": self._token(self._admin_port)},
+        )
         try:
-            with urllib.request.urlopen(url, timeout=10) as response:
+            with urllib.request.urlopen(request, timeout=10) as response:
                 return response.status, json.loads(response.read())
         except urllib.error.HTTPError as refusal:
             with refusal:

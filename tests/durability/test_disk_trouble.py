@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.durability.broker_thread import BrokerThread
+from tests.durability.broker_thread import BrokerThread, payload
 from tests.entities.sim.mutants import acknowledge_before_commit
 from tests.support.wire_client import WireClient
 from twinbus.amqp.delivery_states import Accepted, Rejected
@@ -18,24 +18,12 @@ from twinbus.amqp.errors import Condition
 from twinbus.amqp.events import ConnectionClosed, DeliveryReceived, DispositionReceived
 from twinbus.amqp.sections import Message
 from twinbus.amqp.types import Symbol, Timestamp
-from twinbus.broker import namespace as namespace_module
 from twinbus.broker.entities.description import QueueDescription
 from twinbus.broker.purging import PurgeInterrupted
 from twinbus.errors import ConfigurationError, StoreFailed, StoreFull
 
 # Long enough that an answer that comes too early would have come.
 QUIET_S = 0.3
-
-
-@pytest.fixture
-def broker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[BrokerThread]:
-    monkeypatch.setattr(namespace_module, "FULL_DISK_PAUSE_S", 0.05)
-    with BrokerThread(tmp_path / "data", monkeypatch) as running:
-        yield running
-
-
-def payload(body: str) -> bytes:
-    return Message(body=body.encode()).encode()
 
 
 def sent(client: WireClient, body: str) -> Any:
@@ -187,10 +175,10 @@ def test_properties_that_could_not_be_stored_do_not_hold(broker: BrokerThread) -
     assert queue.description.max_delivery_count == 10
 
 
-def test_a_queue_that_was_deleted_on_a_full_disk_goes_when_there_is_room(
+def test_a_queue_that_cannot_be_deleted_on_a_full_disk_is_there_as_before(
     broker: BrokerThread,
 ) -> None:
-    """M8: deleting is how an operator makes room; it must neither fail for good nor half."""
+    """M15: a refused deletion has changed nothing; asked for again when there is room, it holds."""
     with broker.client() as client:
         assert sent(client, "a") == Accepted()
 
@@ -199,15 +187,17 @@ def test_a_queue_that_was_deleted_on_a_full_disk_goes_when_there_is_room(
         with pytest.raises(StoreFull):
             broker.run(lambda: broker.namespace.delete_queue("orders"))
 
-        # Then it is gone for everybody, and gone for good as soon as there is room
-        assert broker.namespace.queue("orders") is None
-        broker.store.is_full = False
-        broker.run(lambda: broker.namespace.create_queue("orders"))
+        # Then it is there, with its message and its links
         queue = broker.namespace.queue("orders")
-        assert queue is not None and queue.message_count == 0
+        assert queue is not None and queue.message_count == 1
+        broker.store.is_full = False
         assert sent(client, "b") == Accepted()
-    recovered = broker.run(lambda: _entities(broker))
-    assert [entity.path for entity in recovered] == ["orders", "orders/$deadletterqueue"]
+        assert [body for body, _id in received(client, 2)] == ["a", "b"]
+
+        # And goes for good once there is room
+        broker.run(lambda: broker.namespace.delete_queue("orders"))
+        assert broker.namespace.queue("orders") is None
+    assert broker.run(lambda: _entities(broker)) == []
 
 
 async def _entities(broker: BrokerThread) -> list[Any]:
@@ -271,15 +261,15 @@ def test_whoever_waits_when_the_disk_breaks_is_told(broker: BrokerThread) -> Non
     first = broker.start(lambda: broker.namespace.create_queue("first"))
     assert broker.store.is_waiting.wait(10)
     second = broker.start(lambda: broker.namespace.create_queue("second"))
-    known = broker.namespace.access.catalogue._machines
-    until(lambda: "second" in known, "the second has begun")
+    waiting = broker.namespace.access._changes
+    until(lambda: bool(waiting), "the second has begun")
 
     broker.store.commits_left = 0
     broker.store.let_go()
 
-    for waiting in (first, second):
+    for call in (first, second):
         with pytest.raises(StoreFailed):
-            waiting.result(10)
+            call.result(10)
 
 
 def test_a_disk_that_cannot_be_read_ends_the_namespace(broker: BrokerThread) -> None:
@@ -314,7 +304,7 @@ def test_a_late_read_of_a_deleted_queue_harms_nobody(broker: BrokerThread) -> No
         client.attach_receiver("doomed").grant(10)
         client.pump(0.1)
         purge = broker.start(lambda: namespace.purge("doomed"))
-        until(lambda: doomed.shelf.grace._begun - doomed.shelf.grace._ended >= 2, "both wait")
+        until(lambda: len(doomed.shelf.grace._open) >= 2, "both wait")
 
         # When the queue is deleted, and the reads find something half
         broker.run(lambda: namespace.delete_queue("doomed"))

@@ -8,21 +8,18 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 
 import pytest
 
-from tests.durability.broker_thread import BrokerThread
+from tests.durability.broker_thread import BrokerThread, payload
 from tests.support.wire_client import WireClient
 from twinbus.amqp.delivery_states import Accepted, Rejected
 from twinbus.amqp.events import DeliveryReceived
-from twinbus.amqp.properties import Properties
 from twinbus.amqp.sections import Message
 from twinbus.broker import EntityStatus, QueueDescription
 from twinbus.broker import forwarding as forwarding_module
-from twinbus.broker import namespace as namespace_module
 from twinbus.broker.entities.filters import RuleDescription, SqlFilter
 from twinbus.broker.entities.queue import Queue
 from twinbus.broker.entities.topic_description import SubscriptionDescription
@@ -30,19 +27,6 @@ from twinbus.errors import ConfigurationError, StoreFull
 
 NEWS = SubscriptionDescription(path="news/subscriptions/a")
 RED = RuleDescription("red", SqlFilter("colour = 'red'"))
-
-
-@pytest.fixture
-def broker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[BrokerThread]:
-    monkeypatch.setattr(namespace_module, "FULL_DISK_PAUSE_S", 0.05)
-    monkeypatch.setattr(forwarding_module, "RETRY_S", 0.05)
-    with BrokerThread(tmp_path / "data", monkeypatch) as running:
-        yield running
-
-
-def payload(body: str, message_id: str | None = None) -> bytes:
-    properties = None if message_id is None else Properties(message_id=message_id)
-    return Message(properties=properties, body=body.encode()).encode()
 
 
 def until(holds: Callable[[], bool], what: str) -> None:
@@ -84,15 +68,12 @@ def test_nothing_is_built_on_a_topic_that_may_be_refused(broker: BrokerThread) -
 
     # When somebody asks for a subscription of it, and the disk refuses the topic
     subscription = broker.start(lambda: broker.namespace.create_subscription(NEWS))
-    again = broker.start(lambda: broker.namespace.create_topic("news"))
-    with pytest.raises(ConfigurationError, match="no topic"):
-        subscription.result(10)
-    with pytest.raises(ConfigurationError, match="exists already"):
-        again.result(10)
     broker.store.is_full = True
     broker.store.let_go()
     with pytest.raises(StoreFull):
         topic.result(10)
+    with pytest.raises(ConfigurationError, match="no topic"):
+        subscription.result(10)
 
     # Then both can be made once there is room
     broker.store.is_full = False
@@ -102,7 +83,7 @@ def test_nothing_is_built_on_a_topic_that_may_be_refused(broker: BrokerThread) -
 
 
 def test_a_topic_goes_while_its_subscription_and_a_rule_are_refused(broker: BrokerThread) -> None:
-    """M8: deleting what never came to disk harms nobody."""
+    """M8, M15: all of it is refused, and nothing of it has happened."""
     # Given a topic, and a subscription and a rule of it on their way to disk
     namespace = broker.namespace
     broker.run(lambda: namespace.create_topic("news"))
@@ -120,14 +101,16 @@ def test_a_topic_goes_while_its_subscription_and_a_rule_are_refused(broker: Brok
     # When the topic is deleted, and the disk refuses all of it
     broker.store.is_full = True
     deleted = broker.start(lambda: namespace.delete_topic("news"))
-    until(lambda: namespace.topic("news") is None, "the topic is gone")
     broker.store.let_go()
     assert [type(each) for each in made.result(10)] == [StoreFull, StoreFull]
     with pytest.raises(StoreFull):
         deleted.result(10)
+    assert [each.description.name for each in namespace.subscriptions("news")] == ["a"]
+    assert [rule.name for rule in namespace.rules("news", "a")] == ["$Default"]
 
-    # Then the broker goes on, and a restart finds nothing of it
+    # Then the broker goes on, the topic can go, and a restart finds nothing of it
     broker.store.is_full = False
+    broker.run(lambda: namespace.delete_topic("news"))
     with broker.client() as client:
         assert client.send(client.attach_sender("orders"), payload("a")) == Accepted()
     assert broker.health()[0] == 200
@@ -136,13 +119,10 @@ def test_a_topic_goes_while_its_subscription_and_a_rule_are_refused(broker: Brok
 
 def test_messages_do_not_go_on_to_a_queue_that_may_be_refused(broker: BrokerThread) -> None:
     """M3, M8: they would leave their queue and be nowhere."""
-    # Given messages that wait for their target, which was deleted
+    # Given messages that wait for a target, which is to be made and forwarded to at once
     namespace = broker.namespace
-    broker.run(lambda: namespace.create_queue("target"))
-    source = broker.run(
-        lambda: namespace.create_queue(QueueDescription(path="s", forward_to="target"))
-    )
-    broker.run(lambda: namespace.delete_queue("target"))
+    source = broker.run(lambda: namespace.create_queue("s"))
+    forwarding = QueueDescription(path="s", forward_to="target")
     with broker.client() as client:
         link = client.attach_sender("s")
         for body in "abc":
@@ -152,17 +132,21 @@ def test_messages_do_not_go_on_to_a_queue_that_may_be_refused(broker: BrokerThre
         broker.store.hold()
         target = broker.start(lambda: namespace.create_queue("target"))
         assert broker.store.is_waiting.wait(10)
+        changed = broker.start(lambda: namespace.update_queue(forwarding))
         time.sleep(0.3)
         broker.store.is_full = True
         broker.store.let_go()
         with pytest.raises(StoreFull):
             target.result(10)
+        with pytest.raises(ConfigurationError, match="could forward to"):
+            changed.result(10)
         broker.store.is_full = False
         time.sleep(0.2)
 
         # Then the messages still wait, and arrive when it could be made
         assert source.message_count == 3
         broker.run(lambda: namespace.create_queue("target"))
+        broker.run(lambda: namespace.update_queue(forwarding))
         assert bodies(client, "target", 3) == ["a", "b", "c"]
 
 
@@ -173,8 +157,11 @@ def test_two_forwards_that_begin_together_make_no_circle(broker: BrokerThread) -
     for path in ("a", "b", "c"):
         broker.run(partial(namespace.create_queue, path))
 
-    # When both are to forward to each other, and one of them once more after it was deleted
+    # When both are to forward to each other, and a third is changed while it is deleted
     broker.store.hold()
+    first = broker.start(lambda: namespace.create_queue("first"))
+    assert broker.store.is_waiting.wait(10)
+    deleted = broker.start(lambda: namespace.delete_queue("c"))
     wanted = [("a", "b"), ("b", "a"), ("c", "b")]
     changes = [
         broker.start(
@@ -182,11 +169,9 @@ def test_two_forwards_that_begin_together_make_no_circle(broker: BrokerThread) -
         )
         for path, target in wanted
     ]
-    assert broker.store.is_waiting.wait(10)
-    deleted = broker.start(lambda: namespace.delete_queue("c"))
-    until(lambda: namespace.queue("c") is None, "it is gone")
     broker.store.let_go()
-    deleted.result(10)
+    for done in (first, deleted):
+        done.result(10)
 
     # Then the first one holds, the second is refused, and nobody changes what is gone
     changes[0].result(10)
@@ -243,23 +228,26 @@ async def _move_on(broker: BrokerThread, source: Queue) -> None:
     await asyncio.sleep(0)
 
 
-def test_a_reset_on_a_full_disk_keeps_the_entities(broker: BrokerThread) -> None:
-    """M8: what is made anew is tried again together with what is deleted."""
+def test_a_reset_on_a_full_disk_changes_nothing(broker: BrokerThread) -> None:
+    """M15: refused, it leaves entities, rules, messages and links as they were."""
     namespace = broker.namespace
     broker.run(lambda: namespace.create_topic("news"))
     broker.run(lambda: namespace.create_subscription(NEWS, [RED]))
     with broker.client() as client:
-        assert client.send(client.attach_sender("orders"), payload("old")) == Accepted()
+        link = client.attach_sender("orders")
+        assert client.send(link, payload("old")) == Accepted()
 
-    # When the namespace is reset on a full disk, which has room again later
-    broker.store.is_full = True
-    with pytest.raises(StoreFull):
-        broker.run(lambda: namespace.reset(keep_entities=True))
-    broker.store.is_full = False
-    with broker.client() as client:
-        assert client.send(client.attach_sender("orders"), payload("new")) == Accepted()
-        assert bodies(client, "orders", 1) == ["new"]
+        # When the namespace is reset on a full disk, which has room again later
+        for keep_entities in (True, False):
+            broker.store.is_full = True
+            with pytest.raises(StoreFull):
+                broker.run(partial(namespace.reset, keep_entities=keep_entities))
+            broker.store.is_full = False
+
+            # Then the same link sends on
+            assert client.send(link, payload("new")) == Accepted()
+        assert bodies(client, "orders", 3) == ["old", "new", "new"]
     assert [rule.name for rule in namespace.rules("news", "a")] == ["red"]
 
-    # Then a restart finds the entities, the rule and the new message
+    # And a restart finds the entities and the rule once
     assert len([path for path in paths_after_restart(broker) if "red" in path]) == 1

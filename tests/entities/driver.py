@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any
 
+from tests.support.catalogue_changes import create
 from twinbus.amqp.message import Message
 from twinbus.amqp.properties import Properties
 from twinbus.broker.catalogue import Catalogue
@@ -89,9 +90,7 @@ class Driver:
         self.description = QueueDescription(path="orders", **properties)
         self.store = MemoryStore()
         catalogue = Catalogue(self.store.open(), Random(7))
-        queue, ops = catalogue.create(self.description)
-        self.store.commit(ops)
-        self._use(queue)
+        self._use(create(catalogue, self.store, self.description))
 
     def _use(self, queue: Queue) -> None:
         assert queue.dead_letters is not None
@@ -136,12 +135,23 @@ class Driver:
         return IncomingMessage(pack_record(record), expires_ms, due_ms)
 
     def _close(self) -> tuple[list[Queue], list[Op]]:
+        while self.queue.wants_turn:
+            self.queue.take_turn(self.now)
+        return self._close_now()
+
+    def _close_now(self) -> tuple[list[Queue], list[Op]]:
         machines = [machine for machine in (self.queue, self.dead) if machine.is_dirty]
         return machines, [op for machine in machines for op in machine.close_batch(self.now)]
 
     def begin_commit(self) -> Callable[[], None]:
         """Write the open batches to disk; call the result to tell the queue of it."""
-        machines, ops = self._close()
+        return self._commit_of(*self._close())
+
+    def begin_commit_of_now(self) -> Callable[[], None]:
+        """The same without giving turns to what wants some."""
+        return self._commit_of(*self._close_now())
+
+    def _commit_of(self, machines: list[Queue], ops: list[Op]) -> Callable[[], None]:
         self.store.commit(ops)
 
         def tell() -> None:
@@ -179,12 +189,12 @@ class Driver:
         ]
 
     def _begin(self, machine: Queue, request: Request) -> Callable[[], None]:
-        machine.shelf.grace.begin_read()
+        read = machine.shelf.grace.begin_read()
         answer = self._look_up(machine, request)
 
         def tell() -> None:
             answer()
-            machine.shelf.grace.end_read()
+            machine.shelf.grace.end_read(read)
 
         return tell
 
@@ -247,7 +257,10 @@ class Driver:
 
     def pump(self, queue: Queue | None = None) -> list[Received]:
         """What is handed out without another look at the disk."""
-        grants = (queue or self.queue).pump(self.now)
+        machine = queue or self.queue
+        grants = machine.pump(self.now)
+        while machine.has_more:
+            grants += machine.pump(self.now)
         return [message for grant in grants for message in _messages(grant)]
 
     def receive(

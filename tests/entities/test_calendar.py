@@ -42,7 +42,7 @@ def test_what_left_the_schedule_is_remembered_until_no_read_can_speak_of_it() ->
     # Given a look at the schedule that began before a message left it
     grace = Grace()
     calendar = Calendar(grace)
-    grace.begin_read()
+    read = grace.begin_read()
     calendar.unschedule(7)
 
     # When its removal is on disk and the look is answered only then
@@ -50,5 +50,5 @@ def test_what_left_the_schedule_is_remembered_until_no_read_can_speak_of_it() ->
 
     # Then the answer finds it gone; afterwards nothing is remembered
     assert not calendar.is_scheduled(7)
-    grace.end_read()
+    grace.end_read(read)
     assert calendar._unscheduled == set()

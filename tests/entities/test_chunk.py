@@ -78,7 +78,7 @@ def test_a_message_that_is_gone_is_nothing_else() -> None:
     chunk.mark_gone(0b01)
 
     assert chunk.locked | chunk.returned | chunk.deferred | chunk.moving == 0
-    assert chunk.busy == chunk.gone == chunk.newly_gone == 0b01
+    assert chunk.busy == chunk.gone == 0b01
     assert not chunk.is_empty
     chunk.mark_gone(0b10)
     assert chunk.is_empty

@@ -9,8 +9,8 @@ import pytest
 from tests.entities.driver import START_MS, Answer, Driver, bodies
 from twinbus.broker.catalogue import Catalogue
 from twinbus.broker.entities.description import QueueDescription
-from twinbus.broker.entities.facts import MessageFacts
-from twinbus.broker.entities.history import DIGEST_BYTES, DUPLICATE, History
+from twinbus.broker.entities.facts import DIGEST_BYTES, MessageFacts
+from twinbus.broker.entities.history import DUPLICATE, History
 from twinbus.broker.entities.outcome import COMPLETE
 from twinbus.broker.entities.record import IncomingMessage
 from twinbus.errors import ConfigurationError
@@ -333,6 +333,10 @@ def test_what_is_for_life_cannot_be_changed(driver: Driver, change: dict[str, ob
     queue = catalogue.find("orders")
     assert queue is not None
     values = {"path": "orders", "requires_duplicate_detection": True}
+    wrong = QueueDescription(**{**values, **change})  # type: ignore[arg-type]
     with pytest.raises(ConfigurationError, match="cannot be changed"):
-        catalogue.ops_to_update(queue, QueueDescription(**{**values, **change}))  # type: ignore[arg-type]
-    assert catalogue.ops_to_update(queue, QueueDescription(max_delivery_count=3, **values))  # type: ignore[arg-type]
+        catalogue.plan().update(queue.queue_id, queue.description, wrong, 0)
+    draft = catalogue.plan()
+    right = QueueDescription(max_delivery_count=3, **values)  # type: ignore[arg-type]
+    draft.update(queue.queue_id, queue.description, right, 0)
+    assert draft.ops

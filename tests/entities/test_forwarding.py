@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
+from twinbus.broker.access.sas import Audience
 from twinbus.broker.entities.description import QueueDescription
-from twinbus.broker.entities.forwarding import check_forwarding, targets_first
+from twinbus.broker.entities.forwarding import check_forwarding, target_path, targets_first
 from twinbus.broker.entities.topic_description import SubscriptionDescription, TopicDescription
 from twinbus.errors import ConfigurationError
 
@@ -39,13 +40,36 @@ def test_the_target_must_be_there_and_take_messages() -> None:
     assert "itself" in refusal(dead)
 
 
-def test_a_url_names_its_path() -> None:
-    """M3: stock clients write the address of the namespace in front."""
-    assert queue("a", "sb://localhost/Target/One").forward_to == "target/one"
+def test_a_description_names_a_path_and_no_host() -> None:
+    """M3: it does not know under which hosts its namespace is reached."""
+    assert queue("a", "Target/One").forward_to == "target/one"
     assert queue("a", "").forward_to is None
-    for odd in (5, "a//b", "sb://host", "$cbs"):
+    for odd in (5, "a//b", "sb://host", "$cbs", "sb://localhost/target"):
         with pytest.raises(ConfigurationError):
             QueueDescription(path="a", forward_to=odd)  # type: ignore[arg-type]
+
+
+def test_a_url_of_this_namespace_names_its_path() -> None:
+    """M3: stock clients write the address of the namespace in front."""
+    here = Audience(frozenset({"localhost", "bus.example"}), 5672, any_name=True)
+    for said in ("Target/One", "sb://localhost/Target/One", " sb://BUS.example:5671/target/one/ "):
+        assert target_path(said, here) == "target/one"
+
+
+@pytest.mark.parametrize(
+    "said", ["sb://elsewhere/target", "https://elsewhere.example:5672/target", "//elsewhere/target"]
+)
+def test_a_url_of_another_host_is_refused(said: str) -> None:
+    """M14: also where a namespace is reached under names that it was not told."""
+    here = Audience(frozenset({"localhost"}), 5672, any_name=True)
+    with pytest.raises(ConfigurationError, match="'elsewhere"):
+        target_path(said, here)
+
+
+@pytest.mark.parametrize("said", ["sb://localhost", "http://[x/orders", "sb://localhost:x/orders"])
+def test_a_url_without_a_path_or_host_is_refused(said: str) -> None:
+    with pytest.raises(ConfigurationError):
+        target_path(said, Audience(frozenset({"localhost"}), 5672))
 
 
 def test_a_circle_is_refused_whatever_way_it_takes() -> None:

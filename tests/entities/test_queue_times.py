@@ -6,6 +6,7 @@ import pytest
 
 from tests.entities.driver import Answer, Driver, bodies
 from twinbus.broker.entities.outcome import ABANDON, COMPLETE, DEFER, RELEASE, Outcome
+from twinbus.broker.entities.requests import size_of
 
 
 def counts(driver: Driver) -> tuple[int, int]:
@@ -194,7 +195,7 @@ def test_a_cancelled_message_never_appears_and_the_others_do() -> None:
     driver.sent("b", due_s=20)
     answer = Answer()
     (row,) = driver.store.load_scheduled(driver.queue.queue_id, seq - 1, 1)
-    driver.queue.cancel_scheduled([row], answer)
+    driver.queue.cancel_scheduled([size_of(row)], answer)
     driver.commit()
     assert answer.is_stored
     assert driver.queue.scheduled_count == 1
@@ -257,3 +258,31 @@ def test_schedules_and_expiries_are_found_again_after_a_restart() -> None:
 
     driver.client()
     assert bodies(driver.receive()) == ["there"]
+
+
+def test_thousands_of_locks_run_out_a_few_at_a_time() -> None:
+    """M13: the timer comes back at once for the rest; nobody settles with what has run out."""
+    driver = Driver(lock_duration_ms=10_000)
+    for number in range(3_000):
+        driver.send(f"{number}")
+    driver.commit()
+    received = []
+    for _ in range(3):
+        driver.client(credit=1_000)
+    while more := driver.receive():
+        received += more
+    assert driver.queue.locked_count == 3_000
+
+    driver.at(10)
+    driver.queue.handle_timer(driver.now)
+    left = driver.queue.locked_count
+    assert 1_000 < left < 3_000
+    assert driver.queue.next_timer_s(driver.now) == driver.now.monotonic_s
+
+    last = received[-1]
+    assert last.run is not None
+    assert driver.queue.settle(last.run, last.mask, COMPLETE, driver.now, None) == 0
+    while driver.queue.locked_count:
+        driver.queue.handle_timer(driver.now)
+        driver.commit()
+    assert driver.queue.next_timer_s(driver.now) is None

@@ -13,6 +13,7 @@ from twinbus.broker.entities import sessions as sessions_module
 from twinbus.broker.entities.consumer import Consumer
 from twinbus.broker.entities.outcome import ABANDON, COMPLETE, DEFER, RELEASE
 from twinbus.broker.entities.sessions import SessionLock, Sessions, Waiter
+from twinbus.broker.store.port import session_state_bytes
 
 LOCK_S = 60
 
@@ -78,8 +79,8 @@ class SessionDriver(Driver):
     def tell(self) -> list[str]:
         """What the receivers were told since the last time."""
         self.sessions.serve_waiters(self.now)
-        for news in self.sessions.take_news():
-            news()
+        while self.sessions.tell_some():
+            pass
         told, self.told = self.told, []
         return told
 
@@ -211,6 +212,7 @@ def test_credit_for_a_session_that_is_over_is_ignored() -> None:
     driver.queue.wake(holder.consumer)
 
     assert holder.receive() == [] == other.receive()
+    driver.queue.handle_timer(driver.now)
     assert driver.tell() == ["lost a", "lost b"]
 
 
@@ -400,12 +402,12 @@ def test_a_state_is_seen_at_once_and_kept_for_good() -> None:
     """M3, M8."""
     driver = SessionDriver()
     note = driver.sessions.note_state
-    note("a", b"one", answer := Answer())
+    assert note("a", b"one", None, answer := Answer())
     assert driver.sessions.noted_state("a") == (b"one",)
     tell_queue = driver.begin_commit()
     assert not answer.is_stored
     assert driver.sessions.noted_state("a") == (b"one",)
-    note("a", None, Answer())
+    assert note("a", None, None, Answer())
     assert driver.sessions.noted_state("a") == (None,)
     tell_queue()
     assert answer.is_stored
@@ -414,6 +416,73 @@ def test_a_state_is_seen_at_once_and_kept_for_good() -> None:
     driver.refuse()
     assert driver.sessions.noted_state("a") is None
     assert driver.store.load_session_state(driver.queue.queue_id, "a") == b"one"
+
+
+def state_bytes_on_disk(driver: SessionDriver) -> int:
+    """What a restart would count."""
+    store = driver.store
+    states = [(name, store.load_session_state(driver.queue.queue_id, name)) for name in "abc"]
+    return sum(session_state_bytes(name, state) for name, state in states if state is not None)
+
+
+def test_states_count_against_the_quota_and_are_refused_above_it() -> None:
+    """M3, M13: what is replaced or forgotten makes room."""
+    driver = SessionDriver(max_size_mb=1)
+    queue, note = driver.queue, driver.sessions.note_state
+    large = bytes(600_000)
+    assert note("a", large, None, Answer())
+    assert queue.used_bytes == queue.state_bytes == session_state_bytes("a", large)
+    assert not queue.has_room_for(600_000)
+
+    # When a second one would be too much, then nothing changes; a smaller one fits
+    assert not note("b", large, None, Answer())
+    assert driver.sessions.noted_state("b") is None
+    assert note("a", large[1:], None, Answer())
+    driver.commit()
+    assert queue.state_bytes == state_bytes_on_disk(driver) == session_state_bytes("a", large[1:])
+
+    # When it is forgotten, there is room again
+    assert note("a", None, large[1:], Answer())
+    driver.commit()
+    assert queue.state_bytes == state_bytes_on_disk(driver) == 0
+    assert note("b", large, None, Answer())
+
+
+def test_a_state_that_the_store_refused_is_not_counted() -> None:
+    """M3, M8: also when the next one was noted down on top of it."""
+    driver = SessionDriver()
+    queue, note = driver.queue, driver.sessions.note_state
+    assert note("a", b"x" * 10, None, Answer())
+    assert note("b", b"x" * 20, None, Answer())
+    driver.commit()
+
+    # Given one on its way and another one on top of it, for one of two sessions
+    assert note("a", b"x" * 1_000, b"x" * 10, Answer())
+    assert note("b", b"x" * 2_000, b"x" * 20, Answer())
+    queue.close_batch(driver.now)
+    assert note("a", b"x" * 30, None, Answer())
+
+    # When the disk refuses the first
+    queue.failed()
+
+    # Then the other session has what it had, and this one what was noted down last
+    expected = session_state_bytes("a", b"x" * 30) + session_state_bytes("b", b"x" * 20)
+    assert queue.state_bytes == expected
+    assert driver.sessions.noted_state("b") is None
+    queue.close_batch(driver.now)
+    queue.failed()
+    assert queue.state_bytes == state_bytes_on_disk(driver)
+
+
+def test_a_state_is_known_until_no_read_can_find_the_one_before() -> None:
+    """M3: whoever began to read before the commit is answered with what was noted down."""
+    driver = SessionDriver()
+    read = driver.queue.shelf.grace.begin_read()
+    driver.sessions.note_state("a", b"new", b"old", Answer())
+    driver.commit()
+    assert driver.sessions.noted_state("a") == (b"new",)
+    driver.queue.shelf.grace.end_read(read)
+    assert driver.sessions.noted_state("a") is None
 
 
 # -- restart and memory -----------------------------------------------------------------------

@@ -104,13 +104,13 @@ def test_what_is_in_memory_is_the_truth() -> None:
 def test_a_chunk_is_forgotten_when_every_older_read_has_ended() -> None:
     shelf, lane, _receiver = make_lane()
     chunk = committed(shelf, lane, chunk_at(1))
-    shelf.grace.begin_read()
+    first = shelf.grace.begin_read()
     lane.rest()
     assert chunk.is_idle
     shelf.grace.begin_read()
 
     assert 1 in shelf._chunks
-    shelf.grace.end_read()
+    shelf.grace.end_read(first)
 
     assert 1 not in shelf._chunks
 
@@ -120,21 +120,21 @@ def test_only_the_last_time_at_which_it_was_idle_counts() -> None:
     # Given a chunk that became idle during one read and changed during the next
     shelf, lane, _receiver = make_lane()
     chunk = committed(shelf, lane, chunk_at(1))
-    shelf.grace.begin_read()
+    first = shelf.grace.begin_read()
     lane.rest()
     chunk.mark_gone(0b01)
     chunk.unsaved = True
-    shelf.grace.begin_read()
+    second = shelf.grace.begin_read()
 
     # When the change is stored, so that it is idle again
-    chunk.newly_gone, chunk.unsaved = 0, False
+    chunk.unsaved = False
     shelf.release(chunk)
 
     # Then the end of the first read does not let it go: the second may be older than the change
-    shelf.grace.end_read()
+    shelf.grace.end_read(first)
     assert shelf.adopt(row_at(1)).gone == 0b01
     shelf.put_back(chunk)
-    shelf.grace.end_read()
+    shelf.grace.end_read(second)
     assert 1 not in shelf._chunks
 
 

@@ -4,8 +4,8 @@ TWINBUS_STORIES      how many stories in all (2,000 unless told)
 TWINBUS_STORY_SEED   the first seed; a failure prints the one to replay
 
 The namespace, its queue machines and the management desk are the real ones; the loop, the
-threads and the clock are simulated (sim/clockwork.py). What is promised stands in sim/book.py
-and sim/shadow.py.
+threads and the clock are simulated (tests/support/simulated_loop.py). What is promised stands in
+sim/book.py and sim/shadow.py.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from tests.entities.sim import story
 from tests.entities.sim.mutants import PLANTS, Plant
 from tests.entities.sim.shadow import Broken
 from tests.entities.sim.world import World
+from tests.support.simulated_loop import shortest_turns, without_turns
 from twinbus.broker import lookups
 from twinbus.broker.entities import lane, queue, writing
 from twinbus.broker.store.port import Store
@@ -50,7 +51,7 @@ SOMETIMES = (
 @contextmanager
 def small_limits() -> Iterator[None]:
     """Windows, chunks and turns so small that a story with twenty messages fills several."""
-    with pytest.MonkeyPatch.context() as patch:
+    with pytest.MonkeyPatch.context() as patch, without_turns():
         for module in (lane, lookups):
             patch.setattr(module, "READ_AHEAD_BYTES", 300)
             patch.setattr(module, "READ_AHEAD_CHUNKS", 3)
@@ -94,6 +95,13 @@ def test_nothing_is_lost_repeated_or_stranded_in_any_of_the_stories(first_seed: 
 
     if STORIES >= STORIES_PER_TEST:
         assert [each for each in SOMETIMES if not seen[each]] == []
+
+
+def test_the_promises_hold_where_everything_is_done_in_the_smallest_steps() -> None:
+    """M2, M8 and M13: whatever happens between two steps of a transaction or of a turn."""
+    with shortest_turns():
+        for seed in range(SEED, SEED + STORIES_PER_TEST):
+            told(seed)
 
 
 @pytest.mark.parametrize("seed", range(SEED, SEED + 24))

@@ -8,6 +8,8 @@ import pytest
 
 from tests.entities.driver import Answer, bodies
 from tests.entities.topic_driver import TopicDriver
+from tests.support.catalogue_changes import add_rule, change, create, delete, remove_rule
+from twinbus.broker import catalogue_plan
 from twinbus.broker.entities.description import QueueDescription
 from twinbus.broker.entities.facts import MessageFacts
 from twinbus.broker.entities.filters import (
@@ -123,8 +125,8 @@ def test_rules_come_back_after_a_restart() -> None:
     """M4: a rule is kept with its subscription, and a removed one is not."""
     driver = TopicDriver()
     red = driver.subscribe("red", only(colour="red"))
-    driver.store.commit(driver.catalogue.rules.add(red, RuleDescription("Blue", FalseFilter())))
-    driver.store.commit(driver.catalogue.rules.remove(red, "BLUE"))
+    add_rule(driver.catalogue, driver.store, red, RuleDescription("Blue", FalseFilter()))
+    remove_rule(driver.catalogue, driver.store, red, "BLUE")
 
     driver.restart()
     assert driver.subscription("red").rules == [only(colour="red")]
@@ -287,9 +289,8 @@ def test_what_is_on_its_way_to_a_deleted_subscription_is_gone_without_harm() -> 
     driver.subscribe("b")
     answer = driver.send("one")
     driver.turns()
-    ops = driver.catalogue.delete(a)
+    delete(driver.catalogue, driver.store, a)
     a.discard()
-    driver.store.commit(ops)
     driver.commit()
     assert answer.is_stored
     assert bodies(driver.received_from("b")) == ["one"]
@@ -307,14 +308,15 @@ def test_a_path_belongs_to_one_entity() -> None:
     driver = TopicDriver()
     for description in (TopicDescription(path="NEWS"), QueueDescription(path="news")):
         with pytest.raises(ConfigurationError, match="topic 'news' exists already"):
-            driver.catalogue.create(description)
+            create(driver.catalogue, driver.store, description)
 
 
 def test_a_subscription_needs_its_topic() -> None:
     """M5: the refusal says what to do first."""
     driver = TopicDriver()
+    lost = SubscriptionDescription(path="other/subscriptions/a")
     with pytest.raises(ConfigurationError, match="Create the topic first"):
-        driver.catalogue.create(SubscriptionDescription(path="other/subscriptions/a"))
+        create(driver.catalogue, driver.store, lost)
 
 
 def test_a_subscription_with_a_bad_rule_is_not_made() -> None:
@@ -323,7 +325,7 @@ def test_a_subscription_with_a_bad_rule_is_not_made() -> None:
     twice = [only(colour="red"), only(colour="blue")]
     description = SubscriptionDescription(path="news/subscriptions/a")
     with pytest.raises(ConfigurationError, match="has a rule 'only' already"):
-        driver.catalogue.create(description, twice)
+        create(driver.catalogue, driver.store, description, twice)
     assert driver.topic.subscriptions == {}
     driver.subscribe("a")
 
@@ -333,14 +335,16 @@ def test_a_topic_has_at_most_two_thousand_sql_rules() -> None:
     driver = TopicDriver()
     a = driver.subscribe("a", RuleDescription("first", SqlFilter("colour = 'red'")))
     b = driver.subscribe("b", RuleDescription("first", SqlFilter("colour = 'red'")))
-    rows = driver.catalogue.rules
-    ops = []
+    draft = driver.catalogue.plan()
     for number in range(1_998):
-        name = f"rule-{number}"
-        ops += rows.add((a, b)[number % 2], RuleDescription(name, SqlFilter(f"colour = '{name}'")))
+        rule = RuleDescription(f"rule-{number}", SqlFilter(f"colour = 'rule-{number}'"))
+        taker = (a, b)[number % 2]
+        draft.add_rule(taker.queue_id, taker.description, rule, 0)
+    more = RuleDescription("one-too-many", SqlFilter("colour = 'blue'"))
     with pytest.raises(ConfigurationError, match="at most 2000 rules"):
-        rows.add(b, RuleDescription("one-too-many", SqlFilter("colour = 'blue'")))
-    driver.store.commit(ops)
+        draft.fork().add_rule(b.queue_id, b.description, more, 0)
+    driver.store.commit(draft.ops)
+    driver.catalogue.apply(draft)
     driver.restart()
     assert len(driver.topic.book) == 2_000
     driver.send("one", colour="rule-1997")
@@ -360,6 +364,31 @@ def test_many_messages_are_passed_on_a_few_at_a_time() -> None:
     driver.commit()
     assert answer.is_stored
     assert bodies(driver.received_from("red")) == [str(number) for number in range(40)]
+
+
+def test_many_rules_look_at_a_message_in_steps() -> None:
+    """M13: subscriptions and rules may go between two steps; who is there gets the message."""
+    driver = TopicDriver()
+    costly = " OR ".join(f"n = {number} OR n > 0" for number in range(50))
+    rules = [RuleDescription(f"r{number}", SqlFilter(costly)) for number in range(40)]
+    gone = driver.subscribe("gone", *rules)
+    driver.subscribe("stays", *rules)
+    driver.subscribe("all")
+    answer = driver.send("one", "two", n=1)
+
+    driver.topic.take_turn(driver.now)
+    assert driver.topic._steps is not None
+    delete(driver.catalogue, driver.store, gone)
+    gone.discard()
+    for each in rules:
+        remove_rule(driver.catalogue, driver.store, driver.subscription("stays"), each.name)
+    driver.commit()
+
+    # The first message was looked at by the rules of its time, the second by those of its own.
+    assert answer.is_stored
+    assert bodies(driver.received_from("stays")) == ["one"]
+    assert bodies(driver.received_from("all")) == ["one", "two"]
+    assert not driver.topic.wants_turn
 
 
 def test_a_body_is_stored_once_for_all_who_get_it() -> None:
@@ -498,3 +527,19 @@ def test_many_due_messages_are_passed_on_a_few_at_a_time() -> None:
     assert driver.subscription("red").message_count == 32
     driver.wake()
     assert sorted(bodies(driver.received_from("red")), key=int) == [str(n) for n in range(70)]
+
+
+def test_a_topic_has_an_end_of_subscriptions(monkeypatch: pytest.MonkeyPatch) -> None:
+    """M13: whoever may manage one topic fills no memory with them."""
+    monkeypatch.setattr(catalogue_plan, "SUBSCRIPTIONS_MAX", 2)
+    driver = TopicDriver()
+    driver.subscribe("a")
+    driver.subscribe("b")
+
+    with pytest.raises(ConfigurationError, match="2 subscriptions"):
+        driver.subscribe("c")
+
+    assert sorted(driver.topic.subscriptions) == ["a", "b"]
+    change(driver.catalogue, driver.store, lambda draft: draft.reset(keep_entities=True, at_ms=1))
+    driver.restart()
+    assert sorted(driver.topic.subscriptions) == ["a", "b"]

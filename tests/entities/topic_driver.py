@@ -7,6 +7,7 @@ from random import Random
 from typing import Any
 
 from tests.entities.driver import FULL, START_MS, START_S, Answer, Driver, Received
+from tests.support.catalogue_changes import create
 from twinbus.amqp.message import Message
 from twinbus.broker.catalogue import Catalogue
 from twinbus.broker.entities.filters import RuleDescription
@@ -26,8 +27,7 @@ class TopicDriver(Driver):
         self.now = Instant(START_S, START_MS)
         self.store = store or MemoryStore()
         self.catalogue = Catalogue(self.store.open(), Random(7))
-        topic, ops = self.catalogue.create(TopicDescription(path="news", **properties))
-        self.store.commit(ops)
+        topic = create(self.catalogue, self.store, TopicDescription(path="news", **properties))
         assert isinstance(topic, Topic)
         self.topic = topic
 
@@ -37,8 +37,7 @@ class TopicDriver(Driver):
         """A subscription with these rules, or with the usual one that lets everything in."""
         description = SubscriptionDescription(path=f"news/subscriptions/{name}", **properties)
         wanted: Sequence[RuleDescription] | None = rules or (None if with_rules else ())
-        machine, ops = self.catalogue.create(description, wanted)
-        self.store.commit(ops)
+        machine = create(self.catalogue, self.store, description, wanted)
         assert isinstance(machine, Subscription)
         return machine
 
@@ -79,9 +78,10 @@ class TopicDriver(Driver):
         return IncomingMessage(pack_record(record), expires_ms, due_ms)
 
     def turns(self) -> None:
-        """Give the topic all the time it wants."""
-        while self.topic.wants_turn:
-            self.topic.take_turn(self.now)
+        """Give every machine all the time it wants."""
+        for machine in self.machines():
+            while machine.wants_turn:
+                machine.take_turn(self.now)
 
     def _close(self) -> tuple[list[Queue], list[Op]]:
         self.turns()

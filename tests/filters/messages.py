@@ -10,13 +10,16 @@ from twinbus.amqp.sections import Body, Message, Properties
 from twinbus.amqp.types import Symbol
 from twinbus.broker.entities.filters import (
     Filter,
+    Match,
     MessageView,
+    RuleBook,
     RuleDescription,
     SqlAction,
     SqlFilter,
     compile_rule,
 )
 from twinbus.broker.entities.record import Record
+from twinbus.steps import run_steps
 
 NOW_MS = 1_700_000_000_000
 
@@ -56,3 +59,13 @@ def rule(described: Filter | str, action: str | None = None, name: str = "rule")
 def answer(described: Filter | str, view: MessageView) -> bool | None:
     """What a filter says about a message."""
     return compile_rule(rule(described)).matches(view)
+
+
+def matching(book: RuleBook[Any], view: MessageView) -> list[Match[Any]]:
+    """Every subscription that gets the message, without the pauses between the steps."""
+    return run_steps(book.matching_steps(view))
+
+
+def records(match: Match[Any], view: MessageView) -> list[Record | None]:
+    """What the subscription of a match gets, likewise."""
+    return run_steps(match.record_steps(view))

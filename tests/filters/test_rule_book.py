@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.filters.messages import rule, view_of
+from tests.filters.messages import matching, records, rule, view_of
 from twinbus.amqp.sections import Message
 from twinbus.amqp.types import Int, Timestamp
 from twinbus.broker.entities.filters import (
@@ -90,7 +90,7 @@ def one_by_one(
 def together(book: RuleBook[str], view: MessageView) -> dict[str, tuple[list[str], bool]]:
     return {
         match.subscription: ([rule.name for rule in match.rules], match.error is not None)
-        for match in book.matching(view)
+        for match in matching(book, view)
     }
 
 
@@ -159,7 +159,7 @@ def test_a_thousand_rules_share_one_decoding(monkeypatch: pytest.MonkeyPatch) ->
     book: RuleBook[int] = RuleBook()
     for number in range(1_000):
         book.add(number, compile_rule(rule(f"price > {number} AND sys.Label = 'red'")))
-    assert len(book.matching(view_of({"price": 500}, subject="red"))) == 500
+    assert len(matching(book, view_of({"price": 500}, subject="red"))) == 500
     assert readings == [1]
 
 
@@ -178,8 +178,8 @@ def test_rules_that_wait_for_other_values_are_not_asked() -> None:
             asked.append(name) or ask(view)  # type: ignore[func-returns-value]
         )
         book.add(number, compiled)
-    assert [match.subscription for match in book.matching(view_of({"n": 5}))] == [5]
-    assert [match.subscription for match in book.matching(view_of({"N": Int(6)}))] == [6]
+    assert [match.subscription for match in matching(book, view_of({"n": 5}))] == [5]
+    assert [match.subscription for match in matching(book, view_of({"N": Int(6)}))] == [6]
     assert asked == ["r5", "r6"]
 
 
@@ -190,11 +190,11 @@ def test_a_failing_rule_is_the_affair_of_its_subscription() -> None:
     book.add("both", compile_rule(rule("1 / (a - 1) = 1", name="fails")))
     book.add("both", compile_rule(rule("a = 1", name="holds")))
     book.add("broken", compile_rule(rule("1 / (a - 1) = 1")))
-    calm, both, broken = book.matching(view_of({"a": 1}))
+    calm, both, broken = matching(book, view_of({"a": 1}))
     assert (calm.subscription, calm.error) == ("calm", None)
     assert [rule.name for rule in both.rules] == ["holds"] and both.error is not None
     assert broken.rules == [] and str(broken.error).startswith("a calculation divides")
-    assert [match.subscription for match in book.matching(view_of({"a": 2}))] == ["both", "broken"]
+    assert [match.subscription for match in matching(book, view_of({"a": 2}))] == ["both", "broken"]
 
 
 def test_rules_without_actions_share_a_copy_and_each_action_makes_its_own() -> None:
@@ -206,10 +206,10 @@ def test_rules_without_actions_share_a_copy_and_each_action_makes_its_own() -> N
     book.add("s", compile_rule(rule("a = 1", "SET sys.Label = 'y'", name="second")))
     book.add("s", compile_rule(rule("a = 1", "SET b = 1 / 0", name="fails")))
     view = view_of({"a": 1})
-    (match,) = book.matching(view)
+    (match,) = matching(book, view)
     assert match.error is None
 
-    plain, first, second = match.records(view)
+    plain, first, second = records(match, view)
     assert plain is None and first is not None and second is not None
     own = [Message.decode(record.bare).application_properties for record in (first, second)]
     assert own == [{"a": 1, "b": "x", "RuleName": "first"}, {"a": 1, "RuleName": "second"}]
@@ -221,8 +221,8 @@ def test_an_action_whose_result_is_too_large_makes_no_copy() -> None:
     book: RuleBook[str] = RuleBook()
     book.add("s", compile_rule(rule(TrueFilter(), "SET c = a")))
     view = view_of({"a": "x" * 30_000, "b": "x" * 30_000})
-    (match,) = book.matching(view)
-    assert match.records(view) == []
+    (match,) = matching(book, view)
+    assert records(match, view) == []
     assert "larger than" in str(match.error)
 
 

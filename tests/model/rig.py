@@ -12,11 +12,13 @@ threads are simulated, so that the same steps give the same answers every time.
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Callable
 from random import Random
 from typing import Any
 
-from tests.entities.sim.clockwork import SimLoop, SimThread
+from tests.support.catalogue_changes import unheard
+from tests.support.simulated_loop import SimLoop, SimThread
 from tests.support.wire_client import WireClient
 from twinbus.amqp.connection import Connection, ConnectionOptions, Role
 from twinbus.amqp.events import DeliveriesReceived
@@ -28,6 +30,7 @@ from twinbus.broker.namespace import Namespace
 from twinbus.broker.options import BrokerOptions
 from twinbus.broker.peer import Peer
 from twinbus.broker.store.port import Store
+from twinbus.broker.turns import Turns
 from twinbus.clock import Instant
 
 # Jumps of the clock are no silence of the peers.
@@ -62,6 +65,8 @@ class Rig:
             self.loop,
             Random(self._starts),
             loop=self.loop,
+            # How long something took must not decide what happens next.
+            turns=Turns(self.loop, iteration_s=math.inf),
             start_thread=self._start_thread,
         )
         self._create(self.namespace)
@@ -98,10 +103,11 @@ class Rig:
             self.loop.turn()
             return True
         for thread in self._threads:
-            if thread.has_jobs:
-                thread.run()
             if thread.has_answers:
                 thread.tell()
+                return True
+            if thread.has_jobs:
+                thread.run()
                 return True
         return False
 
@@ -142,8 +148,8 @@ class Rig:
 def create_queue(namespace: Namespace, description: QueueDescription) -> None:
     """Make the queue unless it is there already."""
     if namespace.catalogue.find(description.path) is None:
-        _queue, ops = namespace.catalogue.create(description)
-        namespace.write(ops, None)
+        at_ms = namespace.now().wall_ms
+        namespace.submit(lambda draft: draft.create(description, None, at_ms), unheard)
 
 
 class Wire(asyncio.Transport):

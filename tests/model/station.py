@@ -102,10 +102,12 @@ class Station:
         assert state == Accepted(), state
 
     def begin_send(self, path: str, payload: bytes) -> None:
-        """Hand a message to the broker and do not let it do anything with it yet."""
+        """Hand a message to the broker, which asks the disk for it and is not answered yet."""
         link = self.sender(path)
         link.send(payload, b"hasty", settled=False)
         self.client.push()
+        while self.client._rig.loop.is_busy:
+            self.client._rig.loop.turn()
 
     def schedule(self, path: str, payloads: list[bytes]) -> list[int]:
         """The sequence numbers under which the messages are scheduled."""

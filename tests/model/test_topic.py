@@ -20,10 +20,12 @@ from tests.model.machine import (
     chosen,
 )
 from tests.model.queue_model import QueueModel, seen
-from tests.model.rig import Rig
+from tests.model.rig import Rig, create_queue
 from tests.model.station import STATES, STATUSES, Got, encoded
+from tests.support.catalogue_changes import unheard
 from twinbus.amqp.types import Int
-from twinbus.broker.catalogue_rules import RuleRows
+from twinbus.broker.catalogue_plan import Draft
+from twinbus.broker.entities.description import QueueDescription
 from twinbus.broker.entities.filters import (
     CorrelationFilter,
     FalseFilter,
@@ -34,7 +36,6 @@ from twinbus.broker.entities.filters import (
 from twinbus.broker.entities.topic import Subscription, Topic
 from twinbus.broker.entities.topic_description import SubscriptionDescription, TopicDescription
 from twinbus.broker.namespace import Namespace
-from twinbus.broker.store.port import Op
 
 SUBSCRIPTIONS = ("one", "two", "three")
 COLORS = ("red", "green")
@@ -83,12 +84,12 @@ def address(name: str) -> str:
 def create_topic(namespace: Namespace, lock_ms: int, delivery_count: int) -> None:
     if namespace.catalogue.find(PATH) is not None:
         return
-    namespace.write(namespace.catalogue.create(TopicDescription(path=PATH))[1], None)
+    create_queue(namespace, TopicDescription(path=PATH))
     for name in SUBSCRIPTIONS:
         description = SubscriptionDescription(
             path=address(name), lock_duration_ms=lock_ms, max_delivery_count=delivery_count
         )
-        namespace.write(namespace.catalogue.create(description)[1], None)
+        create_queue(namespace, description)
 
 
 class TopicAndModel(Machine):
@@ -126,11 +127,16 @@ class TopicAndModel(Machine):
         namespace = self.rig.namespace
         subscription = namespace.catalogue.find(path)
         assert isinstance(subscription, Subscription)
-        for each in sorted(removed):
-            namespace.write(namespace.catalogue.rules.remove(subscription, each), None)
-        for each in sorted(added):
-            made = RuleDescription(name=each, filter=RULES[each][0])
-            namespace.write(namespace.catalogue.rules.add(subscription, made), None)
+        queue_id, description = subscription.queue_id, subscription.description
+
+        def plan(draft: Draft) -> None:
+            for each in sorted(removed):
+                draft.remove_rule(queue_id, description, each)
+            for each in sorted(added):
+                made = RuleDescription(name=each, filter=RULES[each][0])
+                draft.add_rule(queue_id, description, made, 0)
+
+        namespace.submit(plan, unheard)
         self.rig.run()
 
     def distribute(self, label: str, letter: Letter, since_ms: int, ttl_ms: int | None) -> None:
@@ -267,13 +273,13 @@ def test_a_topic_does_what_the_model_says(part: int) -> None:
 
 def keep_removed_rules_on_disk(patch: pytest.MonkeyPatch) -> None:
     """A rule that was removed is back after a restart."""
-    remove = RuleRows.remove
+    remove = Draft.remove_rule
 
-    def half(self: RuleRows, subscription: Subscription, name: str) -> list[Op]:
-        remove(self, subscription, name)
-        return []
+    def half(self: Draft, queue_id: int, description: QueueDescription, name: str) -> None:
+        remove(self, queue_id, description, name)
+        self.ops.pop()
 
-    patch.setattr(RuleRows, "remove", half)
+    patch.setattr(Draft, "remove_rule", half)
 
 
 def overlook_a_change_of_rules(patch: pytest.MonkeyPatch) -> None:

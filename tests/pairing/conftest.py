@@ -143,8 +143,11 @@ async def open_pair(servicebus_pair: BusPair) -> AsyncIterator[OpenPair]:
             )
             stack.push_async_callback(away.close)
             stack.push_async_callback(home.close)
-            manager = NamespaceManager.from_connection_string(
-                servicebus_pair.secondary.connection_string
+            manager = chosen.pop(
+                "manager",
+                NamespaceManager.from_connection_string(
+                    servicebus_pair.secondary.connection_string
+                ),
             )
             chosen = {
                 "backlog_queue_count": 2,

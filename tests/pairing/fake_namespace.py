@@ -12,7 +12,8 @@ from collections.abc import Callable, Sequence
 
 from twinbus.core.parcel import Delivered, Parcel
 from twinbus.drivers.port import LinkFacts, NamespaceAddress, NextSession, ReceiveMode
-from twinbus.service_errors import EntityNotFound, OperationTimeout
+from twinbus.entity_path import BACKLOG_MARKER
+from twinbus.service_errors import AccessRefused, EntityNotFound, OperationTimeout
 
 HANG = "hang"
 """An answer that never comes."""
@@ -38,6 +39,8 @@ class FakeNamespace:
         """How old all messages are."""
         self.links_open = 0
         self.is_closed = False
+        self.refuses_to_listen = False
+        """Whether its receivers lack the claim Listen."""
         self._answers: dict[str, BaseException | str | None] = {}
         self._next: dict[str, list[BaseException | str | None]] = {}
         self._sequence = 0
@@ -84,6 +87,11 @@ class FakeNamespace:
         if isinstance(answer, BaseException):
             raise answer
 
+    def check_exists(self, path: str) -> None:
+        """Every entity exists; of backlog queues those that were used."""
+        if BACKLOG_MARKER in path and path not in self.held and path not in self.attached:
+            raise EntityNotFound(f"there is no queue {path!r}", path=path)
+
     def next_sequence(self) -> int:
         self._sequence += 1
         return self._sequence
@@ -125,8 +133,13 @@ class FakeSender(_Link):
 class FakeReceiver(_Link):
     session_id: str | None = None
 
+    def _check_claim(self) -> None:
+        if self._namespace.refuses_to_listen:
+            raise AccessRefused("the claim Listen is missing", path=self.path)
+
     async def receive(self, count_max: int, *, wait_s: float) -> list[Delivered]:
         await self._namespace.reach(self.path, wait_s)
+        self._check_claim()
         held = self._namespace.messages(self.path)
         if not held:
             await asyncio.sleep(wait_s)
@@ -146,6 +159,8 @@ class FakeReceiver(_Link):
         self, count_max: int, *, from_sequence: int = 1, timeout_s: float
     ) -> list[Delivered]:
         await self._namespace.reach(self.path, timeout_s)
+        self._namespace.check_exists(self.path)
+        self._check_claim()
         held = self._namespace.messages(self.path)[:count_max]
         return [
             Delivered(

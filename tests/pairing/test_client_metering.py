@@ -330,3 +330,36 @@ def test_a_program_without_an_event_loop_keeps_books_too(servicebus: Bus, tmp_pa
     assert audit["message_id"] == "a"
     lines = [line["operation"] for line in records_in(tmp_path / servicebus.name, "operations")]
     assert lines == ["opened", "send", "closed"]
+
+
+async def test_old_files_go_where_that_was_asked_for(
+    open_pair: OpenPair, servicebus_pair: BusPair, tmp_path: Path
+) -> None:
+    """M13: of both namespaces, because the secondary's factory follows the primary's."""
+    servicebus_pair.primary.queue("orders")
+    run = "0123456789abcdef"
+    old = []
+    for bus in (servicebus_pair.primary, servicebus_pair.secondary):
+        (tmp_path / bus.name).mkdir()
+        for kind in ("operations", "audit"):
+            old.append(tmp_path / bus.name / f"{kind}-{run}-2020-01-01.jsonl")
+            old[-1].write_text("{}\n")
+    pair = await open_pair("amqp", books={"metering": tmp_path, "audit": True, "keep_days": 30})
+    client = pair.primary.create_queue_client("orders")
+    await client.send(BrokeredMessage(b"x", message_id="before"))
+    with servicebus_pair.outage("refused"):
+        await client.send(BrokeredMessage(b"x", message_id="away"))
+    await pair.until_told("restored")
+    await pair.primary.close()
+    await pair.secondary.close()
+
+    # Nothing is audited under the secondary's own name: that log was never opened.
+    assert [each.name for each in old if each.exists()] == [f"audit-{run}-2020-01-01.jsonl"]
+
+
+@pytest.mark.parametrize("days", [0, -3, "7"])
+def test_days_that_are_none_are_refused(tmp_path: Path, days: Any) -> None:
+    """M13: when the factory is made."""
+    text = "Endpoint=sb://localhost;SharedAccessKeyName=a;SharedAccessKey=a2V5"
+    with pytest.raises(ConfigurationError, match="keep_days"):
+        MessagingFactory.from_connection_string(text, metering=tmp_path, keep_days=days)

@@ -153,6 +153,64 @@ def test_foreign_lines_are_left_out(tmp_path: Path) -> None:
     assert list(read_journal(path)) == []
 
 
+def aged(days: float, path: str = "orders", index: int = 0) -> Occurrence:
+    at = datetime.now(UTC) - timedelta(days=days)
+    return Occurrence(Suspected(path, 0.0, f"reason {index}"), at, "contoso")
+
+
+def written(path: Path, *occurrences: Occurrence, keep_days: int | None = None) -> list[str]:
+    """The reasons in a journal after one more process has written to it."""
+    journal = Journal(path, keep_days=keep_days)
+    for each in occurrences:
+        journal.append(each)
+    journal.close()
+    return [str(each.facts["reason"]) for each in read_journal(path)]
+
+
+def test_old_lines_are_dropped_when_a_journal_is_opened(tmp_path: Path) -> None:
+    """M13: and only where that was asked for; the last of each entity stays, it may be diverted."""
+    path = tmp_path / "journal.jsonl"
+    lines = [aged(90, index=1), aged(80, index=2), aged(70, "other", 3), aged(1, index=4)]
+    assert len(written(path, *lines)) == 4
+    path.chmod(0o660)
+    with path.open("ab") as file:
+        file.write(b"foreign\n")
+
+    assert written(path, aged(0, index=5), keep_days=30) == [
+        "reason 2",
+        "reason 3",
+        "reason 4",
+        "reason 5",
+    ]
+    assert path.stat().st_mode & 0o777 == 0o660
+    assert b"foreign\n" in path.read_bytes()
+    assert [each.name for each in tmp_path.iterdir()] == ["journal.jsonl"]
+
+
+def test_a_journal_that_others_write_is_left_as_it_is(tmp_path: Path) -> None:
+    """M13, P16: what they append would go to a file that nobody reads any more."""
+    path = tmp_path / "journal.jsonl"
+    written(path, aged(90, index=1), aged(80, index=2))
+    other = Journal(path)
+    try:
+        assert len(written(path, aged(0, index=3), keep_days=30)) == 3
+        other.append(aged(0, index=4))
+    finally:
+        other.close()
+    assert written(path, keep_days=30) == ["reason 2", "reason 3", "reason 4"]
+
+
+def test_a_journal_behind_a_link_is_left_as_it_is(tmp_path: Path) -> None:
+    """M13: the link stays one."""
+    (tmp_path / "real").mkdir()
+    path = tmp_path / "journal.jsonl"
+    path.symlink_to(tmp_path / "real" / "journal.jsonl")
+    written(path, aged(90, index=1), aged(80, index=2))
+
+    assert len(written(path, keep_days=30)) == 2
+    assert path.is_symlink()
+
+
 async def test_a_journal_that_cannot_be_written_is_refused_when_the_pair_is_made(
     open_fake_pair: OpenFakePair, tmp_path: Path
 ) -> None:

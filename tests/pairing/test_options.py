@@ -124,3 +124,10 @@ def test_a_hosted_syphon_that_cannot_run_is_refused_when_it_is_described(
     """P2: values outside raise at construction, not when the first message waits."""
     with pytest.raises(ConfigurationError, match=next(iter(wrong))):
         SyphonHosting(**wrong)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("given", ["old.example", (1,), ("",), None])
+def test_accepted_owners_are_a_tuple_of_texts(given: object) -> None:
+    """P21: one text would be taken for an owner of each of its letters."""
+    with pytest.raises(ConfigurationError, match="accept_owners"):
+        options(accept_owners=given)

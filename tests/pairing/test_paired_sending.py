@@ -18,6 +18,7 @@ from twinbus.core.parcel import Parcel
 from twinbus.core.rotation import RotationPolicy
 from twinbus.errors import ConfigurationError
 from twinbus.service_errors import (
+    AccessRefused,
     AuthenticationFailed,
     BacklogExhausted,
     BatchPartlySent,
@@ -25,6 +26,7 @@ from twinbus.service_errors import (
     CommunicationError,
     EntityDisabled,
     EntityNotFound,
+    FactoryFaulted,
     OperationTimeout,
     QuotaExceeded,
     ReservedProperty,
@@ -127,6 +129,69 @@ async def test_the_send_that_finds_the_outage_is_rerouted(fake_pair: FakePair) -
     assert "nobody answers" in health.reason and "nobody answers" in health.last_error
 
 
+@pytest.mark.parametrize(
+    ("error", "refusal"),
+    [
+        (EntityNotFound("no such queue"), "not found"),
+        (AccessRefused("no Send claim"), "unauthorized"),
+        (AuthenticationFailed("the key is wrong"), "unauthorized"),
+        (EntityDisabled("it is disabled"), None),
+        (ServerBusy("slow down"), None),
+    ],
+)
+async def test_a_refused_ping_is_an_event_once_and_shows_in_health(
+    open_fake_pair: OpenFakePair, error: Exception, refusal: str | None
+) -> None:
+    """P23: not found and unauthorized; what waiting may cure is a failed ping and no more."""
+    pair = await open_fake_pair(ping_primary_interval=1)
+    pair.home.answer("orders", gone())
+    await pair.primary.create_message_sender("orders").send(BrokeredMessage(b"one"))
+    pair.home.answer("orders", error)
+    await eventually(lambda: str(error) in pair.primary.health("orders").last_ping_error)
+    await eventually(lambda: pair.names.count("ping-failed") >= 3)
+    told = [each.facts()["refusal"] for each in pair.told if each.name == "ping-refused"]
+    assert told == ([] if refusal is None else [refusal])
+
+
+async def test_a_healthy_send_opens_no_link_to_the_backlog(fake_pair: FakePair) -> None:
+    """P0: what is opened ahead is opened in trouble only."""
+    before = list(fake_pair.away.attached)
+    await fake_pair.primary.create_message_sender("orders").send(BrokeredMessage(b"one"))
+    await asyncio.sleep(0)
+    assert fake_pair.away.attached == before
+
+
+async def test_the_first_failure_opens_the_link_that_the_diverted_send_uses(
+    open_fake_pair: OpenFakePair,
+) -> None:
+    """P25: the link to the backlog is open before the decision, not after it."""
+    pair = await open_fake_pair(failover_interval=60)
+    before = len(pair.away.attached)
+    sender = pair.primary.create_paired_sender("orders")
+    pair.home.answer("orders", gone())
+    parcel = Parcel(Message(body=b"one").encode())
+    with pytest.raises(CommunicationError):
+        await sender.send_parcels([parcel])
+    await eventually(lambda: len(pair.away.attached) > before)
+    [opened] = pair.away.attached[before:]
+    pair.primary.force_failover("orders")
+    assert (await sender.send_parcels([parcel])).where == opened
+
+
+async def test_a_link_that_cannot_be_opened_ahead_costs_the_caller_nothing(
+    open_fake_pair: OpenFakePair,
+) -> None:
+    """P0: the error of the primary is raised as it is and at once."""
+    pair = await open_fake_pair(failover_interval=60)
+    pair.away.answer("*", HANG)
+    sender = pair.primary.create_message_sender("orders")
+    pair.home.answer("orders", gone())
+    async with asyncio.timeout(5):
+        with pytest.raises(CommunicationError, match="nobody answers"):
+            await sender.send(BrokeredMessage(b"one"))
+        await sender.close()
+
+
 async def test_a_hanging_primary_leaves_time_for_the_backlog(fake_pair: FakePair) -> None:
     """P10: a quarter of the time is kept, so a timeout does not lose the message."""
     fake_pair.home.answer("orders", HANG)
@@ -189,19 +254,100 @@ async def test_a_slow_success_clears_a_suspicion_that_came_after_it_began(
     assert pair.names == ["suspected", "cleared"]
 
 
-async def test_a_late_success_does_not_bring_a_diverted_entity_home(
+async def test_a_send_that_waits_when_its_entity_is_diverted_goes_to_the_backlog(
     open_fake_pair: OpenFakePair,
 ) -> None:
-    """P11: only a ping does, or somebody who says so."""
+    """P22: and the entity stays diverted. The message may be in both places, which is said."""
     pair = await open_fake_pair()
     sender = pair.primary.create_message_sender("orders")
-    pair.home.answer_once("orders", SLOW)
+    pair.home.answer_once("orders", HANG)
     slow = asyncio.create_task(sender.send(BrokeredMessage(b"one")))
     await eventually(lambda: bool(pair.home.attempts), "the slow one")
     pair.primary.force_failover("orders")
-    await slow
+    async with asyncio.timeout(1):
+        await slow
     assert pair.primary.health("orders").is_diverted
-    assert len(pair.home.messages("orders")) == 1 and pair.backlog() == []
+    assert pair.home.messages("orders") == [] and len(pair.backlog()) == 1
+    assert pair.names == ["diverted", "possible-duplicate"]
+
+
+async def test_one_failure_wakes_all_sends_that_wait(open_fake_pair: OpenFakePair) -> None:
+    """P22, P25: none of them waits for its own share of the deadline."""
+    pair = await open_fake_pair()
+    sender = pair.primary.create_message_sender("orders")
+    pair.home.answer("orders", HANG)
+    waiting = [
+        asyncio.create_task(sender.send(BrokeredMessage(b"%d" % number))) for number in range(50)
+    ]
+    await eventually(lambda: len(pair.home.attempts) == 50, "all of them")
+    pair.home.answer("orders", gone())
+    async with asyncio.timeout(1):
+        await sender.send(BrokeredMessage(b"the one that finds out"))
+        await asyncio.gather(*waiting)
+    assert len(pair.backlog()) == 51
+
+
+async def test_an_interrupted_send_that_its_caller_cancels_stays_cancelled(
+    open_fake_pair: OpenFakePair,
+) -> None:
+    """P22: our interruption takes nothing away from the caller's own."""
+    pair = await open_fake_pair()
+    sender = pair.primary.create_message_sender("orders")
+    pair.home.answer("orders", HANG)
+    slow = asyncio.create_task(sender.send(BrokeredMessage(b"one")))
+    await eventually(lambda: bool(pair.home.attempts), "the slow one")
+    pair.primary.force_failover("orders")
+    slow.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await slow
+    assert pair.backlog() == []
+
+
+async def test_callers_with_short_timers_of_their_own_find_out_about_a_black_hole(
+    open_fake_pair: OpenFakePair,
+) -> None:
+    """P22: a second of silence counts, although the caller left before any error."""
+    pair = await open_fake_pair()
+    sender = pair.primary.create_message_sender("orders")
+    pair.home.answer("orders", HANG)
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(sender.send(BrokeredMessage(b"one")), 1.0)
+    await asyncio.wait_for(sender.send(BrokeredMessage(b"two")), 1.0)
+    assert pair.names[:2] == ["suspected", "diverted"]
+    assert len(pair.backlog()) == 1
+
+
+async def test_a_caller_in_a_hurry_says_nothing_about_an_entity_that_answers(
+    open_fake_pair: OpenFakePair,
+) -> None:
+    """P22: something has succeeded since the cancelled send began."""
+    pair = await open_fake_pair()
+    sender = pair.primary.create_message_sender("orders")
+    pair.home.answer_once("orders", HANG)
+    slow = asyncio.create_task(sender.send(BrokeredMessage(b"one")))
+    await eventually(lambda: bool(pair.home.attempts), "the slow one")
+    await sender.send(BrokeredMessage(b"two"))
+    await asyncio.sleep(1.0)
+    slow.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await slow
+    assert pair.names == []
+
+
+async def test_the_end_of_a_factory_says_nothing_about_its_entities(
+    open_fake_pair: OpenFakePair,
+) -> None:
+    """P22, L1: a send that is ended with its factory is not a caller that gave up."""
+    pair = await open_fake_pair()
+    sender = pair.primary.create_message_sender("orders")
+    pair.home.answer("orders", HANG)
+    slow = asyncio.create_task(sender.send(BrokeredMessage(b"one")))
+    await eventually(lambda: bool(pair.home.attempts), "the slow one")
+    await asyncio.sleep(1.0)
+    await pair.primary.give_up("a test")
+    with pytest.raises(FactoryFaulted):
+        await slow
+    assert "diverted" not in pair.names
 
 
 async def test_one_entity_is_diverted_and_the_other_is_not(fake_pair: FakePair) -> None:

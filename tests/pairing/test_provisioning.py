@@ -24,7 +24,7 @@ from twinbus.pairing.backlog_queues import (
     primary_name_of,
 )
 from twinbus.pairing.manager import NamespaceManager
-from twinbus.pairing.provisioning import Missing, Provisioned, provision
+from twinbus.pairing.provisioning import Missing, Provisioned, open_links, provision
 from twinbus.service_errors import (
     AccessRefused,
     AuthenticationFailed,
@@ -195,6 +195,80 @@ async def test_missing_queues_are_made_and_existing_ones_used_as_they_are() -> N
     assert "used as it is" in result.warnings()[0]
 
 
+@pytest.mark.parametrize(
+    "lossy",
+    [
+        {
+            "default_message_time_to_live": timedelta(seconds=2),
+            "enable_dead_lettering_on_message_expiration": False,
+        },
+        {"auto_delete_on_idle": timedelta(minutes=5)},
+    ],
+    ids=["expires", "goes when idle"],
+)
+async def test_a_queue_that_drops_what_waits_is_used_only_when_that_is_allowed(
+    lossy: dict[str, Any],
+) -> None:
+    """P20: skipped with its reason, unless allow_lossy_backlog says otherwise."""
+    queue = replace(backlog_queue(PATHS[0]), **lossy)
+    result = await provisioned(Secondary({PATHS[0]: queue}))
+    assert result.paths == PATHS[1:] and result.missing[0].path == PATHS[0]
+    secondary = Secondary({PATHS[0]: queue})
+    allowed = await provision(
+        manager=secondary,
+        driver=secondary,  # type: ignore[arg-type]
+        primary_name="contoso",
+        count=3,
+        allow_lossy=True,
+    )
+    assert allowed.paths == PATHS
+
+
+async def test_a_queue_that_keeps_what_expired_as_a_dead_letter_is_used() -> None:
+    """P20: nothing vanishes there."""
+    queue = replace(backlog_queue(PATHS[0]), default_message_time_to_live=timedelta(days=1))
+    assert (await provisioned(Secondary({PATHS[0]: queue}))).paths == PATHS
+
+
+# -- ready means ready ----------------------------------------------------------------------
+
+
+async def test_a_queue_that_the_sending_factory_cannot_open_is_not_counted() -> None:
+    """P18: the manager may see what the factory that sends may not use."""
+    secondary = Secondary(attach_errors={PATHS[1]: AccessRefused("no Send", path=PATHS[1])})
+    made = await provisioned(secondary)
+    assert made.paths == PATHS
+    ready = await open_links(secondary, made, address="fabrikam")  # type: ignore[arg-type]
+    assert ready.paths == (PATHS[0], PATHS[2])
+    assert ready.missing[0].reason == "the claim Send is missing for it"
+
+
+async def test_no_link_at_all_is_an_error_that_names_namespace_claim_and_queue() -> None:
+    """P18: from pairing, not from the first diverted send."""
+    refused = {path: AccessRefused("no Send", path=path) for path in PATHS}
+    secondary = Secondary(attach_errors=refused)
+    made = await provisioned(secondary)
+    with pytest.raises(AccessRefused, match=r"fabrikam.*claim Send") as caught:
+        await open_links(secondary, made, address="fabrikam")  # type: ignore[arg-type]
+    assert caught.value.path == PATHS[0]
+
+
+async def test_a_queue_that_was_just_made_is_asked_again() -> None:
+    """P18: a service may need a moment before its other half knows of it."""
+    asked: list[str] = []
+
+    class Slow(Secondary):
+        def sender(self, path: str) -> Any:
+            asked.append(path)
+            self.attach_errors = {path: EntityNotFound("not yet")} if asked.count(path) < 2 else {}
+            return super().sender(path)
+
+    secondary = Slow()
+    made = await provisioned(secondary)
+    ready = await open_links(secondary, made, address="x", pause_s=0.001)  # type: ignore[arg-type]
+    assert ready.paths == PATHS
+
+
 async def test_a_queue_that_would_lose_messages_is_not_used() -> None:
     """P4: refuse what would lose messages, and keep the others."""
     deduplicating = replace(backlog_queue(PATHS[0]), requires_duplicate_detection=True)
@@ -300,6 +374,20 @@ async def test_nothing_at_all_is_an_error_that_says_why() -> None:
         await provisioned(Secondary(create_errors=full))
     assert isinstance(caught.value.__cause__, QuotaExceeded)
     assert_well_put(str(caught.value))
+
+
+@pytest.mark.parametrize(
+    ("error", "is_transient"),
+    [(CommunicationError("lost"), True), (AccessRefused("Manage is missing"), False)],
+    ids=["unreachable", "refused"],
+)
+async def test_queues_that_cannot_be_made_now_may_be_made_later(
+    error: ServiceError, is_transient: bool
+) -> None:
+    """P19: with a management that does not answer nothing is known about the configuration."""
+    with pytest.raises(NoBacklogQueue) as caught:
+        await provisioned(Secondary(get_errors=[error] * 9))
+    assert caught.value.is_transient is is_transient
 
 
 # -- without Manage -----------------------------------------------------------------------

@@ -10,7 +10,7 @@ from tests.faults.switchboard import Switchboard
 from tests.pairing_faults.scene import BRIEF_S, HOME, SEND_TIMEOUT_S, Scene
 from tests.support.broker_process import BrokerProcess
 from twinbus.connection_string import parse_connection_string
-from twinbus.core.events import Diverted
+from twinbus.core.events import Diverted, PingFailed, PingRefused
 
 # The first ping is sent at once, not an interval of one second later.
 AT_ONCE_S = 0.5
@@ -78,6 +78,9 @@ async def test_a_primary_that_no_longer_knows_the_key_is_gone_round(
     home, backlog = await scene.at_home(), await scene.in_backlog()
     assert {"before"} <= set(home) <= {"before", "during-0", "planned-before"}
     assert set(backlog) == {"planned", *(f"during-{number}" for number in range(3))}
+    # P23: what the primary answers to the pings is reported, once
+    await scene.until(lambda: len(scene.seen(PingFailed, scene.queue)) >= 3)
+    assert [each.refusal for each in scene.seen(PingRefused)] == ["unauthorized"]
     await scene.close()
 
 
@@ -174,3 +177,21 @@ async def test_with_both_namespaces_gone_the_caller_is_told(
         error = await scene.send("value", timeout_s=BRIEF_S)
     assert error is not None
     assert not await scene.in_backlog() and not await scene.at_home()
+
+
+async def test_sends_to_a_deleted_entity_are_not_accepted_in_silence(
+    scene: Scene, faults: Switchboard, broker: BrokerProcess, caplog: pytest.LogCaptureFixture
+) -> None:
+    """P23: an entity that was deleted while it was diverted is an event and a warning, once."""
+    with faults.on("cannot-send", entity=scene.queue, how="error"):
+        assert await scene.send("during") is None
+        broker.admin("DELETE", f"/namespaces/{HOME}/queues/{scene.queue}")
+    await scene.until(lambda: len(scene.seen(PingFailed, scene.queue)) >= 3)
+    [refused] = scene.seen(PingRefused, scene.queue)
+    assert refused.refusal == "not found"
+    warnings = [each for each in caplog.records if "ping-refused" in each.getMessage()]
+    assert [each.levelname for each in warnings] == ["WARNING"]
+    health = scene.primary.health(scene.queue)
+    assert health.is_diverted and "EntityNotFound" in health.last_ping_error
+    assert await scene.send("later") is None
+    assert set(await scene.in_backlog()) == {"during", "later"}

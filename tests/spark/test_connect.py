@@ -53,6 +53,7 @@ def test_a_hosted_syphon_needs_a_directory_that_its_server_shares() -> None:
         on_end=print,
         on_stall=print,
         on_dead_letters=print,
+        on_refused=lambda *_missing: None,
     )
     with pytest.raises(ConfigurationError, match="state_dir"):
         maker(job)

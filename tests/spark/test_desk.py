@@ -30,6 +30,8 @@ class Book:
         await asyncio.sleep(facts.get("delay_s", self.delay_s))
         if kind == "stumble":
             raise ZeroDivisionError("secret")
+        if kind == "wait":
+            raise OperationTimeout("secret")
         self.reports.append((kind, facts))
         return {"heard": len(self.reports), **facts}
 
@@ -142,6 +144,7 @@ GARBAGE = {
     "wrong type": b'{"kind": "moved", "delay_s": "x"}\n',
     "deep": b"[" * 100_000 + b"\n",
     "defect of ours": b'{"kind": "stumble"}\n',
+    "no answer for us": b'{"kind": "wait"}\n',
 }
 
 

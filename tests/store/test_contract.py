@@ -8,12 +8,14 @@ from crash.builders import MEBIBYTE, all_chunks, chunk, counters, entity, first_
 from twinbus.broker.store.port import (
     QUEUE_ID_MAX,
     SEQ_MAX,
+    ChunkRow,
     ClearState,
     DeleteChunks,
     DeleteEntity,
     DeleteScheduled,
     ForgetSeen,
     Op,
+    PutChunk,
     PutMeta,
     PutScheduled,
     PutSeen,
@@ -206,6 +208,25 @@ def test_scheduled_messages_are_due_in_order_of_time_then_number(store: Store) -
     assert store.next_due(1) == 100
 
 
+def test_a_load_ends_with_the_row_that_reaches_its_bytes(store: Store) -> None:
+    """M13: however much there is, and there is always at least one row."""
+    store.commit([PutScheduled(1, seq, 100, b"x" * 10) for seq in range(1, 9)])
+    store.commit([chunk(1 + 10 * at, expires_ms=100, blob=b"x" * 10) for at in range(1, 5)])
+    for bytes_max, count in ((0, 1), (1, 1), (10, 1), (11, 2), (20, 2), (1_000, 8)):
+        assert len(store.load_due(1, 100, 50, bytes_max)) == count
+        assert len(store.load_scheduled(1, 0, 50, bytes_max)) == count
+        assert len(store.load_expired(1, 100, 50, bytes_max)) == min(count, 4)
+
+
+def test_a_load_ends_with_the_chunk_that_reaches_its_messages(store: Store) -> None:
+    """M13: a message of a few bytes may have a row of its own for its delivery count."""
+    rows = [ChunkRow(1, 1 + at * 10_000, 10_000, 0, None, b"x", "a") for at in range(3)]
+    store.commit([PutChunk(row) for row in rows])
+    assert len(store.load_chunks(1, 0, 1 << 20, 256)) == 2
+    assert len(store.load_chunks(1, 0, 1 << 20, 256, "a")) == 2
+    assert len(store.load_chunks(1, 20_000, 1 << 20, 256)) == 1
+
+
 def test_a_scheduled_message_moves_into_a_chunk_in_one_commit(store: Store) -> None:
     """M8: between schedule and queue there is no moment in which a message is in neither."""
     # Given a scheduled message
@@ -337,6 +358,10 @@ REFUSED: dict[str, Op] = {
     "a next sequence number of zero": counters(0, 0),
     "a meta value of another kind": PutMeta("a", 1.5),  # type: ignore[arg-type]
     "a meta number beyond 64 bits": PutMeta("a", 1 << 63),
+    "a count that is text": PutChunk(ChunkRow(1, 101, "3", 1, None, b"")),  # type: ignore[arg-type]
+    "a time with a fraction": PutChunk(ChunkRow(1, 101, 1, 1.5, None, b"")),  # type: ignore[arg-type]
+    "a state without a count": PutState(1, 1, None, False),  # type: ignore[arg-type]
+    "what is not an op": "PutChunk",  # type: ignore[dict-item]
 }
 
 

@@ -403,7 +403,7 @@ def test_a_time_of_a_session_state_that_changed_is_reported(store_path: Path) ->
     store.open()
 
     with pytest.raises(StoreCorrupt, match="state of a session"):
-        store.load_sessions_updated(3, 5, 0, 10)
+        store.load_sessions_updated(3, 5, None, 10)
     store.close()
 
 

@@ -13,6 +13,7 @@ from twinbus.broker.store.port import (
     SessionBook,
     Store,
     Tombstone,
+    session_state_bytes,
 )
 
 
@@ -77,14 +78,44 @@ def test_a_state_is_kept_replaced_and_forgotten(store: Store) -> None:
     store.close()
     store.open()
     assert store.load_session_state(1, "a") == binary
-    assert store.load_sessions_updated(1, 0, 0, 10) == ["a", "b"]
-    assert store.load_sessions_updated(1, 7, 0, 10) == ["a"]
-    assert store.load_sessions_updated(1, 0, 1, 10) == ["b"]
-    assert store.load_sessions_updated(1, 0, 0, 1) == ["a"]
+    assert store.load_sessions_updated(1, 0, None, 10) == (["a", "b"], None)
+    assert store.load_sessions_updated(1, 7, None, 10) == (["a"], None)
+    assert store.load_sessions_updated(1, 0, "a", 10) == (["b"], None)
+    assert store.load_sessions_updated(1, 0, None, 1) == (["a"], "a")
+    assert store.load_sessions_updated(1, 7, "a", 1) == ([], "b")
+    assert store.load_sessions_updated(1, 7, "b", 1) == ([], None)
 
     store.commit([PutSessionState(1, "a", None, 8), PutSessionState(1, "never", None, 8)])
     assert store.load_session_state(1, "a") is None
-    assert store.load_sessions_updated(1, 0, 0, 10) == ["b"]
+    assert store.load_sessions_updated(1, 0, None, 10) == (["b"], None)
+
+
+def test_what_states_take_is_counted_when_the_store_is_opened(store: Store) -> None:
+    """M3, M13: from the rows, so that no store is too old for it."""
+    store.commit([PutSessionState(1, "a", bytes(1_000), 5), PutSessionState(1, "é", b"", 6)])
+    store.commit([PutSessionState(1, "b", b"gone", 5), PutSessionState(1, "b", None, 6)])
+    store.close()
+    expected = session_state_bytes("a", bytes(1_000)) + session_state_bytes("é", b"")
+    assert expected == 1 + 1_000 + 64 + 2 + 64
+    assert store.open().state_bytes == {1: expected}
+    store.commit([DeleteEntity(1)])
+    store.close()
+    assert store.open().state_bytes == {}
+
+
+def test_sessions_are_looked_at_in_pages_from_the_one_without_a_name_on(store: Store) -> None:
+    """M3: every one once, in the order of their UTF-8, whatever the size of a page."""
+    names = ["", "a", "aa", "b", "é", "\U0001f600", "\uffff"]
+    store.commit([PutSessionState(1, name, b"x", 5) for name in names])
+    for count_max in (1, 2, 3, 100):
+        found: list[str] = []
+        after: str | None = None
+        while True:
+            page, after = store.load_sessions_updated(1, 0, after, count_max)
+            found += page
+            if after is None:
+                break
+        assert found == sorted(names, key=str.encode)
 
 
 def test_sessions_go_with_their_queue(store: Store) -> None:

@@ -23,6 +23,9 @@ def entity_rule(claims: Claim, *, name: str = "app") -> RuleSet:
     return RuleSet([AuthorizationRule.generate(name, claims, os.urandom)])
 
 
-def connection_string_of(bus: Bus, queue: str, *, name: str = "app") -> str:
-    """That of an access rule of the queue itself."""
-    return bus._thread.call_now(lambda: bus._namespace.connection_string_for(name, queue))
+def connection_string_of(
+    bus: Bus, queue: str, *, name: str = "app", for_it_alone: bool = False
+) -> str:
+    """That of an access rule of the queue or topic itself."""
+    text = bus._thread.call_now(lambda: bus._namespace.connection_string_for(name, queue))
+    return f"{text}EntityPath={queue};" if for_it_alone else text

@@ -5,7 +5,6 @@ from __future__ import annotations
 import http.client
 import json
 import re
-import urllib.request
 from pathlib import Path
 from typing import Any, Self
 from uuid import uuid4
@@ -155,8 +154,9 @@ class BrokerProcess(ServedBroker):
         return {name: found[name] for name in [*names, "size_in_bytes"]}
 
     def health(self) -> dict[str, Any]:
-        with urllib.request.urlopen(
-            f"http://127.0.0.1:{self.admin_port}/health", timeout=10
-        ) as response:
-            answer: dict[str, Any] = json.loads(response.read())
-        return answer
+        """What it says to whoever may manage its namespace."""
+        token = self.token(port=self.admin_port)
+        status, answer = self.http("GET", "/health", token=token)
+        assert status == 200, answer
+        found: dict[str, Any] = answer
+        return found

@@ -272,9 +272,9 @@ class WireClient:
         assert state == Accepted(), state
 
 
-def connected(port: int, token: str) -> WireClient:
+def connected(port: int, token: str, *, context: ssl.SSLContext | None = None) -> WireClient:
     """A client that has opened and shown a token."""
-    client = WireClient(port)
+    client = WireClient(port, context=context)
     try:
         status = client.open().put_token(token)
         assert status == 202, status

@@ -19,6 +19,7 @@ NOT_FOR_BLOCKERS = {
     "driver",
     "routing",
     "known_path",
+    "known_paths",
     "give_up",
     "mover_driver",
     "new_books",

@@ -110,3 +110,36 @@ def test_events_can_be_iterated_over(servicebus_pair: BusPair) -> None:
         began_s = time.monotonic()
         assert next(events).name == "diverted"
         assert time.monotonic() - began_s < 20
+
+
+def test_a_program_without_a_loop_begins_without_its_secondary(servicebus_pair: BusPair) -> None:
+    """P19: the options show the queues that are found later."""
+    orders = servicebus_pair.primary.queue("orders")
+    text = servicebus_pair.secondary.connection_string
+    with (
+        twinbus.MessagingFactory.from_connection_string(
+            servicebus_pair.primary.connection_string
+        ) as primary,
+        twinbus.MessagingFactory.from_connection_string(text, driver="amqp") as secondary,
+    ):
+        manager = twinbus.NamespaceManager.from_connection_string(text)
+        options = twinbus.SendAvailabilityPairedNamespaceOptions(
+            manager, secondary, 2, require_secondary=False
+        )
+        with servicebus_pair.secondary.outage("refused"):
+            began_s = time.monotonic()
+            primary.pair_namespace(options)
+            primary.create_queue_client(orders).send(twinbus.BrokeredMessage(b"1"))
+            assert time.monotonic() - began_s < 4
+            assert options.backlog_queue_count == 0
+            assert primary.health(orders).backlog_error
+            with pytest.raises(twinbus.NoBacklogQueue):
+                primary.force_failover(orders)
+        events = primary.events()
+        while options.backlog_queue_count == 0:
+            assert time.monotonic() - began_s < 20
+            time.sleep(0.05)
+        primary.force_failover(orders)
+        assert {next(events).name, next(events).name} == {"backlog-ready", "diverted"}
+        primary.create_queue_client(orders).send(twinbus.BrokeredMessage(b"2"))
+        assert sum(queue.messages or 0 for queue in primary.backlog()) == 1

@@ -18,8 +18,10 @@ import pytest
 
 from teeth.__main__ import listed
 from teeth.bite import watch
-from teeth.bug import Bug, Layer
-from teeth.bugs import broker, connector, store, syphon
+from teeth.bug import Bug, Harness, Layer
+from teeth.bugs import broker, catalogue, connector, costs, store, syphon
+from teeth.harnesses.administrative import Administrative
+from teeth.harnesses.costly import Costly
 from teeth.harnesses.crashes import CrashStates
 from teeth.harnesses.damages import Damages
 from teeth.harnesses.rotten import FlippedBits
@@ -29,7 +31,11 @@ from teeth.registry import BUGS
 
 # Those of the broker are planted by its own tests (entities, model).
 QUICK = [
-    bug for bug in BUGS if isinstance(bug.harness, Simulated | Damages | CrashStates | FlippedBits)
+    bug
+    for bug in BUGS
+    if isinstance(
+        bug.harness, Simulated | Damages | CrashStates | FlippedBits | Administrative | Costly
+    )
 ]
 
 
@@ -43,8 +49,10 @@ def test_a_planted_bug_is_caught_by_the_check_that_names_it(
     assert watched.caught, f"{bug.name}: {watched.round_count} rounds, {watched.others}"
 
 
-@pytest.mark.parametrize("harness", [Damages(), CrashStates()], ids=lambda harness: harness.name)
-def test_without_a_bug_nobody_complains(harness: Damages | CrashStates, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "harness", [Damages(), CrashStates(), Costly()], ids=lambda harness: harness.name
+)
+def test_without_a_bug_nobody_complains(harness: Harness, tmp_path: Path) -> None:
     """The simulation without bugs has a test of its own, with many more schedules."""
     assert watch(harness, tmp_path, check=None, rounds_max=15).others == []
 
@@ -60,7 +68,7 @@ def test_every_layer_and_every_kind_of_harness_has_planted_bugs() -> None:
 
 
 @pytest.mark.parametrize(
-    "module", [broker, connector, store, syphon], ids=lambda each: each.__name__
+    "module", [broker, catalogue, connector, costs, store, syphon], ids=lambda each: each.__name__
 )
 def test_every_bug_that_can_be_planted_is(module: ModuleType) -> None:
     planted = {bug.plant for bug in BUGS}

@@ -35,6 +35,7 @@ EXAMPLES = [
     StoreLocked(path="data", pid=42),
     StoreVersionMismatch(path="data", found=2, expected=1),
     StoreFull(path="data"),
+    errors.StoreRefused("two entities have the path orders"),
     StoreFailed(path="data", detail="fsync failed"),
 ]
 

@@ -18,44 +18,144 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from twinbus.core.classifier import Classifier
+from twinbus.core.failover import Health
 from twinbus.core.rotation import RotationPolicy
 from twinbus.core.ttl_policy import TtlPolicy
 from twinbus.core.watermarks import Thresholds
 from twinbus.drivers.port import NEXT_SESSION, ReceiveMode
+from twinbus.errors import (
+    AccessDenied,
+    ConfigurationError,
+    ConnectionStringError,
+    EntityExists,
+    FilterError,
+    InvalidEntityPath,
+    InvalidMessage,
+    PortTaken,
+    StoreCorrupt,
+    StoreFailed,
+    StoreFull,
+    StoreLocked,
+    StoreRefused,
+    StoreVersionMismatch,
+    TwinbusError,
+)
 from twinbus.message import BrokeredMessage
+from twinbus.pairing.backlog_reader import QueueBacklog
 from twinbus.pairing.clients import MessageSender, QueueClient, SubscriptionClient, TopicClient
 from twinbus.pairing.factory import MessagingFactory
+from twinbus.pairing.health import EntityHealth
 from twinbus.pairing.hosting import SyphonHosting
 from twinbus.pairing.journal import read_journal
 from twinbus.pairing.manager import NamespaceManager
+from twinbus.pairing.occurrence import Occurrence
 from twinbus.pairing.options import (
     PairedNamespaceOptions,
     SendAvailabilityPairedNamespaceOptions,
 )
 from twinbus.pairing.receiving import MessageReceiver
+from twinbus.service_errors import (
+    AccessRefused,
+    AlreadyPaired,
+    AuthenticationFailed,
+    BacklogExhausted,
+    BatchPartlySent,
+    CancelImpossible,
+    CommunicationError,
+    EntityDisabled,
+    EntityNotFound,
+    EnvelopeError,
+    FactoryClosed,
+    FactoryFaulted,
+    LinkDetached,
+    MessageLockLost,
+    MessageNotFound,
+    MessageRefused,
+    MessageTooLarge,
+    NoBacklogQueue,
+    OperationTimeout,
+    PairingError,
+    QuotaExceeded,
+    ReservedProperty,
+    SendInterrupted,
+    ServerBusy,
+    ServiceError,
+    ServiceInternalError,
+    SessionCannotBeLocked,
+    SessionLockLost,
+    TooLargeForBacklog,
+)
 
 if TYPE_CHECKING:
     from twinbus.drivers.embedded import EmbeddedNamespace
 
 __all__ = [
     "NEXT_SESSION",
+    "AccessDenied",
+    "AccessRefused",
+    "AlreadyPaired",
+    "AuthenticationFailed",
+    "BacklogExhausted",
+    "BatchPartlySent",
     "BrokeredMessage",
+    "CancelImpossible",
     "Classifier",
+    "CommunicationError",
+    "ConfigurationError",
+    "ConnectionStringError",
     "EmbeddedNamespace",
+    "EntityDisabled",
+    "EntityExists",
+    "EntityHealth",
+    "EntityNotFound",
+    "EnvelopeError",
+    "FactoryClosed",
+    "FactoryFaulted",
+    "FilterError",
+    "Health",
+    "InvalidEntityPath",
+    "InvalidMessage",
+    "LinkDetached",
+    "MessageLockLost",
+    "MessageNotFound",
     "MessageReceiver",
+    "MessageRefused",
     "MessageSender",
+    "MessageTooLarge",
     "MessagingFactory",
     "NamespaceManager",
+    "NoBacklogQueue",
+    "Occurrence",
+    "OperationTimeout",
     "PairedNamespaceOptions",
+    "PairingError",
+    "PortTaken",
+    "QueueBacklog",
     "QueueClient",
+    "QuotaExceeded",
     "ReceiveMode",
+    "ReservedProperty",
     "RotationPolicy",
     "SendAvailabilityPairedNamespaceOptions",
+    "SendInterrupted",
+    "ServerBusy",
+    "ServiceError",
+    "ServiceInternalError",
+    "SessionCannotBeLocked",
+    "SessionLockLost",
+    "StoreCorrupt",
+    "StoreFailed",
+    "StoreFull",
+    "StoreLocked",
+    "StoreRefused",
+    "StoreVersionMismatch",
     "SubscriptionClient",
     "SyphonHosting",
     "Thresholds",
+    "TooLargeForBacklog",
     "TopicClient",
     "TtlPolicy",
+    "TwinbusError",
     "read_journal",
 ]
 

@@ -10,6 +10,8 @@ Rule 1: the kinds stand in the order of the fields; ``!`` marks a mandatory fiel
         omitted trailing field means the default of the dataclass.
 Rule 2: a descriptor is compared whole. A symbol that only begins like a known one is unknown.
 Rule 3: an error names the composite and the field.
+Rule 4: a field is judged by its constructor before anything is built of it, and so are the keys
+        of a map that must be symbols.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import MISSING, dataclass, fields
 from typing import Any, Final, TypeVar
 
-from twinbus.amqp.decode import decode_value
+from twinbus.amqp.decode import KeyRefused, decode_map_items, decode_value
 from twinbus.amqp.encode import ENCODERS, append_counted, encode_into
 from twinbus.amqp.errors import DecodeError, EncodeError
 from twinbus.amqp.limits import Budget
@@ -37,6 +39,8 @@ class Kind:
     label: str
     accepts: Callable[[Any], bool]
     encode: Callable[[bytearray, Any], None]
+    codes: bytes
+    """The constructors that it may begin with."""
     decode: Callable[[bytes, int, int, Budget], tuple[Any, int]] = decode_value
 
 
@@ -117,9 +121,11 @@ def decode_fields(spec: Spec, buf: bytes, pos: int, end: int, budget: Budget) ->
             pos += 1
             continue
         kind = spec.kinds[index]
+        if buf[pos] not in kind.codes:
+            raise _wrong_type(spec, index)
         value, pos = kind.decode(buf, pos, stop, budget)
         if not kind.accepts(value):
-            raise DecodeError(f"{_field(spec, index)} is not {kind.label}. Correct its type.")
+            raise _wrong_type(spec, index)
         values[index] = value
     check_filled(pos, stop)
     budget.levels += 1
@@ -142,6 +148,10 @@ def _field_list(spec: Spec, buf: bytes, pos: int, end: int, budget: Budget) -> t
     if count > len(spec.kinds):
         raise DecodeError(f"{spec.name} has {count} fields, and at most {len(spec.kinds)} exist.")
     return count, pos, stop
+
+
+def _wrong_type(spec: Spec, index: int) -> DecodeError:
+    return DecodeError(f"{_field(spec, index)} is not {spec.kinds[index].label}. Correct its type.")
 
 
 def _field(spec: Spec, index: int) -> str:
@@ -202,19 +212,30 @@ def _writer(kind: type, accepted: type) -> Callable[[bytearray, Any], None]:
     return write
 
 
-def _simple(label: str, kind: type, accepted: type) -> Kind:
-    return Kind(label, _is(kind), _writer(kind, accepted))
+def _simple(label: str, kind: type, accepted: type, codes: bytes) -> Kind:
+    return Kind(label, _is(kind), _writer(kind, accepted), codes)
 
 
 def _mode(label: str, value_max: int) -> Kind:
     def accepts(value: Any) -> bool:
         return type(value) is UByte and value <= value_max
 
-    return Kind(label, accepts, _writer(UByte, int))
+    return Kind(label, accepts, _writer(UByte, int), b"\x50")
 
 
-def _has_symbol_keys(value: Any) -> bool:
-    return type(value) is dict and all(type(key) is Symbol for key in value)
+_MAP_CODES: Final = b"\xc1\xd1"
+_SYMBOL_CODES: Final = b"\xa3\xb3"
+_ARRAY_CODES: Final = b"\xe0\xf0"
+
+
+def _decode_fields_map(buf: bytes, pos: int, end: int, budget: Budget) -> tuple[Any, int]:
+    """A map with symbols as keys; any other key ends the reading before it is built."""
+    counted = counted8 if buf[pos] == 0xC1 else counted32
+    count, pos, stop = counted(buf, pos + 1, end, budget)
+    try:
+        return decode_map_items(buf, pos, stop, count, budget, _SYMBOL_CODES), stop
+    except KeyRefused:
+        return None, stop  # Which is not accepted, in a sentence that names the field.
 
 
 def _encode_fields_map(out: bytearray, value: dict[Any, Any]) -> None:
@@ -242,30 +263,37 @@ def symbol_array(value: Array | Iterable[str]) -> Array:
 def composite_kind(label: str, accepts: Callable[[Any], bool]) -> Kind:
     """A field that holds another composite."""
 
-    def decode(buf: bytes, pos: int, end: int, budget: Budget) -> tuple[Any, int]:
-        described = buf[pos] == 0x00
-        return (decode_composite if described else decode_value)(buf, pos, end, budget)
-
     def encode(out: bytearray, value: Any) -> None:
         if not accepts(value):
             raise TypeError(label)
         encode_composite(out, value)
 
-    return Kind(label, accepts, encode, decode)
+    return Kind(label, accepts, encode, b"\x00", decode_composite)
 
 
 KINDS: Final[dict[str, Kind]] = {
-    "boolean": _simple("a boolean", bool, bool),
-    "ubyte": _simple("a ubyte", UByte, int),
-    "ushort": _simple("a ushort", UShort, int),
-    "uint": _simple("a uint", UInt, int),
-    "ulong": _simple("a ulong", ULong, int),
-    "string": _simple("a string", str, str),
-    "symbol": _simple("a symbol", Symbol, str),
-    "binary": _simple("a binary", bytes, bytes),
-    "map": _simple("a map", dict, dict),
-    "fields": Kind("a map with symbol keys", _has_symbol_keys, _encode_fields_map),
-    "symbols": Kind("a symbol or an array of symbols", _is_symbols, _encode_symbols),
+    "boolean": _simple("a boolean", bool, bool, b"\x41\x42\x56"),
+    "ubyte": _simple("a ubyte", UByte, int, b"\x50"),
+    "ushort": _simple("a ushort", UShort, int, b"\x60"),
+    "uint": _simple("a uint", UInt, int, b"\x43\x52\x70"),
+    "ulong": _simple("a ulong", ULong, int, b"\x44\x53\x80"),
+    "string": _simple("a string", str, str, b"\xa1\xb1"),
+    "symbol": _simple("a symbol", Symbol, str, _SYMBOL_CODES),
+    "binary": _simple("a binary", bytes, bytes, b"\xa0\xb0"),
+    "map": _simple("a map", dict, dict, _MAP_CODES),
+    "fields": Kind(
+        "a map with symbol keys",
+        _is(dict),
+        _encode_fields_map,
+        _MAP_CODES,
+        _decode_fields_map,
+    ),
+    "symbols": Kind(
+        "a symbol or an array of symbols",
+        _is_symbols,
+        _encode_symbols,
+        _SYMBOL_CODES + _ARRAY_CODES,
+    ),
     "snd-mode": _mode("a sender settle mode (0, 1 or 2)", 2),
     "rcv-mode": _mode("a receiver settle mode (0 or 1)", 1),
 }

@@ -66,6 +66,10 @@ OPEN_FRAME_BYTES_MAX = 8_192
 # A peer that wants to hear from us more often than this only wants to keep us busy.
 REMOTE_IDLE_TIMEOUT_MS_MIN = 1_000
 
+# An attach with its filters, a disposition with the reasons of a dead letter; a payload is not
+# part of it. It may become twenty times as much in memory.
+PERFORMATIVE_BYTES_MAX = 65_536
+
 
 class Role(Enum):
     SERVER = auto()
@@ -89,6 +93,9 @@ class ConnectionOptions:
     hostname: str | None = None
     """Client role: the host we think we talk to."""
     limits: AmqpLimits = DEFAULT_LIMITS
+    """What the open announces, and what counts unless ``early_limits`` do."""
+    early_limits: AmqpLimits | None = None
+    """What counts until lift_limits() is called, for a peer that has not shown a token."""
     properties: dict[Any, Any] = field(default_factory=dict)
 
 
@@ -98,7 +105,8 @@ class Connection:
     def __init__(self, role: Role, options: ConnectionOptions) -> None:
         self.role = role
         self.options = options
-        self.limits = options.limits
+        self.limits = options.early_limits or options.limits
+        """Those that count now."""
         self.phase = Phase.SASL_HEADER
         self.remote_open: Open | None = None
         self.remote_frame_size_bytes_max = FRAME_SIZE_BYTES_MIN
@@ -155,6 +163,11 @@ class Connection:
         self._told.append(session)
 
     # -- input ----------------------------------------------------------------------------
+
+    @property
+    def unfinished_bytes(self) -> int:
+        """What was received of a frame, and of deliveries, that have begun and not ended."""
+        return self._frames.buffered_bytes + self._partial_bytes
 
     def receive(self, data: bytes) -> list[Event]:
         """Take bytes from the peer and act on all of them."""
@@ -214,7 +227,8 @@ class Connection:
                 self._runs.learn(session, transfer, frame, position)
                 session.receive_transfer(transfer, buf[position:end], events)
             return True
-        performative, position = decode_performative(buf, frame.pos, end, Budget(self.limits))
+        stop = min(end, frame.pos + PERFORMATIVE_BYTES_MAX)
+        performative, position = decode_performative(buf, frame.pos, stop, Budget(self.limits))
         if type(performative) is Transfer:
             # Its descriptor was written in an unusual way.
             session = self._session(frame.channel)
@@ -307,9 +321,9 @@ class Connection:
             Open(
                 container_id=self.options.container_id,
                 hostname=self.options.hostname,
-                max_frame_size=self.limits.frame_size_bytes_max,
-                channel_max=self.limits.channel_max,
-                idle_time_out=int(self.limits.idle_timeout_s * 1000),
+                max_frame_size=self.options.limits.frame_size_bytes_max,
+                channel_max=self.options.limits.channel_max,
+                idle_time_out=int(self.options.limits.idle_timeout_s * 1000),
                 properties=self.options.properties or None,
             ),
         )
@@ -333,11 +347,17 @@ class Connection:
         self._idle.remote_says(idle_ms)
         self.remote_open = performative
         self.remote_frame_size_bytes_max = min(
-            performative.max_frame_size, self.limits.frame_size_bytes_max
+            performative.max_frame_size, self.options.limits.frame_size_bytes_max
         )
         self._frames.frame_size_bytes_max = self.limits.frame_size_bytes_max
         self.phase = Phase.RUNNING
         events.append(Opened(performative))
+
+    def lift_limits(self) -> None:
+        """The peer has shown who it is: from the next frame on it may use what was announced."""
+        limits = self.limits = self._runs.limits = self.options.limits
+        if self.phase is Phase.RUNNING:
+            self._frames.frame_size_bytes_max = limits.frame_size_bytes_max
 
     def close(self, error: AmqpError | None = None) -> None:
         """Say goodbye, with a reason if there is one; nothing can be sent afterwards."""
@@ -404,6 +424,12 @@ class Connection:
             return
         if channel in self.sessions:
             raise AmqpError(Condition.NOT_ALLOWED, f"Channel {channel} has a session already.")
+        if len(self.sessions) >= self.limits.sessions_per_connection_max:
+            raise AmqpError(
+                Condition.RESOURCE_LIMIT_EXCEEDED,
+                f"A connection may have {self.limits.sessions_per_connection_max} sessions now. "
+                "End one of them, or put a token to $cbs first.",
+            )
         self._ended_channels.discard(channel)
         session = self.sessions[channel] = Session(self, channel)
         session.on_begin(begin)

@@ -8,6 +8,9 @@ Rule 2: a declared size or count is believed only when the bytes for it are ther
 Rule 3: what our consumers cannot decode is refused here, at the door: descriptors other than
         ulong and symbol, map keys that are null, compound or repeated.
 Rule 4: ``buf`` is ``bytes``; a value's own bytes are the only ones copied.
+Rule 5: no value takes more than 64 times its bytes in memory, and no more time than its elements
+        times a constant: each compound takes VALUE_COST from the budget, and the keys of maps are
+        judged by their constructors before they are hashed.
 
     constructor byte --256-entry table--> function(buf, pos, end, budget) -> (value, next pos)
 """
@@ -20,7 +23,7 @@ from typing import Any, Final, TypeAlias
 from uuid import UUID, SafeUUID
 
 from twinbus.amqp.errors import DecodeError
-from twinbus.amqp.limits import DEFAULT_LIMITS, AmqpLimits, Budget
+from twinbus.amqp.limits import DEFAULT_LIMITS, VALUE_COST, AmqpLimits, Budget
 from twinbus.amqp.skip import skip_array_constructor, skip_descriptor, skip_value
 from twinbus.amqp.types import (
     Array,
@@ -56,6 +59,7 @@ from twinbus.amqp.wire import (
     refuse_repeated_key,
     size32,
     text_of,
+    too_many,
     truncated,
 )
 
@@ -106,8 +110,28 @@ def _number(kind: type, layout: str) -> Decoder:
     return decode
 
 
+def _small(kind: type, first: int) -> Decoder:
+    """Numbers of one byte, of which there are so few that each is made once."""
+    numbers = tuple(kind(byte if byte < first + 256 else byte - 256) for byte in range(256))
+
+    def decode(buf: bytes, pos: int, end: int, budget: Budget) -> tuple[Any, int]:
+        if pos >= end:
+            raise truncated("a value of 1 bytes")
+        return numbers[buf[pos]], pos + 1
+
+    return decode
+
+
+def _charge(budget: Budget) -> None:
+    """Values that take twice as long as others to build count twice."""
+    budget.items -= 1
+    if budget.items < 0:
+        raise too_many()
+
+
 def _raw(kind: Callable[[bytes], Any], width: int) -> Decoder:
     def decode(buf: bytes, pos: int, end: int, budget: Budget) -> tuple[Any, int]:
+        _charge(budget)
         after = pos + width
         if after > end:
             raise truncated(f"a value of {width} bytes")
@@ -164,9 +188,14 @@ def _string32(buf: bytes, pos: int, end: int, budget: Budget) -> tuple[str, int]
     return text_of(buf, pos + 4, after), after
 
 
+_NO_NAME: Final = Symbol("")
+
+
 def _symbol8(buf: bytes, pos: int, end: int, budget: Budget) -> tuple[Symbol, int]:
     if pos >= end or (after := pos + 1 + buf[pos]) > end:
         raise truncated("a symbol")
+    if after == pos + 1:
+        return _NO_NAME, after  # One byte in an array, and a hundred as an object of its own.
     return Symbol(ascii_of(buf, pos + 1, after)), after
 
 
@@ -178,8 +207,16 @@ def _symbol32(buf: bytes, pos: int, end: int, budget: Budget) -> tuple[Symbol, i
 # --- compounds ---------------------------------------------------------------------------------
 
 
-def _list0(buf: bytes, pos: int, end: int, budget: Budget) -> tuple[list[Any], int]:
+def _enter(budget: Budget) -> None:
+    """Enter a compound or described value, which is an object of its own."""
     descend(budget)
+    budget.items -= VALUE_COST
+    if budget.items < 0:
+        raise too_many()
+
+
+def _list0(buf: bytes, pos: int, end: int, budget: Budget) -> tuple[list[Any], int]:
+    _enter(budget)
     budget.levels += 1
     return [], pos
 
@@ -195,11 +232,13 @@ def _list32(buf: bytes, pos: int, end: int, budget: Budget) -> tuple[list[Any], 
 
 
 def _list_items(buf: bytes, pos: int, stop: int, count: int, budget: Budget) -> list[Any]:
-    descend(budget)
-    items = []
-    for _ in range(count):
-        item, pos = decode_value(buf, pos, stop, budget)
-        items.append(item)
+    _enter(budget)
+    decoders = _DECODERS
+    items: list[Any] = [None] * count  # Not one place more than there are items.
+    for index in range(count):
+        if pos >= stop:
+            raise truncated("a list")
+        items[index], pos = decoders[buf[pos]](buf, pos + 1, stop, budget)
     check_filled(pos, stop)
     budget.levels += 1
     return items
@@ -207,22 +246,33 @@ def _list_items(buf: bytes, pos: int, stop: int, count: int, budget: Budget) -> 
 
 def _map8(buf: bytes, pos: int, end: int, budget: Budget) -> tuple[dict[Any, Any], int]:
     count, pos, stop = counted8(buf, pos, end, budget)
-    return _map_items(buf, pos, stop, count, budget), stop
+    return decode_map_items(buf, pos, stop, count, budget), stop
 
 
 def _map32(buf: bytes, pos: int, end: int, budget: Budget) -> tuple[dict[Any, Any], int]:
     count, pos, stop = counted32(buf, pos, end, budget)
-    return _map_items(buf, pos, stop, count, budget), stop
+    return decode_map_items(buf, pos, stop, count, budget), stop
 
 
-def _map_items(buf: bytes, pos: int, stop: int, count: int, budget: Budget) -> dict[Any, Any]:
+class KeyRefused(Exception):
+    """A key has another constructor than decode_map_items() was told to take."""
+
+
+def decode_map_items(
+    buf: bytes, pos: int, stop: int, count: int, budget: Budget, key_codes: bytes | None = None
+) -> dict[Any, Any]:
+    """The entries of a map; KeyRefused unless its keys have one of the constructors given."""
     check_even(count)
-    descend(budget)
-    items: dict[Any, Any] = {}
+    _enter(budget)
+    decoders, items = _DECODERS, dict[Any, Any]()
     for _ in range(count >> 1):
-        check_key(buf, pos, stop)
-        key, pos = decode_value(buf, pos, stop, budget)
-        items[key], pos = decode_value(buf, pos, stop, budget)
+        check_key(buf, pos, stop, budget)
+        if key_codes is not None and buf[pos] not in key_codes:
+            raise KeyRefused
+        key, pos = decoders[buf[pos]](buf, pos + 1, stop, budget)
+        if pos >= stop:
+            raise truncated("a map")
+        items[key], pos = decoders[buf[pos]](buf, pos + 1, stop, budget)
     # Keys of two types can be one key in Python (1 and 1.0, "a" and the symbol a): no one who
     # reads the map could tell them apart, so they count as the same key.
     if len(items) != count >> 1:
@@ -243,17 +293,17 @@ def _array32(buf: bytes, pos: int, end: int, budget: Budget) -> tuple[Array, int
 
 
 def _array_items(buf: bytes, pos: int, stop: int, count: int, budget: Budget) -> Array:
-    descend(budget)
+    _enter(budget)
     if pos == stop and not count:  # The Azure SDK sends an empty array without a constructor.
         budget.levels += 1
         return Array(None, ())
     descriptor = _array_descriptor(buf, pos, stop, budget)
     pos, levels = skip_array_constructor(buf, pos, stop, count, budget)
     code = buf[pos - 1]
-    decode, items = _DECODERS[code], []
-    for _ in range(count):
-        item, pos = decode(buf, pos, stop, budget)
-        items.append(item)
+    decode = _DECODERS[code]
+    items: list[Any] = [None] * count
+    for index in range(count):
+        items[index], pos = decode(buf, pos, stop, budget)
     check_filled(pos, stop)
     budget.levels += 1 + levels
     return Array(code, tuple(items), descriptor)
@@ -268,9 +318,9 @@ def _array_descriptor(buf: bytes, pos: int, stop: int, budget: Budget) -> Descri
 
 
 def _described(buf: bytes, pos: int, end: int, budget: Budget) -> tuple[Described, int]:
-    descend(budget)
+    _enter(budget)
     skip_descriptor(buf, pos, end, budget)
-    descriptor, pos = decode_value(buf, pos, end, budget)
+    descriptor, pos = _DECODERS[buf[pos]](buf, pos + 1, end, budget)
     value, pos = decode_value(buf, pos, end, budget)
     budget.levels += 1
     return Described(descriptor, value), pos
@@ -287,12 +337,12 @@ for _code, _decoder in {
     0x43: _constant(UInt(0)),
     0x44: _constant(ULong(0)),
     0x45: _list0,
-    0x50: _number(UByte, ">B"),
-    0x51: _number(Byte, ">b"),
-    0x52: _number(UInt, ">B"),
-    0x53: _number(ULong, ">B"),
-    0x54: _number(Int, ">b"),
-    0x55: _number(Long, ">b"),
+    0x50: _small(UByte, 0),
+    0x51: _small(Byte, -128),
+    0x52: _small(UInt, 0),
+    0x53: _small(ULong, 0),
+    0x54: _small(Int, -128),
+    0x55: _small(Long, -128),
     0x56: _boolean,
     0x60: _number(UShort, ">H"),
     0x61: _number(Short, ">h"),

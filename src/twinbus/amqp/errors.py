@@ -2,6 +2,8 @@
 
     AmqpError                 has a condition, a sentence, and maybe an info map
     ├── DecodeError           bytes that are not the value they claim to be
+    │   ├── TooManySections   a batch of too many messages
+    │   └── CostlyValue       a value with too many elements or keys
     ├── FramingError          bytes that are not a frame
     └── EncodeError           a Python value that has no AMQP form (also a ValueError)
 
@@ -74,6 +76,22 @@ class DecodeError(AmqpError):
 
     def __init__(self, description: str, info: dict[Any, Any] | None = None) -> None:
         super().__init__(Condition.DECODE_ERROR, description, info)
+
+
+class TooManySections(DecodeError):
+    """A body of more sections than a receiver could be asked to read, or a batch of as many."""
+
+    def __init__(self, count_max: int) -> None:
+        super().__init__(
+            f"A batch may have {count_max} messages, and a message as many sections in its body. "
+            "Send several smaller ones."
+        )
+        # The Azure SDK knows this one, and tells its caller that the message is too large.
+        self.condition = str(Condition.LINK_MESSAGE_SIZE_EXCEEDED)
+
+
+class CostlyValue(DecodeError):
+    """Valid bytes whose elements or keys are too many for what building them would cost."""
 
 
 class FramingError(AmqpError):

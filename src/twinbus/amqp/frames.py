@@ -87,6 +87,9 @@ class FrameBuffer:
     def next_frame(self) -> Frame | None:
         """The next whole frame, or None until it is here; FramingError if it cannot be one."""
         if len(self._chunk) - self._pos < self._need and not self._reach(self._need):
+            if self._pos == len(self._chunk):
+                # A connection that rests keeps nothing of what it said last.
+                self._chunk, self._pos = b"", 0
             return None
         start = self._pos
         size, doff, kind, channel = _HEAD.unpack_from(self._chunk, start)

@@ -8,7 +8,7 @@ Rule 2: counts are a budget of the whole frame or message (see Budget), because 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 
@@ -25,12 +25,28 @@ class AmqpLimits:
     is deeper could be stored and then never be received."""
 
     compound_count_max: int = 65_536
-    """Elements of all lists, maps and arrays in one frame or message together. It keeps the
-    objects that 1 MiB can turn into below 10 MB, and the worst frame
-    (65,535 UUIDs) at 85 ms of decoding on the machine of docs/BENCHMARKS.md."""
+    """Elements of all lists, maps and arrays in one message together, which is stored and never
+    built: checking as many takes up to 30 ms, in steps of at most 2 ms (see body_steps in scan.py).
+    Frames and requests, which are built, have far fewer (PERFORMATIVE_COUNT_MAX and below)."""
+
+    value_count_max: int = 12_288
+    """The same for a message that becomes Python values, with VALUE_COST for each list, map,
+    array and described value: requests to ``$management`` and ``$cbs``. A thousand messages to
+    schedule, each a map with four entries, need 12,000; the worst that fit take 4 ms."""
+
+    hashed_key_cost_max: int = 1_024
+    """Map keys whose hashes a peer can choose, in one frame or message together: 1,024 numbers of
+    more than a byte, or 64 UUIDs (KEY_COSTS in wire.py). The worst 1,024 take 2 ms."""
+
+    body_sections_max: int = 4_500
+    """Data sections of one body: the messages of a batch. Service Bus takes as many in its
+    Standard tier; a batch of 1 MiB could hold 104,000."""
 
     channel_max: int = 255
     """The highest channel number, so 256 sessions a connection. The SDK uses one."""
+
+    sessions_per_connection_max: int = 256
+    """Sessions that are open at the same time."""
 
     links_per_session_max: int = 1_023
     """The highest handle, sent as handle-max. With links_per_connection_max it bounds the link
@@ -38,6 +54,10 @@ class AmqpLimits:
 
     links_per_connection_max: int = 1_024
     """Links of all sessions of a connection. Service Bus allows an entity about a thousand."""
+
+    link_text_characters_max: int = 1_024
+    """The name of a link, and the addresses of its source and target. An entity's path has at
+    most 260 characters; the names that the SDKs make up have less than 200."""
 
     unsettled_per_link_max: int = 2_048
     """Deliveries a receiver may leave unsettled, whatever credit it grants."""
@@ -76,8 +96,70 @@ class AmqpLimits:
     """Silence after which a peer is gone. Service Bus uses 240 s; the SDK's keep-alive thread
     can be 30 s late, so under 120 s would cut healthy clients."""
 
+    def before_token(self) -> AmqpLimits:
+        """What a peer may ask of us that has not shown who it is: room for a handshake and for a
+        token, and for nothing else. What the open announces is what counts afterwards."""
+        return replace(
+            self,
+            frame_size_bytes_max=min(self.frame_size_bytes_max, STRANGER_FRAME_BYTES_MAX),
+            compound_count_max=min(self.compound_count_max, STRANGER_COMPOUND_COUNT_MAX),
+            body_sections_max=min(self.body_sections_max, STRANGER_SECTIONS_MAX),
+            sessions_per_connection_max=min(
+                self.sessions_per_connection_max, STRANGER_SESSIONS_MAX
+            ),
+            links_per_connection_max=min(self.links_per_connection_max, STRANGER_LINKS_MAX),
+            partial_bytes_per_connection_max=min(
+                self.partial_bytes_per_connection_max, self.pre_auth_bytes_max
+            ),
+        )
+
+
+# A token of an identity provider has 2 to 16 KB; all else that comes before one is smaller.
+STRANGER_FRAME_BYTES_MAX: Final = 32_768
+# A token with all that stands around it has about 40 elements, an open of a talkative client 60.
+STRANGER_COMPOUND_COUNT_MAX: Final = 512
+# A request with a token has one section in its body.
+STRANGER_SECTIONS_MAX: Final = 16
+# Clients use one session and two links to $cbs for the first token; some begin others meanwhile.
+STRANGER_SESSIONS_MAX: Final = 8
+STRANGER_LINKS_MAX: Final = 4
+
 
 DEFAULT_LIMITS: Final = AmqpLimits()
+
+STORED_LIMITS: Final = AmqpLimits(
+    compound_count_max=1 << 26,
+    value_count_max=1 << 26,
+    hashed_key_cost_max=1 << 26,
+    body_sections_max=1 << 26,
+)
+"""For messages that were taken once: what came in is read again, also what an older version took
+and what the broker itself has added to."""
+
+VALUE_COST: Final = 3
+"""What a list, map, array or described value that is built takes from the budget beside its
+elements: making one takes as long as three or four small elements."""
+
+PERFORMATIVE_COUNT_MAX: Final = 1_024
+"""Elements of one performative, counted as for value_count_max. The largest that SDKs send, an
+attach with a filter and its properties, has about 60."""
+
+SECTION_COST: Final = 32
+"""What a section takes from the budget of elements that is an amqp-sequence or has a descriptor of
+an unusual form: with compound_count_max a message has 2,048 of them."""
+
+PROPERTY_ELEMENT_COST: Final = 31
+"""What a name or value of the application properties takes from the budget of a message: with
+compound_count_max there are 1,024 properties at most. Service Bus limits their bytes only, to
+64 KB; what has more names than this is a body. A rule that looks at them builds them all, in up
+to 2 ms."""
+
+ANNOTATION_ELEMENT_COST: Final = 63
+"""The same for annotations, which are built and written again when the message is taken: 512 of
+them, in up to 2 ms. The SDKs send three."""
+
+NESTED_ELEMENT_COST: Final = 128
+"""The same for what stands in a list, map or array inside of an annotation."""
 
 
 class Budget:
@@ -86,10 +168,17 @@ class Budget:
     Make one for each frame or message. A budget that ended in a DecodeError is spent.
     """
 
-    __slots__ = ("items", "levels")
+    __slots__ = ("items", "keys", "levels", "sections")
 
-    def __init__(self, limits: AmqpLimits = DEFAULT_LIMITS) -> None:
+    def __init__(self, limits: AmqpLimits = DEFAULT_LIMITS, *, is_built: bool = True) -> None:
+        """``is_built=False`` is for a message that is checked and stored as it is."""
         self.items = limits.compound_count_max
-        """Elements that compounds may still have."""
+        """Elements that compounds may still have, and what else is counted with them."""
+        if is_built and self.items > limits.value_count_max:
+            self.items = limits.value_count_max
+        self.keys = limits.hashed_key_cost_max
+        """What keys with hashes that a peer can choose may still cost."""
+        self.sections = limits.body_sections_max
+        """Data sections that a body may have."""
         self.levels = limits.nesting_max
         """Levels that compounds and described values may still descend."""

@@ -9,15 +9,18 @@ Rule 2: a peer may overshoot (the Azure SDK assumes 10,000 credits before the fi
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from twinbus.amqp.errors import AmqpError, Condition
 from twinbus.amqp.frames import encode_frame
-from twinbus.amqp.performatives import Attach, Detach, Error, Flow, Transfer
+from twinbus.amqp.performatives import Attach, Detach, Error, Flow, Source, Target, Transfer
 from twinbus.amqp.transfers import encode_transfer
 
 if TYPE_CHECKING:
     from twinbus.amqp.session import Session
+
+_Terminus = TypeVar("_Terminus", Source, Target)
 
 ROLE_SENDER = False
 ROLE_RECEIVER = True
@@ -56,6 +59,22 @@ class Link:
         if self.remote is None:
             raise RuntimeError(f"the peer has not answered the attach of link {self.name!r}")
         return self.remote
+
+    def forget_details(self) -> None:
+        """The attach was acted on: keep what tells the link from others, and where it leads.
+
+        A peer may put a frame's worth of filters and properties into each of a thousand.
+        """
+        peer = self.peer
+        self.remote = Attach(
+            name=peer.name,
+            handle=peer.handle,
+            role=peer.role,
+            snd_settle_mode=peer.snd_settle_mode,
+            rcv_settle_mode=peer.rcv_settle_mode,
+            source=None if peer.source is None else _plain(peer.source),
+            target=_plain(peer.target) if isinstance(peer.target, Target) else None,
+        )
 
     def accept(
         self,
@@ -127,6 +146,14 @@ class Link:
                 handle=self.handle, closed=True, error=None if error is None else wire_error(error)
             )
         )
+
+
+def _plain(terminus: _Terminus) -> _Terminus:
+    """A terminus without its maps and lists."""
+    kept = replace(terminus, dynamic_node_properties=None, capabilities=None)
+    if isinstance(kept, Source):
+        kept.filter = kept.default_outcome = kept.outcomes = None
+    return kept
 
 
 def wire_error(error: AmqpError) -> Error:

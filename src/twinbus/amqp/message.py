@@ -52,6 +52,16 @@ class AmqpValue:
     value: Any
 
 
+@dataclass(frozen=True, slots=True)
+class UndecodedBody:
+    """A received body that would cost too much to decode: as it came, to be settled or sent on."""
+
+    sections: bytes
+    """All sections of the body, and what follows them."""
+    reason: str
+    """A sentence about what is too much."""
+
+
 Body: TypeAlias = bytes | DataSections | AmqpSequence | AmqpValue
 
 
@@ -85,7 +95,8 @@ class Message:
     @classmethod
     def decode(cls, buf: bytes, limits: AmqpLimits = DEFAULT_LIMITS) -> Message:
         """The message in ``buf``; DecodeError if it is not a valid one."""
-        found = scan_message(buf, 0, len(buf), limits)
+        # What becomes a value is checked on the way, so the scan need not check the body as well.
+        found = scan_message(buf, 0, len(buf), limits, check_body=False)
         budget = Budget(limits)
         return cls(
             header=found.header,

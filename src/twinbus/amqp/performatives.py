@@ -44,7 +44,7 @@ from twinbus.amqp.delivery_states import (
     encode_state,
 )
 from twinbus.amqp.errors import DecodeError
-from twinbus.amqp.limits import Budget
+from twinbus.amqp.limits import PERFORMATIVE_COUNT_MAX, Budget
 from twinbus.amqp.transfers import (
     Disposition,
     Transfer,
@@ -328,7 +328,11 @@ ELIDED: Final = frozenset(
 
 
 def decode_performative(buf: bytes, pos: int, end: int, budget: Budget) -> tuple[Performative, int]:
-    """The performative at ``pos``, and the position of the payload that follows it."""
+    """The performative at ``pos``, and the position of the payload that follows it.
+
+    No performative has many elements, whatever the budget is for messages.
+    """
+    budget.items = min(budget.items, PERFORMATIVE_COUNT_MAX)
     if buf.startswith(b"\x00\x53\x14", pos, end):
         return decode_transfer(buf, pos, end, budget)
     if buf.startswith(b"\x00\x53\x15", pos, end):

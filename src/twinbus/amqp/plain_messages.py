@@ -36,12 +36,15 @@ class PlainMessages:
         "_id_at",
         "_length_at",
         "_properties_bytes_max",
+        "_reserved",
         "_tail",
         "_tail_at",
     )
 
-    def __init__(self, properties_bytes_max: int) -> None:
+    def __init__(self, properties_bytes_max: int, reserved: bytes | None = None) -> None:
+        """A message whose properties hold the ``reserved`` bytes is not plain."""
         self._properties_bytes_max = properties_bytes_max
+        self._reserved = reserved
         self._head = b""
         self._tail = b""
         self._id_at = self._tail_at = self._length_at = self._body_at = 0
@@ -60,6 +63,8 @@ class PlainMessages:
         ):
             return True
         if not is_plain(buf, start, end, self._properties_bytes_max):
+            return False
+        if self._reserved is not None and self._reserved in buf[start : _data_of(buf, start)]:
             return False
         self._learn(buf, start)
         return True

@@ -20,7 +20,7 @@ from twinbus.amqp.types import Timestamp, ULong
 Span: TypeAlias = tuple[int, int]
 MessageId: TypeAlias = str | UUID | bytes | int
 
-PROPERTY_COUNT_MAX: Final = 13
+PROPERTY_FIELD_COUNT: Final = 13
 
 
 @composite(0x70, "amqp:header:list", "boolean ubyte uint boolean uint")
@@ -48,8 +48,15 @@ def _write_timestamp(out: bytearray, value: int) -> None:
     ENCODERS[Timestamp](out, value, 0)
 
 
-KINDS["message-id"] = Kind("a ulong, uuid, binary or string", _is_message_id, _write_message_id)
-KINDS["timestamp"] = Kind("a timestamp", lambda value: type(value) is Timestamp, _write_timestamp)
+KINDS["message-id"] = Kind(
+    "a ulong, uuid, binary or string",
+    _is_message_id,
+    _write_message_id,
+    b"\xa1\x98\xb1\xa0\xb0\x53\x80\x44",
+)
+KINDS["timestamp"] = Kind(
+    "a timestamp", lambda value: type(value) is Timestamp, _write_timestamp, b"\x83"
+)
 
 
 @composite(

@@ -123,7 +123,7 @@ class RunTaker:
 
     def __init__(self, frames: FrameBuffer, limits: AmqpLimits) -> None:
         self._frames = frames
-        self._limits = limits
+        self.limits = limits
         self._shape: TransferShape | None = None
 
     def learn(self, session: Session, transfer: Transfer, frame: Frame, position: int) -> None:
@@ -144,7 +144,7 @@ class RunTaker:
             return False
         buf, pos = self._frames.window()
         size_max = min(
-            self._limits.frame_size_bytes_max, shape.payload_at + link.message_size_bytes_max
+            self.limits.frame_size_bytes_max, shape.payload_at + link.message_size_bytes_max
         )
         count_max = min(RUN_COUNT_MAX, session.run_room())
         payloads, tags, pos = take_run(buf, pos, shape, first_id, count_max, size_max)

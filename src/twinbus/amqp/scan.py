@@ -8,20 +8,27 @@ Rule 1: a message that passes can be decoded by every receiver; one that does no
 Rule 2: nothing is re-encoded. The result is positions; only the header is decoded, because
         the broker acts on it.
 Rule 3: which section may follow which is the table FOLLOWERS.
+Rule 4: a large list, map or array in the body is the one thing that takes long to check. It can
+        be left for later (check_body=False), and then be checked in steps (body_steps).
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any, Final, TypeAlias
 
 from twinbus.amqp.composites import SPECS, decode_fields
 from twinbus.amqp.decode import decode_value
-from twinbus.amqp.errors import DecodeError
-from twinbus.amqp.limits import DEFAULT_LIMITS, AmqpLimits, Budget
+from twinbus.amqp.errors import DecodeError, TooManySections
+from twinbus.amqp.limits import (
+    DEFAULT_LIMITS,
+    SECTION_COST,
+    AmqpLimits,
+    Budget,
+)
 from twinbus.amqp.plain import BOOLEAN, UBYTE, UINT, plain_fields
 from twinbus.amqp.properties import Header, Span
 from twinbus.amqp.section_checks import (
@@ -34,8 +41,8 @@ from twinbus.amqp.section_checks import (
     is_empty_value,
 )
 from twinbus.amqp.section_checks import APPLICATION_PROPERTIES as PROPERTY_RULES
-from twinbus.amqp.skip import skip_descriptor, skip_value
-from twinbus.amqp.wire import truncated, unpack_u32
+from twinbus.amqp.skip import STEP_BYTES, skip_descriptor, skip_steps, skip_value
+from twinbus.amqp.wire import descend, size32, truncated, unpack_u32
 
 HEADER: Final = 0x70
 DELIVERY_ANNOTATIONS: Final = 0x71
@@ -128,6 +135,9 @@ class MessageSections:
     properties: Span | None = None
     application_properties: Span | None = None
     footer: Span | None = None
+    unchecked: tuple[tuple[int, int, Budget], ...] = ()
+    """Large values of the body that were stepped over by their size, and what is left of the
+    budget for them; body_steps() checks them."""
 
 
 def scan_message(
@@ -137,20 +147,59 @@ def scan_message(
     limits: AmqpLimits = DEFAULT_LIMITS,
     *,
     body_required: bool = True,
+    check_body: bool = True,
 ) -> MessageSections:
     """The sections of the message in ``buf[start:end]``, all of them valid.
 
     ``body_required=False`` also takes a message without a body section, which the Azure SDK
-    makes of ``ServiceBusMessage(None)``.
+    makes of ``ServiceBusMessage(None)``. With ``check_body=False`` large values of the body are
+    stepped over: enough for a message that was checked before, and the first part of a check
+    that is gone on with in body_steps().
     """
     found = MessageSections(end, end, [])
     try:
-        _scan(buf, start, end, found, Budget(limits))
+        _scan(buf, start, end, found, Budget(limits, is_built=False))
     except IndexError:
         raise truncated("a section") from None
     if body_required and not found.body:
         raise DecodeError("a message has no body section. Add a data or amqp-value section.")
+    if check_body and found.unchecked:
+        for _ in body_steps(buf, found):
+            pass
     return found
+
+
+def scan_front(
+    buf: bytes, start: int, end: int, limits: AmqpLimits = DEFAULT_LIMITS
+) -> MessageSections:
+    """What stands before the bare message, which is not looked at: header and annotations."""
+    found, budget = MessageSections(end, end, []), Budget(limits, is_built=False)
+    pos, last = start, _NOTHING_YET
+    try:
+        while pos < end:
+            code, value_pos = section_at(buf, pos, end, budget)
+            if code not in FOLLOWERS[last]:
+                raise _out_of_order(code, last)
+            if code >= PROPERTIES or code < last:
+                found.properties_start = pos
+                break
+            pos = _READERS[code](buf, value_pos, end, found, budget)
+            last = code
+    except IndexError:
+        raise truncated("a section") from None
+    return found
+
+
+def body_steps(buf: bytes, sections: MessageSections) -> Iterator[None]:
+    """Check what scan_message(check_body=False) left, with a pause after each step.
+
+    A step takes up to 2 ms. When the iterator ends the whole message is valid; DecodeError says
+    that it is not. Most messages have nothing to check, and then nothing is yielded.
+    """
+    unchecked, sections.unchecked = sections.unchecked, ()
+    for start, stop, budget in unchecked:
+        yield from skip_steps(buf, start, stop, budget)
+        yield
 
 
 def _scan(buf: bytes, pos: int, end: int, found: MessageSections, budget: Budget) -> None:
@@ -159,6 +208,7 @@ def _scan(buf: bytes, pos: int, end: int, found: MessageSections, budget: Budget
         if buf[pos] == 0x00 and buf[pos + 1] == 0x53 and pos + 3 < end:
             code, value_pos = buf[pos + 2], pos + 3
         else:
+            _charge_section(budget)
             code, value_pos = section_at(buf, pos, end, budget)
         if code not in FOLLOWERS[last]:
             raise _out_of_order(code, last)
@@ -175,6 +225,8 @@ def _scan(buf: bytes, pos: int, end: int, found: MessageSections, budget: Budget
             pos = span[1]
             if pos > span[0]:
                 found.body_empty = False
+            if pos < end:
+                pos = _more_data(buf, pos, end, found, budget)
         else:
             pos = _READERS[code](buf, value_pos, end, found, budget)
         last = code
@@ -301,15 +353,57 @@ def _application_properties(
     return stop
 
 
+def _after_value(buf: bytes, pos: int, end: int, found: MessageSections, budget: Budget) -> int:
+    """The position behind a value of the body, which is checked at once unless it is large."""
+    start, levels = pos, budget.levels
+    while pos < end and buf[pos] == 0x00:
+        descend(budget)
+        pos = skip_descriptor(buf, pos + 1, end, budget)
+    budget.levels = levels
+    if pos < end and buf[pos] in _LARGE_CODES:
+        after = size32(buf, pos + 1, end, "a compound")
+        if after - pos > STEP_BYTES:
+            found.unchecked += ((start, after, budget),)
+            return after
+    return skip_value(buf, start, end, budget)
+
+
+_LARGE_CODES: Final = b"\xd0\xd1\xf0"
+
+
+def _more_data(buf: bytes, pos: int, end: int, found: MessageSections, budget: Budget) -> int:
+    """The position behind the data sections that follow another: a batch has thousands."""
+    body = found.body
+    for _ in range(budget.sections - len(body)):
+        if not buf.startswith(_PLAIN_DATA, pos, end):
+            return pos
+        start, pos = span = data_span(buf, pos + 3, end)
+        body.append(span)
+        if pos > start:
+            found.body_empty = False
+    if buf.startswith(_PLAIN_DATA, pos, end):
+        raise TooManySections(budget.sections)
+    return pos
+
+
+def _charge_section(budget: Budget) -> None:
+    """Take a section from the budget whose kind or descriptor takes long to read."""
+    budget.items -= SECTION_COST
+    if budget.items < 0:
+        raise TooManySections(budget.sections)
+
+
 def _sequence(buf: bytes, pos: int, end: int, found: MessageSections, budget: Budget) -> int:
-    after = check_sequence(buf, pos, end, budget)
+    _charge_section(budget)
+    check_sequence(buf, pos)
+    after = _after_value(buf, pos, end, found, budget)
     found.body.append((pos, after))
     found.body_empty = False
     return after
 
 
 def _value(buf: bytes, pos: int, end: int, found: MessageSections, budget: Budget) -> int:
-    after = skip_value(buf, pos, end, budget)
+    after = _after_value(buf, pos, end, found, budget)
     found.body.append((pos, after))
     found.body_empty = is_empty_value(buf, pos, after)
     return after

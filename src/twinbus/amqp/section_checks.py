@@ -14,15 +14,21 @@ from typing import Final
 
 from twinbus.amqp.composites import SPECS
 from twinbus.amqp.decode import decode_value
-from twinbus.amqp.errors import DecodeError
-from twinbus.amqp.limits import Budget
+from twinbus.amqp.errors import Condition, CostlyValue, DecodeError
+from twinbus.amqp.limits import (
+    ANNOTATION_ELEMENT_COST,
+    NESTED_ELEMENT_COST,
+    PROPERTY_ELEMENT_COST,
+    Budget,
+)
 from twinbus.amqp.plain import UINT
-from twinbus.amqp.properties import PROPERTY_COUNT_MAX, Properties, Span
-from twinbus.amqp.skip import SKIPPERS, skip_value
+from twinbus.amqp.properties import PROPERTY_FIELD_COUNT, Properties, Span
+from twinbus.amqp.skip import SKIPPERS
 from twinbus.amqp.wire import (
     FIXED_WIDTHS,
     check_even,
     check_filled,
+    check_key,
     counted8,
     counted32,
     refuse_repeated_key,
@@ -36,27 +42,32 @@ class MapRules:
     """What the keys and values of a section's map may be."""
 
     name: str
+    cost: int
+    """What each key and each value takes from the budget."""
     key_code: int
     """The constructor that nearly all keys have, a short string or symbol."""
     other_key_codes: bytes
-    value_codes: frozenset[int]
+    may_nest: bool
+    """Whether lists, maps, arrays and described values may be among the values."""
     keys_are: str
 
 
 ANNOTATIONS: Final = MapRules(
     name="annotations",
+    cost=ANNOTATION_ELEMENT_COST,
     key_code=0xA3,
     other_key_codes=b"\xb3\x53\x80\x44",
-    value_codes=frozenset(range(256)),
+    may_nest=True,
     keys_are="symbols or ulongs",
 )
 # Application properties have simple values only: no list, map, array or described value.
 _SIMPLE_CODES: Final = frozenset(FIXED_WIDTHS) - {0x45} | set(b"\xa0\xa1\xa3\xb0\xb1\xb3")
 APPLICATION_PROPERTIES: Final = MapRules(
     name="application-properties",
+    cost=PROPERTY_ELEMENT_COST,
     key_code=0xA1,
     other_key_codes=b"\xb1",
-    value_codes=_SIMPLE_CODES,
+    may_nest=False,
     keys_are="strings",
 )
 
@@ -74,8 +85,11 @@ def check_map(buf: bytes, pos: int, end: int, rules: MapRules, budget: Budget) -
         count, pos, stop = counted32(buf, pos + 1, end, budget)
     else:
         raise DecodeError(f"{rules.name} are not a map. Encode them as a map.")
+    budget.items -= count * rules.cost
+    if budget.items < 0:
+        raise _too_many_entries(rules, count >> 1)
     budget.levels -= 1
-    keys: set[bytes | int] = set()
+    keys: set[bytes | tuple[bytes]] = set()
     key_code = rules.key_code
     for _ in range(count >> 1):
         if buf[pos] == key_code:
@@ -91,8 +105,10 @@ def check_map(buf: bytes, pos: int, end: int, rules: MapRules, budget: Budget) -
         code = buf[pos]
         if code in _STEPS:
             pos += _STEPS[code]
-        elif code in rules.value_codes:
+        elif code in _SIMPLE_CODES:
             pos = SKIPPERS[code](buf, pos + 1, stop, budget)
+        elif rules.may_nest:
+            pos = _nested(buf, pos, stop, budget)
         else:
             raise DecodeError(
                 f"{rules.name} hold a list, map, array or described value. "
@@ -102,6 +118,25 @@ def check_map(buf: bytes, pos: int, end: int, rules: MapRules, budget: Budget) -
     if pos != stop or 2 * len(keys) != count:
         raise _wrong_map(pos, stop, count)
     return stop
+
+
+def _nested(buf: bytes, pos: int, stop: int, budget: Budget) -> int:
+    """Step over a list, map, array or described value, whose elements count many times."""
+    left = budget.items
+    budget.items = allowed = left // NESTED_ELEMENT_COST
+    pos = SKIPPERS[buf[pos]](buf, pos + 1, stop, budget)
+    budget.items = left - (allowed - budget.items) * NESTED_ELEMENT_COST
+    return pos
+
+
+def _too_many_entries(rules: MapRules, count: int) -> DecodeError:
+    error = CostlyValue(
+        f"{rules.name} with {count} entries are too many for one message. "
+        "Put some of them into the body."
+    )
+    # What Service Bus says about properties that are too large.
+    error.condition = str(Condition.ARGUMENT_OUT_OF_RANGE)
+    return error
 
 
 def _wrong_map(pos: int, stop: int, count: int) -> DecodeError:
@@ -115,13 +150,15 @@ def _wrong_map(pos: int, stop: int, count: int) -> DecodeError:
 
 def _unusual_key(
     buf: bytes, pos: int, stop: int, rules: MapRules, budget: Budget
-) -> tuple[bytes | int, int]:
+) -> tuple[bytes | tuple[bytes], int]:
     """(what tells this key from the others, position of its value)"""
     if buf[pos] not in rules.other_key_codes:
         raise DecodeError(f"the keys of {rules.name} are {rules.keys_are}. Use such keys.")
+    check_key(buf, pos, stop, budget)
     value, after = decode_value(buf, pos, stop, budget)
-    # Short keys are compared as bytes, so a long one is as well; a ulong is equal to neither.
-    return (value.encode() if isinstance(value, str) else int(value)), after
+    # Short keys are compared as bytes, so a long one is as well. A ulong is equal to neither, and
+    # its own hash could be chosen.
+    return (value.encode() if isinstance(value, str) else (value.to_bytes(8, "big"),)), after
 
 
 _MESSAGE_ID_CODES: Final = b"\xa1\x98\xb1\xa0\xb0\x53\x80\x44"
@@ -144,7 +181,7 @@ _PROPERTY_CODES: Final = (
     UINT,
     _STRING_CODES,
 )
-_NULLS: Final = tuple(b"\x40" * count for count in range(PROPERTY_COUNT_MAX + 1))
+_NULLS: Final = tuple(b"\x40" * count for count in range(PROPERTY_FIELD_COUNT + 1))
 
 
 def check_properties(buf: bytes, pos: int, end: int, budget: Budget) -> int:
@@ -157,15 +194,15 @@ def check_properties(buf: bytes, pos: int, end: int, budget: Budget) -> int:
         count, pos, stop = 0, pos + 1, pos + 1
     else:
         raise DecodeError("the properties section is not a list. Encode it as a list.")
-    if count > PROPERTY_COUNT_MAX:
-        raise DecodeError(f"properties have {count} fields; AMQP has {PROPERTY_COUNT_MAX}.")
+    if count > PROPERTY_FIELD_COUNT:
+        raise DecodeError(f"properties have {count} fields; AMQP has {PROPERTY_FIELD_COUNT}.")
     _check_property_fields(buf, pos, stop, count, budget)
     return stop
 
 
 def are_properties(buf: bytes, pos: int, stop: int, count: int) -> bool:
     """Whether ``count`` fields from ``pos`` to ``stop`` are properties; may raise as well."""
-    if count > PROPERTY_COUNT_MAX:
+    if count > PROPERTY_FIELD_COUNT:
         return False
     _check_property_fields(buf, pos, stop, count, _NO_BUDGET)
     return True
@@ -213,10 +250,9 @@ def data_span(buf: bytes, pos: int, end: int) -> Span:
     return start, stop
 
 
-def check_sequence(buf: bytes, pos: int, end: int, budget: Budget) -> int:
+def check_sequence(buf: bytes, pos: int) -> None:
     if buf[pos] not in (0x45, 0xC0, 0xD0):
         raise DecodeError("an amqp-sequence section is not a list. Encode it as a list.")
-    return skip_value(buf, pos, end, budget)
 
 
 _EMPTY_VALUES: Final = frozenset(

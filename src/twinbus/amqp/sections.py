@@ -18,7 +18,14 @@ from twinbus.amqp.properties import (
     decode_properties,
     property_field,
 )
-from twinbus.amqp.scan import BodyKind, MessageSections, is_plain, iter_batch, scan_message
+from twinbus.amqp.scan import (
+    BodyKind,
+    MessageSections,
+    is_plain,
+    iter_batch,
+    scan_front,
+    scan_message,
+)
 
 __all__ = [
     "AmqpSequence",
@@ -37,5 +44,6 @@ __all__ = [
     "is_plain",
     "iter_batch",
     "property_field",
+    "scan_front",
     "scan_message",
 ]

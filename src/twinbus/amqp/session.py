@@ -162,7 +162,7 @@ class Session:
                 next_outgoing_id=self._next_outgoing_id,
                 incoming_window=self._incoming_left,
                 outgoing_window=OUTGOING_WINDOW,
-                handle_max=self.connection.limits.links_per_session_max,
+                handle_max=self.connection.options.limits.links_per_session_max,
             )
         )
 
@@ -411,10 +411,19 @@ class Session:
                 f"Handle {attach.handle} is above the agreed handle-max of "
                 f"{limits.links_per_session_max}.",
             )
+        terminuses = (attach.source, attach.target)
+        texts = (attach.name, *(getattr(each, "address", None) or "" for each in terminuses))
+        if max(map(len, texts)) > limits.link_text_characters_max:
+            raise AmqpError(
+                Condition.INVALID_FIELD,
+                "The name or an address of a link has more than the "
+                f"{limits.link_text_characters_max} characters allowed. Shorten it.",
+            )
         if self.connection.link_count >= limits.links_per_connection_max:
             raise AmqpError(
                 Condition.RESOURCE_LIMIT_EXCEEDED,
-                f"A connection may have {limits.links_per_connection_max} links. Open another.",
+                f"A connection may have {limits.links_per_connection_max} links now. Detach one, "
+                "open another connection, or put a token to $cbs if there was none.",
             )
 
     def _on_detach(self, detach: Detach, events: list[Event]) -> None:

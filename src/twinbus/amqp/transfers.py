@@ -13,7 +13,7 @@ from typing import Any, Final
 from twinbus.amqp.composites import SPECS, composite, decode_descriptor, decode_fields
 from twinbus.amqp.delivery_states import DeliveryState
 from twinbus.amqp.errors import DecodeError, EncodeError
-from twinbus.amqp.limits import Budget
+from twinbus.amqp.limits import PERFORMATIVE_COUNT_MAX, Budget
 from twinbus.amqp.plain import BINARY, BOOLEAN, NOT_PLAIN, STATE, UINT, plain_fields
 
 SHORT_LIST_BYTES_MAX: Final = 255
@@ -137,6 +137,7 @@ def _decode_general(
     cls: type, buf: bytes, pos: int, end: int, budget: Budget | None
 ) -> tuple[Any, int]:
     budget = budget or Budget()
+    budget.items = min(budget.items, PERFORMATIVE_COUNT_MAX)
     spec, pos = decode_descriptor(buf, pos, end, budget)
     if spec is not SPECS[cls]:
         raise DecodeError(f"a {SPECS[cls].name} is expected here and this is a {spec.name}.")

@@ -9,7 +9,7 @@ from __future__ import annotations
 import struct
 from typing import Final, NoReturn
 
-from twinbus.amqp.errors import DecodeError
+from twinbus.amqp.errors import CostlyValue, DecodeError
 from twinbus.amqp.limits import Budget
 
 unpack_u32: Final = struct.Struct(">I").unpack_from
@@ -25,9 +25,32 @@ FIXED_WIDTHS: Final[dict[int, int]] = {
 }
 """Bytes that follow a constructor whose values all have the same width."""
 
-# A key that is null, described or compound would be accepted here and then break the
-# dictionaries of those who receive it.
-KEY_CODES_REFUSED: Final = bytes((0x00, 0x40, 0x45, 0xC0, 0xC1, 0xD0, 0xD1, 0xE0, 0xF0))
+KEY_COST_NUMBER: Final = 1
+KEY_COST_UUID: Final = 16
+_KEY_REFUSED: Final = 255
+
+
+def _key_costs() -> bytes:
+    """What a key takes from the budget, by constructor: the more, the easier hashes collide.
+
+    Strings, symbols, chars, binaries and decimals are hashed with a secret of the process, and
+    numbers of one byte are too few to collide. The hash of other numbers is theirs modulo
+    2**61 - 1: a peer can choose keys that visit the same places of a hash table, so that their
+    cost grows with their square. UUIDs are hashed alike and hold 2**67 values of each hash, which
+    are compared in Python, one by one.
+    """
+    costs = bytearray(256)
+    # A key that is null, described or compound would be accepted here and then break the
+    # dictionaries of those who receive it.
+    for code in (0x00, 0x40, 0x45, 0xC0, 0xC1, 0xD0, 0xD1, 0xE0, 0xF0):
+        costs[code] = _KEY_REFUSED
+    for code in (0x60, 0x61, 0x70, 0x71, 0x72, 0x80, 0x81, 0x82, 0x83):
+        costs[code] = KEY_COST_NUMBER
+    costs[0x98] = KEY_COST_UUID
+    return bytes(costs)
+
+
+KEY_COSTS: Final = _key_costs()
 
 
 def truncated(what: str) -> DecodeError:
@@ -59,7 +82,7 @@ def counted8(buf: bytes, pos: int, end: int, budget: Budget) -> tuple[int, int, 
         raise _not_filled(count, start, stop, end)
     budget.items -= count
     if budget.items < 0:
-        raise _too_many()
+        raise too_many()
     return count, start, stop
 
 
@@ -74,7 +97,7 @@ def counted32(buf: bytes, pos: int, end: int, budget: Budget) -> tuple[int, int,
         raise _not_filled(count, start, stop, end)
     budget.items -= count
     if budget.items < 0:
-        raise _too_many()
+        raise too_many()
     return count, start, stop
 
 
@@ -88,8 +111,8 @@ def _not_filled(count: int, start: int, stop: int, end: int) -> DecodeError:
     return truncated("a compound")
 
 
-def _too_many() -> DecodeError:
-    return DecodeError(
+def too_many() -> DecodeError:
+    return CostlyValue(
         "the lists, maps and arrays have too many elements together. Send smaller values."
     )
 
@@ -111,11 +134,23 @@ def check_even(count: int) -> None:
         raise DecodeError(f"a map has {count} elements, so a key has no value. Send pairs.")
 
 
-def check_key(buf: bytes, pos: int, stop: int) -> None:
+def check_key(buf: bytes, pos: int, stop: int, budget: Budget) -> None:
+    """Judge a key by its constructor, before anything is built of it."""
     if pos >= stop:
         raise truncated("a map")
-    if buf[pos] in KEY_CODES_REFUSED:
+    if cost := KEY_COSTS[buf[pos]]:
+        charge_key(cost, budget)
+
+
+def charge_key(cost: int, budget: Budget) -> None:
+    """Take a key from the budget of keys whose hashes a peer can choose."""
+    if cost == _KEY_REFUSED:
         raise DecodeError("a map key is null, described or compound. Use a simple value.")
+    budget.keys -= cost
+    if budget.keys < 0:
+        raise CostlyValue(
+            "the maps have too many keys that are numbers or UUIDs together. Use strings as keys."
+        )
 
 
 def refuse_repeated_key() -> NoReturn:

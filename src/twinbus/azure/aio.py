@@ -17,7 +17,6 @@ ServiceBusError for such numbers, and for all numbers while the entity is divert
 
 from __future__ import annotations
 
-import os
 import warnings
 from collections.abc import Sequence
 from datetime import datetime
@@ -30,9 +29,10 @@ from twinbus.azure.credentials import token_source
 from twinbus.azure.engine import Engine
 from twinbus.azure.failures import in_words_of_the_sdk, raise_in_words_of_the_sdk
 from twinbus.azure.messages import parcels_of, scheduled_parcels
-from twinbus.azure.pairing_settings import Pairing
+from twinbus.azure.pairing_settings import Pairing, pairing_given
 from twinbus.errors import TwinbusError
 from twinbus.pairing.factory import MessagingFactory
+from twinbus.pairing.sending import PairedSender
 
 if TYPE_CHECKING:
     from azure.servicebus.aio._servicebus_sender_async import MessageTypes
@@ -59,7 +59,7 @@ class PairedServiceBusClient(ServiceBusClient):
         retry_mode: str = "exponential",
         **kwargs: Any,
     ) -> None:
-        pairing = kwargs.pop("pairing", None)
+        pairing = pairing_given(kwargs.pop("pairing", None), credential)
         retry: Any = {
             "retry_total": retry_total,
             "retry_backoff_factor": retry_backoff_factor,
@@ -72,7 +72,7 @@ class PairedServiceBusClient(ServiceBusClient):
         self._engine = Engine(
             ServiceBusClient(fully_qualified_namespace, credential, retry_total=0, **inside),
             token_source(credential),
-            pairing or Pairing.from_environment(os.environ, credential),
+            pairing,
             retry,
             uses_tls=kwargs.get("use_tls", True),
             ca_file=kwargs.get("connection_verify"),
@@ -163,6 +163,11 @@ class PairedServiceBusSender:
     @property
     def client_identifier(self) -> str:
         return self._client_identifier
+
+    @property
+    def paired_sender(self) -> PairedSender:
+        """The way of its messages."""
+        return self._sender
 
     async def send_messages(
         self,

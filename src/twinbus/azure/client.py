@@ -2,26 +2,38 @@
 
 Rule 1: every public member of the SDK's client and sender is here with the SDK's signature.
 Rule 2: receivers are the SDK's own sync ones; only sends go through the loop of ``twinbus.sync``.
+Rule 3: while its entity is healthy, a busy sender sends small messages on the caller's thread, by
+        a blocking sender of the SDK (``twinbus.pairing.direct_sender``).
 """
 
 from __future__ import annotations
 
 import asyncio
 import inspect
-import os
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Self
+from threading import get_ident
+from typing import TYPE_CHECKING, Any, Final, Self
+from weakref import WeakSet
 
 from azure.core.credentials import AzureNamedKeyCredential, AzureSasCredential
-from azure.servicebus import ServiceBusClient, ServiceBusMessageBatch
+from azure.servicebus import ServiceBusClient, ServiceBusMessage, ServiceBusMessageBatch
 
 from twinbus.azure import aio
-from twinbus.azure.pairing_settings import Pairing
+from twinbus.azure.failures import raise_in_words_of_the_sdk
+from twinbus.azure.messages import fits_one_write, parcels_of
+from twinbus.azure.pairing_settings import Pairing, pairing_given
+from twinbus.drivers.servicebus.blocking_link import BlockingLink, is_tracing_enabled
+from twinbus.errors import TwinbusError
+from twinbus.pairing.direct_sender import DirectSender
 from twinbus.pairing.factory import MessagingFactory
 from twinbus.sync.portal import PORTAL
 
 if TYPE_CHECKING:
     from azure.servicebus._servicebus_sender import MessageTypes
+
+
+# Opening a link takes a tenth of a second; a thread that waits for a silent peer ends.
+OPEN_TIMEOUT_S: Final = 20.0
 
 
 class PairedServiceBusClient(ServiceBusClient):
@@ -38,7 +50,7 @@ class PairedServiceBusClient(ServiceBusClient):
         retry_mode: str = "exponential",
         **kwargs: Any,
     ) -> None:
-        pairing = kwargs.pop("pairing", None) or Pairing.from_environment(os.environ, credential)
+        pairing = pairing_given(kwargs.pop("pairing", None), credential)
         retry: dict[str, Any] = {
             "retry_total": retry_total,
             "retry_backoff_factor": retry_backoff_factor,
@@ -46,6 +58,8 @@ class PairedServiceBusClient(ServiceBusClient):
             "retry_mode": retry_mode,
         }
         super().__init__(fully_qualified_namespace, credential, **retry, **kwargs)
+        self._direct: WeakSet[DirectSender[ServiceBusMessage]] = WeakSet()
+        self._blocking = _blocking_client(fully_qualified_namespace, credential, pairing, kwargs)
         self._paired = PORTAL.call(
             _made(
                 fully_qualified_namespace,
@@ -71,6 +85,8 @@ class PairedServiceBusClient(ServiceBusClient):
         try:
             PORTAL.call(self._paired.close())
         finally:
+            for direct in tuple(self._direct):
+                direct.close()
             super().close()
 
     def get_queue_sender(  # type: ignore[override]
@@ -81,14 +97,12 @@ class PairedServiceBusClient(ServiceBusClient):
         socket_timeout: float | None = None,
         **kwargs: Any,
     ) -> PairedServiceBusSender:
-        return PairedServiceBusSender(
-            self._paired.get_queue_sender(
-                queue_name,
-                client_identifier=client_identifier,
-                socket_timeout=socket_timeout,
-                **kwargs,
-            )
-        )
+        options: dict[str, Any] = {
+            "client_identifier": client_identifier,
+            "socket_timeout": socket_timeout,
+        }
+        paired = self._paired.get_queue_sender(queue_name, **options, **kwargs)
+        return self._sender(paired, options | kwargs)
 
     def get_topic_sender(  # type: ignore[override]
         self,
@@ -98,14 +112,50 @@ class PairedServiceBusClient(ServiceBusClient):
         socket_timeout: float | None = None,
         **kwargs: Any,
     ) -> PairedServiceBusSender:
-        return PairedServiceBusSender(
-            self._paired.get_topic_sender(
-                topic_name,
-                client_identifier=client_identifier,
-                socket_timeout=socket_timeout,
-                **kwargs,
-            )
+        options: dict[str, Any] = {
+            "client_identifier": client_identifier,
+            "socket_timeout": socket_timeout,
+        }
+        paired = self._paired.get_topic_sender(topic_name, **options, **kwargs)
+        return self._sender(paired, options | kwargs)
+
+    def _sender(
+        self, paired: aio.PairedServiceBusSender, options: dict[str, Any]
+    ) -> PairedServiceBusSender:
+        blocking = self._blocking
+        if blocking is None:
+            return PairedServiceBusSender(paired)
+
+        def open_link() -> BlockingLink:
+            # A topic's sender is a queue's by another name. Without keep-alive no other thread
+            # reads from the connection; an idle link may go.
+            path = paired.entity_name
+            link = BlockingLink(path, blocking.get_queue_sender(path, keep_alive=0, **options))
+            link.open(OPEN_TIMEOUT_S)
+            return link
+
+        direct = DirectSender(
+            paired.paired_sender,
+            open_link=open_link,
+            fits=fits_one_write,
+            parcels_of=parcels_of,
+            run=PORTAL.call,
         )
+        self._direct.add(direct)
+        return PairedServiceBusSender(paired, direct)
+
+
+def _blocking_client(
+    fully_qualified_namespace: str, credential: Any, pairing: Pairing, options: dict[str, Any]
+) -> ServiceBusClient | None:
+    """Makes the blocking senders; None where every send goes through the loop: what is metered is
+    counted there, and only there an async credential can be asked."""
+    is_async = inspect.iscoroutinefunction(getattr(credential, "get_token", None))
+    if pairing.metering is not None or is_async:
+        return None
+    # Which entity a connection string is for is checked by the client itself.
+    inside = {name: value for name, value in options.items() if name != "entity_name"}
+    return ServiceBusClient(fully_qualified_namespace, credential, retry_total=0, **inside)
 
 
 async def _made(
@@ -118,8 +168,13 @@ async def _made(
 class PairedServiceBusSender:
     """``azure.servicebus.ServiceBusSender`` that goes round by the backlog during an outage."""
 
-    def __init__(self, paired: aio.PairedServiceBusSender) -> None:
+    def __init__(
+        self,
+        paired: aio.PairedServiceBusSender,
+        direct: DirectSender[ServiceBusMessage] | None = None,
+    ) -> None:
         self._paired = paired
+        self._direct = direct
         self.fully_qualified_namespace = paired.fully_qualified_namespace
         self.entity_name = paired.entity_name
 
@@ -135,7 +190,25 @@ class PairedServiceBusSender:
         **kwargs: Any,
     ) -> None:
         """Send, and return once the primary or a backlog queue holds all of it."""
+        direct = self._direct
+        if direct is None:
+            PORTAL.call(self._paired.send_messages(message, timeout=timeout, **kwargs))
+            return
+        # Written out, because every layer more is paid by every send (P0).
+        if (
+            type(message) is ServiceBusMessage
+            and not kwargs
+            and (timeout is None or timeout > 0)
+            and get_ident() != PORTAL.thread_id
+            and not is_tracing_enabled()  # type: ignore[no-untyped-call]
+        ):
+            try:
+                if direct.send(message, timeout):
+                    return
+            except TwinbusError as error:
+                raise_in_words_of_the_sdk(error)
         PORTAL.call(self._paired.send_messages(message, timeout=timeout, **kwargs))
+        direct.sent_by_loop()
 
     def schedule_messages(
         self,
@@ -167,6 +240,8 @@ class PairedServiceBusSender:
         return PORTAL.call(self._paired.create_message_batch(max_size_in_bytes))
 
     def close(self) -> None:
+        if self._direct is not None:
+            self._direct.close()
         PORTAL.call(self._paired.close())
 
     def __enter__(self) -> Self:

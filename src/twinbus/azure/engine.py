@@ -27,7 +27,7 @@ from twinbus.drivers.port import NamespaceAddress, Sender
 from twinbus.drivers.servicebus import ServiceBusDriver
 from twinbus.pairing.factory import NAME_TIMEOUT_S, MessagingFactory
 from twinbus.pairing.sending import PairedSender
-from twinbus.service_errors import OperationTimeout
+from twinbus.service_errors import OperationTimeout, ServiceError
 
 # A call that was paired in the last moment gets its attempt, short as it is.
 LEFT_S_MIN: Final = 0.01
@@ -72,6 +72,7 @@ class Engine:
             operation_timeout=pairing.operation_timeout,
             metering=pairing.metering,
             audit=pairing.audit,
+            keep_days=pairing.keep_days,
             **retry,
         )
         self._pairing = pairing
@@ -93,6 +94,8 @@ class Engine:
         try:
             async with asyncio.timeout_at(end_s):
                 await self.join()
+        except ServiceError:
+            raise  # What ended the pairing, which can be an OperationTimeout.
         except TimeoutError:
             error = OperationTimeout(
                 "the namespaces were not paired within the time of a call",

@@ -14,13 +14,17 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
+from twinbus.argument_types import check_type, type_shown
+from twinbus.connection_string import namespace_at, parse_connection_string
 from twinbus.core.classifier import Classifier
 from twinbus.core.rotation import RotationPolicy
 from twinbus.core.ttl_policy import TtlPolicy
 from twinbus.core.watermarks import Thresholds
+from twinbus.drivers.credentials import credential_of
 from twinbus.errors import ConfigurationError
+from twinbus.metering.pruning import check_keep_days
 from twinbus.pairing.environment import namespace_in, variables_of
 from twinbus.pairing.factory import MessagingFactory
 from twinbus.pairing.factory_options import DriverName
@@ -32,7 +36,9 @@ from twinbus.pairing.options import (
     Interval,
     PingMode,
     SendAvailabilityPairedNamespaceOptions,
+    checked_settings,
 )
+from twinbus.pairing.sending import checked_timeout_s
 
 __all__ = ["Pairing"]
 
@@ -49,7 +55,9 @@ class Pairing:
     """For a secondary by its host name: a credential of azure-identity."""
     secondary_driver: DriverName = "servicebus"
     backlog_queue_count: int = 10
-    failover_interval: Interval = ONE_MINUTE
+    failover_interval: Interval = 0.0
+    """Unlike in pair_namespace() the first failure that survives a retry diverts (P26): an
+    application that changed one line does not expect a minute of errors."""
     ping_primary_interval: Interval = ONE_MINUTE
     ping_mode: PingMode = "message"
     namespace_name: str | None = None
@@ -62,15 +70,40 @@ class Pairing:
     thresholds: Thresholds = field(default_factory=Thresholds)
     classifier: Classifier = field(default_factory=Classifier)
     rotation: RotationPolicy = field(default_factory=RotationPolicy)
+    allow_lossy_backlog: bool = False
+    require_secondary: bool = False
+    """Unlike that of the options: a client that works keeps working while the secondary, which it
+    did not need before, is unreachable (P19)."""
     allowed_destinations: tuple[str, ...] = ("*",)
+    accept_owners: tuple[str, ...] = ()
     ttl_policy: TtlPolicy = TtlPolicy.RESTART
     metering: str | Path | None = None
     """A directory where what the client's sends do on both namespaces is counted; None: nowhere.
     The stock receivers are not in it."""
     audit: bool = False
     """Whether to write down there, too, the id of each message that was sent."""
+    keep_days: int | None = None
+    """Days after which files of the metering and lines of the journal go; None keeps them."""
     operation_timeout: float = 60.0
     """What a send may take when it is called without a timeout, in seconds."""
+
+    def __post_init__(self) -> None:
+        """Refuse what no pair can be made of, before anything is contacted."""
+        checked_settings(self)
+        checked_timeout_s(self.operation_timeout)
+        check_keep_days(self.keep_days)
+        hint = "Give the connection string of the secondary namespace"
+        check_type("secondary", self.secondary, str, is_optional=True, hint=hint)
+        if self.secondary is not None:
+            parse_connection_string(self.secondary)
+        elif self.secondary_fully_qualified_namespace is not None:
+            namespace_at(self.secondary_fully_qualified_namespace)
+            credential_of(self.secondary_credential)
+        if self.secondary_driver not in get_args(DriverName):
+            raise ConfigurationError(
+                f"secondary_driver is {self.secondary_driver!r:.40}",
+                hint="Use 'servicebus' or 'amqp'",
+            )
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str], credential: object = None) -> Pairing:
@@ -101,12 +134,16 @@ class Pairing:
             namespace_name=self.namespace_name,
             syphon=self.syphon,
             journal=self.journal,
+            journal_keep_days=self.keep_days,
             control=self.control,
             on_event=self.on_event,
             thresholds=self.thresholds,
             classifier=self.classifier,
             rotation=self.rotation,
+            allow_lossy_backlog=self.allow_lossy_backlog,
+            require_secondary=self.require_secondary,
             allowed_destinations=self.allowed_destinations,
+            accept_owners=self.accept_owners,
             ttl_policy=self.ttl_policy,
         )
 
@@ -129,6 +166,18 @@ class Pairing:
             MessagingFactory(host, self.secondary_credential, driver=self.secondary_driver),
             NamespaceManager(host, self.secondary_credential),
         )
+
+
+def pairing_given(given: object, credential: object) -> Pairing:
+    """What a client was given as ``pairing``, or what the environment says where it is None."""
+    if given is None:
+        return Pairing.from_environment(os.environ, credential)
+    if isinstance(given, Pairing):
+        return given
+    raise ConfigurationError(
+        f"pairing must be a twinbus.azure.Pairing, got {type_shown(given)}",
+        hint="Give pairing=Pairing(secondary=<connection string>)",
+    )
 
 
 def _as_timedelta(interval: Interval) -> timedelta:

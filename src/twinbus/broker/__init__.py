@@ -9,9 +9,10 @@ entrance.py    the ports of a namespace and of the administration; doors.py tell
 administration/ what the stock administration client speaks
 namespace.py   one namespace: its queues, its store, its commits
 lookups.py     what queue machines ask of the store
-catalogue.py   the entities of a namespace by name, catalogue_rules.py their rules,
-               running_topics.py what an administrator can do with topics,
-               config_*.py the emulator's file
+catalogue.py   the entities of a namespace by name, catalogue_plan.py as values on which changes
+               are planned, own_changes.py how those wait for their transaction,
+               catalogue_rules.py rules as rows, running_topics.py what an administrator can do
+               with topics, config_*.py the emulator's file
 peer.py        one client connection, with attaching, sending, receiving, settling,
                replies, answers, cbs, management, peeking, session_links and session_desk beside
                it; admission (its tokens), input_gate (whether it is read from), offences (what the

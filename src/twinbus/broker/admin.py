@@ -1,6 +1,6 @@
 """The HTTP side of a broker: is it well, which queues does it have, and who may use them?
 
-    GET    /health                                     anyone
+    GET    /health                                     anyone; more with Manage
     GET    /namespaces/{namespace}/queues              Manage
     GET    /namespaces/{namespace}/queues/{path}       Manage
     PUT    /namespaces/{namespace}/queues/{path}       Manage; properties as a JSON object
@@ -15,8 +15,9 @@
 
 A caller shows the same shared access signature as on AMQP, in the Authorization header, made
 out to this host. Errors are one JSON object with a sentence. A key is told once, to whoever
-made it, and is in no log. Every other path belongs to the administration protocol of the stock
-clients, for the namespace whose key made the token.
+made it, and is in no log. ``/health`` says to a stranger whether the broker is well, and nothing
+else: a namespace is named to whoever may manage it. Every other path belongs to the
+administration protocol of the stock clients, for the namespace whose key made the token.
 """
 
 from __future__ import annotations
@@ -37,7 +38,14 @@ from twinbus import __version__
 from twinbus.broker.access.claims import AuthorizationRule, Claim
 from twinbus.broker.admin_faults import ManagementGate, fault_routes
 from twinbus.broker.admin_purge import purge_routes
-from twinbus.broker.admin_requests import as_json, json_body, namespace_of, queue_as_json
+from twinbus.broker.admin_requests import (
+    as_json,
+    check_access,
+    entity_body,
+    json_body,
+    namespace_of,
+    queue_as_json,
+)
 from twinbus.broker.admin_topics import topic_routes
 from twinbus.broker.administration.application import answer_for_any
 from twinbus.broker.administration.host_guard import HostGuard
@@ -45,6 +53,7 @@ from twinbus.broker.administration.refusals import Refused
 from twinbus.broker.broker import Broker, RunningNamespace, audience_of
 from twinbus.broker.entities.description import QueueDescription
 from twinbus.broker.entities.queue import Queue
+from twinbus.broker.stopped import StoppedNamespace
 from twinbus.errors import TwinbusError
 
 # An answer that holds a key is for its caller alone, not for a cache on the way.
@@ -108,9 +117,24 @@ class AdminDesk:
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
 
-    async def health(self, _request: Request) -> Response:
-        namespaces = {}
+    async def health(self, request: Request) -> Response:
+        is_well = all(each.failure is None for each in self._broker.namespaces.values())
+        body: dict[str, Any] = {"status": "ok" if is_well else "failed"}
+        namespaces = self._namespaces_for(request)
+        if namespaces:
+            body["version"] = __version__
+            body["tls"] = _tls_as_json(self._broker)
+            body["namespaces"] = namespaces
+        return JSONResponse(body, status_code=200 if is_well else 503)
+
+    def _namespaces_for(self, request: Request) -> dict[str, Any]:
+        """What is said about the namespaces that the caller may manage."""
+        namespaces: dict[str, Any] = {}
+        if "authorization" not in request.headers:
+            return namespaces
         for name, namespace in self._broker.namespaces.items():
+            if not _may_manage(request, namespace):
+                continue
             failure = namespace.failure
             namespaces[name] = {
                 "status": "ok" if failure is None else f"failed: {failure}",
@@ -118,18 +142,14 @@ class AdminDesk:
                 "tls_port": namespace.tls_port,
                 "queues": len(namespace.queues()),
                 "connections": namespace.connection_count,
+                "strangers": namespace.entrance.reception.slots.stranger_count,
+                "strangers_evicted": namespace.entrance.reception.slots.evicted_count,
                 "store": namespace.access.store_statistics(),
             }
-        is_well = all(each["status"] == "ok" for each in namespaces.values())
         for name, stopped in self._broker.stopped.items():
-            namespaces[name] = {"status": "stopped", "port": stopped.spec.port}
-        body = {
-            "status": "ok" if is_well else "failed",
-            "version": __version__,
-            "tls": _tls_as_json(self._broker),
-            "namespaces": namespaces,
-        }
-        return JSONResponse(body, status_code=200 if is_well else 503)
+            if _may_manage(request, stopped):
+                namespaces[name] = {"status": "stopped", "port": stopped.spec.port}
+        return namespaces
 
     async def list_queues(self, request: Request) -> Response:
         namespace = self.namespace_of(request)
@@ -140,14 +160,14 @@ class AdminDesk:
 
     async def put_queue(self, request: Request) -> Response:
         namespace = self.namespace_of(request)
-        values = await json_body(request)
+        values = await entity_body(request, namespace)
         description = QueueDescription.from_dict({**values, "path": request.path_params["path"]})
         queue = await namespace.create_queue(description)
         return JSONResponse(queue_as_json(queue), status_code=201)
 
     async def patch_queue(self, request: Request) -> Response:
-        values = await json_body(request)
         queue = self._queue(request)
+        values = await entity_body(request, self.namespace_of(request))
         for name in KEPT.intersection(values):
             raise Refused(400, f"A queue's {name} cannot be changed. Leave it out.")
         before = queue.description
@@ -230,6 +250,14 @@ class AdminDesk:
 
     def namespace_of(self, request: Request) -> RunningNamespace:
         return namespace_of(self._broker, request)
+
+
+def _may_manage(request: Request, namespace: RunningNamespace | StoppedNamespace) -> bool:
+    try:
+        check_access(request, namespace)
+    except Refused:
+        return False
+    return True
 
 
 def _claims(values: dict[str, Any]) -> Claim:

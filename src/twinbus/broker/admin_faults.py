@@ -13,6 +13,10 @@
     POST   /clock/advance                         {"seconds": 900}; only with an adjustable clock
 
 No fault reaches these routes: whoever switched one on can switch it off.
+
+Rule 1: all of it can be switched off (BrokerOptions.faults), and is off on a broker that other
+        machines can reach. A caller with a token is told so (403); one without gets the same 401
+        as everywhere.
 """
 
 from __future__ import annotations
@@ -106,6 +110,7 @@ class FaultDesk:
         self._broker = broker
 
     async def kinds(self, _request: Request) -> Response:
+        self._check_switched_on()
         return JSONResponse(kinds_as_json())
 
     # -- faults ---------------------------------------------------------------------------
@@ -165,16 +170,28 @@ class FaultDesk:
             running = self._running(request)
             raise Refused(409, f"The namespace {running.name!r} runs already. Stop it first.")
         check_access(request, stopped)
+        self._check_switched_on()
         running = await self._broker.start_namespace(name)
         return JSONResponse({"namespace": name, "status": "ok", "port": running.port})
 
     def _running(self, request: Request) -> RunningNamespace:
-        return namespace_of(self._broker, request)
+        running = namespace_of(self._broker, request)
+        self._check_switched_on()
+        return running
+
+    def _check_switched_on(self) -> None:
+        if not self._broker.options.has_faults:
+            raise Refused(
+                403,
+                "Faults, stops and the clock are switched off on this broker. Start it with "
+                "--faults.",
+            )
 
     # -- the clock ------------------------------------------------------------------------
 
     async def advance(self, request: Request) -> Response:
         self._check_any(request)
+        self._check_switched_on()
         values = await json_body(request)
         if set(values) != {"seconds"}:
             raise Refused(400, 'The body must be {"seconds": ...} and nothing else.')

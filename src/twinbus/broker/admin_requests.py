@@ -1,7 +1,8 @@
 """What the desks of the JSON administration share: who may ask, what is in it, how it is told.
 
 Rule 1: a stranger learns nothing, not even which namespaces exist or are stopped.
-Rule 2: refusals are those of the administration protocol (administration/refusals.py); here they
+Rule 2: who may ask is checked before the body is read, and once more when it is here in whole.
+Rule 3: refusals are those of the administration protocol (administration/refusals.py); here they
         are answered as one JSON object with a sentence.
 """
 
@@ -14,16 +15,27 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from twinbus.broker.access.claims import Claim
-from twinbus.broker.administration.access import grant_of
+from twinbus.broker.administration.access import audience_of, check_still_granted, grant_of
 from twinbus.broker.administration.refusals import Refused, status_of
 from twinbus.broker.administration.request_gate import BODY_BYTES_MAX
 from twinbus.broker.broker import Broker, RunningNamespace
+from twinbus.broker.entities.forwarding import own_targets
 from twinbus.broker.entities.queue import Queue
 from twinbus.broker.stopped import StoppedNamespace
 from twinbus.errors import AccessDenied, TwinbusError
 
-__all__ = ["NEEDS_MANAGE", "as_json", "check_access", "json_body", "namespace_of", "queue_as_json"]
+__all__ = [
+    "NEEDS_MANAGE",
+    "as_json",
+    "check_access",
+    "entity_body",
+    "json_body",
+    "namespace_of",
+    "queue_as_json",
+]
 
+# Where a request keeps what its token granted, until its body is here.
+_GRANTED = "twinbus.granted"
 # The same answer for a name that nobody has and for a bad token.
 NEEDS_MANAGE = (
     "A token with the claim Manage is needed. Check the name of the namespace and the key."
@@ -54,15 +66,19 @@ def check_access(request: Request, namespace: RunningNamespace | StoppedNamespac
         raise Refused(
             403, "The claim Manage on the namespace is missing. Use a key whose rule has it."
         )
+    request.scope[_GRANTED] = grant, namespace.access
 
 
 async def json_body(request: Request) -> dict[str, Any]:
-    """The JSON object in a request's body; empty when there is no body."""
+    """The JSON object in a request's body; empty when there is no body (rule 2)."""
+    if _GRANTED not in request.scope:
+        raise Refused(401, NEEDS_MANAGE)
     body = b""
     async for part in request.stream():
         body += part
         if len(body) > BODY_BYTES_MAX:
             raise Refused(413, f"The body must have at most {BODY_BYTES_MAX} bytes.")
+    check_still_granted(*request.scope[_GRANTED])
     if not body:
         return {}
     try:
@@ -72,6 +88,11 @@ async def json_body(request: Request) -> dict[str, Any]:
     if not isinstance(values, dict):
         raise Refused(400, "The body must be a JSON object.")
     return values
+
+
+async def entity_body(request: Request, namespace: RunningNamespace) -> dict[str, Any]:
+    """The properties of a queue or subscription in a request's body; URLs of forwards as paths."""
+    return own_targets(await json_body(request), audience_of(request, namespace.access))
 
 
 def as_json(_request: Request, error: Exception) -> Response:
@@ -90,5 +111,5 @@ def queue_as_json(queue: Queue) -> dict[str, Any]:
         "scheduled_message_count": queue.scheduled_count,
         "dead_letter_message_count": 0 if dead is None else dead.message_count,
         "locked_message_count": queue.locked_count,
-        "size_in_bytes": queue.byte_count + (0 if dead is None else dead.byte_count),
+        "size_in_bytes": queue.used_bytes,
     }

@@ -22,7 +22,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from twinbus.broker.admin_requests import json_body, queue_as_json
+from twinbus.broker.admin_requests import entity_body, json_body, queue_as_json
 from twinbus.broker.administration.refusals import Refused
 from twinbus.broker.broker import RunningNamespace
 from twinbus.broker.catalogue_rules import find_rule
@@ -111,7 +111,7 @@ class TopicDesk:
 
     async def put_subscription(self, request: Request) -> Response:
         topic, name = self._topic(request), request.path_params["subscription"]
-        values = await json_body(request)
+        values = await entity_body(request, self._namespace(request))
         rules = _rules(values.pop("rules", None))
         path = f"{topic.description.display_path}/subscriptions/{name}"
         description = SubscriptionDescription.from_dict({**values, "path": path})

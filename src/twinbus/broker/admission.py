@@ -3,11 +3,14 @@
 Rule 1: nothing is granted before a token was shown, and nothing longer than it lives.
 Rule 2: the connection is looked at when the first of its links may have lost its token. A token
         that was renewed meanwhile makes that one look too many, and no look is ever too late.
+Rule 3: a connection whose last token has ended, or lost its rule or key, is a stranger's again: it
+        has the time of one to show another token, and is closed then.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from twinbus.amqp.errors import AmqpError, Condition
@@ -46,6 +49,8 @@ class Admission:
     def grant(self, grant: Grant) -> None:
         self._listens_until_s.clear()
         self._grants.add(grant, now_s=self._wall_s())
+        if self._timer is None:
+            self._look_when_all_end()
 
     def demand(self, path: str, claim: Claim) -> None:
         """Raise unless this connection has shown a token that covers it."""
@@ -72,35 +77,51 @@ class Admission:
         if end.claim is None:
             return
         now_s = self._wall_s()
-        at_s = self._grants.allowed_until_s(end.path, end.claim, now_s=now_s) or now_s
+        self._look_at(self._grants.allowed_until_s(end.path, end.claim, now_s=now_s) or now_s)
+
+    def _look_at(self, at_s: float) -> None:
         if self._timer is not None:
             if self._timer_at_s <= at_s:
                 return
             self._timer.cancel()
         self._timer_at_s = at_s
-        self._timer = self._loop.call_later(max(0.0, at_s - now_s), self.check)
+        self._timer = self._loop.call_later(max(0.0, at_s - self._wall_s()), self._peer.check)
+
+    def _look_when_all_end(self) -> None:
+        last_s = self._grants.last_until_s(now_s=self._wall_s())
+        if last_s is None:
+            self._peer.lost_all_grants()
+        else:
+            self._look_at(last_s)
 
     def drop_unbacked(self) -> None:
         """Keys or rules changed: what rests on one that is gone, is gone."""
-        self._listens_until_s.clear()
-        self._grants.drop_unbacked(self._peer.namespace.rules_for)
-        self.check()
+        if self._grants.drop_unbacked(self._peer.namespace.rules_for):
+            self._listens_until_s.clear()
 
-    def check(self) -> None:
-        """Detach every link whose token has run out or whose key is gone."""
+    def checks(self) -> Iterator[None]:
+        """Detach every link whose token has run out or whose key is gone, link by link."""
         self.stop()
+        now_s = self._wall_s()
+        # Of a thousand links most lead to one place; none is asked about twice.
+        known: dict[tuple[str, Claim], int | None] = {}
         for link, end in self._peer.links_and_ends():
-            if end.claim is None:
+            yield
+            if end.claim is None or not self._peer.has_end(link, end):
                 continue
-            if self._grants.allows(end.path, end.claim, now_s=self._wall_s()):
-                self.watch(end)
+            asked = end.path, end.claim
+            if asked not in known:
+                known[asked] = self._grants.allowed_until_s(*asked, now_s=now_s)
+            until_s = known[asked]
+            if until_s is not None:
+                self._look_at(until_s)
                 continue
             error = AmqpError(
                 Condition.UNAUTHORIZED_ACCESS,
                 "The token has expired or its key was changed. Put a new token to $cbs.",
             )
             self._peer.detach(link, error)
-        self._peer.flush()
+        self._look_when_all_end()
 
     def stop(self) -> None:
         """Look no more."""

@@ -39,6 +39,12 @@ def open_end(peer: Peer, link: AnyLink) -> None:
     """Answer an attach: accept it with an end of ours behind it, or refuse it."""
     try:
         end = _end_for(peer, link)
+        if not peer.namespace.links.may_take(peer.links):
+            raise AmqpError(
+                Condition.RESOURCE_LIMIT_EXCEEDED,
+                f"The namespace has {peer.namespace.options.links_max} links, and your key its "
+                "share of them. Close some first.",
+            )
         faults = peer.namespace.faults
         if not faults.is_calm and catch_attach(faults, end):
             return
@@ -47,6 +53,7 @@ def open_end(peer: Peer, link: AnyLink) -> None:
         return
     if isinstance(end, SessionClaim):
         # It is answered when the session is there.
+        end.keep_details()
         peer.keep(link, end)
         return
     attach = link.peer
@@ -64,6 +71,7 @@ def open_end(peer: Peer, link: AnyLink) -> None:
         max_message_size=size_max,
         properties=properties,
     )
+    link.forget_details()
     peer.keep(link, end)
 
 

@@ -21,7 +21,8 @@ from random import Random, SystemRandom
 from types import TracebackType
 
 from twinbus.broker.access.claims import AuthorizationRule, Claim, RuleSet, WhichKey
-from twinbus.broker.access.sas import Audience
+from twinbus.broker.access.sas import LOOPBACK_NAMES, Audience
+from twinbus.broker.catalogue_plan import Draft
 from twinbus.broker.config_json import check_namespace_name
 from twinbus.broker.config_topics import SubscriptionConfig
 from twinbus.broker.entities.description import QueueDescription
@@ -44,19 +45,19 @@ from twinbus.broker.options import BrokerOptions
 from twinbus.broker.purging import Progress, Purged, purge_machine, would_purge
 from twinbus.broker.resetting import reset_namespace
 from twinbus.broker.running_topics import RunningTopics
+from twinbus.broker.secure_random import SecureRandom
 from twinbus.broker.stopped import StoppedNamespace
 from twinbus.broker.store.datadir import DataDirectory
 from twinbus.broker.store.memory import MemoryStore
 from twinbus.broker.store.port import Store
 from twinbus.broker.store.sqlite import SqliteStore
 from twinbus.broker.tls.keeper import Keeper, names_for
+from twinbus.broker.turns import Turns
 from twinbus.clock import AdjustableClock, Clock, SystemClock
 from twinbus.entity_path import parse_entity_path
 from twinbus.errors import ConfigurationError
 
 logger = logging.getLogger("twinbus.broker")
-
-LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "::1", "[::1]"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -264,13 +265,14 @@ class Broker:
     ) -> None:
         self.options = options or BrokerOptions()
         self._clock = clock or SystemClock()
-        self._chance = chance or Random(SystemRandom().getrandbits(256))
+        self._chance = chance or SecureRandom()
         directory = self.options.data_directory
         self._directory = None if directory is None else DataDirectory(directory)
         self._keys = KeyRing(directory)
         self.tls = _keeper(self.options)
         self.administration: Entrance | None = None
         self.namespaces: dict[str, RunningNamespace] = {}
+        self._turns: Turns | None = None
         self.stopped: dict[str, StoppedNamespace] = {}
         self._memory_stores: dict[str, MemoryStore] = {}
         self._unsubscribe: Callable[[], None] | None = None
@@ -301,9 +303,10 @@ class Broker:
             self.options,
             self._clock,
             self._chance,
+            turns=self.shared_turns(),
         )
         try:
-            await _provide(namespace, spec)
+            await provide(namespace, spec)
             entrance = entrance_of_namespace(namespace, self.tls, spec.port, spec.tls_port)
             await entrance.open()
         except BaseException:
@@ -313,6 +316,12 @@ class Broker:
         self.namespaces[name] = running
         self.stopped.pop(name, None)
         return running
+
+    def shared_turns(self) -> Turns:
+        """The namespaces share a loop, and so its time."""
+        if self._turns is None:
+            self._turns = Turns(asyncio.get_running_loop())
+        return self._turns
 
     def _store(self, name: str) -> Store:
         if self._directory is None:
@@ -431,8 +440,8 @@ def _keeper(options: BrokerOptions) -> Keeper:
     return Keeper(options.data_directory, names=names, given=given)
 
 
-async def _provide(namespace: Namespace, spec: NamespaceSpec) -> None:
-    """Make sure that the namespace has what the spec names."""
+async def provide(namespace: Namespace, spec: NamespaceSpec) -> None:
+    """Make sure that the namespace has what the spec names: all of it, or nothing is changed."""
     queues = [
         QueueDescription(path=each) if isinstance(each, str) else each for each in spec.queues
     ]
@@ -443,13 +452,11 @@ async def _provide(namespace: Namespace, spec: NamespaceSpec) -> None:
         *((each, None) for each in [*queues, *topics]),
         *spec.subscriptions,
     ]
-    for description, rules in targets_first(wanted):
-        existing = namespace.catalogue.find(description.path)
-        if existing is None:
-            await namespace.create_queue(description, rules)
-        elif existing.description.kind != description.kind:
-            raise ConfigurationError(
-                f"{description.path!r} is a {existing.description.kind} in {namespace.name!r}, "
-                f"not a {description.kind}",
-                hint="Choose another name, or delete the other one",
-            )
+
+    def plan(draft: Draft) -> None:
+        at_ms = namespace.now().wall_ms
+        for description, rules in targets_first(wanted):
+            draft.provide(description, rules, at_ms)
+
+    if wanted:
+        await namespace.changed(plan)

@@ -1,67 +1,28 @@
 """The rules of subscriptions as rows of the store.
 
 A rule is an entity without messages: ``<topic>/subscriptions/<name>/rules/<rule>``. It takes an id
-like every other, because the store knows entities by nothing else.
+like every other, because the store knows entities by nothing else, and it is a row of its own, so
+that adding one does not write the others again.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
-from dataclasses import replace
+from typing import Final
 
 from twinbus.broker.entities.filters import RuleDescription
 from twinbus.broker.entities.topic import Subscription
-from twinbus.broker.store.port import DeleteEntity, EntityRow, Op, PutEntity
+from twinbus.broker.store.port import EntityRow
 from twinbus.errors import ConfigurationError
 
-KIND_RULE = "rule"
-
-
-class RuleRows:
-    """Adds, changes and removes rules; each change holds at once and comes with what to store."""
-
-    def __init__(self, take_id: Callable[[], int]) -> None:
-        self._take_id = take_id
-
-    def add(self, subscription: Subscription, rule: RuleDescription) -> list[Op]:
-        topic = subscription.topic
-        if rule.key in subscription.rule_ids:
-            raise ConfigurationError(
-                f"The subscription {subscription.description.display_path!r} has a rule "
-                f"{rule.name!r} already",
-                hint="Choose another name, or update that one",
-            )
-        rule_id = self._take_id()
-        # The book refuses what is too much for one topic.
-        topic.add_rule(subscription, rule, rule_id)
-        return [PutEntity(_row(subscription, rule, rule_id))]
-
-    def change(self, subscription: Subscription, rule: RuleDescription) -> list[Op]:
-        old = find_rule(subscription, rule.name)
-        rule_id = subscription.rule_ids[rule.key]
-        rule = replace(rule, created_at_ms=old.created_at_ms)
-        topic = subscription.topic
-        topic.remove_rule(subscription, rule.key)
-        try:
-            topic.add_rule(subscription, rule, rule_id)
-        except ConfigurationError:
-            topic.add_rule(subscription, old, rule_id)
-            raise
-        return [PutEntity(_row(subscription, rule, rule_id))]
-
-    def remove(self, subscription: Subscription, name: str) -> list[Op]:
-        rule = find_rule(subscription, name)
-        rule_id = subscription.rule_ids[rule.key]
-        subscription.topic.remove_rule(subscription, rule.key)
-        return [DeleteEntity(rule_id)]
+KIND_RULE: Final = "rule"
 
 
 def find_rule(subscription: Subscription, name: str) -> RuleDescription:
     """The rule of that name; ConfigurationError if there is none."""
-    for rule in subscription.rules:
-        if rule.key == name.lower():
-            return rule
+    rule = subscription.find_rule(name)
+    if rule is not None:
+        return rule
     raise ConfigurationError(
         f"The subscription {subscription.description.display_path!r} has no rule {name[:60]!a}",
         hint="List its rules to see which it has",
@@ -73,6 +34,7 @@ def rule_of(entity: EntityRow) -> RuleDescription:
     return RuleDescription.from_dict(json.loads(entity.description_json))
 
 
-def _row(subscription: Subscription, rule: RuleDescription, rule_id: int) -> EntityRow:
-    path = f"{subscription.description.path}/rules/{rule.key}"
+def rule_row(subscription_path: str, rule: RuleDescription, rule_id: int) -> EntityRow:
+    """The row that holds a rule."""
+    path = f"{subscription_path}/rules/{rule.key}"
     return EntityRow(rule_id, path, KIND_RULE, json.dumps(rule.to_dict(), sort_keys=True))

@@ -50,8 +50,8 @@ class TokenDesk:
             self._peer.note_refusal("token refused")
             answer(_reply(401, str(refusal)))
             return
-        self._peer.granted(grant)
-        answer(_reply(202, "Accepted"))
+        if self._peer.granted(grant):
+            answer(_reply(202, "Accepted"))
 
     def _is_flood(self, now_s: float) -> bool:
         if now_s - self._window_began_s > 60:

@@ -17,11 +17,13 @@ import re
 from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
+from twinbus.broker.access.sas import Audience
 from twinbus.broker.config_topics import SubscriptionConfig, parse_topics
 from twinbus.broker.config_words import (
     Reader,
     as_list,
     as_object,
+    audience_in,
     duration_as,
     expect_distinct,
     expect_keys,
@@ -34,6 +36,7 @@ from twinbus.broker.config_words import (
     taken_as,
 )
 from twinbus.broker.entities.description import QueueDescription
+from twinbus.broker.entities.forwarding import own_targets
 from twinbus.broker.entities.topic_description import TopicDescription
 from twinbus.errors import ConfigurationError
 
@@ -129,19 +132,21 @@ def _namespace(values: Mapping[str, Any]) -> NamespaceConfig:
     place = f"namespace {name!r}"
     expect_keys(values, {"Name", "Queues", "Topics"}, place)
     listed = as_list(values.get("Queues", []), f"Queues of {place}")
-    queues = [_queue(as_object(item, f"a queue of {place}"), place) for item in listed]
-    topics = parse_topics(values.get("Topics", []), place)
+    audience = audience_in(name)
+    queues = [_queue(as_object(item, f"a queue of {place}"), audience, place) for item in listed]
+    topics = parse_topics(values.get("Topics", []), audience, place)
     paths = [each.path for each in [*queues, *topics.topics]]
     expect_distinct(paths, f"queues or topics in {place}")
     return NamespaceConfig(name, queues, *topics)
 
 
-def _queue(values: Mapping[str, Any], place: str) -> QueueDescription:
+def _queue(values: Mapping[str, Any], audience: Audience, place: str) -> QueueDescription:
     name = name_of(values, f"a queue of {place}")
     place = f"queue {shown(name)} of {place}"
     expect_keys(values, {"Name", "Properties"}, place)
     with refusals_in(place):
-        return QueueDescription(path=name, **settings_of(values, _PROPERTIES, place))
+        settings = own_targets(settings_of(values, _PROPERTIES, place), audience)
+        return QueueDescription(path=name, **settings)
 
 
 _PROPERTIES: Final[dict[str, Reader]] = {

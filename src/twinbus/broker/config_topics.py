@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
+from twinbus.broker.access.sas import Audience
 from twinbus.broker.config_words import (
     Reader,
     as_list,
@@ -34,6 +35,7 @@ from twinbus.broker.entities.filters import (
     SqlFilter,
     TrueFilter,
 )
+from twinbus.broker.entities.forwarding import own_targets
 from twinbus.broker.entities.topic_description import SubscriptionDescription, TopicDescription
 from twinbus.errors import ConfigurationError
 
@@ -55,15 +57,17 @@ class TopicsConfig(NamedTuple):
     subscriptions: list[SubscriptionConfig]
 
 
-def parse_topics(values: object, place: str) -> TopicsConfig:
+def parse_topics(values: object, audience: Audience, place: str) -> TopicsConfig:
     """Read the Topics of a namespace; raises ConfigurationError with the place and a way out."""
     found = TopicsConfig([], [])
     for item in as_list(values, f"Topics of {place}"):
-        _add_topic(as_object(item, f"a topic of {place}"), place, found)
+        _add_topic(as_object(item, f"a topic of {place}"), audience, place, found)
     return found
 
 
-def _add_topic(values: Mapping[str, Any], place: str, found: TopicsConfig) -> None:
+def _add_topic(
+    values: Mapping[str, Any], audience: Audience, place: str, found: TopicsConfig
+) -> None:
     name = name_of(values, f"a topic of {place}")
     place = f"topic {shown(name)} of {place}"
     expect_keys(values, {"Name", "Properties", "Subscriptions"}, place)
@@ -71,19 +75,22 @@ def _add_topic(values: Mapping[str, Any], place: str, found: TopicsConfig) -> No
         found.topics.append(TopicDescription(path=name, **settings_of(values, _TOPIC, place)))
     listed = as_list(values.get("Subscriptions", []), f"Subscriptions of {place}")
     subscriptions = [
-        _subscription(as_object(item, f"a subscription of {place}"), name, place) for item in listed
+        _subscription(as_object(item, f"a subscription of {place}"), audience, name, place)
+        for item in listed
     ]
     paths = [each.description.path for each in subscriptions]
     expect_distinct(paths, f"subscriptions of {place}")
     found.subscriptions.extend(subscriptions)
 
 
-def _subscription(values: Mapping[str, Any], topic: str, place: str) -> SubscriptionConfig:
+def _subscription(
+    values: Mapping[str, Any], audience: Audience, topic: str, place: str
+) -> SubscriptionConfig:
     name = name_of(values, f"a subscription of {place}")
     place = f"subscription {shown(name)} of {place}"
     expect_keys(values, {"Name", "Properties", "Rules"}, place)
     with refusals_in(place):
-        settings = settings_of(values, _SUBSCRIPTION, place)
+        settings = own_targets(settings_of(values, _SUBSCRIPTION, place), audience)
         description = SubscriptionDescription(path=f"{topic}/subscriptions/{name}", **settings)
     listed = as_list(values.get("Rules", []), f"Rules of {place}")
     rules = [_rule(as_object(item, f"a rule of {place}"), place) for item in listed]

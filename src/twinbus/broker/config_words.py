@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Final
 
+from twinbus.broker.access.sas import LOOPBACK_NAMES, Audience
 from twinbus.broker.entities.description import DURATION_MS_MAX
 from twinbus.errors import ConfigurationError
 
@@ -95,6 +96,12 @@ def shown(value: object) -> str:
 
 Reader = Callable[[Any], dict[str, Any]]
 """From a value in the file to settings of a description."""
+
+
+def audience_in(namespace: str) -> Audience:
+    """The hosts by which a file can mean its namespace: its name, and this machine."""
+    name = namespace.lower()
+    return Audience(LOOPBACK_NAMES | {name, f"{name}.servicebus.windows.net"}, 0)
 
 
 def settings_of(values: Mapping[str, Any], readers: Mapping[str, Reader], place: str) -> Any:

@@ -7,7 +7,8 @@
 
 Rule 1: who comes in has a limited time from the accepted connection to the first byte of its
         protocol, TLS handshake included. The protocol has limits of its own from then on.
-Rule 2: who waits counts as a connection: one too many is closed.
+Rule 2: every connection has a slot from the moment it is accepted (connection_slots.py). Until it
+        has shown a token it is a stranger, whatever it speaks, and may be evicted for another.
 Rule 3: once it is known what a connection speaks, nothing of this module is in its way.
 """
 
@@ -20,15 +21,26 @@ import socket
 from collections.abc import Callable
 from typing import cast
 
+from twinbus.broker.connection_slots import EVICTED, ConnectionSlots, Slot
 from twinbus.broker.http_side import HttpSide
+from twinbus.broker.tarpit import Tarpit, has_unread
 from twinbus.broker.tls.keeper import Keeper
 from twinbus.errors import ConfigurationError, PortTaken
 
-# Connections that wait for us to accept them: enough for a fleet that comes back at once.
-BACKLOG = 1_024
+# Connections that wait for us to accept them: enough for a fleet that comes back at once. The
+# kernel has a limit of its own (net.core.somaxconn), which is usually this one.
+BACKLOG = 4_096
 PORT_MAX = 65_535
-# Connections accepted in one turn of the loop; then whoever is inside has a turn.
-ACCEPTS_PER_TURN = 64
+# Connections accepted in one turn of the loop; then whoever is inside has a turn. A client shows
+# its token within ten turns of its own, so that of the strangers behind it not even two hundred
+# have come in by then, whatever they do.
+ACCEPTS_PER_TURN = 16
+# The same where strangers are many: each costs half a millisecond by the time it is evicted, and
+# whoever has shown a token waits for those of one turn, not for all that come.
+ACCEPTS_PER_TURN_PRESSED = 4
+# How long newcomers wait, at most, because all who would be evicted for them have sent something
+# that the broker has not come to yet. On a busy machine it is late with everyone.
+BEHIND_S_MAX = 0.05
 # How long a door rests when there is no descriptor left for another connection.
 REST_S = 0.5
 # How long a goodbye in TLS waits for the other side's.
@@ -39,7 +51,9 @@ TLS_HANDSHAKE = 0x16
 HTTP_METHOD_LETTERS = frozenset(b"GPDHOTC")
 
 TOO_LATE = "a peer did not finish its handshake in time"
-TOO_MANY = "too many connections"
+
+NoteOffence = Callable[[str, str], None]
+"""Told what was done, and by which address."""
 
 
 class Speech(enum.Enum):
@@ -58,18 +72,22 @@ class Reception:
         *,
         tls: Keeper,
         http: HttpSide,
-        amqp: Callable[[], asyncio.Protocol] | None,
-        is_full: Callable[[int], bool],
-        note_offence: Callable[[str], None],
+        amqp: Callable[[Slot], asyncio.Protocol] | None,
+        slots: ConnectionSlots,
+        note_offence: NoteOffence,
         handshake_timeout_s: float,
+        tarpit_max: int = 0,
     ) -> None:
-        """``amqp`` is None where only HTTP is spoken. ``is_full`` is told how many are here."""
+        """``amqp`` is None where only HTTP is spoken."""
         self.tls = tls
         self.http = http
         self.note_offence = note_offence
         self.handshake_timeout_s = handshake_timeout_s
+        self.slots = slots
+        self.tarpit = Tarpit(tarpit_max)
+        slots.keep_open = self.tarpit.keep
+        slots.has_unread = has_unread
         self._amqp = amqp
-        self._is_full = is_full
         self.waiting: set[Visitor] = set()
         self.turns_away: Callable[[socket.socket, bool], bool] | None = None
         """Asked first: whether a fault takes the connection (it is then the fault's to close)."""
@@ -83,10 +101,6 @@ class Reception:
         """A connection was accepted."""
         if self.turns_away is not None and self.turns_away(connection, must_be_tls):
             return
-        if self._is_full(self.connection_count):
-            self.note_offence(TOO_MANY)
-            connection.close()
-            return
         Visitor(self, connection, must_be_tls=must_be_tls)
 
     def speech(self, first: int, *, is_secure: bool) -> Speech:
@@ -97,16 +111,22 @@ class Reception:
             return Speech.HTTP
         return Speech.AMQP
 
-    async def protocols(self, speech: Speech) -> Callable[[], asyncio.Protocol]:
+    async def protocols(self, speech: Speech) -> Callable[[Slot], asyncio.Protocol]:
         """What makes protocols for those who speak so."""
         if speech is Speech.AMQP and self._amqp is not None:
             return self._amqp
         return await self.http.serving()
 
+    def make_room(self) -> None:
+        """No descriptor is left: close what is kept open, or else a stranger."""
+        if not self.tarpit.clear():
+            self.slots.evict_one()
+
     async def close(self) -> None:
         """Send everybody away who waits, and end what speaks HTTP."""
         for visitor in list(self.waiting):
             visitor.drop()
+        self.tarpit.clear()
         await self.http.close()
 
 
@@ -121,12 +141,20 @@ class Visitor:
         self._must_be_tls = must_be_tls
         self._loop = asyncio.get_running_loop()
         self._entering: asyncio.Task[None] | None = None
+        self._has_protocol = False
+        """The slot is then left by the protocol, and by nobody else."""
         self._is_handed_over = False
         """From then on the loop closes the connection, and nobody else."""
         self.transport: asyncio.Transport | None = None
         """The connection inside TLS."""
+        self.address = _address_of(connection)
         reception.waiting.add(self)
-        self._deadline = self._loop.call_later(reception.handshake_timeout_s, self._too_late)
+        self.slot = reception.slots.admit(self.address, self._evicted)
+        """Handed on to whatever speaks for the connection."""
+        self.slot.connection = connection
+        self._deadline: asyncio.TimerHandle | None = self._loop.call_later(
+            reception.handshake_timeout_s, self._too_late
+        )
         self._loop.add_reader(connection, self._look)
 
     def _look(self) -> None:
@@ -139,6 +167,7 @@ class Visitor:
         if not first:
             self.drop()
             return
+        self.slot.advanced()
         self._loop.remove_reader(self._connection)
         self._entering = self._loop.create_task(self._enter(first[0]))
         # Not at the end of the task itself: one that is cancelled too early has not begun.
@@ -148,15 +177,25 @@ class Visitor:
         try:
             await self._find_way(self._reception.speech(first, is_secure=False))
         except ConfigurationError as error:
-            self._reception.note_offence(f"there is no TLS: {error}")
+            self._note_offence(f"there is no TLS: {error}")
         except OSError:
-            self._reception.note_offence("a handshake failed")
+            self._note_offence("a handshake failed")
 
     def _entered(self, entering: asyncio.Task[None]) -> None:
+        # A task that failed or was cancelled holds its frames, and these hold us.
+        self._entering = None
         if self.transport is None:
             self.leave()
         if not self._is_handed_over:
             self._connection.close()
+        if not self._has_protocol and self.transport is None:
+            self.slot.leave()
+        self.check(entering)
+
+    def check(self, entering: asyncio.Task[None]) -> None:
+        """A mistake of ours, and still no reason for whoever made it happen to fill the log."""
+        if not entering.cancelled() and (error := entering.exception()) is not None:
+            self._note_offence(f"a connection could not be accepted: {type(error).__name__}")
 
     async def _find_way(self, speech: Speech) -> None:
         reception = self._reception
@@ -171,20 +210,36 @@ class Visitor:
                 ssl_shutdown_timeout=TLS_GOODBYE_S,
             )
         elif self._must_be_tls:
-            reception.note_offence("plain text where TLS is a must")
+            self._note_offence("plain text where TLS is a must")
         else:
             protocols = await reception.protocols(speech)
             self.leave()
             self._is_handed_over = True
-            await self._loop.connect_accepted_socket(protocols, self._connection)
+            await self._loop.connect_accepted_socket(
+                lambda: self.protocol(protocols), self._connection
+            )
+
+    def protocol(self, protocols: Callable[[Slot], asyncio.Protocol]) -> asyncio.Protocol:
+        """What speaks for the connection from now on, and has its slot."""
+        self._has_protocol = True
+        return protocols(self.slot)
 
     def _too_late(self) -> None:
-        self._reception.note_offence(TOO_LATE)
+        self._note_offence(TOO_LATE)
         self.drop()
+
+    def _evicted(self) -> None:
+        self._note_offence(EVICTED)
+        self.drop()
+
+    def _note_offence(self, what: str) -> None:
+        self._reception.note_offence(what, self.address)
 
     def drop(self) -> None:
         """End the connection, however far it got."""
         self.leave()
+        if not self._has_protocol:
+            self.slot.leave()
         if self.transport is not None:
             self.transport.abort()
         elif self._entering is not None:
@@ -195,7 +250,9 @@ class Visitor:
 
     def leave(self) -> None:
         """It is known what the connection speaks, or it is gone."""
-        self._deadline.cancel()
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
         self._reception.waiting.discard(self)
 
 
@@ -212,6 +269,7 @@ class Vestibule(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         # uvloop's transports do not inherit from asyncio.Transport, but they are such.
         self._transport = self._visitor.transport = cast(asyncio.Transport, transport)
+        self._visitor.slot.advanced()
         if self._visitor not in self._reception.waiting:
             self._transport.abort()  # The handshake ended in the moment of being too late.
 
@@ -220,6 +278,7 @@ class Vestibule(asyncio.Protocol):
         if self._entering is None and self._transport is not None:
             self._transport.pause_reading()
             self._entering = asyncio.get_running_loop().create_task(self._enter(self._transport))
+            self._entering.add_done_callback(self._entered)
 
     async def _enter(self, transport: asyncio.Transport) -> None:
         speech = self._reception.speech(self._said[0], is_secure=True)
@@ -227,15 +286,22 @@ class Vestibule(asyncio.Protocol):
         self._visitor.leave()
         if transport.is_closing():
             return
-        protocol = protocols()
+        protocol = self._visitor.protocol(protocols)
         transport.set_protocol(protocol)
         protocol.connection_made(transport)
         transport.resume_reading()
         protocol.data_received(bytes(self._said))
 
+    def _entered(self, entering: asyncio.Task[None]) -> None:
+        self._entering = None
+        self._visitor.check(entering)
+        if self._transport is not None and not entering.cancelled() and entering.exception():
+            self._transport.abort()
+
     def connection_lost(self, exc: Exception | None) -> None:
         self._visitor.leave()
-        self._transport = None
+        self._visitor.slot.leave()
+        self._transport = self._visitor.transport = None
 
 
 class Door:
@@ -249,6 +315,8 @@ class Door:
         self._must_be_tls = must_be_tls
         self._loop = asyncio.get_running_loop()
         self._rest: asyncio.TimerHandle | None = None
+        self._waits_s: float | None = None
+        """Since when newcomers wait because strangers wait for the broker."""
         self.port: int = listeners[0].getsockname()[1]
         self._open()
 
@@ -258,7 +326,12 @@ class Door:
             self._loop.add_reader(listener, self._accept, listener)
 
     def _accept(self, listener: socket.socket) -> None:
-        for _ in range(ACCEPTS_PER_TURN):
+        slots = self._reception.slots
+        if slots.is_behind and self._may_wait():
+            return
+        self._waits_s = None
+        is_pressed = slots.is_pressed
+        for _ in range(ACCEPTS_PER_TURN_PRESSED if is_pressed else ACCEPTS_PER_TURN):
             try:
                 connection, _address = listener.accept()
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
@@ -270,11 +343,19 @@ class Door:
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             self._reception.welcome(connection, must_be_tls=self._must_be_tls)
 
+    def _may_wait(self) -> bool:
+        """Whether strangers can have another turn before one of them is evicted."""
+        now_s = self._loop.time()
+        if self._waits_s is None:
+            self._waits_s = now_s
+        return now_s < self._waits_s + BEHIND_S_MAX
+
     def _trouble(self, error: OSError) -> None:
         """Without a descriptor for it the connection goes on waiting, and so do we."""
         if error.errno not in (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM):
             return
-        self._reception.note_offence("no descriptor is left for another connection")
+        self._reception.note_offence("no descriptor is left for another connection", "")
+        self._reception.make_room()
         self._stop_accepting()
         self._rest = self._loop.call_later(REST_S, self._open)
 
@@ -291,6 +372,14 @@ class Door:
         for listener in self._listeners:
             listener.close()
         self._listeners = []
+
+
+def _address_of(connection: socket.socket) -> str:
+    """Where a connection comes from; nothing is known of one that is gone already."""
+    try:
+        return str(connection.getpeername()[0])
+    except (OSError, IndexError):
+        return ""
 
 
 async def bind(host: str, port: int) -> list[socket.socket]:

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from twinbus.broker.connection_slots import ConnectionSlots
 from twinbus.broker.doors import Door, Reception, bind
 from twinbus.broker.http_side import HttpSide
 from twinbus.broker.namespace import Namespace
@@ -78,20 +79,54 @@ def entrance_of_namespace(
     """AMQP and the administration protocol for one namespace."""
     options = namespace.options
 
-    def note(what: str) -> None:
-        namespace.offences.note(what, namespace.now().monotonic_s)
+    def now_s() -> float:
+        return namespace.now().monotonic_s
+
+    note, note_mistake = _notes(namespace.offences, now_s)
 
     reception = Reception(
         tls=tls,
-        http=HttpSide(request_timeout_s=options.limits.handshake_timeout_s, note_offence=note),
-        amqp=lambda: Peer(namespace),
-        is_full=lambda here: here + len(namespace.peers) >= options.connections_max,
+        http=HttpSide(
+            request_timeout_s=options.limits.handshake_timeout_s,
+            note_offence=note,
+            note_mistake=note_mistake,
+            turns=namespace.turns,
+        ),
+        amqp=lambda slot: Peer(namespace, slot),
+        slots=_slots(options),
         note_offence=note,
         handshake_timeout_s=options.limits.handshake_timeout_s,
+        tarpit_max=options.tarpit_max,
     )
     entrance = Entrance(reception, options, port, tls_port)
     namespace.stage.contact.guard(entrance)
     return entrance
+
+
+def _notes(
+    offences: OffenceLog, now_s: Callable[[], float]
+) -> tuple[Callable[[str, str], None], Callable[[Exception, str, bool], None]]:
+    """How an entrance tells its log what peers do wrong, and what they make go wrong."""
+
+    def note(what: str, address: str) -> None:
+        offences.note(what, now_s(), address=address)
+
+    def note_mistake(error: Exception, address: str, is_stranger: bool) -> None:
+        offences.note_mistake(
+            "a request could not be handled",
+            error,
+            now_s(),
+            address=address,
+            is_stranger=is_stranger,
+        )
+
+    return note, note_mistake
+
+
+def _slots(options: BrokerOptions) -> ConnectionSlots:
+    return ConnectionSlots(
+        strangers_max=options.strangers_max, connections_max=options.connections_max
+    )
 
 
 def entrance_of_administration(
@@ -101,20 +136,21 @@ def entrance_of_administration(
     options = broker.options
     offences = OffenceLog("administration")
 
-    def note(what: str) -> None:
-        offences.note(what, time.monotonic())
-
+    note, note_mistake = _notes(offences, time.monotonic)
     reception = Reception(
         tls=broker.tls,
         http=HttpSide(
             make_application,
             request_timeout_s=options.limits.handshake_timeout_s,
             note_offence=note,
+            note_mistake=note_mistake,
+            turns=broker.shared_turns(),
         ),
         amqp=None,
-        is_full=lambda here: here >= options.connections_max,
+        slots=_slots(options),
         note_offence=note,
         handshake_timeout_s=options.limits.handshake_timeout_s,
+        tarpit_max=options.tarpit_max,
     )
     return Entrance(reception, options, port)
 

@@ -1,21 +1,26 @@
-"""Moving messages on: one receiver of our own for each entity that forwards.
+r"""Moving messages on: one receiver of our own for each entity that forwards.
 
     source --pump()--> deliver(): complete in the source, enqueue in the target --commit--> more
+                          \--> topic looks at its rules --> complete, pass on --commit--> more
 
 Rule 1: the message leaves one and enters the other in one transaction. A crash, or a disk that is
         full, finds it in exactly one of them.
 Rule 2: one slice is on its way at a time, so that memory does not grow with what is forwarded.
-Rule 3: while the target is missing, closed or full the messages wait in the source, and are looked
+Rule 3: a slice that a topic looks at stays in the source, under a lock without an end, until the
+        topic is done with it. When the forward ends before that, the slice is given back.
+Rule 4: while the target is missing, closed or full the messages wait in the source, and are looked
         at once a second. One that the target can never take goes to the source's dead letters.
 """
 
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from typing import TYPE_CHECKING
 
 from twinbus.broker.entities.consumer import Consumer, Grant
 from twinbus.broker.entities.forwarding import forwarded, never_taken
+from twinbus.broker.entities.locks import LockRun
 from twinbus.broker.entities.outcome import RELEASE, Complete, DeadLetter
 from twinbus.broker.entities.queue import Queue
 from twinbus.broker.entities.record import IncomingMessage
@@ -27,7 +32,7 @@ if TYPE_CHECKING:
 
 # Messages in one slice: enough to be worth a commit, few enough for a turn of the loop.
 SLICE_COUNT = 512
-# The same into a topic, whose rules look at each of them before the commit.
+# The same into a topic, whose rules look at each of them.
 TOPIC_SLICE_COUNT = 64
 # How often a target that takes nothing is asked again.
 RETRY_S = 1.0
@@ -73,6 +78,8 @@ class Forwarder:
         self._target_path = target_path
         self._moved_on = Complete(forwarded_to=target_path)
         self._on_their_way = 0
+        self._looked_at: dict[LockRun, int] = {}
+        """What a topic looks at: locks, and which of their messages."""
         self._retry: asyncio.TimerHandle | None = None
         is_topic = isinstance(namespace.catalogue.find(target_path), Topic)
         slice_count = TOPIC_SLICE_COUNT if is_topic else SLICE_COUNT
@@ -85,6 +92,11 @@ class Forwarder:
             self._retry.cancel()
         self._source.detach(self._consumer)
         self._consumer.deliver = _nowhere
+        looked_at, self._looked_at = self._looked_at, {}
+        if not self._source.is_deleted:
+            for run, mask in looked_at.items():
+                self._unhold(run)
+                self._release(run, mask)
 
     # -- one slice ------------------------------------------------------------------------
 
@@ -109,11 +121,13 @@ class Forwarder:
                 size += len(message.record)
                 messages.append(message)
                 moved |= 1 << index
+        pause_s = RETRY_S
         if target is not None and _must_wait(target, messages):
-            self._give_back(grant, moved | back, now, RETRY_SOON_S)
-        else:
+            moved, back, pause_s = 0, moved | back, RETRY_SOON_S
+        if moved and target is not None:
             self._move(grant, moved, messages, target, now)
-            self._give_back(grant, back, now, RETRY_S)
+        if back and grant.run is not None:
+            self._try_later(grant.run, back, pause_s)
         for mask, reason in impossible:
             self._set_aside(grant, mask, reason, now)
 
@@ -124,26 +138,53 @@ class Forwarder:
         return target
 
     def _move(
-        self,
-        grant: Grant,
-        mask: int,
-        messages: list[IncomingMessage],
-        target: Queue | None,
-        now: Instant,
+        self, grant: Grant, mask: int, messages: list[IncomingMessage], target: Queue, now: Instant
     ) -> None:
-        if not mask or target is None or grant.run is None:
+        run = grant.run
+        if run is None:
             return
-        if self._source.settle(grant.run, mask, self._moved_on, now, self) != mask:
-            # The process stood still for longer than a lock lasts: they went back by themselves.
-            return
+        if isinstance(target, Topic):
+            self._consumer.is_paused = True
+            self._looked_at[run] = mask
+            self._source.locks.hold(run)
+            target.move_in(messages, partial(self._leave, run, messages, target))
+            self._namespace.touch(target)
+        elif self._complete(run, mask, target, now):
+            target.enqueue(messages, None)
+
+    def _leave(self, run: LockRun, messages: list[IncomingMessage], target: Topic) -> bool:
+        """The topic knows who gets these messages: whether they go there now."""
+        mask = self._looked_at.pop(run, 0)
+        if not mask:
+            return False  # The forward has ended meanwhile.
+        self._unhold(run)
+        if _must_wait(target, messages):
+            self._try_later(run, mask, RETRY_SOON_S)
+            return False
+        is_open = self._open_target() is target
+        if is_open and self._complete(run, mask, target, self._namespace.now()):
+            return True
+        self._try_later(run, mask, RETRY_S)
+        return False
+
+    def _unhold(self, run: LockRun) -> None:
+        lock_s = self._source.description.lock_duration_ms / 1000
+        self._source.locks.unhold(run, self._namespace.now().monotonic_s + lock_s)
+
+    def _complete(self, run: LockRun, mask: int, target: Queue, now: Instant) -> bool:
+        """Take messages out of the source; False when the lock is lost, and they went back."""
+        if self._source.settle(run, mask, self._moved_on, now, self) != mask:
+            # The process stood still for longer than a lock lasts.
+            return False
         self._on_their_way += 1
         self._consumer.is_paused = True
-        target.enqueue(messages, None)
         self._write_together(target)
+        return True
 
     def _write_together(self, target: Queue) -> None:
         dirty = self._namespace.catalogue.dirty
         dirty[self._source] = dirty[target] = None
+        self._namespace.note_move(self._source, target)
         self._namespace.touch(self._source)
         self._namespace.touch(target)
 
@@ -153,13 +194,16 @@ class Forwarder:
             self._source.settle(grant.run, mask, reason, now, None)
             self._namespace.touch(self._source)
 
-    def _give_back(self, grant: Grant, mask: int, now: Instant, pause_s: float) -> None:
-        if not mask or grant.run is None:
-            return
+    def _try_later(self, run: LockRun, mask: int, pause_s: float) -> None:
+        """Give messages back, and have them again after a pause."""
         self._consumer.is_paused = True
-        self._source.settle(grant.run, mask, RELEASE, now, None)
+        self._release(run, mask)
         if self._retry is None:
             self._retry = self._namespace.call_later(pause_s, self._try_again)
+
+    def _release(self, run: LockRun, mask: int) -> None:
+        self._source.settle(run, mask, RELEASE, self._namespace.now(), None)
+        self._namespace.touch(self._source)
 
     def _try_again(self) -> None:
         self._retry = None
@@ -178,7 +222,7 @@ class Forwarder:
             self._source.batch.tickets.append(self)
 
     def _go_on(self) -> None:
-        if self._on_their_way or self._retry is not None or self._source.is_deleted:
+        if self._on_their_way or self._looked_at or self._retry or self._source.is_deleted:
             return
         self._consumer.is_paused = False
         self._source.wake(self._consumer)

@@ -13,6 +13,8 @@ import asyncio
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from twinbus.broker.turns import Turns
+
 if TYPE_CHECKING:
     from twinbus.broker.http_protocol import HttpServing
 
@@ -29,12 +31,18 @@ class HttpSide:
         make_application: Callable[[], Any] | None = None,
         *,
         request_timeout_s: float,
-        note_offence: Callable[[str], None],
+        note_offence: Callable[[str, str], None],
+        note_mistake: Callable[[Exception, str, bool], None],
+        turns: Turns | None = None,
     ) -> None:
+        """Offences are noted with the address they come from; mistakes of ours with the address of
+        whoever met one, and whether that is a stranger."""
         self.make_application = make_application
         """Called when the first caller comes, on a thread of its own."""
         self._request_timeout_s = request_timeout_s
         self._note_offence = note_offence
+        self._note_mistake = note_mistake
+        self._turns = turns
         self._serving: HttpServing | None = None
 
     @property
@@ -44,16 +52,23 @@ class HttpSide:
     async def serving(self) -> HttpServing:
         """Ready to make protocols; the first call imports what that needs."""
         if self._serving is None:
-            serving = await asyncio.to_thread(self._load)
+            turns = self._turns or Turns(asyncio.get_running_loop())
+            serving = await asyncio.to_thread(self._load, turns)
             # While this one waited, another may have been faster.
             self._serving = self._serving or serving
         return self._serving
 
-    def _load(self) -> HttpServing:
+    def _load(self, turns: Turns) -> HttpServing:
         from twinbus.broker.http_protocol import HttpServing
 
         assert self.make_application is not None
-        return HttpServing(self.make_application(), self._request_timeout_s, self._note_offence)
+        return HttpServing(
+            self.make_application(),
+            self._request_timeout_s,
+            self._note_offence,
+            self._note_mistake,
+            turns,
+        )
 
     async def close(self) -> None:
         """Let answers under way be written, for a moment, and end every connection."""

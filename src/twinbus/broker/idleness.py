@@ -7,19 +7,22 @@ subscription is no use of that subscription, as in Azure.
 
 Rule 1: never too early. A look that finds an entity used, or in use until just now, starts its time
         anew; so it goes between one and one and a quarter of its time after its last use.
-Rule 2: looks cost nothing while no entity wants them.
-Rule 3: a restart starts everybody's time anew.
+Rule 2: looks cost nothing while no entity wants them. Links are counted by path as they come and
+        go, so that a look costs what the entities cost that want it, a few hundred at a time.
+Rule 3: a restart starts everybody's time anew, and so does a deletion that the disk refused.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Iterator
+from functools import partial
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from twinbus.broker.entities.queue import Queue
 from twinbus.broker.entities.topic import Subscription, Topic
-from twinbus.errors import TwinbusError
 
 if TYPE_CHECKING:
     from twinbus.broker.namespace import Namespace
@@ -30,6 +33,8 @@ logger = logging.getLogger("twinbus.broker")
 LOOK_S_MIN = 0.2
 LOOK_S_MAX = 30.0
 LOOKS_PER_IDLE_TIME = 4
+# Entities that are looked at before others have their turn.
+LOOKED_AT_ONCE = 256
 
 
 class _Watched:
@@ -48,7 +53,7 @@ class Idleness:
         self._namespace = namespace
         self._watched: dict[Queue, _Watched] = {}
         self._timer: asyncio.TimerHandle | None = None
-        self._deletions: set[asyncio.Task[None]] = set()
+        self._is_stopped = False
 
     def look_at(self, entity: Queue) -> None:
         """An entity was made, changed or deleted: its time starts anew, or ends."""
@@ -60,6 +65,7 @@ class Idleness:
             self._set_timer()
 
     def stop(self) -> None:
+        self._is_stopped = True
         self._watched.clear()
         if self._timer is not None:
             self._timer.cancel()
@@ -75,57 +81,60 @@ class Idleness:
 
     def look(self) -> None:
         """Note who is in use; delete who was not for long enough."""
-        now_s = self._namespace.now().monotonic_s
-        linked = self._linked_paths()
-        for entity, watched in list(self._watched.items()):
-            is_in_use = _is_in_use(entity, linked)
+        self._look_at_some(iter(list(self._watched)))
+
+    def _look_at_some(self, entities: Iterator[Queue]) -> None:
+        for entity in islice(entities, LOOKED_AT_ONCE):
+            watched = self._watched.get(entity)
+            if watched is None:
+                continue
+            now_s = self._namespace.now().monotonic_s
+            is_in_use = self._is_in_use(entity)
             marks = _marks(entity)
             if is_in_use or watched.was_in_use or marks != watched.marks:
                 watched.idle_since_s = now_s
             elif now_s - watched.idle_since_s >= _idle_s(entity):
                 self._delete(entity)
             watched.was_in_use, watched.marks = is_in_use, marks
-        self._set_timer()
+        rest = list(entities)
+        if rest and not self._is_stopped:
+            self._namespace.call_later(0, partial(self._look_at_some, iter(rest)))
+        else:
+            self._set_timer()
 
-    def _linked_paths(self) -> set[str]:
-        return {end.path for peer in self._namespace.peers for _link, end in peer.links_and_ends()}
+    def _is_in_use(self, entity: Queue) -> bool:
+        return entity.scheduled_count > 0 or self._namespace.linked[entity.description.path] > 0
 
     def _delete(self, entity: Queue) -> None:
         self._watched.pop(entity, None)
-        deletion = asyncio.get_running_loop().create_task(self._deleted(entity))
-        self._deletions.add(deletion)
-        deletion.add_done_callback(self._deletions.discard)
-
-    async def _deleted(self, entity: Queue) -> None:
-        if entity.is_deleted:
-            # Its topic was idle as well, and took it along.
-            return
         kind, path = entity.description.kind, entity.description.path
-        logger.info("namespace %s: the %s %s is deleted: idle", self._namespace.name, kind, path)
-        try:
-            await self._namespace.delete_queue(entity)
-        except TwinbusError as error:
-            # It is gone for everybody; the disk will know of it when it can.
-            logger.warning("namespace %s: %s", self._namespace.name, error)
+        name = self._namespace.name
+
+        def told(error: Exception | None) -> None:
+            if error is None:
+                logger.info("namespace %s: the %s %s is deleted: idle", name, kind, path)
+                return
+            # It is there as before, and its time starts anew.
+            logger.warning("namespace %s: the %s %s is idle: %s", name, kind, path, error)
+            if self._namespace.failure is None and not self._is_stopped:
+                self.look_at(entity)
+
+        self._namespace.submit(lambda draft: draft.delete(entity.queue_id, path), told)
 
 
 def _idle_s(entity: Queue) -> float:
     return (entity.description.auto_delete_on_idle_ms or 0) / 1000
 
 
-def _is_in_use(entity: Queue, linked: set[str]) -> bool:
-    path = entity.description.path
-    if entity.scheduled_count:
-        return True
-    return any(_belongs(each, path) for each in linked)
-
-
-def _belongs(link_path: str, entity_path: str) -> bool:
-    """Whether a link leads to the entity, to a node below it, or to a subscription of it."""
-    if link_path == entity_path:
-        return True
-    rest = link_path.removeprefix(entity_path + "/")
-    return rest != link_path and rest.startswith(("$", "subscriptions/"))
+def entities_kept_by(link_path: str) -> Iterator[str]:
+    """The paths of the entities that a link keeps: where it leads, the entity to which that node
+    belongs, and of a subscription the topic, too."""
+    yield link_path
+    at = link_path.find("/")
+    while at >= 0:
+        if link_path.startswith(("$", "subscriptions/"), at + 1):
+            yield link_path[:at]
+        at = link_path.find("/", at + 1)
 
 
 def _marks(entity: Queue) -> object:

@@ -7,17 +7,26 @@ the broker rewrites on delivery, are taken apart.
     payload --batch?--> messages --ping?--> accepted and dropped (M7)
                             |
                             +--> record, expiry, due time
+
+A batch is taken apart in slices, and a large body is checked in steps (body_steps), so that others
+have their turn between two of them; nothing of it is stored before all of it was checked.
 """
 
 from __future__ import annotations
 
+import math
+import time
+from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import islice
 
 from twinbus.amqp.decode import decode_value
 from twinbus.amqp.encode import encode_value
 from twinbus.amqp.errors import AmqpError, Condition, DecodeError
 from twinbus.amqp.limits import AmqpLimits, Budget
 from twinbus.amqp.plain_messages import PlainMessages
+from twinbus.amqp.scan import body_steps
 from twinbus.amqp.sections import (
     MessageSections,
     iter_batch,
@@ -26,8 +35,8 @@ from twinbus.amqp.sections import (
 )
 from twinbus.amqp.types import Symbol, Timestamp
 from twinbus.broker.entities.description import QueueDescription
-from twinbus.broker.entities.facts import facts_of
-from twinbus.broker.entities.partitions import keys_agree
+from twinbus.broker.entities.facts import MessageFacts, digest_of, facts_of
+from twinbus.broker.entities.partitions import Spread, keys_agree
 from twinbus.broker.entities.record import PLAIN, IncomingMessage, Record, pack_record
 from twinbus.broker.property_limits import (
     ID_CHARACTERS_MAX,
@@ -47,6 +56,12 @@ PING_TTL_MS_MAX = 1_000
 TTL_MS_UNSPECIFIED = 0xFFFFFFFF
 # The years 1 to 9999, which is what every SDK can show as a date.
 WALL_MS_MIN, WALL_MS_MAX = -62_135_596_800_000, 253_402_300_799_999
+
+# Messages of a batch after which the clock is looked at: a tenth of a millisecond of work.
+SLICE_COUNT = 128
+# Bytes of messages that have to be looked at whole after which it is looked at in a run: as short
+# annotations they take a sixth of a millisecond.
+DEAR_BYTES = 512
 
 SCHEDULED = Symbol("x-opt-scheduled-enqueue-time")
 # What only the broker may say about a message; a sender that resends one still carries them.
@@ -72,6 +87,126 @@ class Ingested:
     messages: list[IncomingMessage]
     ping_count: int
     byte_count: int
+    shares: Counter[int] | None = None
+    """How many of the messages each partition gets, if they were given to any."""
+
+
+class Ingestion:
+    """A transfer that is being taken apart: at once, or a slice of it in each turn."""
+
+    __slots__ = (
+        "_description",
+        "_large",
+        "_limits",
+        "_may_be_plain",
+        "_now",
+        "_payload",
+        "_plain",
+        "_spans",
+        "_spread",
+        "taken",
+    )
+
+    def __init__(
+        self,
+        payload: bytes,
+        message_format: int,
+        description: QueueDescription,
+        limits: AmqpLimits,
+        now: Instant,
+        plain: PlainMessages | None = None,
+        spread: Spread | None = None,
+    ) -> None:
+        """``plain`` remembers what the messages of one sender look like; ``spread`` is where they
+        went in a partitioned entity."""
+        if message_format == FORMAT_MESSAGE:
+            spans = [(0, len(payload))]
+        elif message_format == FORMAT_BATCH:
+            spans = iter_batch(payload, 0, len(payload))
+        else:
+            raise AmqpError(
+                Condition.NOT_IMPLEMENTED,
+                f"Message format 0x{message_format:08x} is unknown. Use 0 or 0x{FORMAT_BATCH:08x}.",
+            )
+        self._payload = payload
+        self._spans = iter(spans)
+        self._description = description
+        self._limits = limits
+        self._now = now
+        self._may_be_plain = description.default_ttl_ms is None
+        self._plain = plain or plain_messages()
+        self._spread = spread if description.enable_partitioning else None
+        self._large: tuple[MessageSections, Iterator[None]] | None = None
+        """A message whose body is being checked, and the steps that are left of it."""
+        self.taken = Ingested([], 0, len(payload))
+        """All of it once go_on() has returned True."""
+
+    def go_on(self, stop_s: float) -> bool:
+        """Go on until all is done (True) or the monotonic clock says ``stop_s`` (False)."""
+        while self._large is None or self._check_large(*self._large, stop_s):
+            if self._take_slice(stop_s) < SLICE_COUNT:
+                return True
+            if time.monotonic() > stop_s:
+                return False
+        return False
+
+    def _take_slice(self, stop_s: float) -> int:
+        """Take SLICE_COUNT messages, or fewer that were dear, and say that it was so many."""
+        payload, description, plain = self._payload, self._description, self._plain
+        may_be_plain, size_max = self._may_be_plain, description.max_message_size_bytes
+        messages = self.taken.messages
+        before, count = len(messages), 0
+        if description.needs_facts:
+            # Reading the facts afterwards takes as long as looking at the messages.
+            stop_s = (time.monotonic() + stop_s) / 2
+        for start, end in islice(self._spans, SLICE_COUNT):
+            count += 1
+            if may_be_plain and end - start <= size_max and plain.accepts(payload, start, end):
+                messages.append(IncomingMessage(PLAIN + payload[start:end]))
+                continue
+            self._take_dear(start, end)
+            if self._large is not None or time.monotonic() > stop_s:
+                count = SLICE_COUNT
+                break
+        self._finish(before)
+        return count
+
+    def _take_dear(self, start: int, end: int) -> None:
+        """Take a message whose every byte has to be looked at, or begin to look at a large one."""
+        sections = _checked(self._payload, start, end, self._description, self._limits)
+        if sections.unchecked:
+            self._large = sections, body_steps(self._payload, sections)
+        else:
+            self._take_checked(sections)
+
+    def _check_large(self, sections: MessageSections, steps: Iterator[None], stop_s: float) -> bool:
+        """Go on with the body of a large message; whether all of it was checked and taken."""
+        for _ in steps:
+            if time.monotonic() > stop_s:
+                return False
+        self._large = None
+        before = len(self.taken.messages)
+        self._take_checked(sections)
+        self._finish(before)
+        return True
+
+    def _take_checked(self, sections: MessageSections) -> None:
+        payload = self._payload
+        if _may_be_ping(payload, sections) and is_ping(payload, sections):
+            self.taken.ping_count += 1
+        else:
+            self.taken.messages.append(
+                _incoming(payload, sections, self._description, self._limits, self._now)
+            )
+
+    def _finish(self, before: int) -> None:
+        """Read the facts of the messages that were added, and give them their partitions."""
+        messages, description = self.taken.messages, self._description
+        if description.needs_facts:
+            _read_facts(messages[before:], description, self._now)
+        if self._spread is not None:
+            shares = self._spread.assign(messages[before:], description)
+            self.taken.shares = shares + (self.taken.shares or Counter())
 
 
 def ingest(
@@ -82,42 +217,15 @@ def ingest(
     now: Instant,
     plain: PlainMessages | None = None,
 ) -> Ingested:
-    """Check and take apart one transfer; raises AmqpError with what is wrong with it.
-
-    ``plain`` remembers what the messages of one sender look like.
-    """
-    if message_format == FORMAT_MESSAGE:
-        spans = [(0, len(payload))]
-    elif message_format == FORMAT_BATCH:
-        spans = iter_batch(payload, 0, len(payload))
-    else:
-        raise AmqpError(
-            Condition.NOT_IMPLEMENTED,
-            f"Message format 0x{message_format:08x} is unknown. Use 0 or 0x{FORMAT_BATCH:08x}.",
-        )
-    may_ping = _PING_BYTES in payload
-    may_be_plain = not may_ping and description.default_ttl_ms is None
-    plain = plain or plain_messages()
-    size_max = description.max_message_size_bytes
-    messages: list[IncomingMessage] = []
-    ping_count = 0
-    for start, end in spans:
-        if may_be_plain and end - start <= size_max and plain.accepts(payload, start, end):
-            messages.append(IncomingMessage(PLAIN + payload[start:end]))
-            continue
-        sections = _checked(payload, start, end, description, limits)
-        if may_ping and is_ping(payload, sections):
-            ping_count += 1
-        else:
-            messages.append(_incoming(payload, sections, description, limits, now))
-    if description.needs_facts:
-        _read_facts(messages, description, now)
-    return Ingested(messages, ping_count, len(payload))
+    """Check and take apart one transfer; raises AmqpError with what is wrong with it."""
+    ingestion = Ingestion(payload, message_format, description, limits, now, plain)
+    ingestion.go_on(math.inf)
+    return ingestion.taken
 
 
 def plain_messages() -> PlainMessages:
     """For one sender. Properties short enough for this hold no id that is too long."""
-    return PlainMessages(ID_CHARACTERS_MAX)
+    return PlainMessages(ID_CHARACTERS_MAX, _PING_BYTES)
 
 
 def ingest_run(
@@ -126,23 +234,34 @@ def ingest_run(
     limits: AmqpLimits,
     now: Instant,
     plain: PlainMessages,
-) -> list[IncomingMessage] | None:
-    """The messages of several transfers, one in each; None if one of them may be a ping.
+    stop_s: float = math.inf,
+) -> list[IncomingMessage]:
+    """The messages of several transfers, one in each: as many of the first as could be taken by
+    ``stop_s``, and none that may be a ping, or whose body has to be checked in steps.
 
     Raises AmqpError when one of them is wrong, without saying which.
     """
-    messages = []
+    messages: list[IncomingMessage] = []
     may_be_plain = description.default_ttl_ms is None
     size_max = description.max_message_size_bytes
+    dear_bytes = 0
+    if description.needs_facts:
+        # Reading the facts afterwards takes as long as looking at the messages.
+        stop_s = (time.monotonic() + stop_s) / 2
     for payload in payloads:
-        if _PING_BYTES in payload:
-            return None
         size = len(payload)
         if may_be_plain and size <= size_max and plain.accepts(payload, 0, size):
             messages.append(IncomingMessage(PLAIN + payload))
             continue
-        sections = _checked(payload, 0, len(payload), description, limits)
+        if dear_bytes > DEAR_BYTES:
+            dear_bytes = 0
+            if time.monotonic() > stop_s:
+                break
+        sections = _checked(payload, 0, size, description, limits)
+        if sections.unchecked or _may_be_ping(payload, sections):
+            break
         messages.append(_incoming(payload, sections, description, limits, now))
+        dear_bytes += size
     if description.needs_facts:
         _read_facts(messages, description, now)
     return messages
@@ -152,14 +271,18 @@ def _read_facts(
     messages: list[IncomingMessage], description: QueueDescription, now: Instant
 ) -> None:
     for message in messages:
-        message.facts = facts_of(message.record, now.wall_ms)
-        if description.requires_session and message.facts.session_id is None:
+        facts = message.facts = facts_of(message.record, now.wall_ms)
+        if description.requires_duplicate_detection:
+            # Here, because a batch is read in slices, and taken in at once.
+            digest = digest_of(facts, is_partitioned=description.enable_partitioning)
+            message.facts = MessageFacts(*facts[:3], facts.arrived_ms, None, digest)
+        if description.requires_session and facts.session_id is None:
             raise AmqpError(
                 Condition.NOT_ALLOWED,
                 f"The queue {description.display_path!r} has sessions, and the message names none. "
                 "Set its session id (the property group-id).",
             )
-        if description.enable_partitioning and not keys_agree(message.facts):
+        if description.enable_partitioning and not keys_agree(facts):
             raise AmqpError(
                 Condition.NOT_ALLOWED,
                 "The session id and the partition key of the message differ. Make them equal, or "
@@ -170,16 +293,28 @@ def _read_facts(
 def _checked(
     payload: bytes, start: int, end: int, description: QueueDescription, limits: AmqpLimits
 ) -> MessageSections:
-    """The sections of one message that can be delivered again later."""
+    """The sections of one message that can be delivered again later.
+
+    A large body is not checked yet: that is what ``unchecked`` says.
+    """
     if end - start > description.max_message_size_bytes:
         raise _too_large(end - start, description.max_message_size_bytes)
     # The Azure SDK sends ServiceBusMessage(None) without a body section.
-    sections = scan_message(payload, start, end, limits, body_required=False)
+    sections = scan_message(payload, start, end, limits, body_required=False, check_body=False)
     if sections.properties_start == sections.bare_end:
         raise DecodeError("a message has neither properties nor a body. Add a data section.")
     if end - start > PROPERTY_BYTES_MAX:
         check_property_sizes(payload, sections, limits)
     return sections
+
+
+def _may_be_ping(payload: bytes, sections: MessageSections) -> bool:
+    """Whether the properties, where a content type can be, hold that of a ping.
+
+    Only they are searched: a search in 1 KB of body would take as long as all other checks.
+    """
+    span = sections.properties
+    return span is not None and payload.find(_PING_BYTES, *span) >= 0
 
 
 def is_ping(payload: bytes, sections: MessageSections) -> bool:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Final
+from typing import Final, Protocol
 
 # Why a peer is stopped; a bit for each.
 STORING: Final = 1
@@ -24,13 +24,21 @@ LEAVING: Final = 8
 """The broker stops."""
 FROZEN: Final = 16
 """A fault holds up whatever it sends."""
+ROOM: Final = 32
+"""What it has begun takes its share of the memory for that (buffered_bytes.py)."""
+
+
+class _Turns(Protocol):
+    """Where turns are had: see turns.py."""
+
+    def call_soon(self, callback: Callable[[], None], /) -> object: ...
 
 
 class InputGate:
     """The way in for one peer."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, work: Callable[[], None]) -> None:
-        self._loop = loop
+    def __init__(self, turns: _Turns, work: Callable[[], None]) -> None:
+        self._turns = turns
         self._work = work
         self._transport: asyncio.Transport | None = None
         self._is_reading = True
@@ -41,6 +49,11 @@ class InputGate:
 
     def opened(self, transport: asyncio.Transport) -> None:
         self._transport = transport
+
+    @property
+    def has_backlog(self) -> bool:
+        """Whether something was read that has not been worked on."""
+        return self._has_backlog
 
     def stop(self, reason: int) -> None:
         self.reasons |= reason
@@ -60,6 +73,16 @@ class InputGate:
             self._adjust()
         self._schedule()
 
+    def wait(self) -> None:
+        """Something was read while others have their turn."""
+        self.turn_ended(is_done=False)
+
+    def close(self) -> None:
+        """The peer is gone: nothing is worked on any more, and nothing of it is held."""
+        self._has_backlog = False
+        self._transport = None
+        self._work = _nothing
+
     def throw_away(self) -> None:
         """Nothing of this peer counts any more: read it, so that it can hear our last words."""
         self.reasons, self._has_backlog = 0, False
@@ -68,7 +91,7 @@ class InputGate:
     def _schedule(self) -> None:
         if self._has_backlog and not self.reasons and not self._is_scheduled:
             self._is_scheduled = True
-            self._loop.call_soon(self._take_up)
+            self._turns.call_soon(self._take_up)
 
     def _take_up(self) -> None:
         self._is_scheduled = False
@@ -84,3 +107,7 @@ class InputGate:
             self._transport.resume_reading()
         else:
             self._transport.pause_reading()
+
+
+def _nothing() -> None:
+    pass

@@ -28,7 +28,7 @@ class KeyRing:
         if self._path is not None:
             content = read_private(self._path)
             if content is not None:
-                self._rules = _parse(content, self._path)
+                self._rules = parse_keys(content, self._path)
 
     def rules_of(self, namespace: str) -> RuleSet:
         """The rules of a namespace; a new one gets the root rule with fresh keys."""
@@ -63,7 +63,8 @@ def _format(rules: dict[str, RuleSet]) -> bytes:
     return json.dumps({"version": 1, "namespaces": stored}, indent=1).encode()
 
 
-def _parse(content: bytes, path: Path) -> dict[str, RuleSet]:
+def parse_keys(content: bytes, path: Path) -> dict[str, RuleSet]:
+    """The rules in a key file; ConfigurationError if it is damaged."""
     try:
         namespaces = json.loads(content)["namespaces"]
         return {

@@ -19,8 +19,10 @@ from twinbus.broker.entities.requests import (
 if TYPE_CHECKING:
     from twinbus.broker.namespace import Namespace
 
-# Chunks or scheduled messages that one sweep reads; the next sweep follows at once.
+# Chunks or scheduled messages that one sweep reads, and their bytes; the next sweep follows at
+# once. A sweep is also what the loop works off in one go: 64 KB are 2,500 messages at most.
 SWEEP_COUNT_MAX = 256
+SWEEP_BYTES_MAX = 64 * 1024
 
 
 def look_up(namespace: Namespace, queue: Queue, request: Request) -> None:
@@ -48,13 +50,17 @@ def look_up(namespace: Namespace, queue: Queue, request: Request) -> None:
         case LoadExpired():
             namespace.read(
                 queue,
-                lambda store: store.load_expired(queue_id, request.now_ms, SWEEP_COUNT_MAX),
+                lambda store: store.load_expired(
+                    queue_id, request.now_ms, SWEEP_COUNT_MAX, SWEEP_BYTES_MAX
+                ),
                 lambda rows: queue.expired_loaded(rows, namespace.now()),
             )
         case LoadDue():
             namespace.read(
                 queue,
-                lambda store: store.load_due(queue_id, request.now_ms, SWEEP_COUNT_MAX),
+                lambda store: store.load_due(
+                    queue_id, request.now_ms, SWEEP_COUNT_MAX, SWEEP_BYTES_MAX
+                ),
                 queue.due_loaded,
             )
         case FindTimes():

@@ -1,6 +1,7 @@
 """The ``<entity>/$management`` node: what the SDK asks besides sending and receiving.
 
-    renew-lock, update-disposition             by lock token, from any connection (rule M2)
+    renew-lock, update-disposition             by lock token, from any connection (rule M2);
+                                               a session's, from its holder's only
     peek-message, receive-by-sequence-number   by sequence number
     schedule-message, cancel-scheduled-message
 
@@ -9,15 +10,17 @@ Each operation is a function from a request to a reply; those that read the disk
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 from uuid import UUID
 
 from twinbus.amqp.errors import AmqpError, Condition
 from twinbus.amqp.types import Array, Long, Timestamp
 from twinbus.broker.access.claims import Claim
 from twinbus.broker.answers import Answer, AnswerTicket, bad_request, empty, ok, refused
+from twinbus.broker.entities.chunk import Chunk
 from twinbus.broker.entities.consumer import Consumer, Grant
 from twinbus.broker.entities.history import DUPLICATE
 from twinbus.broker.entities.locks import LockRun
@@ -31,31 +34,54 @@ from twinbus.broker.entities.outcome import (
 from twinbus.broker.entities.partitions import Spread
 from twinbus.broker.entities.queue import Queue
 from twinbus.broker.entities.record import IncomingMessage
+from twinbus.broker.entities.requests import ScheduledSize
 from twinbus.broker.entities.sessions import SessionLock
 from twinbus.broker.faults.requests import catch_request
-from twinbus.broker.ingest import FORMAT_MESSAGE, ingest
+from twinbus.broker.ingest import FORMAT_MESSAGE, ingest, plain_messages
+from twinbus.broker.input_gate import ASKING
 from twinbus.broker.peeking import (
+    Found,
     deferred_message,
     peeked,
     read_deferred,
     read_peek,
     read_scheduled,
 )
-from twinbus.broker.replies import Request
+from twinbus.broker.replies import Reply, Request
 from twinbus.broker.session_desk import SessionDesk, session_lock_lost, session_named
-from twinbus.broker.store.port import LoadedChunk, ScheduledRow
+from twinbus.broker.store.port import SEQ_MAX, Store
+from twinbus.broker.throttle import MESSAGE_OVERHEAD_BYTES
 from twinbus.core.costs import Operation, units_of
 from twinbus.metering.tally import Tally
+from twinbus.steps import Steps
 
 if TYPE_CHECKING:
     from twinbus.broker.peer import Peer
 
+_Reply = TypeVar("_Reply")
+
 PEEK_COUNT_MAX = 1_000
 # Tokens, sequence numbers or messages in one request.
 ITEMS_PER_REQUEST_MAX = 1_000
+# Runs of messages that are settled in one step.
+RUNS_PER_STEP = 64
+# Deferred messages that are taken and built in one step.
+TAKEN_PER_STEP = 64
 
 _LONG_ARRAY, _TIMESTAMP_ARRAY = 0x81, 0x83
 
+# Requests that carry no content: a thousand lock tokens have 17 KB.
+REQUEST_BYTES_MAX = 64 << 10
+_WITH_CONTENT = frozenset(
+    {"com.microsoft:schedule-message", "com.microsoft:set-session-state"},
+)
+_LOOKED_UP = (
+    "com.microsoft:peek-message",
+    "com.microsoft:receive-by-sequence-number",
+    "com.microsoft:cancel-scheduled-message",
+    "com.microsoft:get-session-state",
+    "com.microsoft:get-message-sessions",
+)
 _COUNTED_ELSEWHERE = frozenset(
     {
         "com.microsoft:update-disposition",
@@ -103,6 +129,9 @@ class ManagementDesk:
         self._sessions = SessionDesk(peer, queue)
         for name, operation in self._sessions.operations().items():
             self._operations[name] = (Claim.LISTEN, operation)
+        for name in _LOOKED_UP:
+            claim, operation = self._operations[name]
+            self._operations[name] = (claim, partial(self._in_turn, operation))
 
     def handle(self, request: Request, answer: Answer) -> None:
         try:
@@ -119,6 +148,8 @@ class ManagementDesk:
                 raise AmqpError(Condition.NOT_FOUND, "The queue was deleted.")
             if not isinstance(request.body, dict):
                 raise bad_request("the body must be a map")
+            if request.size > REQUEST_BYTES_MAX and request.operation not in _WITH_CONTENT:
+                raise bad_request(f"the request may have {REQUEST_BYTES_MAX} bytes")
             self._count(request.operation)
             body = {str(key): value for key, value in request.body.items()}
             peer, work = self._peer, partial(_tried, operation, body)
@@ -129,6 +160,29 @@ class ManagementDesk:
             operation(body, answer)
         except AmqpError as error:
             answer(refused(error))
+
+    def _in_turn(
+        self,
+        operation: Callable[[dict[str, Any], Answer], None],
+        body: dict[str, Any],
+        answer: Answer,
+    ) -> None:
+        """Look something up when this connection may: there is one reader for all of them."""
+        place = self._peer.reader_place
+
+        def answered(reply: Reply) -> None:
+            place.end()
+            answer(reply)
+
+        if not place.begin(lambda: _tried(operation, body, answered)):
+            self._peer.input.stop(ASKING)
+
+    def _read(
+        self, job: Callable[[Store], Any], done: Callable[[Any], None], answer: Answer
+    ) -> None:
+        """Read from the disk, and answer also if the queue is deleted before."""
+        gone = AmqpError(Condition.NOT_FOUND, "The queue was deleted.")
+        self._peer.namespace.read(self._queue, job, done, lambda: answer(refused(gone)))
 
     def _count(self, name: str) -> None:
         """Requests that move messages are counted where they do (rule C1)."""
@@ -162,15 +216,37 @@ class ManagementDesk:
         if not found or None in found:
             raise _lock_lost() if body.get("session-id") is None else session_lock_lost()
         held = [each for each in found if each is not None]
+        if queue.sessions is not None and not all(
+            self._sessions.is_holder(run.session, body) for run, _index in held
+        ):
+            raise session_lock_lost()
         self._tally(Operation.SETTLE).took_in(1, len(held), 0, 0)
         masks: dict[LockRun, int] = {}
         for run, index in held:
             masks[run] = masks.get(run, 0) | 1 << index
         ticket = _SharedTicket(AnswerTicket(answer), len(masks))
-        for run, mask in masks.items():
-            if not queue.settle(run, mask, outcome, now, ticket):
-                ticket.stored(range(0))  # Nothing is left to be written.
-        namespace.touch(queue)
+        self._go_on(self._settle(masks, outcome, ticket), answer, self._peer.turn_ends_s)
+
+    def _settle(
+        self, masks: dict[LockRun, int], outcome: Outcome, ticket: _SharedTicket
+    ) -> Iterator[None]:
+        """Settle messages that are held, a few runs in each step.
+
+        Between two steps a lock may run out or the queue may be deleted: then the answer is bad.
+        """
+        namespace, queue = self._peer.namespace, self._queue
+        runs = list(masks.items())
+        for at in range(0, len(runs), RUNS_PER_STEP):
+            now = namespace.now()
+            for run, mask in runs[at : at + RUNS_PER_STEP]:
+                if queue.is_deleted:
+                    ticket.failed(AmqpError(Condition.NOT_FOUND, "The queue was deleted."))
+                elif run.unsettled & mask != mask:
+                    ticket.failed(_lock_lost() if run.session is None else session_lock_lost())
+                elif not queue.settle(run, mask, outcome, now, ticket):
+                    ticket.stored(range(0))  # Nothing is left to be written.
+            namespace.touch(queue)
+            yield
 
     # -- peek and deferred ----------------------------------------------------------------
 
@@ -179,17 +255,25 @@ class ManagementDesk:
         count = min(_whole(body, "message-count"), PEEK_COUNT_MAX)
         if count < 1:
             raise bad_request("message-count must be at least 1")
-        queue = self._queue
         session = None if body.get("session-id") is None else session_named(body)
+        self._peek_from(first, count, session, answer)
 
-        def found(rows: tuple[list[LoadedChunk], list[ScheduledRow]]) -> None:
-            messages = peeked(queue, rows, first, count, self._peer.namespace.now())
+    def _peek_from(self, first: int, count: int, session: str | None, answer: Answer) -> None:
+        queue, namespace = self._queue, self._peer.namespace
+
+        def found(rows: Found) -> None:
+            self._build(peeked(queue, rows, first, count, namespace.now()), partial(built, rows))
+
+        def built(rows: Found, messages: list[dict[str, Any]]) -> None:
+            if not messages and rows.through_seq < SEQ_MAX:
+                # All that was on disk has gone since; there may be more behind it.
+                self._peek_from(rows.through_seq + 1, count, session, answer)
+                return
             self._gave_out(Operation.PEEK, messages)
             answer(ok({"messages": messages}) if messages else empty())
 
-        now_ms = self._peer.namespace.now().wall_ms
-        read = partial(read_peek, queue, first, count, session, now_ms)
-        self._peer.namespace.read(queue, read, found)
+        read = partial(read_peek, queue, first, count, session, namespace.now().wall_ms)
+        self._read(read, found, answer)
 
     def _receive(self, body: dict[str, Any], answer: Answer) -> None:
         seqs = [_seq(value) for value in _items(body, "sequence-numbers")]
@@ -198,10 +282,10 @@ class ManagementDesk:
         deletes = body.get("receiver-settle-mode") == 0
         queue = self._queue
         lock = None if queue.sessions is None else self._sessions.held(body)
-        self._peer.namespace.read(
-            queue,
+        self._read(
             partial(read_deferred, queue, seqs),
             partial(self._received, seqs, deletes, lock, answer),
+            answer,
         )
 
     def _received(
@@ -210,42 +294,76 @@ class ManagementDesk:
         deletes: bool,
         lock: SessionLock | None,
         answer: Answer,
-        rows: list[LoadedChunk | None] | None,
+        found: list[Chunk | None] | None,
     ) -> None:
-        if rows is None:
+        if found is None:
             answer(refused(_too_much()))
             return
         if lock is not None and lock.is_over:
             answer(refused(session_lock_lost()))
             return
         queue, now = self._queue, self._peer.namespace.now()
-        chunks = [None if row is None else queue.shelf.adopt(row) for row in rows]
-        wanted = [
-            (chunk, seq - chunk.first_seq, row.row.blob)
-            for seq, chunk, row in zip(seqs, chunks, rows, strict=True)
-            if chunk is not None and row is not None
-        ]
         session = None if lock is None else lock.session
-        if len(wanted) == len(seqs) and all(
+        wanted: list[tuple[Chunk, int, bytes]] = []
+        for seq, built in zip(seqs, found, strict=True):
+            if built is not None:
+                blob = built.blob or b""
+                chunk = queue.shelf.adopt_built(built)
+                wanted.append((chunk, seq - chunk.first_seq, blob))
+        is_there = len(wanted) == len(seqs) and all(
             chunk.session == session and queue.is_deferred(chunk, index, now)
             for chunk, index, _blob in wanted
-        ):
-            messages = []
-            for chunk, index, blob in wanted:
+        )
+        if is_there:
+            for chunk, index, _blob in wanted:
+                queue.reserve_deferred(chunk, index)
+            self._build(self._take(wanted, deletes, lock), partial(self._hand_over, answer))
+        else:
+            answer(refused(_not_found(seqs)))
+            for chunk, _index, _blob in wanted:
+                queue.shelf.put_back(chunk)
+        self._peer.namespace.touch(queue)
+
+    def _take(
+        self, wanted: list[tuple[Chunk, int, bytes]], deletes: bool, lock: SessionLock | None
+    ) -> Steps[list[dict[str, Any]] | None]:
+        """Take deferred messages that are reserved, a few in each step; None if the lock ends."""
+        queue, namespace = self._queue, self._peer.namespace
+        messages: list[dict[str, Any]] = []
+        for at in range(0, len(wanted), TAKEN_PER_STEP):
+            if at:
+                yield
+            # What the steps before have deleted is in this answer only: it needs no lock.
+            is_over = queue.is_deleted or (lock is not None and lock.is_over and not deletes)
+            now = namespace.now()
+            for chunk, index, blob in wanted[at : at + TAKEN_PER_STEP]:
                 # Handing out one message of a chunk may give the chunk's bytes back.
                 chunk.blob = blob if chunk.blob is None else chunk.blob
                 taker = Consumer(
                     _unused, unsettled_max=1, deletes_on_receipt=deletes, credit=1, session=lock
                 )
-                messages.append(deferred_message(queue.take_deferred(chunk, index, taker, now)))
-            self._gave_out(Operation.RECEIVE, messages)
-            reply = ok({"messages": messages})
+                grant = queue.take_deferred(chunk, index, None if is_over else taker, now)
+                if grant is not None:
+                    messages.append(deferred_message(grant))
+                queue.shelf.put_back(chunk)
+            namespace.touch(queue)
+        return messages if len(messages) == len(wanted) else None
+
+    def _hand_over(self, answer: Answer, messages: list[dict[str, Any]] | None) -> None:
+        if messages is None:
+            answer(refused(session_lock_lost()))
+            return
+        self._gave_out(Operation.RECEIVE, messages)
+        answer(ok({"messages": messages}))
+
+    def _build(self, steps: Steps[_Reply], done: Callable[[_Reply], None]) -> None:
+        """Build a reply: a little of it now, and the rest after the others had their turns."""
+        try:
+            next(steps)
+        except StopIteration as end:
+            done(end.value)
         else:
-            reply = refused(_not_found(seqs))
-        for chunk, _index, _blob in wanted:
-            queue.shelf.put_back(chunk)
-        self._peer.namespace.touch(queue)
-        answer(reply)
+            self._peer.namespace.call_later(0, partial(self._build, steps, done))
 
     def _gave_out(self, operation: Operation, messages: list[dict[str, Any]]) -> None:
         sizes = [len(message["message"]) for message in messages]
@@ -255,50 +373,78 @@ class ManagementDesk:
     # -- schedules ------------------------------------------------------------------------
 
     def _schedule(self, body: dict[str, Any], answer: Answer) -> None:
-        namespace, queue = self._peer.namespace, self._queue
+        queue = self._queue
         if queue.is_dead_letter_queue or not queue.description.takes_messages:
             raise bad_request("messages can be sent to a queue or a topic only")
         if not queue.description.status.can_send:
             raise AmqpError(Condition.ENTITY_DISABLED, "The queue takes no messages.")
-        now = namespace.now()
-        messages = []
+        self._go_on(self._ingest(_items(body, "messages"), answer), answer, self._peer.turn_ends_s)
+
+    def _go_on(self, steps: Iterator[None], answer: Answer, stop_s: float) -> bool:
+        """Take steps until they are done (True) or the monotonic clock says ``stop_s`` (False)."""
+        try:
+            for _step in steps:
+                if time.monotonic() > stop_s:
+                    self._peer.unfinished = partial(self._go_on, steps, answer)
+                    return False
+        except AmqpError as error:
+            answer(refused(error))
+        return True
+
+    def _ingest(self, entries: list[Any], answer: Answer) -> Iterator[None]:
+        """Check what is to be scheduled, one message in each step, and then store all of it."""
+        namespace, queue, now = self._peer.namespace, self._queue, self._peer.namespace.now()
+        messages: list[IncomingMessage] = []
         size = 0
-        for entry in _items(body, "messages"):
+        plain = plain_messages()
+        for entry in entries:
             payload = entry.get("message") if isinstance(entry, dict) else None
             if not isinstance(payload, bytes):
                 raise bad_request("each of the messages must be a map with a binary message")
-            taken = ingest(payload, FORMAT_MESSAGE, queue.description, self._peer.limits, now)
+            description = queue.description
+            taken = ingest(payload, FORMAT_MESSAGE, description, self._peer.limits, now, plain)
             if not taken.messages:
                 raise bad_request("a ping cannot be scheduled")
             messages += taken.messages
             size += taken.byte_count
+            yield
+        if queue.is_deleted:
+            raise AmqpError(Condition.NOT_FOUND, "The queue was deleted.")
         for message in messages:
             # A time that has passed means now; it still gets the number the caller waits for.
             message.due_ms = now.wall_ms if message.due_ms is None else message.due_ms
         shares = None
         if queue.description.enable_partitioning:
             shares = self._spread.assign(messages, queue.description)
-        namespace.throttle.check(queue.queue_id, len(messages), now.monotonic_s, shares)
+        holder = self._peer.pending
+        namespace.throttle.check(queue.queue_id, len(messages), now.monotonic_s, shares, holder)
         if not queue.has_room_for(size):
             raise AmqpError(Condition.RESOURCE_LIMIT_EXCEEDED, "The queue is full.")
         units = units_of([len(message.record) for message in messages])
         self._tally(Operation.SEND).took_in(1, len(messages), units, size)
-        queue.enqueue(messages, AnswerTicket(answer, partial(_sequence_numbers, messages)))
+        load = size + MESSAGE_OVERHEAD_BYTES * len(messages)
+        self._peer.began_storing(load)
+        stored = partial(self._stored, load, answer)
+        queue.enqueue(messages, AnswerTicket(stored, partial(_sequence_numbers, messages)))
         namespace.touch(queue)
+
+    def _stored(self, load: int, answer: Answer, reply: Reply) -> None:
+        self._peer.ended_storing(load)
+        answer(reply)
 
     def _cancel(self, body: dict[str, Any], answer: Answer) -> None:
         seqs = [_seq(value) for value in _items(body, "sequence-numbers")]
         queue, namespace = self._queue, self._peer.namespace
 
-        def found(rows: list[ScheduledRow | None]) -> None:
-            known = [row for row in rows if row and queue.is_still_scheduled(row.seq)]
+        def found(sizes: list[ScheduledSize]) -> None:
+            known = [each for each in sizes if queue.is_still_scheduled(each.seq)]
             if len(known) != len(set(seqs)):
                 answer(refused(_not_found(seqs)))
                 return
             queue.cancel_scheduled(known, AnswerTicket(answer))
             namespace.touch(queue)
 
-        namespace.read(queue, partial(read_scheduled, queue, seqs), found)
+        self._read(partial(read_scheduled, queue, seqs), found, answer)
 
 
 def _tried(
@@ -336,10 +482,12 @@ def _tokens(body: dict[str, Any]) -> list[bytes]:
     tokens = _items(body, "lock-tokens")
     if not all(isinstance(token, UUID) for token in tokens):
         raise bad_request("lock-tokens must hold uuids")
-    if len(set(tokens)) != len(tokens):
+    # As bytes: the hashes of UUIDs can be chosen so that all collide.
+    as_bytes = [token.bytes_le for token in tokens]
+    if len(set(as_bytes)) != len(as_bytes):
         # The second one would find its lock gone, after the first had settled the message.
         raise bad_request("a lock token must not stand twice")
-    return [token.bytes_le for token in tokens]
+    return as_bytes
 
 
 def _whole(body: dict[str, Any], key: str) -> int:

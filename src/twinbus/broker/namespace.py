@@ -8,17 +8,25 @@ Rule 1: at most one transaction is on its way. Everything that changes meanwhile
         next one, so the busier the broker is, the more messages share a commit.
 Rule 2: nobody is told anything before the commit that carries it has returned (rule M8).
 Rule 3: a disk that is full refuses what came from peers and goes on. A disk that failed ends
-        the namespace: after a failed fsync nobody knows what is on it.
+        the namespace: after a failed fsync nobody knows what is on it. An op that the store refuses
+        as wrong is neither: what it belongs to is refused, all else is stored (transaction.py).
+Rule 4: entities come, change and go by changes that are planned, written, and only then applied
+        (own_changes.py); in a transaction they come behind the messages that were sent before.
+Rule 5: a transaction of thousands of changes is put together, shown and told in steps of a few
+        milliseconds, with turns of others between them. Until the last one is done there is no
+        other transaction. Its queues are closed a few at a time, each with its dead letters;
+        nothing moves from one queue to another before all of them are closed.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import shutil
 import time
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
+from collections import Counter, deque
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from random import Random
@@ -27,36 +35,77 @@ from typing import Any
 from twinbus.amqp.errors import AmqpError, Condition
 from twinbus.broker.access.claims import RuleSet
 from twinbus.broker.access.sas import Audience
+from twinbus.broker.buffered_bytes import INPUT_BYTES_MAX, OUTPUT_BYTES_MAX
 from twinbus.broker.caretakers import Caretakers
-from twinbus.broker.catalogue import Catalogue
+from twinbus.broker.catalogue import Applied, Catalogue
+from twinbus.broker.catalogue_plan import Draft
 from twinbus.broker.entities.batch import Ticket
 from twinbus.broker.entities.description import QueueDescription
 from twinbus.broker.entities.filters import RuleDescription
 from twinbus.broker.entities.queue import Queue
-from twinbus.broker.entities.topic import Topic
+from twinbus.broker.entities.witness import audited_path
+from twinbus.broker.entities.writing import QUEUE_COST, TICKET_COST, Frozen
+from twinbus.broker.fair_share import SharedCapacity
 from twinbus.broker.faults.board import FaultBoard
 from twinbus.broker.faults.commits import faulty
 from twinbus.broker.faults.receives import holds_back
 from twinbus.broker.faults.stage import FaultStage
+from twinbus.broker.idleness import entities_kept_by
 from twinbus.broker.lookups import look_up
 from twinbus.broker.metering.books import Books
 from twinbus.broker.offences import OffenceLog
 from twinbus.broker.options import BrokerOptions
-from twinbus.broker.own_changes import FutureTicket, Loop, OwnChange
+from twinbus.broker.own_changes import (
+    Change,
+    FutureTicket,
+    Loop,
+    PendingChanges,
+    PlannedChanges,
+)
+from twinbus.broker.reader_turns import ReaderTurns
 from twinbus.broker.store.port import Op, Store
 from twinbus.broker.store_thread import StoreThread
 from twinbus.broker.throttle import Throttle
+from twinbus.broker.transaction import Move, RefusedQueues, Transaction
+from twinbus.broker.turns import Turns
 from twinbus.clock import Clock, Instant
-from twinbus.errors import StoreFull, TwinbusError
+from twinbus.errors import ConfigurationError, StoreFailed, StoreFull, StoreRefused
 
 logger = logging.getLogger("twinbus.broker")
 
 # After a full disk refused a transaction, the broker's own changes are tried again this late.
 FULL_DISK_PAUSE_S = 1.0
-# How long a topic passes messages on before others have their turn; a peer's own turn is as long.
-FAN_OUT_TURN_S = 0.003
+# How long a topic passes messages on before others have their turn. One step of it, which can
+# take 3 ms at worst, comes on top.
+FAN_OUT_TURN_S = 0.001
+# How long a queue hands messages out before others have their turn.
+HAND_OUT_TURN_S = 0.002
+# How long queues are served before others have their turn.
+SERVE_TURN_S = 0.002
+# What costs more than this (in microseconds or so) is done in steps, each about as long.
+STEP_COST = 2_000.0
+# A step ends after this time, also if what it does costs more than was thought.
+STEP_S = 0.002
+# Between two looks at what has been spent: so many are told, or so many queues are closed.
+TOLD_COUNT = 64
+CLOSED_COUNT = 64
+# Links whose drain is answered in one go.
+DRAINED_COUNT = 128
+# What it costs, in microseconds or so, to make or remove an entity.
+ENTITY_COST = 20.0
+# To forget a rule; and an op of a change.
+RULE_COST = 3.0
+OP_COST = 0.3
+# Ops of a change that are freed in one step.
+OPS_FREED_COUNT = 4_096
+# After so much time in a callback, what could follow at once has a callback of its own.
+ENOUGH_S = 0.001
+# How long peers look at their links, after a change of rights, before others have their turn.
+RECHECK_TURN_S = 0.002
 # How often the free room on the disk is looked at.
 DISK_LOOK_S = 2.0
+# So many entities of a refused part are named in the log.
+REFUSED_PATHS_SHOWN = 3
 
 
 def disk_failed() -> AmqpError:
@@ -80,6 +129,7 @@ class Namespace:
         chance: Random,
         *,
         loop: Loop | None = None,
+        turns: Turns | None = None,
         start_thread: Callable[..., StoreThread] = StoreThread,
     ) -> None:
         self.name = name
@@ -87,14 +137,33 @@ class Namespace:
         self.options = options
         self.clock = clock
         self.throttle = Throttle(options.thresholds)
-        self.books = Books(name, options.metering_path, clock, chance, audit=options.audit)
+        self.links = SharedCapacity(options.links_max)
+        self.unsettled = SharedCapacity(options.unsettled_max)
+        self.input = SharedCapacity(INPUT_BYTES_MAX)
+        self.output = SharedCapacity(OUTPUT_BYTES_MAX)
+        self.reader_turns = ReaderTurns()
+        self.books = Books(
+            name,
+            options.metering_path,
+            clock,
+            chance,
+            audit=options.audit,
+            keep_days=options.keep_days,
+        )
         self.meter = self.books.meter
         self.offences = OffenceLog(name)
         self.failure: Exception | None = None
+        self.on_failure: set[Callable[[Exception], None]] = set()
+        """Called when the disk has failed, for those who wait and are not peers: these are cut."""
         self.audience = Audience(frozenset({"localhost"}), 0)
         self.peers: set[Any] = set()
+        self.linked: Counter[str] = Counter()
+        """Links that are open, by the entities that they are a use of (idleness.py)."""
+        self.rights_version = 0
+        """Changes whenever a key, a rule or an entity has changed that links may depend on."""
         self._store = store
         self._loop = asyncio.get_running_loop() if loop is None else loop
+        self.turns = turns or Turns(self._loop)
         self.stage = FaultStage(self)
         self.faults = FaultBoard(clock, self._loop, chance, self.stage)
         self.catalogue = Catalogue(store.open(), chance, self.books.audit)
@@ -105,8 +174,19 @@ class Namespace:
         self._read_count = 0
         self._touched: dict[Queue, None] = {}
         self._is_settling = False
-        self._own_changes: list[OwnChange] = []
-        self._committing: tuple[list[Queue], list[OwnChange]] | None = None
+        self._is_flushing_soon = False
+        self._is_closing = False
+        """Queues of a large transaction are being closed."""
+        self._changes = PendingChanges()
+        self._committing: Transaction | None = None
+        self._parts: list[Transaction] = []
+        """What is left of a transaction that the store refused as wrong: each comes by itself."""
+        self._refused = RefusedQueues()
+        self._refused_retry: asyncio.TimerHandle | None = None
+        self._moves: dict[Move, None] = {}
+        """Forwards in the open batches."""
+        self._telling: Iterator[float] | None = None
+        """What is left to be told of it, if it is large and on disk."""
         self._timers: dict[Queue, tuple[float, asyncio.TimerHandle]] = {}
         self._drains: dict[Queue, list[Callable[[], None]]] = {}
         self._retry: asyncio.TimerHandle | None = None
@@ -124,6 +204,14 @@ class Namespace:
 
     def now(self) -> Instant:
         return self.clock.now()
+
+    def note_link(self, path: str, change: int) -> None:
+        """A link was opened (1) or is gone (-1)."""
+        linked = self.linked
+        for entity in entities_kept_by(path):
+            linked[entity] += change
+            if not linked[entity]:
+                del linked[entity]
 
     def call_later(self, delay_s: float, callback: Callable[[], None]) -> asyncio.TimerHandle:
         return self._loop.call_later(delay_s, callback)
@@ -148,21 +236,53 @@ class Namespace:
             self._is_settling = True
             self._loop.call_soon(self._settle_down)
 
-    def write(self, ops: list[Op], ticket: Ticket | None, *, is_kept: bool = False) -> None:
-        """Put changes that belong to no queue's batch into the next transaction."""
-        self._own_changes.append(OwnChange(ops, ticket, is_kept))
+    def submit(
+        self, plan: Callable[[Draft], object], done: Callable[[Exception | None], None]
+    ) -> None:
+        """Plan an administrative change with the next transaction, write it, and apply it."""
+        if self.failure is not None:
+            done(self.failure)
+            return
+        self._changes.add(Change(plan, done))
+        self._settle_soon()
+
+    def _settle_soon(self) -> None:
         if not self._is_settling:
             self._is_settling = True
             self._loop.call_soon(self._settle_down)
 
-    def _settle_down(self) -> None:
+    def _settle_down(self, serve_s: float | None = None) -> None:
         self._is_settling = False
+        if self._is_closing:
+            return  # It goes on when all queues of the transaction are closed.
         touched, self._touched = self._touched, {}
         now = self.now()
-        for queue in touched:
+        turn_s = SERVE_TURN_S if serve_s is None else serve_s
+        began_s = time.monotonic()
+        waiting = iter(touched)
+        for queue in waiting:
             self._serve(queue, now)
+            if time.monotonic() - began_s > turn_s:
+                break
+        # One frame may touch a thousand queues: the others are served before those come again.
+        if rest := dict.fromkeys(waiting):
+            self._touched = {**rest, **self._touched}
+            self._settle_soon()
         if self._committing is None and self._retry is None:
-            self._flush(now)
+            if time.monotonic() - began_s > ENOUGH_S:
+                self._flush_soon()
+            else:
+                self._flush(now)
+
+    def _flush_soon(self) -> None:
+        if not self._is_flushing_soon:
+            self._is_flushing_soon = True
+            self._loop.call_soon(self._flush_if_free)
+
+    def _flush_if_free(self) -> None:
+        self._is_flushing_soon = False
+        if self._committing is None and self._retry is None:
+            self._flush(self.now())
 
     def _serve(self, queue: Queue, now: Instant) -> None:
         if queue.is_deleted:
@@ -172,17 +292,38 @@ class Namespace:
         if self.faults.is_calm or not holds_back(self, queue):
             for grant in queue.pump(now):
                 grant.consumer.deliver(grant)
-        if queue.sessions is not None:
-            for tell in queue.sessions.take_news():
-                tell()
+            if queue.has_more:
+                self._hand_out_more(queue, now)
+        if queue.sessions is not None and queue.sessions.tell_some():
+            self.touch(queue)
         for request in queue.take_requests():
             look_up(self, queue, request)
         if queue.is_dirty:
             self.catalogue.dirty[queue] = None
-        if not queue.is_reading:
-            for drained in self._drains.pop(queue, ()):
-                drained()
+        if self._drains and not (queue.is_reading or queue.has_more):
+            self._tell_drained(queue)
         self._set_timer(queue, now)
+
+    def _tell_drained(self, queue: Queue) -> None:
+        """Tell those who wait that they have got all there is, a few at a time."""
+        waiting = self._drains.pop(queue, [])
+        if len(waiting) > DRAINED_COUNT:
+            self._drains[queue] = waiting[DRAINED_COUNT:]
+            self.touch(queue)
+        for drained in waiting[:DRAINED_COUNT]:
+            drained()
+
+    def _hand_out_more(self, queue: Queue, now: Instant) -> None:
+        """Hand messages out for a while; the rest comes after the others had their turn."""
+        stop_s = time.monotonic() + HAND_OUT_TURN_S
+        while queue.has_more:
+            if time.monotonic() > stop_s:
+                self.touch(queue)
+                return
+            for grant in queue.pump(now):
+                grant.consumer.deliver(grant)
+            if queue.sessions is not None:
+                queue.sessions.tell_some()
 
     def _give_turn(self, queue: Queue, now: Instant) -> None:
         """Let a topic pass messages on for a while; the rest comes after the others had theirs."""
@@ -196,7 +337,12 @@ class Namespace:
     @property
     def is_quiet(self) -> bool:
         """Nothing is on its way to or from the disk; everything that was due has happened."""
-        return not (self._is_settling or self._read_count or self._committing or self._touched)
+        return not (self._has_to_write or self._read_count or self._touched)
+
+    @property
+    def _has_to_write(self) -> bool:
+        """A transaction is on its way, or may be put together soon."""
+        return bool(self._is_settling or self._is_flushing_soon or self._committing)
 
     def drain(self, queue: Queue, drained: Callable[[], None]) -> None:
         """Call ``drained`` once everything the queue has at hand was handed out."""
@@ -232,20 +378,96 @@ class Namespace:
     # -- writing --------------------------------------------------------------------------
 
     def _flush(self, now: Instant) -> None:
-        queues = self._take_dirty(now)
-        if self.failure is not None or not (queues or self._own_changes):
+        planned = self._plan_changes()
+        is_alone = planned is not None and planned.is_alone
+        queues = [] if is_alone else self._take_dirty(now)
+        if self.failure is not None or not (queues or planned is not None):
             self._drained.set()
             return
+        self._drained.clear()
+        self.throttle.commit_began_at_s = now.monotonic_s
         ops: list[Op] = []
-        own, self._own_changes = self._own_changes, []
-        for change in own:
-            ops += change.ops
+        cost = 0.0
+        for queue in queues:
+            cost += queue.closing_cost
+            if cost > STEP_COST:
+                break
+        if planned is not None:
+            cost += len(planned.draft.changed) * ENTITY_COST
+            cost += planned.draft.removed_rule_count * RULE_COST
+        transaction = Transaction(queues, ops, planned, ops, cost > STEP_COST)
+        if self._moves:
+            transaction.moves = self._take_moves(queues)
+        if transaction.is_large:
+            self._committing = transaction
+            self._is_closing = True
+            self._loop.call_soon(self._take_steps, self._close_in_steps(transaction, now))
+            return
         for queue in queues:
             ops += queue.close_batch(now)
-        self._drained.clear()
-        self._committing = (queues, own)
-        self.throttle.commit_began_at_s = now.monotonic_s
-        commit = self.books.written_with(partial(self._store.commit, ops))
+        for _cost in self._write_plan(transaction):
+            pass
+        self._begin_commit(transaction)
+
+    def _close_in_steps(self, transaction: Transaction, now: Instant) -> Iterator[float]:
+        closed: list[Queue] = []
+        frozen: list[Frozen] = []
+        for number, queue in enumerate(transaction.queues, 1):
+            # An entity and its dead letters at one moment, also if one of them had no changes
+            # when this began: a message may be dead-lettered between two steps.
+            for machine in (queue.family, queue.family.dead_letters):
+                if machine is not None and machine.is_dirty:
+                    closed.append(machine)
+                    frozen.append(machine.freeze(now))
+            if number % CLOSED_COUNT == 0:
+                yield CLOSED_COUNT * QUEUE_COST
+        transaction.queues = closed
+        self._is_closing = False
+        if self._touched:
+            self._settle_soon()
+        for queue, each in zip(closed, frozen, strict=True):
+            yield from queue.write_down(each, now, transaction.queue_ops)
+            yield QUEUE_COST
+        yield from self._write_plan(transaction)
+        self._begin_commit(transaction)
+
+    def _write_plan(self, transaction: Transaction) -> Iterator[float]:
+        if transaction.planned is not None:
+            # Behind the messages: what was sent to an entity before it goes, goes with it.
+            transaction.ops = list(transaction.queue_ops)
+            for count in transaction.planned.draft.write_down(transaction.ops):
+                yield count * OP_COST
+
+    def _begin_commit(self, transaction: Transaction) -> None:
+        transaction.audit_lines = self.books.take_lines()
+        self._hand_over(transaction)
+
+    def _take_steps(self, steps: Iterator[float]) -> None:
+        """Go on with what takes long; the rest of it after others had their turn."""
+        spent, stop_s = 0.0, time.monotonic() + STEP_S
+        for cost in steps:
+            spent += cost
+            if spent >= STEP_COST or time.monotonic() > stop_s:
+                self._loop.call_soon(self._take_steps, steps)
+                return
+
+    def _plan_changes(self) -> PlannedChanges | None:
+        """The administrative changes of the next transaction, if any waits that can be made."""
+        if not self._changes or self.failure is not None:
+            return None
+        planned = self._changes.plan(self.catalogue.plan())
+        if self._changes:
+            self._settle_soon()
+        if planned.changes and not planned.draft.ops:
+            # Nothing to do is done.
+            planned.tell(None)
+        return planned if planned.draft.ops else None
+
+    def _hand_over(self, transaction: Transaction) -> None:
+        self._committing = transaction
+        commit = self.books.written_with(
+            partial(self._store.commit, transaction.ops), transaction.audit_lines
+        )
         self._writer.submit(
             commit if self.faults.is_calm else faulty(self.faults, commit), self._on_committed
         )
@@ -253,51 +475,180 @@ class Namespace:
     def _take_dirty(self, now: Instant) -> list[Queue]:
         """The queues with something to write, each with those that must be written with it."""
         dirty, self.catalogue.dirty = self.catalogue.dirty, {}
+        # Those that are still to be served may share changes with others: a topic with its
+        # subscriptions, a queue with its dead letters. They are stored together or not at all.
+        dirty.update((queue, None) for queue in self._touched if not queue.is_deleted)
         machines: dict[Queue, None] = {}
         for queue in dirty:
-            machines[queue] = None
-            for companion in queue.companions(now):
+            # Also of a dead-letter queue: what it got has left the entity that it belongs to.
+            machines[queue.family] = None
+            for companion in queue.family.companions(now):
                 machines[companion] = None
-        return [machine for machine in machines if machine.is_dirty]
+        changed = [machine for machine in machines if machine.is_dirty]
+        if not self._refused:
+            return changed
+        taken = self._refused.choose(changed, self._moves, now.monotonic_s)
+        self.catalogue.dirty = dict.fromkeys(changed)
+        for queue in taken:
+            del self.catalogue.dirty[queue]
+        return taken
+
+    def note_move(self, source: Queue, target: Queue) -> None:
+        """A message goes from one queue to another with the next transaction of both."""
+        self._moves[source, target] = None
+
+    def _take_moves(self, queues: list[Queue]) -> list[Move]:
+        taken = [move for move in self._moves if move[0] in queues]
+        for move in taken:
+            del self._moves[move]
+        return taken
 
     def _on_committed(self, _result: None, error: Exception | None) -> None:
-        if self._committing is None:
+        transaction = self._committing
+        if transaction is None:
             return
-        queues, own = self._committing
+        began_s = time.monotonic()
+        if isinstance(error, ValueError):
+            # Nothing was stored, and the disk is well.
+            logger.error("namespace %s: the store refused a change: %s", self.name, error)
+            parts = self._parts_of(transaction, error)
+            self._parts[:0] = parts
+            if parts or not transaction.queues:
+                self._end_commit()
+                if self._committing is None and self._retry is None:
+                    self._settle_down()
+                return
+            error = StoreRefused(str(error))
+        if transaction.is_large:
+            self._telling = self._tell_in_steps(transaction, error)
+            self._take_steps(self._telling)
+            return
         self._committing = None
-        self.throttle.commit_began_at_s = None
         if error is None:
-            self._tell_stored(queues, own)
-        elif isinstance(error, StoreFull):
-            self._tell_refused(queues, own, error)
+            self._tell_stored(transaction)
         else:
-            self._fail(error)
-            self._tell_refused(queues, own, error)
-        if self._retry is None:
-            self._settle_down()
+            self._note_refusal(transaction, error)
+            self._tell_refused(transaction, error)
+        self._end_commit()
+        if self._committing is None and self._retry is None:
+            if time.monotonic() - began_s > ENOUGH_S:
+                self._settle_soon()
+            else:
+                self._settle_down()
 
-    def _tell_stored(self, queues: Iterable[Queue], own: Iterable[OwnChange]) -> None:
-        for change in own:
-            if change.ticket is not None:
-                change.ticket.stored(range(0))
-        for queue in queues:
+    def _end_commit(self) -> None:
+        """The transaction has been told, or taken apart; the next part of it comes, if any."""
+        self._committing = None
+        if self._parts:
+            self._hand_over(self._parts.pop(0))
+        else:
+            self.throttle.commit_began_at_s = None
+
+    def _tell_in_steps(self, transaction: Transaction, error: Exception | None) -> Iterator[float]:
+        """The same as for a small transaction, which is on its way until all have been told."""
+        try:
+            if error is None:
+                yield from self._tell_stored_in_steps(transaction)
+            else:
+                yield from self._tell_refused_in_steps(transaction, error)
+        finally:
+            # Also if somebody who was told has failed: the namespace goes on.
+            self._telling = None
+            self._end_commit()
+        if self._committing is None and self._retry is None:
+            self._settle_soon()
+
+    def _parts_of(self, transaction: Transaction, error: ValueError) -> list[Transaction]:
+        """What to try apart; nothing when it is known what the wrong op belongs to."""
+        planned = transaction.planned
+        if planned is None:
+            return transaction.halves()
+        if not transaction.queues and len(planned.changes) == 1:
+            planned.tell(StoreRefused(str(error)))
+            return []
+        self._changes.try_alone(planned)
+        if not transaction.queues:
+            return []
+        transaction.planned, transaction.ops = None, transaction.queue_ops
+        return [transaction]
+
+    def _tell_stored(self, transaction: Transaction) -> None:
+        for queue in transaction.queues:
             for waiting, seqs in queue.committed():
                 waiting.stored(seqs)
             self._touched[queue] = None
+        for _cost in self._apply_planned(transaction):
+            pass
 
-    def _tell_refused(
-        self, queues: Iterable[Queue], own: Iterable[OwnChange], error: Exception
-    ) -> None:
+    def _tell_stored_in_steps(self, transaction: Transaction) -> Iterator[float]:
+        for queue in transaction.queues:
+            told: list[tuple[Ticket, range]] = []
+            yield from queue.land_in_steps(told)
+            for at in range(0, len(told), TOLD_COUNT):
+                for waiting, seqs in told[at : at + TOLD_COUNT]:
+                    waiting.stored(seqs)
+                yield TOLD_COUNT * TICKET_COST
+            self.touch(queue)
+        yield from self._apply_planned(transaction)
+
+    def _apply_planned(self, transaction: Transaction) -> Iterator[float]:
+        if self._refused:
+            self._refused.stored(transaction.queues)
+        if transaction.planned is not None:
+            # Before the next transaction is put together: it must know what is gone.
+            told = partial(transaction.planned.tell, None)
+            yield from self._apply(transaction.planned.draft, told)
+            while transaction.ops:
+                del transaction.ops[-OPS_FREED_COUNT:]
+                yield STEP_COST
+            for count in transaction.planned.draft.let_go():
+                yield count * RULE_COST
+
+    def _note_refusal(self, transaction: Transaction, error: Exception) -> None:
+        self._moves.update(dict.fromkeys(transaction.moves))
+        if isinstance(error, StoreRefused):
+            self._set_apart(transaction.queues, error)
+            return
+        if not isinstance(error, StoreFull):
+            self._fail(error)
         logger.error("namespace %s could not store a change: %s", self.name, error)
-        self._own_changes[:0] = [OwnChange(each.ops, None, True) for each in own if each.is_kept]
-        for change in own:
-            if change.ticket is not None:
-                change.ticket.failed(error)
-        for queue in queues:
+        if transaction.planned is not None:
+            transaction.planned.tell(error)
+
+    def _set_apart(self, queues: list[Queue], error: StoreRefused) -> None:
+        now_s = self.now().monotonic_s
+        paths = ", ".join(audited_path(queue) for queue in queues[:REFUSED_PATHS_SHOWN])
+        self.offences.note(f"changes of {paths} were refused: {error.detail}", now_s)
+        self._refused.refused(queues, now_s + FULL_DISK_PAUSE_S)
+        if self._refused_retry is None:
+            self._refused_retry = self._loop.call_later(FULL_DISK_PAUSE_S, self._try_refused)
+
+    def _try_refused(self) -> None:
+        self._refused_retry = None
+        self._settle_soon()
+
+    def _tell_refused(self, transaction: Transaction, error: Exception) -> None:
+        for queue in transaction.queues:
             for waiting in queue.failed():
                 waiting.failed(error)
             self._touched[queue] = None
-        if self.failure is None:
+        self._pause(error)
+
+    def _tell_refused_in_steps(self, transaction: Transaction, error: Exception) -> Iterator[float]:
+        self._note_refusal(transaction, error)
+        # All at once: what was moved between two queues is back in both.
+        refused = [waiting for queue in transaction.queues for waiting in queue.failed()]
+        for at in range(0, len(refused), TOLD_COUNT):
+            for waiting in refused[at : at + TOLD_COUNT]:
+                waiting.failed(error)
+            yield 2 * TOLD_COUNT * TICKET_COST
+        for queue in transaction.queues:
+            self._touched[queue] = None
+        self._pause(error)
+
+    def _pause(self, error: Exception) -> None:
+        """On a full disk nothing is tried for a while; what is refused as wrong rests by itself."""
+        if self.failure is None and self._retry is None and not isinstance(error, StoreRefused):
             self._retry = self._loop.call_later(FULL_DISK_PAUSE_S, self._try_again)
 
     def _try_again(self) -> None:
@@ -314,10 +665,9 @@ class Namespace:
         self.failure = error
         for peer in list(self.peers):
             peer.cut(disk_failed())
-        waiting, self._own_changes = self._own_changes, []
-        for change in waiting:
-            if change.ticket is not None:
-                change.ticket.failed(error)
+        self._changes.fail(error)
+        for tell in list(self.on_failure):
+            tell(error)
 
     # -- reading --------------------------------------------------------------------------
 
@@ -330,9 +680,10 @@ class Namespace:
     ) -> None:
         """Read on the reader's thread; ``done`` gets the result before anything is forgotten.
 
+        A job that may take long is a generator (store_thread.py): queues take turns.
         ``lost`` is called instead if there will be none.
         """
-        queue.shelf.grace.begin_read()
+        read = queue.shelf.grace.begin_read()
         self._read_count += 1
 
         def answered(result: Any, error: Exception | None) -> None:
@@ -347,114 +698,135 @@ class Namespace:
                     lost()
             finally:
                 self._read_count -= 1
-                queue.shelf.grace.end_read()
+                queue.shelf.grace.end_read(read)
             self.touch(queue)
 
-        self._reader.submit(partial(job, self._store), answered)
+        self._reader.submit(partial(job, self._store), answered, queue)
 
-    # -- queues come and go ---------------------------------------------------------------
+    # -- entities come and go -------------------------------------------------------------
 
     async def create_queue(
         self, description: QueueDescription, rules: Sequence[RuleDescription] | None = None
     ) -> Queue:
         """Make a queue, topic or subscription; it exists on disk when this returns."""
-        async with self.catalogue.one_way_at_a_time(description):
-            queue, ops = self.make(description, rules)
-            with self.catalogue.unborn(queue):
-                try:
-                    await self.written(ops)
-                except TwinbusError:
-                    self.withdraw(queue)
-                    raise
-        self.caretakers.look_at(queue)
+        await self.changed(lambda draft: draft.create(description, rules, self.now().wall_ms))
+        queue = self.catalogue.find(description.path)
+        if queue is None or queue.description.kind != description.kind:
+            # Somebody reset the namespace, or deleted it as soon as it was there.
+            raise ConfigurationError(
+                f"The {description.kind} {description.path!r} was deleted meanwhile"
+            )
         return queue
 
-    def make(
-        self, description: QueueDescription, rules: Sequence[RuleDescription] | None = None
-    ) -> tuple[Queue, list[Op]]:
-        """An entity that exists from now on, and what must be written for it."""
-        at_ms = self.now().wall_ms
-        described = replace(description, created_at_ms=at_ms, updated_at_ms=at_ms)
-        return self.catalogue.create(described, rules)
+    async def update_queue(
+        self,
+        queue: Queue,
+        description: QueueDescription,
+        check: Callable[[QueueDescription], None] | None = None,
+    ) -> None:
+        """Change an entity's properties; the new ones hold when this returns.
 
-    async def update_queue(self, queue: Queue, description: QueueDescription) -> None:
-        """Change an entity's properties; the new ones hold when this returns."""
-        description = replace(
-            description,
-            created_at_ms=queue.description.created_at_ms,
-            updated_at_ms=self.now().wall_ms,
-        )
-        async with self.catalogue.one_way_at_a_time(description):
-            await self.written(self.catalogue.ops_to_update(queue, description))
-            self.catalogue.update(queue, description)
-        self.caretakers.look_at(queue)
-        for peer in list(self.peers):
-            peer.recheck()
-        self.touch(queue)
+        ``check`` is given the properties that are replaced, when it is known which, and may refuse.
+        """
+        queue_id, old = queue.queue_id, queue.description
+
+        def plan(draft: Draft) -> None:
+            if check is not None:
+                check(draft.expect(queue_id, old).description)
+            draft.update(queue_id, old, description, self.now().wall_ms)
+
+        await self.changed(plan)
 
     async def delete_queue(self, queue: Queue) -> None:
         """Delete an entity and everything in it; links to it are detached.
 
-        It is gone at once for everybody. If the disk is too full to note that, it is noted as
-        soon as there is room, although the caller is told of the trouble.
+        On a full disk it is refused, and the entity is there as before.
         """
-        await self.written(self.withdraw(queue), is_kept=True)
+        path = queue.description.path
+        await self.changed(lambda draft: draft.delete(queue.queue_id, path))
 
-    def withdraw(self, queue: Queue) -> list[Op]:
-        """Let nobody use the entity any more, nor what is below it; what deletes both on disk."""
-        ops: list[Op] = []
-        if isinstance(queue, Topic):
-            for subscription in list(queue.subscriptions.values()):
-                ops += self._withdraw(subscription)
-        return [*ops, *self._withdraw(queue)]
+    async def changed(self, plan: Callable[[Draft], object]) -> None:
+        """Return once the change is on disk and holds; if it is refused nothing has changed."""
+        done: asyncio.Future[None] = self._loop.create_future()
+        self.submit(plan, FutureTicket(done).told)
+        await done
 
-    def _withdraw(self, queue: Queue) -> list[Op]:
-        if queue.is_deleted:
-            # Its topic was deleted while it was being made.
-            return []
+    def _apply(self, draft: Draft, done: Callable[[], None]) -> Iterator[float]:
+        """What was planned is on disk: machines go, come and change, and everybody hears of it.
+
+        ``done`` is called when no link is left that depends on what is gone. A step is an entity.
+        """
+        applied = Applied()
+        for _step in self.catalogue.apply_in_steps(draft, applied):
+            yield ENTITY_COST
+        for queue in applied.removed:
+            self._withdraw(queue)
+            yield ENTITY_COST
+        for queue in (*applied.made, *applied.updated):
+            self.caretakers.look_at(queue)
+            yield QUEUE_COST
+        for queue in applied.updated:
+            self.touch(queue)
+        if applied.removed or applied.ends_rights:
+            self._recheck_peers(done)
+        else:
+            done()
+
+    def _recheck_peers(self, done: Callable[[], None]) -> None:
+        """Have every peer look at its links; one that wants to do something does so before."""
+        self.rights_version += 1
+        self._go_round(deque(self.peers), done)
+
+    def _go_round(self, peers: deque[Any], done: Callable[[], None]) -> None:
+        stop_s = time.monotonic() + RECHECK_TURN_S
+        while peers:
+            if peers[0].recheck(stop_s):
+                peers.popleft()
+            if peers and time.monotonic() > stop_s:
+                self._loop.call_soon(self._go_round, peers, done)
+                return
+        done()
+
+    def _withdraw(self, queue: Queue) -> None:
+        """An entity is gone: who waits for it hears so, and nobody looks after it any more."""
         kind, path = queue.description.kind, queue.description.display_path
         gone = AmqpError(Condition.NOT_FOUND, f"The {kind} {path!r} was deleted.")
-        ops = self.catalogue.delete(queue)
         for machine in (queue, queue.dead_letters):
             if machine is not None:
                 self._forget(machine, gone)
                 if machine.witness is not None:
                     machine.witness.deleted(machine)
         self.caretakers.look_at(queue)
-        for peer in list(self.peers):
-            peer.recheck()
         self.throttle.forget(queue.queue_id)
-        return ops
 
     def _forget(self, queue: Queue, reason: AmqpError) -> None:
         for ticket in queue.discard():
             ticket.failed(reason)
+        self._refused.stored([queue])
         self._drains.pop(queue, None)
         _at_s, timer = self._timers.pop(queue, (0.0, None))
         if timer is not None:
             timer.cancel()
 
-    async def written(self, ops: list[Op], *, is_kept: bool = False) -> None:
-        """Return once the changes are on disk."""
-        if self.failure is not None:
-            raise self.failure
-        done: asyncio.Future[None] = self._loop.create_future()
-        self.write(ops, FutureTicket(done), is_kept=is_kept)
-        await done
-
     def replace_rules(self, rules: RuleSet) -> None:
         """The namespace's keys changed: who used an old one is cut off."""
         self.rules = rules
-        for peer in list(self.peers):
-            peer.recheck()
+        self._recheck_peers(_nothing)
 
     # -- the disk, and the end ------------------------------------------------------------
 
     def _look_at_disk(self) -> None:
+        """What is free is looked at for as long as the namespace runs. A disk that does not tell
+        (a mount that is away for a moment) keeps what was known of it."""
         directory: Path | None = self.options.data_directory
-        if directory is not None:
+        if directory is None:
+            return
+        try:
             self.throttle.disk_free_bytes = shutil.disk_usage(directory).free
-            self._disk_look = self._loop.call_later(DISK_LOOK_S, self._look_at_disk)
+        except OSError as error:
+            now_s = self.now().monotonic_s
+            self.offences.note(f"free disk space cannot be read: {error.strerror}", now_s)
+        self._disk_look = self._loop.call_later(DISK_LOOK_S, self._look_at_disk)
 
     async def close(self) -> None:
         """Store what was taken in, tell who waits, and close the store."""
@@ -463,18 +835,21 @@ class Namespace:
         for peer in list(self.peers):
             peer.say_goodbye()
         self.caretakers.stop()
-        self._settle_down()
+        self._refused.try_now()
+        self._settle_down(math.inf)
         try:
             await asyncio.wait_for(self._until_drained(), self.options.close_timeout_s)
         except TimeoutError:
             logger.warning("namespace %s stops while changes wait for the disk", self.name)
+        self._tell_the_rest()
         for peer in list(self.peers):
             peer.leave()
         for _at_s, handle in self._timers.values():
             handle.cancel()
-        for timer in (self._retry, self._disk_look):
+        for timer in (self._retry, self._refused_retry, self._disk_look):
             if timer is not None:
                 timer.cancel()
+        self._changes.fail(StoreFailed(path=self.name, detail="the namespace was closed"))
         self.books.stop()
         await asyncio.to_thread(self._stop_threads)
         for peer in list(self.peers):
@@ -482,8 +857,13 @@ class Namespace:
         await asyncio.sleep(0)
         await self.books.close()
 
+    def _tell_the_rest(self) -> None:
+        """Whoever waits for what is on disk hears of it before everybody is sent away."""
+        while self._telling is not None:
+            next(self._telling, None)
+
     async def _until_drained(self) -> None:
-        while self._committing is not None or self._retry is not None:
+        while self._has_to_write or self._retry is not None:
             self._drained.clear()
             await self._drained.wait()
 
@@ -495,3 +875,7 @@ class Namespace:
 
 def _done(_result: None, _error: Exception | None) -> None:
     """Nobody waits for it."""
+
+
+def _nothing() -> None:
+    """Nobody waits."""

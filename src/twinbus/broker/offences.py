@@ -1,17 +1,63 @@
-"""What the log says about peers that misbehave.
+"""What the log says about peers that misbehave, and about what they make go wrong.
 
-Rule 1: one line for an offence, and only so many lines in a second: a flood of offences must
-        not become a flood of the disk. What was left out is counted and said.
+Rule 1: so many lines of one kind from one address in a minute, and so many of all together in a
+        second: a flood of offences must not become a flood of the disk. What was left out is
+        counted and said: "490 similar messages suppressed".
 Rule 2: a line has words of ours only. What a peer sent can hold line breaks and secrets.
+Rule 3: what is remembered is bounded. With too many addresses the oldest is forgotten; what it had
+        too many of is still in the sum.
+Rule 4: a mistake of ours has a traceback if a peer with a token met it, once a minute. A stranger
+        gets one line, with the place in our code, and no traceback.
+
+A process that serves puts a LogFloodFilter before its log, for all lines that do not come by here.
 """
 
 from __future__ import annotations
 
 import logging
+import time
+import traceback
+from collections.abc import Hashable
+from typing import Final
 
 logger = logging.getLogger("twinbus.broker")
 
-LINES_PER_S_MAX = 10
+LINES_PER_S_MAX: Final = 10
+"""Of one namespace, whoever caused them."""
+LINES_PER_MINUTE_MAX: Final = 10
+"""Of one kind, by one address."""
+TRACEBACKS_PER_MINUTE_MAX: Final = 1
+KEYS_MAX: Final = 1_024
+MINUTE_S: Final = 60.0
+
+FILTERED_PER_MINUTE_MAX: Final = 120
+"""Lines of one sentence that a whole process writes."""
+
+
+class LineLimit:
+    """How many lines of each key were written in the minute that began with the first of them."""
+
+    def __init__(self, keys_max: int = KEYS_MAX) -> None:
+        self._keys_max = keys_max
+        self._windows: dict[Hashable, list[float]] = {}
+        """By key: when its minute began, and how many lines there were since."""
+
+    def __len__(self) -> int:
+        return len(self._windows)
+
+    def takes(self, key: Hashable, now_s: float, lines_max: int) -> bool:
+        """Whether one more line of that key may be written now."""
+        window = self._windows.get(key)
+        if window is None or now_s - window[0] >= MINUTE_S:
+            self._windows.pop(key, None)
+            if len(self._windows) >= self._keys_max:
+                del self._windows[next(iter(self._windows))]
+            self._windows[key] = [now_s, 1]
+            return True
+        if window[1] >= lines_max:
+            return False
+        window[1] += 1
+        return True
 
 
 class OffenceLog:
@@ -19,23 +65,74 @@ class OffenceLog:
 
     def __init__(self, namespace_name: str) -> None:
         self._name = namespace_name
+        self._limit = LineLimit()
         self._began_at_s = float("-inf")
         self._line_count = 0
-        self._untold_count = 0
+        self._suppressed_count = 0
 
-    def note(self, what: str, now_s: float) -> None:
+    def note(self, what: str, now_s: float, *, address: str = "") -> None:
         """Write a line, unless there were too many of late."""
+        if self._takes(what, now_s, address, LINES_PER_MINUTE_MAX):
+            logger.warning("namespace %s: %s", self._name, what)
+
+    def note_mistake(
+        self, what: str, error: Exception, now_s: float, *, address: str, is_stranger: bool
+    ) -> None:
+        """A peer has met a mistake of ours (rule 4)."""
+        if not self._takes(what, now_s, address, TRACEBACKS_PER_MINUTE_MAX):
+            return
+        if is_stranger:
+            logger.error("namespace %s: %s: %s", self._name, what, place_of(error))
+        else:
+            logger.error("namespace %s: %s", self._name, what, exc_info=error)
+
+    def _takes(self, what: str, now_s: float, address: str, lines_max: int) -> bool:
         if now_s - self._began_at_s >= 1:
             self._begin_second(now_s)
-        if self._line_count >= LINES_PER_S_MAX:
-            self._untold_count += 1
-            return
-        self._line_count += 1
-        logger.warning("namespace %s: %s", self._name, what)
+        if self._line_count < LINES_PER_S_MAX and self._limit.takes(
+            (what, address), now_s, lines_max
+        ):
+            self._line_count += 1
+            return True
+        self._suppressed_count += 1
+        return False
 
     def _begin_second(self, now_s: float) -> None:
-        untold, self._untold_count = self._untold_count, 0
+        """The sum of a flood is a line like all others: it is said once a minute."""
         self._began_at_s, self._line_count = now_s, 0
-        if untold:
+        count = self._suppressed_count
+        if count and self._limit.takes("the sum", now_s, 1):
+            self._suppressed_count = 0
             self._line_count = 1
-            logger.warning("namespace %s: %d more lines like these", self._name, untold)
+            logger.warning("namespace %s: %d similar messages suppressed", self._name, count)
+
+
+class LogFloodFilter(logging.Filter):
+    """Before the log of a process: of one sentence only so many in a minute."""
+
+    def __init__(self, lines_max: int = FILTERED_PER_MINUTE_MAX) -> None:
+        super().__init__()
+        self._lines_max = lines_max
+        self._limit = LineLimit()
+        self._suppressed_counts: dict[Hashable, int] = {}
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        key = (record.name, record.levelno, record.msg if isinstance(record.msg, str) else "")
+        if not self._limit.takes(key, time.monotonic(), self._lines_max):
+            if key in self._suppressed_counts or len(self._suppressed_counts) < KEYS_MAX:
+                self._suppressed_counts[key] = self._suppressed_counts.get(key, 0) + 1
+            return False
+        count = self._suppressed_counts.pop(key, 0)
+        if count:
+            record.msg = f"{record.getMessage()} ({count} similar messages suppressed)"
+            record.args = None
+        return True
+
+
+def place_of(error: BaseException) -> str:
+    """The kind of an error and the last place of our code that it passed, in one line."""
+    places = traceback.extract_tb(error.__traceback__)
+    if not places:
+        return type(error).__name__
+    last = places[-1]
+    return f"{type(error).__name__} in {last.name}, line {last.lineno}"

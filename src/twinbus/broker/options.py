@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import ipaddress
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from twinbus.amqp.limits import AmqpLimits
 from twinbus.errors import ConfigurationError
+from twinbus.metering.pruning import check_keep_days
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,7 +52,20 @@ class BrokerOptions:
     audit: bool = False
     """Whether to log, beside the operations, what happens to each message."""
     connections_max: int = 5_000
-    """Connections to one namespace; Service Bus allows as many."""
+    """Connections to one namespace that have shown a token; Service Bus allows as many."""
+    strangers_max: int = 512
+    """Connections beside them that have not, to each port; the oldest makes room for a new one.
+    A handshake takes milliseconds, so a fleet of thousands comes in through it within a second."""
+    tarpit_max: int = 0
+    """Of those that were evicted in a flood, so many stay open for some seconds without being
+    served, for each port (tarpit.py). ``serve`` uses the descriptors that are left for it; a
+    broker inside of an application does not know what else needs descriptors, and keeps none."""
+    links_max: int = 32_768
+    """Links of all connections to one namespace. Once there are as many, a key that has its share
+    of them opens no more; others still do. 5,000 connections of the Azure SDK, each with
+    a sender, a receiver and their management, have 25,000."""
+    unsettled_max: int = 262_144
+    """Deliveries of one namespace that receivers hold; shared like the links."""
     tls_certificate: Path | None = None
     """A certificate to show instead of our own, with its chain (PEM)."""
     tls_key: Path | None = None
@@ -59,15 +74,36 @@ class BrokerOptions:
     """More names for our own certificate: host names and addresses that clients use."""
     tls_only: bool = False
     """Whether plain AMQP and plain HTTP are refused on every port."""
+    faults: bool | None = None
+    """Whether faults, stops and the clock can be asked for over HTTP. None: only on a broker that
+    listens on loopback alone. Whoever has a key with Manage could otherwise end a service."""
+    keep_days: int | None = None
+    """Days after which files of the operations and audit logs are deleted; None keeps them."""
     close_timeout_s: float = 5.0
     """How long a clean stop waits for what is on its way to disk."""
 
     def __post_init__(self) -> None:
         self._check_tls()
+        for name in ("connections_max", "strangers_max"):
+            if getattr(self, name) < 1:
+                raise ConfigurationError(
+                    f"{name} must be at least 1, not {getattr(self, name)!r}",
+                    hint="Leave it out for the usual number",
+                )
+        check_keep_days(self.keep_days)
         if self.audit and self.metering_path is None:
             raise ConfigurationError(
                 "an audit log needs a place", hint="Name a data directory, or one for metering"
             )
+
+    @property
+    def is_loopback(self) -> bool:
+        """Whether nobody on another machine can reach the broker."""
+        return is_loopback(self.host)
+
+    @property
+    def has_faults(self) -> bool:
+        return self.is_loopback if self.faults is None else self.faults
 
     @property
     def metering_path(self) -> Path | None:
@@ -86,3 +122,13 @@ class BrokerOptions:
                     f"{name[:60]!a} cannot stand in a certificate",
                     hint="Use a host name, in its xn-- form if it is international, or an address",
                 )
+
+
+def is_loopback(host: str) -> bool:
+    """Whether an address to listen on is this machine's alone; a name is not looked up."""
+    if host.lower() == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False

@@ -17,8 +17,11 @@ Rule 4: a peer has the loop for a short turn, however much it sent; then others 
 from __future__ import annotations
 
 import asyncio
-import logging
+import math
 import time
+from collections.abc import Callable, Hashable, Iterator
+from functools import partial
+from itertools import islice
 from typing import Any, cast
 
 from twinbus.amqp.connection import Connection, ConnectionOptions, Phase, Role
@@ -40,35 +43,40 @@ from twinbus.amqp.events import (
 from twinbus.broker.access.sas import Grant
 from twinbus.broker.admission import Admission
 from twinbus.broker.attaching import AnyEnd, not_here, open_end
+from twinbus.broker.buffered_bytes import (
+    OUTPUT_BYTES_COUNTED,
+    OUTPUT_BYTES_HIGH,
+    BufferedInput,
+    BufferedOutput,
+)
 from twinbus.broker.cbs import TokenDesk
-from twinbus.broker.entities.consumer import Allowance
+from twinbus.broker.connection_slots import EVICTED, Slot
 from twinbus.broker.entities.forwarding import target_of
+from twinbus.broker.faults.contact import address_of
 from twinbus.broker.faults.line import Line
 from twinbus.broker.input_gate import ASKING, LEAVING, OUTPUT, STORING, InputGate
 from twinbus.broker.namespace import Namespace, disk_failed
-from twinbus.broker.receiving import DeliveryLedger, ReceivingEnd
+from twinbus.broker.receiving import DeliveryLedger, ReceivingEnd, SharedAllowance
 from twinbus.broker.replies import ReplyEnd
 from twinbus.broker.sending import SendingEnd
 from twinbus.broker.settling import settle
-
-logger = logging.getLogger("twinbus.broker")
+from twinbus.broker.turns import TURN_S
 
 # A peer with this much waiting for the disk is not read from; reading resumes at the lower mark.
 PENDING_BYTES_HIGH = 8 << 20
 PENDING_BYTES_LOW = 2 << 20
-# Output that waits for the peer; above it, its receivers are given nothing more.
-OUTPUT_BYTES_HIGH = 1 << 20
 # Frames that are gathered before they are written: one frame of a peer can have many answers.
 OUTPUT_FRAMES_HIGH = 512
 # Requests whose answers are being looked up; each answer may have a megabyte.
 ASKING_COUNT_MAX = 8
 
-# One read can bring thousands of frames of 5 to 100 microseconds each. After this time the
-# others have their turn: with ten such peers an honest one still waits only 30 ms for its own.
-# An ordinary read of single messages is done within it.
-TURN_S = 0.003
-# Frames (or runs of frames) after which the clock is looked at.
+# Before its first token a peer has a shorter turn, and the clock is looked at after each frame.
+STRANGER_TURN_S = 0.0005
+# Small frames (or runs of them) after which the clock is looked at.
 FRAMES_BETWEEN_LOOKS = 8
+# A frame counts as one more for so many bytes of its payload: as short annotations they take a
+# sixth of a millisecond.
+FRAME_BYTES = 512
 # How long a closed connection waits for the peer to read our last words and close its side.
 LINGER_S = 2.0
 
@@ -78,12 +86,19 @@ CONTAINER_ID = "twinbus"
 class Peer(asyncio.Protocol):
     """The broker's side of one connection."""
 
-    def __init__(self, namespace: Namespace) -> None:
+    def __init__(self, namespace: Namespace, slot: Slot | None = None) -> None:
+        """``slot`` is what the connection takes up; None where nobody counts."""
         self.namespace = namespace
         self.limits = namespace.options.limits
         self.connection = Connection(
-            Role.SERVER, ConnectionOptions(container_id=CONTAINER_ID, limits=self.limits)
+            Role.SERVER,
+            ConnectionOptions(
+                container_id=CONTAINER_ID,
+                limits=self.limits,
+                early_limits=self.limits.before_token(),
+            ),
         )
+        self._slot = slot
         self.now = namespace.now()
         """When the bytes being worked on arrived: one look at the clock for all of them."""
         self.token_desk = TokenDesk(self)
@@ -94,17 +109,44 @@ class Peer(asyncio.Protocol):
         self._ends: dict[int, AnyEnd] = {}
         self._ready: dict[AnyEnd, None] = {}
         self._is_flushing = False
-        self.input = self._input = InputGate(self._loop, self._work)
-        self._pending_bytes = 0
+        self.turns = namespace.turns.join()
+        self.input = self._input = InputGate(self.turns, self._work)
+        self.pending = namespace.throttle.pending.join()
+        """What it sent and is not on disk yet."""
+        self._has_its_share = False
+        """Its key may store no more for the moment."""
+        self.turn_ends_s = math.inf
+        """When whatever can be interrupted should be; never, outside of a turn."""
+        self.unfinished: Callable[[float], bool] | None = None
+        """Goes on with a delivery that takes longer than a turn; nothing else is done before."""
+        self._rest: Iterator[DeliveryReceived] | None = None
+        """Deliveries that came together and have to be looked at one by one."""
+        self._buffered = BufferedInput(
+            namespace.input, self._input, self._loop, self._has_no_room_left
+        )
+        self.output = BufferedOutput(namespace.output)
+        self._is_counting_output = False
+        """The transport has so much to write that it counts."""
+        self.reader_place = namespace.reader_turns.join(self._may_have_more)
+        self._rights_version = namespace.rights_version
+        self._checks: Iterator[None] | None = None
+        """Links that are still to be looked at, because rights, queues or tokens have changed."""
         self._asking_count = 0
         self._handed_bytes = 0
         self._is_write_paused = False
         self._pre_auth_bytes = 0
-        self.allowance = Allowance(self.limits.unsettled_per_connection_max, self._has_room)
+        self.allowance = SharedAllowance(
+            self.limits.unsettled_per_connection_max, self._has_room, namespace.unsettled
+        )
+        self.links = namespace.links.join()
         self._handshake: asyncio.TimerHandle | None = None
         self._heartbeat: asyncio.TimerHandle | None = None
         self._linger: asyncio.TimerHandle | None = None
         self._has_noted_refusal = False
+        self._had_grants = False
+        self._is_authenticated = False
+        self.address = ""
+        """Where the peer comes from, for the log."""
         self.line: Line | None = None
         """Between us and the transport while a fault makes the network bad."""
 
@@ -113,16 +155,27 @@ class Peer(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         # uvloop's transports do not inherit from asyncio.Transport, but they are such.
         self.transport = self._transport = transport = cast(asyncio.Transport, transport)
-        transport.set_write_buffer_limits(high=OUTPUT_BYTES_HIGH)
+        transport.set_write_buffer_limits(high=OUTPUT_BYTES_COUNTED)
         self._input.opened(transport)
-        if len(self.namespace.peers) >= self.namespace.options.connections_max:
-            self._note_offence("too many connections")
-            transport.abort()
-            return
+        self.address = address_of(transport).rpartition(":")[0]
+        if self._slot is not None:
+            if not self._slot.is_taken:
+                transport.abort()  # It was evicted in the moment of coming in.
+                return
+            self._slot.evict = self._evicted
+            self._slot.is_owed = self._has_backlog
         self.namespace.peers.add(self)
         if not self.namespace.faults.is_calm:
             self.namespace.stage.contact.meet(self)
         self._set_handshake_timer(self.limits.handshake_timeout_s)
+
+    def _evicted(self) -> None:
+        """Others need the slot of a stranger: nothing is said, and nothing is waited for."""
+        self._note_offence(EVICTED)
+        self.abort()
+
+    def _has_backlog(self) -> bool:
+        return self._input.has_backlog
 
     def _handshake_timed_out(self) -> None:
         if self.line is not None and self.line.is_frozen:
@@ -130,11 +183,7 @@ class Peer(asyncio.Protocol):
             return
         self._note_offence("a peer did not finish its handshake in time")
         if self.connection.phase is Phase.RUNNING:
-            self.cut(
-                AmqpError(
-                    Condition.UNAUTHORIZED_ACCESS, "No token came in time. Put a token to $cbs."
-                )
-            )
+            self.cut(_no_token_in_time(had_one=self._had_grants))
         elif self._transport is not None:
             self._transport.abort()
 
@@ -152,78 +201,193 @@ class Peer(asyncio.Protocol):
                 )
                 return
         self.connection.feed(data)
-        self._work()
+        if self.turns.is_free:
+            self._work()
+        else:
+            self._input.wait()
 
     def _work(self) -> None:
         """Act on what was received, for a turn."""
         self.now = self.namespace.now()
         self.connection.heard(self.now.monotonic_s)
+        is_outdated = self._rights_version != self.namespace.rights_version
+        if (is_outdated or self._checks) and not self.recheck(time.monotonic() + TURN_S):
+            # Nothing is done on a right that may be gone.
+            self._input.turn_ended(is_done=False)
+            return
         try:
             is_done = self._take_turn()
-        except Exception:
+        except Exception as error:
             # A mistake of ours. The peer that found it loses its connection, nobody else does.
-            logger.exception("namespace %s: a frame could not be handled", self.namespace.name)
+            self.namespace.offences.note_mistake(
+                "a frame could not be handled",
+                error,
+                self.now.monotonic_s,
+                address=self.address,
+                is_stranger=not self._is_authenticated,
+            )
             sentence = "The broker could not handle this frame. Its log says why."
             self.cut(AmqpError(Condition.INTERNAL_ERROR, sentence))
             return
         self._input.turn_ended(is_done=is_done)
+        if is_done:
+            # Whole frames that wait for their turn are one read at most, and do not count.
+            unfinished = self.connection.unfinished_bytes
+            if unfinished or self._buffered.holder.used:
+                self._buffered.holds(unfinished)
         self.flush()
+
+    def _has_no_room_left(self) -> None:
+        self._note_offence("a peer began more than it ended")
+        self.cut(
+            AmqpError(
+                Condition.RESOURCE_LIMIT_EXCEEDED,
+                "Too many bytes of unfinished frames and deliveries of your key are held. "
+                "Finish what you begin.",
+            )
+        )
 
     def _take_turn(self) -> bool:
         """Act frame by frame, until everything is done (True) or has to wait (False)."""
-        stop_s = time.monotonic() + TURN_S
+        began_s = time.monotonic()
+        try:
+            turn_s = min(TURN_S, self.turns.turn_s) if self._is_authenticated else STRANGER_TURN_S
+            return self._act(began_s + turn_s)
+        finally:
+            self.turn_ends_s = math.inf
+            self.turns.spent(time.monotonic() - began_s)
+
+    def _act(self, stop_s: float) -> bool:
         connection, gate = self.connection, self._input
-        frame_count = 0
-        while not gate.reasons:
+        self.turn_ends_s = stop_s
+        self._has_its_share = False
+        weight, weight_max = 0, FRAMES_BETWEEN_LOOKS if self._is_authenticated else 1
+        while not gate.reasons and not self._has_its_share:
+            if (self._rest is not None or self.unfinished is not None) and not self._go_on():
+                break
             events = connection.next_events()
             if events is None:
                 return True
+            weight += 1
             for event in events:
                 if type(event) is DeliveriesReceived:
                     self._on_deliveries(event)
                 elif type(event) is DeliveryReceived:
                     self._on_delivery(event)
+                    weight += len(event.payload) // FRAME_BYTES
                 else:
                     self._on_event(event)
+                    weight += 1
             if connection.output_count > OUTPUT_FRAMES_HIGH:
                 self.flush()
-            frame_count += 1
-            if frame_count % FRAMES_BETWEEN_LOOKS == 0 and time.monotonic() > stop_s:
-                break
+            if weight >= weight_max:
+                weight = 0
+                if time.monotonic() > stop_s:
+                    break
         return False
+
+    def _go_on(self) -> bool:
+        """Take up what was begun; whether all of it is done."""
+        stop_s = self.turn_ends_s
+        while True:
+            if self.unfinished is not None:
+                if not self.unfinished(stop_s):
+                    return False
+                self.unfinished = None
+            single = None if self._rest is None else next(self._rest, None)
+            if single is None:
+                self._rest = None
+                return True
+            self._on_delivery(single)
+            if self._input.reasons or self._has_its_share or time.monotonic() > stop_s:
+                return False
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.namespace.peers.discard(self)
+        if self._slot is not None:
+            self._slot.leave()
         self.admission.stop()
         for timer in (self._handshake, self._heartbeat, self._linger):
             if timer is not None:
                 timer.cancel()
         self._transport = None
+        self.unfinished = self._rest = self._checks = None
+        self.turns.leave()
+        self.namespace.throttle.pending.leave(self.pending)
+        self._buffered.close()
         self.allowance.close()
         for end in list(self._ends.values()):
+            self.namespace.note_link(end.path, -1)
             end.detached()
+        self.namespace.links.give_back(self.links, len(self._ends))
+        self.namespace.links.leave(self.links)
         self._ends.clear()
+        self.output.close()
+        self.reader_place.close()
         self.connection.abandon()
+        if not self._is_authenticated:
+            self._release()
+
+    def _release(self) -> None:
+        """Undo the rings that a stranger is part of: nobody waits for anything of it, and a flood
+        of them would be a flood for the garbage collector."""
+        self._handshake = self._heartbeat = self._linger = None
+        self._input.close()
+        self.transport = self.line = None
+        del self.admission, self.token_desk, self.allowance, self._buffered
 
     def pause_writing(self) -> None:
-        self._is_write_paused = True
-        self._input.stop(OUTPUT)
-        self._pause_receivers()
+        self._is_counting_output = True
+        self._count_output()
 
     def resume_writing(self) -> None:
-        self._is_write_paused = False
-        self._input.go_on(OUTPUT)
-        self._resume_receivers()
+        self._is_counting_output = False
+        self.output.wrote(0)
+        if self._is_write_paused:
+            self._is_write_paused = False
+            if self._transport is not None:
+                # What still waits is counted again at once, and may be too much for its key.
+                self._transport.set_write_buffer_limits(high=OUTPUT_BYTES_COUNTED)
+            if not self._is_write_paused:
+                self._input.go_on(OUTPUT)
+                self._resume_receivers()
+        self.reader_place.look()
+
+    def _count_output(self) -> None:
+        """The peer reads more slowly than it is written to: up to a point that is its business."""
+        transport = self._transport
+        if transport is None:
+            return
+        size = transport.get_write_buffer_size()
+        if not self.output.wrote(size) and not self._is_write_paused:
+            self._is_write_paused = True
+            if size >= OUTPUT_BYTES_HIGH:
+                # Only fast receivers come here: they go on before all of it is read.
+                transport.set_write_buffer_limits(high=OUTPUT_BYTES_HIGH)
+            self._input.stop(OUTPUT)
+            self._pause_receivers()
 
     def handed_out(self, size: int) -> None:
         """A receiver was given so many bytes; they are written at the end of the turn."""
         self._handed_bytes += size
-        if self._handed_bytes > OUTPUT_BYTES_HIGH:
+        if self._handed_bytes > OUTPUT_BYTES_COUNTED and self._has_enough:
             self._pause_receivers()
 
     @property
+    def _has_enough(self) -> bool:
+        """What it was handed, and is not written yet, is as much as may wait for it."""
+        handed = self._handed_bytes
+        return handed > OUTPUT_BYTES_HIGH or (
+            handed > OUTPUT_BYTES_COUNTED and not self.output.has_room
+        )
+
+    @property
     def is_output_full(self) -> bool:
-        return self._is_write_paused or self._handed_bytes > OUTPUT_BYTES_HIGH
+        return self._is_write_paused or self._has_enough
+
+    def _may_have_more(self) -> bool:
+        """Whether it reads its answers."""
+        return not self._is_counting_output and self.output.may_keep_replies
 
     def _pause_receivers(self) -> None:
         for end in self._ends.values():
@@ -271,9 +435,11 @@ class Peer(asyncio.Protocol):
         if self.connection.has_output:
             (self.line or transport).write(self.connection.take_output())
             self.connection.wrote(self.namespace.now().monotonic_s)
-        was_full = self._handed_bytes > OUTPUT_BYTES_HIGH
+            if self._is_counting_output:
+                self._count_output()
+        was_handed_much = self._handed_bytes > OUTPUT_BYTES_COUNTED
         self._handed_bytes = 0
-        if was_full and not self._is_write_paused:
+        if was_handed_much and not self._is_write_paused:
             self._resume_receivers()
         if self.connection.phase is Phase.CLOSED:
             self._begin_to_leave(transport)
@@ -314,17 +480,21 @@ class Peer(asyncio.Protocol):
 
     # -- back-pressure --------------------------------------------------------------------
 
-    def began_storing(self, size: int) -> None:
-        self._pending_bytes += size
-        self.namespace.throttle.pending_bytes += size
-        if self._pending_bytes > PENDING_BYTES_HIGH:
+    def began_storing(self, load: int) -> None:
+        """So much waits for the disk; see MESSAGE_OVERHEAD_BYTES."""
+        holder, shared = self.pending, self.namespace.throttle.pending
+        shared.take(holder, load)
+        if holder.used > PENDING_BYTES_HIGH:
             self._input.stop(STORING)
+        elif shared.used >= shared.capacity:
+            self._has_its_share = not shared.has_room(holder.account)
 
-    def ended_storing(self, size: int) -> None:
-        self._pending_bytes -= size
-        self.namespace.throttle.pending_bytes -= size
-        if self._pending_bytes < PENDING_BYTES_LOW and self._input.reasons & STORING:
+    def ended_storing(self, load: int) -> None:
+        holder = self.pending
+        self.namespace.throttle.pending.give_back(holder, load)
+        if holder.used < PENDING_BYTES_LOW and self._input.reasons & STORING:
             self._input.go_on(STORING)
+        self.namespace.turns.release()
 
     def began_asking(self) -> None:
         """An answer is being looked up."""
@@ -344,10 +514,12 @@ class Peer(asyncio.Protocol):
                 self._on_delivery(event)
             case DispositionReceived():
                 if event.role:
-                    settle(self.namespace, self.ledger(event.session), event)
+                    ledger = self.ledger(event.session)
+                    self.unfinished = settle(self.namespace, ledger, event, self.turn_ends_s)
             case CreditChanged():
                 self._on_credit(event)
             case LinkAttached():
+                self._advanced()
                 open_end(self, event.link)
             case LinkDetached():
                 self._forget(event.link)
@@ -359,18 +531,27 @@ class Peer(asyncio.Protocol):
                 for link in list(event.session.links.values()):
                     self._forget(link)
             case Opened():
+                self._advanced()
                 self._on_opened()
             case SessionBegun():
+                self._advanced()
+                if self._slot is not None:
+                    self._slot.has_session = True
                 event.session.owner = DeliveryLedger()
             case ConnectionClosed():
                 self._on_closed(event)
 
+    def _advanced(self) -> None:
+        """A stranger that goes on with its handshake is evicted later than one that waits."""
+        if not self._is_authenticated and self._slot is not None:
+            self._slot.advanced()
+
     def _on_deliveries(self, event: DeliveriesReceived) -> None:
         end = event.link.owner
-        if isinstance(end, SendingEnd) and end.take_run(event):
-            return
-        for single in event.singles():
-            self._on_delivery(single)
+        taken = end.take_run(event) if isinstance(end, SendingEnd) else 0
+        if taken < len(event.payloads):
+            # Each of them may be a batch that takes a turn of its own.
+            self._rest = islice(event.singles(), taken, None)
 
     def _on_delivery(self, event: DeliveryReceived) -> None:
         end = event.link.owner
@@ -395,7 +576,7 @@ class Peer(asyncio.Protocol):
         if self.namespace.failure is not None:
             self.cut(disk_failed())
             return
-        self._set_handshake_timer(self.limits.token_timeout_s)
+        self._set_handshake_timer(self._token_timeout_s())
         self._watch_silence()
         if not self.namespace.faults.is_calm:
             self.namespace.stage.contact.meet(self)
@@ -407,10 +588,16 @@ class Peer(asyncio.Protocol):
         if delay_s is not None:
             self._handshake = self._loop.call_later(delay_s, self._handshake_timed_out)
 
+    def _token_timeout_s(self) -> float:
+        """Where slots are scarce, a token has to come as soon as an open."""
+        if self._slot is not None and self._slot.is_pressed:
+            return min(self.limits.handshake_timeout_s, self.limits.token_timeout_s)
+        return self.limits.token_timeout_s
+
     def clock_moved(self) -> None:
         """A jump of the clock is no silence, but it is the end of tokens."""
         self.connection.heard(self.namespace.now().monotonic_s)
-        self.admission.check()
+        self.check()
 
     def _watch_silence(self) -> None:
         now_s = self.namespace.now().monotonic_s
@@ -429,12 +616,16 @@ class Peer(asyncio.Protocol):
             self._note_offence(f"a connection was closed: {event.error.condition}")
 
     def _note_offence(self, what: str) -> None:
-        self.namespace.offences.note(what, self.namespace.now().monotonic_s)
+        now_s = self.namespace.now().monotonic_s
+        self.namespace.offences.note(what, now_s, address=self.address)
 
     # -- ends -----------------------------------------------------------------------------
 
     def keep(self, link: Any, end: AnyEnd) -> None:
         """A link was accepted; ``end`` is our side of it."""
+        if id(link) not in self._ends:
+            self.namespace.links.take(self.links, 1)
+            self.namespace.note_link(end.path, 1)
         self._ends[id(link)] = end
         link.owner = end
         end.opened()
@@ -444,6 +635,8 @@ class Peer(asyncio.Protocol):
         end = self._ends.pop(id(link), None)
         link.owner = None
         if end is not None:
+            self.namespace.links.give_back(self.links, 1)
+            self.namespace.note_link(end.path, -1)
             end.detached()
 
     def _ends_of(self, session: object) -> list[AnyEnd]:
@@ -465,10 +658,50 @@ class Peer(asyncio.Protocol):
 
     # -- access ---------------------------------------------------------------------------
 
-    def granted(self, grant: Grant) -> None:
-        """A token was shown."""
+    def granted(self, grant: Grant) -> bool:
+        """A token was shown; False when there are too many connections for another one."""
+        if not self._is_authenticated and not self._authenticate(grant):
+            return False
+        if not self.admission.has_token:
+            self._use_key((self.namespace.name, grant.scope, grant.rule_name))
         self.admission.grant(grant)
         self._set_handshake_timer(None)
+        return True
+
+    def _authenticate(self, grant: Grant) -> bool:
+        """With its first token a peer is no stranger any more."""
+        key = grant.scope, grant.rule_name
+        if self._slot is not None and not self._slot.authenticate(key):
+            self._note_offence("too many connections")
+            self.cut(
+                AmqpError(
+                    Condition.RESOURCE_LIMIT_EXCEEDED,
+                    f"The namespace has {self.namespace.options.connections_max} connections, "
+                    "which is as many as it may have, and your key its share of them. "
+                    "Close others first.",
+                )
+            )
+            return False
+        self._is_authenticated = True
+        self.connection.lift_limits()
+        return True
+
+    def lost_all_grants(self) -> None:
+        """Nothing is granted any more: the time for a token begins anew, and so does its limit."""
+        if self._handshake is None and self.connection.phase is Phase.RUNNING:
+            self._pre_auth_bytes, self._had_grants = 0, True
+            self._set_handshake_timer(self.limits.token_timeout_s)
+
+    def _use_key(self, key: Hashable) -> None:
+        """From now on what it uses counts for the key that it has shown first."""
+        namespace, pending = self.namespace, self.namespace.throttle.pending
+        pending.move(self.pending, key)
+        namespace.links.move(self.links, key)
+        namespace.unsettled.move(self.allowance.holder, key)
+        namespace.input.move(self._buffered.holder, key)
+        namespace.output.move(self.output.holder, key)
+        namespace.reader_turns.shared.move(self.reader_place.holder, key)
+        self.turns.use_key(key, partial(pending.has_room, self.pending.account))
 
     def note_refusal(self, what: str) -> None:
         """One line in the log for a peer that tries its luck, however often it does."""
@@ -476,25 +709,74 @@ class Peer(asyncio.Protocol):
             self._has_noted_refusal = True
             self._note_offence(what)
 
-    def recheck(self) -> None:
-        """Keys, rules or queues changed: detach what is no longer allowed or there."""
+    def recheck(self, stop_s: float = math.inf) -> bool:
+        """Keys, rules or queues changed: detach what is no longer allowed or there.
+
+        Whether all links were looked at by the time that the monotonic clock says ``stop_s``.
+        """
+        if self._transport is None:
+            return True
+        if self._rights_version != self.namespace.rights_version:
+            self._rights_version = self.namespace.rights_version
+            self._checks = self._all_checks()
+        if self._checks is None:
+            return True
+        for _step in self._checks:
+            if time.monotonic() > stop_s:
+                self.flush()
+                return False
+        self._checks = None
+        self.flush()
+        return True
+
+    def check(self) -> None:
+        """Look at all links again, a few at a time: tokens may have run out."""
+        if self._checks is None:
+            self._checks = self._all_checks()
+        if not self.recheck(time.monotonic() + TURN_S):
+            self._loop.call_soon(self.check)
+
+    def _all_checks(self) -> Iterator[None]:
         self.admission.drop_unbacked()
+        yield from self.admission.checks()
         for link, end in self.links_and_ends():
+            yield
             queue = getattr(end, "queue", None)
+            if not self.has_end(link, end):
+                continue
             if queue is not None and queue.is_deleted:
                 self.detach(link, AmqpError(Condition.NOT_FOUND, "The queue was deleted."))
             elif isinstance(end, ReceivingEnd) and target_of(end.queue) is not None:
                 self.detach(link, not_here(end.queue))
-        self.flush()
+
+    def has_end(self, link: Any, end: AnyEnd) -> bool:
+        """Whether the link has not been given up meanwhile."""
+        return self._ends.get(id(link)) is end
 
     def links_and_ends(self) -> list[tuple[Any, AnyEnd]]:
         links = [link for s in self.connection.sessions.values() for link in s.links.values()]
         return [(link, self._ends[id(link)]) for link in links if id(link) in self._ends]
 
     def detach(self, link: Any, error: AmqpError) -> None:
-        """End a link from our side."""
+        """End a link from our side. What is to be written on it goes first: a message may have been
+        stored by the very transaction that deleted its queue."""
+        end = self._ends.get(id(link))
+        if end in self._ready:
+            del self._ready[end]
+            end.flush()
         self._forget(link)
         if link.is_attached:
             link.detach(error)
         else:
             link.refuse(error)
+
+
+def _no_token_in_time(*, had_one: bool) -> AmqpError:
+    """A client whose token has ended takes it for a lost connection, and opens another one."""
+    if had_one:
+        return AmqpError(
+            Condition.CONNECTION_FORCED,
+            "The last token has ended or lost its rule, and no other came in time. "
+            "Connect again with a new token.",
+        )
+    return AmqpError(Condition.UNAUTHORIZED_ACCESS, "No token came in time. Put a token to $cbs.")

@@ -6,6 +6,8 @@ Rule 1: what was in the queue when the purge began is removed. What comes later 
         purge ends however busy the senders are.
 Rule 2: a message that a receiver holds is left to it, and counted.
 Rule 3: a slice is one transaction among others; sends and receives go on between two of them.
+Rule 4: if the disk is full the purge ends, and the messages of the slice that was refused are there
+        as before (rule M15). Those of the slices before are gone, as the progress said.
 """
 
 from __future__ import annotations
@@ -19,7 +21,8 @@ from twinbus.amqp.errors import AmqpError
 from twinbus.broker.entities import fates
 from twinbus.broker.entities.chunk import span_mask
 from twinbus.broker.entities.queue import Queue
-from twinbus.broker.entities.witness import Happening
+from twinbus.broker.entities.requests import size_of
+from twinbus.broker.entities.witness import Happening, Note
 from twinbus.broker.own_changes import FutureTicket
 from twinbus.broker.store.port import LoadedChunk, ScheduledRow, Store
 from twinbus.errors import TwinbusError
@@ -83,6 +86,8 @@ class _Purge:
         self._queue = queue
         self._progress = progress
         self._last_seq = queue.next_seq - 1
+        self._slice: list[Callable[[], None]] = []
+        """What undoes the slice that is on its way."""
         self.removed_count = 0
         self.locked_count = 0
 
@@ -112,9 +117,18 @@ class _Purge:
             mask &= ~chunk.deferred
         self.locked_count += held.bit_count()
         self.removed_count += mask.bit_count()
+        aside, expiries = chunk.deferred & mask, dict(chunk.expiries)
         fates.note(queue, Happening.PURGED, chunk, mask)
         fates.remove(queue, chunk, mask)
         queue.shelf.put_back(chunk)
+
+        def undo() -> None:
+            chunk.expiries = {**expiries, **chunk.expiries}
+            fates.restore(queue, chunk, mask, aside)
+            chunk.refresh_expiry()
+
+        if mask:
+            self._slice.append(undo)
 
     async def remove_scheduled(self) -> None:
         after_seq = 0
@@ -132,7 +146,9 @@ class _Purge:
         known = [row for row in rows if queue.is_still_scheduled(row.seq)]
         known = [row for row in known if row.seq <= self._last_seq]
         self.removed_count += len(known)
-        queue.cancel_scheduled(known, _Unheard(), Happening.PURGED)
+        sizes = [size_of(row) for row in known]
+        queue.cancel_scheduled(sizes, _Unheard(), Happening.PURGED)
+        self._slice.append(lambda: queue.restore_scheduled(sizes))
 
     async def _read(self, job: Callable[[Store], Any], act: Callable[[Any], None]) -> Any:
         """Read, and act on what was read before anybody else can."""
@@ -158,7 +174,12 @@ class _Purge:
         )
 
     def _check_is_there(self) -> None:
-        """Nobody is told anything about a queue that is gone: whoever waits would wait for ever."""
+        """Nobody is told anything about a queue that is gone: whoever waits would wait for ever.
+
+        Nor is anybody once the disk failed.
+        """
+        if self._namespace.failure is not None:
+            raise self._namespace.failure
         if self._queue.is_deleted:
             raise self._interrupted()
 
@@ -166,15 +187,33 @@ class _Purge:
         """Wait until what was marked as gone is gone on disk."""
         self._check_is_there()
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._queue.batch.tickets.append(FutureTicket(done))
+        slice_, self._slice = self._slice, []
+        ticket = _SliceTicket(done, partial(self._undo, slice_))
+        self._queue.batch.tickets.append(ticket)
         self._namespace.touch(self._queue)
+        self._namespace.on_failure.add(ticket.failed)
         try:
             await done
         except AmqpError as error:
             # What peers are told who wait for a queue that is deleted.
             raise self._interrupted() from error
+        finally:
+            self._namespace.on_failure.discard(ticket.failed)
         if self._progress is not None:
             self._progress(self.removed_count)
+
+    def _undo(self, slice_: list[Callable[[], None]]) -> None:
+        """The disk refused a slice: its messages are there as before."""
+        queue = self._queue
+        if queue.is_deleted or self._namespace.failure is not None:
+            return
+        notes = queue.batch.notes
+        notes[:] = [
+            each for each in notes if not (isinstance(each, Note) and each.what is Happening.PURGED)
+        ]
+        for undo in slice_:
+            undo()
+        self._namespace.touch(queue)
 
 
 def _next_chunks(queue_id: int, after_seq: int, store: Store) -> list[LoadedChunk]:
@@ -182,7 +221,19 @@ def _next_chunks(queue_id: int, after_seq: int, store: Store) -> list[LoadedChun
 
 
 def _next_scheduled(queue_id: int, after_seq: int, store: Store) -> list[ScheduledRow]:
-    return store.load_scheduled(queue_id, after_seq, SLICE_SCHEDULED)
+    return store.load_scheduled(queue_id, after_seq, SLICE_SCHEDULED, SLICE_BYTES)
+
+
+class _SliceTicket(FutureTicket):
+    """A purge that waits for a slice, which is undone at once if the disk refuses it."""
+
+    def __init__(self, done: asyncio.Future[None], undo: Callable[[], None]) -> None:
+        super().__init__(done)
+        self._undo = undo
+
+    def failed(self, error: Exception) -> None:
+        self._undo()
+        super().failed(error)
 
 
 class _Unheard:

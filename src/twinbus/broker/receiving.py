@@ -8,7 +8,7 @@ settling a thousand messages, or a hostile range of four thousand million, touch
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -16,10 +16,11 @@ from twinbus.amqp.errors import AmqpError, Condition
 from twinbus.amqp.link import SendingLink
 from twinbus.broker.access.claims import Claim
 from twinbus.broker.delivery import PLAIN_FRAME_OVERHEAD_BYTES, delivered_message, plain_frames
-from twinbus.broker.entities.consumer import Consumer, Grant
+from twinbus.broker.entities.consumer import Allowance, Consumer, Grant
 from twinbus.broker.entities.locks import TOKEN, LockRun
 from twinbus.broker.entities.queue import Queue
 from twinbus.broker.entities.sessions import SessionLock
+from twinbus.broker.fair_share import SharedCapacity
 from twinbus.core.costs import Operation, units_between
 
 if TYPE_CHECKING:
@@ -51,6 +52,8 @@ class DeliveryLedger:
         self._entries: list[Delivered] = []
         self._next_id = 0
         self._sweep_at_count = LEDGER_SWEEP
+        self._passed_count = 0
+        """Settled entries that the last search went over."""
 
     def add(self, first_id: int, count: int, run: LockRun, end: ReceivingEnd) -> None:
         """Remember ``count`` delivery ids from ``first_id`` on."""
@@ -63,21 +66,32 @@ class DeliveryLedger:
         self._next_id = first + count
 
     def _sweep(self) -> None:
+        self._passed_count = 0
         kept = [entry for entry in self._entries if entry.run.unsettled]
         self._entries = kept
         self._firsts = [entry.first for entry in kept]
         # Twice what was kept, so that the work stays in proportion to what is delivered.
         self._sweep_at_count = 2 * len(kept) + LEDGER_SWEEP
 
+    def span(self, first: int, last: int) -> tuple[int, int]:
+        """A range of wire ids as numbers that do not wrap, up to the last one sent so far."""
+        distance = ((first - self._next_id + 0x80000000) & _WRAP) - 0x80000000
+        low = self._next_id + distance
+        return max(0, low), min(self._next_id - 1, low + ((last - first) & _WRAP))
+
     def find(self, first: int, last: int) -> Iterator[tuple[int, int, Delivered | None]]:
         """The parts of a range of wire ids that were sent: (first, count, entry or None).
 
         None stands for ids that hold no lock any more; neighbours come as one.
         """
-        distance = ((first - self._next_id + 0x80000000) & _WRAP) - 0x80000000
-        low = self._next_id + distance
-        high = min(self._next_id - 1, low + ((last - first) & _WRAP))
-        at = max(0, low)
+        return self.find_in(*self.span(first, last))
+
+    def find_in(self, at: int, high: int) -> Iterator[tuple[int, int, Delivered | None]]:
+        """The same for a span()."""
+        if self._passed_count > LEDGER_SWEEP:
+            # A peer may ask for the same thousands again and again: it is gone over them once.
+            self._sweep()
+        passed = 0
         for index in range(max(0, bisect_right(self._firsts, at) - 1), len(self._entries)):
             entry = self._entries[index]
             if entry.first > high:
@@ -88,8 +102,52 @@ class DeliveryLedger:
                     yield at, start - at, None
                 yield start, stop - start, entry
                 at = stop
+            else:
+                passed += 1
+        self._passed_count = max(passed, self._passed_count)
         if high >= at:
             yield at, high - at + 1, None
+
+
+class SharedAllowance(Allowance):
+    """What the receivers of a connection may hold: its own limit, and its share of the namespace's.
+
+    Whoever finds nothing left of the share is told when anybody gives something back.
+    """
+
+    def __init__(
+        self, unsettled_max: int, has_room: Callable[[], None], shared: SharedCapacity
+    ) -> None:
+        super().__init__(unsettled_max, has_room)
+        self._shared = shared
+        self.holder = shared.join()
+
+    @property
+    def left(self) -> int:
+        own, room = super().left, self._shared.room(self.holder.account)
+        if room <= 0 < own:
+            self._shared.waiting[self._wake] = None
+        return min(own, room)
+
+    def take(self, count: int) -> None:
+        super().take(count)
+        self._shared.take(self.holder, count)
+
+    def give_back(self, count: int) -> None:
+        super().give_back(count)
+        shared = self._shared
+        shared.give_back(self.holder, count)
+        if shared.waiting:
+            waiting, shared.waiting = shared.waiting, {}
+            for wake in waiting:
+                wake()
+
+    def _wake(self) -> None:
+        self._has_room()
+
+    def close(self) -> None:
+        super().close()
+        self._shared.leave(self.holder)
 
 
 class ReceivingEnd:
@@ -161,6 +219,9 @@ class ReceivingEnd:
 
     def drained(self) -> None:
         """Everything that was at hand has been sent."""
+        if self.consumer.is_paused and self.consumer.credit:
+            # It has not: resume() asks again.
+            return
         if self._link.is_draining and not self._link.is_detached:
             self._end_grant()
             self.consumer.credit = 0
@@ -229,6 +290,8 @@ class ReceivingEnd:
         if self.consumer.is_paused and not self._is_held_up:
             self.consumer.is_paused = False
             self.wake()
+            if self._link.is_draining:
+                self._peer.namespace.drain(self.queue, self.drained)
 
     def wake(self) -> None:
         """There may be room for more."""

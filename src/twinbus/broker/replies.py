@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 REQUEST_CREDIT = 100
 # Replies that wait for credit; a client that never grants any is cut off from asking more.
 REPLIES_WAITING_MAX = 256
-REPLIES_WAITING_BYTES_MAX = 4 << 20
 
 
 @dataclass(slots=True)
@@ -38,6 +37,8 @@ class Request:
     properties: dict[str, Any]
     body: Any
     message: Message
+    size: int = 0
+    """The bytes that it came in."""
 
 
 @dataclass(slots=True)
@@ -58,7 +59,6 @@ class ReplyEnd:
         self._link = link
         self.path = path
         self._waiting: deque[bytes] = deque()
-        self._waiting_bytes = 0
         self._tag = 0
 
     def opened(self) -> None:
@@ -69,7 +69,7 @@ class ReplyEnd:
             return
         payload = message.encode()
         self._waiting.append(payload)
-        self._waiting_bytes += len(payload)
+        self._peer.output.keeps_reply(len(payload))
         self.on_credit()
 
     def on_credit(self) -> None:
@@ -77,18 +77,16 @@ class ReplyEnd:
         while self._waiting and link.credit > 0 and not link.session.is_blocked:
             self._tag += 1
             payload = self._waiting.popleft()
-            self._waiting_bytes -= len(payload)
+            self._peer.output.sends_reply(len(payload))
             link.send(payload, self._tag.to_bytes(4, "big"), settled=True)
         if self._link.is_draining:
             self._link.drained()
+        self._peer.reader_place.look()
         self._peer.wants_flush()
 
     @property
     def is_full(self) -> bool:
-        return (
-            len(self._waiting) >= REPLIES_WAITING_MAX
-            or self._waiting_bytes >= REPLIES_WAITING_BYTES_MAX
-        )
+        return len(self._waiting) >= REPLIES_WAITING_MAX or not self._peer.output.may_keep_replies
 
     def matches(self, session: object, path: str, reply_to: str | None) -> bool:
         """Whether this is where the answer to a request on that node belongs."""
@@ -112,6 +110,7 @@ class ReplyEnd:
         self.on_credit()
 
     def detached(self) -> None:
+        self._peer.output.sends_reply(sum(map(len, self._waiting)))
         self._waiting.clear()
 
 
@@ -133,10 +132,12 @@ class RequestEnd:
         self._link.grant(REQUEST_CREDIT)
 
     def on_delivery(self, event: DeliveryReceived) -> None:
-        message = Message.decode(event.payload, self._peer.limits)
+        message = Message.decode(event.payload, self._peer.connection.limits)
         properties = message.application_properties or {}
         body = message.body.value if isinstance(message.body, AmqpValue) else message.body
-        request = Request(str(properties.get("operation", "")), properties, body, message)
+        request = Request(
+            str(properties.get("operation", "")), properties, body, message, size=len(event.payload)
+        )
         session = self._link.session
         if not event.settled:
             accepted = encode_disposition(

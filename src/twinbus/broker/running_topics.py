@@ -8,16 +8,14 @@ Rule 2: what is refused (a missing topic, a name that is taken, a rule too many)
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import suppress
-from dataclasses import replace
 
-from twinbus.broker.catalogue_rules import RuleRows, find_rule
+from twinbus.broker.catalogue_plan import Draft
 from twinbus.broker.entities.filters import RuleDescription
 from twinbus.broker.entities.topic import Subscription, Topic
 from twinbus.broker.entities.topic_description import SubscriptionDescription, TopicDescription
 from twinbus.broker.namespace import Namespace
 from twinbus.entity_path import parse_entity_path
-from twinbus.errors import ConfigurationError, TwinbusError
+from twinbus.errors import ConfigurationError
 
 
 class RunningTopics:
@@ -62,16 +60,11 @@ class RunningTopics:
     def subscriptions(self, topic: str) -> list[Subscription]:
         """The subscriptions of a topic by name."""
         found = self._expect_topic(topic).subscriptions
-        names = (self.subscription(topic, name) for name in sorted(found))
-        return [subscription for subscription in names if subscription is not None]
+        return [found[name] for name in sorted(found)]
 
     def subscription(self, topic: str, name: str) -> Subscription | None:
         found = self.topic(topic)
-        known = None if found is None else found.subscriptions.get(name.lower())
-        if known is None or self._namespace.catalogue.find(known.description.path) is not known:
-            # It is being made.
-            return None
-        return known
+        return None if found is None else found.subscriptions.get(name.lower())
 
     async def create_subscription(
         self,
@@ -108,35 +101,31 @@ class RunningTopics:
     async def create_rule(
         self, topic: str, subscription: str, rule: RuleDescription
     ) -> RuleDescription:
-        machine, rows = self._expect_subscription(topic, subscription), self._rows
-        rule = replace(rule, created_at_ms=self._namespace.now().wall_ms)
-        ops = rows.add(machine, rule)
-        try:
-            await self._namespace.written(ops)
-        except TwinbusError:
-            with suppress(ConfigurationError):  # somebody may have deleted it meanwhile
-                rows.remove(machine, rule.name)
-            raise
-        return rule
+        machine = self._expect_subscription(topic, subscription)
+        made = rule
+
+        def plan(draft: Draft) -> None:
+            nonlocal made
+            at_ms = self._namespace.now().wall_ms
+            made = draft.add_rule(machine.queue_id, machine.description, rule, at_ms)
+
+        await self._namespace.changed(plan)
+        return made
 
     async def update_rule(
         self, topic: str, subscription: str, rule: RuleDescription
     ) -> RuleDescription:
-        machine, rows = self._expect_subscription(topic, subscription), self._rows
-        old = find_rule(machine, rule.name)
-        ops = rows.change(machine, rule)
-        try:
-            await self._namespace.written(ops)
-        except TwinbusError:
-            with suppress(ConfigurationError):
-                rows.change(machine, old)
-            raise
-        return find_rule(machine, rule.name)
+        machine = self._expect_subscription(topic, subscription)
+        changed = rule
+
+        def plan(draft: Draft) -> None:
+            nonlocal changed
+            changed = draft.replace_rule(machine.queue_id, machine.description, rule)
+
+        await self._namespace.changed(plan)
+        return changed
 
     async def delete_rule(self, topic: str, subscription: str, name: str) -> None:
-        ops = self._rows.remove(self._expect_subscription(topic, subscription), name)
-        await self._namespace.written(ops, is_kept=True)
-
-    @property
-    def _rows(self) -> RuleRows:
-        return self._namespace.catalogue.rules
+        machine = self._expect_subscription(topic, subscription)
+        queue_id, description = machine.queue_id, machine.description
+        await self._namespace.changed(lambda draft: draft.remove_rule(queue_id, description, name))

@@ -8,14 +8,16 @@ Rule 2: a state is answered as kept once it is on disk; a question sees what was
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from twinbus.amqp.errors import AmqpError, Condition
 from twinbus.amqp.types import Array, Int, Timestamp
-from twinbus.broker.answers import Answer, AnswerTicket, bad_request, empty, ok
+from twinbus.broker.answers import Answer, AnswerTicket, bad_request, empty, ok, refused
 from twinbus.broker.entities.queue import Queue
 from twinbus.broker.entities.sessions import SessionLock, Sessions
 from twinbus.broker.replies import Reply
+from twinbus.steps import Steps
 
 if TYPE_CHECKING:
     from twinbus.broker.peer import Peer
@@ -25,6 +27,8 @@ if TYPE_CHECKING:
 STATE_BYTES_MAX = 256 * 1024
 # Names in one reply; the Azure SDK asks for as many.
 SESSIONS_PER_PAGE_MAX = 100
+# Names that are looked at before other queues are read to.
+SESSIONS_PER_STEP = 512
 # The last moment of the calendar stands for "all that have messages" (year 10000 in the SDK).
 ALL_FROM_MS = 253_402_300_799_999
 
@@ -37,6 +41,15 @@ def session_lock_lost() -> AmqpError:
     return AmqpError(
         Condition.SESSION_LOCK_LOST,
         "The lock on the session is lost: it ran out, or was never held here. Accept it again.",
+    )
+
+
+def _no_room(queue: Queue) -> AmqpError:
+    path, used = queue.description.display_path, queue.used_bytes
+    return AmqpError(
+        Condition.RESOURCE_LIMIT_EXCEEDED,
+        f"The entity {path!r} is full: it holds {used} bytes, session states included. "
+        "Receive messages, clear session states, or raise its quota.",
     )
 
 
@@ -83,6 +96,15 @@ class SessionDesk:
             raise session_lock_lost()
         return lock
 
+    def is_holder(self, lock: SessionLock | None, body: dict[str, Any]) -> bool:
+        """Whether a message under this lock may be settled from here.
+
+        The lock token is not enough: it may have been learned, and the lock is the session's.
+        """
+        if lock is None or lock.is_over or lock.owner is not self._peer:
+            return False
+        return body.get("session-id") in (None, lock.session)
+
     def _renew(self, body: dict[str, Any], answer: Answer) -> None:
         lock = self.held(body)
         if not self._sessions.renew(lock, self._peer.namespace.now()):
@@ -101,12 +123,15 @@ class SessionDesk:
         def read(store: Store) -> bytes | None:
             return store.load_session_state(self._queue.queue_id, session)
 
-        self._peer.namespace.read(
-            self._queue, read, lambda state: answer(ok({"session-state": state}))
-        )
+        def found(state: bytes | None) -> None:
+            # It may have been noted down while this was read.
+            newer = self._sessions.noted_state(session)
+            answer(ok({"session-state": state if newer is None else newer[0]}))
+
+        self._read(read, found, answer)
 
     def _set_state(self, body: dict[str, Any], answer: Answer) -> None:
-        session, state = self.held(body).session, body.get("session-state")
+        lock, state = self.held(body), body.get("session-state")
         if state is not None and not isinstance(state, bytes):
             raise bad_request("session-state must be binary, or null to forget it")
         if state is not None and len(state) > STATE_BYTES_MAX:
@@ -116,9 +141,35 @@ class SessionDesk:
                 "Keep less in it.",
             )
         namespace = self._peer.namespace
-        namespace.throttle.check(self._queue.queue_id, 1, namespace.now().monotonic_s)
-        self._sessions.note_state(session, state, AnswerTicket(answer))
-        namespace.touch(self._queue)
+        now_s, holder = namespace.now().monotonic_s, self._peer.pending
+        namespace.throttle.check(self._queue.queue_id, 1, now_s, holder=holder)
+        size = len(state or b"")
+
+        def answered(reply: Reply) -> None:
+            self._peer.ended_storing(size)
+            answer(reply)
+
+        def read(store: Store) -> bytes | None:
+            return store.load_session_state(self._queue.queue_id, lock.session)
+
+        self._peer.began_storing(size)
+        if self._sessions.noted_state(lock.session) is not None:
+            self._note_state(lock, state, answered, None)
+            return
+        # How much room it needs depends on what is there already.
+        note = partial(self._note_state, lock, state, answered)
+        namespace.read(self._queue, read, note, lambda: answered(refused(session_lock_lost())))
+
+    def _note_state(
+        self, lock: SessionLock, state: bytes | None, answer: Answer, kept: bytes | None
+    ) -> None:
+        queue = self._queue
+        if lock.is_over or queue.is_deleted:
+            answer(refused(session_lock_lost()))
+        elif self._sessions.note_state(lock.session, state, kept, AnswerTicket(answer)):
+            self._peer.namespace.touch(queue)
+        else:
+            answer(refused(_no_room(queue)))
 
     # -- which there are ------------------------------------------------------------------
 
@@ -133,10 +184,31 @@ class SessionDesk:
             answer(_page(sessions.names(skip, top), skip))
             return
 
-        def read(store: Store) -> list[str]:
-            return store.load_sessions_updated(self._queue.queue_id, since_ms, skip, top)
+        read = partial(_read_updated, self._queue.queue_id, since_ms, skip, top)
+        self._read(read, lambda names: answer(_page(names, skip)), answer)
 
-        self._peer.namespace.read(self._queue, read, lambda names: answer(_page(names, skip)))
+    def _read(
+        self, job: Callable[[Store], Any], done: Callable[[Any], None], answer: Answer
+    ) -> None:
+        """Read from the disk, and answer also if the queue is deleted before."""
+        gone = AmqpError(Condition.NOT_FOUND, "The queue was deleted.")
+        self._peer.namespace.read(self._queue, job, done, lambda: answer(refused(gone)))
+
+
+def _read_updated(
+    queue_id: int, since_ms: int, skip: int, top: int, store: Store
+) -> Steps[list[str]]:
+    """The names on one page; all those before them must be counted."""
+    found: list[str] = []
+    after: str | None = None
+    while True:
+        names, after = store.load_sessions_updated(queue_id, since_ms, after, SESSIONS_PER_STEP)
+        passed = min(skip, len(names))
+        skip -= passed
+        found += names[passed:]
+        if after is None or len(found) >= top:
+            return found[:top]
+        yield
 
 
 def _page(names: list[str], skip: int) -> Reply:

@@ -127,6 +127,13 @@ class SessionClaim:
         self._deletes_on_receipt = deletes_on_receipt
         self._waiter: Waiter | None = None
 
+    def keep_details(self) -> None:
+        """Keep of the attach what the answer to it repeats, and nothing else."""
+        self._link.forget_details()
+        source = self._link.peer.source
+        assert source is not None
+        source.filter = {Symbol(FILTER): self._wanted.session}
+
     @property
     def _sessions(self) -> Sessions:
         assert self.queue.sessions is not None

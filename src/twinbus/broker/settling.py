@@ -6,6 +6,10 @@ hundreds with one frame. Both come here as a range of delivery ids.
 
 from __future__ import annotations
 
+import math
+import time
+from collections.abc import Callable
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from twinbus.amqp.delivery_states import (
@@ -43,6 +47,9 @@ if TYPE_CHECKING:
     from twinbus.broker.namespace import Namespace
 
 _WRAP = 0xFFFFFFFF
+
+# Runs of deliveries of 10 microseconds each, after which the clock is looked at.
+RUNS_BETWEEN_LOOKS = 64
 
 _LOCK_LOST = encode_state(
     Rejected(
@@ -95,24 +102,77 @@ def answer(session: Session, first: int, last: int, state: bytes) -> None:
         session.connection.write(encode_frame(session.channel, body))
 
 
-def settle(namespace: Namespace, ledger: DeliveryLedger, event: DispositionReceived) -> None:
-    """What a receiver decided about deliveries, unless a fault gets in its way."""
-    if namespace.faults.is_calm or not catch_settlement(namespace, ledger, event):
-        apply(namespace, ledger, event)
+def settle(
+    namespace: Namespace, ledger: DeliveryLedger, event: DispositionReceived, stop_s: float
+) -> Callable[[float], bool] | None:
+    """What a receiver decided about deliveries, unless a fault gets in its way.
+
+    What is left of it when the monotonic clock says ``stop_s`` is returned: a function that goes
+    on until another such time and says whether all is done.
+    """
+    if not namespace.faults.is_calm and catch_settlement(namespace, ledger, event):
+        return None
+    return _apply_until(stop_s, namespace, ledger, event)
 
 
 def apply(namespace: Namespace, ledger: DeliveryLedger, event: DispositionReceived) -> None:
     """Apply a receiver's disposition to every delivery it names."""
+    _apply_until(math.inf, namespace, ledger, event)
+
+
+def _apply_until(
+    stop_s: float, namespace: Namespace, ledger: DeliveryLedger, event: DispositionReceived
+) -> Callable[[float], bool] | None:
     decided = _decision(event.state)
     if decided is None:
-        return
-    outcome, state = decided
-    for first, count, entry in list(ledger.find(event.first, event.last)):
+        return None
+    settlement = _Settlement(namespace, ledger, event, *decided)
+    return None if settlement.go_on(stop_s) else settlement.go_on
+
+
+class _Settlement:
+    """One disposition: a range of deliveries, from ``_at`` on still to be settled.
+
+    A peer may name all that it holds, which can be thousands of runs. Between two turns others
+    change what it holds; so it is looked up again, and what was sent since is not meant.
+    """
+
+    __slots__ = ("_at", "_event", "_high", "_ledger", "_namespace", "_outcome", "_state")
+
+    def __init__(
+        self,
+        namespace: Namespace,
+        ledger: DeliveryLedger,
+        event: DispositionReceived,
+        outcome: Outcome,
+        state: bytes,
+    ) -> None:
+        self._namespace = namespace
+        self._ledger = ledger
+        self._event = event
+        self._outcome = outcome
+        self._state = state
+        self._at, self._high = ledger.span(event.first, event.last)
+
+    def go_on(self, stop_s: float) -> bool:
+        """Settle until all is done (True) or the monotonic clock says ``stop_s`` (False)."""
+        while True:
+            parts = list(islice(self._ledger.find_in(self._at, self._high), RUNS_BETWEEN_LOOKS))
+            for part in parts:
+                self._settle(*part)
+            if len(parts) < RUNS_BETWEEN_LOOKS:
+                return True
+            if time.monotonic() > stop_s:
+                return False
+
+    def _settle(self, first: int, count: int, entry: Delivered | None) -> None:
+        event = self._event
+        self._at = first + count
         if entry is None:
             if not event.settled:
                 answer(event.session, first, first + count - 1, _LOCK_LOST)
-            continue
-        _settle_run(namespace, event, entry, first, count, outcome, state)
+            return
+        _settle_run(self._namespace, event, entry, first, count, self._outcome, self._state)
 
 
 def _settle_run(
@@ -145,8 +205,7 @@ def _settle_run(
         # The usual case: one answer for the whole range once it is on disk.
         ticket = SettleTicket(event.session, first, first + count - 1, state, entry.end)
     now = namespace.now()
-    queue.expire_locks(now)
-    held = wanted & run.unsettled
+    held = wanted & run.unsettled & ~run.overdue(now.monotonic_s)
     if held == wanted:
         queue.settle(run, held, outcome, now, ticket)
         if ticket is None and not event.settled:

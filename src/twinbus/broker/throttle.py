@@ -10,7 +10,15 @@ from collections.abc import Mapping
 
 from twinbus.amqp.errors import AmqpError, Condition
 from twinbus.broker.entities.partitions import PARTITION_COUNT
+from twinbus.broker.fair_share import Holder, SharedCapacity
 from twinbus.broker.options import Thresholds
+
+# With so much waiting for the disk, keys that have their share of it are not read from. It is what
+# a commit takes and what gathers meanwhile: more would only make everybody's commits longer.
+PENDING_BYTES_READ_MAX = 4 << 20
+# What a message costs besides its bytes, in bytes that cost as much: objects in memory, and its
+# part of the work to write it and to tell so.
+MESSAGE_OVERHEAD_BYTES = 512
 
 
 class Bucket:
@@ -43,19 +51,29 @@ class Throttle:
         self._thresholds = thresholds
         self._buckets: dict[int | None, Bucket] = {}
         self._partitions: dict[int, dict[int, Bucket]] = {}
-        self.pending_bytes = 0
+        self.pending = SharedCapacity(min(PENDING_BYTES_READ_MAX, thresholds.pending_bytes_max))
+        """What waits for the disk, by key and connection."""
         self.commit_began_at_s: float | None = None
         self.disk_free_bytes: int | None = None
 
     def check(
-        self, queue_id: int, count: int, now_s: float, shares: Mapping[int, int] | None = None
+        self,
+        queue_id: int,
+        count: int,
+        now_s: float,
+        shares: Mapping[int, int] | None = None,
+        holder: Holder | None = None,
     ) -> None:
         """Raise ServerBusy when a threshold is passed.
 
-        ``shares`` says how much of a partitioned entity's messages each partition gets.
+        ``shares`` says how much of a partitioned entity's messages each partition gets;
+        ``holder`` is the connection that asks. One that is below its share of the pending bytes
+        is not told that others have used them up.
         """
         limits = self._thresholds
-        if self.pending_bytes > limits.pending_bytes_max:
+        if self.pending.used > limits.pending_bytes_max and not (
+            holder is not None and self.pending.may_take(holder)
+        ):
             raise busy("Too many bytes wait to be written")
         began = self.commit_began_at_s
         if began is not None and now_s - began > limits.commit_latency_s_max:

@@ -21,6 +21,7 @@ from twinbus.cli.backlog import backlog_app
 from twinbus.cli.cost import cost_app
 from twinbus.cli.demo import demo
 from twinbus.cli.dlq import dlq_app
+from twinbus.cli.doctor import doctor
 from twinbus.cli.emptying import reset
 from twinbus.cli.fault import fault_app
 from twinbus.cli.key import key_app
@@ -79,6 +80,7 @@ def _common(
 
 app.command()(serve)
 app.command()(reset)
+app.command()(doctor)
 app.command()(preflight)
 app.command()(demo)
 app.command()(send)

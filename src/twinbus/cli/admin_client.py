@@ -191,6 +191,13 @@ class AdminClient:
         _status, content = self._exchange("GET", "/health", None)
         health = _parsed(content)
         served = health.get("namespaces") if isinstance(health, dict) else None
+        if served is None and isinstance(health, dict) and "status" in health:
+            raise AdminRefused(
+                f"The broker at {self.url} has no namespace that the key of the connection string "
+                "may manage. Use a key with the claim Manage, or name the namespace with "
+                "--namespace.",
+                status=401,
+            )
         if not isinstance(served, dict):
             raise AdminUnreachable(
                 f"{self.url} does not answer like a twinbus broker",

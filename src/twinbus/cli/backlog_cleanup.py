@@ -16,6 +16,7 @@ from twinbus.cli.backlog_found import listed
 from twinbus.cli.showing import counted
 from twinbus.core.chunk import HomeRules
 from twinbus.drivers.management import QueueProperties
+from twinbus.pairing.backlog_queues import owner_mark
 from twinbus.pairing.mover import Mover
 from twinbus.pairing.mover_options import MoverOptions
 from twinbus.pairing.open_namespace import OpenNamespace
@@ -47,7 +48,8 @@ async def cleaned(
 async def _drained(
     primary: OpenNamespace, secondary: OpenNamespace, primary_name: str, queues: list[str]
 ) -> None:
-    options = MoverOptions(rules=HomeRules(primary_name=primary_name))
+    owner = owner_mark(primary.driver.address, primary_name)
+    options = MoverOptions(rules=HomeRules(primary_name=primary_name, owner=owner))
     await Mover(secondary.driver, primary.driver, queues, options).run(once=True)
 
 

@@ -69,7 +69,7 @@ def status(
     backlog_queue_count: Annotated[
         int | None,
         typer.Option(
-            help="How many backlog queues there are [found by listing].",
+            help="How many backlog queues to show at least [all that there are].",
             min=1,
             max=BACKLOG_QUEUE_COUNT_MAX,
         ),

@@ -22,6 +22,14 @@ __all__ = ["pair_app"]
 CONTROL_VARIABLE = "TWINBUS_PAIR_CONTROL"
 
 Entity = Annotated[str, typer.Argument(help="The queue or topic, or * for all.", metavar="PATH")]
+Group = Annotated[
+    str | None,
+    typer.Option(
+        "--group",
+        help="Group that may read the control file [all users].",
+        metavar="GROUP",
+    ),
+]
 Control = Annotated[
     Path,
     typer.Option(
@@ -40,6 +48,7 @@ def failover(
     hold: Annotated[
         bool, typer.Option("--hold", help="Keep it there until restore, whatever pings say.")
     ] = False,
+    group: Group = None,
     dry_run: DryRun = False,
     output: Output = "table",
 ) -> None:
@@ -49,30 +58,45 @@ def failover(
     Every application that watches the file does so within seconds; one that starts later only
     with --hold.
     """
-    _order(control, path, "failover", output, is_held=hold, dry_run=dry_run)
+    _order(control, path, "failover", output, is_held=hold, group=group, dry_run=dry_run)
 
 
 @pair_app.command("restore")
 def restore(
-    path: Entity, control: Control, dry_run: DryRun = False, output: Output = "table"
+    path: Entity,
+    control: Control,
+    group: Group = None,
+    dry_run: DryRun = False,
+    output: Output = "table",
 ) -> None:
     """Send to the primary again, whatever was known of it; also the end of a hold."""
-    _order(control, path, "restore", output, is_held=False, dry_run=dry_run)
+    _order(control, path, "restore", output, is_held=False, group=group, dry_run=dry_run)
 
 
 @pair_app.command("hold")
 def hold_it(
-    path: Entity, control: Control, dry_run: DryRun = False, output: Output = "table"
+    path: Entity,
+    control: Control,
+    group: Group = None,
+    dry_run: DryRun = False,
+    output: Output = "table",
 ) -> None:
     """Keep a path where it is, at home or on the backlog, until restore or failover.
 
     Where that is each application knows by itself; `pair failover --hold` says it for all.
     """
-    _order(control, path, "hold", output, is_held=True, dry_run=dry_run)
+    _order(control, path, "hold", output, is_held=True, group=group, dry_run=dry_run)
 
 
 def _order(
-    control: Path, path: str, verb: Verb, output: str, *, is_held: bool, dry_run: bool
+    control: Path,
+    path: str,
+    verb: Verb,
+    output: str,
+    *,
+    is_held: bool,
+    group: str | None,
+    dry_run: bool,
 ) -> None:
     check_form(output)
     from twinbus.entity_path import parse_entity_path
@@ -87,5 +111,5 @@ def _order(
         orders_in(control)
         tell(output, {"would_order": record}, f"{what} would be ordered in {str(control)!r}")
         return
-    give_order(control, path, verb, is_held=is_held)
+    give_order(control, path, verb, is_held=is_held, group=group)
     tell(output, {"ordered": record}, f"{what} is ordered in {str(control)!r}")

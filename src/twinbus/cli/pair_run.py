@@ -10,7 +10,7 @@ from typing import Any
 
 from twinbus.cli.connecting import WherePair
 from twinbus.cli.showing import show_records
-from twinbus.pairing.backlog_queues import backlog_paths, danger_in, drift_of
+from twinbus.pairing.backlog_queues import backlog_paths, danger_in, drift_of, owner_mark
 from twinbus.pairing.few_at_once import few_at_once
 from twinbus.pairing.manager import NamespaceManager
 from twinbus.pairing.open_namespace import OpenNamespace
@@ -24,7 +24,7 @@ COLUMNS = ("queue", "what", "why")
 def planned(where: WherePair, count: int, output: str) -> bool:
     """Show what would be made; whether all queues can be used then."""
 
-    async def look(secondary: OpenNamespace, name: str) -> list[dict[str, Any]]:
+    async def look(secondary: OpenNamespace, name: str, owner: str) -> list[dict[str, Any]]:
         async def looked_at(path: str) -> dict[str, Any]:
             found = await secondary.management.get_queue(path)
             if found is None:
@@ -32,7 +32,9 @@ def planned(where: WherePair, count: int, output: str) -> bool:
             danger = danger_in(found)
             if danger is not None:
                 return _row(path, "cannot be used", danger)
-            drift = "; ".join(f"{d.name} is {d.found}, not {d.wanted}" for d in drift_of(found))
+            drift = "; ".join(
+                f"{d.name} is {d.found}, not {d.wanted}" for d in drift_of(found, owner)
+            )
             return _row(path, "is there", drift)
 
         return await few_at_once(backlog_paths(name, count), looked_at, at_once_max=AT_ONCE_MAX)
@@ -43,10 +45,10 @@ def planned(where: WherePair, count: int, output: str) -> bool:
 def applied(where: WherePair, count: int, output: str) -> bool:
     """Make what is missing; whether all queues can be used."""
 
-    async def make(secondary: OpenNamespace, name: str) -> list[dict[str, Any]]:
+    async def make(secondary: OpenNamespace, name: str, owner: str) -> list[dict[str, Any]]:
         manager = NamespaceManager.over(secondary.management, secondary.driver.address)
         done = await provision(
-            manager=manager, driver=secondary.driver, primary_name=name, count=count
+            manager=manager, driver=secondary.driver, primary_name=name, count=count, owner=owner
         )
         return _rows(done)
 
@@ -55,8 +57,9 @@ def applied(where: WherePair, count: int, output: str) -> bool:
 
 async def _with_secondary(where: WherePair, work: Any) -> list[dict[str, Any]]:
     name = await where.primary_name()
-    async with where.opened("secondary") as secondary:
-        rows: list[dict[str, Any]] = await work(secondary, name)
+    async with where.opened("primary") as primary, where.opened("secondary") as secondary:
+        owner = owner_mark(primary.driver.address, name)
+        rows: list[dict[str, Any]] = await work(secondary, name, owner)
     return rows
 
 

@@ -18,6 +18,7 @@ from twinbus.cli.backlog_found import queues_of
 from twinbus.cli.connecting import WherePair
 from twinbus.cli.showing import counted, plain, show_json, show_records
 from twinbus.pairing.backlog_reader import BacklogReader, QueueBacklog
+from twinbus.pairing.backlog_search import BacklogSearch
 from twinbus.pairing.manager import NamespaceManager
 from twinbus.pairing.mover_gate import UNKNOWN_PATH
 from twinbus.pairing.open_namespace import OpenNamespace
@@ -94,7 +95,8 @@ async def _looked(
             name = await where.primary_name()
             paths = await queues_of(secondary, name, count)
             manager = NamespaceManager.over(secondary.management, secondary.driver.address)
-            reader = BacklogReader(secondary.driver, manager, paths)
+            search = BacklogSearch(secondary.driver.receiver, name)
+            reader = BacklogReader(secondary.driver, manager, paths, search=search)
             queues = await reader.read() if paths else []
             attention += _judged(name, queues)
             if contacts[0].answers:

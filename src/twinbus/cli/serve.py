@@ -15,6 +15,10 @@ from twinbus.metering.lines import check_directory
 
 ADMIN_PORT = 5300
 """The official emulator's port for HTTP."""
+KEEP_DAYS = 400
+# Those of BrokerOptions, which would take long to import here.
+CONNECTIONS_MAX = 5_000
+STRANGERS_MAX = 512
 
 
 def serve(
@@ -89,6 +93,34 @@ def serve(
     audit: Annotated[
         bool, typer.Option("--audit", help="Also log what happens to each message, by its id.")
     ] = False,
+    keep_days: Annotated[
+        int,
+        typer.Option(
+            help="Days to keep files of the operations and audit logs; 0 keeps all. 400 "
+            "days include the same month of last year.",
+            min=0,
+        ),
+    ] = KEEP_DAYS,
+    faults: Annotated[
+        bool | None,
+        typer.Option(
+            "--faults/--no-faults",
+            help="Allow faults, stops and clock changes over HTTP [only on loopback].",
+            show_default=False,
+        ),
+    ] = None,
+    connections: Annotated[
+        int,
+        typer.Option(help="Maximum number of connections to each namespace with a token.", min=1),
+    ] = CONNECTIONS_MAX,
+    strangers: Annotated[
+        int,
+        typer.Option(
+            help="Maximum number of connections to each port without a token; a new one "
+            "replaces the oldest.",
+            min=1,
+        ),
+    ] = STRANGERS_MAX,
     adjustable_clock: Annotated[
         bool,
         typer.Option("--adjustable-clock", help="Let tests move the broker's clock over HTTP."),
@@ -132,6 +164,10 @@ def serve(
         tls_only=tls_only,
         metering_directory=metering,
         audit=audit,
+        keep_days=keep_days or None,
+        faults=faults,
+        connections_max=connections,
+        strangers_max=strangers,
         thresholds=Thresholds(
             disk_free_bytes_min=disk_free_mb << 20,
             entity_messages_per_s_max=entity_rate,

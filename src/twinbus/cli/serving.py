@@ -6,20 +6,27 @@ import asyncio
 import ctypes
 import gc
 import json
+import logging
 import signal
 import sys
 from collections.abc import Coroutine
 from dataclasses import replace
+from typing import Any
 
 import typer
 
-from twinbus.broker.broker import LOOPBACK_NAMES, Broker, NamespaceSpec
+from twinbus.broker.broker import Broker, NamespaceSpec
+from twinbus.broker.descriptors import fit_connections, raise_descriptor_limit
+from twinbus.broker.offences import LogFloodFilter
 from twinbus.broker.options import BrokerOptions
+from twinbus.cli.memory_trim import give_memory_back
 from twinbus.cli.wanted import parse_port
 from twinbus.clock import Clock
 from twinbus.errors import ConfigurationError
 
 __all__ = ["run_broker", "with_tls_ports"]
+
+logger = logging.getLogger("twinbus.broker")
 
 TLS_PORT = 5671
 
@@ -35,7 +42,31 @@ def run_broker(
     options: BrokerOptions, specs: list[NamespaceSpec], output: str, clock: Clock
 ) -> None:
     """Serve until SIGINT or SIGTERM."""
-    _run(_serve(options, specs, output, clock))
+    for handler in logging.getLogger().handlers:
+        handler.addFilter(LogFloodFilter())
+    descriptor_max = raise_descriptor_limit()
+    fitted = fit_connections(options, descriptor_max, len(specs))
+    _log_room(options, fitted, descriptor_max)
+    _run(_serve(fitted, specs, output, clock))
+
+
+def _log_room(wanted: BrokerOptions, got: BrokerOptions, descriptor_max: int | None) -> None:
+    """Say how many connections there may be, and why if that is fewer than wanted."""
+    logger.info(
+        "Descriptors: %s. Connections: %d to each namespace, and %d that have not shown a token",
+        "no limit" if descriptor_max is None else descriptor_max,
+        got.connections_max,
+        got.strangers_max,
+    )
+    if (got.connections_max, got.strangers_max) != (wanted.connections_max, wanted.strangers_max):
+        logger.warning(
+            "The process may open %s files, too few for %d connections to each namespace and %d "
+            "without a token. Raise the limit with `ulimit -Hn`, or LimitNOFILE in a unit of "
+            "systemd",
+            descriptor_max,
+            wanted.connections_max,
+            wanted.strangers_max,
+        )
 
 
 def _run(main: Coroutine[None, None, None]) -> None:
@@ -98,6 +129,7 @@ async def _serve(
 ) -> None:
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
+    loop.set_exception_handler(_on_loop_error)
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stop.set)
     async with Broker(options, clock=clock) as broker:
@@ -114,7 +146,22 @@ async def _serve(
         # The HTTP stack takes a third of the start-up time: AMQP clients need not wait for it.
         if administration is not None:
             await administration.reception.http.serving()
+        # What is there now stays. To look through it again and again would take the collector 15 ms
+        # each time, in which nobody is served.
+        gc.freeze()
+        trimming = asyncio.create_task(give_memory_back())
         await stop.wait()
+        trimming.cancel()
+
+
+def _on_loop_error(_loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """What nobody has caught. A connection that breaks is no mistake of ours, and has no traceback
+    in the log; a mistake has one, and LogFloodFilter sees to it that there are not many."""
+    error = context.get("exception")
+    if isinstance(error, OSError | EOFError):
+        logger.warning("A connection failed: %s", type(error).__name__)
+    else:
+        logger.error("%s", context.get("message", "Uncaught error"), exc_info=error)
 
 
 def _announce(broker: Broker, options: BrokerOptions, output: str) -> None:
@@ -125,6 +172,9 @@ def _announce(broker: Broker, options: BrokerOptions, output: str) -> None:
     if output != "table":
         ready = {
             "admin_port": admin_port,
+            "faults": options.has_faults,
+            "connections_max": options.connections_max,
+            "strangers_max": options.strangers_max,
             "ca": None if ca_path is None else str(ca_path),
             "namespaces": {
                 each.name: {
@@ -144,7 +194,9 @@ def _announce(broker: Broker, options: BrokerOptions, output: str) -> None:
     typer.echo(f"http://{options.host}:{admin_port}/health · messages in {where} · Ctrl-C stops")
     if ca_path is not None:
         typer.echo(f"TLS on the same ports, for clients that trust {ca_path}")
-    if options.host not in LOOPBACK_NAMES and not options.tls_only:
+    if not options.has_faults:
+        typer.echo("Faults, stops and the clock are switched off; --faults switches them on")
+    if not options.is_loopback and not options.tls_only:
         typer.echo(
             f"twinbus: listening on {options.host} for plain text too: keys and messages of "
             "clients that do not use TLS can be read on the way. Refuse them with --tls-only.",

@@ -18,6 +18,7 @@ from twinbus.cli.shared_options import BACKLOG_QUEUE_COUNT_MAX, CaFile, Manageme
 from twinbus.cli.showing import Output, check_form
 from twinbus.errors import ConfigurationError
 from twinbus.metering.lines import check_directory
+from twinbus.metering.pruning import KEEP_DAYS_MAX
 
 EXIT_LEFT = 3
 """Messages were left for later or dead-lettered: the summary says which."""
@@ -34,6 +35,7 @@ class SyphonOptions:
     primary_name: str | None
     backlog_queue_count: int | None
     allow: tuple[str, ...]
+    accept_owners: tuple[str, ...] = ()
     ttl_policy: str
     gone_grace_s: float
     rate_per_s: float | None
@@ -49,6 +51,7 @@ class SyphonOptions:
     checkpoints: str | None = None
     tasks: int | None = None
     metering: Path | None = None
+    keep_days: int | None = None
 
 
 def default_state_dir() -> Path:
@@ -81,7 +84,7 @@ def syphon(
     backlog_queue_count: Annotated[
         int | None,
         typer.Option(
-            help="How many backlog queues there are [found by listing].",
+            help="How many backlog queues to poll at least [all that there are].",
             min=1,
             max=BACKLOG_QUEUE_COUNT_MAX,
         ),
@@ -89,6 +92,14 @@ def syphon(
     allow: Annotated[
         list[str] | None,
         typer.Option(help="Deliver to these only; * and ? match; repeatable.", metavar="PATTERN"),
+    ] = None,
+    accept_owner: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Address of a primary whose messages to move as well, for example the old address "
+            "of this one; * for all; repeatable.",
+            metavar="ADDRESS",
+        ),
     ] = None,
     ttl_policy: Annotated[
         str, typer.Option(help="Time in the backlog: restart, elapsed or dead-letter.")
@@ -120,6 +131,14 @@ def syphon(
             metavar="DIR",
         ),
     ] = None,
+    keep_days: Annotated[
+        int | None,
+        typer.Option(
+            help="Days to keep the files in --metering, those of other clients too [all are kept].",
+            min=1,
+            max=KEEP_DAYS_MAX,
+        ),
+    ] = None,
     state: Annotated[
         Path | None,
         typer.Option(
@@ -145,8 +164,8 @@ def syphon(
 
     The namespaces come from the environment: SERVICEBUS_CONNECTION_STRING for the primary and
     SERVICEBUS_SECONDARY_CONNECTION_STRING for the secondary. Listen on the backlog queues and
-    Send on the destinations are needed, and Manage on the secondary unless
-    --backlog-queue-count is given.
+    Send on the destinations are needed. With Manage on the secondary the backlog queues are
+    listed, without it they are looked for by their numbers.
 
     Exit codes: 0 everything is home, 1 the command failed or a backlog queue could not be read,
     2 wrong usage, 3 messages were left for later or dead-lettered, or may have a second copy, or
@@ -171,12 +190,17 @@ def syphon(
         )
     if metering is not None:
         check_directory(metering, "--metering")
+    elif keep_days is not None:
+        raise ConfigurationError(
+            "--keep-days is for the files of --metering", hint="Name a directory with --metering"
+        )
     options = SyphonOptions(
         once=once,
         dry_run=dry_run,
         primary_name=primary_name,
         backlog_queue_count=backlog_queue_count,
         allow=tuple(allow or ["*"]),
+        accept_owners=tuple(accept_owner or ()),
         ttl_policy=ttl_policy,
         gone_grace_s=gone_grace,
         rate_per_s=rate,
@@ -191,6 +215,7 @@ def syphon(
         checkpoints=checkpoints,
         tasks=tasks,
         metering=metering,
+        keep_days=keep_days,
     )
     code = _run_here(options) if local else _run_on_spark(options)
     if code:

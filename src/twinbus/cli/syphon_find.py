@@ -11,6 +11,7 @@ from twinbus.cli.syphon import SyphonOptions
 from twinbus.drivers.management import QueueProperties
 from twinbus.entity_path import backlog_prefix
 from twinbus.pairing.backlog_queues import backlog_paths
+from twinbus.pairing.backlog_search import BacklogSearch
 from twinbus.pairing.environment import Role, namespace_named_in
 from twinbus.pairing.open_namespace import (
     OpenNamespace,
@@ -38,6 +39,7 @@ def opened(role: Role, options: SyphonOptions) -> AbstractAsyncContextManager[Op
         ca_file=options.ca_file,
         management_port=options.management_port,
         metering=options.metering,
+        keep_days=options.keep_days,
         name=options.primary_name if role == "primary" else None,
     )
 
@@ -45,18 +47,16 @@ def opened(role: Role, options: SyphonOptions) -> AbstractAsyncContextManager[Op
 async def find_backlog(
     primary: OpenNamespace, secondary: OpenNamespace, options: SyphonOptions
 ) -> Found:
-    """The queues to empty: as many as we were told, or all that a listing shows."""
+    """The queues to empty: as many as we were told, or all that a listing shows, or without
+    Manage a look. The syphon itself finds more that hold messages (Y9)."""
     name = await primary.primary_name(options.primary_name)
     if options.backlog_queue_count is not None:
         return Found(name, tuple(backlog_paths(name, options.backlog_queue_count)), None)
     prefix = backlog_prefix(name)
     try:
         listed = [queue async for queue in secondary.management.list_queues(prefix)]
-    except AccessRefused as error:
-        raise AccessRefused(
-            "the backlog queues cannot be listed: Manage is missing on the secondary",
-            hint="Say how many there are with --backlog-queue-count",
-        ) from error
+    except AccessRefused:
+        return Found(name, await _looked_for(secondary, name), None)
     found = [queue for queue in listed if backlog_path_of(queue.path) is not None]
     if not found:
         raise NoBacklogQueue(
@@ -64,6 +64,16 @@ async def find_backlog(
             hint=f"They are called {prefix}0 and so on; check --primary-name",
         )
     return Found(name, tuple(queue.path for queue in found), _waiting(found))
+
+
+async def _looked_for(secondary: OpenNamespace, name: str) -> tuple[str, ...]:
+    found = await BacklogSearch(secondary.driver.receiver, name).existing()
+    if not found:
+        raise NoBacklogQueue(
+            f"no backlog queue of {name!r} was found, and they cannot be listed without Manage",
+            hint="Check --primary-name, and the claim Listen on the backlog queues",
+        )
+    return found
 
 
 def _waiting(queues: list[QueueProperties]) -> int | None:

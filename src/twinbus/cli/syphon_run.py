@@ -20,14 +20,17 @@ from twinbus.cli.syphon_shown import (
     Summary,
     done_count,
     exit_code,
+    foreign_warning,
     progress_shown,
     show_summary,
 )
 from twinbus.core.chunk import HomeRules
 from twinbus.core.chunk_board import Backoff
 from twinbus.core.envelope import TtlPolicy
-from twinbus.core.receipts import Outcome, Receipt
+from twinbus.core.receipts import Outcome, Receipt, foreign_in
 from twinbus.errors import TwinbusError
+from twinbus.pairing.backlog_queues import owner_mark
+from twinbus.pairing.backlog_search import BacklogSearch
 from twinbus.pairing.environment import ROLES
 from twinbus.pairing.mover import Mover
 from twinbus.pairing.mover_options import MoverOptions
@@ -78,9 +81,12 @@ async def _moved(
             secondary.driver,
             primary.driver,
             found.queues,
-            _mover_options(found.primary_name, options),
+            _mover_options(found, primary, options),
             on_receipts=witness.take,
             on_stall=lambda why: typer.echo(f"twinbus: {why}", err=True),
+            search=BacklogSearch(
+                secondary.driver.receiver, found.primary_name, secondary.management.list_queues
+            ),
         )
         witness.on_trouble = mover.stop
         asked = _stop_on_signals(mover)
@@ -99,12 +105,14 @@ async def _moved(
     )
 
 
-def _mover_options(primary_name: str, options: SyphonOptions) -> MoverOptions:
+def _mover_options(found: Found, primary: OpenNamespace, options: SyphonOptions) -> MoverOptions:
     return MoverOptions(
         rules=HomeRules(
-            primary_name=primary_name,
+            primary_name=found.primary_name,
             allowed=options.allow,
             ttl_policy=TtlPolicy(options.ttl_policy),
+            owner=owner_mark(primary.driver.address, found.primary_name),
+            accepted_owners=options.accept_owners,
         ),
         chunk_count=options.chunk_count,
         rate_per_s=options.rate_per_s,
@@ -137,10 +145,15 @@ class _Witness:
         if options.receipts is not None:
             self._file = stack.enter_context(ReceiptFile(Path(options.receipts)))
         self._counts: Counter[Outcome] = Counter()
+        self._foreign: set[str] = set()
+        """The marks of other pairs that were met."""
         self._show = stack.enter_context(progress_shown(options.output, waiting))
 
     def take(self, receipts: Sequence[Receipt]) -> None:
         self._counts.update(each.outcome for each in receipts)
+        for owner in foreign_in(receipts).keys() - self._foreign:
+            self._foreign.add(owner)
+            typer.echo(foreign_warning(owner), err=True)
         self._show(done_count(self._counts))
         if self._file is not None and self.trouble is None:
             try:

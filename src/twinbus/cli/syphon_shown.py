@@ -13,6 +13,7 @@ import typer
 
 from twinbus.cli.syphon import EXIT_LEFT
 from twinbus.cli.tables import show_table
+from twinbus.core.pair_mark import address_in
 from twinbus.core.receipts import Outcome
 
 EXIT_FAILED: Final = 1
@@ -37,6 +38,7 @@ _MEANINGS: Final = {
     Outcome.UNSURE: "set aside, in doubt: a second copy may follow",
     Outcome.LOCK_LOST: "home, and still in the backlog: a second copy will follow",
     Outcome.LEFT: "untouched: they come again",
+    Outcome.FOREIGN: "left alone: they belong to another primary of the same name",
     Outcome.WOULD_MOVE: "would be moved",
     Outcome.WOULD_DEAD_LETTER: "would be dead-lettered",
 }
@@ -88,6 +90,14 @@ def exit_code(summary: Summary) -> int:
 def done_count(counts: Mapping[Outcome, int]) -> int:
     """Messages that have left the backlog: what waits for its destination comes again."""
     return sum(counts.get(each, 0) for each in _DONE)
+
+
+def foreign_warning(owner: str) -> str:
+    """Said once for each other pair whose messages were met (P21)."""
+    return (
+        f"twinbus: messages of another primary of this name stay in the backlog: {owner}. "
+        f"If that is an earlier address of this one, use --accept-owner {address_in(owner)}"
+    )
 
 
 def show_summary(summary: Summary, output: str) -> None:

@@ -29,6 +29,7 @@ from twinbus.cli.syphon_shown import (
     Summary,
     done_count,
     exit_code,
+    foreign_warning,
     progress_shown,
     show_summary,
 )
@@ -98,15 +99,23 @@ def _run(spark: SparkSession, found: Found, options: SyphonOptions) -> int:
 
 
 def _follow(syphon: Syphon, show: Callable[[int], object], is_stopping: Event) -> None:
-    is_stalled = False
+    is_stalled, foreign = False, set[str]()
+
+    def warn(status: Status) -> None:
+        for owner in status.foreign.keys() - foreign:
+            foreign.add(owner)
+            typer.echo(foreign_warning(owner), err=True)
+
     while syphon.is_running and not is_stopping.wait(LOOK_INTERVAL_S):
         status = syphon.status()
         show(done_count(_counts(status)))
+        warn(status)
         if status.stalled and not is_stalled:
             typer.echo(f"twinbus: {status.stalled}", err=True)
         is_stalled = bool(status.stalled)
     if not is_stopping.is_set():
         syphon.wait()  # Raises what ended it.
+    warn(syphon.status())
 
 
 @contextmanager
@@ -135,11 +144,13 @@ def _settings(found: Found, options: SyphonOptions, spark: SparkSession) -> Syph
         queues=found.queues,
         allowed=options.allow,
         ttl_policy=TtlPolicy(options.ttl_policy),
+        accepted_owners=options.accept_owners,
         gone_grace_s=options.gone_grace_s,
         rate_per_s=options.rate_per_s,
         chunk_count=options.chunk_count,
         is_dry_run=options.dry_run,
         metering=None if options.metering is None else str(options.metering.resolve()),
+        keep_days=options.keep_days,
     ).on(spark)
     return settings if options.tasks is None else replace(settings, tasks=options.tasks)
 

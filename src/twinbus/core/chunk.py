@@ -1,6 +1,7 @@
 """Bringing a chunk of the backlog home: who gets what, and what an answer means.
 
-    deliveries --plan_chunk--> for each destination its messages, and what nobody can deliver
+    deliveries --plan_chunk--> for each destination its messages, what nobody can deliver, and
+                               what belongs to another pair (P21)
     messages   --batches_of--> what goes to the primary in one send
     an error   --verdict_of--> what becomes of the batch that met it
 
@@ -20,8 +21,9 @@ from typing import Final, NamedTuple, TypeVar
 from twinbus.core.chunk_board import Sign
 from twinbus.core.chunk_ledger import Homeward
 from twinbus.core.destinations import check_destination
-from twinbus.core.envelope import Reason, TtlPolicy, restore, told_of
+from twinbus.core.envelope import Reason, TtlPolicy, owner_of, restore, told_of
 from twinbus.core.envelope_batches import ranges_that_fit
+from twinbus.core.pair_mark import is_accepted
 from twinbus.core.parcel import Delivered
 from twinbus.entity_path import check_patterns
 from twinbus.service_errors import (
@@ -44,6 +46,7 @@ from twinbus.service_errors import (
 __all__ = [
     "BATCH_COUNT_MAX",
     "ChunkPlan",
+    "Foreign",
     "HomeRules",
     "Poison",
     "Verdict",
@@ -139,9 +142,21 @@ class HomeRules:
     """Patterns of destinations that are delivered to."""
     ttl_policy: TtlPolicy = TtlPolicy.RESTART
     """Whether the time in the backlog counts (Y8)."""
+    owner: str = ""
+    """The mark of this pair; messages with another one are left alone (P21). Empty: none is."""
+    accepted_owners: tuple[str, ...] = ()
+    """Addresses of other pairs whose messages are moved as well; ``*``: all."""
 
     def __post_init__(self) -> None:
         check_patterns(self.allowed)
+
+
+class Foreign(NamedTuple):
+    """A message that belongs to another pair."""
+
+    item: Homeward
+    owner: str
+    """The mark of that pair."""
 
 
 class Poison(NamedTuple):
@@ -158,6 +173,7 @@ class ChunkPlan:
 
     by_destination: dict[str, list[Homeward]] = field(default_factory=dict)
     poison: list[Poison] = field(default_factory=list)
+    foreign: list[Foreign] = field(default_factory=list)
 
 
 def plan_chunk(deliveries: Sequence[Delivered], rules: HomeRules, *, now_ms: int) -> ChunkPlan:
@@ -166,22 +182,38 @@ def plan_chunk(deliveries: Sequence[Delivered], rules: HomeRules, *, now_ms: int
     # Most chunks name a few destinations a thousand times: each name is checked once.
     homes: dict[str, tuple[str, list[Homeward]]] = {}
     ttl_policy = rules.ttl_policy
+    owners = {"": True, rules.owner: True}
     for delivered in deliveries:
         try:
-            named, encoded, session_id, message_id = restore(
+            named, encoded, session_id, message_id, owner = restore(
                 delivered.encoded,
                 now_ms=now_ms,
                 enqueued_at_ms=delivered.enqueued_at_ms,
                 ttl_policy=ttl_policy,
             )
+            if owner not in owners:
+                owners[owner] = _is_ours(owner, rules)
+            if not owners[owner]:
+                item = Homeward(delivered, named, message_id, b"")
+                plan.foreign.append(Foreign(item, owner))
+                continue
             home = homes.get(named)
             if home is None:
                 home = homes[named] = _home(plan, named, rules)
         except EnvelopeError as error:
-            plan.poison.append(_never_home(delivered, error))
+            # What is wrong with it is for its own pair to say.
+            if not _is_ours(owner := owner_of(delivered.encoded), rules):
+                item = Homeward(delivered, *told_of(delivered.encoded), b"")
+                plan.foreign.append(Foreign(item, owner))
+            else:
+                plan.poison.append(_never_home(delivered, error))
             continue
         home[1].append(Homeward(delivered, home[0], message_id, encoded, session_id))
     return plan
+
+
+def _is_ours(owner: str, rules: HomeRules) -> bool:
+    return is_accepted(owner, rules.owner, rules.accepted_owners)
 
 
 def _never_home(delivered: Delivered, error: EnvelopeError) -> Poison:

@@ -97,7 +97,8 @@ def is_set_aside(encoded: bytes) -> bool:
 def state_of(encoded: bytes) -> int:
     """The state of a message that was peeked; one that says nothing is active."""
     try:
-        span = scan_message(encoded, 0, len(encoded), body_required=False).message_annotations
+        found = scan_message(encoded, 0, len(encoded), body_required=False, check_body=False)
+        span = found.message_annotations
         if span is None:
             return ACTIVE
         annotations, _end = decode_value(encoded, span[0], span[1], Budget())

@@ -120,6 +120,7 @@ class _Entry:
     gone_since_s: float | None = None
     is_lost: bool = False
     is_silent: bool = False
+    is_refused: bool = False
 
 
 class DestinationBoard:
@@ -156,8 +157,10 @@ class DestinationBoard:
         *,
         pause_s_min: float = 0.0,
         is_silent: bool = False,
+        is_refused: bool = False,
     ) -> None:
-        """Note what a send to ``path`` told us; ``is_silent`` when that was no answer at all."""
+        """Note what a send to ``path`` told us; ``is_silent`` when that was no answer at all,
+        ``is_refused`` when a claim is missing for it."""
         entry = self._entries.get(path)
         if entry is None:
             if sign is Sign.ACCEPTED:
@@ -167,7 +170,7 @@ class DestinationBoard:
         if entry.standing is Standing.OPEN:
             del self._entries[path]
         elif before is not Standing.CLOSED:
-            entry.is_silent = is_silent
+            entry.is_silent, entry.is_refused = is_silent, is_refused
             self._close(entry, sign, now_s, pause_s_min)
 
     def release(self, path: str, now_s: float) -> None:
@@ -209,6 +212,10 @@ class DestinationBoard:
         """Destinations that take nothing now."""
         return [path for path, each in self._entries.items() if each.standing is not Standing.OPEN]
 
+    def refused(self) -> list[str]:
+        """Those of them for which the claim Send is missing."""
+        return [path for path in self.closed() if self._entries[path].is_refused]
+
     def notes(self, now_s: float) -> tuple[BoardNote, ...]:
         """Every destination that takes nothing, for another board."""
         return tuple(self._noted(path, entry, now_s) for path, entry in self._entries.items())
@@ -221,7 +228,13 @@ class DestinationBoard:
         gone_since_s = entry.gone_since_s
         gone_for_s = None if gone_since_s is None else max(0.0, now_s - gone_since_s)
         return BoardNote(
-            path, entry.failure_count, due_in_s, gone_for_s, entry.is_lost, entry.is_silent
+            path,
+            entry.failure_count,
+            due_in_s,
+            gone_for_s,
+            entry.is_lost,
+            entry.is_silent,
+            entry.is_refused,
         )
 
     def take_notes(self, notes: Iterable[BoardNote], now_s: float) -> None:
@@ -234,3 +247,4 @@ class DestinationBoard:
                 entry.due_s = now_s + note.due_in_s
                 entry.gone_since_s = None if note.gone_for_s is None else now_s - note.gone_for_s
                 entry.is_lost, entry.is_silent = note.is_lost, note.is_silent
+                entry.is_refused = note.is_refused

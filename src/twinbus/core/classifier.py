@@ -13,6 +13,7 @@ from enum import Enum, auto
 from types import MappingProxyType
 from typing import Final
 
+from twinbus.argument_types import check_type
 from twinbus.service_errors import (
     AccessRefused,
     AuthenticationFailed,
@@ -26,6 +27,7 @@ from twinbus.service_errors import (
     QuotaExceeded,
     ServerBusy,
     ServiceInternalError,
+    TooLargeForBacklog,
 )
 
 
@@ -47,6 +49,8 @@ class BacklogVerdict(Enum):
 
     WITHDRAW = auto()
     TRY_ANOTHER = auto()
+    ASK_ANOTHER = auto()
+    """It is about this queue, or about the message: the answer of one other queue tells (P20)."""
     GIVE_UP = auto()
     """Another queue would answer the same: never hop with such a message (P13)."""
 
@@ -80,8 +84,9 @@ BACKLOG_ERRORS: Final[Mapping[type[BaseException], BacklogVerdict]] = MappingPro
         EntityDisabled: BacklogVerdict.WITHDRAW,
         QuotaExceeded: BacklogVerdict.WITHDRAW,
         ServerBusy: BacklogVerdict.TRY_ANOTHER,
-        MessageTooLarge: BacklogVerdict.GIVE_UP,
-        MessageRefused: BacklogVerdict.GIVE_UP,
+        MessageTooLarge: BacklogVerdict.ASK_ANOTHER,
+        MessageRefused: BacklogVerdict.ASK_ANOTHER,
+        TooLargeForBacklog: BacklogVerdict.GIVE_UP,
     }
 )
 
@@ -94,6 +99,10 @@ class Classifier:
     backlog: Mapping[type[BaseException], BacklogVerdict] = field(
         default_factory=lambda: BACKLOG_ERRORS
     )
+
+    def __post_init__(self) -> None:
+        for name in ("primary", "backlog"):
+            check_type(name, getattr(self, name), Mapping, hint="Map classes of errors to verdicts")
 
     def with_primary(self, rows: Mapping[type[BaseException], Verdict]) -> Classifier:
         """This classifier with some rows of the primary's table replaced or added."""

@@ -27,6 +27,7 @@ from typing import Final
 
 from twinbus.core.chunk_aside import SetAside
 from twinbus.core.chunk_board import DESTINATIONS_MAX, Backoff
+from twinbus.core.pair_mark import shared_look_s
 from twinbus.core.parcel import Delivered
 from twinbus.core.shift import BoardNote, ShiftOrder, ShiftReport
 
@@ -108,6 +109,8 @@ class Dispatcher:
         """The numbers from which looks go on that were not ended."""
         self._overfull: set[str] = set()
         """Queues in which more may be set aside than is remembered."""
+        self._foreign: Counter[str] = Counter()
+        """Messages of other pairs that were met, by queue (P21)."""
         self._unfinished: set[str] = set()
         self._unheard: set[str] = set()
         self._setbacks: dict[str, _Setback] = {}
@@ -115,6 +118,11 @@ class Dispatcher:
         self._knock_s: float | None = None
         self._free_s = 0.0
         """When the rate allows the next orders."""
+
+    def add(self, queue: str) -> None:
+        """One more queue, which the next orders are for."""
+        self.queues = (*self.queues, queue)
+        self._aside[queue] = SetAside()
 
     # -- what is known --------------------------------------------------------------------
 
@@ -243,8 +251,10 @@ class Dispatcher:
         return looked_s is None or now_s - looked_s >= self._look_interval_s(queue)
 
     def _look_interval_s(self, queue: str) -> float:
-        known = len(self._aside[queue]) / LOOK_MESSAGES_MAX
-        return self.limits.discovery_interval_s * max(1.0, known)
+        known = len(self._aside[queue])
+        if foreign := self._foreign[queue]:
+            return shared_look_s(self.limits.discovery_interval_s, known + foreign)
+        return self.limits.discovery_interval_s * max(1.0, known / LOOK_MESSAGES_MAX)
 
     # -- queues that are idle -------------------------------------------------------------
 
@@ -260,6 +270,10 @@ class Dispatcher:
         """After set_aside() for all that was found; not whole: it could not be read to its end."""
         early_s = 0.0 if is_whole else self._look_interval_s(queue) - self._backoff.last_s
         self._looked_s[queue] = now_s - max(0.0, early_s)
+
+    def met_foreign(self, queue: str, count: int) -> None:
+        """Messages of another pair are in a queue: its syphon may set ours aside (P21)."""
+        self._foreign[queue] += count
 
     def set_aside(self, queue: str, numbers: Mapping[str, Sequence[int]]) -> None:
         """Remember numbers by destination, as far as there is room."""

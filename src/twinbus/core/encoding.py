@@ -9,12 +9,16 @@
 Rule 1: what is not set takes no bytes, so that a plain message is properties and a body.
 Rule 2: what was encoded decodes to an equal message, except that text is received as bytes and
         a datetime among the properties as a Timestamp.
-Rule 3: whatever a service delivers can be decoded: a moment outside the calendar is its edge.
+Rule 3: whatever a service delivers can be decoded: a moment outside the calendar is its edge, and
+        a body that would hold its receiver up (wire.py, KEY_COSTS) is left as it came.
+Rule 4: decoding a message takes no longer than a few milliseconds, whoever has written it. A body
+        or properties of more elements are decoded when the application looks at them.
 """
 
 from __future__ import annotations
 
 import struct
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from typing import Any, Final
@@ -22,9 +26,9 @@ from uuid import UUID
 
 from twinbus.amqp.decode import decode_value
 from twinbus.amqp.encode import encode_into, encode_value
-from twinbus.amqp.errors import EncodeError
-from twinbus.amqp.limits import Budget
-from twinbus.amqp.message import AmqpSequence, AmqpValue, DataSections
+from twinbus.amqp.errors import CostlyValue, DecodeError, EncodeError
+from twinbus.amqp.limits import SECTION_COST, VALUE_COST, AmqpLimits, Budget
+from twinbus.amqp.message import AmqpSequence, AmqpValue, DataSections, UndecodedBody
 from twinbus.amqp.properties import CONTENT_TYPE, CORRELATION_ID, GROUP_ID, MESSAGE_ID, Header
 from twinbus.amqp.scan import (
     APPLICATION_PROPERTIES,
@@ -56,7 +60,7 @@ from twinbus.core.envelope_times import (
 )
 from twinbus.core.parcel import Delivered
 from twinbus.errors import InvalidMessage
-from twinbus.message import BrokeredMessage, check_moment
+from twinbus.message import BrokeredMessage, PartlyRead, check_moment
 from twinbus.service_errors import ServiceError
 
 __all__ = ["decode_message", "encode_message", "moment_of", "ms_of"]
@@ -92,6 +96,13 @@ def encode_message(message: BrokeredMessage, *, now_ms: int = 0) -> bytes:
                 _properties_of(message, now_ms),
                 _application_properties_of(message.properties) if message.properties else b"",
                 _body_of(message.body),
+            )
+            if message.unread is None
+            else (
+                _header_of(message),
+                _annotations_of(message),
+                _properties_of(message, now_ms),
+                *_kept_parts_of(message),
             )
         )
     except EncodeError as error:
@@ -186,6 +197,26 @@ def _id(name: str, value: Any) -> bytes:
     )
 
 
+def _as_it_came(message: BrokeredMessage, name: str) -> bytes | None:
+    """The section of a received message that nobody has looked at, or None."""
+    if message.unread is None or name not in message.unread:
+        return None
+    try:
+        object.__getattribute__(message, name)
+    except AttributeError:
+        raw: bytes = message.unread[name].raw
+        return raw
+    return None
+
+
+def _kept_parts_of(message: BrokeredMessage) -> tuple[bytes, bytes]:
+    """Application properties and body of a message that came with a part to be read later."""
+    own, body = _as_it_came(message, "properties"), _as_it_came(message, "body")
+    if own is None:
+        own = _application_properties_of(message.properties) if message.properties else b""
+    return own, _body_of(message.body) if body is None else body
+
+
 def _application_properties_of(properties: dict[str, Any]) -> bytes:
     out = bytearray()
     for name, value in properties.items():
@@ -224,6 +255,8 @@ def _body_of(body: Any) -> bytes:
             return b"".join(head + encode_value(item) for item in items)
         case DataSections(items):
             return b"".join(map(_data, items))
+        case UndecodedBody(sections):
+            return sections
         case list() | tuple() if body and all(isinstance(item, bytes) for item in body):
             return b"".join(map(_data, body))
     raise InvalidMessage(
@@ -241,17 +274,56 @@ def _data(raw: bytes) -> bytes:
 # --- in ----------------------------------------------------------------------------------------
 
 
+# A message of 100 MB, the largest of any tier, may have so many elements. What they take is in
+# proportion to its bytes, and only the keys of maps could take more.
+_RECEIVED_LIMITS: Final = AmqpLimits(compound_count_max=1 << 26, value_count_max=1 << 26)
+# What is decoded at once: about a millisecond for a body, and one for the properties.
+_AT_ONCE_LIMITS: Final = AmqpLimits(value_count_max=4_096, hashed_key_cost_max=256)
+
+
+@dataclass(frozen=True, slots=True)
+class _UnreadBody:
+    """A body that takes long to decode."""
+
+    raw: bytes
+
+    def read(self) -> Any:
+        try:
+            return _decoded_body(self.raw, 0, Budget(_RECEIVED_LIMITS))
+        except DAMAGE as error:
+            reason = error.description if isinstance(error, DecodeError) else "It is damaged."
+            return UndecodedBody(self.raw, reason)
+
+
+@dataclass(frozen=True, slots=True)
+class _UnreadProperties:
+    """Application properties that take long to decode."""
+
+    raw: bytes
+    delivered: Delivered
+
+    def read(self) -> dict[Any, Any]:
+        try:
+            return _map_at(self.raw, 0, len(self.raw), Budget(_RECEIVED_LIMITS))
+        except DAMAGE as error:
+            raise _no_message(self.delivered) from error
+
+
 def decode_message(delivered: Delivered) -> BrokeredMessage:
     """The message that a driver received."""
     try:
         return _decoded(delivered)
     except DAMAGE as error:
-        raise ServiceError(
-            "the service delivered bytes that are no message",
-            path=delivered.path,
-            hint="Receive it with another client, or dead-letter it by its sequence number "
-            f"{delivered.sequence_number}",
-        ) from error
+        raise _no_message(delivered) from error
+
+
+def _no_message(delivered: Delivered) -> ServiceError:
+    return ServiceError(
+        "the service delivered bytes that are no message",
+        path=delivered.path,
+        hint="Receive it with another client, or dead-letter it by its sequence number "
+        f"{delivered.sequence_number}",
+    )
 
 
 def _decoded(delivered: Delivered) -> BrokeredMessage:
@@ -262,7 +334,12 @@ def _decoded(delivered: Delivered) -> BrokeredMessage:
     annotations = _annotations_at(buf, delivery_stop, annotations_stop)
     fields = _fields_at(buf, annotations_stop, properties_stop)
     message = BrokeredMessage.__new__(BrokeredMessage)
-    message.body = _body_at(buf, stop)
+    message.unread = None
+    try:
+        message.body = _decoded_body(buf, stop, Budget(_AT_ONCE_LIMITS))
+    except CostlyValue:
+        message.__class__ = PartlyRead
+        message.unread = {"body": _UnreadBody(buf[stop:])}
     message.message_id = fields[MESSAGE_ID]
     message.session_id = _text(fields[GROUP_ID])
     message.correlation_id = fields[CORRELATION_ID]
@@ -276,7 +353,12 @@ def _decoded(delivered: Delivered) -> BrokeredMessage:
     message.priority = None if header.priority is None else int(header.priority)
     message.time_to_live = _time_to_live(header, fields)
     message.scheduled_enqueue_time_utc = moment_of(annotations.get(b"x-opt-scheduled-enqueue-time"))
-    message.properties = _map_at(buf, properties_stop, stop)
+    try:
+        message.properties = _map_at(buf, properties_stop, stop, Budget(_AT_ONCE_LIMITS))
+    except CostlyValue:
+        message.__class__ = PartlyRead
+        unread = _UnreadProperties(buf[properties_stop:stop], delivered)
+        message.unread = {**(message.unread or {}), "properties": unread}
     message.sequence_number = delivered.sequence_number
     message.enqueued_sequence_number = annotations.get(b"x-opt-enqueue-sequence-number")
     message.enqueued_time_utc = moment_of(delivered.enqueued_at_ms)
@@ -298,10 +380,10 @@ def moment_of(ms: Any) -> datetime | None:
         return (datetime.max if ms > 0 else datetime.min).replace(tzinfo=UTC)
 
 
-def _map_at(buf: bytes, start: int, stop: int) -> dict[Any, Any]:
+def _map_at(buf: bytes, start: int, stop: int, budget: Budget) -> dict[Any, Any]:
     if start == stop:
         return {}
-    values: dict[Any, Any] = decode_value(buf, start + SECTION_HEAD_BYTES, stop, Budget())[0]
+    values: dict[Any, Any] = decode_value(buf, start + SECTION_HEAD_BYTES, stop, budget)[0]
     return values
 
 
@@ -317,10 +399,14 @@ _SHOWN: Final = frozenset(
 
 
 def _annotations_at(buf: bytes, start: int, stop: int) -> dict[bytes, Any]:
+    try:
+        pairs = pairs_of(buf, start, stop)
+    except CostlyValue:  # Thousands, which no service writes: none of them is shown.
+        return {}
     return {
         key: value_at(buf, first, after)
-        for key, _, first, after in pairs_of(buf, start, stop)
-        if key in _SHOWN and key is not None
+        for key, _, first, after in pairs
+        if key in _SHOWN and key is not None and _is_simple(buf[first])
     }
 
 
@@ -330,8 +416,15 @@ def _fields_at(buf: bytes, start: int, stop: int) -> list[Any]:
     fields: list[Any] = [None] * PROPERTY_COUNT_MAX
     for index, (first, after) in enumerate(pairwise(starts)):
         if buf[first] != 0x40:
+            if not _is_simple(buf[first]):
+                raise DecodeError("a property is a list, map or array. Send simple values.")
             fields[index] = value_at(buf, first, after)
     return fields
+
+
+def _is_simple(code: int) -> bool:
+    """Whether a value with this constructor is neither described nor made of others."""
+    return 0x40 <= code < 0xC0 and code != 0x45
 
 
 def _text(value: Any) -> str | None:
@@ -352,11 +445,18 @@ def _time_to_live(header: Header, fields: list[Any]) -> timedelta | None:
         return timedelta.max
 
 
-def _body_at(buf: bytes, pos: int) -> Any:
-    budget, end = Budget(), len(buf)
+def _decoded_body(buf: bytes, pos: int, budget: Budget) -> Any:
+    end = len(buf)
     kind, values = 0, []
     while pos < end:
-        code, start = section_at(buf, pos, end, budget)
+        if buf.startswith(_DATA_HEAD, pos):
+            code, start = DATA, pos + len(_DATA_HEAD)
+            budget.items -= VALUE_COST
+        else:
+            code, start = section_at(buf, pos, end, budget)
+            budget.items -= SECTION_COST
+        if budget.items < 0:
+            raise CostlyValue("A body of so many sections takes long to decode.")
         if code not in (DATA, SEQUENCE, VALUE):
             break  # A footer, or delivery annotations that come late.
         value, pos = decode_value(buf, start, end, budget)

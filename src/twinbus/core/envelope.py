@@ -1,7 +1,8 @@
 """What a message looks like while it waits in a backlog queue, and how it becomes itself again.
 
     alias(message, path)     a copy for the backlog: destination, session, TTL and schedule stand in
-                             application properties, and what they were taken from is empty
+                             application properties, and what they were taken from is empty; beside
+                             them the pair that it belongs to (P21)
     restore(as delivered)    the message as it was, for its destination
 
 Rule 1: everything works on encoded messages and splices: body, kept properties and kept
@@ -30,7 +31,7 @@ from twinbus.core.envelope_away import (
     size_if_aliased,
 )
 from twinbus.core.envelope_batches import ranges_that_fit, split_to_fit
-from twinbus.core.envelope_home import Restored, message_id_of, restore, told_of
+from twinbus.core.envelope_home import Restored, message_id_of, owner_of, restore, told_of
 from twinbus.core.envelope_ping import is_ping, ping
 from twinbus.core.envelope_values import RESERVED_NAMES, Reason
 from twinbus.core.ttl_policy import TtlPolicy
@@ -48,6 +49,7 @@ __all__ = [
     "message_id_of",
     "overhead_bytes",
     "overhead_bytes_max",
+    "owner_of",
     "ping",
     "ranges_that_fit",
     "restore",

@@ -3,6 +3,8 @@
     header | annotations          | properties           | application properties | body
     no ttl | no scheduled time    | no group-id, expiry  | + x-ms-path, ...       | as it is
 
+``owner`` is the mark of the pair that the message belongs to (P21), in all functions; empty: none.
+
 Rule 1: what the primary would refuse and a backlog queue would not notice is refused here: an
         outage must not turn an error of the caller into a lost message.
 """
@@ -43,6 +45,7 @@ from twinbus.core.envelope_times import (
     timestamp_at,
 )
 from twinbus.core.envelope_values import (
+    OWNER,
     PATH,
     RESERVED_NAMES,
     SCHEDULED,
@@ -57,12 +60,16 @@ from twinbus.core.envelope_values import (
 from twinbus.message import PROPERTIES_BYTES_MAX
 from twinbus.service_errors import MessageRefused, ReservedProperty, TooLargeForBacklog
 
-_RESERVED_HINT: Final = b"x-ms-"
-"""What all reserved names contain: a message without it is not looked at further."""
+# str8-utf8 and str32-utf8.
+_STRING_CODES: Final = b"\xa1\xb1"
+
+_RESERVED_HINTS: Final = (b"x-ms-", OWNER.encode())
+"""What the reserved names contain: a message without it is not looked at further."""
 
 _SCHEDULED_ONLY: Final = frozenset((SCHEDULED_ANNOTATION,))
 
 _PATH_KEY: Final = encode_value(PATH)
+_OWNER_KEY: Final = encode_value(OWNER)
 _SESSION_KEY: Final = encode_value(SESSION_ID)
 _TTL_KEY: Final = encode_value(TIME_TO_LIVE)
 _SCHEDULED_KEY: Final = encode_value(SCHEDULED)
@@ -89,30 +96,33 @@ def check_reserved(encoded: bytes) -> None:
 
 
 def _check_keys(buf: bytes, start: int, stop: int) -> None:
-    if stop > start and _RESERVED_HINT in buf[start:stop].lower():
+    if stop <= start:
+        return
+    names = buf[start:stop].lower()
+    if any(hint in names for hint in _RESERVED_HINTS):
         check_reserved_names(pair[0] for pair in pairs_of(buf, start, stop) if pair[0])
 
 
 # --- into the backlog --------------------------------------------------------------------------
 
 
-def alias(encoded: bytes, path: str) -> bytes:
+def alias(encoded: bytes, path: str, owner: str = "") -> bytes:
     """A copy for a backlog queue, to be brought home to ``path``.
 
     Raises ReservedProperty, and MessageRefused for what the primary would refuse and a backlog
     queue would not notice: an outage must not turn an error of the caller into a lost message.
     """
-    plain = alias_plain(encoded, path)
+    plain = alias_plain(encoded, path, owner)
     if plain is not None:
         return plain
-    buf, stops, front = _aliased(encoded, path)
+    buf, stops, front = _aliased(encoded, path, owner)
     return b"".join((*front, buf[stops[4] :]))
 
 
-def _aliased(encoded: bytes, path: str) -> tuple[bytes, Stops, list[bytes]]:
+def _aliased(encoded: bytes, path: str, owner: str) -> tuple[bytes, Stops, list[bytes]]:
     """The message, where its sections end, and what stands before the body of the copy."""
     try:
-        return _taken_apart(encoded, path)
+        return _taken_apart(encoded, path, owner)
     except DAMAGE as error:
         raise _no_message(path) from error
 
@@ -121,11 +131,13 @@ def _no_message(path: str = "") -> MessageRefused:
     return MessageRefused("the message is not a whole AMQP message", path=path)
 
 
-def _taken_apart(encoded: bytes, path: str) -> tuple[bytes, Stops, list[bytes]]:
+def _taken_apart(encoded: bytes, path: str, owner: str) -> tuple[bytes, Stops, list[bytes]]:
     buf, stops = outline(encoded)
     header_stop, delivery_stop, annotations_stop, properties_stop, stop = stops
     _check_keys(buf, properties_stop, stop)
     pairs = [_PATH_KEY, encode_value(path)]
+    if owner:
+        pairs += _owner_pair(owner)
     header = buf[:header_stop]
     annotations = buf[delivery_stop:annotations_stop]
     starts = property_starts(buf, annotations_stop, properties_stop)
@@ -147,6 +159,11 @@ def _taken_apart(encoded: bytes, path: str) -> tuple[bytes, Stops, list[bytes]]:
     return buf, stops, [header, delivery, annotations, properties, _added(buf, stops, pairs)]
 
 
+@lru_cache(maxsize=64)  # A process has few pairs.
+def _owner_pair(owner: str) -> tuple[bytes, bytes]:
+    return _OWNER_KEY, encode_value(owner)
+
+
 def _added(buf: bytes, stops: Stops, pairs: list[bytes]) -> bytes:
     """The application properties, and behind them the pairs of the envelope."""
     start, stop = stops[3], stops[4]
@@ -157,6 +174,10 @@ def _added(buf: bytes, stops: Stops, pairs: list[bytes]) -> bytes:
 
 def _session_value(buf: bytes, starts: list[int], path: str) -> bytes:
     raw = buf[starts[GROUP_ID] : starts[GROUP_ID + 1]]
+    if raw[0] not in _STRING_CODES:
+        raise MessageRefused(
+            "the session id (the property group-id) is not a text", path=path, hint="Use a text"
+        )
     # Only a long text has many characters, and one byte is at most one character.
     if len(raw) > SESSION_ID_CHARACTERS_MAX:
         session_id = value_at(raw, 0, len(raw))
@@ -206,37 +227,39 @@ def _take_schedule(buf: bytes, start: int, stop: int, path: str, pairs: list[byt
 # --- sizes -------------------------------------------------------------------------------------
 
 
-def size_if_aliased(encoded: bytes, path: str) -> int:
+def size_if_aliased(encoded: bytes, path: str, owner: str = "") -> int:
     """How many bytes alias() would give, without copying the body."""
-    buf, stops, front = _aliased(encoded, path)
+    buf, stops, front = _aliased(encoded, path, owner)
     return sum(map(len, front)) + len(buf) - stops[4]
 
 
-def overhead_bytes(encoded: bytes, path: str) -> int:
+def overhead_bytes(encoded: bytes, path: str, owner: str = "") -> int:
     """How many bytes alias() adds to this message."""
-    return size_if_aliased(encoded, path) - len(encoded)
+    return size_if_aliased(encoded, path, owner) - len(encoded)
 
 
 @lru_cache(maxsize=1_024)  # Asked for every send; an application has a few paths.
-def overhead_bytes_max(path: str) -> int:
+def overhead_bytes_max(path: str, owner: str = "") -> int:
     """The most that alias() can add to any message for this destination.
 
     12 for the section and its head, 11 for the first name, the path, 17 for a session (its name,
     and a null where it was), 26 for a time to live, 1 for a schedule, whose names differ by one.
-    332 bytes for the longest path.
+    332 bytes for the longest path. The mark of a pair has its name and at most 115 bytes: 463 with
+    the longest one.
     """
     size = len(path.encode())
-    return size + (69 if size < 256 else 72)
+    mark = sum(map(len, _owner_pair(owner))) if owner else 0
+    return size + (69 if size < 256 else 72) + mark
 
 
-def check_fits(encoded: bytes, path: str, limit_bytes: int) -> None:
+def check_fits(encoded: bytes, path: str, limit_bytes: int, owner: str = "") -> None:
     """Raise TooLargeForBacklog if a backlog queue that takes ``limit_bytes`` would refuse it (P13).
 
     A small message costs one comparison.
     """
-    if len(encoded) + overhead_bytes_max(path) <= min(limit_bytes, PROPERTIES_BYTES_MAX):
+    if len(encoded) + overhead_bytes_max(path, owner) <= min(limit_bytes, PROPERTIES_BYTES_MAX):
         return
-    buf, stops, front = _aliased(encoded, path)
+    buf, stops, front = _aliased(encoded, path, owner)
     size = len(encoded)
     aliased = sum(map(len, front)) + len(buf) - stops[4]
     if aliased > limit_bytes:

@@ -40,6 +40,7 @@ from twinbus.core.envelope_times import (
     timestamp_at,
 )
 from twinbus.core.envelope_values import (
+    OWNER,
     PATH,
     RESERVED_NAMES,
     SCHEDULED,
@@ -50,6 +51,7 @@ from twinbus.core.envelope_values import (
     malformed,
     misspelt,
     no_destination,
+    read_owner,
     read_path,
     read_scheduled_ms,
     read_session_id,
@@ -58,6 +60,7 @@ from twinbus.core.envelope_values import (
 from twinbus.core.ttl_policy import TtlPolicy
 from twinbus.service_errors import EnvelopeError
 
+_OWNER_KEY: Final = OWNER.encode()
 _RESERVED: Final = frozenset(name.encode() for name in RESERVED_NAMES)
 # What a broker says about a message in one of its queues, and nobody else.
 _BROKER_ANNOTATIONS: Final = frozenset(
@@ -87,6 +90,8 @@ class Restored(NamedTuple):
     session_id: str | None
     message_id: str | None
     """As text, whatever its type, for receipts."""
+    owner: str = ""
+    """The mark of the pair that it belongs to; empty: it has none."""
 
 
 def restore(
@@ -121,6 +126,7 @@ def _restored(
     properties = buf[annotations_stop:properties_stop]
     session_id = _group_id(buf, starts)
     ttl_ms = scheduled_ms = None
+    owner = read_owner(found[OWNER]) if OWNER in found else ""
     if len(found) > 1:
         changes: dict[int, bytes] = {}
         if SESSION_ID in found:
@@ -139,7 +145,7 @@ def _restored(
     whole = b"".join((*front, properties, application_properties, buf[stop:]))
     if _PING_BYTES in properties and is_ping(whole):
         raise _ping()
-    return Restored(path, whole, session_id, _message_id(buf, starts))
+    return Restored(path, whole, session_id, _message_id(buf, starts), owner)
 
 
 def told_of(encoded: bytes) -> tuple[str, str | None]:
@@ -153,6 +159,19 @@ def told_of(encoded: bytes) -> tuple[str, str | None]:
     except DAMAGE:
         return path, None
     return path, message_id
+
+
+def owner_of(encoded: bytes) -> str:
+    """The mark of the pair that a message belongs to, also of one that cannot be restored; empty
+    where it has none, or none that can be read."""
+    try:
+        buf, stops = outline(encoded)
+        for key, _, first, after in pairs_of(buf, stops[3], stops[4]):
+            if key == _OWNER_KEY:
+                return read_owner(value_at(buf, first, after))
+    except (*DAMAGE, EnvelopeError):
+        return ""
+    return ""
 
 
 def message_id_of(encoded: bytes) -> str | None:

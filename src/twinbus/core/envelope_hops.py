@@ -38,17 +38,16 @@ def hops_pair(buf: bytes, start: int, stop: int) -> bytes:
 
     Raises EnvelopeError when it was forwarded too often.
     """
-    section = buf[start:stop]
-    if _FORWARDED not in section and HOPS_ANNOTATION not in section:
+    if _FORWARDED not in buf[start:stop]:
         return b""
-    hops = None
-    for key, _, first, after in pairs_of(buf, start, stop):
-        if key == HOPS_ANNOTATION:
-            hops = read_hops(value_at(buf, first, after))
-        elif key == _FORWARDED and hops is None and value_at(buf, first, after):
-            hops = 0
-    if hops is None:
+    values = {
+        key: value_at(buf, first, after)
+        for key, _, first, after in pairs_of(buf, start, stop)
+        if key in (_FORWARDED, HOPS_ANNOTATION)
+    }
+    if not values.get(_FORWARDED):
         return b""
+    hops = read_hops(values[HOPS_ANNOTATION]) if HOPS_ANNOTATION in values else 0
     if hops >= HOPS_MAX:
         raise EnvelopeError(
             reason=Reason.TOO_MANY_HOPS,

@@ -17,7 +17,7 @@ from itertools import pairwise
 from typing import Any, Final, TypeAlias
 
 from twinbus.amqp.decode import decode_value
-from twinbus.amqp.errors import DecodeError
+from twinbus.amqp.errors import CostlyValue, DecodeError
 from twinbus.amqp.limits import Budget
 from twinbus.amqp.scan import (
     APPLICATION_PROPERTIES,
@@ -164,6 +164,11 @@ Pair: TypeAlias = tuple[bytes | None, int, int, int]
 a string or symbol, and None for any other."""
 
 
+PAIR_COUNT_MAX: Final = 4_096
+"""Annotations or application properties of one message. Our broker takes a quarter of it; other
+services may take as many as fit into 64 KB. So many are read in about a millisecond."""
+
+
 def pairs_of(buf: bytes, start: int, stop: int) -> list[Pair]:
     """The entries of the map section in ``buf[start:stop]``, which may be empty."""
     if start == stop:
@@ -171,6 +176,10 @@ def pairs_of(buf: bytes, start: int, stop: int) -> list[Pair]:
     count, pos = inside(buf, start + SECTION_HEAD_BYTES)
     if count & 1 or count > stop - pos:
         raise DecodeError("a map has a wrong number of elements. Correct its count.")
+    if count > 2 * PAIR_COUNT_MAX:
+        raise CostlyValue(
+            f"A map of a message may have {PAIR_COUNT_MAX} entries, not {count >> 1}."
+        )
     pairs: list[Pair] = []
     for _ in range(count >> 1):
         code = buf[pos]

@@ -14,7 +14,7 @@ PING_TTL_MS: Final = 1_000
 
 def is_ping(encoded: bytes) -> bool:
     """Whether an entity would take the message for a ping, and swallow it."""
-    sections = scan_message(encoded, 0, len(encoded), body_required=False)
+    sections = scan_message(encoded, 0, len(encoded), body_required=False, check_body=False)
     ttl_ms = sections.header.ttl_ms if sections.header else None
     return (
         sections.body_empty

@@ -20,7 +20,7 @@ from typing import Final
 from twinbus.amqp.encode import encode_value
 from twinbus.amqp.scan import APPLICATION_PROPERTIES
 from twinbus.core.envelope_layout import map_section
-from twinbus.core.envelope_values import PATH
+from twinbus.core.envelope_values import OWNER, PATH
 
 # As our broker writes it: durable, priority 4, no ttl; then what only a broker says. Everything
 # has a fixed width, so what matches was read from the first byte to the last.
@@ -55,8 +55,9 @@ _USUAL_BYTES: Final = _USUAL.size - len(_USUAL_PARTS[-1])
 _PROPERTIES: Final = b"\x00\x53\x73\xc0"
 _BODY_HEADS: Final = (b"\x00\x53\x75", b"\x00\x53\x77")
 _APPLICATION_PROPERTIES: Final = b"\x00\x53\x74\xc1"
-_ONLY_A_PATH: Final = b"\x02" + encode_value(PATH) + b"\xa1"
-_PATH_SIZE_AT: Final = len(_APPLICATION_PROPERTIES) + 1 + len(_ONLY_A_PATH)
+_A_PATH: Final = encode_value(PATH) + b"\xa1"
+_PATH_SIZE_AT: Final = len(_APPLICATION_PROPERTIES) + 2 + len(_A_PATH)
+_AN_OWNER: Final = encode_value(OWNER) + b"\xa1"
 _ID_AT: Final = len(_PROPERTIES) + 4
 
 # Destinations that one process sends to: more than it has entities is enough.
@@ -66,16 +67,19 @@ _HEADS_REMEMBERED_MAX: Final = 1_024
 
 
 @lru_cache(_PATHS_REMEMBERED_MAX)
-def _path_section(path: str) -> bytes:
-    return map_section(APPLICATION_PROPERTIES, 1, encode_value(PATH) + encode_value(path))
+def _section(path: str, owner: str) -> bytes:
+    pairs = [encode_value(PATH), encode_value(path)]
+    if owner:
+        pairs += (encode_value(OWNER), encode_value(owner))
+    return map_section(APPLICATION_PROPERTIES, len(pairs) >> 1, b"".join(pairs))
 
 
-def alias_plain(encoded: bytes, path: str) -> bytes | None:
+def alias_plain(encoded: bytes, path: str, owner: str = "") -> bytes | None:
     """The copy of a message that is a short list of properties, all null but an id, and a body."""
     body_at = _after_id_alone(encoded, 0)
     if not body_at or not encoded.startswith(_BODY_HEADS, body_at):
         return None
-    return b"".join((encoded[:body_at], _path_section(path), encoded[body_at:]))
+    return b"".join((encoded[:body_at], _section(path, owner), encoded[body_at:]))
 
 
 def plain_head(encoded: bytes) -> bytes | None:
@@ -92,36 +96,50 @@ def bare_start(buf: bytes) -> int:
     return front.end() if front else 0
 
 
-def restore_plain(buf: bytes, bare_at: int) -> tuple[str, bytes, None, str] | None:
-    """(path, message, None, message id) of a message with a destination and no other alias."""
+def restore_plain(buf: bytes, bare_at: int) -> tuple[str, bytes, None, str, str] | None:
+    """(path, message, None, message id, owner) of a message with no other alias."""
     path_at = _after_id_alone(buf, bare_at)
     if not path_at or len(buf) < path_at + _PATH_SIZE_AT:
         return None
     body_at = path_at + 5 + buf[path_at + 4]
-    path = _path_in(buf[path_at:body_at])
-    if path is None or not buf.startswith(_BODY_HEADS, body_at):
+    told = _told_in(buf[path_at:body_at])
+    if told is None or not buf.startswith(_BODY_HEADS, body_at):
         return None
     id_at = bare_at + _ID_AT
     message_id = buf[id_at : id_at + buf[id_at - 1]]
     if not message_id.isascii():
         return None
-    return path, buf[bare_at:path_at] + buf[body_at:], None, message_id.decode()
+    path, owner = told
+    return path, buf[bare_at:path_at] + buf[body_at:], None, message_id.decode(), owner
 
 
 @lru_cache(_PATHS_REMEMBERED_MAX)
-def _path_in(section: bytes) -> str | None:
-    """What application properties say that hold a destination and nothing else."""
-    start = _PATH_SIZE_AT + 1
-    path = section[start:]
-    if (
-        not path
-        or not path.isascii()
-        or not section.startswith(_APPLICATION_PROPERTIES)
-        or not section.startswith(_ONLY_A_PATH, len(_APPLICATION_PROPERTIES) + 1)
-        or section[start - 1] != len(path)
+def _told_in(section: bytes) -> tuple[str, str] | None:
+    """(path, owner) of application properties that hold a destination, perhaps the mark of a
+    pair, and nothing else."""
+    count_at = len(_APPLICATION_PROPERTIES) + 1
+    if len(section) <= _PATH_SIZE_AT or not (
+        section.startswith(_APPLICATION_PROPERTIES) and section.startswith(_A_PATH, count_at + 1)
     ):
         return None
-    return path.decode()
+    start = _PATH_SIZE_AT + 1
+    stop = start + section[start - 1]
+    path, rest, owner = section[start:stop], section[stop:], b""
+    if rest:
+        owner = rest[len(_AN_OWNER) + 1 :]
+        if not (
+            owner
+            and rest.startswith(_AN_OWNER)
+            and rest[len(_AN_OWNER)] == len(owner)
+            and owner.isascii()
+        ):
+            return None
+    # A length that leads behind the end cuts the path short.
+    if not path or len(path) != section[start - 1] or not path.isascii():
+        return None
+    if section[count_at] != (4 if rest else 2):
+        return None
+    return path.decode(), owner.decode()
 
 
 def _after_id_alone(buf: bytes, pos: int) -> int:

@@ -4,6 +4,7 @@
     x-ms-sessionid                  string     group-id of the properties
     x-ms-timetolive                 long, ms   ttl of the header
     x-ms-scheduledenqueuetimeutc    timestamp  annotation x-opt-scheduled-enqueue-time
+    x-twinbus-pair                  string     which pair the message belongs to (P21)
 
 The .NET original wrote TimeSpan and DateTimeOffset, which AMQP carries as described longs of
 100 ns ticks; both are understood here and never written.
@@ -37,10 +38,11 @@ PATH: Final = "x-ms-path"
 SESSION_ID: Final = "x-ms-sessionid"
 TIME_TO_LIVE: Final = "x-ms-timetolive"
 SCHEDULED: Final = "x-ms-scheduledenqueuetimeutc"
+OWNER: Final = "x-twinbus-pair"
 HOPS: Final = "x-opt-twinbus-hops"
 """An annotation, not one of the aliases: see envelope_hops.py."""
 
-RESERVED_NAMES: Final = frozenset((PATH, SESSION_ID, TIME_TO_LIVE, SCHEDULED))
+RESERVED_NAMES: Final = frozenset((PATH, SESSION_ID, TIME_TO_LIVE, SCHEDULED, OWNER))
 SCHEDULED_ANNOTATION: Final = b"x-opt-scheduled-enqueue-time"
 
 SESSION_ID_CHARACTERS_MAX: Final = 128
@@ -80,6 +82,13 @@ def read_path(value: Any) -> str:
         raise _wrong_value(PATH, f"has {len(value)} characters, more than {ENTITY_PATH_LENGTH_MAX}")
     path: str = value
     return path
+
+
+def read_owner(value: Any) -> str:
+    """The mark of a pair; empty: of none."""
+    _check_text(OWNER, value)
+    owner: str = value
+    return owner
 
 
 def read_session_id(value: Any) -> str:

@@ -61,6 +61,18 @@ class PingFailed:
 
 
 @dataclass(frozen=True, slots=True)
+class PingRefused:
+    """The primary can be contacted, and will never take the messages of this diverted entity as
+    things are (P23). Once for each diversion and each ``refusal``."""
+
+    path: str
+    at_s: float
+    refusal: str
+    """``not found`` or ``unauthorized``."""
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class RestoreDelayed:
     """A ping succeeded so soon after the last restore that the entity stays diverted."""
 
@@ -113,14 +125,32 @@ class BacklogOutOfReach:
 
 
 @dataclass(frozen=True, slots=True)
+class BacklogUnreachable:
+    """The pair has no backlog yet: sends go to the primary and cannot be diverted (P19)."""
+
+    at_s: float
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class BacklogReady:
+    """The secondary answered after all: the pair is complete (P19)."""
+
+    at_s: float
+    queues: int
+
+
+@dataclass(frozen=True, slots=True)
 class PossibleDuplicate:
     """An attempt had no clear answer and the message went another way too."""
 
     path: str
     at_s: float
     first: str
-    """Where the unclear attempt went: the path itself or a backlog queue."""
+    """Where the first unclear attempt went: the path itself or a backlog queue."""
     message_ids: tuple[str, ...] = field(default=())
+    attempts: int = 1
+    """How many attempts had no clear answer: so many further copies may arrive."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,11 +184,34 @@ class SyphonStalled:
 
 
 @dataclass(frozen=True, slots=True)
+class ClaimMissing:
+    """The syphon of this process may not receive from a backlog queue, or not send to a
+    destination: what waits there stays until it may."""
+
+    at_s: float
+    namespace: str
+    path: str
+    claim: str
+    """``Listen`` or ``Send``."""
+
+
+@dataclass(frozen=True, slots=True)
 class DeadLettered:
     """The syphon of this process gave up on messages; each is in the dead-letter queue of its
     backlog queue, with a reason."""
 
     at_s: float
+    messages: int
+
+
+@dataclass(frozen=True, slots=True)
+class ForeignMessages:
+    """The syphon of this process left messages alone that belong to another primary of the same
+    name, whose pair uses the same backlog queues (P21). Told once for each such primary."""
+
+    at_s: float
+    owner: str
+    """The mark of that pair: an id and the address of its primary."""
     messages: int
 
 
@@ -192,17 +245,22 @@ Event: TypeAlias = (
     | Diverted
     | PingSent
     | PingFailed
+    | PingRefused
     | RestoreDelayed
     | Restored
     | Held
     | QueueWithdrawn
     | QueueReturned
     | BacklogOutOfReach
+    | BacklogUnreachable
+    | BacklogReady
     | PossibleDuplicate
     | BacklogLevel
     | BacklogUnattended
     | SyphonStalled
+    | ClaimMissing
     | DeadLettered
+    | ForeignMessages
     | Drained
     | Closed
     | Faulted

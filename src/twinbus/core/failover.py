@@ -26,6 +26,7 @@ from twinbus.core.events import (
     Held,
     PingFailed,
     PingPrimary,
+    PingRefused,
     PingSent,
     Restored,
     RestoreDelayed,
@@ -123,14 +124,24 @@ TRANSITIONS: Final[Mapping[Health, Mapping[Signal, Health]]] = {
 
 AWAY: Final = frozenset({Health.DIVERTED, Health.HELD_AWAY})
 
+# With a failover interval of 0 one more attempt confirms the first failure, for all sends of the
+# entity. It has this long, so that with what the decision costs an entity is diverted within 0.3 s
+# of its first error (P25).
+CONFIRM_S: Final = 0.25
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FailoverPolicy:
     """The two intervals of P2."""
 
     failover_interval_s: float = 60.0
-    """0: the first failure diverts."""
+    """0: the first failure diverts, unless one more attempt at once succeeds."""
     ping_interval_s: float = 60.0
+
+    @property
+    def suspicion_s(self) -> float:
+        """How long an entity is suspect before it is diverted."""
+        return self.failover_interval_s or CONFIRM_S
 
 
 class Failover:
@@ -143,8 +154,17 @@ class Failover:
         self.since_s = 0.0
         """When the health last changed; 0 before that."""
         self.reason = ""
+        self.success_count = 0
+        """Sends that reached the primary: whether there was one since a moment (P22)."""
+        self.direct_success = 0
+        """The number of the last success on a thread of its own. Each thread writes a number
+        that no other has, so that two at once cannot hide each other."""
         self.epoch = 0
         """Counts diversions; an answer to a ping of an earlier one means nothing."""
+        self.last_ping_error = ""
+        """What the last ping of this diversion met; nothing when it succeeded."""
+        self._refusals: set[str] = set()
+        """Those that this diversion has reported (P23)."""
         self._suspect_since_s = 0.0
         self._next_ping_s: float | None = None
         self._is_pinging = False
@@ -157,9 +177,25 @@ class Failover:
     # -- what happened ------------------------------------------------------------------------
 
     def send_succeeded(self, now_s: float) -> list[Event]:
+        self.success_count += 1
         if self.health is Health.HEALTHY:
             return []  # Nearly every send: nothing changes, nothing is made.
         return self._receive(Signal.SEND_SUCCEEDED, now_s, "a send succeeded")
+
+    @property
+    def success_mark(self) -> tuple[int, int]:
+        """It changes with every success."""
+        return self.success_count, self.direct_success
+
+    def suspect(self, now_s: float, reason: str) -> list[Event]:
+        """The first failure where the interval is 0: the send that met it tries once more, and
+        its answer is for all (P25)."""
+        return self._receive(Signal.SEND_FAILED, now_s, reason)
+
+    @property
+    def verdict_due_s(self) -> float:
+        """When a suspect entity is diverted unless a send succeeds before."""
+        return self._suspect_since_s + self.policy.suspicion_s
 
     def send_failed(self, now_s: float, reason: str) -> list[Event]:
         """A send whose retries are used up failed with an error of the failover class."""
@@ -171,14 +207,21 @@ class Failover:
             events += self._receive(Signal.INTERVAL_PASSED, now_s, reason)
         return events
 
-    def ping_answered(self, epoch: int, now_s: float, failure: str | None) -> list[Event]:
-        """The answer to a PingPrimary of that epoch; ``failure`` is None when it succeeded."""
+    def ping_answered(
+        self, epoch: int, now_s: float, failure: str | None, *, refusal: str = ""
+    ) -> list[Event]:
+        """The answer to a PingPrimary of that epoch; ``failure`` is None when it succeeded.
+        ``refusal`` says that waiting does not help: ``not found`` or ``unauthorized``."""
         if epoch != self.epoch:
             return []
         self._is_pinging = False
+        self.last_ping_error = failure or ""
         if failure is not None:
             events = self._receive(Signal.PING_FAILED, now_s, failure)
-            return [PingFailed(self.path, now_s, failure), *events] if self.is_diverted else events
+            if not self.is_diverted:
+                return events
+            events.insert(0, PingFailed(self.path, now_s, failure))
+            return events + self._refused(now_s, refusal, failure)
         allowed_s = self._restore_allowed_s()
         if now_s >= allowed_s:
             return self._receive(Signal.PING_SUCCEEDED, now_s, "a ping succeeded")
@@ -187,6 +230,14 @@ class Failover:
             return []
         self._next_ping_s = max(self._next_ping_s or now_s, allowed_s)
         return [RestoreDelayed(self.path, now_s, allowed_s)]
+
+    def _refused(self, now_s: float, refusal: str, reason: str) -> list[Event]:
+        """Sends are accepted on behalf of an entity that will not take them: reported, but not
+        with every ping (P23)."""
+        if not refusal or refusal in self._refusals:
+            return []
+        self._refusals.add(refusal)
+        return [PingRefused(self.path, now_s, refusal, reason)]
 
     def force(self, now_s: float, reason: str = "forced") -> list[Event]:
         """Divert the entity although nothing failed. The first ping waits a whole interval: a
@@ -212,7 +263,7 @@ class Failover:
     def next_timer(self) -> float | None:
         """When to call handle_timer(), or None when nothing is pending."""
         if self.health is Health.SUSPECT:
-            return self._suspect_since_s + self.policy.failover_interval_s
+            return self.verdict_due_s
         if self.health is Health.DIVERTED and not self._is_pinging:
             return self._next_ping_s
         return None
@@ -251,6 +302,8 @@ class Failover:
     def _divert(self, before: Health, now_s: float, reason: str) -> list[Event]:
         self.epoch += 1
         self._is_pinging = False
+        self.last_ping_error = ""
+        self._refusals.clear()
         self._next_ping_s = now_s
         return [Diverted(self.path, now_s, reason)]
 
@@ -258,6 +311,7 @@ class Failover:
         if before not in AWAY:
             return [Cleared(self.path, now_s, reason)]
         self._restored_at_s = now_s
+        self.last_ping_error = ""
         self._next_ping_s = None
         return [Restored(self.path, now_s, reason)]
 

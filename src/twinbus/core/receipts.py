@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from enum import StrEnum
 from typing import NamedTuple
 
-__all__ = ["Outcome", "Receipt", "Tally", "to_json_line"]
+__all__ = ["Outcome", "Receipt", "Tally", "foreign_in", "to_json_line"]
 
 
 class Outcome(StrEnum):
@@ -30,6 +30,8 @@ class Outcome(StrEnum):
     """The primary has it and the backlog still does: a second copy will follow."""
     LEFT = "left"
     """Nothing was done with it, because its lock or the line was lost; it comes again."""
+    FOREIGN = "foreign"
+    """It belongs to another primary of the same name; it stays in the backlog, deferred (P21)."""
     WOULD_MOVE = "would-move"
     """Seen by a dry run; it would be sent home."""
     WOULD_DEAD_LETTER = "would-dead-letter"
@@ -53,7 +55,7 @@ class Receipt(NamedTuple):
     """Empty when the message names none that can be used."""
     outcome: Outcome
     reason: str
-    """Why it was not moved; empty when it was."""
+    """Why it was not moved; empty when it was. Of a foreign message the mark of its pair."""
     size_bytes: int
     """As the primary got it, or would."""
     enqueued_ms: int | None
@@ -61,6 +63,15 @@ class Receipt(NamedTuple):
     settled_ms: int
     host: str
     pid: int
+
+
+def foreign_in(receipts: Sequence[Receipt]) -> dict[str, int]:
+    """How many messages of other pairs were left alone, by the marks of the pairs (P21)."""
+    counts: dict[str, int] = {}
+    for receipt in receipts:
+        if receipt.outcome is Outcome.FOREIGN:
+            counts[receipt.reason] = counts.get(receipt.reason, 0) + 1
+    return counts
 
 
 def to_json_line(receipt: Receipt) -> str:

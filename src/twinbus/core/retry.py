@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from random import Random
 from typing import Final, Literal
 
+from twinbus.argument_types import is_number
 from twinbus.errors import ConfigurationError
 
 JITTER: Final = 0.2
@@ -27,10 +28,13 @@ class RetryPolicy:
     retry_mode: Literal["exponential", "fixed"] = "exponential"
 
     def __post_init__(self) -> None:
-        if not 0 <= self.retry_total <= 1_000:
+        if type(self.retry_total) is not int or not 0 <= self.retry_total <= 1_000:
             raise ConfigurationError("retry_total is not from 0 to 1000", hint="3 is the default")
-        if not self.retry_backoff_factor >= 0 or not self.retry_backoff_max >= 0:
-            raise ConfigurationError("a retry back-off is negative", hint="Use seconds from 0 up")
+        for seconds in (self.retry_backoff_factor, self.retry_backoff_max):
+            if not is_number(seconds) or seconds < 0:
+                raise ConfigurationError(
+                    "a retry back-off is not a number from 0 up", hint="Use seconds from 0 up"
+                )
         if self.retry_mode not in ("exponential", "fixed"):
             raise ConfigurationError(
                 f"retry_mode is {self.retry_mode!r:.40}", hint="Use 'exponential' or 'fixed'"

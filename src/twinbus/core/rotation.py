@@ -7,6 +7,8 @@
 Rule 1: a sender picks a queue at random once and keeps it (P8): its ``Seat`` remembers.
 Rule 2: a withdrawal is known to all senders at once, because there is one rotation in a pair.
 Rule 3: a throttled queue stays in the rotation; it is only the last choice for a while (F2).
+        One that refuses what another takes is withdrawn with its reason (P20). It may take other
+        messages in between, so that its pauses grow all the same.
 Rule 4: pauses grow to spare senders that have another queue. With none left in the rotation each
         queue is tried again after the shortest pause: nobody else takes the messages.
 """
@@ -17,7 +19,9 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from random import Random
 
+from twinbus.argument_types import is_number
 from twinbus.core.events import Event, QueueReturned, QueueWithdrawn
+from twinbus.errors import ConfigurationError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,8 +31,18 @@ class RotationPolicy:
     pause_s: float = 2.0
     pause_s_max: float = 60.0
     """The pause doubles with every failure in a row up to this, while another queue works."""
+    forgotten_s: float = 600.0
+    """After so long a refusal no longer makes the next pause longer."""
     busy_s: float = 10.0
     """A throttled queue asks for at least this long (F2)."""
+
+    def __post_init__(self) -> None:
+        for name in ("pause_s", "pause_s_max", "busy_s"):
+            if not is_number(getattr(self, name)) or getattr(self, name) < 0:
+                raise ConfigurationError(
+                    f"{name} must be a number from 0, got {getattr(self, name)!r:.40}",
+                    hint="Use seconds",
+                )
 
 
 @dataclass(slots=True)
@@ -47,6 +61,13 @@ class _Standing:
     failed_s: float = float("-inf")
     """The last time."""
     failures: int = 0
+    refusals: int = 0
+    """Of what another queue took; not forgotten when it takes something."""
+    refused_s: float = float("-inf")
+    reason: str = ""
+    """Why it was withdrawn."""
+    took_s: float = float("-inf")
+    """When it last took a message."""
     is_probed: bool = False
     busy_until_s: float = float("-inf")
 
@@ -66,6 +87,11 @@ class BacklogRotation:
         self._policy = policy or RotationPolicy()
         self._standings = {queue: _Standing(queue) for queue in queues}
 
+    def add(self, queues: Sequence[str]) -> None:
+        """Queues that were found after the pair was made (P19)."""
+        for queue in queues:
+            self._standings.setdefault(queue, _Standing(queue))
+
     @property
     def queues(self) -> tuple[str, ...]:
         return tuple(self._standings)
@@ -77,12 +103,24 @@ class BacklogRotation:
             one.queue for one in self._standings.values() if one.withdrawn_until_s is not None
         )
 
+    @property
+    def withdrawn_reasons(self) -> dict[str, str]:
+        """The same with the reasons."""
+        return {queue: self._standings[queue].reason for queue in self.withdrawn}
+
     def choose(
-        self, seat: Seat, now_s: float, rng: Random, *, avoid: Collection[str] = ()
+        self,
+        seat: Seat,
+        now_s: float,
+        rng: Random,
+        *,
+        avoid: Collection[str] = (),
+        is_question: bool = False,
     ) -> Choice | None:
         """The queue for the next attempt of this sender, or None when there is none now.
 
-        ``avoid`` holds the queues that this send has tried already.
+        ``avoid`` holds the queues that this send has tried already. With ``is_question`` one of
+        them has refused the message, and the best to ask is the one that took a message last.
         """
         due = [one for one in self._standings.values() if self._is_due(one, now_s)]
         usable = [
@@ -100,10 +138,21 @@ class BacklogRotation:
             return Choice(probed.queue, is_probe=True)
         if not usable:
             return None
-        if seat.queue not in {one.queue for one in usable}:
-            seat.queue = rng.choice(usable).queue
-        assert seat.queue is not None
-        return Choice(seat.queue)
+        if is_question:
+            latest_s = max(one.took_s for one in usable)
+            return Choice(rng.choice([one for one in usable if one.took_s == latest_s]).queue)
+        queue = _keep_or_pick(seat, usable, rng)
+        return None if queue is None else Choice(queue)
+
+    def expect(self, seat: Seat, now_s: float, rng: Random) -> str | None:
+        """The queue that this sender will use unless something changes: for opening its link
+        before it is needed. It asks after no withdrawn queue."""
+        usable = [
+            one
+            for one in self._standings.values()
+            if one.withdrawn_until_s is None and one.busy_until_s <= now_s
+        ]
+        return _keep_or_pick(seat, usable, rng)
 
     def next_chance_s(self) -> float | None:
         """When a queue can be tried again, or None when that depends on somebody who asks."""
@@ -119,23 +168,35 @@ class BacklogRotation:
         one = self._standings[queue]
         one.is_probed = False
         one.failures = 0
+        one.took_s = now_s
         if one.withdrawn_until_s is None:
             return []
         one.withdrawn_until_s = None
         return [QueueReturned(queue, now_s)]
 
-    def failed(self, queue: str, now_s: float, reason: str, *, is_probe: bool) -> list[Event]:
-        """The queue did not take a message: nobody tries it for a while."""
+    def failed(
+        self, queue: str, now_s: float, reason: str, *, is_probe: bool, is_refusal: bool = False
+    ) -> list[Event]:
+        """The queue did not take a message, with ``is_refusal`` one that another queue took:
+        nobody tries it for a while."""
         one = self._standings[queue]
         was_withdrawn = one.withdrawn_until_s is not None
         if was_withdrawn and not is_probe:
             return []  # Attempts that were under way when another one had it withdrawn.
         one.is_probed = False
-        pause_s = min(self._policy.pause_s * 2.0**one.failures, self._policy.pause_s_max)
+        doublings = max(one.failures, self._refusals(one, now_s) if is_refusal else 0)
+        pause_s = min(self._policy.pause_s * 2.0**doublings, self._policy.pause_s_max)
         one.failures = min(one.failures + 1, 32)
+        one.reason = reason
         one.withdrawn_until_s = now_s + pause_s
         one.failed_s = now_s
         return [] if was_withdrawn else [QueueWithdrawn(queue, now_s, reason)]
+
+    def _refusals(self, one: _Standing, now_s: float) -> int:
+        """How many there were before this one."""
+        before = one.refusals if now_s - one.refused_s < self._policy.forgotten_s else 0
+        one.refusals, one.refused_s = min(before + 1, 32), now_s
+        return before
 
     def throttled(self, queue: str, now_s: float, *, is_probe: bool) -> list[Event]:
         """The queue is there and asks for time: it answers, so it is not withdrawn."""
@@ -157,3 +218,10 @@ class BacklogRotation:
         if any(other.withdrawn_until_s is None for other in self._standings.values()):
             return one.withdrawn_until_s
         return min(one.withdrawn_until_s, one.failed_s + self._policy.pause_s)
+
+
+def _keep_or_pick(seat: Seat, usable: list[_Standing], rng: Random) -> str | None:
+    """The sender's queue, if it can be used, else another one from now on (P8)."""
+    if usable and seat.queue not in {one.queue for one in usable}:
+        seat.queue = rng.choice(usable).queue
+    return seat.queue if usable else None

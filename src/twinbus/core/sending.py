@@ -9,7 +9,12 @@
     primary error: CALLER     raise it
                    THROTTLED  wait 10 s or more, send again, never divert (F2)
                    OUTAGE     retry while the policy and the time allow; then it counts, and if
-                              that diverts the entity, this very send goes to the backlog (P10)
+                              that diverts the entity, this very send goes to the backlog (P10).
+                              With an interval of 0 the first send that fails retries for all,
+                              and the others wait for what comes of it (P25)
+                   interrupted  the entity was diverted meanwhile: on to the backlog (P22)
+    backlog error: a refusal of the message is asked about at one other queue: if that takes it,
+                   the first is withdrawn; if that refuses it, too, the caller hears of it (P20)
 
 Rule 1: a send that an entity's health sends away never touches the primary (P8).
 Rule 2: the caller sees an error only if no place is known to have taken the message.
@@ -26,12 +31,13 @@ from typing import TypeAlias
 from twinbus.core.classifier import BacklogVerdict, Classifier, Verdict
 from twinbus.core.deadline import Deadline, reserve_s
 from twinbus.core.events import BacklogOutOfReach, Event, PossibleDuplicate, told
-from twinbus.core.failover import Failover, Health
+from twinbus.core.failover import CONFIRM_S, Failover, Health
 from twinbus.core.retry import RetryPolicy
 from twinbus.core.rotation import BacklogRotation, Choice, Seat
 from twinbus.service_errors import (
     BacklogExhausted,
     OperationTimeout,
+    SendInterrupted,
     ServerBusy,
     ServiceError,
 )
@@ -44,6 +50,9 @@ BACKLOG_TRY_S_MIN = 1.0
 BACKLOG_PROBE_S_MAX = 3.0
 # An attempt with less time than this would only end in doubt.
 ATTEMPT_S_MIN = 0.05
+# An attempt that had no answer for this long when its caller gave up says something about the
+# entity. A second, less what a caller's own timer of one second is early.
+SILENCE_S_MIN = 0.95
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +125,19 @@ def first_attempt_s(failover: Failover, timeout_s: float) -> float | None:
     return timeout_s if failover.health is Health.HELD_HOME else None
 
 
+def cancelled_attempt(
+    failover: Failover, *, began_s: float, success_mark: tuple[int, int], now_s: float
+) -> list[Event]:
+    """The caller gave up on an attempt at the primary. A long silence counts as a failure, if no
+    send has succeeded since it began (P22): otherwise callers with short timers of their own
+    would keep an entity in a black hole healthy for ever."""
+    silent_s = now_s - began_s
+    if silent_s < SILENCE_S_MIN or failover.success_mark != success_mark:
+        return []
+    reason = f"a send was cancelled after {silent_s:.1f} s without an answer"
+    return failover.send_failed(now_s, reason)
+
+
 class Send:
     """The decisions about one message, or one batch."""
 
@@ -139,6 +161,8 @@ class Send:
         self._choice: Choice | None = None
         """The backlog queue that is being tried."""
         self._tried: set[str] = set()
+        self._refusal: tuple[Choice, BaseException] | None = None
+        """The backlog queue that refused the message, while another is asked."""
         self._retries = 0
         self._not_before_s = float("-inf")
         self._last_error: BaseException | None = None
@@ -149,7 +173,16 @@ class Send:
         self._was_away = False
         """Whether the last step was towards the backlog."""
         self._unclear: str | None = None
+        self._unclear_count = 0
         """Where an attempt without a clear answer went."""
+        self._awaits_verdict = False
+        """Whether another send is confirming the failure that this one has met, too."""
+        self._confirms_until_s: float | None = None
+        """Until when this send confirms one."""
+        self._asked_at_s: float | None = None
+        """Since when the primary owes an answer."""
+        self._success_mark = (0, 0)
+        """That of the entity at that moment."""
 
     # -- what to do ---------------------------------------------------------------------------
 
@@ -164,14 +197,24 @@ class Send:
         primary_end_s = self._primary_end_s()
         if now_s >= primary_end_s:
             return self._primary_time_is_up(now_s)
+        if self._awaits_verdict:
+            verdict_due_s = self._failover.verdict_due_s
+            if self._failover.health is Health.SUSPECT and now_s < verdict_due_s:
+                return Wait(min(verdict_due_s, primary_end_s)), []
+            self._awaits_verdict = False
         if now_s < self._not_before_s:
             return Wait(min(self._not_before_s, primary_end_s)), []
-        return ToPrimary(primary_end_s - now_s), []
+        timeout_s = primary_end_s - now_s
+        if self._confirms_until_s is not None:
+            timeout_s = min(timeout_s, max(self._confirms_until_s - now_s, ATTEMPT_S_MIN))
+        self._asked_at_s, self._success_mark = now_s, self._failover.success_mark
+        return ToPrimary(timeout_s), []
 
     def _return_home(self, now_s: float) -> None:
         """Restored while this send was on its way to the backlog: what is left of its time is
         split again, because the primary may fail once more."""
         self._was_away = False
+        self._drop_refusal()
         self._deadline = Deadline(now_s, self._deadline.end_s)
 
     def _primary_time_is_up(self, now_s: float) -> tuple[Step, list[Event]]:
@@ -192,9 +235,17 @@ class Send:
         if now_s >= self._deadline.end_s:
             return self._give_up_on_backlog(now_s)
         rotation = self._rules.rotation
-        self._choice = rotation.choose(self._seat, now_s, self._rng, avoid=self._tried)
+        self._choice = rotation.choose(
+            self._seat,
+            now_s,
+            self._rng,
+            avoid=self._tried,
+            is_question=self._refusal is not None,
+        )
         if self._choice is not None:
             return ToBacklog(self._choice.queue, self._backlog_timeout_s(self._choice, now_s)), []
+        if self._refusal is not None:  # No other queue can be asked now.
+            return self._fail(self._refusal[1]), []
         # Every queue that answers was tried once: those that come back later may be tried again.
         self._tried.clear()
         chance_s = rotation.next_chance_s()
@@ -221,21 +272,42 @@ class Send:
     def answered(self, now_s: float, error: BaseException | None = None) -> list[Event]:
         """The outcome of the last ToPrimary or ToBacklog."""
         choice, self._choice = self._choice, None
+        self._asked_at_s = None
         if choice is None:
             return self._primary_answered(now_s, error)
         return self._backlog_answered(choice, now_s, error)
 
-    def cancelled(self) -> None:
+    def queue_ahead(self, now_s: float) -> str | None:
+        """The backlog queue that this send may need soon: the primary has just failed and the
+        entity is not diverted yet, so a link can be opened beside the next attempt (P25)."""
+        if not self._was_outage or self._failover.is_diverted:
+            return None
+        return self._rules.rotation.expect(self._seat, now_s, self._rng)
+
+    def cancelled(self, now_s: float) -> list[Event]:
         """The caller went away in the middle of a step."""
         if self._choice is not None:
             self._rules.rotation.let_go(self._choice)
             self._choice = None
+        self._drop_refusal()
+        if self._asked_at_s is None:
+            return []
+        return cancelled_attempt(
+            self._failover,
+            began_s=self._asked_at_s,
+            success_mark=self._success_mark,
+            now_s=now_s,
+        )
 
     def _primary_answered(self, now_s: float, error: BaseException | None) -> list[Event]:
         if error is None:
             self._rules.credential.has_worked = True
             return self._done(self._failover.path, now_s, self._failover.send_succeeded(now_s))
         self._remember(error, self._failover.path)
+        self._confirms_until_s = None
+        if isinstance(error, SendInterrupted):
+            self._was_outage = False  # It says nothing new about the entity.
+            return []
         verdict = self._rules.classifier.at_primary(
             error, credential_worked=self._rules.credential.has_worked
         )
@@ -254,8 +326,19 @@ class Send:
             delay_s = self._retry_delay_s()
             if now_s + delay_s + ATTEMPT_S_MIN < self._primary_end_s():
                 self._not_before_s = now_s + delay_s
-                return []
+                return self._confirm(now_s, error) if self._is_at_once else []
         return self._count(now_s, error)
+
+    def _confirm(self, now_s: float, error: BaseException) -> list[Event]:
+        """The interval is 0: the first send to fail tries again for all of them. Without that, a
+        hundred sends would each reopen a link, one after the other, before the entity is
+        diverted (P25)."""
+        if self._failover.health is Health.SUSPECT:
+            self._awaits_verdict = True
+            return []
+        if self._failover.health is Health.HEALTHY:
+            self._confirms_until_s = now_s + CONFIRM_S
+        return self._failover.suspect(now_s, told(error))
 
     def _count(self, now_s: float, error: BaseException) -> list[Event]:
         """The retries are used up: the failure counts for the entity, and surfaces unless it
@@ -267,14 +350,16 @@ class Send:
             self._fail(error)
         return events
 
+    @property
+    def _is_at_once(self) -> bool:
+        return self._failover.policy.failover_interval_s <= 0
+
     def _may_retry(self) -> bool:
-        at_once = self._failover.policy.failover_interval_s <= 0
-        return self._retries < (
-            min(1, self._rules.retry.retry_total) if at_once else self._rules.retry.retry_total
-        )
+        retry_total = self._rules.retry.retry_total
+        return self._retries < (min(1, retry_total) if self._is_at_once else retry_total)
 
     def _retry_delay_s(self) -> float:
-        if self._failover.policy.failover_interval_s <= 0:
+        if self._is_at_once:
             return 0.0
         return self._rules.retry.delay_s(self._retries, self._rng)
 
@@ -299,7 +384,8 @@ class Send:
         rotation = self._rules.rotation
         if error is None:
             self._seat.queue = choice.queue
-            return self._done(choice.queue, now_s, rotation.succeeded(choice.queue, now_s))
+            events = rotation.succeeded(choice.queue, now_s)
+            return self._done(choice.queue, now_s, events + self._blame(now_s))
         self._remember(error, choice.queue)
         match self._rules.classifier.at_backlog(error):
             case BacklogVerdict.WITHDRAW:
@@ -308,10 +394,35 @@ class Send:
             case BacklogVerdict.TRY_ANOTHER:
                 self._tried.add(choice.queue)
                 return rotation.throttled(choice.queue, now_s, is_probe=choice.is_probe)
+            case BacklogVerdict.ASK_ANOTHER:
+                self._tried.add(choice.queue)
+                if self._refusal is None:
+                    self._refusal = (choice, error)
+                    return []
+                rotation.let_go(choice)
+                # Of a pair with several queues of the wrong kind the next send asks others.
+                self._seat.queue = None
+                self._fail(self._refusal[1])
+                return []
             case BacklogVerdict.GIVE_UP:
                 rotation.let_go(choice)
                 self._fail(error)
                 return []
+
+    def _blame(self, now_s: float) -> list[Event]:
+        """Another queue took what the first one refused: that one is withdrawn (P20)."""
+        if self._refusal is None:
+            return []
+        (choice, error), self._refusal = self._refusal, None
+        return self._rules.rotation.failed(
+            choice.queue, now_s, told(error), is_probe=choice.is_probe, is_refusal=True
+        )
+
+    def _drop_refusal(self) -> None:
+        """Nobody has told what the refusal was about."""
+        if self._refusal is not None:
+            self._rules.rotation.let_go(self._refusal[0])
+            self._refusal = None
 
     # -- parts --------------------------------------------------------------------------------
 
@@ -339,14 +450,15 @@ class Send:
 
     def _remember(self, error: BaseException, where: str) -> None:
         self._last_error = error
-        if isinstance(error, ServiceError) and error.is_ambiguous and self._unclear is None:
-            self._unclear = where
+        if isinstance(error, ServiceError) and error.is_ambiguous:
+            self._unclear = self._unclear or where
+            self._unclear_count += 1
 
     def _done(self, where: str, now_s: float, events: list[Event]) -> list[Event]:
         self._end = Done(where)
         if self._unclear is not None:
             unclear = PossibleDuplicate(
-                self._failover.path, now_s, self._unclear, self._message_ids
+                self._failover.path, now_s, self._unclear, self._message_ids, self._unclear_count
             )
             return [*events, unclear]
         return events
@@ -354,6 +466,7 @@ class Send:
     def _fail(self, error: BaseException) -> Fail:
         if self._unclear is not None and isinstance(error, ServiceError):
             error.is_ambiguous = True  # The last answer may be clear, an earlier one was not.
+        self._drop_refusal()
         self._end = Fail(error)
         return self._end
 

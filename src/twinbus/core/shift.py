@@ -56,6 +56,8 @@ class BoardNote(NamedTuple):
     """How long it has been missing; None when it exists as far as is known."""
     is_lost: bool
     is_silent: bool
+    is_refused: bool = False
+    """Whether the claim Send is missing for it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -209,7 +211,7 @@ def _numbers_by_path(value: object) -> dict[str, tuple[int, ...]]:
 
 def _note(value: object) -> BoardNote:
     match value:
-        case [path, failure_count, due_in_s, gone_for_s, is_lost, is_silent]:
+        case [path, failure_count, due_in_s, gone_for_s, is_lost, is_silent, is_refused]:
             return BoardNote(
                 _text(path, "board"),
                 _whole(failure_count, NUMBER_MAX, "board"),
@@ -217,8 +219,9 @@ def _note(value: object) -> BoardNote:
                 None if gone_for_s is None else _seconds(gone_for_s, "board"),
                 _truth(is_lost, "board"),
                 _truth(is_silent, "board"),
+                _truth(is_refused, "board"),
             )
-    raise ValueError("board has entries of six values")
+    raise ValueError("board has entries of seven values")
 
 
 def _mapping(value: object, where: str) -> dict[str, Any]:

@@ -6,7 +6,7 @@ Rule 2: this file reads no clock: ``now_s`` comes in.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 __all__ = ["STALL_S", "StallWatch", "why_stalled"]
@@ -37,14 +37,16 @@ class StallWatch:
 
 
 def why_stalled(
-    waiting: int, *, closed: Iterable[str], unread: Iterable[str], is_primary_away: bool
+    waiting: int, *, closed: Iterable[str], unread: Mapping[str, str], is_primary_away: bool
 ) -> str:
     """A sentence for an operator; ``closed`` are the destinations that take nothing, ``unread`` the
-    backlog queues that cannot be read."""
+    backlog queues that cannot be read, each with its reason."""
     if is_primary_away:
         why = "nobody can be reached at the primary"
     elif queues := _shown(unread):
         why = f"these backlog queues cannot be read: {queues}"
+        if reason := unread[min(unread)]:
+            why += f" ({reason.rstrip('.')})"
     else:
         why = f"these destinations take nothing: {_shown(closed) or 'unknown'}"
     many = f"{waiting:,} messages" if waiting else "messages"

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from math import inf
 from typing import Final
 
+from twinbus.argument_types import check_type, is_number
 from twinbus.core.events import BacklogLevel, BacklogUnattended, Drained, Event
 from twinbus.errors import ConfigurationError
 
@@ -34,8 +35,10 @@ class Thresholds:
     """How long the oldest message may stay where it is while nothing is diverted (Y7)."""
 
     def __post_init__(self) -> None:
+        for name in ("percent_full", "messages", "age_s"):
+            check_type(name, getattr(self, name), tuple, list, hint="Use a tuple, as (80.0, 95.0)")
         levels = (*self.percent_full, *self.messages, *self.age_s, self.unattended_s)
-        if not all(level > 0 for level in levels):
+        if not all(is_number(level) and level > 0 for level in levels):
             raise ConfigurationError(
                 "a threshold of the backlog is not above 0", hint="Leave out what you do not need"
             )

@@ -55,7 +55,10 @@ class Child:
         try:
             said, _ = await asyncio.wait_for(process.communicate(question), within_s)
         except TimeoutError:
-            raise TwinbusError(f"{self.name} did not end within {within_s:.0f} s") from None
+            said_last = self._last_words()
+            raise TwinbusError(
+                f"{self.name} did not end within {within_s:.0f} s: {said_last}"
+            ) from None
         if process.returncode:
             raise self._trouble()
         return said
@@ -71,6 +74,9 @@ class Child:
         return self._process
 
     def _trouble(self) -> TwinbusError:
-        said = self._log_path.read_text(errors="replace")[-LOG_CHARACTERS_SHOWN:].strip()
         code = self._running().returncode
-        return TwinbusError(f"{self.name} has ended with {code}: {said or 'it said nothing'}")
+        return TwinbusError(f"{self.name} has ended with {code}: {self._last_words()}")
+
+    def _last_words(self) -> str:
+        said = self._log_path.read_text(errors="replace")[-LOG_CHARACTERS_SHOWN:].strip()
+        return said or "it said nothing"

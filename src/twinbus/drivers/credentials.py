@@ -16,6 +16,7 @@ import time
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, Protocol, runtime_checkable
 
+from twinbus.argument_types import type_shown
 from twinbus.connection_string import ConnectionString
 from twinbus.errors import ConfigurationError
 from twinbus.service_errors import AuthenticationFailed
@@ -134,6 +135,6 @@ def credential_of(given: Credential | IdentityCredential) -> Credential:
     if isinstance(given, IdentityCredential):
         return IdentityToken(given)
     raise ConfigurationError(
-        f"a {type(given).__name__} is no credential",
+        f"credential must have get_token(), got {type_shown(given)}",
         hint="Give a credential of azure-identity, or use a connection string",
     )

@@ -11,6 +11,7 @@ Rule 5: everything that goes wrong is a ServiceError; nothing of it holds a secr
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
@@ -69,6 +70,16 @@ class LinkFacts:
         return min(self.batch_bytes_max or self.message_bytes_max, self.message_bytes_max)
 
 
+def note_unsent(cancelled: asyncio.CancelledError) -> None:
+    """Say with the end of a cancelled send that nothing of it has left."""
+    cancelled.was_sent = False  # type: ignore[attr-defined]
+
+
+def may_have_left(cancelled: asyncio.CancelledError) -> bool:
+    """Whether the service may have got something of a send that was cancelled."""
+    return getattr(cancelled, "was_sent", True)
+
+
 class Sender(Protocol):
     """A way into one queue or topic. Making one touches no network."""
 
@@ -77,7 +88,8 @@ class Sender(Protocol):
     async def send(self, parcels: Sequence[Parcel], *, timeout_s: float) -> None:
         """Return once the service holds every one of them durably.
 
-        Several parcels are one batch: all are taken or none.
+        Several parcels are one batch: all are taken or none. A call that is cancelled before
+        anything has left says so with note_unsent().
         """
 
     async def schedule(self, parcels: Sequence[Parcel], *, timeout_s: float) -> list[int]:

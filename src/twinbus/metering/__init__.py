@@ -5,4 +5,5 @@ operations.py     every ten seconds the counts become lines
 audit_lines.py    what happens to messages, numbered, between a beginning and an end
 client_books.py   what a client does, written by a thread of its own
 lines.py          an append-only file of JSON lines, rotated by day and size
+pruning.py        deletes the files of days that nobody wants to keep
 """

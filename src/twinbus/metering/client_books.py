@@ -45,6 +45,7 @@ from twinbus.entity_path import backlog_owner
 from twinbus.metering.audit_lines import AuditLines
 from twinbus.metering.lines import JsonLines, Seldom, timestamp
 from twinbus.metering.operations import OperationsLog, operations_log
+from twinbus.metering.pruning import check_keep_days
 from twinbus.metering.tally import Meter
 
 __all__ = ["ClientBooks"]
@@ -115,6 +116,7 @@ class ClientBooks:
         other_name: str,
         ask_name: AskName | None = None,
         audit: bool = False,
+        keep_days: int | None = None,
         clock: Clock | None = None,
     ) -> None:
         """``name`` is the namespace's, where it is known; otherwise it is asked for, and
@@ -125,6 +127,7 @@ class ClientBooks:
         self._other_name = other_name
         self._ask_name = ask_name
         self.has_audit = audit
+        self.keep_days = check_keep_days(keep_days)
         self._clock = clock or SystemClock()
         self.begin_anew()
         _not_closed.add(self)
@@ -249,7 +252,13 @@ class ClientBooks:
 
     def _keep(self, name: str) -> None:
         log = operations_log(
-            self.directory, name, self._meter, self.run, self._clock, source="client"
+            self.directory,
+            name,
+            self._meter,
+            self.run,
+            self._clock,
+            source="client",
+            keep_days=self.keep_days,
         )
         audits: dict[str, AuditLines] = {}
         unsaid, saying = 0, Seldom()
@@ -318,7 +327,7 @@ class ClientBooks:
                 audits[primary or name].lost(count)
 
     def _opened_audit(self, namespace: str, at_ms: int) -> AuditLines:
-        lines = JsonLines(self.directory / namespace, f"audit-{self.run}")
+        lines = JsonLines(self.directory / namespace, f"audit-{self.run}", keep_days=self.keep_days)
         audit = AuditLines(lines, self.run, namespace, source="client")
         audit.opened(at_ms)
         return audit

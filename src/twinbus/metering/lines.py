@@ -5,7 +5,8 @@
 Rule 1: a line is written whole and never changed; a reader may see a torn last line after a
         crash, and no other.
 Rule 2: a line that was torn by a crash is ended before the next one is written.
-Rule 3: a disk that refuses lines loses them and stops nothing; it is said in the log, at first and
+Rule 3: with ``keep_days``, files of earlier days are deleted when a new day begins (pruning.py).
+Rule 4: a disk that refuses lines loses them and stops nothing; it is said in the log, at first and
         then once a minute. A slow one holds up whoever appends, and nobody else.
 """
 
@@ -17,11 +18,12 @@ import logging
 import os
 import time
 from collections.abc import Iterable, Mapping
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Any, Final
 
 from twinbus.errors import ConfigurationError
+from twinbus.metering.pruning import prune
 
 logger = logging.getLogger("twinbus.metering")
 
@@ -47,9 +49,18 @@ class Seldom:
 class JsonLines:
     """One log; all calls come from one thread."""
 
-    def __init__(self, directory: Path, name: str, *, file_bytes_max: int = FILE_BYTES_MAX) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        name: str,
+        *,
+        file_bytes_max: int = FILE_BYTES_MAX,
+        keep_days: int | None = None,
+    ) -> None:
         self._directory = directory
         self._name = name
+        self._keep_days = keep_days
+        self._pruned_day = ""
         self._file_bytes_max = file_bytes_max
         self._lost_count = 0
         self._saying = Seldom()
@@ -59,6 +70,7 @@ class JsonLines:
         lines = [json.dumps(record, separators=(",", ":")) for record in records]
         if not lines:
             return
+        self._prune(at_ms)
         try:
             self._write(_day(at_ms), "".join(f"{line}\n" for line in lines).encode())
         except OSError as error:
@@ -70,6 +82,17 @@ class JsonLines:
                     error.strerror,
                     self._lost_count,
                 )
+
+    def _prune(self, at_ms: int) -> None:
+        """Once a day; runs of other clients, which nobody else would look after, included."""
+        if self._keep_days is None or self._pruned_day == (day := _day(at_ms)):
+            return
+        self._pruned_day = day
+        kind = self._name.partition("-")[0]
+        # A clock that tests have moved ahead makes no file old.
+        today = min(date.fromisoformat(day), datetime.now(UTC).date())
+        if self._directory.is_dir():
+            prune(self._directory, kind, self._keep_days, today)
 
     def _write(self, day: str, data: bytes) -> None:
         # Only its owner may read it: an audit log names messages.

@@ -153,10 +153,17 @@ class OperationsLog:
 
 
 def operations_log(
-    directory: Path, namespace_name: str, meter: Meter, run: str, clock: Clock, *, source: Source
+    directory: Path,
+    namespace_name: str,
+    meter: Meter,
+    run: str,
+    clock: Clock,
+    *,
+    source: Source,
+    keep_days: int | None = None,
 ) -> OperationsLog:
     """The log of a namespace below ``directory``. A broker's runs follow each other in one
     file; clients run at the same time, so each has its own."""
     name = "operations" if source == "broker" else f"operations-{run}"
-    lines = JsonLines(directory / namespace_name, name)
+    lines = JsonLines(directory / namespace_name, name, keep_days=keep_days)
     return OperationsLog(namespace_name, meter, lines, run, clock, source=source)

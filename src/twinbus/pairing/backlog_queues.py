@@ -2,7 +2,7 @@
 
 Rule 1: the properties of a new backlog queue stand here and nowhere else.
 Rule 2: an existing queue is used as it is. What differs is drift, told and left alone; a queue
-        that would lose or refuse messages is not used at all.
+        that would lose or refuse messages is not used at all (P20).
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from datetime import timedelta
 from typing import Final
 
 from twinbus.connection_string import ConnectionString
+from twinbus.core.pair_mark import address_in, pair_mark
 from twinbus.drivers.management import QueueProperties
 from twinbus.drivers.port import NamespaceAddress
 from twinbus.entity_path import BacklogPath, parse_entity_path
@@ -25,10 +26,18 @@ __all__ = [
     "danger_in",
     "drift_of",
     "has_no_name",
+    "is_same_host",
+    "is_same_place",
+    "owner_address",
+    "owner_mark",
     "primary_name_of",
 ]
 
 BACKLOG_SIZE_MB: Final = 5120
+# AMQP with and without TLS, and WebSockets with and without it: doors of one namespace.
+USUAL_PORTS: Final = (5671, 5672, 443, 80)
+OWNER_PREFIX: Final = "twinbus-pair: "
+"""What the mark of a pair begins with in the metadata of its queues (P21)."""
 # A message that cannot go home yet is received again and again; its count must never end that.
 DELIVERY_COUNT_MAX: Final = 2_147_483_647
 
@@ -88,13 +97,29 @@ def has_no_name(address: NamespaceAddress) -> bool:
 
 
 def is_same_place(one: NamespaceAddress, other: NamespaceAddress) -> bool:
-    """Whether two addresses are one (P3); every name of this machine's loopback is the same."""
+    """Whether two addresses are one (P3)."""
+    return is_same_host(one, other) and one.port == other.port
 
-    def place(address: NamespaceAddress) -> tuple[str, int]:
-        is_here = ConnectionString(host=address.host).is_loopback
-        return ("localhost" if is_here else address.host.lower(), address.port)
 
-    return place(one) == place(other)
+def is_same_host(one: NamespaceAddress, other: NamespaceAddress) -> bool:
+    """Whether two addresses are of one host; every name of this machine's loopback is the same."""
+    return _host(one) == _host(other)
+
+
+def _host(address: NamespaceAddress) -> str:
+    is_here = ConnectionString(host=address.host).is_loopback
+    return "localhost" if is_here else address.host.lower()
+
+
+def owner_address(address: NamespaceAddress) -> str:
+    """A primary's address as marks spell it: see core.pair_mark for what counts."""
+    host = _host(address)
+    return host if address.port in USUAL_PORTS else f"{host}:{address.port}"
+
+
+def owner_mark(address: NamespaceAddress, primary_name: str) -> str:
+    """The mark of a primary's pairs (P21)."""
+    return pair_mark(owner_address(address), primary_name)
 
 
 def backlog_paths(primary_name: str, count: int) -> tuple[str, ...]:
@@ -102,8 +127,11 @@ def backlog_paths(primary_name: str, count: int) -> tuple[str, ...]:
     return tuple(str(BacklogPath(primary_name, index)) for index in range(count))
 
 
-def backlog_queue(path: str) -> QueueProperties:
-    """What a backlog queue is made like; whatever is not said here is the service's default."""
+def backlog_queue(path: str, owner: str = "") -> QueueProperties:
+    """What a backlog queue is made like; whatever is not said here is the service's default.
+
+    ``owner`` is the mark of the pair that makes it.
+    """
     return QueueProperties(
         path=path,
         max_size_in_megabytes=BACKLOG_SIZE_MB,
@@ -113,13 +141,14 @@ def backlog_queue(path: str) -> QueueProperties:
         lock_duration=timedelta(minutes=1),
         enable_dead_lettering_on_message_expiration=True,
         enable_batched_operations=True,
+        user_metadata=f"{OWNER_PREFIX}{owner}" if owner else "",
     )
 
 
-def drift_of(queue: QueueProperties) -> tuple[Drift, ...]:
-    """In what an existing queue differs."""
+def drift_of(queue: QueueProperties, owner: str = "") -> tuple[Drift, ...]:
+    """In what an existing queue differs; also whether a pair of another primary made it."""
     wanted = backlog_queue(queue.path)
-    return tuple(
+    return _foreign_mark(queue, owner) + tuple(
         Drift(queue.path, field.name, _shown(field.name, expected), _shown(field.name, found))
         for field in fields(queue)
         if field.name not in _NOT_COMPARED
@@ -127,8 +156,19 @@ def drift_of(queue: QueueProperties) -> tuple[Drift, ...]:
     )
 
 
-def danger_in(queue: QueueProperties) -> str | None:
-    """Why a queue cannot be used as a backlog queue without losing messages; None if it can."""
+def _foreign_mark(queue: QueueProperties, owner: str) -> tuple[Drift, ...]:
+    text = queue.user_metadata
+    mark = text.removeprefix(OWNER_PREFIX)
+    if not owner or mark in (text, owner):
+        return ()
+    return (Drift(queue.path, "owner", address_in(owner), address_in(mark)),)
+
+
+def danger_in(queue: QueueProperties, *, allow_lossy: bool = False) -> str | None:
+    """Why a queue cannot be used as a backlog queue without losing messages; None if it can.
+
+    ``allow_lossy`` is for those who know that their messages may be dropped after a while (P20).
+    """
     if queue.requires_duplicate_detection:
         return (
             "it has duplicate detection, which drops the second of two messages with equal ids "
@@ -138,6 +178,16 @@ def danger_in(queue: QueueProperties) -> str | None:
         return "it requires sessions, and backlog messages have none"
     if queue.forward_to is not None:
         return f"it forwards its messages to {queue.forward_to!r}, where no syphon looks"
+    return None if allow_lossy else _loss_in(queue)
+
+
+def _loss_in(queue: QueueProperties) -> str | None:
+    """How messages would vanish that wait for long."""
+    ttl = queue.default_message_time_to_live
+    if ttl is not None and not queue.enable_dead_lettering_on_message_expiration:
+        return f"its messages expire after {ttl} and are dropped then, not dead-lettered"
+    if queue.auto_delete_on_idle is not None:
+        return f"it is deleted with its messages when it was idle for {queue.auto_delete_on_idle}"
     return None
 
 

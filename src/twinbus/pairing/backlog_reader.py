@@ -6,6 +6,8 @@
 Rule 1: what this application may not ask stays unknown, with the reason.
 Rule 2: a queue that held messages is peeked at once more when its count says 0: a namespace may
         count late, and what is called empty shall be empty.
+        Queues that other pairs of the primary made are shown while they hold messages, and once
+        more when they are empty (Y9).
 Rule 3: a namespace where a listing takes more requests than there are backlog queues, or that
         does not list, is asked for each queue by its name from then on.
 """
@@ -23,6 +25,7 @@ from twinbus.core.watermarks import QueueReading
 from twinbus.drivers.management import PAGE_SIZE, QueueProperties
 from twinbus.drivers.port import Driver
 from twinbus.errors import TwinbusError
+from twinbus.pairing.backlog_search import BacklogSearch, holds_messages, index_of
 from twinbus.service_errors import AccessRefused, EntityNotFound, MessageRefused
 
 if TYPE_CHECKING:
@@ -65,16 +68,32 @@ class BacklogReader:
     """Asks what the backlog queues hold."""
 
     def __init__(
-        self, driver: Driver, manager: NamespaceManager | None, queues: Sequence[str]
+        self,
+        driver: Driver,
+        manager: NamespaceManager | None,
+        queues: Sequence[str],
+        *,
+        search: BacklogSearch | None = None,
     ) -> None:
+        """``search`` finds more queues than these, where a listing does not show them (Y9)."""
         self._driver, self._manager, self._queues = driver, manager, tuple(queues)
+        self._search = search
+        self._others: tuple[str, ...] = ()
+        """Queues of other pairs that held messages when they were last looked at."""
         self._asks_by_name = len(self._queues) == 1
         self._held: set[str] = set()
         """Queues that held messages when they were last looked at."""
 
     async def read(self) -> list[QueueBacklog]:
         counts = await self._counts()
-        return list(await asyncio.gather(*(self._read(each, counts[each]) for each in counts)))
+        found = list(await asyncio.gather(*(self._read(each, counts[each]) for each in counts)))
+        self._others = tuple(
+            each.queue
+            for each in found
+            if each.queue not in self._queues
+            and (each.queue in self._held or not each.reading.is_known)
+        )
+        return found
 
     async def _read(self, queue: str, counts: QueueProperties | str) -> QueueBacklog:
         facts: dict[str, int | float | None] = {}
@@ -104,25 +123,37 @@ class BacklogReader:
 
     async def _counts(self) -> dict[str, QueueProperties | str]:
         """The queues with their counts, or why they are not known."""
+        queues = [*self._queues, *self._others]
         if self._manager is None:
             reason = "the number of messages needs a namespace manager with Manage"
-            return dict.fromkeys(self._queues, reason)
+            return dict.fromkeys((*queues, *await self._found_by_peeks(queues)), reason)
         try:
-            listed = await self._listed(self._manager)
+            listed = await self._listed(self._manager, queues)
         except TwinbusError as error:
-            return dict.fromkeys(self._queues, str(error))
-        missing = [queue for queue in self._queues if queue not in listed]
+            return dict.fromkeys(queues, str(error))
+        if self._asks_by_name:
+            queues += await self._found_by_peeks(queues)
+        missing = [queue for queue in queues if queue not in listed]
         named = await asyncio.gather(*(_by_name(self._manager, queue) for queue in missing))
         known: dict[str, QueueProperties | str] = dict(listed)
         known |= zip(missing, named, strict=True)
-        return {queue: known[queue] for queue in self._queues}
+        return {queue: known[queue] for queue in dict.fromkeys([*queues, *known])}
 
-    async def _listed(self, manager: NamespaceManager) -> dict[str, QueueProperties]:
+    async def _found_by_peeks(self, known: Sequence[str]) -> tuple[str, ...]:
+        """More queues of other pairs that hold messages."""
+        if self._search is None:
+            return ()
+        return await self._search.holding(known, is_idle=True)
+
+    async def _listed(
+        self, manager: NamespaceManager, queues: Sequence[str]
+    ) -> dict[str, QueueProperties]:
         """What a listing tells, or nothing where it is not worth its requests."""
         found: dict[str, QueueProperties] = {}
+        others: dict[str, QueueProperties] = {}
         if self._asks_by_name:
             return found
-        wanted = {queue.lower(): queue for queue in self._queues}
+        wanted = {queue.lower(): queue for queue in queues}
         seen = 0
         try:
             async with aclosing(manager.get_queues()) as listing:
@@ -131,14 +162,26 @@ class BacklogReader:
                     queue = wanted.get(each.path.lower())
                     if queue is not None:
                         found[queue] = each
-                    if len(found) == len(wanted):
+                    elif self._is_other(each):
+                        others[each.path] = each
+                    # The rest of a page costs nothing.
+                    if len(found) == len(wanted) and (
+                        self._search is None or seen % PAGE_SIZE == 0
+                    ):
                         break
                     if seen >= PAGE_SIZE * len(wanted):
                         self._asks_by_name = True
                         break
         except _DOES_NOT_LIST:
             self._asks_by_name = True
-        return found
+        return found | others
+
+    def _is_other(self, queue: QueueProperties) -> bool:
+        """Whether another pair of the same primary made it, and something waits in it."""
+        search = self._search
+        if search is None or index_of(queue.path, search.primary_name) is None:
+            return False
+        return holds_messages(queue)
 
     # -- the oldest message -------------------------------------------------------------------
 

@@ -48,6 +48,7 @@ def client_books(
     told_name: Callable[[], Awaitable[str | None]],
     name: str | None = None,
     audit: bool = False,
+    keep_days: int | None = None,
 ) -> ClientBooks | None:
     """The books that somebody wants; None for none. ``told_name`` asks the namespace itself."""
     if directory is None:
@@ -64,5 +65,10 @@ def client_books(
         name = primary_name_of(address, given=name)
     other_name = _NOT_IN_NAMES.sub("-", str(address).lower()).strip("-.")
     return ClientBooks(
-        _directory(directory), name=name, other_name=other_name, ask_name=ask, audit=audit
+        _directory(directory),
+        name=name,
+        other_name=other_name,
+        ask_name=ask,
+        audit=audit,
+        keep_days=keep_days,
     )

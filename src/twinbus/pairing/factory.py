@@ -22,6 +22,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, Self, TypeVar, Unpack
 
+from twinbus.argument_types import type_shown
 from twinbus.connection_string import ConnectionString, namespace_at, parse_connection_string
 from twinbus.core.deadline import SEND_TIMEOUT_S
 from twinbus.core.failover import Failover
@@ -38,6 +39,7 @@ from twinbus.drivers.port import Driver, NamespaceAddress, NextSession, ReceiveM
 from twinbus.entity_path import parse_entity_path
 from twinbus.errors import ConfigurationError, ConnectionStringError
 from twinbus.metering.client_books import ClientBooks
+from twinbus.metering.pruning import check_keep_days
 from twinbus.pairing.backlog_queues import primary_name_of
 from twinbus.pairing.backlog_reader import QueueBacklog
 from twinbus.pairing.client_metering import checked_directory, client_books
@@ -45,6 +47,7 @@ from twinbus.pairing.clients import MessageSender, QueueClient, SubscriptionClie
 from twinbus.pairing.environment import Role, namespace_in, variables_of
 from twinbus.pairing.factory_options import (
     FactoryOptions,
+    ca_file_in,
     check_options,
     driver_for,
     driver_for_identity,
@@ -156,6 +159,11 @@ class MessagingFactory:
         """A factory over a driver that was made elsewhere, such as an embedded namespace's; it
         is closed with the factory. ``management`` can be asked for the namespace's name, and
         ``lean`` makes a driver of the lean client for it."""
+        if not isinstance(getattr(port, "address", None), NamespaceAddress):
+            raise ConfigurationError(
+                f"port must be a driver, got {type_shown(port)}",
+                hint="Use from_connection_string(), or a driver of twinbus.drivers",
+            )
         made = cls.__new__(cls)
         made._bind(port, options, management)
         made._lean = lean
@@ -171,7 +179,9 @@ class MessagingFactory:
         self.given_name = None if given is None else primary_name_of(driver.address, given=given)
         metering = options.get("metering")
         books = self.new_books(
-            None if metering is None else checked_directory(metering), options.get("audit", False)
+            None if metering is None else checked_directory(metering),
+            options.get("audit", False),
+            check_keep_days(options.get("keep_days")),
         )
         memory = memory_of(driver.address, None if management is None else management.credential)
         self._hub = EventHub(str(driver.address))
@@ -185,10 +195,18 @@ class MessagingFactory:
         self._receivers: set[MessageReceiver] = set()
         self.keep_books(books)
 
-    def new_books(self, directory: Path | None, audit: bool) -> ClientBooks | None:
+    def new_books(
+        self, directory: Path | None, audit: bool, keep_days: int | None = None
+    ) -> ClientBooks | None:
         """Books of what this client does, kept in a directory; None for none."""
-        told, name = self.namespace_name, self.given_name
-        return client_books(self.address, directory, told_name=told, name=name, audit=audit)
+        return client_books(
+            self.address,
+            directory,
+            told_name=self.namespace_name,
+            name=self.given_name,
+            audit=audit,
+            keep_days=keep_days,
+        )
 
     def keep_books(self, books: ClientBooks | None) -> None:
         """Write down there what is done from now on; closed with the factory."""
@@ -225,7 +243,13 @@ class MessagingFactory:
     @property
     def known_path(self) -> str | None:
         """An entity that this factory is used for, if it is known yet."""
-        return next(iter(self._office.paths), self._entity_path)
+        return next(iter(self.known_paths), None)
+
+    @property
+    def known_paths(self) -> list[str]:
+        """All of them: those of its senders, and that of its connection string."""
+        own = [] if self._entity_path is None else [parse_entity_path(self._entity_path)]
+        return [*self._office.paths, *own]
 
     async def namespace_name(self) -> str | None:
         """What the namespace calls itself, if it can be asked."""
@@ -349,6 +373,9 @@ class MessagingFactory:
 
         When it returns, every client of this factory is covered. Sends that are issued while it
         runs wait for it. An error leaves both factories as they were.
+
+        Without ``require_secondary`` it returns also while the secondary is unreachable: sends go
+        to the primary alone, and the pair completes itself when the secondary answers (P19).
         """
         checked = check_pairing(self, options)
         secondary = checked.messaging_factory
@@ -376,17 +403,17 @@ class MessagingFactory:
     def health(self, path: str) -> EntityHealth:
         """What is known about one queue or topic."""
         canonical = parse_entity_path(path)
-        return health_of(canonical, self.routing.entities.get(canonical))
+        return health_of(canonical, self.routing)
 
     def failovers(self) -> list[EntityHealth]:
         """All entities that this factory has used, the diverted ones first."""
-        known = [health_of(path, entity) for path, entity in self.routing.entities.items()]
+        known = [health_of(path, self.routing) for path in self.routing.entities]
         return sorted(known, key=lambda one: (not one.is_diverted, one.path))
 
     async def backlog(self) -> list[QueueBacklog]:
         """What every backlog queue holds. Counts need Manage on the secondary, the age of the
         oldest message needs Listen; what may not be asked is None, with the reason."""
-        return await self._standing.wait(self._paired().reader.read())
+        return await self._standing.wait(self._complete_pair().reader.read())
 
     def force_failover(self, path: str) -> None:
         """Divert a path, or all of them (``"*"``), although nothing failed. The first ping is
@@ -403,13 +430,14 @@ class MessagingFactory:
 
     def _command(self, path: str, command: Command) -> None:
         self._standing.check()
-        self._paired().routing.command(path, command)
+        self._complete_pair().routing.command(path, command)
 
-    def _paired(self) -> Pair:
+    def _complete_pair(self) -> Pair:
         if self._pair is None or self._side is not Side.PRIMARY:
             raise ConfigurationError(
                 f"{self.address} is not the primary of a pair", hint="Call pair_namespace() first"
             )
+        self._pair.check_complete()
         return self._pair
 
     def events(self) -> EventStream:
@@ -489,5 +517,5 @@ def _management(
     """Whom to ask for the namespace's name, where its host does not tell it (P4)."""
     endpoint = ManagementEndpoint.of(parsed, management_port=options.get("management_port"))
     return ManagementClient(
-        endpoint, credential, ca_file=options.get("ca_file"), timeout_s=NAME_TIMEOUT_S
+        endpoint, credential, ca_file=ca_file_in(options), timeout_s=NAME_TIMEOUT_S
     )

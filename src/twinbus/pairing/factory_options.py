@@ -11,6 +11,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypeAlias, TypedDict
 
+from twinbus.argument_types import check_type
 from twinbus.connection_string import ConnectionString
 from twinbus.core.retry import RetryPolicy
 from twinbus.drivers.credentials import Credential, IdentityCredential
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 __all__ = [
     "DriverName",
     "FactoryOptions",
+    "ca_file_in",
     "check_options",
     "driver_for",
     "driver_for_identity",
@@ -58,6 +60,9 @@ class FactoryOptions(TypedDict, total=False):
     secondary of a pair follows its primary."""
     audit: bool
     """Whether to write down there, too, the id of each message that was sent."""
+    keep_days: int | None
+    """Days after which files in that directory are deleted; None keeps them, as only their owner
+    knows which report is still to come."""
 
 
 def check_options(options: FactoryOptions) -> None:
@@ -65,6 +70,7 @@ def check_options(options: FactoryOptions) -> None:
     for name in options:
         if name not in FactoryOptions.__annotations__:
             raise TypeError(f"a MessagingFactory has no option {name!r:.60}")
+    check_type("audit", options.get("audit", False), bool, hint="Use True or False")
 
 
 def retry_policy_in(options: FactoryOptions) -> RetryPolicy:
@@ -112,17 +118,19 @@ def driver_for_identity(
 def _amqp(options: FactoryOptions) -> AmqpOptions:
     from twinbus.drivers.amqp import AmqpOptions
 
-    return AmqpOptions(ca_file=_ca_file(options))
+    return AmqpOptions(ca_file=ca_file_in(options))
 
 
 def _servicebus(options: FactoryOptions) -> ServiceBusOptions:
     from twinbus.drivers.servicebus import ServiceBusOptions
 
-    return ServiceBusOptions(ca_file=_ca_file(options))
+    return ServiceBusOptions(ca_file=ca_file_in(options))
 
 
-def _ca_file(options: FactoryOptions) -> str | None:
+def ca_file_in(options: FactoryOptions) -> str | None:
+    """The authority's file, if one was named."""
     given = options.get("ca_file")
+    check_type("ca_file", given, str, Path, is_optional=True, hint="Name a file in PEM format")
     return None if given is None else str(given)
 
 

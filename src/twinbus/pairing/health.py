@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from datetime import datetime
 
 from twinbus.core.failover import Health
 from twinbus.pairing.occurrence import utc_at
-from twinbus.pairing.routing import Entity
+from twinbus.pairing.routing import Routing
 
 __all__ = ["EntityHealth", "health_of"]
 
@@ -30,10 +31,17 @@ class EntityHealth:
     """Messages that this factory has put into the backlog for it."""
     last_error: str
     """The last attempt that failed, at the primary or in the backlog."""
+    last_ping_error: str
+    """What the last ping of a diverted entity met; empty when it succeeded (P23)."""
+    withdrawn: Mapping[str, str] = field(default_factory=dict)
+    """The backlog queues that no sender of the factory uses now, each with the reason."""
+    backlog_error: str = ""
+    """Why the pair has no backlog yet, or nothing: until then no send can be diverted (P19)."""
 
 
-def health_of(path: str, entity: Entity | None) -> EntityHealth:
-    """None is an entity that nobody has used."""
+def health_of(path: str, routing: Routing) -> EntityHealth:
+    """Also of an entity that was not used yet."""
+    entity, withdrawn = routing.entities.get(path), routing.rules.rotation.withdrawn_reasons
     if entity is None:
         return EntityHealth(
             path=path,
@@ -45,6 +53,9 @@ def health_of(path: str, entity: Entity | None) -> EntityHealth:
             sends_under_way=0,
             messages_diverted=0,
             last_error="",
+            last_ping_error="",
+            withdrawn=withdrawn,
+            backlog_error=routing.backlog_error,
         )
     failover = entity.failover
     return EntityHealth(
@@ -54,7 +65,10 @@ def health_of(path: str, entity: Entity | None) -> EntityHealth:
         since=utc_at(failover.since_s) if failover.since_s else None,
         reason=failover.reason,
         epoch=failover.epoch,
-        sends_under_way=entity.sends_under_way,
+        sends_under_way=entity.sends_under_way + len(entity.direct),
         messages_diverted=entity.messages_diverted,
         last_error=entity.last_error,
+        last_ping_error=failover.last_ping_error,
+        withdrawn=withdrawn,
+        backlog_error=routing.backlog_error,
     )

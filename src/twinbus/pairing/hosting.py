@@ -19,10 +19,12 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
+from twinbus.argument_types import is_number
 from twinbus.core.chunk import HomeRules
-from twinbus.core.receipts import Outcome, Receipt
+from twinbus.core.receipts import Outcome, Receipt, foreign_in
 from twinbus.drivers.port import Driver
 from twinbus.errors import ConfigurationError
+from twinbus.pairing.backlog_search import BacklogSearch, ListQueues
 from twinbus.pairing.mover_local import LocalSyphon
 from twinbus.pairing.mover_options import MoverOptions
 
@@ -60,11 +62,13 @@ class SyphonHosting:
     """On Spark: tasks at once; None: as many as there are cores."""
 
     def __post_init__(self) -> None:
-        if self.rate_per_s is not None and not 0 < self.rate_per_s < math.inf:
+        if self.rate_per_s is not None and not (
+            is_number(self.rate_per_s) and 0 < self.rate_per_s < math.inf
+        ):
             raise ConfigurationError(
                 f"rate_per_s cannot be {self.rate_per_s!r:.40}", hint="Leave it out for no limit"
             )
-        if self.tasks is not None and self.tasks < 1:
+        if self.tasks is not None and (type(self.tasks) is not int or self.tasks < 1):
             raise ConfigurationError(
                 f"tasks cannot be {self.tasks!r:.40}", hint="Use a whole number of at least 1"
             )
@@ -89,15 +93,23 @@ class SyphonJob:
     secondary: Driver
     queues: Sequence[str]
     rules: HomeRules
+    list_queues: ListQueues | None = None
+    """Lists the queues of the secondary, where the application has a manager of it."""
     hosting: SyphonHosting
     metering: Path | None = None
     """Where other processes that work for it keep their books; the drivers have theirs."""
+    keep_days: int | None = None
+    """Days after which files of those books are deleted; None keeps them."""
     on_end: Callable[[BaseException], object]
     """Told of an error that ended it."""
     on_stall: Callable[[str], object]
     """Told why, when messages wait and none moves."""
     on_dead_letters: Callable[[int], object]
     """Told how many more were dead-lettered."""
+    on_refused: Callable[[str, str], object]
+    """Told a path and the claim that is missing for it."""
+    on_foreign: Callable[[str, int], object] = lambda _owner, _count: None
+    """Told the mark of another pair, and how many more of its messages were left alone."""
 
 
 def syphon_maker(job: SyphonJob) -> Callable[[], HostedSyphon]:
@@ -110,9 +122,11 @@ def syphon_maker(job: SyphonJob) -> Callable[[], HostedSyphon]:
             job.secondary,
             job.queues,
             options,
-            on_receipts=partial(_tell_dead_letters, job),
+            on_receipts=partial(_tell_of_receipts, job),
             on_stall=job.on_stall,
+            on_refused=job.on_refused,
             on_end=job.on_end,
+            search=BacklogSearch(job.secondary.receiver, job.rules.primary_name, job.list_queues),
         )
     try:
         host = import_module(SPARK_HOST)
@@ -125,6 +139,8 @@ def syphon_maker(job: SyphonJob) -> Callable[[], HostedSyphon]:
     return maker
 
 
-def _tell_dead_letters(job: SyphonJob, receipts: Sequence[Receipt]) -> None:
+def _tell_of_receipts(job: SyphonJob, receipts: Sequence[Receipt]) -> None:
     if count := sum(each.outcome is Outcome.DEAD_LETTERED for each in receipts):
         job.on_dead_letters(count)
+    for owner, count in foreign_in(receipts).items():
+        job.on_foreign(owner, count)

@@ -69,7 +69,7 @@ class EventHub:
 
     def __init__(self, primary: str) -> None:
         self._primary = primary
-        self._secondary = ""
+        self.secondary = ""
         self._journal: Journal | None = None
         self._streams: set[EventStream] = set()
         self._listeners: list[Listener] = []
@@ -77,7 +77,7 @@ class EventHub:
 
     def paired(self, secondary: str, journal: Journal | None) -> None:
         """From now on events are those of a pair."""
-        self._secondary, self._journal = secondary, journal
+        self.secondary, self._journal = secondary, journal
 
     def stream(self) -> EventStream:
         stream = EventStream(self)
@@ -97,7 +97,7 @@ class EventHub:
 
     def publish(self, events: Iterable[Event]) -> None:
         for event in events:
-            self._tell(Occurrence(event, utc_at(event.at_s), self._primary, self._secondary))
+            self._tell(Occurrence(event, utc_at(event.at_s), self._primary, self.secondary))
 
     def _tell(self, occurrence: Occurrence) -> None:
         _log.log(level_of(occurrence.event), "%s %s", self._primary, occurrence)

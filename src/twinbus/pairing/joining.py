@@ -7,23 +7,36 @@
 
 Rule 1: an error leaves both factories as they were.
 Rule 2: a primary that is away is no error: pairing during an outage is what pairing is for.
+Rule 3: a secondary that is unreachable is one only where the options require it. Otherwise the
+        pair begins without a backlog, and is completed later (P19).
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from twinbus.argument_types import type_shown
 from twinbus.core.chunk import HomeRules
+from twinbus.core.events import told
 from twinbus.drivers.management import QueueProperties
-from twinbus.drivers.port import Driver, LinkFacts
+from twinbus.drivers.port import NamespaceAddress
 from twinbus.errors import ConfigurationError
-from twinbus.pairing.backlog_queues import has_no_name, is_same_place, primary_name_of
+from twinbus.pairing.backlog_queues import (
+    backlog_paths,
+    has_no_name,
+    is_same_host,
+    is_same_place,
+    owner_mark,
+    primary_name_of,
+)
 from twinbus.pairing.backlog_reader import BacklogReader
+from twinbus.pairing.backlog_search import BacklogSearch
+from twinbus.pairing.completion import Completion
 from twinbus.pairing.hosting import SyphonJob, syphon_maker
 from twinbus.pairing.journal import Journal
 from twinbus.pairing.mover_gate import UNKNOWN_PATH
@@ -34,8 +47,14 @@ from twinbus.pairing.options import (
 from twinbus.pairing.orders import OrderWatch
 from twinbus.pairing.pair import Pair
 from twinbus.pairing.pinger import Pinger
-from twinbus.pairing.provisioning import provision
+from twinbus.pairing.provisioning import open_links, provision
 from twinbus.pairing.routing import Backlog, Routing
+from twinbus.pairing.syphon_claims import (
+    MissingClaim,
+    known_destinations,
+    missing_listen,
+    missing_send,
+)
 from twinbus.pairing.watch import BacklogWatch
 from twinbus.service_errors import (
     AccessRefused,
@@ -43,6 +62,7 @@ from twinbus.service_errors import (
     AuthenticationFailed,
     CommunicationError,
     EntityNotFound,
+    NoBacklogQueue,
     OperationTimeout,
     ServiceError,
 )
@@ -56,9 +76,10 @@ _log = logging.getLogger("twinbus.pairing")
 
 # A primary in a black hole must not hold up the start of an application.
 CONTACT_TIMEOUT_S: Final = 5.0
-# What a queue of Azure's standard tier takes; asked for, but the answer is not waited for long.
-MESSAGE_BYTES_MAX: Final = 262_144
-LIMIT_TIMEOUT_S: Final = 10.0
+# Where the secondary is not required: how long it has to answer at all, which takes some eight
+# round trips for a first link with TLS, and how long to show its queues.
+REACH_TIMEOUT_S: Final = 2.0
+SECONDARY_TIMEOUT_S: Final = 10.0
 
 
 class NoManager:
@@ -77,10 +98,13 @@ def check_pairing(
     """Refuse what can never be a pair (P3)."""
     if not isinstance(options, SendAvailabilityPairedNamespaceOptions):
         raise ConfigurationError(
-            f"a {type(options).__name__} is no way to pair namespaces",
-            hint="Use SendAvailabilityPairedNamespaceOptions",
+            f"options must be SendAvailabilityPairedNamespaceOptions, got {type_shown(options)}",
+            hint="Build them with the manager and the factory of the secondary",
         )
     secondary = options.messaging_factory
+    SendAvailabilityPairedNamespaceOptions.check_partners(
+        options.secondary_namespace_manager, secondary
+    )
     if primary.is_paired:
         raise AlreadyPaired(f"{primary.address} is paired already", hint="A factory pairs once")
     if primary.is_secondary:
@@ -104,7 +128,7 @@ def books_handed_on(primary: MessagingFactory, secondary: MessagingFactory) -> I
     wanted, own = primary.books, secondary.books
     with ExitStack() as back:
         if wanted is not None and own is None:
-            made = secondary.new_books(wanted.directory, wanted.has_audit)
+            made = secondary.new_books(wanted.directory, wanted.has_audit, wanted.keep_days)
             secondary.keep_books(made)
             back.callback(secondary.keep_books, None)
         elif wanted is not None and own is not None:
@@ -120,9 +144,11 @@ class Findings:
 
     name: str
     """The primary's, in the paths of the backlog queues."""
-    backlog: Backlog
+    backlog: Backlog | None
     outage: str
     """Why the primary cannot be contacted, or nothing."""
+    backlog_error: str = ""
+    """Why there is no backlog."""
 
 
 async def find_out(
@@ -132,43 +158,147 @@ async def find_out(
     contact = asyncio.create_task(_outage_of(primary))
     try:
         name = await _primary_name(primary, options)
-        provisioned = await provision(
-            manager=options.secondary_namespace_manager or NoManager(),
-            driver=options.messaging_factory.driver,
-            primary_name=name,
-            count=options.backlog_queue_count,
-        )
-        limits = await _limits(options.messaging_factory.driver, provisioned.paths[0])
+        backlog, backlog_error = await _backlog_if_reachable(primary, options, name)
         outage = await contact
     finally:
         contact.cancel()
         await asyncio.gather(contact, return_exceptions=True)
-    backlog = Backlog(
-        driver=options.messaging_factory.driver,
-        queues=provisioned.paths,
-        message_bytes_max=limits.message_bytes_max,
-        batch_bytes_max=limits.batch_limit_bytes,
-    )
-    for warning in provisioned.warnings():
-        _log.warning("%s", warning)
+    if options.enable_syphon:
+        queues = () if backlog is None else backlog.queues
+        for missing in await _missing_claims(primary, options, name, queues, outage):
+            raise missing.error()
+    return Findings(name, backlog, outage, backlog_error)
+
+
+async def _missing_claims(
+    primary: MessagingFactory,
+    options: SendAvailabilityPairedNamespaceOptions,
+    name: str,
+    queues: Sequence[str],
+    outage: str,
+) -> list[MissingClaim]:
+    """What the hosted syphon lacks, as far as that can be known now (P18)."""
+    found: list[MissingClaim] = []
+    if options.syphon.secondary is None:
+        found += await missing_listen(options.messaging_factory.driver, queues)
+    if options.syphon.primary is None and not outage:
+        allowed = options.allowed_destinations
+        destinations = known_destinations(primary.known_paths, allowed, name)
+        found += await missing_send(primary.driver, destinations)
+    return found
+
+
+async def find_out_later(
+    primary: MessagingFactory, options: SendAvailabilityPairedNamespaceOptions, name: str
+) -> Findings:
+    """The same for a pair that waits for its secondary; raises why there is still no backlog. The
+    primary is asked last: what counts is whether it can be contacted when sends can be diverted."""
+    await _reach(options.messaging_factory, name)
+    backlog = await _backlog(primary, options, name)
+    try:
+        outage = await _outage_of(primary)
+    except ServiceError:
+        outage = ""  # Its sends tell the application what is wrong.
+    # A claim that the hosted syphon lacks keeps no send from its backlog: the syphon reports it.
     return Findings(name, backlog, outage)
 
 
+async def _backlog_if_reachable(
+    primary: MessagingFactory, options: SendAvailabilityPairedNamespaceOptions, name: str
+) -> tuple[Backlog | None, str]:
+    """The backlog; or None and why, where the secondary is unreachable and not required."""
+    if options.require_secondary:
+        return await _backlog(primary, options, name), ""
+    try:
+        async with asyncio.timeout(SECONDARY_TIMEOUT_S):
+            await _reach(options.messaging_factory, name)
+            return await _backlog(primary, options, name), ""
+    except (ServiceError, NoBacklogQueue) as error:
+        if not error.is_transient:
+            raise
+        return None, told(error)
+    except TimeoutError:
+        late = f"the backlog queues were not ready within {SECONDARY_TIMEOUT_S:g} s"
+        return None, told(OperationTimeout(late))
+
+
+async def _reach(secondary: MessagingFactory, name: str) -> None:
+    """Return once the secondary has answered, whatever it says; otherwise raise why it does not.
+    Without this question provisioning would find out with all its patience. Two are asked, because
+    one alone may be a silent entity."""
+    asked = [
+        asyncio.create_task(_answer(secondary, path))
+        for path in (backlog_paths(name, 1)[0], UNKNOWN_PATH)
+    ]
+    try:
+        for answer in asyncio.as_completed(asked):
+            if await answer is None:
+                return
+        unanswered = await asked[0]
+        assert unanswered is not None
+        raise unanswered
+    finally:
+        for each in asked:
+            each.cancel()
+        await asyncio.gather(*asked, return_exceptions=True)
+
+
+async def _answer(secondary: MessagingFactory, path: str) -> ServiceError | None:
+    """None for an answer, or the error of a namespace that gives none."""
+    sender = secondary.driver.sender(path)
+    try:
+        await sender.attach(timeout_s=REACH_TIMEOUT_S)
+    except (CommunicationError, OperationTimeout) as error:
+        return error
+    except ServiceError:
+        pass  # Whatever it says, it can say something.
+    finally:
+        await sender.close()
+    return None
+
+
+async def _backlog(
+    primary: MessagingFactory, options: SendAvailabilityPairedNamespaceOptions, name: str
+) -> Backlog:
+    """Have backlog queues ready, with a link to each (P2, P4, P5, P18)."""
+    await _check_manager(options)
+    secondary = options.messaging_factory
+    provisioned = await provision(
+        manager=options.secondary_namespace_manager or NoManager(),
+        driver=secondary.driver,
+        primary_name=name,
+        count=options.wanted_queue_count,
+        allow_lossy=options.allow_lossy_backlog,
+        owner=owner_mark(primary.address, name),
+    )
+    provisioned = await open_links(secondary.driver, provisioned, address=secondary.address)
+    for warning in provisioned.warnings():
+        _log.warning("%s", warning)
+    return Backlog(
+        driver=secondary.driver,
+        queues=provisioned.paths,
+        # A message must fit whichever queue it is sent to (P20).
+        message_bytes_max=min(each.message_bytes_max for each in provisioned.links.values()),
+        batch_bytes_max=min(each.batch_limit_bytes for each in provisioned.links.values()),
+        owner=owner_mark(primary.address, name),
+    )
+
+
 async def _outage_of(primary: MessagingFactory) -> str:
-    """Why the primary cannot be contacted, or nothing (P17)."""
-    if primary.routing.rules.credential.has_worked:
-        return ""  # It has taken a message in this process: let the sends find out.
-    path = primary.known_path
+    """Why the primary cannot be contacted now, or nothing (P17, P18)."""
+    path, credential = primary.known_path, primary.routing.rules.credential
     sender = primary.driver.sender(path or UNKNOWN_PATH)
     try:
         await sender.attach(timeout_s=CONTACT_TIMEOUT_S)
-        primary.routing.rules.credential.has_worked = True
+        credential.has_worked = True
     except EntityNotFound:
         # Told only to somebody whose credential was taken (P7).
-        primary.routing.rules.credential.has_worked = True
+        credential.has_worked = True
     except (CommunicationError, OperationTimeout) as error:
         return f"out of reach when the pair was made: {error}"
-    except AuthenticationFailed:
+    except AuthenticationFailed as error:
+        if credential.has_worked:  # A broken token service looks the same (P7).
+            return f"its token service does not answer as before: {error}"
         if path is not None:
             raise
     except ServiceError:
@@ -178,30 +308,43 @@ async def _outage_of(primary: MessagingFactory) -> str:
     return ""
 
 
+async def _check_manager(options: SendAvailabilityPairedNamespaceOptions) -> None:
+    """A manager of another namespace would make the queues where no message is sent (P18)."""
+    manager, factory = options.secondary_namespace_manager, options.messaging_factory
+    if manager is None or is_same_place(manager.address, factory.address):
+        return
+    names: list[str | None] = [None, None]
+    if is_same_host(manager.address, factory.address):
+        # One namespace can have several doors, of which one is for TLS.
+        try:
+            names = [await manager.namespace_name(), await factory.namespace_name()]
+        except ServiceError as error:
+            if error.is_transient:
+                raise  # It said nothing that would be another name.
+    if names[0] is None or names[0] != names[1]:
+        raise ConfigurationError(
+            f"the manager is of {_shown(manager.address, names[0])} and the factory of "
+            f"{_shown(factory.address, names[1])}, which are not the same namespace",
+            hint="Make both of them with the connection string of the secondary",
+        )
+
+
+def _shown(address: NamespaceAddress, name: str | None) -> str:
+    return str(address) if name is None else f"{name!r} at {address}"
+
+
 async def _primary_name(
     primary: MessagingFactory, options: SendAvailabilityPairedNamespaceOptions
 ) -> str:
     """The primary is asked for its name only where its host does not tell it."""
-    told = None
+    said = None
     given = options.namespace_name or primary.given_name
     if given is None and has_no_name(primary.address):
         try:
-            told = await primary.namespace_name()
+            said = await primary.namespace_name()
         except ServiceError as error:
             _log.warning("%s did not tell its name: %s", primary.address, error)
-    return primary_name_of(primary.address, given=given, told=told)
-
-
-async def _limits(secondary: Driver, queue: str) -> LinkFacts:
-    """What a backlog queue takes; a secondary that does not say is taken for a small one."""
-    sender = secondary.sender(queue)
-    try:
-        return await sender.attach(timeout_s=LIMIT_TIMEOUT_S)
-    except ServiceError as error:
-        _log.warning("the size limit of %s is not known, 256 KB assumed: %s", queue, error)
-        return LinkFacts(MESSAGE_BYTES_MAX)
-    finally:
-        await sender.close()
+    return primary_name_of(primary.address, given=given, told=said)
 
 
 def join(
@@ -209,37 +352,70 @@ def join(
 ) -> Pair:
     """Put the pair together; nothing runs yet. What can fail comes first: after an error nobody
     listens, no file is open and the options are as they were."""
-    routing = primary.routing.paired(options, found.backlog, found.outage)
-    pair = _pair(primary, options, found.name, routing, found.backlog.queues)
+    routing = primary.routing.paired(options, found.backlog, found.outage, found.backlog_error)
+    pair = _pair(primary, options, found, routing)
     if primary.books is not None:
         primary.books.named(found.name)
-    journal = None if options.journal_path is None else Journal(options.journal_path)
+    journal = None
+    if options.journal_path is not None:
+        journal = Journal(options.journal_path, keep_days=options.journal_keep_days)
     routing.hub.paired(str(options.messaging_factory.address), journal)
     if options.on_event is not None:
         routing.hub.listen(options.on_event)
-    options.found_queues(len(found.backlog.queues))
+    options.found_queues(0 if found.backlog is None else len(found.backlog.queues))
     return pair
 
 
 def _pair(
     primary: MessagingFactory,
     options: SendAvailabilityPairedNamespaceOptions,
-    name: str,
+    found: Findings,
     routing: Routing,
-    queues: tuple[str, ...],
 ) -> Pair:
-    secondary = options.messaging_factory
-    reader = BacklogReader(secondary.driver, options.secondary_namespace_manager, queues)
     pair = Pair(
         primary,
-        secondary,
+        options.messaging_factory,
         routing=routing,
-        reader=reader,
         pinger=Pinger(routing, primary.driver, options.ping_mode, lambda: _outage_of(primary)),
-        watch=BacklogWatch(routing, reader, options.thresholds),
         orders=None if options.control_path is None else OrderWatch(options.control_path, routing),
         hosts_syphon=options.enable_syphon,
     )
+    if found.backlog is not None:
+        _equip(pair, primary, options, found.name, found.backlog.queues)
+        return pair
+    # Whether this application can host a syphon is said now, for the queues that are to be.
+    wanted = backlog_paths(found.name, options.wanted_queue_count)
+    _equip(pair, primary, options, found.name, wanted)
+
+    def complete(later: Findings) -> None:
+        assert later.backlog is not None
+        _equip(pair, primary, options, later.name, later.backlog.queues)
+        options.found_queues(len(later.backlog.queues))
+        pair.completed(later.backlog, later.outage)
+
+    pair.completion = Completion(
+        lambda: find_out_later(primary, options, found.name),
+        complete,
+        pair.unreachable,
+        routing.rng,
+    )
+    return pair
+
+
+def _equip(
+    pair: Pair,
+    primary: MessagingFactory,
+    options: SendAvailabilityPairedNamespaceOptions,
+    name: str,
+    queues: tuple[str, ...],
+) -> None:
+    """Give a pair what works on its backlog queues."""
+    secondary, routing = options.messaging_factory, pair.routing
+    manager = options.secondary_namespace_manager
+    pair.reader = BacklogReader(
+        secondary.driver, manager, queues, search=BacklogSearch(secondary.driver.receiver, name)
+    )
+    pair.watch = BacklogWatch(routing, pair.reader, options.thresholds)
     if options.enable_syphon:
         job = SyphonJob(
             primary=primary.mover_driver(),
@@ -249,12 +425,17 @@ def _pair(
                 primary_name=name,
                 allowed=options.allowed_destinations,
                 ttl_policy=options.ttl_policy,
+                owner=owner_mark(primary.address, name),
+                accepted_owners=options.accept_owners,
             ),
+            list_queues=None if manager is None else manager.get_queues,
             hosting=options.syphon,
             metering=None if primary.books is None else primary.books.directory,
+            keep_days=None if primary.books is None else primary.books.keep_days,
             on_end=pair.syphon_ended,
             on_stall=pair.syphon_stalled,
             on_dead_letters=pair.dead_lettered,
+            on_foreign=pair.foreign_found,
+            on_refused=pair.claim_missing,
         )
         pair.make_syphon = syphon_maker(job)
-    return pair

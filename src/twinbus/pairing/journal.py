@@ -6,6 +6,10 @@ Rule 1: lines are written and synced by a thread of its own: the event loop neve
         disk, and a full or broken disk costs lines, never sends.
 Rule 2: a line is written whole or, if the power fails, torn at the end of the file; the next
         writer begins a new line and the reader leaves torn ones out.
+Rule 3: with ``keep_days``, older lines are dropped when the file is opened and when a day begins:
+        what is kept is written to a new file, which then takes the place of the old one. Several
+        senders may write one journal: each holds a shared lock, and lines are dropped only by
+        one that finds itself alone.
 """
 
 from __future__ import annotations
@@ -14,10 +18,12 @@ import json
 import logging
 import os
 import queue
+import sys
+import tempfile
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Final
 
@@ -25,6 +31,9 @@ from twinbus.errors import ConfigurationError
 from twinbus.pairing.occurrence import Occurrence
 
 __all__ = ["Journal", "JournalEntry", "read_journal"]
+
+if sys.platform != "win32":
+    import fcntl
 
 _log = logging.getLogger("twinbus.journal")
 
@@ -46,8 +55,10 @@ class JournalEntry:
 class Journal:
     """Appends occurrences to a file."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, keep_days: int | None = None) -> None:
         self.path = path
+        self._keep_days = keep_days
+        self._pruned_day = ""
         self.lines_dropped = 0
         """Lines that could not be written."""
         self._lines: queue.Queue[bytes | None] = queue.Queue(LINES_WAITING_MAX)
@@ -72,6 +83,7 @@ class Journal:
     def _write(self) -> None:
         is_over = False
         while not is_over:
+            self._prune()
             lines = [self._lines.get()]
             while not self._lines.empty():
                 lines.append(self._lines.get_nowait())
@@ -89,6 +101,47 @@ class Journal:
             self.lines_dropped += len(lines)
             _log.warning("%d lines of the journal %s were lost: %s", len(lines), self.path, error)
 
+    def _prune(self) -> None:
+        """Drop old lines, once a day and if nobody else has the file open (rule 3)."""
+        now = datetime.now(UTC)
+        day = now.date().isoformat()
+        if self._keep_days is None or day == self._pruned_day:
+            return
+        self._pruned_day = day
+        if not _is_locked(self._file, alone=True):
+            return
+        try:
+            self._drop_before(now - timedelta(days=self._keep_days))
+        except OSError as error:
+            _log.warning("old lines of the journal %s could not be dropped: %s", self.path, error)
+        finally:
+            _is_locked(self._file)
+
+    def _drop_before(self, first_kept: datetime) -> None:
+        if self.path.is_symlink():
+            return  # What it leads to is somebody else's to replace.
+        with open(self.path, "rb") as file:
+            lines = file.readlines()
+        kept = _kept(lines, first_kept)
+        dropped_count = len(lines) - len(kept)
+        if not dropped_count:
+            return
+        mode = os.fstat(self._file).st_mode & 0o777
+        handle, draft = tempfile.mkstemp(prefix=f".{self.path.name}.", dir=self.path.parent)
+        try:
+            with os.fdopen(handle, "wb") as file:
+                file.writelines(kept)
+                file.flush()
+                os.fchmod(file.fileno(), mode)
+                os.fsync(file.fileno())
+            os.replace(draft, self.path)
+        except BaseException:
+            os.unlink(draft)
+            raise
+        old, self._file = self._file, _opened(self.path)
+        os.close(old)
+        _log.info("%d lines of the journal %s were dropped: too old", dropped_count, self.path)
+
 
 def read_journal(path: str | os.PathLike[str]) -> Iterator[JournalEntry]:
     """The entries of a journal, oldest first; torn or foreign lines are left out."""
@@ -97,6 +150,18 @@ def read_journal(path: str | os.PathLike[str]) -> Iterator[JournalEntry]:
             entry = _entry(line)
             if entry is not None:
                 yield entry
+
+
+def _kept(lines: list[bytes], first_kept: datetime) -> list[bytes]:
+    """Without the old ones; the last line of each entity stays, as it may still be diverted."""
+    old: dict[int, str] = {}
+    for index, line in enumerate(lines):
+        entry = _entry(line)
+        if entry is not None and entry.at.tzinfo is not None and entry.at < first_kept:
+            old[index] = str(entry.facts.get("path", ""))
+    last_of = {path: index for index, path in old.items() if path}
+    dropped = old.keys() - last_of.values()
+    return [line for index, line in enumerate(lines) if index not in dropped]
 
 
 def _entry(line: bytes) -> JournalEntry | None:
@@ -109,7 +174,7 @@ def _entry(line: bytes) -> JournalEntry | None:
 
 def _opened(path: Path) -> int:
     try:
-        file = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o640)
+        file = _opened_shared(path)
         size = os.fstat(file).st_size
         if size and os.pread(file, 1, size - 1) != b"\n":
             os.write(file, b"\n")
@@ -119,6 +184,31 @@ def _opened(path: Path) -> int:
             hint="Name a file in a directory that exists and is yours",
         ) from error
     return file
+
+
+def _opened_shared(path: Path) -> int:
+    """The file that has the path, held together with all others who write it (rule 3)."""
+    while True:
+        file = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o640)
+        if not _is_locked(file):
+            return file  # A disk that knows no locks: nobody drops lines there.
+        try:
+            if os.path.samestat(os.fstat(file), os.stat(path)):
+                return file
+        except FileNotFoundError:
+            pass
+        os.close(file)  # Another one has taken its place meanwhile.
+
+
+def _is_locked(file: int, *, alone: bool = False) -> bool:
+    """Hold the file with others, or alone: False if somebody else has it, or nothing is locked."""
+    if sys.platform == "win32":
+        return False  # Nobody drops lines there.
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB if alone else fcntl.LOCK_SH)
+    except OSError:
+        return False
+    return True
 
 
 def _write_fully(file: int, content: bytes) -> None:

@@ -15,9 +15,10 @@ Rule 3: a caller that is cancelled leaves nothing behind but what was accepted.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple, TypeAlias, assert_never
+from typing import Any, Final, NamedTuple, TypeAlias, assert_never
 
 from twinbus.amqp.message import Message
 from twinbus.core.deadline import Deadline
@@ -28,11 +29,18 @@ from twinbus.core.rotation import Seat
 from twinbus.core.sending import Done, Fail, Send, ToBacklog, ToPrimary, Wait
 from twinbus.drivers.port import Driver, Sender
 from twinbus.errors import ConfigurationError
+from twinbus.pairing.batching_sender import BatchingSender
 from twinbus.pairing.parcels import ParcelKind
 from twinbus.pairing.routing import Entity, Routing
 from twinbus.service_errors import BatchPartlySent
 
 __all__ = ["Hand", "Journey", "Links", "Outcome"]
+
+_log = logging.getLogger("twinbus.pairing")
+
+# Far more than an opening takes; a send that needs the link waits for it no longer than it would
+# wait for an opening of its own.
+OPEN_AHEAD_S: Final = 10.0
 
 Hand: TypeAlias = Callable[[Sender, Sequence[Parcel], float], Awaitable[Any]]
 """One attempt at the primary: its sender, the parcels, the time in seconds."""
@@ -55,7 +63,9 @@ class Links:
         self.path = path
         self._driver = driver
         self._primary = primary
-        self._backlog: dict[str, Sender] = {}
+        self._backlog: dict[str, BatchingSender] = {}
+        self._opening: dict[str, asyncio.Task[None]] = {}
+        """Links to backlog queues that no send has asked for yet."""
         self._is_closed = False
 
     def primary(self) -> Sender:
@@ -64,15 +74,34 @@ class Links:
             self._primary = self._driver.sender(self.path)
         return self._primary
 
-    def backlog(self, driver: Driver, queue: str) -> Sender:
+    def backlog(self, routing: Routing, queue: str) -> BatchingSender:
         if queue not in self._backlog:
             self._check_open()
-            self._backlog[queue] = driver.sender(queue)
+            backlog, rotation = routing.backlog, routing.rules.rotation
+            assert backlog is not None
+            link = backlog.driver.sender(queue)
+            self._backlog[queue] = BatchingSender(
+                link, backlog.batch_bytes_max, lambda: queue in rotation.withdrawn
+            )
         return self._backlog[queue]
+
+    def open_ahead(self, routing: Routing, queue: str) -> None:
+        """Open the link to a backlog queue without a message, before it is needed: an outage
+        may be about to be found. Nobody waits for it, and its error is that of the send which
+        needs it."""
+        if queue not in self._opening and not self._is_closed:
+            opening = asyncio.create_task(_opened(self.backlog(routing, queue)))
+            self._opening[queue] = opening
+            opening.add_done_callback(lambda _: self._opening.pop(queue, None))
 
     async def close(self) -> None:
         self._is_closed = True
-        links = [*self._backlog.values()] + ([self._primary] if self._primary else [])
+        opening = [*self._opening.values()]
+        for each in opening:
+            each.cancel()
+        await asyncio.gather(*opening, return_exceptions=True)
+        links: list[Sender | BatchingSender] = [*self._backlog.values()]
+        links += [self._primary] if self._primary else []
         self._primary, self._backlog = None, {}
         for link in links:
             await link.close()
@@ -82,6 +111,13 @@ class Links:
             raise ConfigurationError(
                 f"the sender of {self.path!r} is closed", hint="Ask the factory for a new one"
             )
+
+
+async def _opened(link: BatchingSender) -> None:
+    try:
+        await link.attach(timeout_s=OPEN_AHEAD_S)
+    except Exception as error:
+        _log.debug("the link to %s was not opened ahead: %s", link.path, error)
 
 
 class Journey:
@@ -140,25 +176,41 @@ class Journey:
         except Exception as raised:
             error = raised
         except asyncio.CancelledError:
-            self._send.cancelled()
+            self._tell(self._send.cancelled(self._routing.now_s()))
             raise
         self._answered(error)
 
     def _answered(self, error: Exception | None) -> None:
         if error is not None:
             self._entity.last_error = told(error)
-        self._tell(self._send.answered(self._routing.now_s(), error))
+        now_s = self._routing.now_s()
+        self._tell(self._send.answered(now_s, error))
+        if error is not None and self._routing.backlog is not None:
+            queue = self._send.queue_ahead(now_s)
+            if queue is not None:
+                self._links.open_ahead(self._routing, queue)
 
     # -- the two ways ---------------------------------------------------------------------------
 
     async def _to_primary(self, timeout_s: float) -> None:
-        self._answer = await self._hand(self._links.primary(), self._left, timeout_s)
+        task, attempts = asyncio.current_task(), self._entity.attempts
+        assert task is not None
+        attempts[task] = 0
+        try:
+            self._answer = await self._hand(self._links.primary(), self._left, timeout_s)
+        except asyncio.CancelledError as cancelled:
+            interruption = self._routing.interruption(self._entity, task, cancelled)
+            if interruption is None:
+                raise
+            raise interruption from None
+        finally:
+            del attempts[task]
 
     async def _to_backlog(self, queue: str, timeout_s: float) -> None:
         backlog, now_s = self._routing.backlog, self._routing.now_s
         assert backlog is not None
         end_s = now_s() + timeout_s
-        sender = self._links.backlog(backlog.driver, queue)
+        sender = self._links.backlog(self._routing, queue)
         for part in split_to_fit(self._copies(), backlog.batch_bytes_max):
             parcels = [Parcel(encoded) for encoded in part]
             await sender.send(parcels, timeout_s=max(end_s - now_s(), 0.0))
@@ -170,7 +222,9 @@ class Journey:
             encoded = [each for parcel in self._left for each in self._kind.unpack(parcel)]
             if len(encoded) != len(self._left):
                 self._left = [Parcel(each) for each in encoded]
-            self._aliased = [alias(each, self._links.path) for each in encoded]
+            assert self._routing.backlog is not None
+            path, owner = self._links.path, self._routing.backlog.owner
+            self._aliased = [alias(each, path, owner) for each in encoded]
         return self._aliased
 
     def _accepted(self, count: int) -> None:
@@ -182,6 +236,8 @@ class Journey:
     # -- what is told ---------------------------------------------------------------------------
 
     def _failure(self, error: BaseException) -> BaseException:
+        if self._routing.backlog_error:
+            self._routing.say_no_backlog(error)
         if not self._diverted:
             return error
         partly = BatchPartlySent(

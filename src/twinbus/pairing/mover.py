@@ -17,13 +17,15 @@ from random import Random
 from typing import Final
 
 from twinbus.clock import Clock
+from twinbus.core.claim_watch import ClaimWatch
 from twinbus.core.receipts import Outcome, Receipt, Tally
 from twinbus.core.stall import STALL_S, StallWatch, why_stalled
 from twinbus.drivers.port import Driver
+from twinbus.pairing.backlog_search import BacklogSearch
 from twinbus.pairing.mover_crew import Crew, OnFault
 from twinbus.pairing.mover_options import MoverOptions
 from twinbus.pairing.mover_queue import OnReceipts, QueueMover
-from twinbus.service_errors import ServiceError
+from twinbus.service_errors import AccessRefused, ServiceError
 
 __all__ = ["Mover", "MoverOptions", "MoverReport", "OnFault", "move_chunk"]
 
@@ -78,12 +80,16 @@ class Mover:
         on_receipts: OnReceipts | None = None,
         on_fault: OnFault | None = None,
         on_stall: Callable[[str], object] | None = None,
+        on_refused: Callable[[str, str], object] | None = None,
+        search: BacklogSearch | None = None,
         clock: Clock | None = None,
         random: Random | None = None,
     ) -> None:
+        """``search`` finds more queues than these, before and while it runs (Y9)."""
         self._options = options
+        self._search = search
         self._on_receipts = on_receipts
-        self._on_stall = on_stall
+        self._on_stall, self._on_refused = on_stall, on_refused
         self._crew = Crew(
             secondary,
             primary,
@@ -100,16 +106,22 @@ class Mover:
     async def run(self, *, once: bool = False) -> MoverReport:
         """Move until stop(); with ``once`` until every queue is empty, or what is left has to
         wait for its destination."""
-        watching = asyncio.create_task(self._watch())
+        if once:
+            await self._find_more()
+        beside = [asyncio.create_task(self._watch())]
+        if not once:
+            beside.append(asyncio.create_task(self._keep_finding()))
         try:
             await self._crew.run(self._drain if once else self._serve)
         finally:
-            watching.cancel()
-            await asyncio.gather(watching, return_exceptions=True)
+            for task in beside:
+                task.cancel()
+            await asyncio.gather(*beside, return_exceptions=True)
         return self.report
 
     async def preview(self) -> MoverReport:
         """What run() would do with everything that is there now; nothing is received."""
+        await self._find_more()
         await self._crew.run(QueueMover.preview)
         return self.report
 
@@ -127,18 +139,43 @@ class Mover:
         return sum(len(queue.aside) for queue in self.queues)
 
     async def _watch(self) -> None:
-        """Tell when messages wait and none moves."""
-        crew, stall = self._crew, StallWatch(stall_s=STALL_S)
-        while self._on_stall is not None:
+        """Tell when messages wait and none moves, and at once when a claim is missing."""
+        crew, stall, claims = self._crew, StallWatch(stall_s=STALL_S), ClaimWatch()
+        while self._on_stall is not None or self._on_refused is not None:
             await asyncio.sleep(STALL_LOOK_S)
+            unread = [each for each in crew.faults if isinstance(crew.faults[each], AccessRefused)]
+            for path, claim in claims.observe(listen=unread, send=crew.board.refused()):
+                if self._on_refused is not None:
+                    self._on_refused(path, claim)
             waiting, is_away = self.set_aside_count, crew.gate.is_closed
             moved, now_s = self.report.tally.counts[Outcome.MOVED], crew.clock.now().monotonic_s
             # Nobody knows what is in a queue that cannot be read.
             held = 0 if crew.debt_s > 0 else waiting + len(crew.faults)
             if stall.observe(waiting=held, moved=moved, now_s=now_s):
-                closed, unread = crew.board.closed(), crew.faults
-                why = why_stalled(waiting, closed=closed, unread=unread, is_primary_away=is_away)
-                self._on_stall(why)
+                closed = crew.board.closed()
+                why = why_stalled(
+                    waiting,
+                    closed=closed,
+                    unread={path: each.sentence for path, each in crew.faults.items()},
+                    is_primary_away=is_away,
+                )
+                if self._on_stall is not None:
+                    self._on_stall(why)
+
+    # -- more queues ----------------------------------------------------------------------
+
+    async def _find_more(self) -> None:
+        if self._search is not None:
+            for queue in await self._search.holding(self._known()):
+                self._crew.add(queue)
+
+    async def _keep_finding(self) -> None:
+        if self._search is not None:
+            await self._find_more()
+            await self._search.keep_finding(self._known, self._crew.add)
+
+    def _known(self) -> list[str]:
+        return [each.queue for each in self.queues]
 
     # -- one queue ------------------------------------------------------------------------
 
@@ -169,6 +206,8 @@ class Mover:
         # What another mover had set aside before it was killed does not wait for a whole poll, nor
         # does the word that a queue can be read again.
         wait_s = self._options.poll_s
+        if queue.foreign_count:
+            wait_s = min(wait_s, queue.discovery_interval_s)
         if not queue.has_discovered or queue.queue in crew.faults:
             wait_s = min(wait_s, ONCE_WAIT_S)
         if not await crew.move(queue, wait_s):
@@ -191,5 +230,7 @@ class Mover:
 
     def _take_receipts(self, receipts: Sequence[Receipt]) -> None:
         self.report.tally.add(receipts)
+        if self._search is not None and any(each.outcome is Outcome.MOVED for each in receipts):
+            self._search.note_moved()
         if self._on_receipts is not None:
             self._on_receipts(receipts)

@@ -3,11 +3,14 @@
     for each destination, at once:   admit --> send in batches --> complete what was accepted
                                        '----> set aside what has to wait
     what nobody can deliver:         dead-letter
+    what belongs to another pair:    defer, and forget
 
 Rule 1: completing goes through the ledger, which refuses it before the primary accepted (Y1).
 Rule 2: no error of either namespace leaves run(); it becomes receipts and signs on the board.
 Rule 3: what has to wait is deferred: nobody receives it until somebody asks for its number, so
         it neither stands before others nor is received over and over (Y4).
+        So is what belongs to another pair (P21): abandoned, it would come again at once, and its
+        deliveries would count until it is dead-lettered. Its own syphon finds it by looking.
 Rule 4: no more is sent and not completed than there is room for in flight: a kill repeats that.
 """
 
@@ -22,6 +25,7 @@ from typing import Final
 from twinbus.clock import Clock
 from twinbus.core.chunk import (
     ChunkPlan,
+    Foreign,
     Poison,
     Verdict,
     batches_of,
@@ -40,6 +44,7 @@ from twinbus.pairing.mover_in_flight import InFlight
 from twinbus.pairing.mover_options import MoverOptions
 from twinbus.pairing.mover_senders import SenderPool
 from twinbus.service_errors import (
+    AccessRefused,
     CommunicationError,
     OperationTimeout,
     ServerBusy,
@@ -107,6 +112,8 @@ class ChunkRun:
     async def _send_plan(self, plan: ChunkPlan) -> None:
         async with asyncio.TaskGroup() as sending:
             self._bury(plan.poison)
+            if plan.foreign:
+                sending.create_task(self._pass_over(plan.foreign))
             together = {}
             for path, items in plan.by_destination.items():
                 if self._senders.knows(path) and self._board.standing(path) is Standing.OPEN:
@@ -261,6 +268,7 @@ class ChunkRun:
             now_s,
             pause_s_min=pause_s_min,
             is_silent=isinstance(error, OperationTimeout),
+            is_refused=isinstance(error, AccessRefused),
         )
         if isinstance(error, CommunicationError):
             self._board.receive(PRIMARY, Sign.FAILED, now_s)
@@ -325,6 +333,16 @@ class ChunkRun:
             _lost, deferred = _parted(items, lost)
             self._aside.add(path, [each.delivered.sequence_number for each in deferred])
         self._close(items, outcome, reason)
+
+    async def _pass_over(self, foreign: Sequence[Foreign]) -> None:
+        items = [each.item for each in foreign]
+        with suppress(ServiceError):  # Their locks end by themselves, and they come again.
+            await self._receiver.defer(
+                [each.delivered for each in items], timeout_s=self._options.settle_timeout_s
+            )
+        for owner in dict.fromkeys(each.owner for each in foreign):
+            theirs = [each.item for each in foreign if each.owner == owner]
+            self._close(theirs, Outcome.FOREIGN, owner)
 
     def _bury(self, poison: Sequence[Poison]) -> None:
         if poison:

@@ -77,7 +77,7 @@ class Crew:
         self.faults: dict[str, ServiceError] = {}
         """Backlog queues that could not be read when it was last tried, each with its error."""
         self._on_receipts, self._on_fault = on_receipts, on_fault
-        shared = Shared(
+        self._shared = Shared(
             secondary=secondary,
             senders=self.senders,
             board=self.board,
@@ -86,7 +86,11 @@ class Crew:
             clock=self.clock,
             on_receipts=self._take_receipts,
         )
-        self.queues = [QueueMover(shared, queue) for queue in queues]
+        self.queues = [QueueMover(self._shared, queue) for queue in queues]
+        self._work: Callable[[QueueMover], Awaitable[None]] | None = None
+        """What run() does for a queue, while it runs."""
+        self._tasks: list[asyncio.Task[None]] = []
+        self._has_more = asyncio.Event()
         self._stopped = asyncio.Event()
         self._is_cut_off = False
         self._idle: set[asyncio.Task[object]] = set()
@@ -98,15 +102,10 @@ class Crew:
 
     async def run(self, work: Callable[[QueueMover], Awaitable[None]]) -> None:
         """``work`` for every queue at once, until all of it is done or stop() ends it."""
-
-        async def one(queue: QueueMover) -> None:
-            try:
-                await work(queue)
-            except ServiceError as error:
-                self.note_fault(queue, error)
-
-        tasks = [asyncio.create_task(one(each)) for each in self.queues]
-        everything = asyncio.gather(*tasks)
+        self._work = work
+        for queue in self.queues:
+            self._begin(queue)
+        everything = asyncio.create_task(self._all_done())
         stopping = asyncio.create_task(self._wind_down(everything))
         try:
             await asyncio.shield(everything)
@@ -114,11 +113,48 @@ class Crew:
             if not self._is_cut_off:
                 raise
         finally:
-            # Each by itself: a gathering that has failed no longer passes a cancellation on.
-            for task in (stopping, *tasks):
+            self._work = None
+            tasks = [stopping, everything, *self._tasks]
+            for task in tasks:
                 task.cancel()
-            await asyncio.gather(stopping, *tasks, return_exceptions=True)
+            await asyncio.gather(*tasks, return_exceptions=True)
             await self.close()
+
+    def add(self, path: str) -> None:
+        """One more queue; it is at work at once, if the others are."""
+        queue = QueueMover(self._shared, path)
+        self.queues.append(queue)
+        self._begin(queue)
+
+    def _begin(self, queue: QueueMover) -> None:
+        work = self._work
+        if work is None:
+            return
+
+        async def one() -> None:
+            try:
+                await work(queue)
+            except ServiceError as error:
+                self.note_fault(queue, error)
+
+        self._tasks.append(asyncio.create_task(one()))
+        self._has_more.set()
+
+    async def _all_done(self) -> None:
+        """Return when every queue's work is done, also of those that were added meanwhile; raises
+        what ended one of them."""
+        while pending := [task for task in self._tasks if not task.done()]:
+            self._has_more.clear()
+            added = asyncio.create_task(self._has_more.wait())
+            try:
+                await asyncio.wait((*pending, added), return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                added.cancel()
+            for task in pending:
+                if task.done():
+                    task.result()
+        for task in self._tasks:
+            task.result()
 
     def stop(self) -> None:
         """Ask run() to end; it does within about 3 s."""
@@ -133,7 +169,7 @@ class Crew:
         """Whether no chunk is to be begun: somebody called stop(), or nobody is at home."""
         return self.is_stopped or self.gate.is_closed
 
-    async def _wind_down(self, everything: asyncio.Future[list[None]]) -> None:
+    async def _wind_down(self, everything: asyncio.Task[None]) -> None:
         await self._stopped.wait()
         for task in list(self._idle):
             task.cancel()

@@ -12,6 +12,7 @@ from contextlib import suppress
 
 from twinbus.core.receipts import Tally
 from twinbus.drivers.port import Driver
+from twinbus.pairing.backlog_search import BacklogSearch
 from twinbus.pairing.mover import Mover, OnFault
 from twinbus.pairing.mover_options import MoverOptions
 from twinbus.pairing.mover_queue import OnReceipts
@@ -32,11 +33,13 @@ class LocalSyphon:
         on_receipts: OnReceipts | None = None,
         on_fault: OnFault | None = None,
         on_stall: Callable[[str], object] | None = None,
+        on_refused: Callable[[str, str], object] | None = None,
         on_end: Callable[[BaseException], object] | None = None,
+        search: BacklogSearch | None = None,
     ) -> None:
         """``on_fault`` is told of a queue that could not be read, and that is tried again;
-        ``on_stall`` why nothing moves although messages wait; ``on_end`` of an error that ended
-        the whole."""
+        ``on_stall`` why nothing moves although messages wait; ``on_refused`` of a path and the
+        claim that is missing for it; ``on_end`` of an error that ended the whole."""
         self._mover = Mover(
             secondary,
             primary,
@@ -45,6 +48,8 @@ class LocalSyphon:
             on_receipts=on_receipts,
             on_fault=on_fault,
             on_stall=on_stall,
+            on_refused=on_refused,
+            search=search,
         )
         self._on_end = on_end
         self._task: asyncio.Task[object] | None = None

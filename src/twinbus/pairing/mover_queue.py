@@ -28,6 +28,7 @@ from twinbus.core.chunk import ChunkPlan, plan_chunk
 from twinbus.core.chunk_aside import SetAside
 from twinbus.core.chunk_board import Admission, DestinationBoard
 from twinbus.core.chunk_ledger import ChunkLedger, Place
+from twinbus.core.pair_mark import shared_look_s
 from twinbus.core.parcel import Delivered
 from twinbus.core.receipts import Outcome, Receipt
 from twinbus.drivers.port import Driver
@@ -82,6 +83,8 @@ class QueueMover:
         self._receiving = asyncio.Lock()
         self._discovering = asyncio.Lock()
         self._next_discovery_s = 0.0
+        self.foreign_count = 0
+        """Messages of other pairs that were met here (P21)."""
         self._count = min(FIRST_CHUNK_COUNT, self._count_max)
 
     @property
@@ -310,8 +313,16 @@ class QueueMover:
             if not may_go_on():
                 return max(first, *(each.sequence_number + 1 for each in page))
         now_s = self._shared.clock.now().monotonic_s
-        self._next_discovery_s = now_s + self._shared.options.discovery_interval_s
+        self._next_discovery_s = now_s + self.discovery_interval_s
         return None
+
+    @property
+    def discovery_interval_s(self) -> float:
+        """Shorter where another pair's syphon may set messages of this one aside."""
+        interval_s = self._shared.options.discovery_interval_s
+        if not self.foreign_count:
+            return interval_s
+        return shared_look_s(interval_s, self.foreign_count + len(self.aside))
 
     def _pages(self, first: int) -> AsyncIterator[list[Delivered]]:
         return pages(self._receiver, first, timeout_s=self._shared.options.settle_timeout_s)
@@ -322,7 +333,13 @@ class QueueMover:
 
     def _planned(self, deliveries: Sequence[Delivered]) -> ChunkPlan:
         now_ms = self._shared.clock.now().wall_ms
-        return plan_chunk(deliveries, self._shared.options.rules, now_ms=now_ms)
+        plan = plan_chunk(deliveries, self._shared.options.rules, now_ms=now_ms)
+        if plan.foreign:
+            self.foreign_count += len(plan.foreign)
+            # What it has set aside of ours meanwhile is looked for soon.
+            soon_s = self._shared.clock.now().monotonic_s + self.discovery_interval_s
+            self._next_discovery_s = min(self._next_discovery_s, soon_s)
+        return plan
 
     # -- looking only ---------------------------------------------------------------------
 
@@ -338,6 +355,8 @@ class QueueMover:
                 ledger.close(items, Outcome.WOULD_MOVE, now_ms)
             for item, reason, _description in plan.poison:
                 ledger.close([item], Outcome.WOULD_DEAD_LETTER, now_ms, reason)
+            for item, owner in plan.foreign:
+                ledger.close([item], Outcome.FOREIGN, now_ms, owner)
             self._shared.on_receipts(ledger.receipts)
 
     async def close(self) -> None:

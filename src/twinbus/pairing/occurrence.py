@@ -17,16 +17,21 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
 
+from twinbus.argument_types import type_shown
 from twinbus.core.events import (
     BacklogLevel,
     BacklogOutOfReach,
     BacklogUnattended,
+    BacklogUnreachable,
+    ClaimMissing,
     DeadLettered,
     Diverted,
     Event,
     Faulted,
+    ForeignMessages,
     Held,
     PingFailed,
+    PingRefused,
     PingSent,
     PossibleDuplicate,
     QueueWithdrawn,
@@ -40,13 +45,17 @@ __all__ = ["Occurrence", "check_listener", "level_of", "utc_at"]
 _WARNINGS: Final = (
     Suspected,
     Diverted,
+    PingRefused,
     QueueWithdrawn,
     BacklogOutOfReach,
+    BacklogUnreachable,
     PossibleDuplicate,
     BacklogLevel,
     BacklogUnattended,
     SyphonStalled,
+    ClaimMissing,
     DeadLettered,
+    ForeignMessages,
     Faulted,
     Held,
 )
@@ -115,7 +124,13 @@ def utc_at(monotonic_s: float) -> datetime:
 
 
 def check_listener(listener: object) -> None:
-    """Refuse a listener that nobody would await: it would never hear anything."""
+    """Refuse what cannot be called, and what would have to be awaited: it would never hear
+    anything."""
+    if not callable(listener):
+        raise ConfigurationError(
+            f"a listener for events must be a function, got {type_shown(listener)}",
+            hint="Give a function of one argument, or read factory.events() in a task",
+        )
     if inspect.iscoroutinefunction(listener):
         raise ConfigurationError(
             "a listener for events is called, and nobody awaits it",

@@ -55,6 +55,7 @@ async def opened_namespace(
     ca_file: Path | None = None,
     management_port: int | None = None,
     metering: Path | None = None,
+    keep_days: int | None = None,
     name: str | None = None,
 ) -> AsyncIterator[OpenNamespace]:
     """With the credential of its connection string, or else the identity of this machine."""
@@ -66,6 +67,7 @@ async def opened_namespace(
             ca_file=ca_file,
             management_port=management_port,
             metering=metering,
+            keep_days=keep_days,
             name=name,
         ) as namespace:
             yield namespace
@@ -79,6 +81,7 @@ async def opened_namespace(
             ca_file=ca_file,
             management_port=management_port,
             metering=metering,
+            keep_days=keep_days,
             name=name,
         ) as namespace,
     ):
@@ -93,20 +96,24 @@ async def opened_with(
     ca_file: Path | None = None,
     management_port: int | None = None,
     metering: Path | None = None,
+    keep_days: int | None = None,
     name: str | None = None,
 ) -> AsyncIterator[OpenNamespace]:
     """The credential stays its owner's, who may use it again. ``metering`` is a directory for
-    the books of what is done here, and ``name`` the namespace's name in them, if it is known."""
+    the books of what is done here, ``keep_days`` how long files in it are kept, and ``name`` the
+    namespace's name in them, if it is known."""
     shown = credential_of(credential)
     options = AmqpOptions(ca_file=None if ca_file is None else str(ca_file))
     endpoint = ManagementEndpoint.of(parsed, management_port=management_port)
     driver: Driver = AmqpDriver(Endpoint.of(parsed), shown, options)
-    management = ManagementClient(endpoint, shown, ca_file=ca_file)
+    management = ManagementClient(endpoint, shown, ca_file=ca_file, entity_path=parsed.entity_path)
 
     async def told_name() -> str:
         return (await management.namespace_info()).name
 
-    books = client_books(driver.address, metering, told_name=told_name, name=name)
+    books = client_books(
+        driver.address, metering, told_name=told_name, name=name, keep_days=keep_days
+    )
     if books is not None:
         driver = MeteredDriver(driver, books, is_own=False)
     try:

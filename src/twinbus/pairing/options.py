@@ -12,18 +12,20 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
+from twinbus.argument_types import check_type
 from twinbus.core.classifier import Classifier
 from twinbus.core.envelope import TtlPolicy
 from twinbus.core.rotation import RotationPolicy
 from twinbus.core.watermarks import Thresholds
 from twinbus.entity_path import parse_entity_path
 from twinbus.errors import ConfigurationError
+from twinbus.metering.pruning import check_keep_days
 from twinbus.pairing.hosting import SyphonHosting
 from twinbus.pairing.occurrence import check_listener
 
@@ -41,6 +43,15 @@ FAILOVER_INTERVAL_MAX: Final = timedelta(minutes=60)
 PING_INTERVAL_MIN: Final = timedelta(seconds=1)
 PING_INTERVAL_MAX: Final = timedelta(minutes=30)
 ONE_MINUTE: Final = timedelta(minutes=1)
+
+_PARTNERS: Final = frozenset({"NamespaceManager", "MessagingFactory"})
+_SWITCHES: Final = ("enable_syphon", "allow_lossy_backlog", "require_secondary")
+_KINDS: Final[Mapping[str, tuple[type, str]]] = {
+    "classifier": (Classifier, "Give a Classifier(), with rows of your own"),
+    "rotation": (RotationPolicy, "Give a RotationPolicy()"),
+    "thresholds": (Thresholds, "Give Thresholds()"),
+    "syphon": (SyphonHosting, "Give SyphonHosting('spark') or SyphonHosting('local')"),
+}
 
 
 class PairedNamespaceOptions:
@@ -67,7 +78,8 @@ class SendAvailabilityPairedNamespaceOptions(PairedNamespaceOptions):
     messaging_factory: MessagingFactory
     """The factory of the secondary."""
     backlog_queue_count: int = 10
-    """From 1. After pairing: the number of queues that were really found or made."""
+    """From 1. After pairing: the number of queues that were really found or made, 0 as long as
+    the secondary has not answered."""
     failover_interval: timedelta = ONE_MINUTE
     """How long an entity may fail before it is diverted, 0 to 60 minutes; timedelta or seconds.
     0: the first failure that survives one immediate retry."""
@@ -85,6 +97,8 @@ class SendAvailabilityPairedNamespaceOptions(PairedNamespaceOptions):
     """How long a failing backlog queue is left alone."""
     journal: str | os.PathLike[str] | None = field(default=None, kw_only=True)
     """A file to which every event is appended as one line of JSON."""
+    journal_keep_days: int | None = field(default=None, kw_only=True)
+    """Days after which lines of the journal are dropped; None keeps them."""
     control: str | os.PathLike[str] | None = field(default=None, kw_only=True)
     """A file with orders of an operator, as `twinbus pair failover` writes them; looked at every
     second. Who may write it may divert sends."""
@@ -96,40 +110,59 @@ class SendAvailabilityPairedNamespaceOptions(PairedNamespaceOptions):
     """Patterns of the paths to which the syphon of this process delivers (Y6)."""
     ttl_policy: TtlPolicy = field(default=TtlPolicy.RESTART, kw_only=True)
     """What the time in the backlog does to a message's time to live (Y8); also as a word."""
+    allow_lossy_backlog: bool = field(default=False, kw_only=True)
+    """Use also backlog queues that drop messages after a while: those with a time to live and
+    no dead-lettering, and those that are deleted when idle (P20)."""
+    require_secondary: bool = field(default=True, kw_only=True)
+    """Whether a secondary that is unreachable when the pair is made is an error. False: sends go
+    to the primary, and the pair completes itself when the secondary answers (P19)."""
+    accept_owners: tuple[str, ...] = field(default=(), kw_only=True)
+    """Addresses of primaries whose backlog messages the syphon of this process moves as its own,
+    such as the address that this primary had before; ``*`` for all (P21)."""
     syphon: SyphonHosting = field(default_factory=SyphonHosting, kw_only=True)
     """Where the syphon of this process runs, when it is enabled: on Spark unless told."""
 
     def __post_init__(self) -> None:
-        _check_count(self.backlog_queue_count)
-        self._set("failover_interval", _interval("failover_interval", self.failover_interval))
-        self._set(
-            "ping_primary_interval",
-            _interval("ping_primary_interval", self.ping_primary_interval),
-        )
-        _check_range(
-            "failover_interval", self.failover_interval, timedelta(), FAILOVER_INTERVAL_MAX
-        )
-        _check_range(
-            "ping_primary_interval",
-            self.ping_primary_interval,
-            PING_INTERVAL_MIN,
-            PING_INTERVAL_MAX,
-        )
-        if not isinstance(self.enable_syphon, bool):
-            raise ConfigurationError("enable_syphon is neither True nor False")
-        if self.ping_mode not in ("message", "attach"):
-            raise ConfigurationError(
-                f"ping_mode is {self.ping_mode!r:.40}", hint="Use 'message' or 'attach'"
-            )
-        self._set("ttl_policy", _ttl_policy(self.ttl_policy))
-        self._set("allowed_destinations", _patterns(self.allowed_destinations))
-        check_listener(self.on_event)
-        if self.namespace_name is not None:
-            self._set("namespace_name", _first_segment(self.namespace_name))
+        self.check_partners(self.secondary_namespace_manager, self.messaging_factory)
+        check_keep_days(self.journal_keep_days)
+        for name, value in checked_settings(self).items():
+            self._set(name, value)
+        self._set("_wanted_queue_count", self.backlog_queue_count)
+
+    @classmethod
+    def check_partners(cls, manager: object, factory: object) -> None:
+        """Refuse a manager and a factory that are exchanged, or of the other kind of program."""
+        manager_type, factory_type = cls._partner_types()
+        hint = "Give the manager and the factory of the secondary, made for example with "
+        hint += "from_connection_string()"
+        if isinstance(manager, factory_type) or isinstance(factory, manager_type):
+            hint = "The manager comes first, then the factory"
+        elif any(
+            type(each).__name__ in _PARTNERS and not isinstance(each, kind)
+            for each, kind in ((manager, manager_type), (factory, factory_type))
+        ):
+            hint = "Import all of them from twinbus.aio, or all of them from twinbus"
+        name = "secondary_namespace_manager"
+        check_type(name, manager, manager_type, is_optional=True, hint=hint)
+        check_type("messaging_factory", factory, factory_type, hint=hint)
+
+    @staticmethod
+    def _partner_types() -> tuple[type, type]:
+        # They use the options themselves.
+        from twinbus.pairing.factory import MessagingFactory
+        from twinbus.pairing.manager import NamespaceManager
+
+        return NamespaceManager, MessagingFactory
 
     def found_queues(self, count: int) -> None:
         """Pairing tells how many backlog queues there really are."""
         self._set("backlog_queue_count", count)
+
+    @property
+    def wanted_queue_count(self) -> int:
+        """The number of queues that was asked for."""
+        wanted: int = self.__dict__["_wanted_queue_count"]
+        return wanted
 
     @property
     def journal_path(self) -> Path | None:
@@ -141,6 +174,39 @@ class SendAvailabilityPairedNamespaceOptions(PairedNamespaceOptions):
 
     def _set(self, name: str, value: object) -> None:
         object.__setattr__(self, name, value)
+
+
+def checked_settings(given: Any) -> dict[str, object]:
+    """Look at all settings of a pair, wherever they are fields; those that have one form, in it."""
+    _check_count(given.backlog_queue_count)
+    failover_interval = _interval("failover_interval", given.failover_interval)
+    ping_interval = _interval("ping_primary_interval", given.ping_primary_interval)
+    _check_range("failover_interval", failover_interval, timedelta(), FAILOVER_INTERVAL_MAX)
+    _check_range("ping_primary_interval", ping_interval, PING_INTERVAL_MIN, PING_INTERVAL_MAX)
+    for name in _SWITCHES:
+        if not isinstance(getattr(given, name), bool):
+            raise ConfigurationError(
+                f"{name} must be True or False, got {getattr(given, name)!r:.40}"
+            )
+    for name, (kind, hint) in _KINDS.items():
+        check_type(name, getattr(given, name), kind, hint=hint)
+    for name in ("journal", "control"):
+        value = getattr(given, name)
+        check_type(name, value, str, os.PathLike, is_optional=True, hint="Name a file")
+    if given.ping_mode not in ("message", "attach"):
+        raise ConfigurationError(
+            f"ping_mode is {given.ping_mode!r:.40}", hint="Use 'message' or 'attach'"
+        )
+    if given.on_event is not None:
+        check_listener(given.on_event)
+    return {
+        "failover_interval": failover_interval,
+        "ping_primary_interval": ping_interval,
+        "ttl_policy": _ttl_policy(given.ttl_policy),
+        "allowed_destinations": _patterns(given.allowed_destinations),
+        "accept_owners": _owners(given.accept_owners),
+        "namespace_name": _first_segment(given.namespace_name),
+    }
 
 
 def _check_count(count: object) -> None:
@@ -193,7 +259,19 @@ def _patterns(given: object) -> tuple[str, ...]:
     )
 
 
-def _first_segment(name: str) -> str:
+def _owners(given: object) -> tuple[str, ...]:
+    if isinstance(given, tuple | list) and all(isinstance(each, str) and each for each in given):
+        return tuple(given)
+    raise ConfigurationError(
+        f"accept_owners must be a tuple of addresses, got {given!r:.60}",
+        hint="Use for example ('old.example.com',), or ('*',) for all",
+    )
+
+
+def _first_segment(name: str | None) -> str | None:
+    if name is None:
+        return None
+    check_type("namespace_name", name, str, hint="Use the name of the primary namespace")
     canonical = parse_entity_path(name)
     if "/" in canonical:
         raise ConfigurationError(

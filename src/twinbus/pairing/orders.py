@@ -13,7 +13,11 @@ Applications share nothing else with an operator's shell, so it is a file: the o
 Rule 1: the file is replaced as a whole: nobody ever reads half of one.
 Rule 2: every application that runs carries an order out once. One that starts later carries out
         what is held; other orders were about their moment.
-Rule 3: a file that is missing or cannot be read changes nothing, and is told in the log.
+Rule 3: the file holds no secret, and whoever may see its directory may read it: applications run
+        under another user than the operator's shell. A mode and a group that it has are kept.
+        Only its owner may write it, and whoever its owner lets; one that everybody may write is
+        not read.
+Rule 4: a file that is missing or cannot be read changes nothing, and is told in the log.
 """
 
 from __future__ import annotations
@@ -22,8 +26,10 @@ import asyncio
 import json
 import logging
 import os
+import stat
 import tempfile
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -43,6 +49,10 @@ Verb: TypeAlias = Literal["failover", "restore", "hold"]
 LOOK_INTERVAL_S: Final = 1.0
 # Thousands of paths; whoever writes more is not one of ours.
 FILE_BYTES_MAX: Final = 1 << 20
+# Of a new file; of one for a group; and what an existing one may keep: never that all may write.
+USUAL_MODE: Final = 0o644
+GROUP_MODE: Final = 0o640
+KEPT_MODES: Final = 0o664
 _VERBS: Final = ("failover", "restore", "hold")
 
 
@@ -63,11 +73,17 @@ def orders_in(file: Path) -> dict[str, Order]:
     """The last order of each path; raises ConfigurationError. No file: no orders."""
     try:
         with file.open("rb") as opened:
+            if os.fstat(opened.fileno()).st_mode & stat.S_IWOTH:
+                raise _unreadable(
+                    file, "everybody may write it", "Remove that permission: chmod o-w"
+                )
             content = opened.read(FILE_BYTES_MAX + 1)
     except FileNotFoundError:
         return {}
     except OSError as error:
         raise _unreadable(file, error.strerror or type(error).__name__) from error
+    if not content.strip():
+        return {}  # Made beforehand, for its mode and group.
     try:
         told = json.loads(content)
         orders = {path: Order(**each) for path, each in told.items()}
@@ -79,27 +95,66 @@ def orders_in(file: Path) -> dict[str, Order]:
     return orders
 
 
-def give_order(file: Path, path: str, verb: Verb, *, is_held: bool) -> dict[str, Order]:
-    """Write an order; all that stand then. One for all paths replaces those for single ones."""
+def give_order(
+    file: Path, path: str, verb: Verb, *, is_held: bool, group: str | None = None
+) -> dict[str, Order]:
+    """Write an order; all that stand then. One for all paths replaces those for single ones.
+
+    ``group`` may read the file from then on, and nobody else but its owner.
+    """
     canonical = path if path == ALL_PATHS else parse_entity_path(path)
     before = {} if canonical == ALL_PATHS else orders_in(file)
     order = Order(verb, is_held, datetime.now(UTC).isoformat())
     orders = {**before, canonical: order}
-    _replace(file, orders)
+    _replace(file, orders, group)
     return orders
 
 
-def _replace(file: Path, orders: Mapping[str, Order]) -> None:
+def _replace(file: Path, orders: Mapping[str, Order], group: str | None) -> None:
     content = json.dumps({path: asdict(each) for path, each in orders.items()}, indent=2)
+    mode, group_id = _access(file, group)
+    name = ""
     try:
         handle, name = tempfile.mkstemp(prefix=f".{file.name}.", dir=file.parent)
         with os.fdopen(handle, "w", encoding="utf-8") as opened:
             opened.write(content + "\n")
+            opened.flush()
+            if group_id is not None:
+                os.fchown(handle, -1, group_id)
+            os.fchmod(handle, mode)
+            os.fsync(handle)
         os.replace(name, file)
     except OSError as error:
+        if name:
+            with suppress(FileNotFoundError):
+                os.unlink(name)
         raise ConfigurationError(
             f"the control file {str(file)!r} cannot be written: {error.strerror}",
             hint="Choose a directory that exists and may be written",
+        ) from error
+
+
+def _access(file: Path, group: str | None) -> tuple[int, int | None]:
+    """The mode of the file to write, and its group if that is not the writer's own (rule 3)."""
+    if group is not None:
+        return GROUP_MODE, _group_id(group)
+    try:
+        before = file.stat()
+    except OSError:
+        return USUAL_MODE, None
+    is_other = before.st_gid != os.getegid() if hasattr(os, "getegid") else False
+    return stat.S_IMODE(before.st_mode) & KEPT_MODES, before.st_gid if is_other else None
+
+
+def _group_id(group: str) -> int:
+    try:
+        import grp
+
+        return int(group) if group.isdecimal() else grp.getgrnam(group).gr_gid
+    except (ImportError, KeyError) as error:
+        raise ConfigurationError(
+            f"group {group[:60]!r} not found on this machine",
+            hint="Use the name or the number of a group",
         ) from error
 
 
@@ -112,10 +167,10 @@ def _is_path(path: str) -> bool:
         return False
 
 
-def _unreadable(file: Path, reason: str) -> ConfigurationError:
+def _unreadable(file: Path, reason: str, hint: str | None = None) -> ConfigurationError:
+    usual = "Name a file" if file.is_dir() else "Remove it, and give the orders again"
     return ConfigurationError(
-        f"the control file {str(file)!r} cannot be read: {reason}",
-        hint="Name a file" if file.is_dir() else "Remove it, and give the orders again",
+        f"the control file {str(file)!r} cannot be read: {reason}", hint=hint or usual
     )
 
 

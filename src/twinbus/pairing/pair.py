@@ -15,7 +15,17 @@ import time
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, Final, assert_never
 
-from twinbus.core.events import Closed, DeadLettered, Faulted, SyphonStalled, told
+from twinbus.core.claim_watch import LISTEN
+from twinbus.core.events import (
+    BacklogUnreachable,
+    ClaimMissing,
+    Closed,
+    DeadLettered,
+    Faulted,
+    ForeignMessages,
+    SyphonStalled,
+    told,
+)
 from twinbus.core.lifecycle import (
     CLOSE_WINDOW_S,
     CloseFactory,
@@ -27,10 +37,12 @@ from twinbus.core.lifecycle import (
     StopSyphon,
 )
 from twinbus.pairing.backlog_reader import BacklogReader
+from twinbus.pairing.completion import Completion
 from twinbus.pairing.orders import OrderWatch
 from twinbus.pairing.pinger import Pinger
-from twinbus.pairing.routing import Routing
+from twinbus.pairing.routing import Backlog, Routing
 from twinbus.pairing.watch import BacklogWatch
+from twinbus.service_errors import NoBacklogQueue
 
 if TYPE_CHECKING:
     from twinbus.pairing.factory import MessagingFactory
@@ -53,20 +65,23 @@ class Pair:
         secondary: MessagingFactory,
         *,
         routing: Routing,
-        reader: BacklogReader,
         pinger: Pinger,
-        watch: BacklogWatch,
         orders: OrderWatch | None,
         hosts_syphon: bool,
     ) -> None:
         self._factories = {Side.PRIMARY: primary, Side.SECONDARY: secondary}
-        self.reader = reader
         self._pinger = pinger
-        self._watch = watch
         self._orders = orders
         self.routing = routing
+        self.reader: BacklogReader
+        self.watch: BacklogWatch
+        """Both for the queues that there are, set before start() and before completed()."""
         self.make_syphon: Callable[[], HostedSyphon] | None = None
-        """Set before start(), where this process hosts one."""
+        """Likewise, where this process hosts one."""
+        self.completion: Completion[Any] | None = None
+        """For a pair without a backlog, set before start() (P19)."""
+        self.foreign: dict[str, int] = {}
+        """Messages of other pairs that the syphon has left alone, by the marks of the pairs."""
         self._syphon: HostedSyphon | None = None
         self._is_over = False
         self._lifecycle = PairLifecycle(hosts_syphon=hosts_syphon)
@@ -74,10 +89,44 @@ class Pair:
         self._endings: set[asyncio.Task[None]] = set()
 
     def start(self) -> None:
+        if self.completion is None:
+            self._start_work()
+        else:
+            self._tell_unreachable()
+            self.completion.start()
+
+    def unreachable(self, error: BaseException) -> None:
+        """The secondary still does not answer, or refuses: an event for each kind of reason, and
+        not for every try."""
+        before, self.routing.backlog_error = self.routing.backlog_error, told(error)
+        if before.partition(":")[0] != type(error).__name__:
+            self._tell_unreachable()
+
+    def completed(self, backlog: Backlog, outage: str) -> None:
+        """The secondary answered: from here on this is a pair like any other."""
+        self.completion = None
+        self.routing.complete(backlog, outage)
+        self._start_work()
+
+    def check_complete(self) -> None:
+        """Refuse what needs a backlog, where there is none yet."""
+        if self.routing.backlog is None:
+            error = NoBacklogQueue(
+                f"the secondary {self._factories[Side.SECONDARY].address} has not answered yet: "
+                f"{self.routing.backlog_error}",
+                hint="Wait for the event backlog-ready; sends go to the primary until then",
+            )
+            error.is_transient = True
+            raise error
+
+    def _tell_unreachable(self) -> None:
+        self.routing.tell([BacklogUnreachable(time.monotonic(), self.routing.backlog_error)])
+
+    def _start_work(self) -> None:
         if self._orders is not None:
             self._orders.start()
         self._pinger.start()
-        self._watch.start()
+        self.watch.start()
         self._start_syphon()
 
     def _start_syphon(self) -> None:
@@ -97,14 +146,30 @@ class Pair:
         """Messages wait and the syphon moves none."""
         self.routing.tell([SyphonStalled(time.monotonic(), reason)])
 
+    def claim_missing(self, path: str, claim: str) -> None:
+        """The syphon may not receive from a backlog queue, or not send to a destination."""
+        side = Side.SECONDARY if claim == LISTEN else Side.PRIMARY
+        address = str(self._factories[side].address)
+        self.routing.tell([ClaimMissing(time.monotonic(), address, path, claim)])
+
     def dead_lettered(self, messages: int) -> None:
         """The syphon gave up on messages that nobody can deliver (Y4)."""
         self.routing.tell([DeadLettered(time.monotonic(), messages)])
+
+    def foreign_found(self, owner: str, messages: int) -> None:
+        """The syphon left messages of another pair alone (P21): told once for each pair."""
+        is_new = owner not in self.foreign
+        self.foreign[owner] = self.foreign.get(owner, 0) + messages
+        if is_new:
+            self.routing.tell([ForeignMessages(time.monotonic(), owner, messages)])
 
     # -- ends ---------------------------------------------------------------------------------
 
     async def ended(self, side: Side, fault: str | None) -> None:
         """A factory was closed by its owner, and its sends are over; or it was given up."""
+        if self.completion is not None:
+            await self.completion.stop()
+            self.routing.backlog_error = f"the factory of the {side.value} was closed"
         now_s = time.monotonic()
         if fault is None:
             effects = self._lifecycle.closed(side, now_s)
@@ -121,7 +186,7 @@ class Pair:
             match effect:
                 case StopPings():
                     await self._pinger.stop()
-                    await self._watch.stop()
+                    await self.watch.stop()
                     if self._orders is not None:
                         await self._orders.stop()
                 case StopSyphon():

@@ -26,25 +26,26 @@ def _one_message(parcel: Parcel) -> list[bytes]:
 class ParcelKind:
     """How messages of one library are checked and taken apart."""
 
-    check: Callable[[Sequence[Parcel], str, int], None]
+    check: Callable[[Sequence[Parcel], str, int, str], None]
     """Refuse, in every state, what could not make the detour: reserved names (P12), and more
-    bytes than a backlog queue takes with the aliases (P13). Parcels, path, limit in bytes."""
+    bytes than a backlog queue takes with the aliases (P13). Parcels, path, limit in bytes, mark
+    of the pair."""
     unpack: Callable[[Parcel], list[bytes]] = _one_message
     """The encoded messages of a parcel: several, where a library hands in whole batches."""
 
 
-def _check_encoded(parcels: Sequence[Parcel], path: str, limit_bytes: int) -> None:
+def _check_encoded(parcels: Sequence[Parcel], path: str, limit_bytes: int, owner: str) -> None:
     for parcel in parcels:
         encoded = parcel.encoded
         check_reserved(encoded)
-        check_fits(encoded, path, limit_bytes)
+        check_fits(encoded, path, limit_bytes, owner)
 
 
-def _check_brokered(parcels: Sequence[Parcel], path: str, limit_bytes: int) -> None:
+def _check_brokered(parcels: Sequence[Parcel], path: str, limit_bytes: int, owner: str) -> None:
     for parcel in parcels:
         if parcel.native.properties:
             check_reserved_names(parcel.native.properties)
-        check_fits(parcel.encoded, path, limit_bytes)
+        check_fits(parcel.encoded, path, limit_bytes, owner)
 
 
 ENCODED: Final = ParcelKind(_check_encoded)

@@ -22,6 +22,7 @@ from twinbus.core.parcel import Parcel
 from twinbus.drivers.port import Driver, Sender
 from twinbus.pairing.options import PingMode
 from twinbus.pairing.routing import Routing
+from twinbus.service_errors import AccessRefused, AuthenticationFailed, EntityNotFound
 
 __all__ = ["Pinger"]
 
@@ -110,14 +111,21 @@ class Pinger:
         if failure is None:
             self._routing.rules.credential.has_worked = True
         failover = self._routing.entity(wanted.path).failover
-        self._routing.tell(failover.ping_answered(wanted.epoch, self._routing.now_s(), failure))
+        self._routing.tell(
+            failover.ping_answered(
+                wanted.epoch,
+                self._routing.now_s(),
+                None if failure is None else told(failure),
+                refusal=_refusal(failure),
+            )
+        )
 
-    async def _failure(self, path: str) -> str | None:
+    async def _failure(self, path: str) -> Exception | None:
         """Ping; what went wrong, or None."""
         try:
             await self._ask(self._primary.sender(path))
         except Exception as error:
-            return told(error)
+            return error
         return None
 
     async def _ask(self, sender: Sender) -> None:
@@ -132,6 +140,17 @@ class Pinger:
                     assert_never(self._mode)
         finally:
             await _let_go(sender)
+
+
+def _refusal(failure: Exception | None) -> str:
+    """What the primary will answer until an operator acts; nothing for all other errors."""
+    match failure:
+        case EntityNotFound():
+            return "not found"
+        case AccessRefused() | AuthenticationFailed():
+            return "unauthorized"
+        case _:
+            return ""
 
 
 async def _let_go(sender: Sender) -> None:

@@ -2,6 +2,7 @@
 
     with Manage      each queue is looked at, and made when it is missing
     without it       a sender attaches to each, and the reachable ones count
+    in both cases    a link to each through the factory that will send: ready means ready (P18)
 
 Rule 1: an existing queue is never altered and never deleted; extra ones are left alone.
 Rule 2: some queues are better than none: what failed is told with its reason, and only nothing
@@ -12,12 +13,12 @@ Rule 3: somebody else may be doing the same at this moment: "exists already" is 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Final, Protocol
 
 from twinbus.drivers.management import QueueProperties
-from twinbus.drivers.port import Driver
+from twinbus.drivers.port import Driver, LinkFacts
 from twinbus.errors import EntityExists
 from twinbus.pairing.backlog_queues import (
     Drift,
@@ -39,13 +40,14 @@ from twinbus.service_errors import (
     ServiceInternalError,
 )
 
-__all__ = ["BacklogManager", "Missing", "Provisioned", "provision"]
+__all__ = ["BacklogManager", "Missing", "Provisioned", "open_links", "provision"]
 
 # Enough to make ten queues in a second or two, too few to be throttled for it.
 AT_ONCE_MAX: Final = 4
 ATTEMPTS_MAX: Final = 3
 PAUSE_S: Final = 1.0
 DEFAULT_TIMEOUT_S: Final = 120.0
+LINKS_TIMEOUT_S: Final = 30.0
 
 # What says that the management is closed to us, rather than something about one queue.
 _CLOSED: Final = (
@@ -92,6 +94,8 @@ class Provisioned:
     """Why the queues could not be looked at, only attached to; None when they could."""
     paths: tuple[str, ...] = ()
     """The queues that can be used, in the order of their index."""
+    links: Mapping[str, LinkFacts] = field(default_factory=dict)
+    """What was said when a sending link to a queue was opened, for those that were."""
 
     def warnings(self) -> tuple[str, ...]:
         """What somebody should look at, a sentence each."""
@@ -113,31 +117,85 @@ async def provision(
     driver: Driver,
     primary_name: str,
     count: int,
+    allow_lossy: bool = False,
+    owner: str = "",
     timeout_s: float = DEFAULT_TIMEOUT_S,
     pause_s: float = PAUSE_S,
 ) -> Provisioned:
     """Have ``count`` backlog queues ready; raises NoBacklogQueue, or what every try ended with.
 
     Half of the time is for the management; should that not answer, the other half is enough to
-    attach to queues that exist. What it has warned of by then is not used.
+    attach to queues that exist. What it has warned of by then is not used. ``owner`` is the mark of
+    this pair, which new queues carry (P21).
     """
+    wanted = _Wanted(allow_lossy, owner)
     paths = backlog_paths(primary_name, count)
     refused: list[Missing] = []
     try:
         async with asyncio.timeout(timeout_s / 2):
-            outcome = await _managed(manager, paths, pause_s, refused)
+            outcome = await _managed(manager, paths, pause_s, refused, wanted)
     except TimeoutError:
         outcome = OperationTimeout(
             f"the secondary's management gave no answer in {timeout_s / 2:g} s"
         )
+    is_unmanaged_for_now = isinstance(outcome, ServiceError) and outcome.is_transient
     if isinstance(outcome, ServiceError):
         outcome = await _attached(driver, paths, timeout_s / 2, outcome, refused)
     if not outcome.paths:
-        raise _nothing(outcome)
+        error = _nothing(outcome)
+        if isinstance(error, NoBacklogQueue) and is_unmanaged_for_now:
+            error.is_transient = True  # The queues may be made when the management answers.
+        raise error
     return outcome
 
 
+async def open_links(
+    driver: Driver,
+    done: Provisioned,
+    *,
+    address: object,
+    timeout_s: float = LINKS_TIMEOUT_S,
+    pause_s: float = PAUSE_S,
+) -> Provisioned:
+    """Open a sending link to every queue, through the factory that will send (P18); those that
+    do not answer are left out. Raises NoBacklogQueue, or what every link ended with."""
+    loop = asyncio.get_running_loop()
+    until_s = loop.time() + timeout_s
+
+    async def opened(path: str) -> LinkFacts | ServiceError:
+        is_new = path in done.created
+        for attempt in range(ATTEMPTS_MAX):
+            answer = await _attach(driver, path, max(0.0, until_s - loop.time()))
+            # A queue that was just made may not be known everywhere yet.
+            if not (is_new and isinstance(answer, EntityNotFound)):
+                break
+            await asyncio.sleep(pause_s * 2**attempt)
+        return answer
+
+    unseen = [path for path in done.paths if path not in done.links]
+    told = await few_at_once(unseen, opened, at_once_max=AT_ONCE_MAX)
+    answers = dict(zip(unseen, told, strict=True))
+    failed = {path: each for path, each in answers.items() if isinstance(each, ServiceError)}
+    missing = [Missing(path, _unreachable(error), error) for path, error in failed.items()]
+    linked = {path: each for path, each in answers.items() if isinstance(each, LinkFacts)}
+    reached = replace(
+        done,
+        missing=(*done.missing, *missing),
+        paths=tuple(path for path in done.paths if path not in failed),
+        links={**done.links, **linked},
+    )
+    if not reached.paths:
+        raise _nothing(replace(reached, missing=tuple(missing)), f"namespace {address}")
+    return reached
+
+
 # -- with Manage --------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Wanted:
+    allow_lossy: bool
+    owner: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +205,11 @@ class _Seen:
 
 
 async def _managed(
-    manager: BacklogManager, paths: Sequence[str], pause_s: float, refused: list[Missing]
+    manager: BacklogManager,
+    paths: Sequence[str],
+    pause_s: float,
+    refused: list[Missing],
+    wanted: _Wanted,
 ) -> Provisioned | ServiceError:
     """Look at or make every queue; the error when the first one shows that we may not.
 
@@ -155,7 +217,7 @@ async def _managed(
     """
 
     async def looked_at(path: str) -> _Seen | Missing | ServiceError:
-        seen = await _looked_at(manager, path, pause_s)
+        seen = await _looked_at(manager, path, pause_s, wanted)
         if isinstance(seen, Missing):
             refused.append(seen)
         return seen
@@ -164,16 +226,16 @@ async def _managed(
     if isinstance(first, _CLOSED):
         return first
     rest = await few_at_once(paths[1:], looked_at, at_once_max=AT_ONCE_MAX)
-    return _summed_up(paths, [first, *rest])
+    return _summed_up(paths, [first, *rest], wanted.owner)
 
 
 async def _looked_at(
-    manager: BacklogManager, path: str, pause_s: float
+    manager: BacklogManager, path: str, pause_s: float, wanted: _Wanted
 ) -> _Seen | Missing | ServiceError:
     last: ServiceError = EntityNotFound("it is neither there nor can it be made", path=path)
     for attempt in range(ATTEMPTS_MAX):
         try:
-            return await _found_or_made(manager, path)
+            return await _found_or_made(manager, path, wanted)
         except EntityExists:
             # Somebody made it between our two questions: look again. What still is no queue then
             # is a topic.
@@ -189,17 +251,17 @@ async def _looked_at(
     return last
 
 
-async def _found_or_made(manager: BacklogManager, path: str) -> _Seen | Missing:
+async def _found_or_made(manager: BacklogManager, path: str, wanted: _Wanted) -> _Seen | Missing:
     try:
         queue = await manager.get_queue(path)
     except EntityNotFound:
-        return _Seen(await manager.create_queue(backlog_queue(path)), is_new=True)
-    danger = danger_in(queue)
+        return _Seen(await manager.create_queue(backlog_queue(path, wanted.owner)), is_new=True)
+    danger = danger_in(queue, allow_lossy=wanted.allow_lossy)
     return _Seen(queue, is_new=False) if danger is None else Missing(path, danger)
 
 
 def _summed_up(
-    paths: Sequence[str], results: Sequence[_Seen | Missing | ServiceError]
+    paths: Sequence[str], results: Sequence[_Seen | Missing | ServiceError], owner: str
 ) -> Provisioned:
     seen = [(path, each) for path, each in zip(paths, results, strict=True)]
     usable = [(path, each) for path, each in seen if isinstance(each, _Seen)]
@@ -213,7 +275,7 @@ def _summed_up(
         found=tuple(path for path, each in usable if not each.is_new),
         missing=tuple(failed),
         drift=tuple(
-            each for _, found in usable if not found.is_new for each in drift_of(found.queue)
+            each for _, found in usable if not found.is_new for each in drift_of(found.queue, owner)
         ),
         paths=tuple(path for path, _ in usable),
     )
@@ -234,31 +296,35 @@ async def _attached(
     until_s = loop.time() + timeout_s
     left_out = {each.path for each in refused}
     paths = [path for path in paths if path not in left_out]
-    failures = await few_at_once(
+    answers = await few_at_once(
         paths,
-        lambda path: _attach_error(driver, path, max(0.0, until_s - loop.time())),
+        lambda path: _attach(driver, path, max(0.0, until_s - loop.time())),
         at_once_max=AT_ONCE_MAX,
     )
-    told = list(zip(paths, failures, strict=True))
-    found = tuple(path for path, failure in told if failure is None)
-    unreached = [Missing(path, _unreachable(failure), failure) for path, failure in told if failure]
+    told = list(zip(paths, answers, strict=True))
+    links = {path: answer for path, answer in told if isinstance(answer, LinkFacts)}
+    unreached = [
+        Missing(path, _unreachable(answer), answer)
+        for path, answer in told
+        if isinstance(answer, ServiceError)
+    ]
     return Provisioned(
-        found=found,
+        found=tuple(links),
         missing=(*refused, *unreached),
         unmanaged=unmanaged.sentence.rstrip("."),
-        paths=found,
+        paths=tuple(links),
+        links=links,
     )
 
 
-async def _attach_error(driver: Driver, path: str, timeout_s: float) -> ServiceError | None:
+async def _attach(driver: Driver, path: str, timeout_s: float) -> LinkFacts | ServiceError:
     sender = driver.sender(path)
     try:
-        await sender.attach(timeout_s=timeout_s)
+        return await sender.attach(timeout_s=timeout_s)
     except ServiceError as error:
         return error
     finally:
         await sender.close()
-    return None
 
 
 def _unreachable(error: ServiceError) -> str:
@@ -273,7 +339,9 @@ def _unreachable(error: ServiceError) -> str:
 # -- nothing at all -----------------------------------------------------------------------
 
 
-def _nothing(outcome: Provisioned) -> ServiceError | NoBacklogQueue:
+def _nothing(
+    outcome: Provisioned, where: str = "the secondary namespace"
+) -> ServiceError | NoBacklogQueue:
     """The error of a pairing that has no backlog queue; a claim or a key that is missing comes
     under its own name."""
     first = outcome.missing[0]
@@ -281,16 +349,18 @@ def _nothing(outcome: Provisioned) -> ServiceError | NoBacklogQueue:
     for kind in (AuthenticationFailed, AccessRefused):
         if all(isinstance(each.error, kind) for each in outcome.missing):
             error: ServiceError = kind(
-                f"the secondary namespace lets us use none of {len(outcome.missing)} backlog "
-                f"queues: {reasons}",
+                f"{where} lets us use none of {len(outcome.missing)} backlog queues: {reasons}",
                 path=first.path,
                 hint="Give the secondary's rule Send on these queues, or Manage to make them",
             )
             error.__cause__ = first.error
             return error
     nothing = NoBacklogQueue(
-        f"none of {len(outcome.missing)} backlog queues can be used: {reasons}",
+        f"none of {len(outcome.missing)} backlog queues in {where} can be used: {reasons}",
         hint="Run `twinbus preflight`, which says for each queue what to fix",
+    )
+    nothing.is_transient = any(
+        each.error is not None and each.error.is_transient for each in outcome.missing
     )
     nothing.__cause__ = first.error
     return nothing

@@ -1,37 +1,50 @@
 """Where the sends of a factory go, and what is known about its entities.
 
     unpaired   every entity is held at home: retries, and otherwise nothing but the driver
+    waiting    as unpaired, until the secondary answers (P19)
     paired     one failover machine for each entity, one rotation for all senders
 
 Rule 1: all senders of a factory share one routing; pairing replaces it as a whole, so a send
-        sees either the old one or the new one.
+        sees either the old one or the new one. A pair that was waiting is completed in place, so
+        that sends under way can still be diverted.
 Rule 2: everything that happens goes through ``tell``: subscribers hear of it, and whoever waits
         looks again.
+Rule 3: a send that waits for the primary when its entity is diverted is interrupted, by a
+        cancellation of its task that is taken back, as a timeout does it (P22).
 """
 
 from __future__ import annotations
 
+import asyncio
+import sys
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from functools import partial
 from random import Random
-from typing import Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
-from twinbus.core.events import Event, Restored
+from twinbus.core.classifier import Verdict
+from twinbus.core.events import BacklogReady, Diverted, Event, Restored
 from twinbus.core.failover import Failover, FailoverPolicy, Health
 from twinbus.core.retry import RetryPolicy
 from twinbus.core.rotation import BacklogRotation
 from twinbus.core.sending import CredentialMemory, SendRules
-from twinbus.drivers.port import Driver
+from twinbus.drivers.port import Driver, may_have_left
 from twinbus.entity_path import parse_entity_path
 from twinbus.pairing.hub import EventHub
 from twinbus.pairing.options import SendAvailabilityPairedNamespaceOptions
 from twinbus.pairing.pulse import Pulse
+from twinbus.pairing.standing import DirectLink
+from twinbus.service_errors import SendInterrupted, ServiceError
 
 __all__ = ["ALL_PATHS", "Backlog", "Command", "Entity", "Routing"]
 
 ALL_PATHS: Final = "*"
 """Every entity of the factory, those included that it has not used yet."""
+
+# A cancelled send ends within a turn or two of the loop.
+INTERRUPT_AGAIN_S: Final = 0.05
 
 Command: TypeAlias = Callable[[Failover, float], list[Event]]
 
@@ -45,6 +58,8 @@ class Backlog:
     message_bytes_max: int
     """What a backlog queue takes, aliases included."""
     batch_bytes_max: int
+    owner: str = ""
+    """The mark of this pair, in every message (P21)."""
 
 
 @dataclass(slots=True)
@@ -52,6 +67,10 @@ class Entity:
     """One queue or topic of the primary, as all senders of the factory know it."""
 
     failover: Failover
+    attempts: dict[asyncio.Task[Any], int] = field(default_factory=dict)
+    """The sends that wait for the primary's answer, each with how often it was interrupted."""
+    direct: set[DirectLink] = field(default_factory=set)
+    """Links on which threads of their own send to it now."""
     sends_under_way: int = 0
     messages_diverted: int = 0
     """Since the process started."""
@@ -66,6 +85,10 @@ class Routing:
     rules: SendRules
     policy: FailoverPolicy = field(default_factory=FailoverPolicy)
     backlog: Backlog | None = None
+    backlog_error: str = ""
+    """Why a pair has no backlog yet, or nothing (P19)."""
+    message_bytes_max: int | None = None
+    """What a message may have at most to be diverted; None: nothing is ever diverted."""
     outage: str = ""
     """Why the primary could not be contacted when the pair was made: its entities begin
     diverted (P17)."""
@@ -82,11 +105,16 @@ class Routing:
         return cls(hub=hub, rules=rules)
 
     def paired(
-        self, options: SendAvailabilityPairedNamespaceOptions, backlog: Backlog, outage: str
+        self,
+        options: SendAvailabilityPairedNamespaceOptions,
+        backlog: Backlog | None,
+        outage: str,
+        backlog_error: str = "",
     ) -> Routing:
-        """The routing of the same factory from now on."""
+        """The routing of the same factory from now on. Without a backlog it waits for one, see
+        complete()."""
         rules = SendRules(
-            rotation=BacklogRotation(backlog.queues, options.rotation),
+            rotation=BacklogRotation(() if backlog is None else backlog.queues, options.rotation),
             credential=self.rules.credential,
             retry=self.rules.retry,
             classifier=options.classifier,
@@ -95,7 +123,27 @@ class Routing:
             failover_interval_s=options.failover_interval.total_seconds(),
             ping_interval_s=options.ping_primary_interval.total_seconds(),
         )
-        return Routing(hub=self.hub, rules=rules, policy=policy, backlog=backlog, outage=outage)
+        return Routing(
+            hub=self.hub,
+            rules=rules,
+            policy=policy,
+            backlog=backlog,
+            backlog_error=backlog_error,
+            # No queue has said what it takes: a limit would be a guess.
+            message_bytes_max=sys.maxsize if backlog is None else backlog.message_bytes_max,
+            outage=outage,
+        )
+
+    def complete(self, backlog: Backlog, outage: str) -> None:
+        """The secondary answered after all (P19). With an outage everything that was used is
+        diverted now, sends that wait for the primary included (P17, P22)."""
+        self.backlog, self.backlog_error, self.outage = backlog, "", outage
+        self.message_bytes_max = backlog.message_bytes_max
+        self.rules.rotation.add(backlog.queues)
+        for entity in list(self.entities.values()):
+            entity.failover.mark_healthy(self.now_s(), "the backlog is ready")
+            self._begin(entity.failover)
+        self.tell([BacklogReady(self.now_s(), len(backlog.queues))])
 
     # -- entities -----------------------------------------------------------------------------
 
@@ -110,7 +158,7 @@ class Routing:
     def _begin(self, failover: Failover) -> None:
         now_s = self.now_s()
         if self.backlog is None:
-            failover.hold(now_s, "not paired")
+            failover.hold(now_s, self.backlog_error or "not paired")
             return
         if self.outage:
             self.tell(failover.start_diverted(now_s, self.outage))
@@ -129,11 +177,58 @@ class Routing:
         for each in paths:
             self.tell(command(self.entity(each).failover, self.now_s()))
 
+    def say_no_backlog(self, error: BaseException) -> None:
+        """Add to an error of the primary that would have diverted its entity why it could not."""
+        if not isinstance(error, ServiceError) or self._is_callers(error):
+            return
+        sentence = f"There is no backlog yet, because {self.hub.secondary} is unreachable"
+        error.advise(f"{sentence}: {self.backlog_error}")
+        if error.__cause__ is not None:  # The SDK's own error, which the drop-in raises.
+            error.__cause__.add_note(error.hint)
+
+    def _is_callers(self, error: BaseException) -> bool:
+        rules = self.rules
+        worked = rules.credential.has_worked
+        return rules.classifier.at_primary(error, credential_worked=worked) is not Verdict.OUTAGE
+
     def first_attempt_succeeded(self, entity: Entity) -> None:
         """A send went straight to the primary, as nearly all do."""
         self.rules.credential.has_worked = True
-        if entity.failover.health is not Health.HEALTHY:
+        if entity.failover.health is Health.HEALTHY:
+            entity.failover.success_count += 1
+        else:
             self.tell(entity.failover.send_succeeded(self.now_s()))
+
+    # -- diversion wakes the waiting (P22) ------------------------------------------------------
+
+    def _interrupt(self, entity: Entity, *, again: bool = False) -> None:
+        """The entity is diverted: sends that wait for the primary go on to the backlog now.
+
+        Again after a while for those that are still there: the SDK can swallow a cancellation
+        (``wait_for`` before Python 3.12).
+        """
+        for link in tuple(entity.direct):
+            link.interrupt()
+        attempts = entity.attempts
+        waiting = [task for task, count in attempts.items() if not again or count]
+        for task in waiting:
+            if task is not asyncio.current_task():
+                attempts[task] += 1
+                task.cancel()
+        if waiting:
+            loop = asyncio.get_running_loop()
+            loop.call_later(INTERRUPT_AGAIN_S, partial(self._interrupt, entity, again=True))
+
+    def interruption(
+        self, entity: Entity, task: asyncio.Task[Any], cancelled: asyncio.CancelledError
+    ) -> SendInterrupted | None:
+        """What to make of a cancelled attempt at the primary; None: its caller has left."""
+        left = task.cancelling()
+        for _ in range(entity.attempts[task]):
+            left = task.uncancel()
+        if left or not entity.attempts[task]:
+            return None
+        return SendInterrupted(path=entity.failover.path, was_sent=may_have_left(cancelled))
 
     @property
     def is_anything_diverted(self) -> bool:
@@ -145,6 +240,9 @@ class Routing:
         """Publish what happened, and wake whoever waits for a change."""
         events = list(events)
         if events:
+            for event in events:
+                if isinstance(event, Diverted):
+                    self._interrupt(self.entities[event.path])
             if any(isinstance(event, Restored) for event in events):
                 self.outage = ""  # One entity that came home: the primary can be contacted.
             self.hub.publish(events)

@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING, Any, Final
 from twinbus.core.deadline import SEND_TIMEOUT_S, Deadline
 from twinbus.core.parcel import Parcel
 from twinbus.core.rotation import Seat
-from twinbus.core.sending import first_attempt_s
+from twinbus.core.sending import cancelled_attempt, first_attempt_s
 from twinbus.drivers.port import Sender
 from twinbus.errors import ConfigurationError
 from twinbus.pairing.journey import Hand, Journey, Links, Outcome
 from twinbus.pairing.parcels import ENCODED, ParcelKind
 from twinbus.pairing.routing import Entity, Routing
-from twinbus.service_errors import CancelImpossible
+from twinbus.service_errors import CancelImpossible, PairingError
 
 if TYPE_CHECKING:
     from twinbus.pairing.office import SendOffice
@@ -49,7 +49,8 @@ class PairedSender:
     ) -> None:
         self.path = path
         """Canonical: the name that events, health and the backlog use."""
-        self._office = office
+        self.office = office
+        """What all senders of the factory share."""
         self._kind = kind
         self._links = Links(path, office.driver, link)
         self._seat = Seat()
@@ -75,7 +76,7 @@ class PairedSender:
         knows them, and cannot cancel them.
         """
         outcome = await self._carry(parcels, _schedule, timeout_s)
-        return [*_slips(outcome.diverted, self._office.rng), *(outcome.answer or ())]
+        return [*_slips(outcome.diverted, self.office.rng), *(outcome.answer or ())]
 
     async def cancel_scheduled(
         self, sequence_numbers: Sequence[int], *, timeout_s: float | None = None
@@ -91,7 +92,7 @@ class PairedSender:
         async def cancel(sender: Sender, _parcels: Sequence[Parcel], timeout_s: float) -> None:
             await sender.cancel_scheduled(sequence_numbers, timeout_s=timeout_s)
 
-        standing = self._office.standing
+        standing = self.office.standing
         task = standing.enter_send()
         try:
             await self._cancel(cancel, self._timeout_s(timeout_s))
@@ -102,7 +103,7 @@ class PairedSender:
 
     async def close(self) -> None:
         """Let go of the links; may be called twice."""
-        self._office.forget(self)
+        self.office.forget(self)
         await self._links.close()
 
     # -- how it is done -----------------------------------------------------------------------
@@ -114,7 +115,7 @@ class PairedSender:
         if not parcels:
             raise ConfigurationError("there is nothing to send", hint="Give at least one message")
         timeout_s = self._timeout_s(timeout_s)
-        office, error, attempt_s = self._office, None, None
+        office, error, attempt_s = self.office, None, None
         task = office.standing.enter_send()
         try:
             start_s = office.now_s()
@@ -127,13 +128,22 @@ class PairedSender:
             entity.sends_under_way += 1
             try:
                 if attempt_s is not None:
+                    success_mark = entity.failover.success_mark
+                    entity.attempts[task] = 0
                     try:
                         answer = await hand(self._links.primary(), parcels, attempt_s)
                     except Exception as raised:
                         error = raised
+                    except asyncio.CancelledError as cancelled:
+                        error = routing.interruption(entity, task, cancelled)
+                        if error is None:
+                            self.caller_left(routing, entity, start_s, success_mark)
+                            raise
                     else:
                         routing.first_attempt_succeeded(entity)
                         return Outcome(self.path, answer)
+                    finally:
+                        del entity.attempts[task]
                 deadline = Deadline(start_s, start_s + timeout_s)
                 return await self._journey(parcels, hand, deadline, routing, entity).run(error)
             finally:
@@ -143,13 +153,58 @@ class PairedSender:
         finally:
             office.standing.leave_send(task)
 
+    def caller_left(
+        self, routing: Routing, entity: Entity, began_s: float, success_mark: tuple[int, int]
+    ) -> None:
+        """A first attempt was cancelled, by its caller or at the end of the factory (which says
+        nothing about the entity)."""
+        if self.office.standing.is_open:
+            routing.tell(
+                cancelled_attempt(
+                    entity.failover,
+                    began_s=began_s,
+                    success_mark=success_mark,
+                    now_s=routing.now_s(),
+                )
+            )
+
+    async def go_on(
+        self, parcels: Sequence[Parcel], error: Exception, start_s: float, timeout_s: float
+    ) -> Outcome:
+        """Go on with a send whose first attempt was made on a thread of its own and failed."""
+        office = self.office
+        try:
+            task = office.standing.resume_send()
+        except PairingError as ended:
+            ended.is_ambiguous = getattr(error, "is_ambiguous", False)
+            raise
+        try:
+            routing, entity = self._known(parcels)
+            entity.sends_under_way += 1
+            try:
+                deadline = Deadline(start_s, start_s + timeout_s)
+                return await self._journey(parcels, _send, deadline, routing, entity).run(error)
+            finally:
+                entity.sends_under_way -= 1
+        except asyncio.CancelledError:
+            raise office.standing.why_cancelled(task) from None
+        finally:
+            office.standing.leave_send(task)
+
+    def entity_in(self, routing: Routing) -> Entity | None:
+        """The entity, if a send on the loop has asked that routing for it before."""
+        return self._entity if self._routing is routing else None
+
     def _known(self, parcels: Sequence[Parcel]) -> tuple[Routing, Entity]:
         """The way that a send takes, once its messages could make the detour (P12, P13)."""
-        routing = self._office.routing
+        routing = self.office.routing
         if self._entity is None or self._routing is not routing:
-            self._routing, self._entity = routing, routing.entity(self.path)
-        if routing.backlog is not None:
-            self._kind.check(parcels, self.path, routing.backlog.message_bytes_max)
+            # The entity first: another thread may look (entity_in).
+            self._entity = routing.entity(self.path)
+            self._routing = routing
+        if routing.message_bytes_max is not None:
+            owner = "" if routing.backlog is None else routing.backlog.owner
+            self._kind.check(parcels, self.path, routing.message_bytes_max, owner)
         return routing, self._entity
 
     def _journey(
@@ -165,9 +220,9 @@ class PairedSender:
         )
 
     async def _cancel(self, hand: Hand, timeout_s: float) -> None:
-        start_s = self._office.now_s()
-        if self._office.is_shut:
-            await self._office.pass_gate(start_s, timeout_s)
+        start_s = self.office.now_s()
+        if self.office.is_shut:
+            await self.office.pass_gate(start_s, timeout_s)
         routing, entity = self._known(())
         if entity.failover.is_diverted:
             raise CancelImpossible.while_diverted(self.path)
@@ -177,7 +232,7 @@ class PairedSender:
         await self._journey((), hand, deadline, alone, alone.entity(self.path)).run()
 
     def _timeout_s(self, given: float | None) -> float:
-        return self._office.operation_timeout_s if given is None else checked_timeout_s(given)
+        return self.office.operation_timeout_s if given is None else checked_timeout_s(given)
 
 
 def _send(sender: Sender, parcels: Sequence[Parcel], timeout_s: float) -> Awaitable[Any]:

@@ -13,11 +13,21 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine
-from typing import Any, TypeVar
+from typing import Any, Final, Protocol, TypeVar
 
 from twinbus.service_errors import FactoryClosed, FactoryFaulted, PairingError
 
 T = TypeVar("T")
+
+# Threads that send for themselves do not wake the loop when they have finished.
+DIRECT_LOOK_S: Final = 0.01
+
+
+class DirectLink(Protocol):
+    """What sends on a thread of its own."""
+
+    def interrupt(self) -> None:
+        """End the send that is waiting, if there is one; from any thread."""
 
 
 class Standing:
@@ -26,10 +36,13 @@ class Standing:
     def __init__(self, name: str) -> None:
         self._name = name
         self._is_closed = False
+        self._is_drained = False
         self._fault: str | None = None
         self._sends: dict[asyncio.Task[Any], bool] = {}
         """The tasks that are inside, each with whether we have ended it."""
         self._waits: dict[asyncio.Task[Any], bool] = {}
+        self.direct: set[DirectLink] = set()
+        """Links on which threads of their own send now (direct_sender.py)."""
         self._idle: asyncio.Event | None = None
 
     @property
@@ -55,6 +68,16 @@ class Standing:
     def enter_send(self) -> asyncio.Task[Any]:
         """A send begins, which a close waits for; call leave_send() with the answer."""
         if self._is_closed or self._fault is not None:
+            raise self._error()
+        task = asyncio.current_task()
+        assert task is not None
+        self._sends[task] = False
+        return task
+
+    def resume_send(self) -> asyncio.Task[Any]:
+        """A send that began on a thread of its own goes on here: it may finish although the
+        factory was closed meanwhile, as long as a close waits for sends."""
+        if self._fault is not None or self._is_drained:
             raise self._error()
         task = asyncio.current_task()
         assert task is not None
@@ -100,20 +123,31 @@ class Standing:
 
     def give_up(self, reason: str) -> None:
         """Fault: end every call now, also the last sends of a factory that is being closed."""
-        if self._fault is None and (self._sends or not self._is_closed):
+        if self._fault is None and (self._sends or self.direct or not self._is_closed):
             self._fault = reason
             self._end(self._waits)
             self._end(self._sends)
+            self._end_direct()
 
     async def drain(self, *, wait_s: float) -> None:
         """Give sends ``wait_s`` to finish, then end them."""
-        if self._sends:
-            self._idle = asyncio.Event()
-            try:
-                async with asyncio.timeout(wait_s):
-                    await self._idle.wait()
-            except TimeoutError:
-                self._end(self._sends)
+        try:
+            async with asyncio.timeout(wait_s):
+                while self._sends or self.direct:
+                    if self._sends:
+                        self._idle = asyncio.Event()
+                        await self._idle.wait()
+                    else:
+                        await asyncio.sleep(DIRECT_LOOK_S)
+        except TimeoutError:
+            self._end(self._sends)
+            self._end_direct()
+        finally:
+            self._is_drained = True
+
+    def _end_direct(self) -> None:
+        for link in tuple(self.direct):
+            link.interrupt()
 
     def _end(self, calls: dict[asyncio.Task[Any], bool]) -> None:
         for task, is_ended in calls.items():

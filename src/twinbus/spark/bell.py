@@ -54,6 +54,7 @@ class Bell:
         random: Random | None = None,
     ) -> None:
         """``on_fault`` is told of a queue that cannot be received from, and None once it can."""
+        self._driver = driver
         self._receivers = {path: driver.receiver(path) for path in paths}
         self._poll_s = poll_s
         self._lock_left_s_min = lock_left_s_min
@@ -65,6 +66,10 @@ class Bell:
         self._rung: dict[str, Delivered] = {}
         self._has_rung = asyncio.Event()
         self._defect: BaseException | None = None
+
+    def add(self, path: str) -> None:
+        """One more queue, silent until it is armed."""
+        self._receivers[path] = self._driver.receiver(path)
 
     def arm(self, paths: Iterable[str] | None = None) -> None:
         """Wait for messages of these queues, or of all; those that already wait go on."""

@@ -27,7 +27,7 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, Final, Self
 
-from twinbus.service_errors import CommunicationError, OperationTimeout
+from twinbus.service_errors import CommunicationError, OperationTimeout, ServiceError
 
 logger = logging.getLogger("twinbus.spark")
 
@@ -83,11 +83,13 @@ class Desk:
         try:
             if not self._is_closed and await self._knows_nonce(reader):
                 await self._talk(reader, writer)
-        except (OSError, asyncio.CancelledError):
-            pass  # Whoever it was is told by the end of the connection.
+        except asyncio.CancelledError:
+            pass  # The task sees the end of the connection.
         except Exception as error:
-            # What was said is not repeated: it may hold messages.
-            logger.warning("A task's report was not understood: %s", type(error).__name__)
+            # A socket that fails is no news; an error of the service, which can be an OSError, is.
+            if isinstance(error, ServiceError) or not isinstance(error, OSError):
+                # What was said is not repeated: it may hold messages.
+                logger.warning("A task's report was not understood: %s", type(error).__name__)
         finally:
             self._talks.discard(talk)
             writer.close()

@@ -128,15 +128,20 @@ class NamespaceRef:
     # -- opened ---------------------------------------------------------------------------
 
     def opened(
-        self, *, metering: str | None = None, name: str | None = None
+        self,
+        *,
+        metering: str | None = None,
+        keep_days: int | None = None,
+        name: str | None = None,
     ) -> AbstractAsyncContextManager[OpenNamespace]:
         """The namespace, for as long as the context lasts; the secret is read on entering.
-        ``metering`` is a directory for books, and ``name`` the namespace's in them."""
-        return self._opened(None if metering is None else Path(metering), name)
+        ``metering`` is a directory for books, ``keep_days`` how long files in it are kept, and
+        ``name`` the namespace's in them."""
+        return self._opened(None if metering is None else Path(metering), keep_days, name)
 
     @asynccontextmanager
     async def _opened(
-        self, metering: Path | None, name: str | None
+        self, metering: Path | None, keep_days: int | None, name: str | None
     ) -> AsyncIterator[OpenNamespace]:
         # Most of Spark's processes only pass a reference on: they are spared the drivers.
         from twinbus.pairing.open_namespace import opened_namespace, opened_with
@@ -149,6 +154,7 @@ class NamespaceRef:
                 ca_file=ca_file,
                 management_port=self.management_port,
                 metering=metering,
+                keep_days=keep_days,
                 name=name,
             )
         else:
@@ -159,6 +165,7 @@ class NamespaceRef:
                 ca_file=ca_file,
                 management_port=self.management_port,
                 metering=metering,
+                keep_days=keep_days,
                 name=name,
             )
         async with opening as namespace:

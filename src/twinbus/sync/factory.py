@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields
-from typing import Self, Unpack
+from typing import Any, Self, Unpack
 
 from twinbus import aio
 from twinbus.drivers.credentials import Credential, IdentityCredential
@@ -164,9 +164,7 @@ class MessagingFactory:
                 f"a {type(options).__name__} does not say how to pair",
                 hint="Give twinbus.SendAvailabilityPairedNamespaceOptions; twinbus.aio has its own",
             )
-        twins = options.twins()
-        PORTAL.call(self.twin.pair_namespace(twins))
-        options.found_queues(twins.backlog_queue_count)
+        PORTAL.call(self.twin.pair_namespace(options.twins()))
 
     def health(self, path: str) -> EntityHealth:
         """What is known about one queue or topic."""
@@ -234,10 +232,29 @@ class SendAvailabilityPairedNamespaceOptions(aio.SendAvailabilityPairedNamespace
     secondary_namespace_manager: NamespaceManager | None  # type: ignore[assignment]
     messaging_factory: MessagingFactory  # type: ignore[assignment]
 
+    @staticmethod
+    def _partner_types() -> tuple[type, type]:
+        return NamespaceManager, MessagingFactory
+
     def twins(self) -> aio.SendAvailabilityPairedNamespaceOptions:
         """The same for the loop."""
         manager, factory = self.secondary_namespace_manager, self.messaging_factory
         values = {each.name: getattr(self, each.name) for each in fields(self)}
         values["secondary_namespace_manager"] = None if manager is None else manager.twin
         values["messaging_factory"] = factory.twin
-        return aio.SendAvailabilityPairedNamespaceOptions(**values)
+        values["backlog_queue_count"] = self.wanted_queue_count
+        return _TwinOptions(self, values)
+
+
+class _TwinOptions(aio.SendAvailabilityPairedNamespaceOptions):
+    """The options on the loop, which pass on how many queues were found, now or later (P19)."""
+
+    def __init__(
+        self, shown: SendAvailabilityPairedNamespaceOptions, values: dict[str, Any]
+    ) -> None:
+        super().__init__(**values)
+        self._set("_shown", shown)
+
+    def found_queues(self, count: int) -> None:
+        super().found_queues(count)
+        self.__dict__["_shown"].found_queues(count)

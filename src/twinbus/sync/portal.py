@@ -33,6 +33,11 @@ class Portal:
         self._thread: threading.Thread | None = None
         self._pid = 0
 
+    @property
+    def thread_id(self) -> int | None:
+        """The thread of the loop, on which nothing may block."""
+        return None if self._thread is None else self._thread.ident
+
     def call(self, work: Coroutine[Any, Any, T]) -> T:
         """Run it to its end on the loop; its result, or its error raised here."""
         try:

@@ -15,7 +15,7 @@ from twinbus.amqp.errors import AmqpError, Condition
 from twinbus.amqp.limits import AmqpLimits
 from twinbus.amqp.link import SendingLink
 from twinbus.amqp.performatives import Disposition
-from twinbus.amqp.types import Array, Int
+from twinbus.amqp.types import Array, Int, Symbol
 from twinbus.drivers.amqp import AmqpDriver, AmqpOptions
 from twinbus.drivers.amqp.refusals import CONDITIONS
 from twinbus.drivers.port import ReceiveMode
@@ -113,6 +113,21 @@ async def test_a_link_that_goes_while_somebody_waits_is_replaced_once(
     with pytest.raises(LinkDetached):
         await driver.receiver("orders").receive(1, wait_s=SOON_S)
     assert len(links) == 2
+
+
+async def test_a_timeout_that_the_service_answers_is_raised_as_it_is(
+    rogue: Rogue, driver: AmqpDriver
+) -> None:
+    """P18: OperationTimeout is a TimeoutError, too, and not the end of the caller's own time."""
+
+    def answer(visit: Visit, asked: Any) -> None:
+        told = {"statusCode": Int(408), "statusDescription": "too busy"}
+        visit.reply(*asked, {**told, "errorCondition": Symbol(Condition.TIMEOUT)})
+
+    rogue.on_request = answer
+    with pytest.raises(OperationTimeout, match="too busy") as raised:
+        await driver.receiver("orders").peek(1, timeout_s=SOON_S)
+    assert raised.value.condition == Condition.TIMEOUT
 
 
 async def test_credit_that_is_never_given_back_costs_the_link_and_not_the_caller(

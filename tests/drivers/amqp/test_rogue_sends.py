@@ -86,7 +86,9 @@ async def test_a_rejected_message_says_why(
     rogue.on_delivery = lambda visit, event: visit.settle(
         event, Rejected(Error(condition, "because"))
     )
-    assert type(await error_of(driver)) is CONDITIONS[condition]
+    error = await error_of(driver)
+    assert type(error) is CONDITIONS[condition]
+    assert error.condition == condition and "because" in str(error)
 
 
 @pytest.mark.parametrize("state", [Released(), Modified(delivery_failed=True), Rejected(), None])

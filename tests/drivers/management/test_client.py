@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.access import connection_string_with
+from tests.support.access import connection_string_of, connection_string_with, entity_rule
 from tests.support.answers import assert_well_put
 from tests.support.broker_process import BrokerProcess
 from twinbus.broker.access.claims import Claim
@@ -89,6 +89,40 @@ async def test_a_queue_that_forwards_says_where_to(client: ManagementClient) -> 
     found = await client.get_queue("away")
     assert found is not None
     assert (found.forward_to, found.forward_dead_lettered_messages_to) == ("home", "home")
+
+
+async def test_a_key_of_one_queue_administers_it_and_forwards_to_where_it_may_send(
+    client: ManagementClient, servicebus: Bus
+) -> None:
+    """M14: the client shows a token for the target; the key decides what that is worth."""
+    for path in ("mine", "theirs"):
+        servicebus.queue(path, authorization_rules=entity_rule(Claim.all()))
+    own = client_of(connection_string_of(servicebus, "mine", for_it_alone=True))
+    assert (await own.get_queue("mine")) is not None
+    await own.set_queue_status("mine", "SendDisabled")
+    with pytest.raises(AuthenticationFailed):
+        await own.get_queue("theirs")
+    with pytest.raises(AuthenticationFailed):
+        await own.create_queue(QueueProperties(path="new", forward_to="mine"))
+    # A forward that is there already may stay when something else is changed
+    servicebus.queue("target")
+    servicebus.queue("source", forward_to="target", authorization_rules=entity_rule(Claim.all()))
+    text = connection_string_of(servicebus, "source", for_it_alone=True)
+    await client_of(text).set_queue_status("source", "SendDisabled")
+    found = await client.get_queue("source")
+    assert found is not None and found.forward_to == "target"
+    # The key of the namespace covers every target
+    await client.create_queue(QueueProperties(path="more", forward_to="target"))
+    worker = client_of(connection_string_with(servicebus, Claim.SEND | Claim.LISTEN))
+    with pytest.raises(AccessRefused):
+        await worker.create_queue(QueueProperties(path="never", forward_to="target"))
+
+
+async def test_a_token_for_a_target_is_made_out_to_this_namespace(servicebus: Bus) -> None:
+    """M14: whatever host the target names: no token for another one leaves us."""
+    endpoint = client_of(servicebus.connection_string).endpoint
+    for target in ("a/b", f"{endpoint.url}a/b", "sb://elsewhere.example/a/b"):
+        assert endpoint.url_of(target) == f"{endpoint.url}a/b"
 
 
 async def test_what_is_not_there_is_none(client: ManagementClient, servicebus: Bus) -> None:

@@ -5,6 +5,7 @@ The tests beside this one show that it still means the same.
 
 from __future__ import annotations
 
+import asyncio
 from importlib.metadata import version
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 from azure.servicebus import ServiceBusMessage
 from azure.servicebus._pyamqp.constants import ConnectionState, LinkState
 from azure.servicebus._pyamqp.error import AMQPConnectionError, ErrorCondition
+from azure.servicebus.aio import _servicebus_receiver_async, _servicebus_sender_async
 
 from twinbus.core.parcel import Parcel
 from twinbus.drivers.servicebus import ServiceBusDriver, line
@@ -25,8 +27,8 @@ LINK = (
 )
 INSIDE = {
     "sender": "_handler _running _close_handler _max_message_size_on_link _max_batch_size_on_link "
-    "_mgmt_request_response_with_retry __aenter__ _send _handle_exception",
-    "sender._handler": HANDLER,
+    "_mgmt_request_response_with_retry __aenter__ _send _handle_exception _create_handler",
+    "sender._handler": f"{HANDLER} client_ready_async",
     "sender._handler._link": LINK,
     "sender._handler._connection": "_error state listen _transport",
     "sender._handler._connection._transport": "reader writer close",
@@ -97,3 +99,30 @@ async def test_a_line_whose_end_is_read_before_a_send_is_replaced(
     monkeypatch.setattr(line, "_has_input", lambda asked: asked is connection)
     await sender.send([Parcel(native=ServiceBusMessage("two"))], timeout_s=TIMEOUT_S)
     assert sender._line is not first
+
+
+@pytest.mark.parametrize("what", ["sender", "receiver"])
+async def test_a_link_opens_as_fast_as_its_frames_arrive(
+    driver: ServiceBusDriver, queue: str, what: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """P25: the SDK takes one frame of about ten and then sleeps for 50 ms, which is half a second
+    before the first message of an outage is in the backlog."""
+    slept: list[float] = []
+
+    class Noted:
+        """asyncio, as the SDK sees it."""
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(asyncio, name)
+
+        async def sleep(self, delay_s: float) -> None:
+            slept.append(delay_s)
+            await asyncio.sleep(delay_s)
+
+    for module in (_servicebus_sender_async, _servicebus_receiver_async):
+        monkeypatch.setattr(module, "asyncio", Noted())
+    if what == "sender":
+        await driver.sender(queue).attach(timeout_s=TIMEOUT_S)
+    else:
+        await driver.receiver(queue).receive(1, wait_s=0.01)
+    assert slept == []

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from azure.servicebus import ServiceBusMessage
+from azure.servicebus.exceptions import OperationTimeoutError
 
 from tests.drivers.servicebus.trouble import detached, fault
 from twinbus.amqp.sections import Message, Properties
@@ -335,6 +336,8 @@ async def test_a_cancelled_goodbye_lets_go_all_the_same() -> None:
         async def _close_handler(self) -> None:
             await asyncio.sleep(60)
 
+        def _create_handler(self, auth: object) -> None: ...
+
     line = Line(Sdk())
     closing = asyncio.create_task(line.close())
     await asyncio.sleep(0.01)
@@ -383,3 +386,20 @@ async def test_a_session_that_was_lost_is_told_and_can_be_had_again(
     await detached(servicebus)
     assert await receiver.complete(held, timeout_s=TIMEOUT_S) == held
     assert bodies(await all_of(receiver, 2)) == ["a1", "a2"]
+
+
+async def test_a_timeout_that_the_service_answers_is_raised_as_it_is(
+    driver: ServiceBusDriver, queue: str
+) -> None:
+    """P18: OperationTimeout is a TimeoutError, too, and not the end of the caller's own time."""
+    answer = OperationTimeoutError(message="too busy")
+    answer._condition = "com.microsoft:timeout"  # type: ignore[attr-defined]
+
+    async def answered(_sdk: Any) -> None:
+        raise answer
+
+    receiver = driver.receiver(queue)
+    with pytest.raises(OperationTimeout) as raised:
+        await receiver._call(answered, "peeking into", timeout_s=TIMEOUT_S)
+    assert raised.value.condition == "com.microsoft:timeout"
+    assert raised.value.__cause__ is answer

@@ -14,8 +14,9 @@ from random import Random
 from typing import Any
 
 from tests.entities.sim.book import Book, Entry, Phase
-from tests.entities.sim.clockwork import SimLoop, SimThread
 from tests.entities.sim.shadow import LABEL_BYTES, WatchedStore, insist
+from tests.support.catalogue_changes import create
+from tests.support.simulated_loop import SimLoop, SimThread
 from twinbus.amqp.limits import AmqpLimits
 from twinbus.amqp.message import Message
 from twinbus.amqp.types import Long
@@ -96,10 +97,14 @@ class DeskPeer:
     def __init__(self, namespace: Namespace) -> None:
         self.namespace = namespace
         self.limits = AmqpLimits()
-        self.admission = self
+        self.admission = self.input = self
+        self.reader_place = namespace.reader_turns.join(lambda: True)
 
     def demand(self, _path: str, _claim: object) -> None:
         """Everything is allowed."""
+
+    def stop(self, _reason: int) -> None:
+        """Nobody reads from it anyway."""
 
 
 class World:
@@ -144,8 +149,8 @@ class World:
         self.writer, self.reader = self.threads
         found = self.namespace.catalogue.find(PATH)
         if found is None:
-            found, ops = self.namespace.catalogue.create(self.description)
-            self.store.commit(ops)
+            store: Any = self.store
+            found = create(self.namespace.catalogue, store, self.description)
         assert found.dead_letters is not None
         self.queue, self.dead = found, found.dead_letters
         peer: Any = DeskPeer(self.namespace)

@@ -10,10 +10,11 @@ from pathlib import Path
 from typing import Self
 from uuid import uuid4
 
-from tests.pairing.mover.messages import backlog, id_of
+from tests.pairing.mover.messages import id_of, plain
 from tests.support.broker_process import BrokerProcess
 from twinbus.core.chunk import HomeRules
 from twinbus.core.chunk_board import Backoff
+from twinbus.core.envelope import alias
 from twinbus.core.parcel import Parcel
 from twinbus.core.receipts import Receipt
 from twinbus.drivers.amqp import AmqpDriver
@@ -99,10 +100,12 @@ class Scene:
         given = {"backoff": Backoff(first_s=0.2, last_s=1.0), "poll_s": 2.0, **more}
         return MoverOptions(rules=HomeRules(primary_name=self.name), **given)  # type: ignore[arg-type]
 
-    async def fill(self, destination: str, ids: Iterable[str], body: bytes = b"hello") -> None:
+    async def fill(
+        self, destination: str, ids: Iterable[str], body: bytes = b"hello", *, owner: str = ""
+    ) -> None:
         """Messages for ``destination``, spread over the backlog queues in order."""
         driver = AmqpDriver.from_connection_string(self.pair.secondary.connection_string)
-        parcels = [Parcel(backlog(each, destination, body)) for each in ids]
+        parcels = [Parcel(alias(plain(each, body), destination, owner)) for each in ids]
         share = -(-len(parcels) // len(self.queues))
         for index, queue in enumerate(self.queues):
             sender = driver.sender(queue)

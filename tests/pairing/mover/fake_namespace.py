@@ -57,6 +57,8 @@ class FakeNamespace:
         """Paths that never answer."""
         self.settle_error: ServiceError | None = None
         self.receive_error: ServiceError | None = None
+        self.peek_error: ServiceError | None = None
+        self.peek_count = 0
         self.patience_s = 0.01
         """How long a receive from an empty queue really waits, at most."""
         self.delay_s = 0.0
@@ -143,7 +145,13 @@ class FakeReceiver:
     def __init__(self, namespace: FakeNamespace, path: str) -> None:
         self.path = path
         self._namespace = namespace
-        self._queue = namespace.queues[path]
+
+    @property
+    def _queue(self) -> FakeQueue:
+        queue = self._namespace.queues.get(self.path)
+        if queue is None:
+            raise EntityNotFound(f"there is no {self.path!r}", path=self.path)
+        return queue
 
     async def receive(self, count_max: int, *, wait_s: float) -> list[Delivered]:
         self._namespace.log.append(f"receive {count_max}")
@@ -244,6 +252,9 @@ class FakeReceiver:
     async def peek(
         self, count_max: int, *, from_sequence: int = 1, timeout_s: float
     ) -> list[Delivered]:
+        self._namespace.peek_count += 1
+        if self._namespace.peek_error is not None:
+            raise self._namespace.peek_error
         numbers = [number for number in self._queue.messages if number >= from_sequence]
         return [self._shown(number) for number in sorted(numbers)[:count_max]]
 

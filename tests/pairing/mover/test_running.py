@@ -411,7 +411,8 @@ async def test_a_backlog_that_cannot_be_read_is_told(
     running = Mover(secondary, primary, QUEUES[:1], options(), on_stall=told.append)
     task = asyncio.create_task(running.run())
     await until(lambda: bool(told))
-    assert told[0].endswith(f"these backlog queues cannot be read: {QUEUES[0]}")
+    why = f"these backlog queues cannot be read: {QUEUES[0]} (Listen is missing)"
+    assert told[0].endswith(why)
     running.stop()
     await task
 

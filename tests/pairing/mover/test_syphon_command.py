@@ -18,6 +18,7 @@ from typer.testing import CliRunner
 from tests.pairing.mover.brokers import Pair, Scene, until
 from tests.support.books import by_client, in_numbers, records_in
 from twinbus.cli import app
+from twinbus.connection_string import parse_connection_string
 from twinbus.errors import ConfigurationError
 from twinbus.service_errors import NoBacklogQueue
 
@@ -26,11 +27,13 @@ def names(prefix: str, count: int) -> list[str]:
     return [f"{prefix}{number}" for number in range(count)]
 
 
-def launch(scene: Scene, *arguments: str) -> subprocess.Popen[str]:
+def launch(
+    scene: Scene, *arguments: str, environment: dict[str, str] | None = None
+) -> subprocess.Popen[str]:
     command = [sys.executable, "-m", "twinbus", "syphon", "--local", "--output", "json"]
     return subprocess.Popen(
         [*command, "--primary-name", scene.name, *arguments],
-        env={**os.environ, **scene.pair.environment},
+        env={**os.environ, **(environment or scene.pair.environment)},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -57,6 +60,39 @@ async def test_the_command_brings_everything_home_and_says_so(scene: Scene, tmp_
     assert await scene.arrived(orders) == Counter(names("m", 500))
 
 
+@pytest.mark.parametrize("claims", [["Manage", "Send", "Listen"], ["Listen"]], ids=str)
+@pytest.mark.parametrize("count", [("--backlog-queue-count", "1"), ()], ids=["count", "none"])
+async def test_the_command_finds_every_queue_that_holds_messages(
+    standing_pair: Pair, claims: list[str], count: tuple[str, ...]
+) -> None:
+    """Y9: with Manage by a listing, without it by a look upwards."""
+    scene = Scene(standing_pair, queue_count=5)
+    orders = scene.destination()
+    await scene.fill(orders, names("m", 50))
+    where = f"/namespaces/west/rules/{scene.name}"
+    made = standing_pair.secondary.admin("PUT", where, {"claims": claims})
+    text = standing_pair.secondary.connection_string
+    parsed = parse_connection_string(text)
+    text = text.replace(str(parsed.shared_access_key_name), made["name"])
+    text = text.replace(str(parsed.shared_access_key), made["primary_key"])
+    environment = {**standing_pair.environment, "SERVICEBUS_SECONDARY_CONNECTION_STRING": text}
+    program = launch(scene, "--once", *count, environment=environment)
+    code, summary, err = await finished(program)
+    assert (code, summary["moved"], scene.left()) == (0, 50, 0), err
+
+
+async def test_the_command_leaves_foreign_messages_alone_and_says_so(scene: Scene) -> None:
+    """P21: once, with the option that would move them; and that option does."""
+    orders = scene.destination()
+    await scene.fill(orders, names("theirs", 20), owner="0123456789ab old.example")
+    await scene.fill(orders, names("m", 10))
+    code, summary, err = await finished(launch(scene, "--once"))
+    assert (code, summary["moved"], summary["foreign"], scene.left()) == (0, 10, 20, 20), err
+    assert err.count("old.example. If") == 1 and "--accept-owner old.example" in err
+    code, summary, err = await finished(launch(scene, "--once", "--accept-owner", "old.example"))
+    assert (code, summary["moved"], summary["foreign"], scene.left()) == (0, 20, 0, 0), err
+
+
 async def test_the_command_counts_what_it_does(scene: Scene, tmp_path: Path) -> None:
     """C1, C2: three of the four charges of a detour are the syphon's; nothing is audited twice."""
     orders = scene.destination()
@@ -75,6 +111,29 @@ async def test_the_command_counts_what_it_does(scene: Scene, tmp_path: Path) -> 
     code, _summary, err = await finished(launch(scene, "--once", "--metering", "/dev/null/x"))
     assert code == 2
     assert "cannot be used" in err
+
+
+@pytest.mark.parametrize("keep", [True, False], ids=["kept", "pruned"])
+async def test_the_command_deletes_its_old_logs_when_asked(
+    scene: Scene, tmp_path: Path, keep: bool
+) -> None:
+    """M13: of both namespaces; without --keep-days every file stays."""
+    orders = scene.destination()
+    await scene.fill(orders, names("m", 5))
+    first, _summary, err = await finished(launch(scene, "--once", "--metering", str(tmp_path)))
+    assert (first, err) == (0, "")
+    directories = sorted({each.parent for each in tmp_path.rglob("operations-*.jsonl")})
+    assert len(directories) == 2
+    old = [each / "operations-0123456789abcdef-2020-01-01.jsonl" for each in directories]
+    others = [each / "operations-2020-01-01.jsonl.bak" for each in directories]
+    for path in (*old, *others):
+        path.write_text("{}\n")
+    await scene.fill(orders, names("n", 5))
+    arguments = ("--once", "--metering", str(tmp_path), *(() if keep else ("--keep-days", "7")))
+    code, summary, _err = await finished(launch(scene, *arguments))
+    assert (code, summary["moved"]) == (0, 5)
+    assert [path.exists() for path in old] == [keep, keep]
+    assert all(path.exists() for path in others)
 
 
 async def test_what_is_not_home_has_an_exit_code_of_its_own(scene: Scene) -> None:
@@ -162,6 +221,7 @@ def test_a_dry_run_shows_what_would_be_moved(scene: Scene) -> None:
         (["--checkpoints", "here"], "--checkpoints is for a syphon on Spark"),
         (["--tasks", "2"], "--tasks is for a syphon on Spark"),
         (["--receipts-days", "2"], "--receipts-days is for a syphon on Spark"),
+        (["--keep-days", "2"], "--keep-days is for the files of --metering"),
     ],
 )
 def test_wrong_options_are_refused(arguments: list[str], word: str) -> None:

@@ -17,7 +17,9 @@ from tests.pairing.mover.messages import backlog
 from twinbus.core.parcel import Delivered
 from twinbus.core.shift import BoardNote, ShiftOrder, ShiftReport, report_to_json
 from twinbus.core.stall import StallWatch
+from twinbus.drivers.management import MessageCounts, QueueProperties
 from twinbus.errors import ConfigurationError
+from twinbus.service_errors import AccessRefused, CommunicationError
 from twinbus.spark.syphon import brain as brain_module
 from twinbus.spark.syphon.brain import Brain
 from twinbus.spark.syphon.settings import SyphonSettings
@@ -37,8 +39,13 @@ class Reference:
     @asynccontextmanager
     async def opened(self, **_books: Any) -> AsyncIterator[Any]:
         self.is_open = True
-        yield SimpleNamespace(driver=self._driver)
+        yield SimpleNamespace(driver=self._driver, management=self)
         self.is_open = False
+
+    async def list_queues(self, prefix: str) -> AsyncIterator[QueueProperties]:
+        for path, queue in self._driver.queues.items():
+            counts = MessageCounts(active=len(queue.messages))
+            yield QueueProperties(path=path, counts=counts)
 
 
 class Head:
@@ -234,6 +241,28 @@ async def test_messages_that_wait_while_none_moves_are_in_the_status(
     assert await told(lambda stalled: not stalled) == ""
 
 
+async def test_missing_claims_are_in_the_status_at_once(
+    head: Made, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """P18: those of the backlog, which the bell meets, and those of destinations, which tasks
+    meet."""
+    monkeypatch.setattr(brain_module, "STATUS_INTERVAL_S", 0.02)
+    poor = await head(state_dir=str(tmp_path))
+    closed = BoardNote("orders", 1, 60.0, None, False, False, is_refused=True)
+    await poor.begun(board=(closed,))
+    poor.brain._note_fault(QUEUES[1], AccessRefused("no Listen"))
+    poor.brain._note_fault(QUEUES[2], CommunicationError("lost"))
+
+    async def told(wanted: dict[str, str]) -> None:
+        async with asyncio.timeout(5):
+            while (status := StateDir(tmp_path).status()) is None or status.refused != wanted:
+                await asyncio.sleep(0.02)
+
+    await told({"orders": "Send", QUEUES[1]: "Listen"})
+    poor.brain._note_fault(QUEUES[1], None)
+    await told({"orders": "Send"})
+
+
 async def test_a_drain_that_starts_paused_begins_when_it_is_resumed(
     head: Made, tmp_path: Path
 ) -> None:
@@ -304,15 +333,16 @@ async def test_a_query_that_says_it_has_stopped_has_let_go_of_its_namespaces(
     state = StateDir(tmp_path)
     stopping = await head(state_dir=str(tmp_path))
     await stopping.begun()
-    waiting = asyncio.create_task(stopping.ordered())
+    waiting = asyncio.create_task(stopping.brain.next_epoch(stopping.epoch, once=False))
     state.set_control(Control(is_stopping=True))
     async with asyncio.timeout(5):
         while (status := state.status()) is None or status.doing != "stopped":
             await asyncio.sleep(0.01)
     assert [each.is_open for each in stopping.references] == [False, False]
+    assert await asyncio.wait_for(waiting, 5) == stopping.epoch, "Spark may have lost its interrupt"
     state.set_control(Control())
     stopping.secondary.put(QUEUES[0], backlog("late"))
-    assert (await waiting).queues == (QUEUES[0],)
+    assert (await stopping.ordered()).queues == (QUEUES[0],)
     assert [each.is_open for each in stopping.references] == [True, True]
 
 
@@ -322,3 +352,37 @@ def test_a_second_try_renews_what_the_first_was_handed() -> None:
     order = tried_again(ShiftOrder(queues=QUEUES, handed=(handed,)))
     assert [each.locked_until_ms for each in order.handed] == [0]
     assert order.discover == dict.fromkeys(QUEUES, 1)
+
+
+async def test_more_queues_that_hold_messages_are_ordered_and_ring(head: Made) -> None:
+    """Y9: the first search is at the start; what is found rings like the others from then on."""
+    fourth = "east/x-servicebus-transfer/7"
+    made = Head()
+    made.secondary.queues[fourth] = type(made.secondary.queues[QUEUES[0]])()
+    made.secondary.put(fourth, backlog("m7"))
+    await made.brain.start()
+    try:
+        async with asyncio.timeout(5):
+            await made.brain._searched.wait()
+        order = await made.ordered()
+        assert set(order.queues) == {*QUEUES, fourth}
+        everything = (*QUEUES, fourth)
+        await made.report(ShiftReport(emptied=everything, discovered=tuple(order.discover)))
+        order = await made.ordered()
+        assert order.queues == (fourth,), "its bell rings"
+    finally:
+        await made.brain.close()
+
+
+async def test_foreign_messages_are_in_the_status_and_make_looks_more_frequent(head: Made) -> None:
+    """P21: the syphon of the other pair may set ours aside."""
+    made = await head(gone_grace_s=600.0)
+    await made.begun()
+    dispatcher = made.brain._dispatcher
+    now_s = made.brain._now_s()
+    assert dispatcher.to_look_through(now_s + 90) == []
+    told = {"counts": {"foreign": 3}, "moved_bytes": 0}
+    await made.hear("progress", **told, foreign=[[QUEUES[1], "0123456789ab old.example", 3]])
+    await made.hear("progress", **told, foreign=[[QUEUES[1], "0123456789ab old.example", 2]])
+    assert made.brain._status.foreign == {"0123456789ab old.example": 5}
+    assert dispatcher.to_look_through(now_s + 90) == [QUEUES[1]]

@@ -115,6 +115,27 @@ async def test_an_operator_starts_pauses_resumes_and_ends_a_syphon(
     assert status(state)["doing"] == "stopped"
 
 
+async def test_the_program_empties_queues_beyond_the_count_that_it_was_told(
+    pair: SparkPair, tmp_path: Path
+) -> None:
+    """Y9, P21: on Spark, without an order for them; what is foreign stays, and it says so."""
+    scene = Scene(pair, queue_count=5)
+    orders = scene.destination()
+    await scene.fill(orders, [f"m{number}" for number in range(50)])
+    await scene.fill(orders, ["theirs"] * 5, owner="0123456789ab old.example")
+    state = tmp_path / "state"
+    program = launch(scene, state, "--once", "--backlog-queue-count", "1")
+    try:
+        out, err = await asyncio.to_thread(program.communicate, timeout=START_S_MAX)
+    finally:
+        program.kill()
+        program.communicate()
+    summary = json.loads(out)
+    assert (program.returncode, summary["moved"], summary["foreign"]) == (0, 50, 5), err
+    assert scene.left() == 5 and err.count("--accept-owner old.example") == 1
+    assert status(state)["foreign"] == {"0123456789ab old.example": 5}
+
+
 def test_what_was_parked_and_came_home_later_is_home() -> None:
     """The exit code is about what is left at the end, not about what has happened meanwhile."""
     counts = Counter({Outcome.MOVED: 5, Outcome.PARKED: 5})

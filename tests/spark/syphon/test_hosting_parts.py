@@ -188,6 +188,31 @@ async def test_a_stall_and_dead_letters_are_told_once_each() -> None:
     assert told == ["7 messages wait", 2, "7 messages wait"]
 
 
+async def test_foreign_messages_are_told_with_their_pair() -> None:
+    """P21: how many more there are, for each pair by itself."""
+    told: list[object] = []
+    job: Any = SimpleNamespace(on_foreign=lambda owner, count: told.append((owner, count)))
+    syphon = hosted.SparkSyphon(job, None)
+    syphon._loop = asyncio.get_running_loop()
+    for counts in ({}, {"a": 2}, {"a": 2}, {"a": 5, "b": 1}):
+        syphon._tell_events(Status(foreign=counts))
+    await asyncio.sleep(0)
+    assert told == [("a", 2), ("a", 3), ("b", 1)]
+
+
+async def test_a_missing_claim_is_told_once_each_time() -> None:
+    """P18: with the path and the claim, as soon as the status has it."""
+    told: list[tuple[str, str]] = []
+    job: Any = SimpleNamespace(on_refused=lambda *missing: told.append(missing))
+    syphon = hosted.SparkSyphon(job, None)
+    syphon._loop = asyncio.get_running_loop()
+    listen, both = {"q/0": "Listen"}, {"q/0": "Listen", "orders": "Send"}
+    for refused in ({}, listen, both, both, {}, listen):
+        syphon._tell_events(Status(refused=dict(refused)))
+    await asyncio.sleep(0)
+    assert told == [("q/0", "Listen"), ("orders", "Send"), ("q/0", "Listen")]
+
+
 def test_a_session_of_our_own_has_a_core_for_every_task(monkeypatch: pytest.MonkeyPatch) -> None:
     sessions = Sessions(monkeypatch)
     asked: list[int] = []

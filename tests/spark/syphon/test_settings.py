@@ -21,6 +21,8 @@ SETTINGS = SyphonSettings(
     queues=("east/x-servicebus-transfer/0", "east/x-servicebus-transfer/1"),
     allowed=("orders*", "bills"),
     ttl_policy=TtlPolicy.ELAPSED,
+    owner="0123456789ab contoso.example",
+    accepted_owners=("old.example", "10.0.0.4:5700"),
     rate_per_s=12.5,
     chunk_count=200,
     tasks=4,
@@ -28,6 +30,7 @@ SETTINGS = SyphonSettings(
     run="20260101T000000.000000Z",
     is_dry_run=True,
     metering="/var/log/books",
+    keep_days=30,
 )
 
 
@@ -49,6 +52,8 @@ def test_settings_survive_spark_which_forgets_the_case_of_names() -> None:
         ("rate", "-1", "rate_per_s cannot be -1.0"),
         ("batchSeconds", "inf", "batch_s cannot be inf"),
         ("ttlPolicy", "forever", "ttlPolicy cannot be 'forever'"),
+        ("keepDays", "0", "keep_days must be a whole number"),
+        ("keepDays", "week", "keepDays cannot be 'week'"),
         ("dryRun", "perhaps", "dryRun cannot be 'perhaps'"),
         ("queues", " , ", "at least one backlog queue"),
     ],

@@ -4,7 +4,10 @@ Rule 1: the four fields, once each, and nothing else. A token is read one way or
 Rule 2: an unknown rule name and a wrong signature get the same words after the same work,
         so that nobody can find out which rule names exist.
 Rule 3: a resource matches by whole segments: ``queue1`` never opens ``queue10``.
-Rule 4: a rule of an entity signs for that entity and what is below it, whatever ``sr`` says.
+Rule 4: the scope of a rule and the resource of a token are two things, and both must cover a path.
+        A rule of an entity covers that entity with its subscriptions, dead letters and
+        ``$management``, whatever ``sr`` says, and no entity whose path is merely longer. A rule
+        of the namespace covers everything, and its tokens what is at or below their ``sr``.
 """
 
 from __future__ import annotations
@@ -20,11 +23,12 @@ from typing import Final
 from urllib.parse import unquote
 
 from twinbus.broker.access.claims import AuthorizationRule, Claim, RuleSet, check_rule_name
-from twinbus.entity_path import parse_resource_segments
+from twinbus.entity_path import owning_entity, parse_resource_segments
 from twinbus.errors import AccessDenied, ConfigurationError, InvalidEntityPath
 from twinbus.shared_access import TOKEN_PREFIX, keyed_digest, make_token
 
 __all__ = [
+    "LOOPBACK_NAMES",
     "Audience",
     "Grant",
     "RuleLookup",
@@ -46,6 +50,8 @@ GRANT_LIFETIME_S_MAX: Final = 86_400
 # Identifies a key without telling it; 64 bits cannot collide among a few hundred keys.
 FINGERPRINT_SIZE_BYTES: Final = 8
 SIGNATURE_SIZE_BYTES: Final = 32
+LOOPBACK_NAMES: Final = frozenset({"localhost", "127.0.0.1", "::1", "[::1]"})
+"""Names by which a machine means itself."""
 
 RuleLookup = Callable[[str], RuleSet | None]
 """The rules of one canonical path; "" is the namespace itself. None when there is no such path."""
@@ -53,6 +59,9 @@ RuleLookup = Callable[[str], RuleSet | None]
 _FIELDS: Final = frozenset({"sr", "sig", "se", "skn"})
 _EXPIRY = re.compile(r"[0-9]{1,12}", re.ASCII)
 _PRINTABLE = re.compile(r"[!-~]+", re.ASCII)
+# A percent sign stands before two hexadecimal digits: thousands that do not would each become an
+# object in unquote().
+_ENCODED = re.compile(r"(?:[!-$&-~]|%[0-9A-Fa-f]{2})+", re.ASCII)
 _RESOURCE = re.compile(
     r"(?:sb|amqps?|https?)://"
     r"(?P<host>[a-z0-9.-]+|\[[0-9a-f:.]+\])(?::(?P<port>[0-9]{1,5}))?(?P<path>/[^?#]*)?",
@@ -121,7 +130,10 @@ class Grant:
     """Which key signed; see ``is_backed``."""
 
     def covers(self, segments: tuple[str, ...]) -> bool:
-        return segments[: len(self.segments)] == self.segments
+        """Whether both the token's resource and the scope of its rule cover a canonical path."""
+        if segments[: len(self.segments)] != self.segments:
+            return False
+        return not self.scope or self.scope == owning_entity(segments)
 
 
 def parse_token(text: str) -> SasToken:
@@ -165,10 +177,10 @@ def verify(token: SasToken, *, audience: Audience, rules: RuleLookup, now_s: flo
 
 
 def is_backed(grant: Grant, rules: RuleLookup) -> bool:
-    """Whether the rule and the key that signed for this grant still stand."""
+    """Whether the rule and the key that signed for this grant still stand, with all its claims."""
     scope_rules = rules(grant.scope)
     rule = scope_rules.find(grant.rule_name) if scope_rules is not None else None
-    if rule is None:
+    if rule is None or grant.claims not in rule.claims:
         return False
     return grant.key_fingerprint in [_fingerprint(key) for key in rule.keys]
 
@@ -202,8 +214,7 @@ def _signer(
     """The scope, rule and key that signed, after comparing with every candidate."""
     found = None
     candidates = 0
-    for length in range(len(segments) + 1):
-        scope = "/".join(segments[:length])
+    for scope in dict.fromkeys(("", owning_entity(segments))):
         scope_rules = rules(scope)
         rule = scope_rules.find(token.rule_name) if scope_rules is not None else None
         for key in rule.keys if rule is not None else ():
@@ -241,7 +252,7 @@ def _fields(text: str) -> dict[str, str]:
 def _decoded(text: str, what: str) -> str:
     """Percent-decode once. What still has a percent sign was encoded twice to hide something."""
     # Bytes that are not text become U+FFFD, which is not printable ASCII either.
-    decoded = unquote(text, errors="replace")
+    decoded = unquote(text, errors="replace") if _ENCODED.fullmatch(text) else "%"
     if "%" in decoded or not _PRINTABLE.fullmatch(decoded):
         raise AccessDenied(f"the token's {what} is not encoded once", hint=_FORM_HINT)
     return decoded

@@ -3,7 +3,7 @@
     application.py    one namespace as an ASGI application
     requests.py       what a request must be before anybody looks at it; call.py and after that
     targets.py        which entity a path means
-    access.py         whose token opens it
+    access.py         whose token opens it; forward_rights.py and where it may let messages go on to
     entity_desk.py    the namespace, queues and topics; subscription_desk.py what is below them
     described.py      what all kinds of entities have in common
     descriptions.py   which XML element is which property of a description

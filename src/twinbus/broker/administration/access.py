@@ -2,6 +2,8 @@
 
 Rule 1: the port in the audience is the socket's own; the Host header is the caller's word.
 Rule 2: an unknown key name and a wrong signature get the same answer (see access/sas.py).
+Rule 3: a token is looked at before the body is read, and its rule once more afterwards: a body may
+        take its time, and its sender may have lost the right meanwhile.
 """
 
 from __future__ import annotations
@@ -12,15 +14,25 @@ from typing import Final, Protocol
 from starlette.requests import Request
 
 from twinbus.broker.access.claims import Claim, RuleSet
-from twinbus.broker.access.sas import Audience, Grant, parse_token, verify
+from twinbus.broker.access.sas import Audience, Grant, is_backed, parse_token, verify
 from twinbus.broker.administration.requests import host_name_of
 from twinbus.clock import Instant
 from twinbus.errors import AccessDenied
 
-__all__ = ["audience_of", "grant_of", "may_manage"]
+__all__ = [
+    "SLOT",
+    "Place",
+    "audience_of",
+    "check_still_granted",
+    "grant_in",
+    "grant_of",
+    "may_manage",
+]
 
 # With a ready-made signature the stock client writes this word before it.
 _BEARER: Final = "Bearer "
+SLOT: Final = "twinbus.slot"
+"""The name under which a request's scope has the slot of its connection."""
 _SIGNATURE: Final = "SharedAccessSignature "
 
 
@@ -42,6 +54,16 @@ def grant_of(request: Request, namespace: Place) -> Grant:
         raise AccessDenied(
             "the request has no Authorization", hint="Make the client from a connection string"
         )
+    grant = grant_in(shown, namespace, audience_of(request, namespace))
+    slot = request.scope.get("state", {}).get(SLOT)
+    if slot is not None:
+        # Its connection is no stranger's any more (connection_slots.py).
+        slot.authenticate((grant.scope, grant.rule_name))
+    return grant
+
+
+def grant_in(shown: str, namespace: Place, audience: Audience) -> Grant:
+    """What the token in a header grants; raises AccessDenied."""
     if shown.startswith(_BEARER):
         shown = shown[len(_BEARER) :]
         if not shown.startswith(_SIGNATURE):
@@ -51,10 +73,20 @@ def grant_of(request: Request, namespace: Place) -> Grant:
             )
     return verify(
         parse_token(shown),
-        audience=audience_of(request, namespace),
+        audience=audience,
         rules=namespace.rules_for,
         now_s=namespace.now().wall_ms / 1000,
     )
+
+
+def check_still_granted(grant: Grant, namespace: Place) -> None:
+    """Raise AccessDenied when the rule, its key or the token ended while a body was read."""
+    is_over = grant.expires_s <= namespace.now().wall_ms / 1000
+    if is_over or not is_backed(grant, namespace.rules_for):
+        raise AccessDenied(
+            "the token's rule or key ended before the request was complete",
+            hint="Send the request again with a token that is good",
+        )
 
 
 def audience_of(request: Request, namespace: Place) -> Audience:

@@ -10,15 +10,14 @@ Rule 3: nothing is for a browser: no CORS headers, no sniffing, no framing, no c
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Awaitable, Callable, Collection
 from typing import Final
 
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from twinbus.broker.administration.access import grant_of, may_manage
+from twinbus.broker.administration.access import SLOT, grant_of, may_manage
 from twinbus.broker.administration.call import Answer, Call
 from twinbus.broker.administration.entity_desk import (
     delete_entity,
@@ -48,8 +47,6 @@ from twinbus.core.costs import Operation
 from twinbus.errors import AccessDenied, TwinbusError
 
 __all__ = ["answer", "answer_for_any", "namespace_application"]
-
-logger = logging.getLogger("twinbus.broker")
 
 Handler = Callable[[Call], Awaitable[Answer]]
 
@@ -114,8 +111,16 @@ async def answer(request: Request, namespace: RunningNamespace) -> Response:
         status, body = await _answer(request, namespace)
     except (Refused, TwinbusError) as refusal:
         return _refusal(status_of(refusal), str(refusal))
-    except Exception:
-        logger.exception("the administration of %s failed at a request", namespace.name)
+    except ClientDisconnect:
+        raise  # Whoever serves HTTP knows what that is.
+    except Exception as error:
+        namespace.access.offences.note_mistake(
+            "the administration failed at a request",
+            error,
+            namespace.access.now().monotonic_s,
+            address=request.client.host if request.client else "",
+            is_stranger=not _is_known(request),
+        )
         return _refusal(500, "The broker failed at this request. Its log says why.")
     return Response(body, status, HEADERS, media_type=MEDIA_TYPE)
 
@@ -129,8 +134,14 @@ async def _answer(request: Request, namespace: RunningNamespace) -> Answer:
             "the claim Manage is missing for this", hint="Use a key whose rule has it"
         )
     _count(namespace, target)
-    call = Call(request, namespace, target, version_of(request))
+    call = Call(request, namespace, target, version_of(request), grant)
     return await _handler(target, request.method)(call)
+
+
+def _is_known(request: Request) -> bool:
+    """Whether a valid token was shown on the request's connection, now or earlier."""
+    slot = request.scope.get("state", {}).get(SLOT)
+    return slot is None or slot.is_authenticated
 
 
 def _count(namespace: RunningNamespace, target: Target) -> None:

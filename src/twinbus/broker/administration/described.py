@@ -2,6 +2,7 @@
 
 Rule 1: PUT creates, and with ``If-Match: *`` it changes. Whether the entity exists is decided in
         the same turn of the loop that makes it, so of two that race one is told 409.
+Rule 2: where messages go on to is checked against the caller's rights (forward_rights.py).
 """
 
 from __future__ import annotations
@@ -51,6 +52,7 @@ async def create(
     description = kind.from_dict({**values, "path": path})
     found = find(call, path)
     call.check_is_missing(found, f"name {path[:260]!a}")
+    call.check_forwards(None, description)
     return call.one(
         entry_of(call, await call.namespace.access.create_queue(description, rules)), 201
     )
@@ -65,7 +67,10 @@ async def update(call: Call, described: Element, path: str) -> Answer:
     before = machine.description
     values = shape.read(described, call.audience, before)
     kept = {"path": before.path, "display_path": before.display_path}
-    await call.namespace.access.update_queue(machine, kind.from_dict({**values, **kept}))
+    description = kind.from_dict({**values, **kept})
+    await call.namespace.access.update_queue(
+        machine, description, lambda replaced: call.check_forwards(replaced, description)
+    )
     return call.one(entry_of(call, machine))
 
 

@@ -17,7 +17,6 @@ from xml.etree.ElementTree import Element
 
 from twinbus.broker.access.claims import RuleSet
 from twinbus.broker.access.sas import Audience
-from twinbus.broker.administration.forwarding import path_of_url, url_of_path
 from twinbus.broker.administration.rules_xml import read_rules, rules_text
 from twinbus.broker.administration.values import (
     duration_ms,
@@ -32,6 +31,7 @@ from twinbus.broker.administration.values import (
 from twinbus.broker.administration.xml_reading import children, is_empty, text_of
 from twinbus.broker.administration.xml_writing import element, escaped
 from twinbus.broker.entities.description import QueueDescription
+from twinbus.broker.entities.forwarding import target_path
 
 __all__ = ["QUEUE", "SUBSCRIPTION", "TOPIC", "Shape"]
 
@@ -106,7 +106,7 @@ class Shape:
         values: dict[str, Any] = {}
         for name, field in FORWARDING.items():
             if name in said:
-                values[field] = path_of_url(text_of(said[name]), audience)
+                values[field] = target_path(text_of(said[name]), audience)
         if "UserMetadata" in said:
             values["user_metadata"] = text_of(said["UserMetadata"])
         if "AuthorizationRules" in said:
@@ -145,7 +145,7 @@ def _written_specially(description: QueueDescription, endpoint: str) -> dict[str
     }
     for name, field in FORWARDING.items():
         path: str | None = getattr(description, field)
-        told[name] = None if path is None else escaped(url_of_path(path, endpoint))
+        told[name] = None if path is None else escaped(f"{endpoint}/{path}")
     return told
 
 

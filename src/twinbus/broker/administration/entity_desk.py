@@ -5,7 +5,6 @@ from __future__ import annotations
 from twinbus.broker.administration.call import Answer, Call
 from twinbus.broker.administration.described import create, delete, entry_of, find, update
 from twinbus.broker.administration.descriptions import QUEUE, TOPIC
-from twinbus.broker.administration.requests import body_of
 from twinbus.broker.administration.values import time_text
 from twinbus.broker.administration.xml_reading import description_in
 from twinbus.broker.administration.xml_writing import Entry, element, escaped
@@ -36,12 +35,12 @@ async def get_namespace(call: Call) -> Answer:
 
 async def list_queues(call: Call) -> Answer:
     found = call.namespace.queues()
-    return call.many("Queues", "$Resources/queues", found, lambda each: entry_of(call, each))
+    return await call.many("Queues", "$Resources/queues", found, lambda each: entry_of(call, each))
 
 
 async def list_topics(call: Call) -> Answer:
     found = call.namespace.topics()
-    return call.many("Topics", "$Resources/topics", found, lambda each: entry_of(call, each))
+    return await call.many("Topics", "$Resources/topics", found, lambda each: entry_of(call, each))
 
 
 async def get_entity(call: Call) -> Answer:
@@ -50,7 +49,7 @@ async def get_entity(call: Call) -> Answer:
 
 
 async def put_entity(call: Call) -> Answer:
-    described = description_in(await body_of(call.request), {QUEUE.kind, TOPIC.kind})
+    described = description_in(await call.body(), {QUEUE.kind, TOPIC.kind})
     return await (update if call.is_update else create)(call, described, call.target.path)
 
 

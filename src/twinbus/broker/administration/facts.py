@@ -16,9 +16,8 @@ def queue_facts(queue: Queue) -> dict[str, str]:
     A locked or deferred message counts as an active one: it is still in the queue.
     """
     dead = 0 if queue.dead_letters is None else queue.dead_letters.message_count
-    dead_bytes = 0 if queue.dead_letters is None else queue.dead_letters.byte_count
     return {
-        "SizeInBytes": str(queue.byte_count + dead_bytes),
+        "SizeInBytes": str(queue.used_bytes),
         "MessageCount": str(queue.message_count + queue.scheduled_count + dead),
         "AccessedAt": time_text(queue.accessed_at_ms),
         "SupportOrdering": "true",
@@ -30,10 +29,9 @@ def queue_facts(queue: Queue) -> dict[str, str]:
 
 def topic_facts(topic: Topic) -> dict[str, str]:
     """The runtime elements of a topic's description; its messages are its subscriptions'."""
-    used = topic.byte_count + sum(each.used_bytes for each in topic.subscriptions.values())
     compared = topic.book.correlation_filter_count
     return {
-        "SizeInBytes": str(used),
+        "SizeInBytes": str(topic.used_bytes),
         "AccessedAt": time_text(topic.accessed_at_ms),
         "CountDetails": count_details(active=0, dead=0, scheduled=topic.scheduled_count),
         "SubscriptionCount": str(len(topic.subscriptions)),

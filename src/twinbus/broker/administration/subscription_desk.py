@@ -9,7 +9,6 @@ from twinbus.broker.administration.call import Answer, Call
 from twinbus.broker.administration.described import create, delete, entry_of, missing, update
 from twinbus.broker.administration.descriptions import SUBSCRIPTION
 from twinbus.broker.administration.filter_xml import RULE_KIND, read_rule, rule_text
-from twinbus.broker.administration.requests import body_of
 from twinbus.broker.administration.xml_reading import children, description_in
 from twinbus.broker.administration.xml_writing import Entry
 from twinbus.broker.entities.filters import RuleDescription
@@ -49,7 +48,7 @@ async def list_subscriptions(call: Call) -> Answer:
     topic = _topic(call)
     found = [topic.subscriptions[name] for name in sorted(topic.subscriptions)]
     path = f"{topic.description.display_path}/subscriptions"
-    return call.many("Subscriptions", path, found, lambda each: entry_of(call, each))
+    return await call.many("Subscriptions", path, found, lambda each: entry_of(call, each))
 
 
 async def get_subscription(call: Call) -> Answer:
@@ -57,7 +56,7 @@ async def get_subscription(call: Call) -> Answer:
 
 
 async def put_subscription(call: Call) -> Answer:
-    described = description_in(await body_of(call.request), {SUBSCRIPTION.kind})
+    described = description_in(await call.body(), {SUBSCRIPTION.kind})
     topic = _topic(call)
     path = f"{topic.description.display_path}/subscriptions/{call.target.subscription}"
     if call.is_update:
@@ -76,8 +75,8 @@ async def delete_subscription(call: Call) -> Answer:
 
 
 async def list_rules(call: Call) -> Answer:
-    rules = _subscription(call).rules
-    return call.many("Rules", f"{_path(call)}/rules", rules, lambda rule: _entry(call, rule))
+    rules = _subscription(call).rule_list
+    return await call.many("Rules", f"{_path(call)}/rules", rules, lambda rule: _entry(call, rule))
 
 
 async def get_rule(call: Call) -> Answer:
@@ -85,7 +84,7 @@ async def get_rule(call: Call) -> Answer:
 
 
 async def put_rule(call: Call) -> Answer:
-    described = description_in(await body_of(call.request), {RULE_KIND})
+    described = description_in(await call.body(), {RULE_KIND})
     rule = read_rule(described, call.target.rule)
     topic, name = call.target.path, call.target.subscription
     if call.is_update:
@@ -102,8 +101,7 @@ async def delete_rule(call: Call) -> Answer:
 
 
 def _find_rule(call: Call) -> RuleDescription | None:
-    key = call.target.rule.lower()
-    return next((rule for rule in _subscription(call).rules if rule.key == key), None)
+    return _subscription(call).find_rule(call.target.rule)
 
 
 def _rule(call: Call) -> RuleDescription:

@@ -18,7 +18,7 @@ from xml.sax.saxutils import escape
 from twinbus.broker.administration.values import time_text
 from twinbus.broker.administration.vocabulary import ATOM, SCHEMA_INSTANCE, SERVICE_BUS
 
-__all__ = ["Entry", "element", "entry", "error", "escaped", "feed"]
+__all__ = ["Entry", "element", "entry", "entry_text", "error", "escaped", "feed"]
 
 DECLARATION = '<?xml version="1.0" encoding="utf-8"?>'
 # XML 1.0 has no way to write these, not even escaped.
@@ -52,26 +52,25 @@ def element(name: str, content: str | None) -> str:
 
 def entry(item: Entry, author: str) -> bytes:
     """A document with one entry."""
-    return f"{DECLARATION}{_entry(item, author)}".encode()
+    return f"{DECLARATION}{entry_text(item, author)}".encode()
 
 
 def feed(
     title: str,
     href: str,
     next_href: str | None,
-    items: Iterable[Entry],
+    entries: Iterable[str],
     *,
-    author: str,
     now_ms: int,
 ) -> bytes:
-    """A page of entries; the second link leads to the next page."""
+    """A page of entries (entry_text); the second link leads to the next page."""
     links = [("self", href)] if next_href is None else [("self", href), ("next", next_href)]
     parts = [
         f'{DECLARATION}<feed xmlns="{ATOM}"><title type="text">{escaped(title)}</title>',
         element("id", escaped(href)),
         element("updated", time_text(now_ms)),
         *(f'<link rel="{rel}" href="{escaped(to)}"/>' for rel, to in links),
-        *(_entry(item, author) for item in items),
+        *entries,
         "</feed>",
     ]
     return "".join(parts).encode()
@@ -82,7 +81,8 @@ def error(status: int, sentence: str) -> bytes:
     return f"<Error><Code>{status}</Code><Detail>{escaped(sentence)}</Detail></Error>".encode()
 
 
-def _entry(item: Entry, author: str) -> str:
+def entry_text(item: Entry, author: str) -> str:
+    """An entry as it stands in a feed."""
     href = escaped(item.href)
     return (
         f'<entry xmlns="{ATOM}"><id>{href}</id><title type="text">{escaped(item.title)}</title>'

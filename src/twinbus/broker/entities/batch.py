@@ -40,6 +40,17 @@ class Arrival(NamedTuple):
     """The broker itself moves them: if the store refuses them they are tried again."""
 
 
+class NotedState(NamedTuple):
+    """What the holder of a session noted down."""
+
+    state: bytes | None
+    """None forgets it."""
+    size: int
+    """What it takes of the queue's quota."""
+    size_before: int
+    """What the one takes that is on disk before this batch."""
+
+
 @dataclass(slots=True)
 class Batch:
     """The changes of one queue that belong into one transaction."""
@@ -48,16 +59,18 @@ class Batch:
     scheduled: list[Arrival] = field(default_factory=list)
     unscheduled: list[int] = field(default_factory=list)
     touched: dict[int, Chunk] = field(default_factory=dict)
-    """Chunks with messages that are newly gone."""
+    """Chunks with messages that are newly gone, by their first number."""
+    gone: dict[int, int] = field(default_factory=dict)
+    """Which messages of those chunks."""
     states: dict[int, tuple[Chunk, int, bool]] = field(default_factory=dict)
     """Sequence number to (chunk, delivery count, deferred)."""
+    state_chunks: dict[int, Chunk] = field(default_factory=dict)
+    """The chunks of those messages."""
     returns: list[tuple[Chunk, int]] = field(default_factory=list)
     """Messages to hand out again once their delivery count is on disk."""
     expiries: dict[int, Chunk] = field(default_factory=dict)
     """Chunks whose earliest expiry changed."""
-    removed: list[tuple[Chunk, int]] = field(default_factory=list)
-    """What close() wrote down as gone, in case it has to be written again."""
-    session_states: dict[str, bytes | None] = field(default_factory=dict)
+    session_states: dict[str, NotedState] = field(default_factory=dict)
     """What holders of sessions noted down."""
     tickets: list[Ticket] = field(default_factory=list)
     notes: list[Note | Remark] = field(default_factory=list)
@@ -82,7 +95,13 @@ class Batch:
 
     def chunks(self) -> list[Chunk]:
         """Every chunk that these changes touch."""
-        involved = {**self.touched, **self.expiries}
-        for chunk, _delivery_count, _deferred in self.states.values():
-            involved[chunk.first_seq] = chunk
-        return list(involved.values())
+        return list({**self.touched, **self.expiries, **self.state_chunks}.values())
+
+    def changes(self, chunk: Chunk) -> bool:
+        """Whether they touch this chunk."""
+        first_seq = chunk.first_seq
+        return (
+            first_seq in self.touched
+            or first_seq in self.expiries
+            or first_seq in self.state_chunks
+        )

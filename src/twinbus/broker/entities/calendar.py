@@ -55,6 +55,10 @@ class Calendar:
     def unschedule(self, seq: int) -> None:
         self._unscheduled.add(seq)
 
+    def restore(self, seqs: Iterable[int]) -> None:
+        """These stay scheduled after all."""
+        self._unscheduled.difference_update(seqs)
+
     def landed(self, seqs: Iterable[int]) -> None:
         """The disk knows that these are no longer scheduled."""
         gone = set(seqs)

@@ -53,7 +53,6 @@ class Chunk:
         "in_window",
         "locked",
         "moving",
-        "newly_gone",
         "returned",
         "session",
         "starts",
@@ -81,7 +80,6 @@ class Chunk:
         self.starts = chunk_starts(blob, count)
         self.cursor = 0
         self.gone = 0
-        self.newly_gone = 0
         self.busy = 0
         self.locked = 0
         self.returned = 0
@@ -178,7 +176,6 @@ class Chunk:
 
     def mark_gone(self, mask: int) -> None:
         self.gone |= mask
-        self.newly_gone |= mask
         self.busy |= mask
         self.locked &= ~mask
         self.returned &= ~mask
@@ -195,9 +192,14 @@ class Chunk:
         return self.first_seq + self.count - 1
 
     @property
+    def whole_mask(self) -> int:
+        """All its messages."""
+        return (1 << self.count) - 1
+
+    @property
     def is_empty(self) -> bool:
         """Nothing is left in it, so that its row can be deleted."""
-        return self.gone == (1 << self.count) - 1
+        return self.gone == self.whole_mask
 
     @property
     def is_idle(self) -> bool:
@@ -206,8 +208,8 @@ class Chunk:
             self.in_window
             or self.locked
             or self.returned
+            or self.moving
             or self.unsaved
-            or self.newly_gone
             or self.waiters
         )
 

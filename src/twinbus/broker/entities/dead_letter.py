@@ -2,16 +2,21 @@
 
 The reason and its description become application properties, which is where receivers look
 for them. Everything else of the bare message is kept byte for byte.
+
+Rule 1: what is added counts against the quota of the entity. One frame of a receiver adds its
+        texts to thousands of messages: where there is no room for them, they are cut short, and the
+        message is moved all the same, because a full queue must not keep what cannot be processed.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from functools import lru_cache
+from typing import Any, NamedTuple
 
 from twinbus.amqp.decode import decode_value
 from twinbus.amqp.encode import encode_value
-from twinbus.amqp.limits import Budget
+from twinbus.amqp.limits import STORED_LIMITS, Budget
 from twinbus.amqp.sections import scan_message
 from twinbus.amqp.types import Long, Symbol
 from twinbus.broker.entities.chunk import Chunk
@@ -28,15 +33,21 @@ REASON = "DeadLetterReason"
 DESCRIPTION = "DeadLetterErrorDescription"
 # A receiver chooses these texts; a message must not outgrow what a receiver can take for them.
 TEXT_CHARACTERS_MAX = 4_096
+# What is left of a reason where there is no room.
+SHORT_CHARACTERS_MAX = 64
 
+_KEYS = (REASON.encode(), DESCRIPTION.encode())
+_MAP8, _MAP32 = 0xC1, 0xD1
 _APPLICATION_PROPERTIES = b"\x00\x53\x74"
 _SOURCE = encode_value(Symbol("x-opt-deadletter-source"))
 _ORIGINAL_SEQ = encode_value(Symbol("x-opt-enqueue-sequence-number"))
 
 
-def dead_lettered(chunk: Chunk, index: int, outcome: DeadLetter, source: str) -> IncomingMessage:
+def dead_lettered(
+    chunk: Chunk, index: int, outcome: DeadLetter, source: str, blob: bytes
+) -> IncomingMessage:
     """The message as the dead-letter queue holds it. It does not expire there."""
-    record = unpack_record(chunk.blob or b"", chunk.starts[index], chunk.starts[index + 1])
+    record = unpack_record(blob, chunk.starts[index], chunk.starts[index + 1])
     return _moved(record, outcome, source, chunk.first_seq + index)
 
 
@@ -70,25 +81,65 @@ def _pairs_of(record: Record) -> Iterator[bytes]:
     for _ in range(record.annotation_count):
         start = position
         for _part in ("name", "value"):
-            _value, position = decode_value(raw, position, len(raw), Budget())
+            _value, position = decode_value(raw, position, len(raw), Budget(STORED_LIMITS))
         yield raw[start:position]
 
 
-def _with_reason(bare: bytes, outcome: DeadLetter) -> bytes:
-    added = {}
+class _Texts(NamedTuple):
+    """The texts of an outcome, encoded once for all messages that get them."""
+
+    values: dict[str, str]
+    pairs: bytes
+    section: bytes
+    """For a message without application properties."""
+
+
+@lru_cache(maxsize=16)
+def _texts(outcome: DeadLetter) -> _Texts:
+    values = {}
     if outcome.reason:
-        added[REASON] = outcome.reason[:TEXT_CHARACTERS_MAX]
+        values[REASON] = outcome.reason[:TEXT_CHARACTERS_MAX]
     if outcome.description:
-        added[DESCRIPTION] = outcome.description[:TEXT_CHARACTERS_MAX]
-    if not added:
+        values[DESCRIPTION] = outcome.description[:TEXT_CHARACTERS_MAX]
+    pairs = b"".join(encode_value(name) + encode_value(text) for name, text in values.items())
+    return _Texts(values, pairs, _APPLICATION_PROPERTIES + encode_value(values))
+
+
+def text_bytes(outcome: DeadLetter) -> int:
+    """How much the texts make a message longer."""
+    return len(_texts(outcome).pairs)
+
+
+def cut_short(outcome: DeadLetter) -> DeadLetter:
+    """What is said where there is no room for more."""
+    return DeadLetter(outcome.reason[:SHORT_CHARACTERS_MAX])
+
+
+def _with_reason(bare: bytes, outcome: DeadLetter) -> bytes:
+    texts = _texts(outcome)
+    if not texts.values:
         return bare
-    sections = scan_message(bare, 0, len(bare), body_required=False)
-    properties: dict[str, Any] = {}
+    # It was checked when it came.
+    sections = scan_message(
+        bare, 0, len(bare), STORED_LIMITS, body_required=False, check_body=False
+    )
     span = sections.application_properties
-    if span is not None:
-        properties, _end = decode_value(bare, span[0], span[1], Budget())
     before = 0 if sections.properties is None else sections.properties[1]
-    section = _APPLICATION_PROPERTIES + encode_value({**properties, **added})
+    section = texts.section
+    if span is not None:
+        section = _APPLICATION_PROPERTIES + _with_pairs(bare[span[0] : span[1]], texts)
     # A message may have no body; then the section before it, or a footer, is the end.
     behind = sections.body_start if sections.body_start >= 0 else (span or (0, before))[1]
     return bare[:before] + section + bare[behind:]
+
+
+def _with_pairs(properties: bytes, texts: _Texts) -> bytes:
+    """Encoded application properties with the texts behind them, or in their old places."""
+    if any(key in properties for key in _KEYS) or properties[0] not in (_MAP8, _MAP32):
+        values: dict[str, Any]
+        values, _end = decode_value(properties, 0, len(properties), Budget(STORED_LIMITS))
+        return encode_value({**values, **texts.values})
+    width = 1 if properties[0] == _MAP8 else 4
+    count = int.from_bytes(properties[1 + width : 1 + 2 * width], "big") + 2 * len(texts.values)
+    pairs = properties[1 + 2 * width :] + texts.pairs
+    return b"\xd1" + (len(pairs) + 4).to_bytes(4, "big") + count.to_bytes(4, "big") + pairs

@@ -19,7 +19,7 @@ from twinbus.broker.access.claims import AuthorizationRule, Claim, RuleSet
 from twinbus.entity_path import parse_entity_path
 from twinbus.errors import ConfigurationError
 
-__all__ = ["EntityStatus", "QueueDescription"]
+__all__ = ["FORWARD_FIELDS", "EntityStatus", "QueueDescription"]
 
 DESCRIPTION_VERSION: Final = 1
 
@@ -38,6 +38,7 @@ DELIVERY_COUNT_MAX: Final = 2_147_483_647
 DURATION_MS_MAX: Final = 922_337_203_685_477
 MESSAGE_SIZE_BYTES_MAX: Final = 262_144
 USER_METADATA_LENGTH_MAX: Final = 1_024
+FORWARD_FIELDS: Final = ("forward_to", "forward_dead_lettered_messages_to")
 
 
 class EntityStatus(enum.StrEnum):
@@ -105,7 +106,7 @@ class QueueDescription:
 
     def __post_init__(self) -> None:
         self._settle_path()
-        for name in ("forward_to", "forward_dead_lettered_messages_to"):
+        for name in FORWARD_FIELDS:
             object.__setattr__(self, name, _forward_path(name, getattr(self, name)))
         _check_flags(self)
         _check_int("lock_duration_ms", self.lock_duration_ms, *_LOCK_RANGE)
@@ -228,13 +229,18 @@ def _check_int(name: str, value: object, minimum: int, maximum: int) -> None:
 
 
 def _forward_path(name: str, value: object) -> str | None:
-    """Where to forward to: the path of an entity, also behind ``scheme://host/``."""
+    """Where to forward to. Whoever knows the hosts of the namespace has read a URL before
+    (forwarding.target_path)."""
     if value is None or value == "":
         return None
     if not isinstance(value, str):
         raise ConfigurationError(f"{name} must be the path of an entity, not {value!r:.60}")
-    _scheme, is_url, rest = value.partition("://")
-    return parse_entity_path(rest.partition("/")[2] if is_url else value)
+    if "://" in value:
+        raise ConfigurationError(
+            f"{name} must be the path of an entity, not the URL {value!a:.80}",
+            hint="Leave the scheme and the host out",
+        )
+    return parse_entity_path(value)
 
 
 def _check_user_metadata(text: object) -> None:

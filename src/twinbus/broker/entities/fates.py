@@ -13,10 +13,17 @@ Rule 2: a message that waits to be moved belongs to nobody: it is not handed out
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from itertools import islice
+from typing import TYPE_CHECKING, Final
 
 from twinbus.broker.entities.chunk import Chunk, spans_of
-from twinbus.broker.entities.dead_letter import dead_lettered
+from twinbus.broker.entities.dead_letter import (
+    TEXT_CHARACTERS_MAX,
+    cut_short,
+    dead_lettered,
+    text_bytes,
+)
 from twinbus.broker.entities.description import DELIVERY_COUNT_MAX
 from twinbus.broker.entities.outcome import EXPIRED, MAX_DELIVERIES, DeadLetter
 from twinbus.broker.entities.witness import Happening, Note
@@ -25,6 +32,14 @@ from twinbus.clock import Instant
 if TYPE_CHECKING:
     from twinbus.broker.entities.batch import Ticket
     from twinbus.broker.entities.queue import Queue
+
+# A message takes about 15 microseconds to be moved: a turn is about a millisecond.
+MOVES_PER_TURN_MAX: Final = 64
+# Moved without waiting for a turn, in each batch; a receiver seldom has more to say at once.
+MOVES_AT_ONCE_MAX: Final = 128
+# Moved with one batch. The texts of a frame make much of little, and all queues of a namespace
+# wait for one commit: the rest comes with the next ones.
+MOVED_BYTES_MAX: Final = 512 * 1024
 
 
 def _indexes(mask: int) -> Iterator[int]:
@@ -50,7 +65,33 @@ def remove(queue: Queue, chunk: Chunk, mask: int) -> None:
     queue.byte_count -= chunk.size_of(mask)
     chunk.mark_gone(mask)
     chunk.unsaved = True
-    queue.batch.touched[chunk.first_seq] = chunk
+    batch, first_seq = queue.batch, chunk.first_seq
+    batch.touched[first_seq] = chunk
+    batch.gone[first_seq] = batch.gone.get(first_seq, 0) | mask
+
+
+def restore(queue: Queue, chunk: Chunk, mask: int, deferred: int) -> None:
+    """Messages that a batch was to remove, and that the store refused, stay after all.
+
+    The opposite of remove(); ``deferred`` are those of them that were put aside.
+    """
+    batch, first_seq = queue.batch, chunk.first_seq
+    chunk.gone &= ~mask
+    chunk.deferred |= deferred
+    queue.deferred_count += deferred.bit_count()
+    if queue.sessions is not None:
+        queue.sessions.left(chunk.session or "", -(mask & ~deferred).bit_count())
+    queue.message_count += mask.bit_count()
+    queue.byte_count += chunk.size_of(mask)
+    still_gone = batch.gone.get(first_seq, 0) & ~mask
+    if still_gone:
+        batch.gone[first_seq] = still_gone
+    else:
+        batch.gone.pop(first_seq, None)
+        batch.touched.pop(first_seq, None)
+    restore_expiry(queue, chunk)
+    chunk.unsaved = batch.changes(chunk)
+    give_back(queue, chunk, mask)
 
 
 def give_back(queue: Queue, chunk: Chunk, mask: int) -> None:
@@ -102,28 +143,62 @@ def _save_state(queue: Queue, chunk: Chunk, index: int) -> None:
     chunk.unsaved = True
     state = (chunk, chunk.delivery_counts.get(index, 0), bool(chunk.deferred >> index & 1))
     queue.batch.states[chunk.first_seq + index] = state
+    queue.batch.state_chunks[chunk.first_seq] = chunk
+
+
+@dataclass(slots=True)
+class Move:
+    """Messages of one chunk on their way to the dead letters."""
+
+    chunk: Chunk
+    blob: bytes
+    mask: int
+    """Those that are still to be moved."""
+    outcome: DeadLetter
+    ticket: Ticket | None
 
 
 def dead_letter(
     queue: Queue, chunk: Chunk, mask: int, outcome: DeadLetter, ticket: Ticket | None
 ) -> None:
-    """Move messages to the dead-letter queue, in one transaction with their removal."""
+    """Move messages to the dead-letter queue, each in one transaction with its removal.
 
-    def move() -> None:
-        target = queue.dead_letters
-        if target is None:
-            raise RuntimeError("a dead-letter queue has no dead-letter queue")
-        moved = [
-            dead_lettered(chunk, index, outcome, queue.description.path) for index in _indexes(mask)
-        ]
-        note(queue, Happening.DEAD_LETTERED, chunk, mask, outcome.reason)
-        remove(queue, chunk, mask)
-        target.enqueue(moved, None)
-        if ticket is not None:
-            queue.batch.tickets.append(ticket)
+    One frame may name thousands: after so many the others wait for the queue's next turn.
+    """
+
+    def begin() -> None:
+        queue.moves.append(Move(chunk, chunk.blob or b"", mask, outcome, ticket))
+        while queue.can_move and queue.moved_count < MOVES_AT_ONCE_MAX:
+            advance_moves(queue)
 
     chunk.moving |= mask
-    queue.with_blob(chunk, move)
+    queue.with_blob(chunk, begin)
+
+
+def advance_moves(queue: Queue) -> None:
+    """Move a few of the messages that wait for it."""
+    move, target = queue.moves[0], queue.dead_letters
+    if target is None:
+        raise RuntimeError("a dead-letter queue has no dead-letter queue")
+    chunk, said, path = move.chunk, move.outcome, queue.description.path
+    count = min(MOVES_PER_TURN_MAX, 1 + MOVED_BYTES_MAX // (1 + text_bytes(said)))
+    indexes = list(islice(_indexes(move.mask), count))
+    mask = move.mask & ((2 << indexes[-1]) - 1)
+    if not queue.has_room_for(len(indexes) * text_bytes(said)):
+        said = cut_short(said)
+    size_before = queue.used_bytes
+    moved = [dead_lettered(chunk, index, said, path, move.blob) for index in indexes]
+    note(queue, Happening.DEAD_LETTERED, chunk, mask, said.reason[:TEXT_CHARACTERS_MAX])
+    remove(queue, chunk, mask)
+    target.enqueue(moved, None)
+    queue.grew(queue.used_bytes - size_before)
+    queue.moved_count += len(moved)
+    queue.moved_bytes += sum(len(message.record) for message in moved)
+    move.mask &= ~mask
+    if not move.mask:
+        queue.moves.popleft()
+        if move.ticket is not None:
+            queue.batch.tickets.append(move.ticket)
 
 
 def expire(queue: Queue, chunk: Chunk, now: Instant) -> bool:

@@ -7,26 +7,31 @@
 Rule 1: no way leads back to where it began, whatever of the three it uses, and none has more than
         four forwards. Both are refused when an entity is made or changed, so that no message ever
         has to be stopped on its way.
-Rule 2: the target exists when it is asked for. It may be deleted later: messages wait for it then.
+Rule 2: the target exists when it is asked for. When it is deleted, the forward ends with it: a new
+        entity of the same name is not the one that messages were allowed to go to (rule M14).
 Rule 3: a message keeps everything it has: ids, properties, annotations, and what is left of its
         time to live. It remembers the number that it got where it was sent to first.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Final, TypeVar
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+from urllib.parse import urlsplit
 
 from twinbus.amqp.encode import encode_value
 from twinbus.amqp.types import Long, Symbol
+from twinbus.broker.access.sas import Audience
 from twinbus.broker.entities.consumer import Grant
-from twinbus.broker.entities.description import QueueDescription
+from twinbus.broker.entities.description import FORWARD_FIELDS, QueueDescription
 from twinbus.broker.entities.facts import facts_of
 from twinbus.broker.entities.outcome import DeadLetter
 from twinbus.broker.entities.record import IncomingMessage, Trail, pack_record, unpack_record
 from twinbus.broker.entities.topic_description import SubscriptionDescription
 from twinbus.broker.entities.witness import audited_path
 from twinbus.clock import Instant
+from twinbus.entity_path import parse_entity_path
 from twinbus.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -37,8 +42,11 @@ __all__ = [
     "check_forwarding",
     "forwarded",
     "never_taken",
+    "own_targets",
     "target_of",
+    "target_path",
     "targets_first",
+    "without_forwards",
 ]
 
 # As in Azure Service Bus.
@@ -53,6 +61,52 @@ def targets_of(description: QueueDescription) -> list[str]:
     """The paths that an entity forwards to."""
     wanted = (description.forward_to, description.forward_dead_lettered_messages_to)
     return [path for path in wanted if path is not None]
+
+
+def without_forwards(description: QueueDescription, targets: Collection[str]) -> QueueDescription:
+    """The description after the forwards to these paths have ended; itself if there are none."""
+    if not any(path in targets for path in targets_of(description)):
+        return description
+    forward_to, dead_letters_to = (
+        None if path in targets else path
+        for path in (description.forward_to, description.forward_dead_lettered_messages_to)
+    )
+    return replace(
+        description, forward_to=forward_to, forward_dead_lettered_messages_to=dead_letters_to
+    )
+
+
+def target_path(text: str, audience: Audience) -> str:
+    """The path that a forward names, as it is or in a URL whose host is this namespace's.
+
+    The port may be any: the namespace's own, the one for TLS, a mapped one.
+    """
+    text = text.strip()
+    try:
+        url = urlsplit(text)
+        _ = url.port
+    except ValueError:
+        raise ConfigurationError(
+            f"{text!a:.80} is not a URL", hint="Write it as sb://<host>/<entity>"
+        ) from None
+    if not url.netloc:
+        return parse_entity_path(text)
+    if not audience.answers_to(url.hostname):
+        raise ConfigurationError(
+            f"messages can be forwarded inside this namespace, not to {url.hostname!a:.80}",
+            hint="Name an entity of this namespace by its path",
+        )
+    return parse_entity_path(url.path.strip("/"))
+
+
+def own_targets(values: Mapping[str, Any], audience: Audience) -> dict[str, Any]:
+    """The properties of an entity with paths where they name URLs of this namespace."""
+    return {
+        name: target_path(value, audience)
+        if name in FORWARD_FIELDS and isinstance(value, str) and value.strip()
+        else value
+        for name, value in values.items()
+    }
 
 
 def target_of(queue: Queue) -> str | None:

@@ -3,6 +3,8 @@
 Rule 1: the oldest message goes first, whether it came back or was never handed out; if its bytes
         must be read, later ones wait for it.
 Rule 2: receivers of a lane take turns.
+Rule 3: a pump hands out a few hundred messages; the rest comes with the next one, for which there
+        is time or not.
 """
 
 from __future__ import annotations
@@ -19,28 +21,45 @@ from twinbus.clock import Instant
 if TYPE_CHECKING:
     from twinbus.broker.entities.queue import Queue
 
+# A message costs half a microsecond to hand out and to write, six if it has to be looked at whole;
+# and what is handed out together costs as much as so many messages.
+GRANT_COST = 16
+PUMP_COST_MAX = 512
+
 
 def pump(queue: Queue, now: Instant) -> list[Grant]:
-    """Hand out what can be handed out."""
+    """Hand out what can be handed out, or a good part of it: queue.has_more says which."""
     grants: list[Grant] = []
     if queue.sessions is None:
-        _pump(queue, queue.lane, now, grants)
+        _pump(queue, queue.lane, now, grants, PUMP_COST_MAX)
         return grants
     queue.sessions.serve_waiters(now)
+    left = PUMP_COST_MAX
     for lane in queue.sessions.take_ready():
-        _pump(queue, lane, now, grants)
+        if left > 0:
+            left = _pump(queue, lane, now, grants, left)
+        if left <= 0:
+            queue.has_more = True
+            queue.sessions.stir(lane)
     return grants
 
 
-def _pump(queue: Queue, lane: Lane, now: Instant, grants: list[Grant]) -> None:
+def _pump(queue: Queue, lane: Lane, now: Instant, grants: list[Grant], left: int) -> int:
+    """Hand out what the lane has; what is left of the cost that is allowed."""
     while (consumer := lane.turns.first()) is not None:
+        if left <= 0:
+            queue.has_more = True
+            return left
         source = _next_source(queue, lane, now)
         if source is None:
             break
-        grants.append(queue.grant(consumer, *source, now))
+        grant = queue.grant(consumer, *source, now)
+        left -= grant.count + GRANT_COST
+        grants.append(grant)
         lane.turns.next()
     if consumer is not None:
         queue.ask_next(lane)
+    return left
 
 
 def _next_source(queue: Queue, lane: Lane, now: Instant) -> tuple[Chunk, int, int] | None:

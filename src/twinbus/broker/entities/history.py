@@ -18,10 +18,9 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable
-from hashlib import blake2b
 from typing import TYPE_CHECKING, Final
 
-from twinbus.broker.entities.facts import MessageFacts
+from twinbus.broker.entities.facts import DIGEST_BYTES, MessageFacts, digest_of
 from twinbus.broker.entities.record import IncomingMessage
 from twinbus.broker.entities.witness import Happening, Remark
 from twinbus.broker.store.port import SeenRow
@@ -31,10 +30,12 @@ if TYPE_CHECKING:
     from twinbus.broker.entities.batch import Ticket
     from twinbus.broker.entities.queue import Queue
 
-# With 16 bytes, 10 million remembered ids have one chance in 10 ** 24 that two are confused.
-DIGEST_BYTES: Final = 16
 # Pages are forgotten together: a busy queue writes hundreds of them a second.
 SWEEP_DELAY_MS: Final = 1_000
+# Messages that waited for an original and are looked at in one step, about a millisecond.
+LET_IN_COUNT: Final = 256
+# Ids that are forgotten in one go, about a millisecond; the rest comes with the next timer.
+FORGOTTEN_AT_ONCE: Final = 4_096
 
 DUPLICATE: Final = MessageFacts(None, None, None)
 """What the facts of a message are replaced with when it was dropped."""
@@ -43,13 +44,15 @@ DUPLICATE: Final = MessageFacts(None, None, None)
 class _Page:
     """Ids that came to disk, or are to come there, in one transaction."""
 
-    __slots__ = ("at_ms", "digests", "kept", "number")
+    __slots__ = ("at_ms", "digests", "forgotten_bytes", "kept", "number")
 
     def __init__(self, number: int = 0, at_ms: int | None = None, digests: bytes = b"") -> None:
         self.number = number
         self.at_ms = at_ms
         """When it was written; None while it is open."""
         self.digests = bytearray(digests)
+        self.forgotten_bytes = 0
+        """How many bytes of it are forgotten already."""
         self.kept = bytearray()
         """Those of messages that the broker itself moves: if refused, they are tried again."""
 
@@ -74,11 +77,16 @@ class History:
         self._open = _Page()
         self._on_its_way: _Page | None = None
         self._looked_ms: int | None = None
-        self.waiting: list[tuple[list[IncomingMessage], Ticket | None]] = []
+        self.waiting: deque[tuple[list[IncomingMessage], Ticket | None]] = deque()
         """What came while an original of it was on its way, and what came after that."""
 
     def __len__(self) -> int:
         return len(self._seen)
+
+    @property
+    def byte_count(self) -> int:
+        """What the ids take of the queue's quota."""
+        return len(self._seen) * DIGEST_BYTES
 
     # -- ids come -------------------------------------------------------------------------
 
@@ -89,8 +97,11 @@ class History:
         a peer brought to that same commit they would be nowhere if it is refused, because the
         peer's message is given up then and their leaving is tried again.
         """
-        if self.waiting:
-            return True
+        return bool(self.waiting) or self._are_unsure(messages, is_ours)
+
+    def _are_unsure(self, messages: list[IncomingMessage], is_ours: bool) -> bool:
+        if self._on_its_way is None and not is_ours:
+            return False
         return any(
             self._is_unsure(digest, is_ours)
             for digest in map(self._digest, messages)
@@ -124,15 +135,24 @@ class History:
                 fresh.append(message)
         return fresh
 
+    def unseen(self, messages: list[IncomingMessage], window_ms: int) -> list[IncomingMessage]:
+        """Those of the messages that sift() would leave now; nothing is noted."""
+        fresh, among = [], set[bytes]()
+        for message in messages:
+            digest = self._digest(message)
+            if digest is not None:
+                if digest in among or self._is_known(digest, message, window_ms):
+                    continue
+                among.add(digest)
+            fresh.append(message)
+        return fresh
+
     def _digest(self, message: IncomingMessage) -> bytes | None:
         """What stands for a message's id."""
         facts = message.facts
-        if facts is None or not facts.message_id:
+        if facts is None:
             return None
-        text = facts.message_id
-        if self._is_partitioned:
-            text = f"{facts.session_id or facts.partition_key or ''}\0{text}"
-        return blake2b(text.encode(), digest_size=DIGEST_BYTES).digest()
+        return facts.digest or digest_of(facts, is_partitioned=self._is_partitioned)
 
     def _is_known(self, digest: bytes, message: IncomingMessage, window_ms: int) -> bool:
         page = self._seen.get(digest)
@@ -147,8 +167,13 @@ class History:
         if is_ours:
             self._open.kept += digest
 
-    def take_waiting(self) -> list[tuple[list[IncomingMessage], Ticket | None]]:
-        waiting, self.waiting = self.waiting, []
+    @property
+    def can_let_in(self) -> bool:
+        """Whether the first of those that wait need not do so any more."""
+        return bool(self.waiting) and not self._are_unsure(self.waiting[0][0], is_ours=False)
+
+    def take_waiting(self) -> Iterable[tuple[list[IncomingMessage], Ticket | None]]:
+        waiting, self.waiting = self.waiting, deque()
         return waiting
 
     # -- the way to the disk --------------------------------------------------------------
@@ -174,7 +199,7 @@ class History:
         """The store refused what was on its way: only what will be tried again is still seen."""
         page, self._on_its_way = self._on_its_way, None
         if page is not None:
-            self._forget(page)
+            self._forget(page, page.digests)
             for digest in _apart(page.kept):
                 self._note(digest, is_ours=True)
 
@@ -186,13 +211,22 @@ class History:
         return None if at_ms is None else at_ms + window_ms + SWEEP_DELAY_MS
 
     def sweep(self, now_ms: int, window_ms: int) -> int:
-        """Forget what is older than the window; the last page to be forgotten on disk, or 0."""
+        """Forget what is older than the window; the last page to be forgotten on disk, or 0.
+
+        Of much, a part: next_sweep_ms() is in the past then.
+        """
         self._notice_jump(now_ms)
-        through = 0
-        while self._pages and (self._pages[0].at_ms or 0) + window_ms <= now_ms:
-            page = self._pages.popleft()
-            self._forget(page)
-            through = page.number
+        through, left = 0, FORGOTTEN_AT_ONCE
+        while left > 0 and self._pages and (self._pages[0].at_ms or 0) + window_ms <= now_ms:
+            page = self._pages[0]
+            begin = page.forgotten_bytes
+            page.forgotten_bytes += left * DIGEST_BYTES
+            part = page.digests[begin : page.forgotten_bytes]
+            left -= len(part) // DIGEST_BYTES + 1
+            self._forget(page, part)
+            if page.forgotten_bytes >= len(page.digests):
+                self._pages.popleft()
+                through = page.number
         return through
 
     def _notice_jump(self, now_ms: int) -> None:
@@ -201,8 +235,8 @@ class History:
                 page.at_ms = min(page.at_ms or 0, now_ms)
         self._looked_ms = now_ms
 
-    def _forget(self, page: _Page) -> None:
-        for digest in page.ids():
+    def _forget(self, page: _Page, digests: bytearray) -> None:
+        for digest in _apart(digests):
             # It may have come again since, after the window.
             if self._seen.get(digest) is page:
                 del self._seen[digest]
@@ -215,6 +249,13 @@ def without_duplicates(
     if history.must_wait(messages):
         history.waiting.append((messages, ticket))
         return []
+    return sifted(queue, history, messages, ticket)
+
+
+def sifted(
+    queue: Queue, history: History, messages: list[IncomingMessage], ticket: Ticket | None
+) -> list[IncomingMessage]:
+    """The same, of messages for which nothing has to be waited."""
     window_ms = queue.description.duplicate_detection_window_ms
     fresh = history.sift(messages, window_ms, is_ours=ticket is None)
     if queue.witness is not None:
@@ -226,12 +267,6 @@ def without_duplicates(
         # The originals are on disk, or in this batch: with it their fate is known.
         queue.batch.tickets.append(ticket)
     return fresh
-
-
-def let_in(queue: Queue, history: History) -> None:
-    """The batch on its way has arrived or was refused: look at what waited for that."""
-    for messages, ticket in history.take_waiting():
-        queue.enqueue(messages, ticket)
 
 
 def sweep_history(queue: Queue, history: History, now: Instant) -> None:

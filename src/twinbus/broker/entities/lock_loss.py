@@ -19,8 +19,9 @@ def lose_locks(queue: Queue) -> int:
     lost = queue.locked_count
     if queue.sessions is not None:
         queue.sessions.lose_all()
-    for run, mask in queue.locks.expired(inf):
-        if run.consumer is not None:
-            queue.wake(run.consumer)
-        fates.fail_attempt(queue, run.chunk, mask)
+    while queue.locks.next_deadline_s() is not None:
+        for run, mask in queue.locks.expired(inf):
+            if run.consumer is not None:
+                queue.wake(run.consumer)
+            fates.fail_attempt(queue, run.chunk, mask)
     return lost

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from heapq import heapify, heappop, heappush
+from math import inf
 from random import Random
 from struct import Struct
 from typing import TYPE_CHECKING
@@ -24,6 +25,9 @@ TOKEN = Struct(">QQ")
 # Deadlines of settled runs that are kept before they are swept together: a lock may last five
 # minutes, in which a fast receiver settles a million.
 DEADLINES_SPARE = 256
+# Deadlines of settled runs that are dropped, and deadlines that are looked at, in one go.
+STALE_AT_ONCE = 256
+DEADLINES_AT_ONCE = 1_024
 
 
 class LockRun:
@@ -77,6 +81,9 @@ class LockRun:
 
     def overdue(self, now_s: float) -> int:
         """The unsettled messages whose lock has run out by ``now_s``."""
+        session = self.session
+        if session is not None:
+            return self.unsettled if session.is_over or session.deadline_s <= now_s else 0
         mask = self.unsettled if self.deadline_s <= now_s else 0
         for index, until_s in self.renewed_until_s.items():
             if until_s > now_s:
@@ -130,7 +137,8 @@ class LockTable:
 
     def _compact(self) -> None:
         """Drop the deadlines of runs that are settled: most are, long before they run out."""
-        self._deadlines = [(run.looked_at_s, run.run_id) for run in self._runs.values()]
+        runs = self._runs.values()
+        self._deadlines = [(run.looked_at_s, run.run_id) for run in runs if run.looked_at_s < inf]
         heapify(self._deadlines)
 
     def find(self, token: bytes, now_s: float) -> tuple[LockRun, int] | None:
@@ -144,7 +152,7 @@ class LockTable:
         index = seq - run.chunk.first_seq
         if not 0 <= index < run.chunk.count or not run.unsettled >> index & 1:
             return None
-        if run.renewed_until_s.get(index, run.deadline_s) <= now_s:
+        if run.overdue(now_s) >> index & 1:
             return None
         return run, index
 
@@ -166,28 +174,47 @@ class LockTable:
         if deadline_s < run.looked_at_s:
             self._look_at(run, deadline_s)
 
+    def hold(self, run: LockRun) -> None:
+        """The lock has no end: a part of the broker has the messages, and cannot be lost."""
+        run.deadline_s = inf
+
+    def unhold(self, run: LockRun, deadline_s: float) -> None:
+        """What is left of it runs out like any other lock."""
+        run.deadline_s = deadline_s
+        if run.unsettled:
+            self._look_at(run, deadline_s)
+
     def _look_at(self, run: LockRun, at_s: float) -> None:
         run.looked_at_s = at_s
-        heappush(self._deadlines, (at_s, run.run_id))
+        if at_s < inf:
+            heappush(self._deadlines, (at_s, run.run_id))
 
     def next_deadline_s(self) -> float | None:
-        """When expired() next has something to say."""
-        while self._deadlines and self._deadlines[0][1] not in self._runs:
+        """When expired() next has something to say, or a little earlier."""
+        for _ in range(STALE_AT_ONCE):
+            if not self._deadlines or self._deadlines[0][1] in self._runs:
+                break
             heappop(self._deadlines)
         return self._deadlines[0][0] if self._deadlines else None
 
     def expired(self, now_s: float) -> Iterator[tuple[LockRun, int]]:
-        """The messages whose locks have run out by ``now_s``; they are no longer locked."""
-        while self._deadlines and self._deadlines[0][0] <= now_s:
+        """The messages whose locks have run out by ``now_s``; they are no longer locked.
+
+        Of very many, a part: next_deadline_s() is in the past then.
+        """
+        for _ in range(DEADLINES_AT_ONCE):
+            if not self._deadlines or self._deadlines[0][0] > now_s:
+                return
             run = self._runs.get(heappop(self._deadlines)[1])
             if run is None:
                 continue
             mask = run.overdue(now_s)
             if mask:
                 self.release(run, mask)
-                yield run, mask
             if run.unsettled and run.looked_at_s <= now_s:
                 self._look_at(run, run.next_deadline_s())
+            if mask:
+                yield run, mask
 
     def __len__(self) -> int:
         return sum(run.unsettled.bit_count() for run in self._runs.values())

@@ -14,8 +14,11 @@ Rule 3: nothing is shown to anyone before it is on disk. Changes are collected i
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
 from random import Random
+from typing import TypeVar
 
 from twinbus.broker.entities import fates, handing_out
 from twinbus.broker.entities.batch import Arrival, Batch, Ticket
@@ -23,7 +26,13 @@ from twinbus.broker.entities.calendar import Calendar
 from twinbus.broker.entities.chunk import Chunk, span_mask
 from twinbus.broker.entities.consumer import Consumer, Grant
 from twinbus.broker.entities.description import QueueDescription
-from twinbus.broker.entities.history import History, let_in, sweep_history, without_duplicates
+from twinbus.broker.entities.history import (
+    LET_IN_COUNT,
+    History,
+    sifted,
+    sweep_history,
+    without_duplicates,
+)
 from twinbus.broker.entities.lane import Lane
 from twinbus.broker.entities.locks import LockRun, LockTable
 from twinbus.broker.entities.outcome import (
@@ -35,19 +44,46 @@ from twinbus.broker.entities.outcome import (
     Release,
 )
 from twinbus.broker.entities.record import IncomingMessage, expiry_of
-from twinbus.broker.entities.requests import FindTimes, LoadBlob, LoadNext, Request
+from twinbus.broker.entities.requests import (
+    FindTimes,
+    LoadBlob,
+    LoadNext,
+    Request,
+    ScheduledSize,
+    size_of,
+)
 from twinbus.broker.entities.sessions import Sessions
 from twinbus.broker.entities.shelf import Shelf
 from twinbus.broker.entities.witness import Happening, Note, Witness
-from twinbus.broker.entities.writing import close, closed_in, tickets_of, undo
+from twinbus.broker.entities.writing import (
+    CHANGE_COST,
+    CHUNK_COST,
+    QUEUE_COST,
+    TICKET_COST,
+    Frozen,
+    closed_in,
+    cost_of,
+    freeze,
+    tickets_of,
+    undo,
+    write_down,
+)
 from twinbus.broker.store.port import LoadedChunk, Op, QueueCounters, ScheduledRow
 from twinbus.clock import Instant
 
 # Competing receivers take turns; this many messages are one turn.
 GRANT_COUNT_MAX = 256
 
+# Chunks that are shown, and other items that are looked at, in one step.
+PIECE_COUNT = 256
+
 # A lock can be renewed for ever by a stuck receiver; a day of one-minute locks is enough (M2).
 RENEWALS_MAX = 1440
+# Locks that run out in one turn, about 2 ms; a run of them costs as much as so many.
+EXPIRED_PER_TURN = 512
+EXPIRED_RUN_COST = 4
+# Attempts that are counted in one transaction because locks have run out.
+STATES_PER_COMMIT = 2_048
 
 
 class Queue:
@@ -63,9 +99,14 @@ class Queue:
         self.description = description
         self.queue_id = counters.queue_id
         self.dead_letters = dead_letters
+        self.family: Queue = self
+        """The entity that it belongs to: of a dead-letter queue, the one that is its source."""
+        if dead_letters is not None:
+            dead_letters.family = self
         self.next_seq = counters.next_seq
         self.message_count = counters.message_count
         self.byte_count = counters.byte_count
+        self.state_bytes = 0
         self.deferred_count = counters.deferred_count
         self.scheduled_count = counters.scheduled_count
         self.shelf = Shelf()
@@ -77,6 +118,12 @@ class Queue:
         self.batch = Batch()
         self.in_flight: Batch | None = None
         self.saving: list[Chunk] = []
+        self.moves: deque[fates.Move] = deque()
+        """Messages on their way to the dead letters, which take their turns."""
+        self.moved_count = self.moved_bytes = 0
+        """What goes there with the open batch."""
+        self.has_more = False
+        """The last pump() ended before everything was handed out that could be."""
         self.is_deleted = False
         self.witness: Witness | None = None
         self.history: History | None = None
@@ -121,17 +168,37 @@ class Queue:
     # -- sending --------------------------------------------------------------------------
 
     def has_room_for(self, byte_count: int) -> bool:
-        """Whether the quota allows that many bytes more (the dead letters count)."""
-        used = self.byte_count + (self.dead_letters.byte_count if self.dead_letters else 0)
-        return used + byte_count <= self.description.max_size_mb << 20
+        """Whether the quota allows that many bytes more."""
+        return self.used_bytes + byte_count <= self.description.max_size_mb << 20
+
+    @property
+    def used_bytes(self) -> int:
+        """What counts against the quota: messages, dead letters, session states, ids seen."""
+        used = self.byte_count + self.state_bytes
+        if self.dead_letters is not None:
+            used += self.dead_letters.byte_count
+        if self.history is not None:
+            used += self.history.byte_count
+        return used
+
+    def grow_states(self, byte_count: int) -> None:
+        """The states of its sessions take so much more, or less."""
+        self.state_bytes += byte_count
+        self.grew(byte_count)
+
+    def grew(self, byte_count: int) -> None:
+        """It holds so much more than what was sent to it; a subscription tells its topic."""
 
     def enqueue(self, messages: list[IncomingMessage], ticket: Ticket | None) -> None:
         """Take messages in; ``ticket`` hears when they are on disk."""
-        is_ours = ticket is None
         if self.history is not None:
             messages = without_duplicates(self, self.history, messages, ticket)
             if not messages:
                 return
+        self._take_in(messages, ticket)
+
+    def _take_in(self, messages: list[IncomingMessage], ticket: Ticket | None) -> None:
+        is_ours = ticket is None
         if not self.count_in(messages):
             self.arrive(Arrival(messages, ticket, is_ours))
             return
@@ -158,36 +225,70 @@ class Queue:
 
     def cancel_scheduled(
         self,
-        rows: list[ScheduledRow],
+        messages: Iterable[ScheduledSize],
         ticket: Ticket,
         what: Happening = Happening.CANCELLED,
     ) -> None:
-        """Remove scheduled messages that were read for this purpose."""
-        for row in rows:
-            self._unschedule(row, what)
+        """Remove scheduled messages that were looked up for this purpose."""
+        for message in messages:
+            self._unschedule(message, what)
         self.batch.tickets.append(ticket)
+
+    def restore_scheduled(self, messages: list[ScheduledSize]) -> None:
+        """Scheduled messages whose removal the store refused stay after all."""
+        seqs = {message.seq for message in messages}
+        self._calendar.restore(seqs)
+        self.batch.unscheduled = [seq for seq in self.batch.unscheduled if seq not in seqs]
+        self.scheduled_count += len(messages)
+        self.byte_count += sum(message.byte_count for message in messages)
+        self._requests.append(FindTimes())
 
     def is_still_scheduled(self, seq: int) -> bool:
         return self._calendar.is_scheduled(seq)
 
-    def _unschedule(self, row: ScheduledRow, what: Happening) -> None:
+    def _unschedule(self, message: ScheduledSize, what: Happening) -> None:
         if self.witness is not None:
-            self.batch.notes.append(Note(what, row.seq, 1))
-        self._calendar.unschedule(row.seq)
-        self.batch.unscheduled.append(row.seq)
+            self.batch.notes.append(Note(what, message.seq, 1))
+        self._calendar.unschedule(message.seq)
+        self.batch.unscheduled.append(message.seq)
         self.batch.swept = True
         self.scheduled_count -= 1
-        self.byte_count -= len(row.blob)
+        self.byte_count -= message.byte_count
 
     # -- writing --------------------------------------------------------------------------
 
     @property
     def wants_turn(self) -> bool:
-        """Whether take_turn() has something to do; only a topic ever does."""
-        return False
+        """Whether take_turn() has something to do."""
+        return (
+            self.can_move
+            or (self.sessions is not None and self.sessions.has_returning)
+            or (self.history is not None and self.history.can_let_in)
+        )
+
+    @property
+    def can_move(self) -> bool:
+        """Whether messages wait to be moved to the dead letters, and may be with this batch."""
+        return bool(self.moves) and self.moved_bytes < fates.MOVED_BYTES_MAX
 
     def take_turn(self, now: Instant) -> None:
         """Do a little of what takes long."""
+        if self.can_move:
+            fates.advance_moves(self)
+        if self.sessions is not None and self.sessions.has_returning:
+            self.sessions.return_some()
+        if self.history is not None:
+            self._let_in(self.history)
+
+    def _let_in(self, history: History) -> None:
+        """Look at some of what waited for an original that was on its way."""
+        left = LET_IN_COUNT
+        while left > 0 and history.can_let_in:
+            messages, ticket = history.waiting.popleft()
+            left -= len(messages)
+            fresh = sifted(self, history, messages, ticket)
+            if fresh:
+                self._take_in(fresh, ticket)
 
     def companions(self, now: Instant) -> Iterable[Queue]:
         """The machines whose changes belong into one transaction with those of this one.
@@ -197,43 +298,106 @@ class Queue:
         """
         return () if self.dead_letters is None else (self.dead_letters,)
 
+    @property
+    def closing_cost(self) -> float:
+        """What it costs to close the open batch, in microseconds or so."""
+        return cost_of(self)
+
     def close_batch(self, now: Instant) -> list[Op]:
         """Hand the collected changes over as store operations; they are now in flight."""
-        self.accessed_at_ms = now.wall_ms
-        ops = close(self, now)
-        if self.witness is not None and self.in_flight is not None:
-            self.witness.closed(self, closed_in(self, self.in_flight))
+        ops: list[Op] = []
+        for _cost in self.write_down(self.freeze(now), now, ops):
+            pass
         return ops
+
+    def freeze(self, now: Instant) -> Frozen:
+        """The same for many changes: they are in flight, and still to be written down."""
+        self._begin_closing(now)
+        return freeze(self, now)
+
+    def write_down(self, frozen: Frozen, now: Instant, ops: list[Op]) -> Iterator[float]:
+        """Put the operations into ``ops``, which is complete after the last step.
+
+        A step says what it cost.
+        """
+        yield from write_down(self, frozen, now, ops)
+        if self.witness is not None:
+            self.witness.closed(self, closed_in(self, frozen.batch))
+
+    def _begin_closing(self, now: Instant) -> None:
+        self.accessed_at_ms = now.wall_ms
+        self.moved_count = self.moved_bytes = 0
 
     def committed(self) -> list[tuple[Ticket, range]]:
         """The changes in flight are on disk: show them, and say who waited for them."""
         batch = self._landed()
-        landed = [*batch.chunks(), *self.saving]
+        self._give_back(batch.returns)
+        changed = batch.chunks()
+        self._mark_saved(changed)
+        self._mark_saved(self.saving)
+        self._show(self.saving)
+        self._release(changed)
+        told = list(tickets_of(self, batch))
+        self._end_landing(batch)
+        return told
+
+    def land_in_steps(self, told: list[tuple[Ticket, range]]) -> Iterator[float]:
+        """The same in steps: messages are shown in their order; who waited is in ``told`` at last.
+
+        A step says what it cost.
+        """
+        batch = self.in_flight
+        if batch is None:
+            raise RuntimeError("no batch of this queue is on its way to the store")
+        for returns in _pieces(batch.returns):
+            self._give_back(returns)
+            yield len(returns) * CHUNK_COST
+        for chunks in _pieces(batch.chunks()):
+            self._mark_saved(chunks)
+            self._release(chunks)
+            yield len(chunks) * CHANGE_COST
+        for chunks in _pieces(self.saving):
+            self._mark_saved(chunks)
+            self._show(chunks)
+            yield len(chunks) * CHUNK_COST
+        for waiting in _pieces(tickets_of(self, batch)):
+            told += waiting
+            yield len(waiting) * TICKET_COST
+        self._end_landing(self._landed())
+        yield QUEUE_COST
+
+    def _give_back(self, returns: list[tuple[Chunk, int]]) -> None:
         # All that comes back is marked so while its chunk is unsaved and cannot be forgotten.
-        for chunk, mask in batch.returns:
+        for chunk, mask in returns:
             fates.give_back(self, chunk, mask)
             if self.sessions is not None:
                 self.sessions.returned(chunk.session or "")
-        self._mark_saved(landed)
-        for chunk in self.saving:
+
+    def _show(self, chunks: list[Chunk]) -> None:
+        for chunk in chunks:
             self._calendar.note_expiry(chunk.expires_ms)
             if self.sessions is None:
                 self.lane.append_committed(chunk)
             else:
                 self.sessions.arrived(chunk)
+        self._release(chunks)
+
+    def _release(self, chunks: list[Chunk]) -> None:
+        for chunk in chunks:
+            self.shelf.release(chunk)
+
+    def _end_landing(self, batch: Batch) -> None:
         for arrival in batch.scheduled:
             self._calendar.note_due(min(message.due_ms or 0 for message in arrival.messages))
-        for chunk in landed:
-            self.shelf.release(chunk)
         self._calendar.landed(batch.unscheduled)
         if batch.swept:
             self._requests.append(FindTimes())
-        told = tickets_of(self, batch)
         self.saving = []
+        if self.sessions is not None:
+            self.sessions.states_landed(batch.session_states)
         if self.history is not None:
             self.history.landed()
-            let_in(self, self.history)
-        return told
+            self._let_in(self.history)
 
     def _landed(self) -> Batch:
         batch = self.in_flight
@@ -243,17 +407,16 @@ class Queue:
         return batch
 
     def _mark_saved(self, landed: list[Chunk]) -> None:
+        changes = self.batch.changes
         for chunk in landed:
-            chunk.unsaved = False
-        for chunk in self.batch.chunks():
-            # It changed again while the batch was on its way.
-            chunk.unsaved = True
+            # It may have changed again while the batch was on its way.
+            chunk.unsaved = changes(chunk)
 
     def failed(self) -> list[Ticket]:
         """The store refused the changes in flight; who asked for them must be told so."""
         refused = undo(self, self._landed())
         if self.history is not None:
-            let_in(self, self.history)
+            self._let_in(self.history)
         return refused
 
     def discard(self) -> list[Ticket]:
@@ -264,7 +427,9 @@ class Queue:
         waiting = [arrival.ticket for arrival in arrivals if arrival.ticket is not None]
         if self.history is not None:
             waiting += [each for _messages, each in self.history.take_waiting() if each is not None]
-        return [*batch.tickets, *waiting]
+        moving = [move.ticket for move in self.moves if move.ticket is not None]
+        self.moves.clear()
+        return [*batch.tickets, *waiting, *moving]
 
     # -- receiving ------------------------------------------------------------------------
 
@@ -295,7 +460,8 @@ class Queue:
         return self.lane if self.sessions is None else self.sessions.lane_of(chunk.session or "")
 
     def pump(self, now: Instant) -> list[Grant]:
-        """Hand out what can be handed out."""
+        """Hand out what can be handed out, or a good part of it: has_more says which."""
+        self.has_more = False
         if not self.description.status.can_receive:
             return []
         return handing_out.pump(self, now)
@@ -343,8 +509,7 @@ class Queue:
         Returns the messages it applied to; the others have lost their lock. The ticket is
         told when the change is on disk; a release changes nothing on disk and tells nobody.
         """
-        self.expire_locks(now)
-        mask &= run.unsettled
+        mask &= run.unsettled & ~run.overdue(now.monotonic_s)
         if not mask:
             return 0
         self.locks.release(run, mask)
@@ -375,9 +540,16 @@ class Queue:
 
     # -- deferred messages ----------------------------------------------------------------
 
-    def take_deferred(self, chunk: Chunk, index: int, consumer: Consumer, now: Instant) -> Grant:
-        """Hand out one message that is_deferred()."""
-        return self.grant(consumer, chunk, index, 1, now)
+    def reserve_deferred(self, chunk: Chunk, index: int) -> None:
+        """Keep a message that is_deferred() for the request that will take it."""
+        chunk.moving |= 1 << index
+
+    def take_deferred(
+        self, chunk: Chunk, index: int, consumer: Consumer | None, now: Instant
+    ) -> Grant | None:
+        """Hand out one message that is reserved; None leaves it where it was."""
+        chunk.moving &= ~(1 << index)
+        return None if consumer is None else self.grant(consumer, chunk, index, 1, now)
 
     def is_deferred(self, chunk: Chunk, index: int, now: Instant) -> bool:
         """Whether a message is put aside and free to be taken."""
@@ -388,7 +560,6 @@ class Queue:
 
     def renew(self, token: bytes, now: Instant) -> int | None:
         """Renew one lock; the new wall-clock end of it, or None when it is lost."""
-        self.expire_locks(now)
         found = self.locks.find(token, now.monotonic_s)
         if found is None or found[0].renewals.get(found[1], 0) >= RENEWALS_MAX:
             return None
@@ -397,19 +568,35 @@ class Queue:
         return now.wall_ms + duration_ms
 
     def expire_locks(self, now: Instant) -> None:
-        """Locks that ran out count as a failed attempt."""
+        """Locks that ran out count as a failed attempt; of many, the rest comes with a timer.
+
+        Whoever asks about one lock asks that lock whether it has run out.
+        """
         if self.sessions is not None:
             self.sessions.expire(now)
+        if self._has_states_enough:
+            return
+        left = EXPIRED_PER_TURN
         for run, mask in self.locks.expired(now.monotonic_s):
             if run.consumer is not None:
                 self.wake(run.consumer)
             fates.fail_attempt(self, run.chunk, mask)
+            left -= mask.bit_count() + EXPIRED_RUN_COST
+            if left <= 0 or self._has_states_enough:
+                break
+
+    @property
+    def _has_states_enough(self) -> bool:
+        """One transaction counts no more attempts: others wait for its end, too."""
+        return len(self.batch.states) >= STATES_PER_COMMIT
 
     # -- time -----------------------------------------------------------------------------
 
     def next_timer_s(self, now: Instant) -> float | None:
         """When to call handle_timer(), on the monotonic clock, or None."""
-        times = [self.locks.next_deadline_s(), self._calendar.next_timer_s(now)]
+        # What has run out and must wait for a commit is looked at again when that is done.
+        locks_s = None if self._has_states_enough else self.locks.next_deadline_s()
+        times = [locks_s, self._calendar.next_timer_s(now)]
         if self.history is not None:
             at_ms = self.history.next_sweep_ms(self.description.duplicate_detection_window_ms)
             times.append(None if at_ms is None else now.later_s(at_ms))
@@ -467,7 +654,7 @@ class Queue:
         for row in rows:
             found = True
             if self._calendar.is_scheduled(row.seq):
-                self._unschedule(row, Happening.DUE)
+                self._unschedule(size_of(row), Happening.DUE)
                 self.enqueue([IncomingMessage(row.blob, expiry_of(row.blob, 0))], None)
         if not found:
             self._requests.append(FindTimes())
@@ -496,3 +683,12 @@ class Queue:
         if chunk.first_seq not in self._blobs_asked:
             self._blobs_asked.add(chunk.first_seq)
             self._requests.append(LoadBlob(chunk))
+
+
+_Item = TypeVar("_Item")
+
+
+def _pieces(items: Iterable[_Item]) -> Iterator[list[_Item]]:
+    rest = iter(items)
+    while piece := list(islice(rest, PIECE_COUNT)):
+        yield piece

@@ -7,9 +7,11 @@ calling the method named here.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from twinbus.broker.entities.chunk import Chunk
 from twinbus.broker.entities.lane import Lane
+from twinbus.broker.store.port import ScheduledRow
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +50,17 @@ class LoadDue:
 @dataclass(frozen=True, slots=True)
 class FindTimes:
     """Look up the next expiry and the next schedule; answer with ``times_found``."""
+
+
+class ScheduledSize(NamedTuple):
+    """What must be known of a scheduled message to remove it; its bytes may be a megabyte."""
+
+    seq: int
+    byte_count: int
+
+
+def size_of(row: ScheduledRow) -> ScheduledSize:
+    return ScheduledSize(row.seq, len(row.blob))
 
 
 Request = LoadNext | LoadBlob | LoadExpired | LoadDue | FindTimes

@@ -44,6 +44,13 @@ class Shelf:
             chunk.blob = loaded.row.blob
         return chunk
 
+    def adopt_built(self, built: Chunk) -> Chunk:
+        """The same for a chunk that was built where it was read."""
+        chunk = self._chunks.setdefault(built.first_seq, built)
+        if chunk.blob is None:
+            chunk.blob = built.blob
+        return chunk
+
     def release(self, chunk: Chunk) -> None:
         """Forget ``chunk`` if nothing depends on it, once no read can speak of it any more."""
         if chunk.is_idle:
@@ -55,9 +62,9 @@ class Shelf:
         if chunk.is_idle and chunk.times_idle == times_idle:
             self._chunks.pop(chunk.first_seq, None)
 
-    def is_current(self, loaded: LoadedChunk) -> Chunk | None:
-        """The chunk in memory behind a row, without taking the row in (peek)."""
-        return self._chunks.get(loaded.row.first_seq)
+    def current(self, built: Chunk) -> Chunk:
+        """The chunk in memory, if there is one, instead of one that was read for a peek."""
+        return self._chunks.get(built.first_seq, built)
 
     def put_back(self, chunk: Chunk) -> None:
         """A chunk that was adopted is not needed after all."""

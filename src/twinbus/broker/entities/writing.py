@@ -3,13 +3,16 @@
 Sequence numbers are given out here, when the batch is closed, because only one batch of a
 queue is ever on its way: if the store refuses it, the numbers are taken back and no gap
 remains.
+
+A batch is closed at one moment (``freeze``), with its numbers and counters: what changes later
+belongs to the next one. It is written down in steps after that (``write_down``).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from itertools import chain, groupby
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from twinbus.broker.entities.batch import (
     CHUNK_BYTES_MAX,
@@ -36,6 +39,7 @@ from twinbus.broker.store.port import (
     PutSessionState,
     PutState,
     QueueCounters,
+    SeenRow,
     SetChunkExpiry,
     Tombstone,
 )
@@ -44,22 +48,87 @@ from twinbus.clock import Instant
 if TYPE_CHECKING:
     from twinbus.broker.entities.queue import Queue
 
+# What it costs, in microseconds or so: a queue, a message, a chunk with its row, a change of a
+# message that is there, somebody to be told.
+QUEUE_COST = 5.0
+MESSAGE_COST = 0.3
+CHUNK_COST = 5.0
+CHANGE_COST = 1.5
+TICKET_COST = 1.5
+# Changes of one kind that are written down in one step.
+CHANGES_IN_STEP = 256
 
-def close(queue: Queue, now: Instant) -> list[Op]:
-    """Turn the queue's open batch into operations; a new batch is open afterwards."""
+
+def cost_of(queue: Queue) -> float:
+    """What it costs at most to close the open batch; to show it and tell of it costs as much."""
+    batch = queue.batch
+    arrivals = batch.arrivals
+    message_count = 0
+    for arrival in arrivals:
+        message_count += len(arrival.messages)
+    # Each message may be of another session, and then it has a chunk of its own.
+    each = MESSAGE_COST if queue.sessions is None else CHUNK_COST
+    changes = len(batch.touched) + len(batch.states) + len(batch.returns) + len(batch.expiries)
+    for arrival in batch.scheduled:
+        changes += len(arrival.messages)
+    return (
+        QUEUE_COST
+        + message_count * each
+        + (changes + len(batch.unscheduled)) * CHANGE_COST
+        + (len(batch.tickets) + len(arrivals)) * TICKET_COST
+    )
+
+
+class Frozen(NamedTuple):
+    """A batch that is closed: what was decided about it at that moment."""
+
+    batch: Batch
+    first_seq: int
+    """Of its messages."""
+    scheduled_seq: int
+    """Of those that are for later."""
+    counters: QueueCounters
+    seen: SeenRow | None
+
+
+def freeze(queue: Queue, now: Instant) -> Frozen:
+    """Close the queue's open batch; another one is open afterwards."""
     batch = queue.in_flight = queue.batch
     queue.batch = Batch()
-    ops: list[Op] = []
-    _put_chunks(queue, batch, now, ops)
-    _put_scheduled(queue, batch, ops)
-    _put_removals(queue, batch, ops)
-    _put_states(queue, batch, ops)
-    _put_expiries(queue, batch, now, ops)
-    _put_seen(queue, batch, now, ops)
-    for session, state in batch.session_states.items():
-        ops.append(PutSessionState(queue.queue_id, session, state, now.wall_ms))
-    ops.append(PutCounters(counters_of(queue)))
-    return ops
+    first_seq = queue.next_seq
+    count = later = 0
+    for arrival in batch.arrivals:
+        count += len(arrival.messages)
+    for arrival in batch.scheduled:
+        later += len(arrival.messages)
+    queue.message_count += count
+    queue.scheduled_count += later
+    queue.next_seq += count + later
+    seen = None if queue.history is None else queue.history.close(queue.queue_id, now.wall_ms)
+    return Frozen(batch, first_seq, first_seq + count, counters_of(queue), seen)
+
+
+def write_down(queue: Queue, frozen: Frozen, now: Instant, ops: list[Op]) -> Iterator[float]:
+    """Turn a closed batch into operations, in steps, each of which says what it cost.
+
+    ``ops`` is complete after the last.
+    """
+    batch, seq = frozen.batch, frozen.first_seq
+    for session, messages in _portions(queue, batch.arrivals):
+        _put_chunk(queue, session, messages, seq, now, ops)
+        seq += len(messages)
+        yield CHUNK_COST + MESSAGE_COST * len(messages)
+    yield from _put_scheduled(queue, frozen, ops)
+    if batch.touched:
+        yield from _put_removals(queue, batch, ops)
+    if batch.states:
+        yield from _put_states(queue, batch, ops)
+    if batch.expiries:
+        yield from _put_expiries(queue, batch, now, ops)
+    _put_seen(queue, frozen, ops)
+    for session, noted in batch.session_states.items():
+        ops.append(PutSessionState(queue.queue_id, session, noted.state, now.wall_ms))
+    ops.append(PutCounters(frozen.counters))
 
 
 def counters_of(queue: Queue) -> QueueCounters:
@@ -73,19 +142,23 @@ def counters_of(queue: Queue) -> QueueCounters:
     )
 
 
-def _put_chunks(queue: Queue, batch: Batch, now: Instant, ops: list[Op]) -> None:
-    for session, messages in _portions(queue, batch.arrivals):
-        blob, share = packed(messages)
-        expiries = [m.expires_ms for m in messages if m.expires_ms is not None]
-        expires_ms = min(expiries) if expiries else None
-        first_seq, count = queue.next_seq, len(messages)
-        queue.next_seq += count
-        queue.message_count += count
-        row = ChunkRow(queue.queue_id, first_seq, count, now.wall_ms, expires_ms, blob, session)
-        ops.append(PutChunk(row, share))
-        chunk = Chunk(first_seq, count, now.wall_ms, expires_ms, blob, session)
-        queue.shelf.expect(chunk)
-        queue.saving.append(chunk)
+def _put_chunk(
+    queue: Queue,
+    session: str | None,
+    messages: list[IncomingMessage],
+    first_seq: int,
+    now: Instant,
+    ops: list[Op],
+) -> None:
+    blob, share = packed(messages)
+    expiries = [m.expires_ms for m in messages if m.expires_ms is not None]
+    expires_ms = min(expiries) if expiries else None
+    count = len(messages)
+    row = ChunkRow(queue.queue_id, first_seq, count, now.wall_ms, expires_ms, blob, session)
+    ops.append(PutChunk(row, share))
+    chunk = Chunk(first_seq, count, now.wall_ms, expires_ms, blob, session)
+    queue.shelf.expect(chunk)
+    queue.saving.append(chunk)
 
 
 def _portions(
@@ -118,26 +191,29 @@ def _chunk_sized(messages: Iterable[IncomingMessage]) -> Iterator[list[IncomingM
         yield portion
 
 
-def _put_scheduled(queue: Queue, batch: Batch, ops: list[Op]) -> None:
-    for seq in batch.unscheduled:
-        ops.append(DeleteScheduled(queue.queue_id, seq))
+def _put_scheduled(queue: Queue, frozen: Frozen, ops: list[Op]) -> Iterator[float]:
+    batch, seq = frozen.batch, frozen.scheduled_seq
+    for number, gone in enumerate(batch.unscheduled, 1):
+        ops.append(DeleteScheduled(queue.queue_id, gone))
+        if number % CHANGES_IN_STEP == 0:
+            yield CHANGES_IN_STEP * CHANGE_COST
     for arrival in batch.scheduled:
         for message in arrival.messages:
-            due_ms = message.due_ms or 0
-            ops.append(PutScheduled(queue.queue_id, queue.next_seq, due_ms, message.record))
-            queue.next_seq += 1
-            queue.scheduled_count += 1
+            ops.append(PutScheduled(queue.queue_id, seq, message.due_ms or 0, message.record))
+            seq += 1
+            if seq % CHANGES_IN_STEP == 0:
+                yield CHANGES_IN_STEP * CHANGE_COST
 
 
-def _put_removals(queue: Queue, batch: Batch, ops: list[Op]) -> None:
+def _put_removals(queue: Queue, batch: Batch, ops: list[Op]) -> Iterator[float]:
     """Delete chunks that are empty now, neighbours together; mark the holes in the others."""
     first = last = 0
-    for first_seq in sorted(batch.touched):
+    for number, first_seq in enumerate(sorted(batch.touched), 1):
         chunk = batch.touched[first_seq]
-        mask, chunk.newly_gone = chunk.newly_gone, 0
-        batch.removed.append((chunk, mask))
-        if not chunk.is_empty:
-            for start, count in spans_of(mask):
+        # What went since the batch was closed is not on disk with it.
+        is_empty = chunk.gone & ~queue.batch.gone.get(first_seq, 0) == chunk.whole_mask
+        if not is_empty:
+            for start, count in spans_of(batch.gone[first_seq]):
                 seq = first_seq + start
                 ops.append(Tombstone(queue.queue_id, seq, seq + count - 1))
         elif last and first_seq == last + 1:
@@ -146,33 +222,40 @@ def _put_removals(queue: Queue, batch: Batch, ops: list[Op]) -> None:
             if last:
                 ops.append(DeleteChunks(queue.queue_id, first, last))
             first, last = first_seq, chunk.last_seq
+        if number % CHANGES_IN_STEP == 0:
+            yield CHANGES_IN_STEP * CHANGE_COST
     if last:
         ops.append(DeleteChunks(queue.queue_id, first, last))
 
 
-def _put_states(queue: Queue, batch: Batch, ops: list[Op]) -> None:
-    for seq, (chunk, delivery_count, deferred) in batch.states.items():
-        if not chunk.gone >> (seq - chunk.first_seq) & 1:
+def _put_states(queue: Queue, batch: Batch, ops: list[Op]) -> Iterator[float]:
+    for number, (seq, (chunk, delivery_count, deferred)) in enumerate(batch.states.items(), 1):
+        gone = chunk.gone & ~queue.batch.gone.get(chunk.first_seq, 0)
+        if not gone >> (seq - chunk.first_seq) & 1:
             ops.append(PutState(queue.queue_id, seq, delivery_count, deferred))
+        if number % CHANGES_IN_STEP == 0:
+            yield CHANGES_IN_STEP * CHANGE_COST
 
 
-def _put_expiries(queue: Queue, batch: Batch, now: Instant, ops: list[Op]) -> None:
+def _put_expiries(queue: Queue, batch: Batch, now: Instant, ops: list[Op]) -> Iterator[float]:
     """When the sweeper should come back: what is held now is free when its lock has run out."""
     later_ms = now.wall_ms + queue.description.lock_duration_ms
+    cost = 0.0
     for chunk in batch.expiries.values():
         if not chunk.is_empty:
             expires_ms = chunk.sweep_ms(now.wall_ms, later_ms)
             ops.append(SetChunkExpiry(queue.queue_id, chunk.first_seq, expires_ms))
+        cost += CHANGE_COST + MESSAGE_COST * len(chunk.expiries)
+        if cost > CHANGES_IN_STEP:
+            yield cost
+            cost = 0.0
 
 
-def _put_seen(queue: Queue, batch: Batch, now: Instant, ops: list[Op]) -> None:
-    if queue.history is None:
-        return
-    row = queue.history.close(queue.queue_id, now.wall_ms)
-    if row is not None:
-        ops.append(PutSeen(row))
-    if batch.seen_through:
-        ops.append(ForgetSeen(queue.queue_id, batch.seen_through))
+def _put_seen(queue: Queue, frozen: Frozen, ops: list[Op]) -> None:
+    if frozen.seen is not None:
+        ops.append(PutSeen(frozen.seen))
+    if frozen.batch.seen_through:
+        ops.append(ForgetSeen(queue.queue_id, frozen.batch.seen_through))
 
 
 def closed_in(queue: Queue, batch: Batch) -> Closed:
@@ -183,18 +266,18 @@ def closed_in(queue: Queue, batch: Batch) -> Closed:
     return Closed(queue.saving, trails, scheduled, batch.notes)
 
 
-def tickets_of(queue: Queue, batch: Batch) -> list[tuple[Ticket, range]]:
+def tickets_of(queue: Queue, batch: Batch) -> Iterator[tuple[Ticket, range]]:
     """Who is told that the batch is on disk, and the numbers that their messages got."""
-    told: list[tuple[Ticket, range]] = [(ticket, range(0)) for ticket in batch.tickets]
+    for ticket in batch.tickets:
+        yield ticket, range(0)
     seq = queue.saving[0].first_seq if queue.saving else 0
     for arrivals in (batch.arrivals, batch.scheduled):
         if arrivals is batch.scheduled:
             seq = queue.next_seq - sum(len(each.messages) for each in batch.scheduled)
-        for messages, ticket, _is_ours in arrivals:
-            if ticket is not None:
-                told.append((ticket, range(seq, seq + len(messages))))
+        for messages, waiting, _is_ours in arrivals:
+            if waiting is not None:
+                yield waiting, range(seq, seq + len(messages))
             seq += len(messages)
-    return told
 
 
 def undo(queue: Queue, batch: Batch) -> list[Ticket]:
@@ -202,11 +285,12 @@ def undo(queue: Queue, batch: Batch) -> list[Ticket]:
     refused = list(batch.tickets)
     _take_back_numbers(queue, batch)
     kept = queue.batch
-    for chunk, mask in batch.removed:
-        chunk.newly_gone |= mask
-        kept.touched[chunk.first_seq] = chunk
+    for first_seq, chunk in batch.touched.items():
+        kept.touched[first_seq] = chunk
+        kept.gone[first_seq] = kept.gone.get(first_seq, 0) | batch.gone[first_seq]
     for seq, state in batch.states.items():
         kept.states.setdefault(seq, state)
+    kept.state_chunks.update(batch.state_chunks)
     for first_seq, chunk in batch.expiries.items():
         kept.expiries.setdefault(first_seq, chunk)
     kept.returns[:0] = batch.returns
@@ -216,6 +300,8 @@ def undo(queue: Queue, batch: Batch) -> list[Ticket]:
     kept.seen_through = max(kept.seen_through, batch.seen_through)
     if queue.history is not None:
         queue.history.take_back()
+    if queue.sessions is not None:
+        queue.sessions.states_refused(batch.session_states)
     refused += _refuse(queue, batch.arrivals, kept.arrivals)
     refused += _refuse(queue, batch.scheduled, kept.scheduled)
     return refused

@@ -8,6 +8,9 @@
 
 Refusing only some clients, or only messages, cannot be done by closing the listener that
 everybody uses: then it means the same as a reset.
+
+A connection in a black hole has a stranger's slot (connection_slots.py), like every connection that
+has shown no token. So a fault adds no connections to those that the descriptors are enough for.
 """
 
 from __future__ import annotations
@@ -17,8 +20,10 @@ import logging
 import socket
 from collections.abc import Iterator
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Final
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from twinbus.broker.connection_slots import EVICTED, Slot
 from twinbus.broker.faults.board import ActiveFault
 from twinbus.broker.faults.line import Line, hang_up, reset_on_close
 from twinbus.errors import ConfigurationError
@@ -34,6 +39,13 @@ logger = logging.getLogger("twinbus.broker")
 REOPEN_PAUSE_S: Final = 0.2
 
 
+class _Unheard(NamedTuple):
+    """What is known of a connection that nothing has been read from."""
+
+    slot: Slot
+    must_be_tls: bool
+
+
 class Contact:
     """The connections of one namespace, as good or bad as the faults say."""
 
@@ -42,8 +54,8 @@ class Contact:
         self._entrance: Entrance | None = None
         self._is_shut = False
         self._opening: asyncio.Task[None] | None = None
-        self._unheard: list[tuple[socket.socket, bool]] = []
-        """Accepted by the operating system, and by nobody else yet."""
+        self._unheard: dict[socket.socket, _Unheard] = {}
+        """Connections in a black hole: accepted, and not read from."""
 
     def guard(self, entrance: Entrance) -> None:
         """From now on stand at this entrance."""
@@ -58,9 +70,10 @@ class Contact:
         if is_shut is not self._is_shut:
             self._is_shut = is_shut
             self._adjust_doors()
-        waiting, self._unheard = self._unheard, []
-        for connection, must_be_tls in waiting:
-            if self._entrance is not None:
+        waiting, self._unheard = self._unheard, {}
+        for connection, (slot, must_be_tls) in waiting.items():
+            if self._entrance is not None and slot.is_taken:
+                slot.leave()  # It gets another one, from whatever takes the connection next.
                 self._entrance.reception.welcome(connection, must_be_tls=must_be_tls)
 
     def close(self) -> None:
@@ -68,7 +81,8 @@ class Contact:
         self._entrance = None
         if self._opening is not None:
             self._opening.cancel()
-        for connection, _must_be_tls in self._unheard:
+        for connection, unheard in self._unheard.items():
+            unheard.slot.leave()
             connection.close()
         self._unheard.clear()
 
@@ -107,9 +121,10 @@ class Contact:
         """Whether nobody is to know of a new connection, for now or for good."""
         if self._namespace.faults.is_calm:
             return False
-        address = ""
+        host = address = ""
         with suppress(OSError):
-            address = "{}:{}".format(*connection.getpeername()[:2])
+            host, port = connection.getpeername()[:2]
+            address = f"{host}:{port}"
         found = [each for each in self._faults("both") if is_meant(each, address, "")]
         hows = {active.fault.how for active in found}
         if hows & {"refuse", "reset"}:
@@ -117,13 +132,26 @@ class Contact:
             connection.close()
         elif "black-hole" not in hows:
             return False
-        elif len(self._unheard) < self._namespace.options.connections_max:
-            self._unheard.append((connection, must_be_tls))
         else:
-            connection.close()
+            self._hold(connection, host, must_be_tls=must_be_tls)
         for active in found:
             active.hit_count += 1
         return True
+
+    def _hold(self, connection: socket.socket, host: str, *, must_be_tls: bool) -> None:
+        if self._entrance is None:
+            connection.close()
+            return
+        evicted = partial(self._evicted, connection, host)
+        slot = self._entrance.reception.slots.admit(host, evicted)
+        self._unheard[connection] = _Unheard(slot, must_be_tls)
+
+    def _evicted(self, connection: socket.socket, host: str) -> None:
+        """A newer connection needs the slot."""
+        self._unheard.pop(connection, None)
+        connection.close()
+        if self._entrance is not None:
+            self._entrance.reception.note_offence(EVICTED, host)
 
     # -- who is inside --------------------------------------------------------------------
 

@@ -36,19 +36,27 @@ from twinbus.metering.lines import JsonLines, timestamp
 _ORIGINAL_SEQ = "x-opt-enqueue-sequence-number"
 
 Submit = Callable[[Callable[[], None]], None]
-_Line = dict[str, Any]
+Line = dict[str, Any]
 
 
 class AuditLog:
     """The witness of all queues of a namespace."""
 
-    def __init__(self, namespace_name: str, directory: Path, run: str, clock: Clock) -> None:
-        lines = JsonLines(directory / namespace_name, "audit")
+    def __init__(
+        self,
+        namespace_name: str,
+        directory: Path,
+        run: str,
+        clock: Clock,
+        *,
+        keep_days: int | None = None,
+    ) -> None:
+        lines = JsonLines(directory / namespace_name, "audit", keep_days=keep_days)
         self._lines = AuditLines(lines, run, namespace_name)
         self._publication = 0
         self._clock = clock
         self._submit: Submit | None = None
-        self._closed: list[_Line] = []
+        self._closed: list[Line] = []
         """Of the batches that the next commit takes."""
 
     def start(self, submit: Submit) -> None:
@@ -91,12 +99,12 @@ class AuditLog:
 
     def _run(
         self, queue: Queue, what: Happening, chunk: Chunk, blob: bytes, start: int, count: int
-    ) -> Iterator[_Line]:
+    ) -> Iterator[Line]:
         for index in range(start, start + count):
             record = blob[chunk.starts[index] : chunk.starts[index + 1]]
             yield self._named(queue, what, record, chunk.first_seq + index)
 
-    def _noted(self, queue: Queue, note: Note | Remark) -> Iterator[_Line]:
+    def _noted(self, queue: Queue, note: Note | Remark) -> Iterator[Line]:
         if isinstance(note, Remark):
             line = self._named(queue, note.what, note.message.record, None)
             line |= _way(note.message.trail)
@@ -109,7 +117,7 @@ class AuditLog:
                 line = self._line(queue, note.what, note.first_seq + index)
                 yield {**line, "reason": note.reason} if note.reason else line
 
-    def _named(self, queue: Queue, what: Happening, record: bytes, seq: int | None) -> _Line:
+    def _named(self, queue: Queue, what: Happening, record: bytes, seq: int | None) -> Line:
         line = self._line(queue, what, seq)
         taken_apart = unpack_record(record, 0, len(record))
         line |= {"message_id": message_id_of(taken_apart.bare), "bytes": len(record)}
@@ -123,8 +131,8 @@ class AuditLog:
                 line["destination"] = told_of(taken_apart.bare)[0]
         return line
 
-    def _line(self, queue: Queue, what: Happening, seq: int | None = None) -> _Line:
-        line: _Line = {
+    def _line(self, queue: Queue, what: Happening, seq: int | None = None) -> Line:
+        line: Line = {
             "at": timestamp(self._clock.now().wall_ms),
             "entity": audited_path(queue),
             "event": what.value,
@@ -133,9 +141,13 @@ class AuditLog:
 
     # -- the disk -------------------------------------------------------------------------
 
-    def behind(self, commit: Callable[[], None]) -> Callable[[], None]:
-        """The commit that takes the closed batches, with their lines behind it (rule 2)."""
+    def take_closed(self) -> list[Line]:
+        """The lines of the batches that were closed."""
         lines, self._closed = self._closed, []
+        return lines
+
+    def behind(self, commit: Callable[[], None], lines: list[Line]) -> Callable[[], None]:
+        """A commit with its lines behind it (rule 2)."""
         at_ms = self._clock.now().wall_ms
 
         def commit_and_tell() -> None:
@@ -144,17 +156,17 @@ class AuditLog:
 
         return commit_and_tell if lines else commit
 
-    def _write(self, lines: list[_Line]) -> None:
+    def _write(self, lines: list[Line]) -> None:
         if lines and self._submit is not None:
             at_ms = self._clock.now().wall_ms
             self._submit(lambda: self._lines.append(at_ms, lines))
 
 
-def _way(trail: Trail | None) -> _Line:
+def _way(trail: Trail | None) -> Line:
     """What is told of how a message came here (rule 3)."""
     if trail is None:
         return {}
-    told: _Line = {}
+    told: Line = {}
     if trail.entity:
         told |= {"from_entity": trail.entity, "from_sequence_number": trail.number}
     return told if trail.publication is None else {**told, "publication": trail.publication}

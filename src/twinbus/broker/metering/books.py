@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from random import Random
 
-from twinbus.broker.metering.audit import AuditLog
+from twinbus.broker.metering.audit import AuditLog, Line
 from twinbus.clock import Clock
 from twinbus.metering.operations import OperationsLog, Timers, operations_log
 from twinbus.metering.tally import Meter
@@ -24,6 +24,7 @@ class Books:
         chance: Random,
         *,
         audit: bool,
+        keep_days: int | None = None,
     ) -> None:
         self.meter = Meter()
         self.audit: AuditLog | None = None
@@ -31,9 +32,16 @@ class Books:
         if directory is not None:
             run = f"{chance.getrandbits(64):016x}"
             self._operations = operations_log(
-                directory, namespace_name, self.meter, run, clock, source="broker"
+                directory,
+                namespace_name,
+                self.meter,
+                run,
+                clock,
+                source="broker",
+                keep_days=keep_days,
             )
-            self.audit = AuditLog(namespace_name, directory, run, clock) if audit else None
+            if audit:
+                self.audit = AuditLog(namespace_name, directory, run, clock, keep_days=keep_days)
 
     @property
     def run(self) -> str | None:
@@ -54,9 +62,13 @@ class Books:
         if self._operations is not None:
             self._operations.stop()
 
-    def written_with(self, commit: Callable[[], None]) -> Callable[[], None]:
-        """The commit of the batches that were closed, with the lines of the audit behind it."""
-        return commit if self.audit is None else self.audit.behind(commit)
+    def take_lines(self) -> list[Line]:
+        """What the audit says of the batches that were closed."""
+        return [] if self.audit is None else self.audit.take_closed()
+
+    def written_with(self, commit: Callable[[], None], lines: list[Line]) -> Callable[[], None]:
+        """The commit with the lines of the audit behind it."""
+        return commit if self.audit is None else self.audit.behind(commit, lines)
 
     async def close(self) -> None:
         """Write what was counted since the last line, and that it was the end."""

@@ -5,12 +5,13 @@ Rule 1: an op that breaks the port is a ValueError before anything is stored: a 
 Rule 2: an op for a queue that was deleted is dropped, because settlements may still be on their
         way when the queue goes; a *message* for it is refused, because it would be lost.
 Rule 3: what never was can be deleted: its creation may have been refused, its deletion is not.
+Rule 4: a path belongs to one entity: two rows of one path would be a store that refuses to open.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence, Set
-from typing import Any, Final, NamedTuple
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Final
 
 from twinbus.broker.store.port import (
     QUEUE_ID_MAX,
@@ -19,6 +20,7 @@ from twinbus.broker.store.port import (
     DeleteChunks,
     DeleteEntity,
     DeleteScheduled,
+    EntityRow,
     ForgetSeen,
     Op,
     PutChunk,
@@ -38,41 +40,97 @@ from twinbus.broker.store.sheets import check_share
 _NUMBER_MAX: Final = (1 << 63) - 1
 
 
-class Roster(NamedTuple):
-    """Which queues exist. Ids are never reused, so one number tells which ever did."""
+class Roster:
+    """Which entities exist. Ids are never reused, so one number tells which ever did."""
 
-    live: frozenset[int]
-    queue_id_last: int
+    def __init__(self, entities: Iterable[EntityRow] = (), queue_id_last: int = 0) -> None:
+        self.paths = {entity.queue_id: entity.path for entity in entities}
+        """By id."""
+        self.ids = {path: queue_id for queue_id, path in self.paths.items()}
+        self.queue_id_last = queue_id_last
+
+    def apply(self, changes: RosterChanges) -> None:
+        """The ops that change it so are durable."""
+        for queue_id, path in changes.paths.items():
+            if path is None:
+                self.paths.pop(queue_id, None)
+            else:
+                self.paths[queue_id] = path
+        for name, owner in changes.ids.items():
+            if owner is None:
+                self.ids.pop(name, None)
+            else:
+                self.ids[name] = owner
+        self.queue_id_last = changes.queue_id_last
 
 
-def admit(ops: Sequence[Op], roster: Roster) -> tuple[list[Op], Roster]:
-    """The ops that are to be applied, and the roster as they leave it."""
+class RosterChanges:
+    """A roster as the ops of one commit leave it."""
+
+    def __init__(self, roster: Roster) -> None:
+        self._roster = roster
+        self.paths: dict[int, str | None] = {}
+        self.ids: dict[str, int | None] = {}
+        self.queue_id_last = roster.queue_id_last
+
+    def path_of(self, queue_id: int) -> str | None:
+        if queue_id in self.paths:
+            return self.paths[queue_id]
+        return self._roster.paths.get(queue_id)
+
+    def put(self, queue_id: int, path: str) -> None:
+        """An entity is new, or described anew; a path belongs to one at a time."""
+        old = self.path_of(queue_id)
+        if old is None and queue_id <= self.queue_id_last:
+            raise ValueError(f"queue id {queue_id} was used before; ids are never reused")
+        if old == path:
+            return
+        owner = self.ids[path] if path in self.ids else self._roster.ids.get(path)
+        if owner is not None:
+            raise ValueError(f"the path {path!r} belongs to entity {owner} already")
+        if old is not None:
+            self.ids[old] = None
+        self.paths[queue_id] = path
+        self.ids[path] = queue_id
+        self.queue_id_last = max(self.queue_id_last, queue_id)
+
+    def drop(self, queue_id: int, path: str) -> None:
+        self.paths[queue_id] = None
+        self.ids[path] = None
+
+
+def admit(ops: Sequence[Op], roster: Roster) -> tuple[list[Op], RosterChanges | None]:
+    """The ops that are to be applied, and what they change about the roster, if anything."""
+    try:
+        return _admit(ops, roster)
+    except (TypeError, AttributeError, KeyError) as error:
+        # A value of another type fails in the comparisons: that is as wrong as a wrong number.
+        raise ValueError(f"an op has a value of a wrong type: {error}") from error
+
+
+def _admit(ops: Sequence[Op], roster: Roster) -> tuple[list[Op], RosterChanges | None]:
     admitted: list[Op] = []
-    live: Set[int] = roster.live
-    queue_id_last = roster.queue_id_last
+    # Most commits change no entity, and look at nothing but the roster.
+    changes: RosterChanges | None = None
+    live, last_id = roster.paths, roster.queue_id_last
     for op in ops:
         kind = type(op)
         queue_id = _CHECKS[kind](op)
-        if queue_id in live or kind is PutMeta:
+        path = live.get(queue_id) if changes is None else changes.path_of(queue_id)
+        if kind is PutEntity or kind is DeleteEntity:
+            changes = changes or RosterChanges(roster)
+            if isinstance(op, PutEntity):
+                changes.put(queue_id, op.entity.path)
+                last_id = changes.queue_id_last
+                admitted.append(op)
+            elif path is not None:
+                changes.drop(queue_id, path)
+                admitted.append(op)
+        elif path is not None or kind is PutMeta:
             admitted.append(op)
-            if kind is DeleteEntity:
-                # One copy for all: a topic may go with thousands of rules.
-                live = live if isinstance(live, set) else set(live)
-                live.discard(queue_id)
-        elif kind is PutEntity:
-            if queue_id <= queue_id_last:
-                raise ValueError(f"queue id {queue_id} was used before; ids are never reused")
-            live = live if isinstance(live, set) else set(live)
-            live.add(queue_id)
-            queue_id_last = queue_id
-            admitted.append(op)
-        elif kind is DeleteEntity:
-            continue
-        elif kind is PutChunk or kind is PutScheduled or queue_id > queue_id_last:
+        elif kind is PutChunk or kind is PutScheduled or queue_id > last_id:
             raise ValueError(f"{kind.__name__} names queue {queue_id}, which does not exist")
-    if live is not roster.live:
-        roster = Roster(frozenset(live), queue_id_last)
-    return admitted, roster
+    return admitted, changes
 
 
 def _check_queue_id(queue_id: int) -> None:
@@ -87,6 +145,9 @@ def _check_range(queue_id: int, first_seq: int, last_seq: int) -> None:
 
 
 def _check_number(name: str, value: int) -> None:
+    if type(value) is not int:
+        # A column of numbers refuses it in the middle of a commit, like a disk that fails.
+        raise ValueError(f"{name} is a whole number, not {type(value).__name__}")
     if not -_NUMBER_MAX <= value <= _NUMBER_MAX:
         raise ValueError(f"{name} {value} does not fit 64 bits")
 
@@ -187,6 +248,9 @@ def _put_counters(op: PutCounters) -> int:
 
 def _put_entity(op: PutEntity) -> int:
     _check_queue_id(op.entity.queue_id)
+    for text in (op.entity.path, op.entity.kind, op.entity.description_json):
+        if not isinstance(text, str):
+            raise ValueError(f"an entity is described by text, not {type(text).__name__}")
     return op.entity.queue_id
 
 

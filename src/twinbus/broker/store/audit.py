@@ -12,7 +12,7 @@ Rule 2: rows of deleted queues are left out: they are waiting for the collector.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -20,7 +20,6 @@ from typing import Any, Final, NamedTuple
 import apsw
 
 from twinbus.broker.store import schema, seal
-from twinbus.broker.store.arguments import Roster
 from twinbus.broker.store.port import (
     SEQ_BITS,
     SEQ_MAX,
@@ -31,7 +30,7 @@ from twinbus.broker.store.port import (
     SeenRow,
     SessionBook,
 )
-from twinbus.broker.store.session_audit import session_books
+from twinbus.broker.store.session_audit import session_books, state_bytes
 from twinbus.broker.store.tree_audit import check_trees
 from twinbus.errors import StoreCorrupt
 
@@ -118,15 +117,26 @@ class Audit:
         live = {entity.queue_id for entity in entities}
         if max(live, default=0) > queue_id_last or not counters.keys() <= live:
             raise self._damaged("its entities and counters disagree")
+        paths = {entity.path: entity.queue_id for entity in entities}
+        for entity in entities:
+            if paths[entity.path] != entity.queue_id:
+                raise self._damaged(f"there are two entities {entity.path!r}", entity.queue_id)
         self._balance(live, counters)
         self._check_shares()
         seen, sessions = self._seen(live), self._sessions(live)
-        return Recovered(entities, counters, meta, queue_id_last + 1, seen, sessions)
+        found = Recovered(entities, counters, meta, queue_id_last + 1, seen, sessions)
+        found.path = str(self._path)
+        found.state_bytes = {
+            queue_id: size
+            for queue_id, size in state_bytes(self._connection).items()
+            if queue_id in live
+        }
+        return found
 
     def _seen(self, live: set[int]) -> dict[int, list[SeenRow]]:
         """The ids that queues remember; these rows are needed whole, and are checked here."""
         seen: dict[int, list[SeenRow]] = {}
-        for queue_id in self._queues_in("seen", frozenset(live), set(self.garbage())):
+        for queue_id in self._queues_in("seen", live, set(self.garbage())):
             queue = queue_id << SEQ_BITS
             rows = self._connection.execute(_SEEN, (queue, queue | SEQ_MAX))
             seen[queue_id] = [self._seen_row(*values) for values in rows]
@@ -145,15 +155,15 @@ class Audit:
                 raise self._damaged(detail)
 
     def _sessions(self, live: set[int]) -> dict[int, list[SessionBook]]:
-        queues = self._queues_in("session_chunk", frozenset(live), set(self.garbage()))
+        queues = self._queues_in("session_chunk", live, set(self.garbage()))
         found = ((each, session_books(self._connection, self._path, each)) for each in queues)
         return {queue_id: books for queue_id, books in found if books}
 
     def _balance(self, live: set[int], counters: dict[int, QueueCounters]) -> None:
-        totals = self._totals(Roster(frozenset(live), 0))
+        totals = self._totals(live)
         for queue_id in totals.keys() | counters.keys():
             total = totals[queue_id]
-            books = counters.get(queue_id, QueueCounters(queue_id, 1, 0, 0, 0, 0))
+            books = counters.get(queue_id, QueueCounters(queue_id))
             kept = (books.message_count, books.deferred_count, books.scheduled_count)
             found = (total.message_count, total.deferred_count, total.scheduled_count)
             if kept != found:
@@ -166,12 +176,12 @@ class Audit:
                 detail = f"the next sequence number would be {books.next_seq}, which is in use"
                 raise self._damaged(detail, queue_id, total.seq_last)
 
-    def _totals(self, roster: Roster) -> dict[int, _Totals]:
+    def _totals(self, live: Set[int]) -> dict[int, _Totals]:
         totals: dict[int, _Totals] = defaultdict(_Totals)
         garbage = set(self.garbage())
-        for queue_id in self._queues_in("chunk", roster.live, garbage):
+        for queue_id in self._queues_in("chunk", live, garbage):
             self._add_chunks(queue_id, totals[queue_id])
-        for queue_id in self._queues_in("tombstone", roster.live, garbage):
+        for queue_id in self._queues_in("tombstone", live, garbage):
             self._subtract_tombstones(queue_id, totals[queue_id])
         for queue_id, count in self._connection.execute(_DEFERRED):
             if queue_id not in garbage:
@@ -183,7 +193,7 @@ class Audit:
                 total.seq_last = max(total.seq_last, row_id & SEQ_MAX)
         return totals
 
-    def _queues_in(self, table: str, live: frozenset[int], garbage: set[int]) -> Iterator[int]:
+    def _queues_in(self, table: str, live: Set[int], garbage: set[int]) -> Iterator[int]:
         """The live queues with rows in a table, found by hopping from one to the next."""
         sql = _NEXT_IN_TABLE.format(table=table)
         row_id = self._connection.execute(sql, (-1,)).get

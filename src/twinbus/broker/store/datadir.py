@@ -17,6 +17,8 @@ import os
 import re
 import secrets
 import stat
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Final
@@ -27,6 +29,8 @@ from twinbus.errors import ConfigurationError, StoreLocked
 _NAMESPACE_NAME: Final = re.compile(r"[A-Za-z][A-Za-z0-9-]{0,48}[A-Za-z0-9]", re.ASCII)
 _PRIVATE_DIRECTORY: Final = 0o700
 _PRIVATE_FILE: Final = 0o600
+# Of directories above ours: as the process's umask wants them.
+_USUAL_DIRECTORY: Final = 0o777
 
 
 class DataDirectory:
@@ -70,6 +74,30 @@ class DataDirectory:
         self.close()
 
 
+@contextmanager
+def reserved(directory: Path) -> Iterator[None]:
+    """Keep a data directory from being served meanwhile, without changing anything in it.
+
+    Raises StoreLocked when a process serves it.
+    """
+    handle = _open_lock(directory)
+    try:
+        if handle is not None:
+            _take(handle, directory)
+        yield
+    finally:
+        if handle is not None:
+            os.close(handle)
+
+
+def _open_lock(directory: Path) -> int | None:
+    try:
+        return os.open(directory / "lock", os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    except OSError:
+        # Never served, or not for us to look at: then there is nobody to keep out.
+        return None
+
+
 def write_private(path: str | Path, content: bytes) -> None:
     """Replace a file with secrets: whole or not at all, durable, for its owner only."""
     path = Path(path)
@@ -105,14 +133,25 @@ def read_private(path: str | Path) -> bytes | None:
 
 
 def _make_private_directory(path: Path) -> None:
-    """Make the directory (and durable its name), or close an existing one to others."""
+    """Make the directory (and durable its name), or close an existing one to others.
+
+    Each directory that has to be made on the way is synced where it was made: without that, a
+    machine that stops could lose the name of one of them, and with it everything below.
+    """
     try:
-        path.mkdir(mode=_PRIVATE_DIRECTORY, parents=True)
-        Disk().sync_directory(path.parent)
+        _make_durable(path.absolute(), _PRIVATE_DIRECTORY)
     except FileExistsError:
         if not path.is_dir():
             raise _unusable(path, "it is not a directory") from None
     os.chmod(path, _PRIVATE_DIRECTORY)
+
+
+def _make_durable(path: Path, mode: int) -> None:
+    if not path.parent.exists():
+        with suppress(FileExistsError):  # Somebody else was faster.
+            _make_durable(path.parent, _USUAL_DIRECTORY)
+    path.mkdir(mode)
+    Disk().sync_directory(path.parent)
 
 
 def _unusable(path: Path, reason: str | None) -> ConfigurationError:
@@ -126,12 +165,20 @@ def _lock(lock_path: Path, directory: Path) -> int:
     flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
     handle = os.open(lock_path, flags, _PRIVATE_FILE)
     try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        holder = os.pread(handle, 32, 0).strip()
+        _take(handle, directory)
+    except StoreLocked:
         os.close(handle)
-        pid = int(holder) if holder.isdigit() else None
-        raise StoreLocked(path=directory, pid=pid) from None
+        raise
     os.ftruncate(handle, 0)
     os.pwrite(handle, f"{os.getpid()}\n".encode(), 0)
     return handle
+
+
+def _take(handle: int, directory: Path) -> None:
+    """Lock the open lock file; raise StoreLocked when another process has it."""
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        holder = os.pread(handle, 32, 0).strip()
+        pid = int(holder) if holder.isdigit() else None
+        raise StoreLocked(path=directory, pid=pid) from None

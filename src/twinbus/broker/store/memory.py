@@ -8,13 +8,16 @@ Rule 2: one lock stands for the two threads' separate connections.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Sequence
 from itertools import islice, takewhile
 from threading import Lock
-from typing import assert_never
+from typing import TypeVar, assert_never
 
 from twinbus.broker.store.arguments import Roster, admit
 from twinbus.broker.store.port import (
+    LOAD_MESSAGES_MAX,
+    NO_BYTES_MAX,
     ClearState,
     DeleteChunks,
     DeleteEntity,
@@ -42,6 +45,19 @@ from twinbus.broker.store.port import (
 from twinbus.broker.store.shelf import QueueShelf, Table, Undo
 from twinbus.errors import StoreFailed
 
+_Row = TypeVar("_Row")
+
+
+def _up_to(bytes_max: int, rows: Iterable[_Row], blob_of: Callable[[_Row], bytes]) -> list[_Row]:
+    """The rows up to the one with which their blobs reach ``bytes_max``."""
+    found: list[_Row] = []
+    for row in rows:
+        found.append(row)
+        bytes_max -= len(blob_of(row))
+        if bytes_max <= 0:
+            break
+    return found
+
 
 class MemoryStore:
     """The forgetful driver of the store port; reopening one object finds what it held."""
@@ -50,7 +66,7 @@ class MemoryStore:
         self._lock = Lock()
         self._is_open = False
         self._commit_number = 0
-        self._roster = Roster(frozenset(), 0)
+        self._roster = Roster()
         self._entities: Table[EntityRow] = Table()
         self._counters: Table[QueueCounters] = Table()
         self._meta: Table[MetaValue] = Table()
@@ -69,11 +85,12 @@ class MemoryStore:
             self._roster.queue_id_last + 1,
             {queue_id: seen for queue_id, queue in queues if (seen := queue.seen())},
             {queue_id: books for queue_id, queue in queues if (books := queue.session_books())},
+            {queue_id: size for queue_id, queue in queues if (size := queue.state_bytes())},
         )
 
     def commit(self, ops: Sequence[Op]) -> None:
         self._require_open()
-        admitted, roster = admit(ops, self._roster)
+        admitted, changes = admit(ops, self._roster)
         if not admitted:
             return
         undo = Undo()
@@ -84,7 +101,8 @@ class MemoryStore:
             except BaseException:
                 undo.roll_back()
                 raise
-            self._roster = roster
+            if changes is not None:
+                self._roster.apply(changes)
             self._commit_number += 1
 
     def _apply(self, op: Op, undo: Undo) -> None:
@@ -154,13 +172,15 @@ class MemoryStore:
         session: str | None = None,
     ) -> list[LoadedChunk]:
         chunks: list[LoadedChunk] = []
+        messages_max = LOAD_MESSAGES_MAX
         with self._lock:
             queue = self._queue(queue_id)
             keys = queue.chunk_keys if session is None else queue.session_keys(session)
             for first_seq in islice(keys.starting(after_seq + 1), count_max):
                 chunks.append(queue.loaded(first_seq))
                 bytes_max -= len(chunks[-1].row.blob)
-                if bytes_max <= 0:
+                messages_max -= chunks[-1].row.count
+                if bytes_max <= 0 or messages_max <= 0:
                     break
         return chunks
 
@@ -170,33 +190,41 @@ class MemoryStore:
             row = queue.chunk_holding(seq)
             return None if row is None else queue.loaded(row.first_seq)
 
-    def load_expired(self, queue_id: int, now_ms: int, count_max: int) -> list[LoadedChunk]:
+    def load_expired(
+        self, queue_id: int, now_ms: int, count_max: int, bytes_max: int = NO_BYTES_MAX
+    ) -> list[LoadedChunk]:
         with self._lock:
             queue = self._queue(queue_id)
             expired = takewhile(lambda key: key[0] <= now_ms, queue.expiry_keys)
-            return [queue.loaded(first_seq) for _, first_seq in islice(expired, count_max)]
+            found = (queue.loaded(first_seq) for _, first_seq in islice(expired, count_max))
+            return _up_to(bytes_max, found, lambda chunk: chunk.row.blob)
 
     def next_expiry(self, queue_id: int) -> int | None:
         with self._lock:
             first = self._queue(queue_id).expiry_keys.first()
             return None if first is None else first[0]
 
-    def load_due(self, queue_id: int, now_ms: int, count_max: int) -> list[ScheduledRow]:
+    def load_due(
+        self, queue_id: int, now_ms: int, count_max: int, bytes_max: int = NO_BYTES_MAX
+    ) -> list[ScheduledRow]:
         with self._lock:
             queue = self._queue(queue_id)
             due = takewhile(lambda key: key[0] <= now_ms, queue.due_keys)
-            return [queue.scheduled(seq) for _, seq in islice(due, count_max)]
+            found = (queue.scheduled(seq) for _, seq in islice(due, count_max))
+            return _up_to(bytes_max, found, lambda row: row.blob)
 
     def next_due(self, queue_id: int) -> int | None:
         with self._lock:
             first = self._queue(queue_id).due_keys.first()
             return None if first is None else first[0]
 
-    def load_scheduled(self, queue_id: int, after_seq: int, count_max: int) -> list[ScheduledRow]:
+    def load_scheduled(
+        self, queue_id: int, after_seq: int, count_max: int, bytes_max: int = NO_BYTES_MAX
+    ) -> list[ScheduledRow]:
         with self._lock:
             queue = self._queue(queue_id)
             seqs = islice(queue.scheduled_keys.starting(after_seq + 1), count_max)
-            return [queue.scheduled(seq) for seq in seqs]
+            return _up_to(bytes_max, map(queue.scheduled, seqs), lambda row: row.blob)
 
     def load_deferred_seqs(self, queue_id: int, after_seq: int, count_max: int) -> list[int]:
         with self._lock:
@@ -208,13 +236,16 @@ class MemoryStore:
             return self._queue(queue_id).session_states.get(session, (None, 0))[0]
 
     def load_sessions_updated(
-        self, queue_id: int, since_ms: int, skip: int, count_max: int
-    ) -> list[str]:
+        self, queue_id: int, since_ms: int, after: str | None, count_max: int
+    ) -> tuple[list[str], str | None]:
         with self._lock:
-            states = self._queue(queue_id).session_states.items()
+            states = self._queue(queue_id).session_states
             # As UTF-8, like the durable driver.
-            names = sorted((name for name, (_, at) in states if at >= since_ms), key=str.encode)
-            return names[skip : skip + count_max]
+            names = sorted(states, key=str.encode)
+            begin = 0 if after is None else bisect_right(names, after.encode(), key=str.encode)
+            looked_at = names[begin : begin + count_max]
+            updated = [name for name in looked_at if states[name][1] >= since_ms]
+            return updated, looked_at[-1] if len(looked_at) == count_max else None
 
     def maintain(self) -> bool:
         self._require_open()

@@ -28,6 +28,13 @@ SEQ_BITS: Final = 40
 SEQ_MAX: Final = (1 << SEQ_BITS) - 1
 QUEUE_ID_MAX: Final = (1 << 23) - 1
 
+# A load is short, whatever was stored: the details of so many messages take about 20 ms.
+LOAD_MESSAGES_MAX: Final = 16_384
+NO_BYTES_MAX: Final = (1 << 63) - 1
+
+# What the state of a session takes besides its name and its bytes, so that empty ones count too.
+SESSION_STATE_ROW_BYTES: Final = 64
+
 MetaValue: TypeAlias = str | int | bytes
 
 
@@ -98,6 +105,11 @@ class SessionBook(NamedTuple):
     """The end of its newest chunk."""
 
 
+def session_state_bytes(session: str, state: bytes) -> int:
+    """What a session's state takes of its queue's quota."""
+    return len(session.encode()) + len(state) + SESSION_STATE_ROW_BYTES
+
+
 @dataclass(slots=True)
 class SeenRow:
     """Ids of messages that came to a queue together, for the detection of duplicates."""
@@ -115,14 +127,25 @@ class QueueCounters:
     """The books of one queue. ``open`` audits every count but ``byte_count``."""
 
     queue_id: int
-    next_seq: int
+    next_seq: int = 1
     """The next sequence number to give out: above every number ever used."""
-    message_count: int
+    message_count: int = 0
     """Messages in chunks that are not gone, the deferred ones included."""
-    byte_count: int
+    byte_count: int = 0
     """The caller's own accounting; the store only keeps it."""
-    deferred_count: int
-    scheduled_count: int
+    deferred_count: int = 0
+    scheduled_count: int = 0
+
+    def values(self) -> tuple[int, int, int, int, int, int]:
+        """All of them, in the order in which they are stored and sealed."""
+        return (
+            self.queue_id,
+            self.next_seq,
+            self.message_count,
+            self.byte_count,
+            self.deferred_count,
+            self.scheduled_count,
+        )
 
 
 @dataclass(slots=True)
@@ -304,6 +327,10 @@ class Recovered:
     """The pages of ids that each queue remembers, ascending."""
     sessions: dict[int, list[SessionBook]] = field(default_factory=dict)
     """The sessions with messages of each queue that has any, in the order of their oldest chunk."""
+    state_bytes: dict[int, int] = field(default_factory=dict)
+    """What the states of sessions take, of each queue that has any; counted from the rows."""
+    path: str = ":memory:"
+    """Where it was found, for people."""
 
 
 class StoreStatistics(NamedTuple):
@@ -343,26 +370,35 @@ class Store(Protocol):
         """Chunks with first_seq > after_seq, ascending, at most ``count_max`` of them.
 
         With ``session``, only those of that session.
-        Stops at the chunk with which the blobs reach ``bytes_max``, so that a queue with
-        anything left always gives at least one chunk.
+        Stops at the chunk with which the blobs reach ``bytes_max``, or the messages
+        LOAD_MESSAGES_MAX, so that a queue with anything left always gives at least one chunk.
         """
 
     def load_chunk_holding(self, queue_id: int, seq: int) -> LoadedChunk | None:
         """The chunk that covers ``seq`` (the message itself may be gone)."""
 
-    def load_expired(self, queue_id: int, now_ms: int, count_max: int) -> list[LoadedChunk]:
-        """Chunks with expires_ms <= now_ms, earliest expiry first."""
+    def load_expired(
+        self, queue_id: int, now_ms: int, count_max: int, bytes_max: int = NO_BYTES_MAX
+    ) -> list[LoadedChunk]:
+        """Chunks with expires_ms <= now_ms, earliest expiry first.
+
+        Here and below, ``bytes_max`` ends a load as it does in load_chunks().
+        """
 
     def next_expiry(self, queue_id: int) -> int | None:
         """The earliest expires_ms of the queue."""
 
-    def load_due(self, queue_id: int, now_ms: int, count_max: int) -> list[ScheduledRow]:
+    def load_due(
+        self, queue_id: int, now_ms: int, count_max: int, bytes_max: int = NO_BYTES_MAX
+    ) -> list[ScheduledRow]:
         """Scheduled messages with due_ms <= now_ms, earliest first, then by seq."""
 
     def next_due(self, queue_id: int) -> int | None:
         """The earliest due_ms of the queue."""
 
-    def load_scheduled(self, queue_id: int, after_seq: int, count_max: int) -> list[ScheduledRow]:
+    def load_scheduled(
+        self, queue_id: int, after_seq: int, count_max: int, bytes_max: int = NO_BYTES_MAX
+    ) -> list[ScheduledRow]:
         """Scheduled messages with seq > after_seq, ascending by seq."""
 
     def load_deferred_seqs(self, queue_id: int, after_seq: int, count_max: int) -> list[int]:
@@ -372,9 +408,13 @@ class Store(Protocol):
         """What was noted down for the session."""
 
     def load_sessions_updated(
-        self, queue_id: int, since_ms: int, skip: int, count_max: int
-    ) -> list[str]:
-        """Sessions whose state was noted down at ``since_ms`` or later, by name."""
+        self, queue_id: int, since_ms: int, after: str | None, count_max: int
+    ) -> tuple[list[str], str | None]:
+        """Look at the next sessions with a state behind ``after`` (None: from the first), by name.
+
+        At most ``count_max`` are looked at. Those whose state was noted down at ``since_ms`` or
+        later, and the name to go on from, which is None when there are no more.
+        """
 
     def maintain(self) -> bool:
         """One slice (about 20 ms) of housekeeping, by the writer when idle.

@@ -2,7 +2,9 @@
 
 Rule 1: a load is one read transaction (a statement alone is one by itself), so a chunk and its
         tombstones are of the same commit.
-Rule 2: a load is short: an open read transaction keeps the writer from reusing its log.
+Rule 2: a load is short: an open read transaction keeps the writer from reusing its log, and the
+        other queues wait for it. It ends with the row that reaches its number of bytes, and no
+        row behind that one is fetched.
 Rule 3: a row that fails its checksum stops the load; skipping it would lose it silently.
 """
 
@@ -17,7 +19,15 @@ import apsw
 
 from twinbus.broker.store import seal
 from twinbus.broker.store.connection import reading
-from twinbus.broker.store.port import SEQ_BITS, SEQ_MAX, ChunkRow, LoadedChunk, ScheduledRow
+from twinbus.broker.store.port import (
+    LOAD_MESSAGES_MAX,
+    NO_BYTES_MAX,
+    SEQ_BITS,
+    SEQ_MAX,
+    ChunkRow,
+    LoadedChunk,
+    ScheduledRow,
+)
 from twinbus.broker.store.sheets import reference, select
 from twinbus.errors import StoreCorrupt
 
@@ -76,14 +86,18 @@ _SESSION_STATES: Final = (
     "SELECT id, session, updated_ms, crc, blob FROM session_state WHERE id BETWEEN ? AND ?"
 )
 _SESSIONS: Final = (
-    "SELECT id, session, updated_ms FROM session_state WHERE id >> 40 = ? ORDER BY session"
+    "SELECT id, session, updated_ms FROM session_state WHERE id >> 40 = ? AND session > ?"
+    " ORDER BY session LIMIT ?"
 )
+_FIRST_SESSIONS: Final = _SESSIONS.replace("session > ?", "session >= ?")
 
 _Detail = TypeVar("_Detail")
 
 # The subscriptions of a topic are often read at about the same pace: each sheet is read once for
 # all of them. A sheet has up to 256 KB.
 SHEETS_KEPT_MAX: Final = 8
+# Of session states that are only checked, not given out, so much is read at once.
+_CHECKED_BYTES_MAX: Final = 1 << 20
 
 
 class RowReader:
@@ -107,29 +121,33 @@ class RowReader:
             return self._load_session(queue_id, session, after_seq, bytes_max, count_max)
         after, last = queue_id << SEQ_BITS | after_seq, queue_id << SEQ_BITS | SEQ_MAX
         rows: list[ChunkRow] = []
+        messages_max = LOAD_MESSAGES_MAX
         with self._snapshot() as cursor:
             for values in cursor.execute(_AFTER, (after, last, count_max)):
-                rows.append(self._chunk(*values))
-                bytes_max -= len(rows[-1].blob)
-                if bytes_max <= 0:
+                row = self._chunk(*values)
+                rows.append(row)
+                bytes_max -= len(row.blob)
+                messages_max -= row.count
+                if bytes_max <= 0 or messages_max <= 0:
                     break
             return self._with_details(cursor, rows)
 
     def _load_session(
         self, queue_id: int, session: str, after_seq: int, bytes_max: int, count_max: int
     ) -> list[LoadedChunk]:
-        chunks: list[LoadedChunk] = []
         after = queue_id << SEQ_BITS | after_seq
+        messages_max = LOAD_MESSAGES_MAX
+        rows: list[ChunkRow] = []
         with self._snapshot() as cursor:
-            # The details of each are fetched with the same cursor, hence the list.
-            for values in list(cursor.execute(_OF_SESSION, (queue_id, session, after, count_max))):
+            for values in cursor.execute(_OF_SESSION, (queue_id, session, after, count_max)):
                 row = self._chunk(*values)
-                # Between two chunks of a session there may be many of others.
-                chunks += self._with_details(cursor, [row])
+                rows.append(row)
                 bytes_max -= len(row.blob)
-                if bytes_max <= 0:
+                messages_max -= row.count
+                if bytes_max <= 0 or messages_max <= 0:
                     break
-        return chunks
+            # Between two chunks of a session there may be many of others.
+            return [self._with_details(cursor, [row])[0] for row in rows]
 
     def load_session_state(self, queue_id: int, session: str) -> bytes | None:
         with reading(self._path):
@@ -139,23 +157,26 @@ class RowReader:
         return None
 
     def load_sessions_updated(
-        self, queue_id: int, since_ms: int, skip: int, count_max: int
-    ) -> list[str]:
+        self, queue_id: int, since_ms: int, after: str | None, count_max: int
+    ) -> tuple[list[str], str | None]:
         updated: list[str] = []
+        checked_bytes = 0
         with reading(self._path):
-            for row_id, session, updated_ms in self._connection.execute(_SESSIONS, (queue_id,)):
+            sql, begin = (_FIRST_SESSIONS, "") if after is None else (_SESSIONS, after)
+            rows: list[Any] = self._connection.execute(sql, (queue_id, begin, count_max)).fetchall()
+            for row_id, session, updated_ms in rows:
                 if updated_ms >= since_ms:
                     updated.append(session)
-                    if len(updated) == skip + count_max:
-                        break
-                else:
-                    self._check_session_state(row_id)
-        return updated[skip:]
+                    continue
+                checked_bytes += self._check_session_state(row_id)
+                if checked_bytes >= _CHECKED_BYTES_MAX:
+                    return updated, session
+        return updated, rows[-1][1] if len(rows) == count_max else None
 
-    def _check_session_state(self, row_id: int) -> None:
-        """Nothing is left out for a time that was damaged."""
-        for values in self._connection.execute(_SESSION_STATES, (row_id, row_id)):
-            self._session_state(*values)
+    def _check_session_state(self, row_id: int) -> int:
+        """Nothing is left out for a time that was damaged. How many bytes were read for that."""
+        states = self._connection.execute(_SESSION_STATES, (row_id, row_id))
+        return sum(len(self._session_state(*values)) for values in states)
 
     def _session_state(
         self, row_id: int, session: str, updated_ms: int, crc: int, state: bytes
@@ -173,29 +194,52 @@ class RowReader:
                     return self._with_details(cursor, [row])[0]
         return None
 
-    def load_expired(self, queue_id: int, now_ms: int, count_max: int) -> list[LoadedChunk]:
+    def load_expired(
+        self, queue_id: int, now_ms: int, count_max: int, bytes_max: int = NO_BYTES_MAX
+    ) -> list[LoadedChunk]:
+        rows: list[ChunkRow] = []
         with self._snapshot() as cursor:
-            found = cursor.execute(_EXPIRED, (queue_id, now_ms, count_max))
-            rows = [self._chunk(*values) for values in found]
+            for values in cursor.execute(_EXPIRED, (queue_id, now_ms, count_max)):
+                rows.append(self._chunk(*values))
+                bytes_max -= len(rows[-1].blob)
+                if bytes_max <= 0:
+                    break
             return [self._with_details(cursor, [row])[0] for row in rows]
 
     def next_expiry(self, queue_id: int) -> int | None:
         return self._number(_NEXT_EXPIRY, queue_id)
 
-    def load_due(self, queue_id: int, now_ms: int, count_max: int) -> list[ScheduledRow]:
-        with reading(self._path):
-            found = self._connection.execute(_DUE, (queue_id, now_ms, count_max))
-            return [self._scheduled(*values) for values in found]
+    def load_due(
+        self, queue_id: int, now_ms: int, count_max: int, bytes_max: int = NO_BYTES_MAX
+    ) -> list[ScheduledRow]:
+        return self._scheduled_rows(_DUE, (queue_id, now_ms, count_max), bytes_max)
 
     def next_due(self, queue_id: int) -> int | None:
         return self._number(_NEXT_DUE, queue_id)
 
-    def load_scheduled(self, queue_id: int, after_seq: int, count_max: int) -> list[ScheduledRow]:
+    def load_scheduled(
+        self, queue_id: int, after_seq: int, count_max: int, bytes_max: int = NO_BYTES_MAX
+    ) -> list[ScheduledRow]:
         queue = queue_id << SEQ_BITS
         limits = (queue | after_seq, queue | SEQ_MAX, count_max)
+        return self._scheduled_rows(_SCHEDULED, limits, bytes_max)
+
+    def _scheduled_rows(
+        self, sql: str, limits: tuple[int, int, int], bytes_max: int
+    ) -> list[ScheduledRow]:
+        rows: list[ScheduledRow] = []
         with reading(self._path):
-            found = self._connection.execute(_SCHEDULED, limits)
-            return [self._scheduled(*values) for values in found]
+            cursor = self._connection.cursor()
+            try:
+                for values in cursor.execute(sql, limits):
+                    rows.append(self._scheduled(*values))
+                    bytes_max -= len(rows[-1].blob)
+                    if bytes_max <= 0:
+                        break
+            finally:
+                # Left open, its transaction would last until the next read.
+                cursor.close(True)
+        return rows
 
     def load_deferred_seqs(self, queue_id: int, after_seq: int, count_max: int) -> list[int]:
         queue = queue_id << SEQ_BITS

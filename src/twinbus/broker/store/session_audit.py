@@ -1,7 +1,8 @@
 """What each session of a queue holds, and whether every chunk of the queue has its session.
 
 Asked when a store is opened: the queue machine must know which sessions have something to hand
-out. No body is read, and memory grows with the sessions, not with their messages.
+out, and how much of its quota their states take. No body is read, and memory grows with the
+sessions, not with their messages.
 """
 
 from __future__ import annotations
@@ -9,12 +10,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from heapq import merge
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import apsw
 
 from twinbus.broker.store import seal
-from twinbus.broker.store.port import SEQ_BITS, SEQ_MAX, SessionBook
+from twinbus.broker.store.port import SEQ_BITS, SEQ_MAX, SESSION_STATE_ROW_BYTES, SessionBook
 from twinbus.errors import StoreCorrupt
 
 _CHUNKS: Final = (
@@ -28,6 +29,17 @@ _DEFERRED: Final = (
     "SELECT id, 1 FROM state INDEXED BY state_deferred"
     " WHERE deferred = 1 AND id BETWEEN ? AND ? ORDER BY id"
 )
+# The length of a blob stands in the row's head: the states themselves are not read.
+_STATE_BYTES: Final = (
+    "SELECT id >> 40, SUM(length(CAST(session AS BLOB)) + length(blob) + ?) FROM session_state"
+    " GROUP BY id >> 40"
+)
+
+
+def state_bytes(connection: apsw.Connection) -> dict[int, int]:
+    """What the states of sessions take, by queue."""
+    found: list[Any] = connection.execute(_STATE_BYTES, (SESSION_STATE_ROW_BYTES,)).fetchall()
+    return dict(found)
 
 
 def session_books(connection: apsw.Connection, path: Path, queue_id: int) -> list[SessionBook]:

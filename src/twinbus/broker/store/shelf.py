@@ -20,6 +20,7 @@ from twinbus.broker.store.port import (
     SeenRow,
     SessionBook,
     Share,
+    session_state_bytes,
 )
 from twinbus.broker.store.sheets import packed_selection, select
 from twinbus.broker.store.sorted_keys import SortedKeys
@@ -150,6 +151,13 @@ class QueueShelf:
 
     def session_keys(self, session: str) -> SortedKeys[int]:
         return self._session_keys.get(session) or SortedKeys()
+
+    def state_bytes(self) -> int:
+        """What the states of sessions take of the queue's quota."""
+        return sum(
+            session_state_bytes(session, state)
+            for session, (state, _at_ms) in self.session_states.items()
+        )
 
     def session_books(self) -> list[SessionBook]:
         """The sessions with messages, in the order of their oldest chunk."""

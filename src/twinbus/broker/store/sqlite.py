@@ -32,6 +32,7 @@ from twinbus.broker.store.disk import Disk
 from twinbus.broker.store.housekeeping import Housekeeping
 from twinbus.broker.store.mark import Mark, read_mark
 from twinbus.broker.store.port import (
+    NO_BYTES_MAX,
     DeleteEntity,
     LoadedChunk,
     Op,
@@ -55,7 +56,7 @@ class SqliteStore:
         self._path = Path(path)
         self._disk = disk or Disk()
         self._vfs = vfs
-        self._roster = Roster(frozenset(), 0)
+        self._roster = Roster()
         self._writer: Writer | None = None
         self._reader: RowReader | None = None
         self._read_connection: apsw.Connection | None = None
@@ -100,8 +101,7 @@ class SqliteStore:
         self._housekeeping = Housekeeping(self._writer, garbage)
         self._read_connection = read_connection
         self._reader = RowReader(read_connection, self._path)
-        live = frozenset(entity.queue_id for entity in recovered.entities)
-        self._roster = Roster(live, ledger.queue_id_last)
+        self._roster = Roster(recovered.entities, ledger.queue_id_last)
         return recovered
 
     @property
@@ -124,17 +124,17 @@ class SqliteStore:
 
     def commit(self, ops: Sequence[Op]) -> None:
         writer = self._open_writer()
-        admitted, roster = admit(ops, self._roster)
+        admitted, changes = admit(ops, self._roster)
         if not admitted:
             writer.require_working()
             return
         writer.transact(
             lambda cursor: apply_ops(cursor, admitted, writer.ledger.commit_number + 1),
-            queue_id_last=roster.queue_id_last,
+            queue_id_last=(changes or self._roster).queue_id_last,
         )
-        if roster is not self._roster:
+        if changes is not None:
             self._note_deleted(admitted)
-            self._roster = roster
+            self._roster.apply(changes)
 
     def _note_deleted(self, ops: Sequence[Op]) -> None:
         assert self._housekeeping is not None
@@ -166,27 +166,33 @@ class SqliteStore:
         return self._open_reader().load_session_state(queue_id, session)
 
     def load_sessions_updated(
-        self, queue_id: int, since_ms: int, skip: int, count_max: int
-    ) -> list[str]:
-        return self._open_reader().load_sessions_updated(queue_id, since_ms, skip, count_max)
+        self, queue_id: int, since_ms: int, after: str | None, count_max: int
+    ) -> tuple[list[str], str | None]:
+        return self._open_reader().load_sessions_updated(queue_id, since_ms, after, count_max)
 
     def load_chunk_holding(self, queue_id: int, seq: int) -> LoadedChunk | None:
         return self._open_reader().load_chunk_holding(queue_id, seq)
 
-    def load_expired(self, queue_id: int, now_ms: int, count_max: int) -> list[LoadedChunk]:
-        return self._open_reader().load_expired(queue_id, now_ms, count_max)
+    def load_expired(
+        self, queue_id: int, now_ms: int, count_max: int, bytes_max: int = NO_BYTES_MAX
+    ) -> list[LoadedChunk]:
+        return self._open_reader().load_expired(queue_id, now_ms, count_max, bytes_max)
 
     def next_expiry(self, queue_id: int) -> int | None:
         return self._open_reader().next_expiry(queue_id)
 
-    def load_due(self, queue_id: int, now_ms: int, count_max: int) -> list[ScheduledRow]:
-        return self._open_reader().load_due(queue_id, now_ms, count_max)
+    def load_due(
+        self, queue_id: int, now_ms: int, count_max: int, bytes_max: int = NO_BYTES_MAX
+    ) -> list[ScheduledRow]:
+        return self._open_reader().load_due(queue_id, now_ms, count_max, bytes_max)
 
     def next_due(self, queue_id: int) -> int | None:
         return self._open_reader().next_due(queue_id)
 
-    def load_scheduled(self, queue_id: int, after_seq: int, count_max: int) -> list[ScheduledRow]:
-        return self._open_reader().load_scheduled(queue_id, after_seq, count_max)
+    def load_scheduled(
+        self, queue_id: int, after_seq: int, count_max: int, bytes_max: int = NO_BYTES_MAX
+    ) -> list[ScheduledRow]:
+        return self._open_reader().load_scheduled(queue_id, after_seq, count_max, bytes_max)
 
     def load_deferred_seqs(self, queue_id: int, after_seq: int, count_max: int) -> list[int]:
         return self._open_reader().load_deferred_seqs(queue_id, after_seq, count_max)

@@ -233,15 +233,7 @@ def _put_session_states(cursor: apsw.Cursor, ops: list[PutSessionState]) -> None
 def _put_counters(cursor: apsw.Cursor, ops: list[PutCounters]) -> None:
     rows = []
     for op in ops:
-        counters = op.counters
-        values = (
-            counters.queue_id,
-            counters.next_seq,
-            counters.message_count,
-            counters.byte_count,
-            counters.deferred_count,
-            counters.scheduled_count,
-        )
+        values = op.counters.values()
         rows.append((*values, seal.of_values(*values)))
     cursor.executemany(_PUT_COUNTERS, rows)
 

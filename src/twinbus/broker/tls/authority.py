@@ -2,7 +2,9 @@
 
 Rule 1: this module is imported when something has to be made or read. The library behind it takes
         longer to import than a broker's queues take to recover.
-Rule 2: what was made says its names and its end in a line of plain JSON above the PEM blocks, so
+Rule 2: an authority signs for the names it was made for, and those of this machine alone: whoever
+        gets hold of its key can play no other server to clients that trust it.
+Rule 3: what was made says its names and its end in a line of plain JSON above the PEM blocks, so
         that a start needs no ASN.1 reader to see that all is well. OpenSSL skips such lines.
 """
 
@@ -59,8 +61,9 @@ class Made:
         return f"{HEADLINE}{headline}\n".encode() + key_pem + self.certificate_pem
 
 
-def make_authority(label: str, now_s: float) -> Made:
-    """A new authority. ``label`` tells it from others in a list of certificates."""
+def make_authority(label: str, now_s: float, names: tuple[str, ...] = ()) -> Made:
+    """A new authority. ``label`` tells it from others in a list of certificates; ``names`` are
+    what it may sign for, beside the local ones (rule 2)."""
     key = ec.generate_private_key(ec.SECP256R1())
     name = _name(f"twinbus local authority {label}")
     identifier = x509.SubjectKeyIdentifier.from_public_key(key.public_key())
@@ -68,10 +71,53 @@ def make_authority(label: str, now_s: float) -> Made:
         _draft(name, name, key, AUTHORITY_DAYS, now_s)
         .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
         .add_extension(_key_usage(signs_certificates=True), critical=True)
+        .add_extension(x509.NameConstraints(_permitted(names), None), critical=True)
         .add_extension(identifier, critical=False)
         .sign(key, hashes.SHA256())
     )
     return Made(certificate, key, ())
+
+
+def missing_names(authority: Made, names: tuple[str, ...]) -> tuple[str, ...]:
+    """The names that an authority may not sign for; one of ours from before has no such limit."""
+    try:
+        found = authority.certificate.extensions.get_extension_for_class(x509.NameConstraints)
+    except x509.ExtensionNotFound:
+        return ()
+    permitted = found.value.permitted_subtrees or []
+    return tuple(name for name in names if not any(_covers(each, name) for each in permitted))
+
+
+def _permitted(names: tuple[str, ...]) -> list[x509.GeneralName]:
+    """Names stand for themselves and what is below them, addresses for a network."""
+    found: list[x509.GeneralName] = [
+        x509.DNSName("localhost"),
+        x509.IPAddress(ipaddress.ip_network("127.0.0.0/8")),
+        x509.IPAddress(ipaddress.ip_network("::1/128")),
+    ]
+    for name in names:
+        if not any(_covers(each, name) for each in found):
+            address = _alternative(name)
+            if isinstance(address, x509.IPAddress):
+                found.append(x509.IPAddress(ipaddress.ip_network(name)))
+            else:
+                found.append(x509.DNSName(name.removeprefix("*.")))
+    return found
+
+
+def _covers(permitted: x509.GeneralName, name: str) -> bool:
+    own = _alternative(name)
+    if isinstance(permitted, x509.IPAddress) and isinstance(own, x509.IPAddress):
+        network, address = permitted.value, own.value
+        return (
+            isinstance(network, ipaddress.IPv4Network | ipaddress.IPv6Network)
+            and isinstance(address, ipaddress.IPv4Address | ipaddress.IPv6Address)
+            and address in network
+        )
+    if isinstance(permitted, x509.DNSName) and isinstance(own, x509.DNSName):
+        plain, below = name.lower().removeprefix("*."), permitted.value.lower()
+        return plain == below or plain.endswith(f".{below}")
+    return False
 
 
 def issue(authority: Made, names: tuple[str, ...], now_s: float) -> Made:

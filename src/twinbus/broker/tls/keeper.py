@@ -6,7 +6,9 @@
 
 Rule 1: a certificate is made when it is first needed, and again when its end is near or when the
         names that the broker answers to have changed. The authority stays the same meanwhile, so
-        that clients which trust it need not notice.
+        that clients which trust it need not notice; unless it may not sign for a name that
+        somebody has asked for. The machine's own name, which changes with every container, is
+        then left out instead.
 Rule 2: TLS 1.2 or later. No compression, no renegotiation, no session tickets and with them no
         early data: nothing that was sent once can be sent again by somebody else.
 Rule 3: the user's own certificate is shown as it is and never changed.
@@ -189,7 +191,10 @@ class Keeper:
             return None
         renew_at_s = expires_s - RENEW_BEFORE_S
         # A clock that was ahead when the certificate was made has made it too early.
-        if told.get("names") != [*self._names] or not begins_s <= time.time() < renew_at_s:
+        names = told.get("names")
+        if names not in ([*self._names], [*self._asked_names()]):
+            return None
+        if not begins_s <= time.time() < renew_at_s:
             return None
         try:
             return Credentials(_server_context(server), expires_s, renew_at_s)
@@ -197,27 +202,44 @@ class Keeper:
             return None
 
     def _make(self, directory: Path) -> None:
-        from twinbus.broker.tls.authority import issue
+        from twinbus.broker.tls.authority import issue, missing_names
 
         authority = self._authority(directory / "authority.pem")
         _write_public(directory / "ca.pem", authority.certificate_pem)
-        write_private(directory / "server.pem", issue(authority, self._names, time.time()).bundle)
+        names = self._names
+        if missing_names(authority, names):
+            names = self._asked_names()
+            logger.warning(
+                "The TLS authority may not sign for %s: the certificate is without that name. "
+                "Delete %s and give clients the new ca.pem if they use it",
+                socket.gethostname(),
+                directory,
+            )
+        write_private(directory / "server.pem", issue(authority, names, time.time()).bundle)
+
+    def _asked_names(self) -> tuple[str, ...]:
+        """All but the machine's own name, unless somebody has asked for that."""
+        own = socket.gethostname().lower()
+        return tuple(name for name in self._names if name != own or name in LOCAL_NAMES)
 
     def _authority(self, path: Path) -> Made:
         """The authority that clients trust already, or a new one."""
-        from twinbus.broker.tls.authority import make_authority, read_bundle
+        from twinbus.broker.tls.authority import make_authority, missing_names, read_bundle
 
         content = read_private(path)
         if content is not None:
             try:
                 known = read_bundle(content)
                 left_s = known.certificate.not_valid_after_utc.timestamp() - time.time()
-                if left_s > RENEW_AUTHORITY_BEFORE_S:
+                missing = missing_names(known, self._asked_names())
+                if left_s > RENEW_AUTHORITY_BEFORE_S and not missing:
                     return known
+                if missing:
+                    logger.warning("the TLS authority may not sign for %s", ", ".join(missing))
             except ValueError:
                 logger.warning("the TLS authority cannot be read and is made anew")
             logger.warning("there is a new TLS authority: give clients the new ca.pem")
-        made = make_authority(socket.gethostname(), time.time())
+        made = make_authority(socket.gethostname(), time.time(), self._names)
         write_private(path, made.bundle)
         return made
 

@@ -8,7 +8,8 @@ recognised by the bytes around the numbers, and the numbers are read from their 
 
 Rule 1: a message that looks different in any way is read with care, and looked for from then on.
 Rule 2: a message that cannot be read is delivered all the same, with zeros: whoever receives it
-        decides what becomes of it.
+        decides what becomes of it. So is one of more than 512 annotations, which no service writes.
+Rule 3: only what stands in front of the message itself is read, so that its size does not matter.
 """
 
 from __future__ import annotations
@@ -19,10 +20,9 @@ from typing import Any, Final, NamedTuple
 
 from twinbus.amqp.decode import decode_value
 from twinbus.amqp.errors import DecodeError
-from twinbus.amqp.limits import Budget
-from twinbus.amqp.sections import MessageSections, scan_message
+from twinbus.amqp.limits import STORED_LIMITS, Budget
+from twinbus.amqp.sections import MessageSections, scan_front
 from twinbus.amqp.wire import FIXED_WIDTHS
-from twinbus.drivers.amqp.options import CLIENT_LIMITS
 
 
 class Facts(NamedTuple):
@@ -91,7 +91,7 @@ class FactReader:
 
     def _read_with_care(self, message: bytes) -> Facts:
         try:
-            sections = scan_message(message, 0, len(message), CLIENT_LIMITS, body_required=False)
+            sections = scan_front(message, 0, len(message))
             facts = _facts(message, sections)
         except DecodeError:
             return _UNKNOWN
@@ -127,7 +127,7 @@ def _facts(message: bytes, sections: MessageSections) -> Facts:
     annotations: dict[Any, Any] = {}
     if sections.message_annotations is not None:
         start, stop = sections.message_annotations
-        annotations = decode_value(message, start, stop, Budget(CLIENT_LIMITS))[0]
+        annotations = decode_value(message, start, stop, Budget(STORED_LIMITS))[0]
     return Facts(
         _whole(annotations.get(_SEQUENCE_NUMBER)) or 0,
         _whole(annotations.get(_ENQUEUED)),
@@ -197,7 +197,7 @@ def _map_holes(message: bytes, span: tuple[int, int]) -> tuple[list[_Hole], bool
     start, stop = span
     holes: list[_Hole] = []
     position = start + 1 + _MAP_HEADS[message[start]]
-    budget = Budget(CLIENT_LIMITS)
+    budget = Budget(STORED_LIMITS)
     while position < stop:
         key, position = decode_value(message, position, stop, budget)
         code = message[position]

@@ -25,6 +25,7 @@ CLIENT_LIMITS: Final = AmqpLimits(
     partial_bytes_per_connection_max=2 * _MESSAGE_BYTES_MAX,
     # A reply may hold a thousand peeked messages, each in a map.
     compound_count_max=1_048_576,
+    value_count_max=4_194_304,
 )
 """What the service may ask of us."""
 

@@ -27,6 +27,8 @@ async def in_time(
     try:
         async with asyncio.timeout(timeout_s):
             yield
+    except OperationTimeout:
+        raise  # The service's own answer.
     except TimeoutError:
         if on_timeout is not None:
             on_timeout(began_s)

@@ -130,13 +130,13 @@ class AmqpReceiver:
         try:
             async with asyncio.timeout(timeout_s):
                 return await self._opening.result(lambda: self._open(wait_s))
+        except ServiceError as error:
+            error.path = error.path or self.path
+            raise
         except TimeoutError:
             raise timed_out(
                 timeout_s, path=self.path, doing="opening a link from", was_sent=False
             ) from None
-        except ServiceError as error:
-            error.path = error.path or self.path
-            raise
 
     async def _open(self, wait_s: float) -> ReceivingEnd:
         def made(line: Line) -> ReceivingEnd:

@@ -21,7 +21,7 @@ from twinbus.drivers.amqp.namespace import Namespace
 from twinbus.drivers.amqp.patience import in_time, timed_out
 from twinbus.drivers.amqp.refusals import closed_by_us
 from twinbus.drivers.amqp.sending import NeverLeft, SendingEnd
-from twinbus.drivers.port import LinkFacts
+from twinbus.drivers.port import LinkFacts, note_unsent
 from twinbus.service_errors import (
     MessageRefused,
     MessageTooLarge,
@@ -73,6 +73,8 @@ class AmqpSender:
         timer = loop.call_at(deadline_s, outgoing.expire)
         try:
             await outgoing.future
+        except ServiceError:
+            raise  # The service's own answer, which can be an OperationTimeout.
         except TimeoutError:
             end.forget(outgoing)
             self._namespace.suspect(began_s)
@@ -80,8 +82,10 @@ class AmqpSender:
             raise timed_out(
                 timeout_s, path=self.path, doing="sending to", was_sent=was_sent
             ) from None
-        except asyncio.CancelledError:
+        except asyncio.CancelledError as cancelled:
             end.forget(outgoing)
+            if not end.has_left(outgoing):
+                note_unsent(cancelled)
             raise
         finally:
             timer.cancel()
@@ -113,13 +117,13 @@ class AmqpSender:
         try:
             async with asyncio.timeout(left_s):
                 return await self._opening.result(self._open)
+        except ServiceError as error:
+            error.path = error.path or self.path
+            raise
         except TimeoutError:
             raise timed_out(
                 timeout_s, path=self.path, doing="opening a link to", was_sent=False
             ) from None
-        except ServiceError as error:
-            error.path = error.path or self.path
-            raise
 
     async def _open(self) -> SendingEnd:
         _trunk, end = await self._namespace.attached(

@@ -5,14 +5,16 @@
     async for queue in client.list_queues("orders/"): ...
 
 Rule 1: what does not exist is None to who reads it, EntityNotFound to who deletes it.
-Rule 2: a page's successor is counted by us; an address from an answer is never followed.
+Rule 2: a token is made out to the namespace; with a connection string for one entity, to that
+        entity where it is asked about, because its key may be good for nothing else.
+Rule 3: a page's successor is counted by us; an address from an answer is never followed.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 from pathlib import Path
@@ -49,7 +51,12 @@ from twinbus.drivers.management.entities import (
 from twinbus.drivers.management.exchange import HttpAnswer, exchange
 from twinbus.drivers.management.rules import RULE, RuleProperties, rule_in, rule_xml
 from twinbus.entity_path import parse_entity_path
-from twinbus.service_errors import EntityNotFound, OperationTimeout, ServiceInternalError
+from twinbus.service_errors import (
+    EntityNotFound,
+    OperationTimeout,
+    ServiceError,
+    ServiceInternalError,
+)
 
 __all__ = ["Knock", "ManagementClient"]
 
@@ -64,6 +71,12 @@ PAGES_MAX: Final = 1_000
 
 FORWARD_TO: Final = f"{{{SERVICE_BUS}}}ForwardTo"
 FORWARD_DEAD_TO: Final = f"{{{SERVICE_BUS}}}ForwardDeadLetteredMessagesTo"
+_FORWARD_DEAD: Final = "forward_dead_lettered_messages_to"
+# A token for the target of each kind of forward, as the service wants it.
+_PROOFS: Final = {
+    "forward_to": "ServiceBusSupplementaryAuthorization",
+    _FORWARD_DEAD: "ServiceBusDlqSupplementaryAuthorization",
+}
 _XML: Final = {"Content-Type": "application/atom+xml"}
 _AnyProperties = QueueProperties | TopicProperties | SubscriptionProperties
 
@@ -87,9 +100,11 @@ class ManagementClient:
         *,
         ca_file: str | Path | None = None,
         timeout_s: float = DEFAULT_TIMEOUT_S,
+        entity_path: str | None = None,
     ) -> None:
         self.endpoint = endpoint
         self.credential = credential
+        self._entity_path = entity_path
         self._tls = endpoint.tls_context(ca_file)
         self._timeout_s = timeout_s
 
@@ -103,7 +118,13 @@ class ManagementClient:
         timeout_s: float = DEFAULT_TIMEOUT_S,
     ) -> ManagementClient:
         endpoint = ManagementEndpoint.of(parsed, management_port=management_port)
-        return cls(endpoint, credential_in(parsed), ca_file=ca_file, timeout_s=timeout_s)
+        return cls(
+            endpoint,
+            credential_in(parsed),
+            ca_file=ca_file,
+            timeout_s=timeout_s,
+            entity_path=parsed.entity_path,
+        )
 
     # -- the namespace --------------------------------------------------------------------
 
@@ -255,11 +276,11 @@ class ManagementClient:
         raise EntityNotFound(f"there is no entity {path!r}", path=path, hint="Check its spelling")
 
     async def _change(self, path: str, entry: Entry) -> None:
-        forwarding = {}
-        if entry.described.find(FORWARD_TO) is not None:
-            forwarding["ServiceBusSupplementaryAuthorization"] = await self._authorization()
-        if entry.described.find(FORWARD_DEAD_TO) is not None:
-            forwarding["ServiceBusDlqSupplementaryAuthorization"] = await self._authorization()
+        told = {
+            name: entry.described.findtext(element)
+            for name, element in (("forward_to", FORWARD_TO), (_FORWARD_DEAD, FORWARD_DEAD_TO))
+        }
+        forwarding = await self._forwarding(told)
         await self._ask(
             "change",
             "entity",
@@ -290,7 +311,8 @@ class ManagementClient:
     async def _created(
         self, shape: Shape, kind: str, path: str, target: str, value: _AnyProperties
     ) -> Entry:
-        headers = {**_XML, **await self._forwarding(value)}
+        forwards = {name: getattr(value, name, None) for name in _PROOFS}
+        headers = {**_XML, **await self._forwarding(forwards)}
         body = await self._ask(
             "create", kind, path, target, method="PUT", headers=headers, body=shape.write(value)
         )
@@ -301,14 +323,13 @@ class ManagementClient:
             f"the namespace made the {kind} {path!r} and did not tell how", path=path
         )
 
-    async def _forwarding(self, value: _AnyProperties) -> dict[str, str]:
+    async def _forwarding(self, wanted: Mapping[str, str | None]) -> dict[str, str]:
         """Whoever forwards must show that it may send to where the messages go."""
-        told = {}
-        if getattr(value, "forward_to", None):
-            told["ServiceBusSupplementaryAuthorization"] = await self._authorization()
-        if getattr(value, "forward_dead_lettered_messages_to", None):
-            told["ServiceBusDlqSupplementaryAuthorization"] = await self._authorization()
-        return told
+        return {
+            header: await self._authorization(self.endpoint.url_of(target))
+            for name, header in _PROOFS.items()
+            if (target := wanted.get(name))
+        }
 
     async def _ask(
         self,
@@ -337,7 +358,10 @@ class ManagementClient:
         body: bytes = b"",
     ) -> HttpAnswer:
         began_s = time.monotonic()
-        shown = {"Authorization": await self._authorization(), **(headers or {})}
+        shown = {
+            "Authorization": await self._authorization(self._resource(target)),
+            **(headers or {}),
+        }
         return await exchange(
             self.endpoint,
             self._tls,
@@ -348,10 +372,20 @@ class ManagementClient:
             timeout_s=self._timeout_s - (time.monotonic() - began_s),
         )
 
-    async def _authorization(self) -> str:
+    def _resource(self, target: str) -> str:
+        """What the token for a request is made out to."""
+        if self._entity_path is not None:
+            own = f"/{_quoted(self._entity_path)}".lower()
+            if target.lower() == own or target.lower().startswith(f"{own}/subscriptions"):
+                return self.endpoint.url_of(self._entity_path)
+        return self.endpoint.url
+
+    async def _authorization(self, resource: str) -> str:
         try:
             async with asyncio.timeout(self._timeout_s):
-                return (await self.credential.token_for(self.endpoint.url)).http_header
+                return (await self.credential.token_for(resource)).http_header
+        except ServiceError:
+            raise  # The credential's own answer.
         except TimeoutError as error:
             raise OperationTimeout(
                 f"the credential for {self.endpoint.url} gave no token within "

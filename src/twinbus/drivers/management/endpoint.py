@@ -55,6 +55,12 @@ class ManagementEndpoint:
     def url(self) -> str:
         return f"{'https' if self.uses_tls else 'http'}://{self.authority}/"
 
+    def url_of(self, target: str) -> str:
+        """The URL here of an entity that is given by its path or URL; whatever host that names, a
+        token is made out to this one."""
+        _scheme, is_url, rest = target.strip().partition("://")
+        return f"{self.url}{rest.partition('/')[2] if is_url else target.strip()}"
+
     def tls_context(self, ca_file: str | Path | None) -> ssl.SSLContext | None:
         """What verifies the other side; None where plain HTTP is spoken."""
         if not self.uses_tls:

@@ -38,6 +38,9 @@ IDLE_S: Final = 1.0
 # for 0.4 s; one that does not answer is left alone.
 CLOSE_S: Final = 3.0
 
+# A link is open after about ten frames; a peer that sends more of them gets the SDK's own pace.
+OPENING_FRAMES_MAX: Final = 64
+
 # Positions in a transfer frame of the SDK.
 _MORE: Final = 5
 _PAYLOAD: Final = 11
@@ -60,6 +63,7 @@ class Line:
         # The SDK's way to give a connection up after an error waits for its keep-alive, which
         # looks up once a second.
         sdk._close_handler = self._give_up
+        sdk._create_handler = partial(self._create_handler, sdk._create_handler)
 
     @property
     def is_open(self) -> bool:
@@ -69,6 +73,21 @@ class Line:
         """Make sure that there is a link."""
         await self.sdk.__aenter__()
 
+    def _create_handler(self, create: Callable[..., None], *args: Any) -> None:
+        create(*args)
+        handler = self.sdk._handler
+        handler.client_ready_async = partial(self._ready, handler.client_ready_async)
+
+    async def _ready(self, is_ready: Callable[[], Awaitable[bool]]) -> bool:
+        """Take in all frames that open a link, one after the other: the SDK takes one and sleeps
+        for 50 ms, which makes half a second of an opening that has its answers at once."""
+        for _ in range(OPENING_FRAMES_MAX):
+            if await is_ready():
+                return True
+            if self.is_open:
+                return False  # In use: the SDK waits for a new token as it likes.
+        return False
+
     def is_quiet(self, now_s: float) -> bool:
         """Whether there is nothing to look at: the short way of look(), for each message (P0)."""
         idle_s, self._used_s = now_s - self._used_s, now_s
@@ -77,7 +96,7 @@ class Line:
             idle_s < IDLE_S
             and handler is not None
             and not _has_input(handler._connection)
-            and not _is_gone(handler)
+            and not is_gone(handler)
         )
 
     async def look(self) -> bool:
@@ -93,7 +112,7 @@ class Line:
                 await self._unbroken(connection.listen(wait=FRAME_S))
         except Exception:
             return False  # What came was the end of the line; nothing had left on it.
-        return not _is_gone(handler)
+        return not is_gone(handler)
 
     async def _unbroken(self, reading: Coroutine[Any, Any, None]) -> None:
         """Read on although the caller is cancelled: the SDK can lose a frame that it is reading.
@@ -315,7 +334,8 @@ def _has_input(connection: Any) -> bool:
     return bool(reader._buffer or reader._eof or reader._exception)
 
 
-def _is_gone(handler: Any) -> bool:
+def is_gone(handler: Any) -> bool:
+    """Whether a client of the SDK, async or not, has lost its connection or its link."""
     connection, link = handler._connection, handler._link
     return (
         connection._error is not None

@@ -272,6 +272,8 @@ class SdkReceiver:
                         raise self._failed(error, line, doing) from error
             finally:
                 self._settling.release()
+        except ServiceError:
+            raise  # The service's own answer, which can be an OperationTimeout.
         except TimeoutError as error:
             raise OperationTimeout(
                 f"{doing} {self.path!r} had no answer within {timeout_s:g} s", path=self.path

@@ -5,6 +5,7 @@ Rule 2: after a timeout or a cancellation nobody knows where the SDK's sender is
         and the next call has a new one.
 Rule 3: a link that was there before the call and turns out to be gone is opened again once, and
         only if nothing had left on it.
+Rule 4: a link that cannot be opened fails every call that waits for its turn (turn.py).
 
     parcels --native?--> the SDK's own messages, as they are
             --bytes----> a sealed batch
@@ -13,14 +14,16 @@ Rule 3: a link that was there before the call and turns out to be gone is opened
 from __future__ import annotations
 
 import asyncio
+import copy
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from typing import Any, Final, NamedTuple, TypeVar
 
 from azure.servicebus import ServiceBusMessageBatch
 from azure.servicebus.exceptions import OperationTimeoutError
 
 from twinbus.core.parcel import Parcel
-from twinbus.drivers.port import LinkFacts
+from twinbus.drivers.port import LinkFacts, note_unsent
 from twinbus.drivers.servicebus.line import Mark, SendingLine
 from twinbus.drivers.servicebus.sealed import (
     encode_native,
@@ -30,6 +33,7 @@ from twinbus.drivers.servicebus.sealed import (
     split_batch,
 )
 from twinbus.drivers.servicebus.translation import closed, condition_of, translated
+from twinbus.drivers.servicebus.turn import Turn
 from twinbus.drivers.servicebus.watch import Watch
 from twinbus.service_errors import (
     AccessRefused,
@@ -69,8 +73,7 @@ class SdkSender:
         self._make = make
         self._forget = forget
         self._line: SendingLine | None = None
-        self._turn = asyncio.Lock()
-        self._waiting_count = 0
+        self._turn = Turn()
         self._watch = Watch(self._let_go)
         self._is_closed = False
 
@@ -144,11 +147,11 @@ class SdkSender:
         """
         now_s = asyncio.get_running_loop().time()
         until_s = now_s + timeout_s
+        line: SendingLine | None = None
+        mark: Mark | None = None
         try:
-            if self._waiting_count or self._turn.locked():
+            if not self._turn.take():
                 await self._wait_for_turn(until_s)
-            else:
-                await self._turn.acquire()
             try:
                 with self._watch.until(until_s):
                     while True:
@@ -162,18 +165,22 @@ class SdkSender:
                             self._fail(error, line, mark, work)
             finally:
                 self._turn.release()
+        except ServiceError:
+            raise  # The service's own answer, which can be an OperationTimeout.
         except TimeoutError as error:
-            raise OperationTimeout(
+            failure = OperationTimeout(
                 f"{work.doing} {self.path!r} had no answer within {timeout_s:g} s", path=self.path
-            ) from error
+            )
+            failure.is_ambiguous = line is not None and work.has_left(line, mark)
+            raise failure from error
 
     async def _wait_for_turn(self, until_s: float) -> None:
-        self._waiting_count += 1
         try:
             async with asyncio.timeout_at(until_s):
-                await self._turn.acquire()
-        finally:
-            self._waiting_count -= 1
+                await self._turn.wait()
+        except asyncio.CancelledError as cancelled:
+            note_unsent(cancelled)
+            raise
 
     async def _usable_line(self) -> SendingLine:
         if self._is_closed:
@@ -189,9 +196,13 @@ class SdkSender:
     ) -> None:
         """Raise what went wrong, unless it may be tried once more on a new link."""
         if not isinstance(error, Exception):
+            if isinstance(error, asyncio.CancelledError) and not work.has_left(line, mark):
+                note_unsent(error)
             self._let_go()
             raise error
         failure = self._failed(error, line, mark, work)
+        if mark is None and isinstance(failure, _LOSSES) and not failure.is_ambiguous:
+            self._turn.fail(partial(copy.copy, failure))
         if mark is None or failure.is_ambiguous or not isinstance(failure, _LOSSES):
             raise failure from error
 

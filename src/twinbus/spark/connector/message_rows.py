@@ -215,7 +215,7 @@ def body_at(buf: bytes, pos: int) -> tuple[bytes | None, str]:
 
 
 def _body_sections(buf: bytes, pos: int, end: int) -> tuple[bytes | None, str]:
-    budget, kind, parts = Budget(), 0, []
+    budget, kind, parts = Budget(is_built=False), 0, []
     while pos < end:
         code, start = section_at(buf, pos, end, budget)
         if code not in BODY_TYPES:

@@ -4,6 +4,8 @@
     control.json --> pause, stop, rate              '--progress--> status.json
 
 Rule 1: while there is nothing to do there is no batch: next_epoch() waits.
+        When it is to stop it returns the old epoch soon, again and again: Spark can lose the
+        interrupt that ends a wait (SPARK-57963), and would wait for the wait for ever.
 Rule 2: with ``once`` it never waits: it says the old epoch when nothing is left to do.
 Rule 3: orders are remembered for the epoch they were made for; an epoch that nobody here made
         orders for (a replay after a crash) gets orders for everything, which is always safe.
@@ -11,6 +13,7 @@ Rule 4: a queue that rings during a batch waits for it some seconds only: its ta
         they have enough.
 Rule 5: an idle queue is looked through now and then for what somebody else set aside: that rings
         no bell.
+        Once in a while it is also asked whether there are more queues that hold messages (Y9).
 Rule 6: when the state directory has become another run's, this one ends, and tells nothing more
         there: its own program is gone.
 Rule 7: who says that it has stopped is done: Spark kills this process whenever it likes then. Its
@@ -26,9 +29,10 @@ from collections import Counter
 from contextlib import AsyncExitStack, suppress
 from dataclasses import replace
 from random import Random
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from twinbus.clock import Clock, SystemClock
+from twinbus.core.claim_watch import LISTEN, SEND
 from twinbus.core.dispatcher import Dispatcher
 from twinbus.core.parcel import Delivered
 from twinbus.core.receipts import Outcome
@@ -36,11 +40,15 @@ from twinbus.core.shift import ShiftOrder, ShiftReport, report_from_json
 from twinbus.core.stall import StallWatch, why_stalled
 from twinbus.drivers.port import Driver
 from twinbus.errors import ConfigurationError
-from twinbus.service_errors import ServiceError
+from twinbus.service_errors import AccessRefused, ServiceError
 from twinbus.spark.bell import Bell
 from twinbus.spark.desk import Desk, DeskAddress
 from twinbus.spark.syphon.settings import SyphonSettings
 from twinbus.spark.syphon.state import Control, StateDir, Status
+
+if TYPE_CHECKING:
+    from twinbus.drivers.management import ManagementClient
+    from twinbus.pairing.backlog_search import BacklogSearch
 
 __all__ = ["Brain"]
 
@@ -70,6 +78,8 @@ class Brain:
         self._state = None if settings.state_dir is None else StateDir(settings.state_dir)
         self._status = Status(pid=os.getpid())
         self._counts: Counter[str] = Counter()
+        self._unlistened: set[str] = set()
+        """Queues that may not be received from."""
         self._stall = StallWatch()
         self._orders: dict[str, ShiftOrder] = {}
         self._orders_epoch = -1
@@ -79,8 +89,12 @@ class Brain:
         self._stack = AsyncExitStack()
         self._namespaces: AsyncExitStack | None = None
         self._bell: Bell | None = None
+        self._search: BacklogSearch | None = None
+        self._searched = asyncio.Event()
+        """Set once the first search has ended, with or without an answer."""
         self._secondary: Driver
         self._primary: Driver
+        self._management: ManagementClient
         self.address: DeskAddress
 
     async def start(self) -> None:
@@ -91,6 +105,8 @@ class Brain:
         stack.push_async_callback(desk.close)
         looking = asyncio.create_task(self._keep_looking())
         stack.callback(looking.cancel)
+        searching = asyncio.create_task(self._keep_searching())
+        stack.callback(searching.cancel)
         if self._state is not None:
             telling = asyncio.create_task(self._keep_telling(self._state))
             stack.callback(telling.cancel)
@@ -108,6 +124,7 @@ class Brain:
             secondary = await opened.enter_async_context(settings.opened_secondary())
             primary = await opened.enter_async_context(settings.opened_primary())
             self._secondary, self._primary = secondary.driver, primary.driver
+            self._management = secondary.management
 
     async def _hang_up(self) -> None:
         """Let go of both namespaces; what was done there is in the books then (rule 7)."""
@@ -130,6 +147,8 @@ class Brain:
             # Spark ends the query now, and this process perhaps before its next word.
             await self._hang_up()
             self._doing("stopped")
+            if not once:
+                await asyncio.sleep(LOOK_INTERVAL_S)
             return epoch
         self._remember(epoch + 1, orders)
         return epoch + 1
@@ -154,6 +173,7 @@ class Brain:
 
     async def _what_is_left(self) -> list[ShiftOrder]:
         dispatcher, is_dry_run = self._dispatcher, self._settings.is_dry_run
+        await self._searched.wait()
         while True:
             control, now_s = self._control(), self._now_s()
             if control.is_stopping:
@@ -172,13 +192,8 @@ class Brain:
     async def _work_to_do(self) -> list[ShiftOrder]:
         while True:
             control = self._control()
-            if self._is_replaced():
+            if control.is_stopping or self._is_replaced():
                 return []
-            if control.is_stopping:
-                await self._hang_up()
-                self._doing("stopped")
-                await asyncio.sleep(LOOK_INTERVAL_S)
-                continue
             await self._open()
             if control.is_paused:
                 await self._silence()
@@ -200,7 +215,7 @@ class Brain:
         now_s = self._now_s()
         # Whatever waits in the others is received by their tasks.
         busy = self._dispatcher.busy(now_s)
-        self._bell.arm(queue for queue in self._settings.queues if queue not in busy)
+        self._bell.arm(queue for queue in self._dispatcher.queues if queue not in busy)
         due_s = self._dispatcher.next_due_s(now_s)
         wait_s = LOOK_INTERVAL_S if due_s is None else min(LOOK_INTERVAL_S, due_s - now_s)
         if wait_s > 0:
@@ -215,7 +230,7 @@ class Brain:
     def _new_bell(self) -> Bell:
         return Bell(
             self._secondary,
-            self._settings.queues,
+            self._dispatcher.queues,
             poll_s=self._settings.poll_s,
             backoff=self._settings.backoff,
             on_fault=self._note_fault,
@@ -251,7 +266,7 @@ class Brain:
         from twinbus.pairing.mover_look import pages, set_aside_in
 
         receiver, is_whole = self._secondary.receiver(queue), False
-        rules = self._settings.mover_options.rules
+        rules = self._settings.mover_options(self._primary.address).rules
         with suppress(ServiceError):  # Its bell tells what is wrong with it.
             async for page in pages(receiver, 1, timeout_s=PEEK_TIMEOUT_S):
                 now_ms = self._clock.now().wall_ms
@@ -260,6 +275,33 @@ class Brain:
         with suppress(ServiceError):
             await receiver.close()
         self._dispatcher.looked_through(queue, self._now_s(), is_whole=is_whole)
+
+    # -- more queues (Y9) -----------------------------------------------------------------
+
+    async def _keep_searching(self) -> None:
+        from twinbus.pairing.backlog_search import BacklogSearch
+
+        dispatcher = self._dispatcher
+        try:
+            # Both namespaces may be closed and opened again meanwhile.
+            self._search = BacklogSearch(
+                lambda path: self._secondary.receiver(path),
+                self._settings.primary_name,
+                lambda prefix: self._management.list_queues(prefix),
+            )
+            for queue in await self._search.holding(dispatcher.queues):
+                self._add(queue)
+        except Exception:
+            _log.exception("no more backlog queues could be searched for")
+            return
+        finally:
+            self._searched.set()
+        await self._search.keep_finding(lambda: dispatcher.queues, self._add)
+
+    def _add(self, queue: str) -> None:
+        self._dispatcher.add(queue)
+        if self._bell is not None:
+            self._bell.add(queue)
 
     # -- a primary that is away -----------------------------------------------------------
 
@@ -287,6 +329,10 @@ class Brain:
         if kind == "progress":
             self._counts.update({str(name): int(n) for name, n in facts["counts"].items()})
             self._status.moved_bytes += int(facts["moved_bytes"])
+            if self._search is not None and facts["counts"].get(Outcome.MOVED.value):
+                self._search.note_moved()
+            for queue, owner, count in facts.get("foreign", ()):
+                self._met_foreign(str(queue), str(owner), int(count))
             control = self._control()
             # A look moves nothing that a pause could keep.
             is_paused = control.is_paused and not self._settings.is_dry_run
@@ -302,6 +348,13 @@ class Brain:
                 for queue in report.aside.keys() & set(order.queues):
                     self._dispatcher.set_aside(queue, report.aside[queue])
         return {}
+
+    def _met_foreign(self, queue: str, owner: str, count: int) -> None:
+        known = self._status.foreign
+        if owner not in known:
+            _log.warning("messages of another pair are in %s and stay there: %s", queue, owner)
+        known[owner] = known.get(owner, 0) + count
+        self._dispatcher.met_foreign(queue, count)
 
     def _take(self, order: ShiftOrder, report: ShiftReport) -> None:
         self._dispatcher.take(order, report, self._now_s())
@@ -332,10 +385,13 @@ class Brain:
         return bool(ours and self._state and self._state.control().run not in ("", ours))
 
     def _note_fault(self, queue: str, error: ServiceError | None) -> None:
+        self._unlistened.discard(queue)
         if error is None:
             self._status.faults.pop(queue, None)
         else:
             self._status.faults[queue] = str(error)
+        if isinstance(error, AccessRefused):
+            self._unlistened.add(queue)
 
     def _doing(self, doing: str) -> None:
         is_new, self._status.doing = doing != self._status.doing, doing
@@ -354,6 +410,8 @@ class Brain:
         status = self._status
         status.counts = dict(self._counts)
         status.set_aside = self._dispatcher.set_aside_by_destination()
+        unsent = [note.path for note in self._dispatcher.closed(self._now_s()) if note.is_refused]
+        status.refused = dict.fromkeys(unsent, SEND) | dict.fromkeys(self._unlistened, LISTEN)
         if state.trouble:
             status.faults[CONTROL_FAULT] = state.trouble
         else:
@@ -371,7 +429,9 @@ class Brain:
 
     def _watch_stall(self) -> None:
         dispatcher, now_s = self._dispatcher, self._now_s()
-        waiting, unread = dispatcher.set_aside_count, self._status.faults.keys() - {CONTROL_FAULT}
+        waiting = dispatcher.set_aside_count
+        faults = self._status.faults
+        unread = {queue: faults[queue] for queue in faults if queue != CONTROL_FAULT}
         is_paused = self._status.doing in ("paused", "stopped") or dispatcher.pause_s(now_s) > 0
         has_begun = self._stall.observe(
             # Nobody knows what is in a queue that cannot be read.

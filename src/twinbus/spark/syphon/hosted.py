@@ -20,15 +20,17 @@ from __future__ import annotations
 import asyncio
 import queue
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
+from twinbus.core.claim_watch import LISTEN, SEND, ClaimWatch
 from twinbus.core.receipts import Outcome
 from twinbus.drivers.amqp import AmqpDriver
 from twinbus.drivers.metered import MeteredDriver
@@ -121,6 +123,8 @@ class SparkSyphon:
         self._has_query = False
         self._is_stalled = False
         self._dead_letter_count = 0
+        self._foreign: dict[str, int] = {}
+        self._claims = ClaimWatch()
 
     def start(self) -> None:
         if self._thread is None:
@@ -195,13 +199,29 @@ class SparkSyphon:
             self._tell_events(syphon.status())
 
     def _tell_events(self, status: Status) -> None:
+        self._tell_refused(status.refused)
         self._tell_stall(status.stalled)
+        self._tell_foreign(status.foreign)
         self._tell_dead_letters(status.counts.get(Outcome.DEAD_LETTERED.value, 0))
+
+    def _tell_foreign(self, counts: dict[str, int]) -> None:
+        for owner, count in counts.items():
+            new = count - self._foreign.get(owner, 0)
+            if new > 0:
+                self._tell(partial(self._job.on_foreign, owner), new)
+        self._foreign = dict(counts)
 
     def _tell_stall(self, reason: str) -> None:
         is_new, self._is_stalled = bool(reason) and not self._is_stalled, bool(reason)
         if is_new:
             self._tell(self._job.on_stall, reason)
+
+    def _tell_refused(self, refused: Mapping[str, str]) -> None:
+        listen, send = (
+            [path for path in refused if refused[path] == claim] for claim in (LISTEN, SEND)
+        )
+        for path, claim in self._claims.observe(listen=listen, send=send):
+            self._tell(lambda missing: self._job.on_refused(*missing), (path, claim))
 
     def _tell_dead_letters(self, count: int) -> None:
         new, self._dead_letter_count = count - self._dead_letter_count, count
@@ -228,8 +248,11 @@ class SparkSyphon:
             queues=tuple(job.queues),
             allowed=job.rules.allowed,
             ttl_policy=job.rules.ttl_policy,
+            owner=job.rules.owner,
+            accepted_owners=job.rules.accepted_owners,
             rate_per_s=job.hosting.rate_per_s,
             metering=None if job.metering is None else str(job.metering.resolve()),
+            keep_days=job.keep_days,
         ).on(session)
         return replace(settings, tasks=job.hosting.tasks or settings.tasks)
 

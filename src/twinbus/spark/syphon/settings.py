@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 from twinbus.core.ttl_policy import TtlPolicy
 from twinbus.entity_path import check_patterns
 from twinbus.errors import ConfigurationError
+from twinbus.metering.pruning import check_keep_days
 from twinbus.spark.bell import POLL_S
 from twinbus.spark.desk import LOOPBACK
 from twinbus.spark.references import OPTION_NAMES, NamespaceRef
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
     from twinbus.core.chunk_board import Backoff
     from twinbus.core.dispatcher import ShiftLimits
+    from twinbus.drivers.port import NamespaceAddress
     from twinbus.pairing.mover_options import MoverOptions
     from twinbus.pairing.open_namespace import OpenNamespace
 
@@ -49,6 +51,10 @@ class SyphonSettings:
     allowed: tuple[str, ...] = ("*",)
     """Patterns of destinations that are delivered to (Y6)."""
     ttl_policy: TtlPolicy = TtlPolicy.RESTART
+    owner: str | None = None
+    """The mark of this pair (P21); None: it follows from the primary's address and name."""
+    accepted_owners: tuple[str, ...] = ()
+    """Addresses of other pairs whose messages are moved as well; ``*``: all."""
     gone_grace_s: float = 600.0
     """How long a destination may be missing before its messages are dead-lettered."""
     rate_per_s: float | None = None
@@ -71,6 +77,8 @@ class SyphonSettings:
     is_dry_run: bool = False
     metering: str | None = None
     """A directory, on every machine that moves, where what it does is counted (C1)."""
+    keep_days: int | None = None
+    """Days after which files in that directory are deleted; None keeps them."""
 
     def __post_init__(self) -> None:
         if not self.queues:
@@ -78,6 +86,7 @@ class SyphonSettings:
         check_patterns(self.allowed)
         if not 1 <= self.chunk_count <= CHUNK_COUNT_MAX:
             raise _unfit("chunk_count", self.chunk_count, f"Use 1 to {CHUNK_COUNT_MAX:,}")
+        check_keep_days(self.keep_days)
         if not self.gone_grace_s >= 0:
             raise _unfit("gone_grace_s", self.gone_grace_s, "Use seconds, 0 for none")
         for name in ("tasks", "batch_messages"):
@@ -91,14 +100,20 @@ class SyphonSettings:
 
     # -- for who moves: most of Spark's processes only pass settings on, and load none of this --
 
-    @property
-    def mover_options(self) -> MoverOptions:
+    def mover_options(self, primary: NamespaceAddress) -> MoverOptions:
+        """For a primary that is reached there."""
         from twinbus.core.chunk import HomeRules
+        from twinbus.pairing.backlog_queues import owner_mark
         from twinbus.pairing.mover_options import MoverOptions
 
+        owner = owner_mark(primary, self.primary_name) if self.owner is None else self.owner
         return MoverOptions(
             rules=HomeRules(
-                primary_name=self.primary_name, allowed=self.allowed, ttl_policy=self.ttl_policy
+                primary_name=self.primary_name,
+                allowed=self.allowed,
+                ttl_policy=self.ttl_policy,
+                owner=owner,
+                accepted_owners=self.accepted_owners,
             ),
             chunk_count=self.chunk_count,
             backoff=self.backoff,
@@ -131,10 +146,12 @@ class SyphonSettings:
     # -- the two namespaces ---------------------------------------------------------------
 
     def opened_primary(self) -> AbstractAsyncContextManager[OpenNamespace]:
-        return self.primary.opened(metering=self.metering, name=self.primary_name)
+        return self.primary.opened(
+            metering=self.metering, keep_days=self.keep_days, name=self.primary_name
+        )
 
     def opened_secondary(self) -> AbstractAsyncContextManager[OpenNamespace]:
-        return self.secondary.opened(metering=self.metering)
+        return self.secondary.opened(metering=self.metering, keep_days=self.keep_days)
 
     # -- as options -----------------------------------------------------------------------
 
@@ -196,6 +213,8 @@ _FIELDS: Final[Mapping[str, _Field]] = {
     "queues": ("queues", _listed, ",".join),
     "allow": ("allowed", _listed, ",".join),
     "ttlPolicy": ("ttl_policy", TtlPolicy, lambda policy: policy.value),
+    "owner": ("owner", str, str),
+    "acceptOwners": ("accepted_owners", _listed, ",".join),
     "goneGrace": ("gone_grace_s", float, repr),
     "rate": ("rate_per_s", float, repr),
     "chunk": ("chunk_count", int, str),
@@ -207,6 +226,7 @@ _FIELDS: Final[Mapping[str, _Field]] = {
     "run": ("run", str, str),
     "driverHost": ("driver_host", str, str),
     "metering": ("metering", str, str),
+    "keepDays": ("keep_days", int, str),
     "dryRun": ("is_dry_run", _flag, lambda value: str(value).lower()),
 }
 

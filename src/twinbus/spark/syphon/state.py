@@ -56,8 +56,12 @@ class Status:
     moved_bytes: int = 0
     set_aside: dict[str, int] = field(default_factory=dict)
     """Messages that wait for their destination, by destination."""
+    foreign: dict[str, int] = field(default_factory=dict)
+    """Messages of other pairs that were left alone, by the marks of the pairs (P21)."""
     faults: dict[str, str] = field(default_factory=dict)
     """Queues that cannot be read, each with a sentence."""
+    refused: dict[str, str] = field(default_factory=dict)
+    """Queues and destinations for which a claim is missing, each with that claim."""
     stalled: str = ""
     """A sentence while messages wait and none moves."""
     epoch: int = 0

@@ -14,12 +14,13 @@ import asyncio
 import gc
 import logging
 import queue
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
-from twinbus.core.receipts import Receipt, Tally
+from twinbus.core.receipts import Outcome, Receipt, Tally
 from twinbus.core.shift import ShiftOrder, ShiftReport, parts_of, report_to_json
 from twinbus.pairing.mover_shift import work_shift
 from twinbus.service_errors import ServiceError
@@ -94,6 +95,8 @@ class _Shift:
     desk: DeskAddress
     finished: queue.SimpleQueue[Sequence[Receipt] | None] = field(default_factory=queue.SimpleQueue)
     tally: Tally = field(default_factory=Tally)
+    foreign: Counter[tuple[str, str]] = field(default_factory=Counter)
+    """Messages of other pairs, by backlog queue and mark."""
     is_stopping: bool = False
     has_enough: bool = False
 
@@ -109,7 +112,7 @@ class _Shift:
                 secondary.driver,
                 primary.driver,
                 self.order,
-                settings.mover_options,
+                settings.mover_options(primary.driver.address),
                 on_receipts=self._take,
                 should_stop=lambda: self.is_stopping,
                 has_enough=lambda: self.has_enough,
@@ -120,6 +123,9 @@ class _Shift:
     def _take(self, receipts: Sequence[Receipt]) -> None:
         self.finished.put(receipts)
         self.tally.add(receipts)
+        for receipt in receipts if self.tally.counts[Outcome.FOREIGN] else ():
+            if receipt.outcome is Outcome.FOREIGN:
+                self.foreign[receipt.queue, receipt.reason] += 1
 
     # -- the desk -------------------------------------------------------------------------
 
@@ -139,7 +145,13 @@ class _Shift:
     async def _progress(self, line: DeskLine) -> None:
         tally, self.tally = self.tally, Tally()
         counts = {outcome.value: count for outcome, count in tally.counts.items() if count}
-        answer = await line.ask("progress", counts=counts, moved_bytes=tally.moved_bytes)
+        foreign, self.foreign = self.foreign, Counter()
+        answer = await line.ask(
+            "progress",
+            counts=counts,
+            moved_bytes=tally.moved_bytes,
+            foreign=[[*key, count] for key, count in foreign.items()],
+        )
         self.is_stopping = self.is_stopping or bool(answer.get("stop"))
         self.has_enough = self.has_enough or bool(answer.get("enough"))
 

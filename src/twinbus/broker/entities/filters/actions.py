@@ -38,23 +38,26 @@ from twinbus.broker.entities.filters.system_properties import (
 )
 from twinbus.broker.entities.filters.values import plain, text_of
 from twinbus.errors import FilterError
+from twinbus.message import PROPERTIES_BYTES_MAX
 
 
 class _Draft:
     """A message in the middle of an action."""
 
-    __slots__ = ("_spellings", "system", "user", "view")
+    __slots__ = ("_sizes", "_spellings", "system", "user", "view")
 
     def __init__(self, message: MessageView) -> None:
         self.view = message.draft()
         self.system: dict[str, str | None] = {}
         self.user: dict[str, Any] = {}
+        self._sizes: dict[str, int] = {}
         self._spellings: dict[str, str] = {}
         for name in message.own:
             self._spellings.setdefault(name.lower(), name)
 
     def set_own(self, name: str, value: Any) -> None:
         """Give an application property a value, of the type it had if possible."""
+        self._check_size(name.lower(), value)
         spelling = self._spellings.setdefault(name.lower(), name)
         existing = self.user.get(spelling, self.view.own.get(spelling))
         self.user[spelling] = _like_existing(value, existing)
@@ -69,10 +72,20 @@ class _Draft:
     def set_system(self, name: str, value: str | None) -> None:
         """``name`` is one that an action may write; label and subject are one property."""
         field = PROPERTY_FIELDS[name]
+        self._check_size(f"sys.{field}", value)
         self.system[field] = value
         for other, other_field in PROPERTY_FIELDS.items():
             if other_field == field:
                 self.view.system[other] = value
+
+    def _check_size(self, name: str, value: Any) -> None:
+        """Refuse texts that are too long together before all of them are there."""
+        self._sizes[name] = len(value) if isinstance(value, str | bytes) else 0
+        if sum(self._sizes.values()) > PROPERTIES_BYTES_MAX:
+            raise FilterError(
+                "an action makes the properties of a message larger than "
+                f"{PROPERTIES_BYTES_MAX} bytes"
+            )
 
 
 _Step = Callable[[_Draft], None]

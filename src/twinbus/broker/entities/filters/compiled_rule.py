@@ -9,7 +9,7 @@ Rule 2: a rule says True for a match, False for none and None when that is unkno
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 from twinbus.broker.entities.filters.actions import compile_action
 from twinbus.broker.entities.filters.correlation import compile_correlation
@@ -22,16 +22,19 @@ from twinbus.broker.entities.filters.rule_description import (
     RuleDescription,
     SqlFilter,
 )
-from twinbus.broker.entities.filters.sql_filter import compile_sql
+from twinbus.broker.entities.filters.sql_filter import compile_sql, may_spend
 
 Predicate: TypeAlias = Callable[[MessageView], bool | None]
 Action: TypeAlias = Callable[[MessageView], Changes]
+
+# What a rule weighs that has no expression: a few lookups and comparisons.
+RULE_WEIGHT: Final = 16
 
 
 class CompiledRule:
     """What compile_rule() makes of a description."""
 
-    __slots__ = ("_action", "description", "guards", "matches")
+    __slots__ = ("_action", "description", "guards", "matches", "may_spend", "weight")
 
     matches: Predicate
     """True: this message; False or None: not this message. May raise FilterError."""
@@ -48,6 +51,10 @@ class CompiledRule:
         self.guards = tuple(guards)
         """Each of them keeps away only messages that do not match; any one will do."""
         self._action = action
+        sql = description.filter if isinstance(description.filter, SqlFilter) else None
+        self.weight = RULE_WEIGHT + (len(sql.expression) if sql else 0)
+        """What asking it takes at most, beside the effort that it spends (limits.py)."""
+        self.may_spend = sql is not None and may_spend(sql.tree)
 
     @property
     def name(self) -> str:

@@ -15,6 +15,7 @@ from collections.abc import Callable
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from twinbus.broker.entities.filters.like import FIND_SHARE, LikePattern, pattern_of
+from twinbus.broker.entities.filters.limits import EXPRESSION_CHARACTERS_MAX
 from twinbus.broker.entities.filters.message_view import MessageView
 from twinbus.broker.entities.filters.syntax import (
     PREDICATES,
@@ -120,7 +121,10 @@ def _property_named(node: PropertyNamed) -> Evaluate:
 
     def read(message: MessageView) -> Any:
         name = name_of(message)
-        return message.user.get(name.lower()) if type(name) is str else None
+        if type(name) is not str:
+            return None
+        message.spend(len(name) // FIND_SHARE)
+        return message.user.get(name.lower())
 
     return read
 
@@ -177,7 +181,29 @@ def _comparison(node: Comparison) -> Evaluate:
         constant = node.right.value
         return lambda message: compare(left(message), constant)
     right = compiled(node.right)
-    return lambda message: compare(left(message), right(message))
+    if not is_long_comparison(node):
+        return lambda message: compare(left(message), right(message))
+
+    def compare_long(message: MessageView) -> bool | None:
+        first, second = left(message), right(message)
+        if type(first) is str and type(second) is str:
+            message.spend(min(len(first), len(second)) // COMPARE_SHARE)
+        return compare(first, second)
+
+    return compare_long
+
+
+# Two texts are compared by so many characters in the time of one step of a search.
+COMPARE_SHARE: Final = 64
+
+
+def is_long_comparison(node: Node) -> bool:
+    """Whether both sides come from the message, where texts can be long."""
+    return (
+        isinstance(node, Comparison)
+        and not isinstance(node.left, Constant)
+        and not isinstance(node.right, Constant)
+    )
 
 
 class UsualTest(NamedTuple):
@@ -308,11 +334,16 @@ def _like_varying(item: Evaluate, pattern: Evaluate, escape: Evaluate | None) ->
         sign = "" if escape is None else escape(message)
         if type(text) is not str or type(shape) is not str or type(sign) is not str:
             return None
+        message.spend(PATTERN_COST * min(len(shape), EXPRESSION_CHARACTERS_MAX))
         known = pattern_of(shape, None if escape is None else sign)
         message.spend(known.effort(text))
         return known.matches(text)
 
     return is_like
+
+
+# Taking a pattern apart takes as long as so many steps of a search, for each of its characters.
+PATTERN_COST: Final = 4
 
 
 def _is_null(node: IsNull) -> Evaluate:

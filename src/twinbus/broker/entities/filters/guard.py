@@ -2,6 +2,8 @@
 
 Rule 1: a guard may let too much through, never too little: the rule itself decides.
 Rule 2: a message that the guard keeps away from a rule could not have made it fail either.
+Rule 3: values are looked up by keys whose hashes nobody can choose (lookup_key): 100,000 rules with
+        UUIDs of one hash would hold every message up.
 
     color = 'red' AND price > 10    the property color is 'red'
     color IN ('red', 'green')       the property color is one of these
@@ -10,12 +12,15 @@ Rule 2: a message that the guard keeps away from a rule could not have made it f
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import struct
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Final
+from uuid import UUID
 
-# From here on several whole numbers become the same fraction, so that values which are equal (as in
-# C#) can have different hashes (in Python).
+from twinbus.amqp.types import Timestamp
+
+# From here on several whole numbers become the same fraction.
 _INEXACT_FROM: Final = 2**53
 
 
@@ -26,16 +31,36 @@ class Guard:
     is_system: bool
     name: str
     """Folded."""
-    values: frozenset[Any] | None = None
-    """None: any value, but the property must be there."""
+    keys: frozenset[Any] | None = None
+    """The lookup keys of the values. None: any value, but the property must be there."""
 
 
 def guard_on(is_system: bool, name: str, values: Iterable[Any]) -> Guard:
     """A guard on values where a lookup finds all that is equal, on presence where it might not."""
-    found = frozenset(values)
-    exact = all(_has_one_hash(value) for value in found)
-    return Guard(is_system, name, found if exact else None)
+    found = list(values)
+    exact = all(_has_one_key(value) for value in found)
+    return Guard(is_system, name, frozenset(map(lookup_key, found)) if exact else None)
 
 
-def _has_one_hash(value: Any) -> bool:
+def _has_one_key(value: Any) -> bool:
     return not isinstance(value, int | float) or abs(value) < _INEXACT_FROM
+
+
+def _number_key(number: float) -> bytes:
+    """Whole numbers and fractions meet as fractions; so do both zeros."""
+    return _PACK_DOUBLE(number + 0.0)
+
+
+_PACK_DOUBLE: Final = struct.Struct(">d").pack
+_LOOKUP_KEYS: Final[dict[type, Callable[[Any], Any]]] = {
+    int: _number_key,
+    float: _number_key,
+    Timestamp: _number_key,
+    UUID: lambda value: value.bytes,
+}
+
+
+def lookup_key(value: Any) -> Any:
+    """What stands for a value in dictionaries: equal for all that is equal to it."""
+    convert = _LOOKUP_KEYS.get(type(value))
+    return value if convert is None else convert(value)

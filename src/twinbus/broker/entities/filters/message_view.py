@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from uuid import UUID
 
 from twinbus.amqp.decode import decode_value
-from twinbus.amqp.limits import Budget
+from twinbus.amqp.limits import STORED_LIMITS, Budget
 from twinbus.amqp.sections import Properties, Span, decode_properties, scan_message
 from twinbus.amqp.types import Timestamp
 from twinbus.broker.entities.filters.limits import (
@@ -134,7 +134,7 @@ def _read_spans(view: MessageView) -> Spans:
     if bare.startswith(_BODY_OR_FOOTER, rest) or rest == len(bare):
         return Spans(properties, own, rest)
     # Descriptors can be spelled in other ways, which nobody does; the scan knows them all.
-    found = scan_message(bare, 0, len(bare), body_required=False)
+    found = scan_message(bare, 0, len(bare), STORED_LIMITS, body_required=False, check_body=False)
     properties, own = found.properties, found.application_properties
     return Spans(properties, own, (own or properties or (0, 0))[1])
 
@@ -161,7 +161,7 @@ def _read_own(view: MessageView) -> dict[str, Any]:
     span = view.spans.application_properties
     if span is None:
         return {}
-    own: dict[str, Any] = decode_value(view.record.bare, span[0], span[1], Budget())[0]
+    own: dict[str, Any] = decode_value(view.record.bare, span[0], span[1], Budget(STORED_LIMITS))[0]
     return own
 
 
@@ -218,7 +218,7 @@ _NOT_ANNOTATED: dict[str, Any] = dict.fromkeys(_ANNOTATIONS.values())
 
 
 def _read_annotations(record: Record, system: dict[str, Any]) -> None:
-    raw, pos, budget = record.annotation_pairs, 0, Budget()
+    raw, pos, budget = record.annotation_pairs, 0, Budget(STORED_LIMITS)
     for _ in range(record.annotation_count):
         key, pos = decode_value(raw, pos, len(raw), budget)
         value, pos = decode_value(raw, pos, len(raw), budget)

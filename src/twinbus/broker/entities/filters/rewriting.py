@@ -46,9 +46,13 @@ class Changes:
     """Application properties by their own names, and their new values or REMOVED."""
 
 
-def rewritten(record: Record, changes: Changes) -> Record:
-    """A copy of ``record`` with ``changes``; the original stays as it is."""
-    view = MessageView(record)
+def rewritten(record: Record, changes: Changes, view: MessageView | None = None) -> Record:
+    """A copy of ``record`` with ``changes``; the original stays as it is.
+
+    ``view`` is the record as it was read already, if it was.
+    """
+    if view is None:
+        view = MessageView(record)
     rest = view.spans.rest
     before = 0 if view.spans.properties is None else view.spans.properties[1]
     try:

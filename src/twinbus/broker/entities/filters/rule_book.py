@@ -5,35 +5,51 @@ Rule 1: only rules whose guard the message passes are asked. A thousand rules th
 Rule 2: a rule that fails spoils the message for its own subscription and for nobody else.
 Rule 3: subscriptions come in the order in which they got their first rule, rules in the order in
         which they were added.
+Rule 4: thousands of rules take longer than the loop may be held: what asks them has steps, and is
+        gone on with after the others had their turns. Rules that change meanwhile concern the next
+        message.
 
     message --guards--> candidates --ask each--> Match(subscription, rules, error)
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator
+from bisect import bisect_left, insort
+from collections import Counter
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from heapq import merge
+from itertools import chain, islice
 from operator import attrgetter
-from typing import Any, Final, Generic, TypeVar
+from typing import Any, Final, Generic, NamedTuple, TypeVar, overload
 
 from twinbus.broker.entities.filters.compiled_rule import CompiledRule
-from twinbus.broker.entities.filters.guard import Guard
+from twinbus.broker.entities.filters.guard import Guard, lookup_key
 from twinbus.broker.entities.filters.limits import (
     CORRELATION_RULES_PER_TOPIC_MAX,
+    LARGE_PROPERTIES_BYTES,
     SQL_RULES_PER_TOPIC_MAX,
+    STEP_WEIGHT,
 )
 from twinbus.broker.entities.filters.message_view import MessageView
 from twinbus.broker.entities.filters.rewriting import Changes, rewritten
 from twinbus.broker.entities.filters.rule_description import (
     CorrelationFilter,
     FalseFilter,
+    RuleDescription,
     SqlFilter,
     TrueFilter,
 )
 from twinbus.broker.entities.record import Record
 from twinbus.errors import ConfigurationError, FilterError
+from twinbus.steps import Steps
 
 K = TypeVar("K", bound=Hashable)
+
+# Rules of a match that are looked through for actions in one step.
+RULES_IN_STEP: Final = 8_192
+# Up to this many candidates are sorted at once. More are merged while they are asked.
+SORTED_AT_ONCE_MAX: Final = 1_024
 
 RULE_NAME_PROPERTY: Final = "RuleName"
 """A copy that an action has changed says in this property which rule made it."""
@@ -49,32 +65,27 @@ class Match(Generic[K]):
     error: FilterError | None = None
     """Why a rule could not be worked out; the first, if there are several."""
 
-    def copies(self, view: MessageView) -> list[Changes | None]:
-        """What the subscription gets, None being the message as it is.
+    def record_steps(self, view: MessageView) -> Steps[list[Record | None]]:
+        """What the subscription gets, None being the message as it is; a step for each action.
 
         All rules without an action share one copy; each rule with an action makes its own, which
         carries the rule's name. An action that fails makes no copy, and becomes ``error``.
         """
-        copies: list[Changes | None] = []
-        for rule in self.rules:
+        records: list[Record | None] = []
+        has_plain = False
+        for number, rule in enumerate(self.rules, 1):
+            if number % RULES_IN_STEP == 0:
+                yield
             if not rule.has_action:
-                if None not in copies:
-                    copies.append(None)
+                if not has_plain:
+                    has_plain = True
+                    records.append(None)
                 continue
             try:
-                copies.append(_named(rule, view))
+                records.append(rewritten(view.record, _named(rule, view), view))
             except FilterError as error:
                 self.error = self.error or error
-        return copies
-
-    def records(self, view: MessageView) -> list[Record | None]:
-        """The same copies as they are to be stored, None being the message's own record."""
-        records: list[Record | None] = []
-        for changes in self.copies(view):
-            try:
-                records.append(None if changes is None else rewritten(view.record, changes))
-            except FilterError as error:
-                self.error = self.error or error
+            yield
         return records
 
 
@@ -95,23 +106,69 @@ class _Entry(Generic[K]):
 class _Bucket(Generic[K]):
     """The rules that wait for one property."""
 
-    by_value: dict[Any, list[_Entry[K]]] = field(default_factory=dict)
+    by_key: dict[Any, list[_Entry[K]]] = field(default_factory=dict)
+    """Those that wait for one of some values, by the values' lookup keys."""
     present: list[_Entry[K]] = field(default_factory=list)
 
     def lists(self, guard: Guard) -> Iterator[list[_Entry[K]]]:
         """Where an entry with this guard stands."""
-        if guard.values is None:
+        if guard.keys is None:
             yield self.present
         else:
-            for value in guard.values:
-                yield self.by_value.setdefault(value, [])
+            for key in guard.keys:
+                yield self.by_key.setdefault(key, [])
 
     def discard(self, entry: _Entry[K], guard: Guard) -> None:
         for entries in self.lists(guard):
-            entries.remove(entry)
-        for value in guard.values or ():
-            if not self.by_value[value]:
-                del self.by_value[value]
+            _delete(entries, entry)
+        for key in guard.keys or ():
+            if not self.by_key[key]:
+                del self.by_key[key]
+
+
+class RuleCounts(NamedTuple):
+    """How many rules a topic has, by what bounds them."""
+
+    sql: int = 0
+    correlation: int = 0
+
+    def having(self, rule: CompiledRule) -> RuleCounts:
+        """With one more; ConfigurationError if it is one too many."""
+        if isinstance(rule.description.filter, SqlFilter):
+            return RuleCounts(_counted(self.sql + 1, SQL_RULES_PER_TOPIC_MAX, "SQL"), self[1])
+        allowed = CORRELATION_RULES_PER_TOPIC_MAX
+        return RuleCounts(self.sql, _counted(self.correlation + 1, allowed, "correlation"))
+
+    def without(self, rule: CompiledRule) -> RuleCounts:
+        if isinstance(rule.description.filter, SqlFilter):
+            return RuleCounts(self.sql - 1, self.correlation)
+        return RuleCounts(self.sql, self.correlation - 1)
+
+    def minus(self, other: RuleCounts) -> RuleCounts:
+        return RuleCounts(self.sql - other.sql, self.correlation - other.correlation)
+
+
+class RuleList(Sequence[RuleDescription]):
+    """The rules of a subscription, for who wants a page of a hundred thousand."""
+
+    def __init__(self, entries: Mapping[str, _Entry[Any]]) -> None:
+        self._entries = entries
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    @overload
+    def __getitem__(self, place: int) -> RuleDescription: ...
+
+    @overload
+    def __getitem__(self, place: slice) -> list[RuleDescription]: ...
+
+    def __getitem__(self, place: int | slice) -> RuleDescription | list[RuleDescription]:
+        if isinstance(place, int):
+            return self[place : place + 1][0]
+        start, stop, step = place.indices(len(self))
+        found = islice(self._entries.values(), start, stop, step)
+        return [entry.rule.description for entry in found]
 
 
 class RuleBook(Generic[K]):
@@ -123,13 +180,16 @@ class RuleBook(Generic[K]):
         self._user: dict[str, _Bucket[K]] = {}
         self._system: dict[str, _Bucket[K]] = {}
         self._next_order = 0
-        self._sql_count = 0
-        self._correlation_count = 0
+        self._counts = RuleCounts()
         self.correlation_filter_count = 0
         """Of the rules, those that compare properties; the others read as SQL to who asks."""
+        self.looking_count = 0
+        """Those that look at a message, or change it."""
+        self._open: Counter[K] = Counter()
+        """How many rules of a subscription let every message in as it is."""
 
     def __len__(self) -> int:
-        return sum(len(rules) for rules in self._subscriptions.values())
+        return self._counts.sql + self._counts.correlation
 
     def add(self, subscription: K, rule: CompiledRule) -> None:
         """Add a rule; ConfigurationError if its name is taken or the topic has too many."""
@@ -138,10 +198,22 @@ class RuleBook(Generic[K]):
             raise ConfigurationError(
                 f"the subscription already has a rule {rule.name!a}", hint="Choose another name"
             )
-        self._count(rule, 1)
+        self._counts = self._counts.having(rule)
+        self._note_filter(subscription, rule, 1)
         entry = _Entry(self._next_order, subscription, rule)
         self._next_order += 1
         self._subscriptions.setdefault(subscription, rules)[rule.description.key] = entry
+        self._place(entry)
+
+    def replace(self, subscription: K, rule: CompiledRule) -> None:
+        """Another rule takes the place of the one of its name; ConfigurationError as in add()."""
+        rules = self._subscriptions[subscription]
+        old = rules[rule.description.key]
+        self._counts = self._counts.without(old.rule).having(rule)
+        self._note_filter(subscription, old.rule, -1)
+        self._note_filter(subscription, rule, 1)
+        self._displace(old)
+        rules[rule.description.key] = entry = _Entry(old.order, subscription, rule)
         self._place(entry)
 
     def remove(self, subscription: K, rule_name: str) -> bool:
@@ -152,7 +224,8 @@ class RuleBook(Generic[K]):
             return False
         if not rules:
             del self._subscriptions[subscription]
-        self._count(entry.rule, -1)
+        self._counts = self._counts.without(entry.rule)
+        self._note_filter(subscription, entry.rule, -1)
         self._displace(entry)
         return True
 
@@ -161,40 +234,66 @@ class RuleBook(Generic[K]):
         for name in list(self._subscriptions.get(subscription, {})):
             self.remove(subscription, name)
 
+    def open_subscriptions(self) -> list[K]:
+        """Those with a rule that lets every message in as it is, in no order."""
+        return list(self._open)
+
+    def find(self, subscription: K, rule_name: str) -> RuleDescription | None:
+        """The rule of that name."""
+        entry = self._subscriptions.get(subscription, {}).get(rule_name.lower())
+        return None if entry is None else entry.rule.description
+
+    def rule_list(self, subscription: K) -> RuleList:
+        """The rules of a subscription, oldest first, without a look at each."""
+        return RuleList(self._subscriptions.get(subscription, {}))
+
     def rules_of(self, subscription: K) -> list[CompiledRule]:
         """The rules of a subscription, oldest first."""
         return [entry.rule for entry in self._subscriptions.get(subscription, {}).values()]
 
-    def matching(self, view: MessageView) -> list[Match[K]]:
+    def matching_steps(self, view: MessageView) -> Steps[list[Match[K]]]:
         """Every subscription that gets the message, or has a rule that failed on it."""
         matches: dict[K, Match[K]] = {}
-        for entry in self._candidates(view):
+        found = self._candidates(view)
+        if found and view.spans.rest > LARGE_PROPERTIES_BYTES:
+            _ = view.user
+            yield
+        weight, effort = 0, view.effort
+        for entry in _in_order(found):
+            rule = entry.rule
+            weight += rule.weight
+            if weight > STEP_WEIGHT:
+                yield
+                weight = rule.weight
             try:
-                if entry.rule.matches(view) is not True:
-                    continue
+                is_match = rule.matches(view) is True
                 error = None
             except FilterError as raised:
-                error = raised
+                is_match, error = True, raised
+            if rule.may_spend:
+                weight += view.effort - effort
+                effort = view.effort
+            if not is_match:
+                continue
             match = matches.get(entry.subscription)
             if match is None:
                 match = matches[entry.subscription] = Match(entry.subscription, [])
             if error is None:
-                match.rules.append(entry.rule)
+                match.rules.append(rule)
             else:
                 match.error = match.error or error
         return list(matches.values())
 
     # --- the index ---------------------------------------------------------------------------
 
-    def _candidates(self, view: MessageView) -> list[_Entry[K]]:
-        found = list(self._unguarded)
+    def _candidates(self, view: MessageView) -> list[list[_Entry[K]]]:
+        """The rules whose guard the message passes: lists that do not change, each in order."""
+        found = [self._unguarded] if self._unguarded else []
         if self._user:
             _collect(found, self._user, view.user)
         if self._system:
             _collect(found, self._system, view.system)
-        if len(found) > len(self._unguarded):
-            found.sort(key=_BY_ORDER)
-        return found
+        return [list(entries) for entries in found]
 
     def _place(self, entry: _Entry[K]) -> None:
         kind = entry.rule.description.filter
@@ -202,21 +301,21 @@ class RuleBook(Generic[K]):
             return
         entry.guard = min(entry.rule.guards, key=self._crowd, default=None)
         if entry.guard is None:
-            self._unguarded.append(entry)
+            _insert(self._unguarded, entry)
             return
         bucket = self._buckets(entry.guard).setdefault(entry.guard.name, _Bucket())
         for entries in bucket.lists(entry.guard):
-            entries.append(entry)
+            _insert(entries, entry)
 
     def _displace(self, entry: _Entry[K]) -> None:
         if entry.guard is not None:
             buckets = self._buckets(entry.guard)
             bucket = buckets[entry.guard.name]
             bucket.discard(entry, entry.guard)
-            if not bucket.by_value and not bucket.present:
+            if not bucket.by_key and not bucket.present:
                 del buckets[entry.guard.name]
         elif not isinstance(entry.rule.description.filter, FalseFilter):
-            self._unguarded.remove(entry)
+            _delete(self._unguarded, entry)
 
     def _buckets(self, guard: Guard) -> dict[str, _Bucket[K]]:
         return self._system if guard.is_system else self._user
@@ -224,26 +323,47 @@ class RuleBook(Generic[K]):
     def _crowd(self, guard: Guard) -> int:
         """How many rules would be asked together with one behind this guard."""
         bucket = self._buckets(guard).get(guard.name)
-        if guard.values is None:
+        if guard.keys is None:
             # Presence says little: prefer any value to it.
             return SQL_RULES_PER_TOPIC_MAX + (len(bucket.present) if bucket else 0)
         if bucket is None:
             return 0
-        return sum(len(bucket.by_value.get(value, ())) for value in guard.values)
+        return sum(len(bucket.by_key.get(key, ())) for key in guard.keys)
 
-    def _count(self, rule: CompiledRule, change: int) -> None:
+    def _note_filter(self, subscription: K, rule: CompiledRule, change: int) -> None:
         kind = rule.description.filter
-        if isinstance(kind, SqlFilter):
-            self._sql_count = _counted(self._sql_count + change, SQL_RULES_PER_TOPIC_MAX, "SQL")
-        elif isinstance(kind, CorrelationFilter | TrueFilter | FalseFilter):
-            self._correlation_count = _counted(
-                self._correlation_count + change, CORRELATION_RULES_PER_TOPIC_MAX, "correlation"
-            )
         if isinstance(kind, CorrelationFilter):
             self.correlation_filter_count += change
+        if rule.has_action or not isinstance(kind, TrueFilter | FalseFilter):
+            self.looking_count += change
+        elif isinstance(kind, TrueFilter):
+            self._open[subscription] += change
+            if not self._open[subscription]:
+                del self._open[subscription]
 
 
 _BY_ORDER: Final = attrgetter("order")
+
+
+def _insert(entries: list[_Entry[K]], entry: _Entry[K]) -> None:
+    """Put an entry where it belongs: at the end, unless it takes the place of an older one."""
+    if entries and entries[-1].order > entry.order:
+        insort(entries, entry, key=_BY_ORDER)
+    else:
+        entries.append(entry)
+
+
+def _delete(entries: list[_Entry[K]], entry: _Entry[K]) -> None:
+    del entries[bisect_left(entries, entry.order, key=_BY_ORDER)]
+
+
+def _in_order(lists: list[list[_Entry[K]]]) -> Iterable[_Entry[K]]:
+    """The entries of all lists; of many, each when it is asked for."""
+    if len(lists) < 2:
+        return lists[0] if lists else ()
+    if sum(map(len, lists)) > SORTED_AT_ONCE_MAX:
+        return merge(*lists, key=_BY_ORDER)
+    return sorted(chain.from_iterable(lists), key=_BY_ORDER)
 
 
 def _counted(count: int, count_max: int, kind: str) -> int:
@@ -256,13 +376,16 @@ def _counted(count: int, count_max: int, kind: str) -> int:
 
 
 def _collect(
-    found: list[_Entry[K]], buckets: dict[str, _Bucket[K]], values: dict[str, Any]
+    found: list[list[_Entry[K]]], buckets: dict[str, _Bucket[K]], values: dict[str, Any]
 ) -> None:
-    """Add the entries whose guard these properties pass."""
+    """Add the lists of entries whose guard these properties pass."""
     for name in buckets.keys() & values.keys():
         value = values[name]
         if value is None:
             continue
         bucket = buckets[name]
-        found += bucket.present
-        found += bucket.by_value.get(value, ())
+        if bucket.present:
+            found.append(bucket.present)
+        waiting = bucket.by_key.get(value if type(value) is str else lookup_key(value))
+        if waiting:
+            found.append(waiting)

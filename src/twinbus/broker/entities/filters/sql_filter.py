@@ -15,6 +15,7 @@ from twinbus.broker.entities.filters.expressions import (
     Evaluate,
     all_usual,
     compiled_condition,
+    is_long_comparison,
     usual_test,
 )
 from twinbus.broker.entities.filters.guard import Guard, guard_on
@@ -32,6 +33,7 @@ from twinbus.broker.entities.filters.syntax import (
     Node,
     Or,
     Property,
+    PropertyNamed,
     walk,
 )
 
@@ -41,7 +43,7 @@ def compile_sql(described: SqlFilter) -> tuple[Callable[[MessageView], bool | No
     node = described.tree
     items = node.items if isinstance(node, And) else (node,)
     matches = _all_true(items)
-    if _may_spend(node):
+    if may_spend(node):
         matches = _accounted(matches)
     return matches, _guards(items)
 
@@ -132,22 +134,27 @@ def _common_guard(guards: list[Guard | None]) -> Guard | None:
         return None
     values: frozenset[Any] = frozenset()
     for guard in known:
-        if guard.values is None:
+        if guard.keys is None:
             return Guard(first.is_system, first.name)
-        values |= guard.values
+        values |= guard.keys
     return Guard(first.is_system, first.name, values)
 
 
 def _may_fail(node: Node) -> bool:
     """Whether working it out could raise FilterError, for some message."""
     # A long text may be too much effort even for a pattern that is known.
-    return any(isinstance(part, Arithmetic | Negative | NewId | Like) for part in walk(node))
-
-
-def _may_spend(node: Node) -> bool:
-    """Whether it searches or builds texts."""
     return any(
-        isinstance(part, Like)
+        isinstance(part, Arithmetic | Negative | NewId | Like | PropertyNamed)
+        or is_long_comparison(part)
+        for part in walk(node)
+    )
+
+
+def may_spend(node: Node) -> bool:
+    """Whether it searches, builds or compares long texts."""
+    return any(
+        isinstance(part, Like | PropertyNamed)
         or (isinstance(part, Arithmetic) and any(sign == "+" for sign, _item in part.rest))
+        or is_long_comparison(part)
         for part in walk(node)
     )

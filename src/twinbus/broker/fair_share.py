@@ -1,0 +1,145 @@
+"""Who may use how much of what all clients of a namespace share: bytes, links, deliveries.
+
+An account is a key (a rule of the namespace or of an entity); a holder is one connection of it.
+The connections that have shown no token are one account together, of a smaller weight.
+
+    account "orders/sender"   weight 1   used 6 MB  <-- holders: 40 connections
+    account "root"            weight 1   used 1 KB  <-- holders: 1 connection
+
+Rule 1: work-conserving. As long as the capacity is not used up, everybody may take more.
+Rule 2: once it is, an account below its share still may: its share is the capacity, divided by the
+        weights of those that use any of it. So may a connection below its part of that share.
+Rule 3: what is above the capacity is bounded: by one share for each, so by the capacity again.
+Rule 4: this file reads no clock and knows no socket.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+
+ANYBODY = None
+"""The key of those that have shown no token."""
+ANYBODY_WEIGHT = 0.25
+KEY_WEIGHT = 1.0
+
+
+class Account:
+    """What the connections of one key use together."""
+
+    __slots__ = ("active_count", "holder_count", "key", "used", "weight")
+
+    def __init__(self, key: Hashable, weight: float) -> None:
+        self.key = key
+        self.weight = weight
+        self.used = 0
+        self.active_count = 0
+        """Connections that use any."""
+        self.holder_count = 0
+        """Connections that may come to use any."""
+
+
+class Holder:
+    """What one connection uses."""
+
+    __slots__ = ("account", "used")
+
+    def __init__(self, account: Account) -> None:
+        self.account = account
+        self.used = 0
+
+
+class SharedCapacity:
+    """One thing of which there is only so much."""
+
+    def __init__(self, capacity: int) -> None:
+        self.capacity = capacity
+        self.used = 0
+        self._accounts: dict[Hashable, Account] = {}
+        self._weight_in_use = 0.0
+        self.waiting: dict[Callable[[], None], None] = {}
+        """Whom to tell when something is given back; kept and emptied by those who use it."""
+
+    # -- who ------------------------------------------------------------------------------
+
+    def join(self, key: Hashable = ANYBODY) -> Holder:
+        """A connection that may come to use some of it."""
+        return Holder(self._account(key))
+
+    def move(self, holder: Holder, key: Hashable) -> None:
+        """The connection has shown which key it uses; what it uses moves with it."""
+        if holder.account.key == key:
+            return
+        used = holder.used
+        self.give_back(holder, used)
+        self._leave(holder.account)
+        holder.account = self._account(key)
+        self.take(holder, used)
+
+    def leave(self, holder: Holder) -> None:
+        """The connection is gone. What it still uses is given back later, or was."""
+        self._leave(holder.account)
+
+    def _account(self, key: Hashable) -> Account:
+        account = self._accounts.get(key)
+        if account is None:
+            weight = ANYBODY_WEIGHT if key is ANYBODY else KEY_WEIGHT
+            account = self._accounts[key] = Account(key, weight)
+        account.holder_count += 1
+        return account
+
+    def _leave(self, account: Account) -> None:
+        account.holder_count -= 1
+        if not account.holder_count:
+            self._accounts.pop(account.key, None)
+
+    # -- how much -------------------------------------------------------------------------
+
+    def take(self, holder: Holder, amount: int) -> None:
+        if not amount:
+            return
+        account = holder.account
+        if not holder.used:
+            account.active_count += 1
+        if not account.used:
+            self._weight_in_use += account.weight
+        holder.used += amount
+        account.used += amount
+        self.used += amount
+
+    def give_back(self, holder: Holder, amount: int) -> None:
+        if not amount:
+            return
+        account = holder.account
+        holder.used -= amount
+        account.used -= amount
+        self.used -= amount
+        if not holder.used:
+            account.active_count -= 1
+        if not account.used:
+            self._weight_in_use -= account.weight
+
+    # -- decisions ------------------------------------------------------------------------
+
+    def share(self, account: Account) -> float:
+        """What the account is entitled to while others want some, too."""
+        others = self._weight_in_use - (account.weight if account.used else 0)
+        return self.capacity * account.weight / (others + account.weight)
+
+    def has_room(self, account: Account) -> bool:
+        """Whether the account may take more: there is some left, or it is below its share."""
+        return self.used < self.capacity or account.used < self.share(account)
+
+    def room(self, account: Account) -> int:
+        """How much the account may take now; 0 or less is none."""
+        left = self.capacity - self.used
+        if left > 0:
+            return left
+        return int(self.share(account)) - account.used
+
+    def may_take(self, holder: Holder) -> bool:
+        """The same for a connection: also when its key's others use the whole share, not it."""
+        account = holder.account
+        if self.has_room(account):
+            return True
+        count = account.active_count + (0 if holder.used else 1)
+        return holder.used * count < self.share(account)

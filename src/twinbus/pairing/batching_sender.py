@@ -1,0 +1,200 @@
+"""Sends of many callers to one backlog queue, put together into batches (P24, P25).
+
+    send() --> waits --next batch--> under way --> answered, each caller by itself
+
+While a batch is under way, whatever else is sent waits and is the next batch. So 500 sends that
+are diverted at once are two or three sends to the backlog instead of 500 one after the other.
+
+Rule 1: a lone send waits for nobody.
+Rule 2: each caller keeps its own deadline and cancellation. One that leaves while its messages are
+        under way is in doubt about them; one that leaves before has sent nothing.
+Rule 3: the order of the calls is kept.
+Rule 4: a batch that is refused for what is in it is sent again call by call, so that nobody pays
+        for the messages of another. Once the queue is known to refuse what another takes (P20),
+        the rest is refused at once: its callers go to that other queue.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from twinbus.core.envelope_batches import BATCH_ENVELOPE_BYTES_MAX, size_in_batch
+from twinbus.core.parcel import Parcel
+from twinbus.drivers.port import Sender, note_unsent
+from twinbus.service_errors import (
+    AccessRefused,
+    AuthenticationFailed,
+    CommunicationError,
+    EntityDisabled,
+    EntityNotFound,
+    LinkDetached,
+    OperationTimeout,
+    QuotaExceeded,
+    ServerBusy,
+    ServiceError,
+)
+
+__all__ = ["BatchingSender"]
+
+# Well below what a broker takes in one batch (ours and Azure's Standard tier: 4,500).
+BATCH_COUNT_MAX: Final = 1_000
+
+# Errors that are about the queue or the way to it: another batch would get the same answer.
+_OF_THE_QUEUE: Final = (
+    AccessRefused,
+    AuthenticationFailed,
+    CommunicationError,
+    EntityDisabled,
+    EntityNotFound,
+    LinkDetached,
+    OperationTimeout,
+    QuotaExceeded,
+    ServerBusy,
+)
+
+
+class _Call:
+    """One send, and who waits for it."""
+
+    __slots__ = ("end_s", "future", "is_under_way", "parcels")
+
+    def __init__(self, parcels: Sequence[Parcel], end_s: float) -> None:
+        self.parcels = parcels
+        self.end_s = end_s
+        self.future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.is_under_way = False
+
+
+class BatchingSender:
+    """Sends encoded messages to one queue."""
+
+    def __init__(
+        self,
+        inner: Sender,
+        batch_bytes_max: int,
+        is_withdrawn: Callable[[], bool] = lambda: False,
+    ) -> None:
+        """``is_withdrawn`` tells whether senders use the queue no longer."""
+        self._is_withdrawn = is_withdrawn
+        self.path = inner.path
+        self._inner = inner
+        self._batch_bytes_max = batch_bytes_max
+        self._waiting: deque[_Call] = deque()
+        self._task: asyncio.Task[None] | None = None
+        self._attempt: asyncio.Future[None] | None = None
+        self._under_way: list[_Call] = []
+        """Those whose messages the attempt has."""
+
+    async def send(self, parcels: Sequence[Parcel], *, timeout_s: float) -> None:
+        """Return once the queue holds every one of them durably: all are taken or none."""
+        call = _Call(parcels, asyncio.get_running_loop().time() + timeout_s)
+        self._waiting.append(call)
+        if self._task is None:
+            self._task = asyncio.create_task(self._send_all(), name="twinbus-backlog-batches")
+        try:
+            async with asyncio.timeout_at(call.end_s):
+                await call.future
+        except ServiceError:
+            raise  # The queue's own answer, which can be an OperationTimeout.
+        except TimeoutError:
+            self._caller_left()
+            error = OperationTimeout(
+                f"sending to {self.path!r} had no answer within {timeout_s:g} s", path=self.path
+            )
+            error.is_ambiguous = call.is_under_way
+            raise error from None
+        except asyncio.CancelledError as cancelled:
+            self._caller_left()
+            if not call.is_under_way:
+                note_unsent(cancelled)
+            raise
+
+    async def attach(self, *, timeout_s: float) -> None:
+        """Make sure that the link is open, and send nothing."""
+        await self._inner.attach(timeout_s=timeout_s)
+
+    def _caller_left(self) -> None:
+        """Nothing goes on for nobody: others may wait behind a queue that does not answer."""
+        if self._attempt is not None and all(call.future.done() for call in self._under_way):
+            self._attempt.cancel()
+
+    async def close(self) -> None:
+        """End what is under way, and let go of the link."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+        await self._inner.close()
+
+    # -- batches --------------------------------------------------------------------------------
+
+    async def _send_all(self) -> None:
+        try:
+            while calls := self._next_batch():
+                await self._send_batch(calls)
+        finally:
+            self._task = None
+            for call in self._waiting:
+                call.future.cancel()
+
+    def _next_batch(self) -> list[_Call]:
+        """The calls that wait and fit together, in their order."""
+        calls: list[_Call] = []
+        count, size_bytes = 0, BATCH_ENVELOPE_BYTES_MAX
+        while self._waiting:
+            call = self._waiting[0]
+            if call.future.done():  # Its caller has left.
+                self._waiting.popleft()
+                continue
+            count += len(call.parcels)
+            size_bytes += sum(size_in_batch(len(parcel.encoded)) for parcel in call.parcels)
+            if calls and (count > BATCH_COUNT_MAX or size_bytes > self._batch_bytes_max):
+                break
+            calls.append(self._waiting.popleft())
+        return calls
+
+    async def _send_batch(self, calls: list[_Call]) -> None:
+        for call in calls:
+            call.is_under_way = True
+        error = await self._try([parcel for call in calls for parcel in call.parcels], calls)
+        if error is not None and len(calls) > 1 and not isinstance(error, _OF_THE_QUEUE):
+            for call in calls:
+                if self._is_withdrawn():
+                    _answer(call, error)
+                elif not call.future.done():
+                    _answer(call, await self._try(call.parcels, [call]))
+            return
+        for call in calls:
+            _answer(call, error)
+
+    async def _try(self, parcels: Sequence[Parcel], calls: list[_Call]) -> BaseException | None:
+        """One send; its error, if it has one and anybody is left to hear of it."""
+        timeout_s = max(call.end_s for call in calls) - asyncio.get_running_loop().time()
+        attempt = asyncio.ensure_future(self._inner.send(parcels, timeout_s=max(timeout_s, 0.0)))
+        self._attempt, self._under_way = attempt, calls
+        try:
+            await asyncio.wait([attempt])
+        except asyncio.CancelledError:
+            attempt.cancel()
+            await asyncio.gather(attempt, return_exceptions=True)
+            for call in calls:
+                call.future.cancel()
+            raise
+        finally:
+            self._attempt = None
+        return None if attempt.cancelled() else attempt.exception()
+
+
+def _answer(call: _Call, error: BaseException | None) -> None:
+    if call.future.done():
+        return
+    if error is None:
+        call.future.set_result(None)
+    else:
+        # Each caller has an error of its own: it changes as it is passed on.
+        own = copy.copy(error) if isinstance(error, ServiceError) else error
+        own.__cause__ = error.__cause__
+        call.future.set_exception(own)

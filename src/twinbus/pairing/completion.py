@@ -1,0 +1,66 @@
+"""Completes a pair whose secondary did not answer when it was made (P19).
+
+    the secondary answers    the pair is complete: queues, links, pings, the hosted syphon
+    it is unreachable        asked again soon: a second, doubling to five
+    it refuses               reported, and asked again later: its owner may mend that
+
+Rule 1: an error ends nothing but its try; stop() ends all of it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from random import Random
+from typing import Final, Generic, TypeVar
+
+from twinbus.errors import TwinbusError
+
+__all__ = ["Completion"]
+
+T = TypeVar("T")
+
+# Soon enough for an application whose primary fails next, rare enough for a namespace that comes
+# back to a thousand processes that wait for it.
+PAUSE_S: Final = 1.0
+PAUSE_S_MAX: Final = 5.0
+# A key that is wrong is not right a second later.
+REFUSED_PAUSE_S: Final = 30.0
+JITTER: Final = 0.2
+
+
+class Completion(Generic[T]):
+    """Asks until there is an answer, in a task of its own."""
+
+    def __init__(
+        self,
+        find_out: Callable[[], Awaitable[T]],
+        complete: Callable[[T], None],
+        report: Callable[[BaseException], None],
+        rng: Random,
+    ) -> None:
+        """``report`` is called with the error of every try that failed."""
+        self._find_out, self._complete, self._report = find_out, complete, report
+        self._rng = rng
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        self._task = asyncio.create_task(self._run(), name="twinbus-completion")
+
+    async def stop(self) -> None:
+        """May be called twice."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    async def _run(self) -> None:
+        pause_s = PAUSE_S
+        while True:
+            await asyncio.sleep(pause_s * self._rng.uniform(1 - JITTER, 1 + JITTER))
+            try:
+                self._complete(await self._find_out())
+                return
+            except Exception as error:
+                self._report(error)
+                is_transient = isinstance(error, TwinbusError) and error.is_transient
+                pause_s = min(pause_s * 2, PAUSE_S_MAX) if is_transient else REFUSED_PAUSE_S

@@ -1,0 +1,50 @@
+"""What a served process does for itself."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import signal
+import time
+
+import pytest
+
+from twinbus.broker.broker import NamespaceSpec
+from twinbus.broker.options import BrokerOptions
+from twinbus.cli import serving
+from twinbus.cli.serve import CONNECTIONS_MAX, STRANGERS_MAX
+from twinbus.clock import SystemClock
+
+
+def test_the_usual_numbers_of_connections_are_those_of_the_options() -> None:
+    """The command has copies, because importing the options would take long."""
+    options = BrokerOptions()
+    assert options.connections_max == CONNECTIONS_MAX
+    assert options.strangers_max == STRANGERS_MAX
+
+
+async def test_the_collector_does_not_look_through_what_is_there_from_the_start(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """M13: a full collection takes no part of the loop's time."""
+    begun = asyncio.Event()
+    freeze = gc.freeze
+
+    def frozen() -> None:
+        freeze()
+        begun.set()
+
+    monkeypatch.setattr(serving.gc, "freeze", frozen)
+    specs = [NamespaceSpec("demo", port=0)]
+    options = BrokerOptions(admin_port=None)
+    running = asyncio.create_task(serving._serve(options, specs, "json", SystemClock()))
+    try:
+        await asyncio.wait_for(begun.wait(), 30)
+        started_s = time.thread_time()
+        gc.collect()
+        assert time.thread_time() - started_s < 0.005
+        signal.raise_signal(signal.SIGTERM)
+        await asyncio.wait_for(running, 30)
+    finally:
+        gc.unfreeze()
+        running.cancel()

@@ -1,0 +1,18 @@
+"""What is taken for a ping, and how long it takes to say so."""
+
+from __future__ import annotations
+
+import time
+
+from twinbus.amqp.message import AmqpValue, Message
+from twinbus.core.envelope_ping import is_ping, ping
+
+
+def test_a_large_body_is_not_looked_at() -> None:
+    """M13: a message of 256 KB that comes home took 24 ms."""
+    large = Message(body=AmqpValue(list(range(60_000)))).encode()
+    began = time.thread_time()
+    answer = is_ping(large)
+    assert time.thread_time() - began < 0.003
+    assert answer is False
+    assert is_ping(ping("s"))

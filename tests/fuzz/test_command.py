@@ -1,0 +1,55 @@
+"""What ``python -m verification.fuzz`` shows."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from verification.fuzz import corpus, oracle
+from verification.fuzz.__main__ import main
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+
+
+def test_an_input_is_replayed_with_its_figures(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "sas-cpu-0.bin"
+    path.write_bytes(b"SharedAccessSignature sr=a&sig=b&se=1&skn=c")
+    try:
+        assert main(["--replay", str(path)]) == 0
+    finally:
+        oracle.leave_the_log()
+    shown = capsys.readouterr().out
+    assert "sas: 43 bytes, AccessDenied" in shown
+    assert shown.endswith("every promise was kept\n")
+
+
+def test_an_entry_of_the_corpus_is_replayed(capsys: pytest.CaptureFixture[str]) -> None:
+    path = next(iter(sorted((corpus.CORPUS / "sas").glob("*.z"))))
+    try:
+        assert main(["--replay", str(path)]) == 0
+    finally:
+        oracle.leave_the_log()
+    assert capsys.readouterr().out.startswith("sas: ")
+
+
+def test_a_run_ends_with_a_table(tmp_path: Path) -> None:
+    # Started as a user starts it, in processes of its own; the corpus stays as it is.
+    script = (
+        "import sys; from pathlib import Path; from verification.fuzz import corpus; "
+        f"corpus.save.__defaults__ = (Path({str(tmp_path)!r}),); "
+        "from verification.fuzz.__main__ import main; sys.exit(main(sys.argv[1:]))"
+    )
+    arguments = ["--minutes", "0.05", "--target", "sas", "--seed", "4", "--workers", "2"]
+    command = [sys.executable, "-c", script, *arguments]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=100)
+    assert not done.stderr, done.stderr[-2_000:]
+    assert done.returncode == (1 if "FOUND" in done.stdout else 0)
+    assert "seed 4" in done.stdout
+    assert "slowest ms" in done.stdout
+    assert "inputs were added to the corpus" in done.stdout
+    assert list((tmp_path / "sas").glob("*.z"))

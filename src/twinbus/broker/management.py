@@ -13,7 +13,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 from uuid import UUID
 
 from twinbus.amqp.errors import AmqpError, Condition
@@ -48,7 +48,12 @@ from twinbus.broker.peeking import (
     read_scheduled,
 )
 from twinbus.broker.replies import Reply, Request
-from twinbus.broker.session_desk import SessionDesk, session_lock_lost, session_named
+from twinbus.broker.session_desk import (
+    SESSION_OPERATIONS,
+    SessionDesk,
+    session_lock_lost,
+    session_named,
+)
 from twinbus.broker.store.port import SEQ_MAX, Store
 from twinbus.broker.throttle import MESSAGE_OVERHEAD_BYTES
 from twinbus.core.costs import Operation, units_of
@@ -59,6 +64,7 @@ if TYPE_CHECKING:
     from twinbus.broker.peer import Peer
 
 _Reply = TypeVar("_Reply")
+_Handler = Callable[[dict[str, Any], Answer], None]
 
 PEEK_COUNT_MAX = 1_000
 # Tokens, sequence numbers or messages in one request.
@@ -75,12 +81,14 @@ REQUEST_BYTES_MAX = 64 << 10
 _WITH_CONTENT = frozenset(
     {"com.microsoft:schedule-message", "com.microsoft:set-session-state"},
 )
-_LOOKED_UP = (
-    "com.microsoft:peek-message",
-    "com.microsoft:receive-by-sequence-number",
-    "com.microsoft:cancel-scheduled-message",
-    "com.microsoft:get-session-state",
-    "com.microsoft:get-message-sessions",
+_LOOKED_UP = frozenset(
+    {
+        "com.microsoft:peek-message",
+        "com.microsoft:receive-by-sequence-number",
+        "com.microsoft:cancel-scheduled-message",
+        "com.microsoft:get-session-state",
+        "com.microsoft:get-message-sessions",
+    }
 )
 _COUNTED_ELSEWHERE = frozenset(
     {
@@ -118,31 +126,11 @@ class ManagementDesk:
         self._queue = queue
         self._spread = Spread()
         self._path = path
-        self._operations: dict[str, tuple[Claim, Callable[[dict[str, Any], Answer], None]]] = {
-            "com.microsoft:renew-lock": (Claim.LISTEN, self._renew),
-            "com.microsoft:update-disposition": (Claim.LISTEN, self._update_disposition),
-            "com.microsoft:peek-message": (Claim.LISTEN, self._peek),
-            "com.microsoft:receive-by-sequence-number": (Claim.LISTEN, self._receive),
-            "com.microsoft:schedule-message": (Claim.SEND, self._schedule),
-            "com.microsoft:cancel-scheduled-message": (Claim.SEND, self._cancel),
-        }
         self._sessions = SessionDesk(peer, queue)
-        for name, operation in self._sessions.operations().items():
-            self._operations[name] = (Claim.LISTEN, operation)
-        for name in _LOOKED_UP:
-            claim, operation = self._operations[name]
-            self._operations[name] = (claim, partial(self._in_turn, operation))
 
     def handle(self, request: Request, answer: Answer) -> None:
         try:
-            known = self._operations.get(request.operation)
-            if known is None:
-                raise AmqpError(
-                    Condition.NOT_IMPLEMENTED,
-                    f"The management operation {request.operation[:80]!a} is not offered. "
-                    "Check its name.",
-                )
-            claim, operation = known
+            claim, operation = self._operation(request.operation)
             self._peer.admission.demand(self._path, claim)
             if self._queue.is_deleted:
                 raise AmqpError(Condition.NOT_FOUND, "The queue was deleted.")
@@ -161,9 +149,24 @@ class ManagementDesk:
         except AmqpError as error:
             answer(refused(error))
 
+    def _operation(self, name: str) -> tuple[Claim, _Handler]:
+        """What a name stands for, and the claim that it needs."""
+        operation: _Handler
+        if name in _OPERATIONS:
+            claim, method = _OPERATIONS[name]
+            operation = partial(method, self)
+        elif name in SESSION_OPERATIONS:
+            claim, operation = Claim.LISTEN, partial(SESSION_OPERATIONS[name], self._sessions)
+        else:
+            raise AmqpError(
+                Condition.NOT_IMPLEMENTED,
+                f"The management operation {name[:80]!a} is not offered. Check its name.",
+            )
+        return claim, partial(self._in_turn, operation) if name in _LOOKED_UP else operation
+
     def _in_turn(
         self,
-        operation: Callable[[dict[str, Any], Answer], None],
+        operation: _Handler,
         body: dict[str, Any],
         answer: Answer,
     ) -> None:
@@ -445,6 +448,19 @@ class ManagementDesk:
             namespace.touch(queue)
 
         self._read(partial(read_scheduled, queue, seqs), found, answer)
+
+
+# Not in each desk: what a desk holds of itself would wait for the garbage collector.
+_OPERATIONS: Final[
+    dict[str, tuple[Claim, Callable[[ManagementDesk, dict[str, Any], Answer], None]]]
+] = {
+    "com.microsoft:renew-lock": (Claim.LISTEN, ManagementDesk._renew),
+    "com.microsoft:update-disposition": (Claim.LISTEN, ManagementDesk._update_disposition),
+    "com.microsoft:peek-message": (Claim.LISTEN, ManagementDesk._peek),
+    "com.microsoft:receive-by-sequence-number": (Claim.LISTEN, ManagementDesk._receive),
+    "com.microsoft:schedule-message": (Claim.SEND, ManagementDesk._schedule),
+    "com.microsoft:cancel-scheduled-message": (Claim.SEND, ManagementDesk._cancel),
+}
 
 
 def _tried(

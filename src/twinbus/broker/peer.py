@@ -325,12 +325,11 @@ class Peer(asyncio.Protocol):
         self.output.close()
         self.reader_place.close()
         self.connection.abandon()
-        if not self._is_authenticated:
-            self._release()
+        self._release()
 
     def _release(self) -> None:
-        """Undo the rings that a stranger is part of: nobody waits for anything of it, and a flood
-        of them would be a flood for the garbage collector."""
+        """Undo the rings that the peer is part of: whoever waits for an answer on its behalf needs
+        none of this, and what the rings keep would wait for the garbage collector."""
         self._handshake = self._heartbeat = self._linger = None
         self._input.close()
         self.transport = self.line = None
@@ -731,6 +730,8 @@ class Peer(asyncio.Protocol):
 
     def check(self) -> None:
         """Look at all links again, a few at a time: tokens may have run out."""
+        if self._transport is None:
+            return
         if self._checks is None:
             self._checks = self._all_checks()
         if not self.recheck(time.monotonic() + TURN_S):

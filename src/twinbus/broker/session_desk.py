@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from twinbus.amqp.errors import AmqpError, Condition
 from twinbus.amqp.types import Array, Int, Timestamp
@@ -33,8 +33,6 @@ SESSIONS_PER_STEP = 512
 ALL_FROM_MS = 253_402_300_799_999
 
 _STRING_ARRAY = 0xB1
-
-Operation = Callable[[dict[str, Any], Answer], None]
 
 
 def session_lock_lost() -> AmqpError:
@@ -67,14 +65,6 @@ class SessionDesk:
     def __init__(self, peer: Peer, queue: Queue) -> None:
         self._peer = peer
         self._queue = queue
-
-    def operations(self) -> dict[str, Operation]:
-        return {
-            "com.microsoft:renew-session-lock": self._renew,
-            "com.microsoft:get-session-state": self._get_state,
-            "com.microsoft:set-session-state": self._set_state,
-            "com.microsoft:get-message-sessions": self._list,
-        }
 
     @property
     def _sessions(self) -> Sessions:
@@ -193,6 +183,14 @@ class SessionDesk:
         """Read from the disk, and answer also if the queue is deleted before."""
         gone = AmqpError(Condition.NOT_FOUND, "The queue was deleted.")
         self._peer.namespace.read(self._queue, job, done, lambda: answer(refused(gone)))
+
+
+SESSION_OPERATIONS: Final[dict[str, Callable[[SessionDesk, dict[str, Any], Answer], None]]] = {
+    "com.microsoft:renew-session-lock": SessionDesk._renew,
+    "com.microsoft:get-session-state": SessionDesk._get_state,
+    "com.microsoft:set-session-state": SessionDesk._set_state,
+    "com.microsoft:get-message-sessions": SessionDesk._list,
+}
 
 
 def _read_updated(

@@ -14,6 +14,7 @@ Rule 3: nothing is shown to anyone before it is on disk. Changes are collected i
 from __future__ import annotations
 
 import math
+import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
@@ -99,10 +100,10 @@ class Queue:
         self.description = description
         self.queue_id = counters.queue_id
         self.dead_letters = dead_letters
-        self.family: Queue = self
-        """The entity that it belongs to: of a dead-letter queue, the one that is its source."""
+        self._source: weakref.ref[Queue] | None = None
         if dead_letters is not None:
-            dead_letters.family = self
+            # A weak one: whatever is deleted is freed at once, and not by the garbage collector.
+            dead_letters._source = weakref.ref(self)
         self.next_seq = counters.next_seq
         self.message_count = counters.message_count
         self.byte_count = counters.byte_count
@@ -137,6 +138,12 @@ class Queue:
         self._blobs_asked: set[int] = set()
         if self.message_count or self.scheduled_count:
             self._requests.append(FindTimes())
+
+    @property
+    def family(self) -> Queue:
+        """The entity that it belongs to: of a dead-letter queue, the one that is its source."""
+        source = None if self._source is None else self._source()
+        return self if source is None else source
 
     @property
     def is_dead_letter_queue(self) -> bool:

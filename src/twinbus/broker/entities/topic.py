@@ -176,7 +176,7 @@ class Topic(Queue):
         subscription = self.subscriptions.pop(name)
         self.book.remove_subscription(subscription)
         self._reached.pop(subscription, None)
-        self._knows_everyone = False
+        self._knows_everyone, self._everyone = False, []
 
     def put_rule(self, subscription: Subscription, rule: CompiledRule, rule_id: int) -> None:
         """Add a rule, or put another in the place of the one of its name.

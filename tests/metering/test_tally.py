@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from twinbus.core.costs import Amount, Operation, units_between, units_of
-from twinbus.metering.tally import Meter
+from twinbus.metering.tally import GONE_COUNT_MAX, Meter
 
 
 @pytest.mark.parametrize(
@@ -46,3 +46,52 @@ def test_an_entity_has_one_tally_for_each_operation() -> None:
         ("orders", "receive"): Amount(1, 3, 3, 0, 90),
         ("bills", "empty-receive"): Amount(1, 0, 1, 0, 0),
     }
+
+
+def _counted(meter: Meter, *entities: str) -> None:
+    for entity in entities:
+        meter.tally(entity, Operation.SEND).took_in(1, 2, 3, 4)
+        meter.tally(entity, Operation.EMPTY_RECEIVE).happened()
+
+
+def test_names_of_deleted_entities_are_not_kept_for_ever() -> None:
+    """M13: who creates and deletes entities does not fill the memory; the sums stay right."""
+    meter = Meter()
+    for number in range(3 * GONE_COUNT_MAX):
+        _counted(meter, f"s{number}")
+        meter.gone(f"s{number}", lambda _name: False)
+    sums = [
+        sum(tally.units for tally in meter if tally.operation is operation)
+        for operation in (Operation.SEND, Operation.EMPTY_RECEIVE)
+    ]
+    assert sums == [3 * 3 * GONE_COUNT_MAX, 3 * GONE_COUNT_MAX]
+    assert len(list(meter)) <= 2 * (2 * GONE_COUNT_MAX + 1)
+
+
+def test_a_deleted_entity_keeps_its_name_until_its_lines_are_written() -> None:
+    """C1: what it has cost stands under its name."""
+    meter = Meter()
+    meter.has_lines = True
+    for number in range(3 * GONE_COUNT_MAX):
+        _counted(meter, f"s{number}")
+        meter.gone(f"s{number}", lambda _name: False)
+    assert "" not in {tally.entity for tally in meter}
+
+    for tally in meter:
+        tally.written = tally.total()
+    meter.was_written()
+    meter.gone("another", lambda _name: False)
+    entities = {tally.entity for tally in meter}
+    assert entities.isdisjoint({"s0", "s1"}) and {"", "s2"} <= entities
+    assert meter.unwritten_units == 0
+
+
+def test_an_entity_that_was_made_again_keeps_its_name() -> None:
+    """C1: its links count where they did before."""
+    meter = Meter()
+    _counted(meter, "orders", "bills")
+    for name in ("orders", "bills"):
+        meter.gone(name, lambda _name: False)
+    meter.was_written()
+    meter.gone("another", lambda name: name == "orders")
+    assert {tally.entity for tally in meter} == {"orders", ""}

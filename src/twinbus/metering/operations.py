@@ -71,7 +71,7 @@ class OperationsLog:
         """Write at every interval's end, and earlier when much happens; ``submit`` runs a job
         that may wait for the disk."""
         self._submit = submit
-        self._meter.on_full = self._write
+        self._meter.on_full, self._meter.has_lines = self._write, True
         submit(self.opened())
         self._set_timer(timers)
 

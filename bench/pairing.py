@@ -1,12 +1,13 @@
 """The paired client next to the SDK's own, and how soon it has found the backlog.
 
     paired_aio_send      one task sends 1 KB messages one after the other, to a healthy primary
-    paired_sync_send     the same without an event loop
+    paired_sync_send     the same without an event loop, through the drop-in and (_twinbus)
+                         through the clients of ``twinbus``
     failover_first_ack   kill -9 of the primary under load, failover interval 0, the SDK on both
                          sides: from the kill to the first acknowledgement of a backlog queue
 
-The two clients take turns of a fraction of a second in one process: what the machine does in the
-meantime happens to both. The figure is the median of the turns' ratios.
+The clients take turns of a fraction of a second in one process: what the machine does in the
+meantime happens to all of them. The figure is the median of the turns' ratios.
 """
 
 from __future__ import annotations
@@ -104,17 +105,22 @@ async def _aio_turns(home: TwinbusNode, away: TwinbusNode) -> tuple[list[float],
 
 
 def sync_send(bench: Bench, name: str) -> list[Figure]:
-    """Paired against plain, both sync."""
+    """Paired against plain, all sync."""
     if bench.ours is None:
         return []
     with two_nodes() as (home, away):
-        plain, paired = _sync_turns(home, away)
-    return [_figure(bench, name, plain, paired, "the plain SDK, sync", RATIO_MIN)]
+        plain, dropped_in, brokered = _sync_turns(home, away)
+    peer = "the plain SDK, sync"
+    return [
+        _figure(bench, name, plain, dropped_in, peer, RATIO_MIN),
+        _figure(bench, f"{name}_twinbus", plain, brokered, peer, RATIO_MIN),
+    ]
 
 
-def _sync_turns(home: TwinbusNode, away: TwinbusNode) -> tuple[list[float], list[float]]:
+def _sync_turns(home: TwinbusNode, away: TwinbusNode) -> list[list[float]]:
     from azure.servicebus import ServiceBusClient, ServiceBusMessage
 
+    import twinbus
     from twinbus.azure import PairedServiceBusClient, Pairing
 
     pairing = Pairing(secondary=away.connection_string)
@@ -123,26 +129,35 @@ def _sync_turns(home: TwinbusNode, away: TwinbusNode) -> tuple[list[float], list
         PairedServiceBusClient.from_connection_string(
             home.connection_string, pairing=pairing
         ) as ours,
+        twinbus.MessagingFactory.from_connection_string(home.connection_string) as factory,
+        twinbus.MessagingFactory.from_connection_string(away.connection_string) as secondary,
+        twinbus.NamespaceManager.from_connection_string(away.connection_string) as manager,
         stock.get_queue_sender(QUEUE) as plain,
         ours.get_queue_sender(QUEUE) as paired,
     ):
-        body = bytes(KILOBYTE)
+        factory.pair_namespace(twinbus.SendAvailabilityPairedNamespaceOptions(manager, secondary))
+        client, body = factory.create_queue_client(QUEUE), bytes(KILOBYTE)
+        ways: list[Callable[[], object]] = [
+            lambda: plain.send_messages(ServiceBusMessage(body), timeout=60),
+            lambda: paired.send_messages(ServiceBusMessage(body), timeout=60),
+            lambda: client.send(twinbus.BrokeredMessage(body), timeout=60),
+        ]
 
-        def send(sender: Any, seconds: float) -> float:
+        def turn(send: Callable[[], object], seconds: float) -> float:
             count, began_s = 0, time.perf_counter()
             while time.perf_counter() - began_s < seconds:
-                sender.send_messages(ServiceBusMessage(body), timeout=60)
+                send()
                 count += 1
             return count / (time.perf_counter() - began_s)
 
-        senders = (plain, paired)
-        for sender in senders:
-            send(sender, WARM_UP_S)
-        rates: list[list[float]] = [[], []]
+        for send in ways:
+            turn(send, WARM_UP_S)
+        rates: list[list[float]] = [[] for _ in ways]
         for number in range(TURNS):
-            for at in (0, 1) if number % 2 else (1, 0):
-                rates[at].append(send(senders[at], TURN_S))
-        return rates[0], rates[1]
+            for step in range(len(ways)):
+                at = (number + step) % len(ways)
+                rates[at].append(turn(ways[at], TURN_S))
+        return rates
 
 
 def _figure(

@@ -17,6 +17,7 @@ from xml.etree import ElementTree
 import pytest
 import typer
 
+from tests.support.source import parse
 from twinbus.cli import app
 from twinbus.core.envelope import Reason
 from twinbus.core.receipts import Outcome
@@ -69,7 +70,7 @@ BLOCKS = [
 @pytest.mark.parametrize("block", BLOCKS)
 def test_code_in_the_pages_is_python_and_imports_what_exists(block: str) -> None:
     compile(block, "page", "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
-    for node in ast.walk(ast.parse(block)):
+    for node in ast.walk(parse(block)):
         if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("twinbus"):
             module = importlib.import_module(node.module or "")
             for alias in node.names:

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.source import parse
+
 ROOT = Path(__file__).resolve().parent.parent
 STATUSES = {"finished", "partly", "planned"}
 # First and last number of every area.
@@ -39,7 +41,7 @@ def cited_in(docstring: str | None) -> list[str]:
 def citations() -> Iterator[tuple[str, str]]:
     """(rule, test) for every rule that a test's docstring begins with."""
     for path in sorted((ROOT / "tests").rglob("test_*.py")):
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        for node in ast.walk(parse(path.read_text(encoding="utf-8"))):
             is_test = isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)
             if is_test and node.name.lower().startswith("test"):
                 for rule in cited_in(ast.get_docstring(node)):

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.source import parse
+
 ROOT = Path(__file__).resolve().parent.parent
 SOURCE = ROOT / "src"
 
@@ -171,7 +173,7 @@ def impurities(module: str, tree: ast.AST) -> list[str]:
 
 
 def parsed(module: str) -> ast.AST:
-    return ast.parse(MODULES[module].read_text(encoding="utf-8"))
+    return parse(MODULES[module].read_text(encoding="utf-8"))
 
 
 def project_files() -> list[Path]:
@@ -211,7 +213,7 @@ def test_pure_layers_read_no_clock_no_chance_and_no_network(module: str) -> None
     ],
 )
 def test_a_wrong_arrow_is_seen(module: str, code: str) -> None:
-    assert len(wrong_arrows(module, ast.parse(code))) == 1
+    assert len(wrong_arrows(module, parse(code))) == 1
 
 
 @pytest.mark.parametrize(
@@ -225,7 +227,7 @@ def test_a_wrong_arrow_is_seen(module: str, code: str) -> None:
     ],
 )
 def test_a_right_arrow_is_let_be(module: str, code: str) -> None:
-    assert wrong_arrows(module, ast.parse(code)) == []
+    assert wrong_arrows(module, parse(code)) == []
 
 
 @pytest.mark.parametrize(
@@ -241,20 +243,20 @@ def test_a_right_arrow_is_let_be(module: str, code: str) -> None:
     ],
 )
 def test_an_impurity_is_seen(code: str) -> None:
-    assert len(impurities("twinbus.core.x", ast.parse(code))) == 1
+    assert len(impurities("twinbus.core.x", parse(code))) == 1
 
 
 def test_what_is_handed_in_may_be_named() -> None:
     code = "from random import Random\nfrom twinbus.clock import Instant\nimport uuid"
-    assert impurities("twinbus.core.x", ast.parse(code)) == []
+    assert impurities("twinbus.core.x", parse(code)) == []
 
 
 @pytest.mark.parametrize("module", MODULES)
 def test_a_module_opens_with_its_map(module: str) -> None:
     text = MODULES[module].read_text(encoding="utf-8")
     if text.strip():
-        assert ast.get_docstring(ast.parse(text)), "a module begins with its docstring"
-        assert "from __future__ import annotations" in text or len(ast.parse(text).body) == 1
+        assert ast.get_docstring(parse(text)), "a module begins with its docstring"
+        assert "from __future__ import annotations" in text or len(parse(text).body) == 1
 
 
 def test_files_speak_only_of_the_project() -> None:

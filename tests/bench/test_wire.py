@@ -37,6 +37,7 @@ from bench.wire import (
 )
 from bench.wire_links import accepted_range, fill_in, template
 from bench.wire_values import FALSE, NULL, TRUE, decode, described, listed, uint
+from tests.support.source import parse
 
 BENCH = Path(__file__).parents[2] / "bench"
 
@@ -148,7 +149,7 @@ def test_the_brokers_benchmarks_do_not_use_the_code_that_they_measure() -> None:
     for path in BENCH.glob("*.py"):
         if path.name in MEASURE_CLIENTS:
             continue
-        for node in ast.walk(ast.parse(path.read_text())):
+        for node in ast.walk(parse(path.read_text())):
             names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
             names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
             assert not [name for name in names if name.split(".")[0] == "twinbus"], path.name

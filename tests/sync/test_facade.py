@@ -16,6 +16,7 @@ import twinbus.sync
 # What is for those who build on a factory rather than use it, and what belongs to a loop.
 NOT_FOR_BLOCKERS = {
     "create_paired_sender",
+    "paired_sender",
     "driver",
     "routing",
     "known_path",

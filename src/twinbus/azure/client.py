@@ -12,7 +12,7 @@ import asyncio
 import inspect
 from datetime import datetime
 from threading import get_ident
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import TYPE_CHECKING, Any, Self
 from weakref import WeakSet
 
 from azure.core.credentials import AzureNamedKeyCredential, AzureSasCredential
@@ -22,7 +22,11 @@ from twinbus.azure import aio
 from twinbus.azure.failures import raise_in_words_of_the_sdk
 from twinbus.azure.messages import fits_one_write, parcels_of
 from twinbus.azure.pairing_settings import Pairing, pairing_given
-from twinbus.drivers.servicebus.blocking_link import BlockingLink, is_tracing_enabled
+from twinbus.drivers.servicebus.blocking_link import (
+    BlockingLink,
+    is_tracing_enabled,
+    native_message,
+)
 from twinbus.errors import TwinbusError
 from twinbus.pairing.direct_sender import DirectSender
 from twinbus.pairing.factory import MessagingFactory
@@ -30,10 +34,6 @@ from twinbus.sync.portal import PORTAL
 
 if TYPE_CHECKING:
     from azure.servicebus._servicebus_sender import MessageTypes
-
-
-# Opening a link takes a tenth of a second; a thread that waits for a silent peer ends.
-OPEN_TIMEOUT_S: Final = 20.0
 
 
 class PairedServiceBusClient(ServiceBusClient):
@@ -126,12 +126,13 @@ class PairedServiceBusClient(ServiceBusClient):
         if blocking is None:
             return PairedServiceBusSender(paired)
 
-        def open_link() -> BlockingLink:
+        def open_link() -> BlockingLink[ServiceBusMessage]:
             # A topic's sender is a queue's by another name. Without keep-alive no other thread
             # reads from the connection; an idle link may go.
             path = paired.entity_name
-            link = BlockingLink(path, blocking.get_queue_sender(path, keep_alive=0, **options))
-            link.open(OPEN_TIMEOUT_S)
+            sdk = blocking.get_queue_sender(path, keep_alive=0, **options)
+            link = BlockingLink(path, sdk, native_message)
+            link.open()
             return link
 
         direct = DirectSender(

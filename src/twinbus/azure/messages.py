@@ -20,6 +20,7 @@ from twinbus.core.envelope import check_fits, check_reserved, check_reserved_nam
 from twinbus.core.parcel import Parcel
 from twinbus.drivers.servicebus.sealed import encode_native, split_batch
 from twinbus.message import PROPERTIES_BYTES_MAX
+from twinbus.pairing.direct_sender import ONE_WRITE_BYTES_MAX
 from twinbus.pairing.parcels import ParcelKind
 
 SdkMessage: TypeAlias = ServiceBusMessage | AmqpAnnotatedMessage
@@ -30,8 +31,6 @@ _TEXTS: Final = (str, bytes)
 # Everything of a message but its body, its texts and its application properties: section heads,
 # numbers and times; and the aliases.
 REST_BYTES_MAX: Final = 2_048
-# Every socket buffer takes this many bytes at once, also while the peer reads nothing.
-ONE_WRITE_BYTES_MAX: Final = 32_768
 # Encoding a property: its name, a constructor and a length; a value that is no text has 16 bytes
 # at most.
 PROPERTY_BYTES: Final = 32

@@ -45,7 +45,7 @@ class MessageSender(_Closes):
     """Sends to one queue or topic; paired as soon as its factory is."""
 
     def __init__(self, sender: PairedSender) -> None:
-        self._sender = sender
+        self.paired_sender = self._sender = sender
 
     @property
     def path(self) -> str:
@@ -57,7 +57,7 @@ class MessageSender(_Closes):
         An error means that no place is known to hold it; ``is_ambiguous`` says where that is
         not certain. ``timeout`` is in seconds and covers everything, retries included.
         """
-        await self._sender.send_parcels([_parcel(message)], timeout_s=timeout)
+        await self._sender.send_parcels([parcel_of(message)], timeout_s=timeout)
 
     async def send_batch(
         self, messages: Iterable[BrokeredMessage], *, timeout: float | None = None
@@ -180,9 +180,10 @@ class QueueClient(_Closes):
 
 
 def _parcels(messages: Iterable[BrokeredMessage]) -> list[Parcel]:
-    return [_parcel(message) for message in messages]
+    return [parcel_of(message) for message in messages]
 
 
-def _parcel(message: BrokeredMessage) -> Parcel:
+def parcel_of(message: BrokeredMessage) -> Parcel:
+    """The message as a sender takes it; its times are counted from now."""
     encoded = encode_message(message, now_ms=time.time_ns() // 1_000_000)
     return Parcel(encoded, native=message)

@@ -33,7 +33,7 @@ from twinbus.pairing.routing import Entity, Routing
 from twinbus.pairing.sending import PairedSender, checked_timeout_s
 from twinbus.service_errors import CommunicationError, LinkDetached, ServiceError
 
-__all__ = ["DirectSender", "MessageLink"]
+__all__ = ["ONE_WRITE_BYTES_MAX", "DirectSender", "MessageLink"]
 
 _log = logging.getLogger("twinbus.pairing")
 
@@ -44,6 +44,9 @@ BUSY_S: Final = 10.0
 OPEN_AGAIN_S: Final = 30.0
 # A send that is under way when its sender is closed gets as long as one on the loop.
 CLOSE_WAIT_S: Final = 10.0
+# Every socket buffer takes this many bytes at once, also while the peer reads nothing. A blocking
+# sender of the SDK gives up on a write after 0.2 s, which says nothing about the entity.
+ONE_WRITE_BYTES_MAX: Final = 32_768
 
 _NUMBERS: Final = itertools.count(1)
 

@@ -1,17 +1,22 @@
 """Senders and receivers that block: the async ones, through the portal.
 
 Rule 1: a class here holds its async twin and adds nothing but the way through the door; what a
-        method does is said there.
+        method does is said there. A busy sender of a healthy entity needs no door: it sends on the
+        caller's thread (``twinbus.pairing.direct_sender``).
 Rule 2: tests/sync/test_facade.py keeps names and signatures equal.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from threading import get_ident
 from typing import Any, Self
 
 from twinbus import aio
+from twinbus.core.parcel import Parcel
 from twinbus.message import BrokeredMessage
+from twinbus.pairing.clients import parcel_of
+from twinbus.pairing.direct_sender import DirectSender
 from twinbus.pairing.receiving import Held
 from twinbus.sync.portal import PORTAL
 
@@ -34,8 +39,10 @@ class _Closes:
 class MessageSender(_Closes):
     """Sends to one queue or topic; paired as soon as its factory is."""
 
-    def __init__(self, twin: aio.MessageSender) -> None:
+    def __init__(self, twin: aio.MessageSender, direct: DirectSender[Parcel] | None = None) -> None:
+        """``direct`` sends on the caller's thread, where and while that is possible."""
         self._sender = twin
+        self._direct = direct
 
     @property
     def path(self) -> str:
@@ -43,7 +50,16 @@ class MessageSender(_Closes):
 
     def send(self, message: BrokeredMessage, *, timeout: float | None = None) -> None:
         """Return once the message is durable, at the entity or in its backlog."""
-        PORTAL.call(self._sender.send(message, timeout=timeout))
+        direct = self._direct
+        if direct is None:
+            PORTAL.call(self._sender.send(message, timeout=timeout))
+            return
+        parcel = parcel_of(message)
+        can_block = (timeout is None or timeout > 0) and get_ident() != PORTAL.thread_id
+        if not can_block or not direct.send(parcel, timeout):
+            sender = self._sender.paired_sender
+            PORTAL.call(sender.send_parcels([parcel], timeout_s=timeout))
+            direct.sent_by_loop()
 
     def send_batch(
         self, messages: Iterable[BrokeredMessage], *, timeout: float | None = None
@@ -68,6 +84,8 @@ class MessageSender(_Closes):
         PORTAL.call(self._sender.cancel_scheduled_message(*sequence_numbers, timeout=timeout))
 
     def close(self) -> None:
+        if self._direct is not None:
+            self._direct.close()
         PORTAL.call(self._sender.close())
 
 
@@ -155,8 +173,8 @@ class SubscriptionClient(MessageReceiver):
 class QueueClient(MessageSender, MessageReceiver):
     """Sends to one queue and receives from it."""
 
-    def __init__(self, twin: aio.QueueClient) -> None:
-        MessageSender.__init__(self, twin.sender)
+    def __init__(self, twin: aio.QueueClient, direct: DirectSender[Parcel] | None = None) -> None:
+        MessageSender.__init__(self, twin.sender, direct)
         MessageReceiver.__init__(self, twin.receiver)
 
     def close(self) -> None:

@@ -8,14 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields
-from typing import Any, Self, Unpack
+from typing import Any, Final, Self, Unpack
+from weakref import WeakSet
 
 from twinbus import aio
+from twinbus.core.envelope import check_reserved_names
+from twinbus.core.parcel import Parcel
 from twinbus.drivers.credentials import Credential, IdentityCredential
 from twinbus.drivers.management import ManagementClient
 from twinbus.drivers.port import Driver, NamespaceAddress, NextSession, ReceiveMode
 from twinbus.errors import ConfigurationError
 from twinbus.pairing.backlog_reader import QueueBacklog
+from twinbus.pairing.direct_sender import ONE_WRITE_BYTES_MAX, DirectSender
 from twinbus.pairing.environment import Role
 from twinbus.pairing.factory_options import FactoryOptions
 from twinbus.pairing.health import EntityHealth
@@ -33,6 +37,9 @@ from twinbus.sync.portal import PORTAL
 
 __all__ = ["MessagingFactory", "SendAvailabilityPairedNamespaceOptions"]
 
+# A detour makes a message at most 463 bytes longer; the loop looks closer where this is too much.
+DETOUR_BYTES_MAX: Final = 512
+
 
 class MessagingFactory:
     """Everything an application uses of one namespace, alone or paired."""
@@ -46,13 +53,17 @@ class MessagingFactory:
         credential: Credential | IdentityCredential,
         **options: Unpack[FactoryOptions],
     ) -> None:
-        self.twin = aio.MessagingFactory(fully_qualified_namespace, credential, **options)
+        self._bind(aio.MessagingFactory(fully_qualified_namespace, credential, **options))
+
+    def _bind(self, twin: aio.MessagingFactory) -> None:
+        self.twin = twin
+        self._direct: WeakSet[DirectSender[Parcel]] = WeakSet()
 
     @classmethod
     def of(cls, twin: aio.MessagingFactory) -> Self:
         """The sync face of a factory that lives on the same loop, such as a paired client's."""
         made = cls.__new__(cls)
-        made.twin = twin
+        made._bind(twin)
         return made
 
     @classmethod
@@ -104,13 +115,13 @@ class MessagingFactory:
         self, path: str, *, receive_mode: ReceiveMode = ReceiveMode.PEEK_LOCK, prefetch: int = 0
     ) -> QueueClient:
         """Send to a queue and receive from it."""
-        return QueueClient(
-            self.twin.create_queue_client(path, receive_mode=receive_mode, prefetch=prefetch)
-        )
+        twin = self.twin.create_queue_client(path, receive_mode=receive_mode, prefetch=prefetch)
+        return QueueClient(twin, self._direct_sender(twin.sender))
 
     def create_topic_client(self, path: str) -> TopicClient:
         """Send to a topic."""
-        return TopicClient(self.twin.create_topic_client(path))
+        twin = self.twin.create_topic_client(path)
+        return TopicClient(twin, self._direct_sender(twin))
 
     def create_subscription_client(
         self,
@@ -130,7 +141,36 @@ class MessagingFactory:
 
     def create_message_sender(self, path: str) -> MessageSender:
         """Send to a queue or a topic."""
-        return MessageSender(self.twin.create_message_sender(path))
+        twin = self.twin.create_message_sender(path)
+        return MessageSender(twin, self._direct_sender(twin))
+
+    def _direct_sender(self, sender: aio.MessageSender) -> DirectSender[Parcel] | None:
+        """For sends on the caller's thread; None where all of them go through the loop."""
+        driver = self.twin.driver
+        # Neither the lean client nor a driver that meters its sends has such a thing.
+        opener = getattr(driver, "blocking_opener", None)
+        open_link = None if opener is None else opener(sender.path)
+        if open_link is None:
+            return None
+
+        def fits(parcel: Parcel, limit_bytes: int) -> bool:
+            # Metering can begin later, with the pair; then the loop counts each send.
+            if self.twin.driver is not driver:
+                return False
+            if parcel.native.properties:
+                check_reserved_names(parcel.native.properties)
+            size = len(parcel.encoded) + DETOUR_BYTES_MAX
+            return size <= min(limit_bytes, ONE_WRITE_BYTES_MAX)
+
+        direct = DirectSender(
+            sender.paired_sender,
+            open_link=open_link,
+            fits=fits,
+            parcels_of=lambda parcel: [parcel],
+            run=PORTAL.call,
+        )
+        self._direct.add(direct)
+        return direct
 
     def create_message_receiver(
         self,
@@ -212,7 +252,11 @@ class MessagingFactory:
 
     def close(self) -> None:
         """Wait for the sends under way, then let go of everything."""
-        PORTAL.call(self.twin.close())
+        try:
+            PORTAL.call(self.twin.close())
+        finally:
+            for direct in tuple(self._direct):
+                direct.close()
 
     def __enter__(self) -> Self:
         PORTAL.call(self.twin.__aenter__())

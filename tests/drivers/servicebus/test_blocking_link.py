@@ -15,11 +15,13 @@ from azure.servicebus import ServiceBusClient, ServiceBusMessage, TransportType
 from tests.faults.switchboard import Switchboard
 from tests.support.broker_process import BrokerProcess
 from twinbus.connection_string import parse_connection_string
-from twinbus.drivers.servicebus.blocking_link import BlockingLink
+from twinbus.drivers.servicebus.blocking_link import BlockingLink, native_message
 from twinbus.service_errors import OperationTimeout, SendInterrupted
 from twinbus.testing.bus import Bus, EntityName
 
 TIMEOUT_S = 20.0
+
+Link = BlockingLink[ServiceBusMessage]
 
 INSIDE = {
     "": "_open _send _handle_exception _close_handler _handler _running",
@@ -31,15 +33,15 @@ INSIDE = {
 }
 
 
-def opened(connection_string: str, queue: str) -> tuple[ServiceBusClient, BlockingLink]:
+def opened(connection_string: str, queue: str) -> tuple[ServiceBusClient, Link]:
     client = ServiceBusClient.from_connection_string(connection_string, retry_total=0)
-    link = BlockingLink(queue, client.get_queue_sender(queue, keep_alive=0))
+    link = BlockingLink(queue, client.get_queue_sender(queue, keep_alive=0), native_message)
     link.open(TIMEOUT_S)
     return client, link
 
 
 @pytest.fixture
-def link(servicebus: Bus, queue: str) -> Iterator[BlockingLink]:
+def link(servicebus: Bus, queue: str) -> Iterator[Link]:
     client, link = opened(servicebus.connection_string, queue)
     yield link
     link.close()
@@ -56,14 +58,14 @@ def missing(root: Any) -> list[str]:
     return found
 
 
-def test_the_inside_of_the_blocking_sdk_is_as_we_know_it(link: BlockingLink) -> None:
+def test_the_inside_of_the_blocking_sdk_is_as_we_know_it(link: Link) -> None:
     """M10: a new version without these names fails here, loudly."""
     told = f"azure-servicebus {version('azure-servicebus')} has changed: {missing(link._sdk)}"
     assert missing(link._sdk) == [], told
     assert link._handler._keep_alive_thread is None
 
 
-def test_a_message_is_durable_when_its_send_returns(link: BlockingLink, queue: EntityName) -> None:
+def test_a_message_is_durable_when_its_send_returns(link: Link, queue: EntityName) -> None:
     """M10: and a link that rests takes in what has come."""
     for number in range(3):
         assert link.is_usable()
@@ -71,7 +73,7 @@ def test_a_message_is_durable_when_its_send_returns(link: BlockingLink, queue: E
     assert queue.active_message_count == 3
 
 
-def test_a_send_that_waits_can_be_interrupted(servicebus: Bus, link: BlockingLink) -> None:
+def test_a_send_that_waits_can_be_interrupted(servicebus: Bus, link: Link) -> None:
     """P22: it had left, so it may have arrived."""
     assert link.is_usable()
     with servicebus.outage("black-hole"):
@@ -86,7 +88,7 @@ def test_a_send_that_waits_can_be_interrupted(servicebus: Bus, link: BlockingLin
 
 
 def test_a_send_that_was_interrupted_before_it_began_has_sent_nothing(
-    link: BlockingLink, queue: EntityName
+    link: Link, queue: EntityName
 ) -> None:
     """P22: no second copy is announced."""
     assert link.is_usable()
@@ -96,7 +98,7 @@ def test_a_send_that_was_interrupted_before_it_began_has_sent_nothing(
     assert not caught.value.is_ambiguous and queue.active_message_count == 0
 
 
-def test_a_send_into_silence_ends_in_time(servicebus: Bus, link: BlockingLink) -> None:
+def test_a_send_into_silence_ends_in_time(servicebus: Bus, link: Link) -> None:
     """F6: no call outlives its time."""
     assert link.is_usable()
     with servicebus.outage("black-hole"):
@@ -107,9 +109,7 @@ def test_a_send_into_silence_ends_in_time(servicebus: Bus, link: BlockingLink) -
     assert not link.is_usable()
 
 
-def test_a_lost_connection_is_noticed_before_the_next_message(
-    servicebus: Bus, link: BlockingLink
-) -> None:
+def test_a_lost_connection_is_noticed_before_the_next_message(servicebus: Bus, link: Link) -> None:
     """P0: an idle link that was taken away is no error to the caller."""
     with servicebus.outage("reset"):
         end_s = time.monotonic() + TIMEOUT_S
@@ -119,7 +119,7 @@ def test_a_lost_connection_is_noticed_before_the_next_message(
 
 
 def test_a_link_is_replaced_before_its_token_is_old(
-    link: BlockingLink, monkeypatch: pytest.MonkeyPatch
+    link: Link, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """F6: the SDK would ask for a new token in the middle of a send, without a time limit."""
     assert link.is_usable()
@@ -131,7 +131,7 @@ def test_a_link_is_replaced_before_its_token_is_old(
 
 
 def test_a_link_that_rested_for_long_is_not_used_again(
-    link: BlockingLink, monkeypatch: pytest.MonkeyPatch
+    link: Link, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """P0: a router may have forgotten the connection, and nobody would answer for 45 s."""
     assert link.is_usable()
@@ -153,7 +153,7 @@ def test_a_link_over_tls_is_interrupted_like_any_other(tmp_path: Path) -> None:
             transport_type=TransportType.Amqp,
         )
         queue = broker.fresh_queue()
-        link = BlockingLink(queue, client.get_queue_sender(queue, keep_alive=0))
+        link = BlockingLink(queue, client.get_queue_sender(queue, keep_alive=0), native_message)
         link.open(TIMEOUT_S)
         for _ in range(3):
             assert link.is_usable()

@@ -16,7 +16,7 @@ import select
 import socket
 import time
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any, Final, Generic, TypeVar
 
 from azure.servicebus import ServiceBusMessage
 from azure.servicebus._common.tracing import is_tracing_enabled
@@ -24,7 +24,9 @@ from azure.servicebus._common.utils import _convert_to_single_service_bus_messag
 from azure.servicebus._transport._pyamqp_transport import PyamqpTransport
 from azure.servicebus.exceptions import OperationTimeoutError
 
+from twinbus.core.parcel import Parcel
 from twinbus.drivers.servicebus.line import FRAME_S, OPENING_FRAMES_MAX, is_gone
+from twinbus.drivers.servicebus.sealed import sealed_batch
 from twinbus.drivers.servicebus.translation import closed, condition_of, translated
 from twinbus.service_errors import (
     AccessRefused,
@@ -34,22 +36,40 @@ from twinbus.service_errors import (
     ServiceError,
 )
 
-__all__ = ["BlockingLink", "is_tracing_enabled"]
+__all__ = ["BlockingLink", "encoded_message", "is_tracing_enabled", "native_message"]
 
 # Nothing keeps an idle link alive. One that a router has forgotten meanwhile takes a message and
 # never answers, so a link that rested for this long is not used again.
 IDLE_S_MAX: Final = 20.0
 # The SDK renews a token when a tenth of its time is left; the link has been replaced by then.
 TOKEN_SHARE_MAX: Final = 0.8
+# Opening a link takes a tenth of a second; a thread that waits for a silent peer ends.
+OPEN_TIMEOUT_S: Final = 20.0
 
 
-class BlockingLink:
+M = TypeVar("M")
+
+
+def native_message(message: ServiceBusMessage) -> Any:
+    """A message of the SDK, as send_messages() hands it on."""
+    return _convert_to_single_service_bus_message(
+        message, ServiceBusMessage, PyamqpTransport.to_outgoing_amqp_message
+    )
+
+
+def encoded_message(parcel: Parcel) -> Any:
+    """A message that is encoded already."""
+    return sealed_batch([parcel.encoded])
+
+
+class BlockingLink(Generic[M]):
     """One link to one queue or topic. ``sdk`` is a ServiceBusSender without retries and without
-    a keep-alive thread."""
+    a keep-alive thread; ``outgoing`` turns a message into what it sends."""
 
-    def __init__(self, path: str, sdk: Any) -> None:
+    def __init__(self, path: str, sdk: Any, outgoing: Callable[[M], Any]) -> None:
         self.path = path
         self._sdk = sdk
+        self._outgoing = outgoing
         self._handler: Any = None
         self._sock: socket.socket | None = None
         self._has_input: Callable[[], object] = lambda: True
@@ -60,7 +80,7 @@ class BlockingLink:
         # The SDK's way to give a connection up talks to a peer that may not answer.
         sdk._close_handler = self.drop
 
-    def open(self, timeout_s: float) -> None:
+    def open(self, timeout_s: float = OPEN_TIMEOUT_S) -> None:
         """Open it; blocks for as long as the peer and the credential take."""
         self._sdk._open(timeout_s)
         try:
@@ -96,7 +116,7 @@ class BlockingLink:
                 return False
         return not is_gone(handler)
 
-    def send(self, message: ServiceBusMessage, timeout_s: float) -> None:
+    def send(self, message: M, timeout_s: float) -> None:
         """Return once the service holds it durably; what send_messages() does, less its layers
         for tracing and retries."""
         link = self._handler._link
@@ -104,12 +124,7 @@ class BlockingLink:
         if self._is_interrupted:
             raise SendInterrupted(path=self.path, was_sent=False)
         try:
-            self._sdk._send(
-                _convert_to_single_service_bus_message(
-                    message, ServiceBusMessage, PyamqpTransport.to_outgoing_amqp_message
-                ),
-                timeout=timeout_s,
-            )
+            self._sdk._send(self._outgoing(message), timeout=timeout_s)
         except Exception as error:
             original = self._in_words_of_the_sdk(error)
             raise self._failure(original, link.delivery_count != mark) from original

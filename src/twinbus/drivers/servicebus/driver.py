@@ -7,15 +7,18 @@ Rule 2: what was made here is closed here, at the latest with the driver.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, Final
 
 from azure.core.credentials import AccessToken, AzureNamedKeyCredential, AzureSasCredential
 from azure.servicebus import NEXT_AVAILABLE_SESSION, ServiceBusReceiveMode, TransportType
+from azure.servicebus import ServiceBusClient as BlockingClient
 from azure.servicebus.aio import ServiceBusClient
 
 from twinbus.connection_string import TLS_PORT, ConnectionString, parse_connection_string
+from twinbus.core.parcel import Parcel
 from twinbus.drivers.credentials import (
     Credential,
     IdentityCredential,
@@ -24,6 +27,7 @@ from twinbus.drivers.credentials import (
     credential_of,
 )
 from twinbus.drivers.port import NamespaceAddress, NextSession, ReceiveMode
+from twinbus.drivers.servicebus.blocking_link import BlockingLink, encoded_message
 from twinbus.drivers.servicebus.receiver import SdkReceiver
 from twinbus.drivers.servicebus.sender import SdkSender
 from twinbus.drivers.servicebus.translation import closed
@@ -50,9 +54,16 @@ class ServiceBusOptions:
 class ServiceBusDriver:
     """The port's Driver."""
 
-    def __init__(self, client: ServiceBusClient, address: NamespaceAddress) -> None:
+    def __init__(
+        self,
+        client: ServiceBusClient,
+        address: NamespaceAddress,
+        blocking: Callable[[], BlockingClient] | None = None,
+    ) -> None:
+        """``blocking`` makes the SDK's client for threads without a loop."""
         self.address = address
         self._client = client
+        self._blocking = blocking
         self._opened: set[SdkSender | SdkReceiver] = set()
         self._is_closed = False
 
@@ -78,7 +89,12 @@ class ServiceBusDriver:
             entity_path=None,
             use_development_emulator=not parsed.uses_tls,
         )
-        return cls(ServiceBusClient.from_connection_string(shown.to_text(), **keywords), address)
+        text = shown.to_text()
+        return cls(
+            ServiceBusClient.from_connection_string(text, **keywords),
+            address,
+            lambda: BlockingClient.from_connection_string(text, **keywords),
+        )
 
     @classmethod
     def for_namespace(
@@ -88,13 +104,13 @@ class ServiceBusDriver:
         options: ServiceBusOptions | None = None,
     ) -> ServiceBusDriver:
         """A driver for a namespace with a credential: azure-identity's, the SDK's, or ours."""
-        client = ServiceBusClient(
-            fully_qualified_namespace,
-            _shown(credential),
-            **_keywords(options or ServiceBusOptions()),
-        )
+        shown, keywords = _shown(credential), _keywords(options or ServiceBusOptions())
+        client = ServiceBusClient(fully_qualified_namespace, shown, **keywords)
         host, _, port = client.fully_qualified_namespace.partition(":")
-        return cls(client, NamespaceAddress(host.lower(), int(port or TLS_PORT)))
+        blocking: Callable[[], BlockingClient] | None = None
+        if not isinstance(shown, _Tokens):  # An identity is asked on the loop.
+            blocking = partial(BlockingClient, fully_qualified_namespace, shown, **keywords)
+        return cls(client, NamespaceAddress(host.lower(), int(port or TLS_PORT)), blocking)
 
     def sender(self, path: str, **options: Any) -> SdkSender:
         """``options`` are keywords of the SDK for this sender."""
@@ -107,6 +123,21 @@ class ServiceBusDriver:
         )
         self._opened.add(made)
         return made
+
+    def blocking_opener(self, path: str) -> Callable[[], BlockingLink[Parcel]] | None:
+        """What opens a link that a thread uses by itself; None where only a loop can send."""
+        make = self._blocking
+        if make is None:
+            return None
+
+        def opened() -> BlockingLink[Parcel]:
+            # Without keep-alive no other thread reads from the connection; an idle link may go.
+            sdk = make().get_queue_sender(path, keep_alive=0)
+            link = BlockingLink(path, sdk, encoded_message)
+            link.open()
+            return link
+
+        return opened
 
     def receiver(
         self,

@@ -128,14 +128,31 @@ async def test_a_batch_whose_callers_have_all_left_does_not_hold_up_others(
     assert away.messages(QUEUE) == [b"next"]
 
 
-async def test_closing_ends_what_waits(away: FakeNamespace) -> None:
+async def test_closing_is_an_error_for_those_who_wait(away: FakeNamespace) -> None:
+    """P24: a cancellation that nobody asked for would pass for a quiet end."""
     sender = batching(away)
     away.answer(QUEUE, HANG)
-    calls = [asyncio.create_task(send(sender, str(number))) for number in range(3)]
+    calls = [asyncio.create_task(send(sender, "first"))]
+    await asyncio.sleep(0.01)
+    calls += [asyncio.create_task(send(sender, str(number))) for number in range(2)]
     await asyncio.sleep(0.01)
     await sender.close()
     results = await asyncio.gather(*calls, return_exceptions=True)
-    assert [type(each) for each in results] == [asyncio.CancelledError] * 3
+    assert [type(each) for each in results] == [CommunicationError] * 3
+    assert [getattr(each, "is_ambiguous", None) for each in results] == [True, False, False]
+
+
+async def test_an_attempt_that_was_cancelled_inside_is_no_success(away: FakeNamespace) -> None:
+    """P24: nobody knows what became of the message."""
+    inner = away.sender(QUEUE)
+
+    async def gives_up(_parcels: object, *, timeout_s: float) -> None:
+        raise asyncio.CancelledError
+
+    inner.send = gives_up  # type: ignore[method-assign]
+    with pytest.raises(CommunicationError) as raised:
+        await send(BatchingSender(inner, 262_144), "one")
+    assert raised.value.is_ambiguous
 
 
 async def test_a_timeout_that_the_queue_answers_is_raised_as_it_is(away: FakeNamespace) -> None:

@@ -17,7 +17,7 @@ from twinbus.core.failover import Failover, Health
 from twinbus.core.parcel import Parcel
 from twinbus.core.sending import first_attempt_s
 from twinbus.pairing import direct_sender, factory
-from twinbus.pairing.direct_sender import BUSY_SENDS, DirectSender
+from twinbus.pairing.direct_sender import BEGIN_AGAIN_S_MAX, BUSY_SENDS, DirectSender
 from twinbus.service_errors import (
     CommunicationError,
     FactoryClosed,
@@ -88,7 +88,7 @@ class Direct:
     async def get_busy(self) -> Direct:
         for _ in range(BUSY_SENDS):
             await self.paired.send_parcels([Parcel(MESSAGE)])
-            self.sender.sent_by_loop()
+            self.sender.sent_by_loop(MESSAGE)
         await eventually(lambda: self.sender._link is self.link)
         return self
 
@@ -258,11 +258,11 @@ async def test_a_forked_child_leaves_the_link_alone(
     monkeypatch.setattr(os, "getpid", lambda: child)
     assert not await direct.send()
     direct.sender._turn.acquire()  # As it may have been in the parent at that moment.
-    direct.sender.sent_by_loop()
+    direct.sender.sent_by_loop(MESSAGE)
     assert direct.sender._link is None
     assert direct.link.sent == [] and not direct.link.is_closed and not direct.link.interrupts
     for _ in range(BUSY_SENDS):
-        direct.sender.sent_by_loop()
+        direct.sender.sent_by_loop(MESSAGE)
     await eventually(lambda: direct.sender._link is not None)
     assert await direct.send()
 
@@ -276,9 +276,45 @@ async def test_a_link_that_cannot_be_opened_is_tried_later(fake_pair: FakePair) 
         raise CommunicationError("refused")
 
     direct.sender._open_link = refused
+    await direct.paired.send_parcels([Parcel(MESSAGE)])
     for _ in range(3 * BUSY_SENDS):
-        direct.sender.sent_by_loop()
+        direct.sender.sent_by_loop(MESSAGE)
         await asyncio.sleep(0)
     await eventually(lambda: not direct.sender._opening.locked())
-    direct.sender.sent_by_loop()
+    direct.sender.sent_by_loop(MESSAGE)
     assert len(tries) == 1
+
+
+async def test_no_link_is_opened_that_could_not_be_used(fake_pair: FakePair) -> None:
+    """P8: nothing but pings goes to a diverted entity, and what does not fit goes by the loop."""
+    direct, opened = Direct(fake_pair), []
+
+    def open_link() -> Link:
+        opened.append("link")
+        return direct.link
+
+    direct.sender._open_link = open_link
+    for _ in range(2 * BUSY_SENDS):
+        direct.sender.sent_by_loop(MESSAGE)  # The entity is not known yet.
+    await direct.paired.send_parcels([Parcel(MESSAGE)])
+    for _ in range(2 * BUSY_SENDS):
+        direct.sender.sent_by_loop(bytes(1 << 24))
+    fake_pair.primary.force_failover("orders")
+    for _ in range(2 * BUSY_SENDS):
+        direct.sender.sent_by_loop(MESSAGE)
+    await asyncio.sleep(0.05)
+    assert opened == []
+
+
+async def test_a_refusal_that_comes_late_keeps_the_deadline(
+    fake_pair: FakePair, direct: Direct
+) -> None:
+    """F6: the send does not begin anew with all of its time."""
+    now_s = fake_pair.primary.routing.now_s()
+    clock = iter([now_s, now_s + 2 * BEGIN_AGAIN_S_MAX])
+    office = direct.paired.office
+    before = office.now_s
+    office.now_s = lambda: next(clock, before())
+    direct.link.answer = CommunicationError("refused", was_sent=False)
+    assert await direct.send()
+    assert direct.link.sent == []

@@ -209,7 +209,8 @@ class PairedServiceBusSender:
             except TwinbusError as error:
                 raise_in_words_of_the_sdk(error)
         PORTAL.call(self._paired.send_messages(message, timeout=timeout, **kwargs))
-        direct.sent_by_loop()
+        if type(message) is ServiceBusMessage:
+            direct.sent_by_loop(message)
 
     def schedule_messages(
         self,

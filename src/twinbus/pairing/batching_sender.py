@@ -7,7 +7,8 @@ are diverted at once are two or three sends to the backlog instead of 500 one af
 
 Rule 1: a lone send waits for nobody.
 Rule 2: each caller keeps its own deadline and cancellation. One that leaves while its messages are
-        under way is in doubt about them; one that leaves before has sent nothing.
+        under way is in doubt about them; one that leaves before has sent nothing. A caller that
+        has not left gets an error and no cancellation, whoever closes the sender.
 Rule 3: the order of the calls is kept.
 Rule 4: a batch that is refused for what is in it is sent again call by call, so that nobody pays
         for the messages of another. Once the queue is known to refuse what another takes (P20),
@@ -138,7 +139,8 @@ class BatchingSender:
         finally:
             self._task = None
             for call in self._waiting:
-                call.future.cancel()
+                _answer(call, self._lost(call, "was closed"))
+            self._waiting.clear()
 
     def _next_batch(self) -> list[_Call]:
         """The calls that wait and fit together, in their order."""
@@ -181,11 +183,23 @@ class BatchingSender:
             attempt.cancel()
             await asyncio.gather(attempt, return_exceptions=True)
             for call in calls:
-                call.future.cancel()
+                _answer(call, self._lost(call, "was closed"))
             raise
         finally:
             self._attempt = None
-        return None if attempt.cancelled() else attempt.exception()
+        if attempt.cancelled():
+            # Its callers have left. If one has not, nobody knows what became of its messages.
+            return self._lost(calls[0], "gave up")
+        return attempt.exception()
+
+    def _lost(self, call: _Call, why: str) -> ServiceError:
+        """What a caller is told who did not cancel, and whose send ends without an answer."""
+        error = CommunicationError(
+            f"the sender to {self.path!r} {why} before its answer came",
+            path=self.path,
+            was_sent=call.is_under_way,
+        )
+        return error.used_up()
 
 
 def _answer(call: _Call, error: BaseException | None) -> None:

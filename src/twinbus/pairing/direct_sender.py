@@ -40,6 +40,8 @@ _log = logging.getLogger("twinbus.pairing")
 # A sender with this many sends in this time is busy: a link of its own pays for itself.
 BUSY_SENDS: Final = 10
 BUSY_S: Final = 10.0
+# A send may begin anew on the loop if it took no longer than this: its deadline is kept.
+BEGIN_AGAIN_S_MAX: Final = 1.0
 # A link that could not be opened is tried again after this time.
 OPEN_AGAIN_S: Final = 30.0
 # A send that is under way when its sender is closed gets as long as one on the loop.
@@ -105,10 +107,12 @@ class DirectSender(Generic[M]):
 
     def send(self, message: M, timeout: float | None) -> bool:
         """Whether it was sent; False: nothing has left, and the loop is to send it."""
-        link = self._link
-        if link is None or self._pid != os.getpid() or not self._turn.acquire(blocking=False):
+        if self._pid != os.getpid() or not self._turn.acquire(blocking=False):
             return False
+        link = self._link
         try:
+            if link is None:
+                return False
             routing, office = self._office.routing, self._office
             entity, backlog = self._sender.entity_in(routing), routing.backlog
             if entity is None or backlog is None:
@@ -125,6 +129,8 @@ class DirectSender(Generic[M]):
             finally:
                 office.standing.direct.discard(link)
         finally:
+            if self._is_closed and link is not None:
+                self._forget(link)
             self._turn.release()
 
     def _send(
@@ -157,7 +163,11 @@ class DirectSender(Generic[M]):
             entity.direct.discard(link)
         if not link.is_usable():
             self._forget(link)
-        if isinstance(failure, CommunicationError | LinkDetached) and not failure.is_ambiguous:
+        if (
+            isinstance(failure, CommunicationError | LinkDetached)
+            and not failure.is_ambiguous
+            and office.now_s() - start_s < BEGIN_AGAIN_S_MAX
+        ):
             return False  # The link was gone before: the loop finds out whether the entity is.
         self._run(self._sender.go_on(self._parcels_of(message), failure, start_s, timeout_s))
         return True
@@ -176,12 +186,12 @@ class DirectSender(Generic[M]):
 
     # -- the link -----------------------------------------------------------------------------
 
-    def sent_by_loop(self) -> None:
-        """A send went through the loop: a sender that does this often gets a link."""
+    def sent_by_loop(self, message: M) -> None:
+        """The loop has sent a message: a sender that could do so itself, and often, gets a link."""
         if self._pid != os.getpid():
             self._link = None
             self._begin()
-        if self._link is not None or self._is_closed:
+        if self._link is not None or self._is_closed or not self._could_send(message):
             return
         now_s = time.monotonic()
         if now_s - self._counted_since_s > BUSY_S:
@@ -191,6 +201,17 @@ class DirectSender(Generic[M]):
             return
         if self._opening.acquire(blocking=False):
             threading.Thread(target=self._open, name="twinbus-direct-link", daemon=True).start()
+
+    def _could_send(self, message: M) -> bool:
+        """Whether a link would be of use: nothing but pings goes to a diverted entity (P8)."""
+        routing = self._office.routing
+        entity, backlog = self._sender.entity_in(routing), routing.backlog
+        return (
+            entity is not None
+            and backlog is not None
+            and entity.failover.health is Health.HEALTHY
+            and self._fits(message, backlog.message_bytes_max)
+        )
 
     def _open(self) -> None:
         try:
@@ -206,7 +227,8 @@ class DirectSender(Generic[M]):
             self._opening.release()
 
     def _forget(self, link: MessageLink[M]) -> None:
-        self._link = None
+        if self._link is link:
+            self._link = None
         link.close()
 
     def close(self) -> None:

@@ -55,11 +55,10 @@ class MessageSender(_Closes):
             PORTAL.call(self._sender.send(message, timeout=timeout))
             return
         parcel = parcel_of(message)
-        can_block = (timeout is None or timeout > 0) and get_ident() != PORTAL.thread_id
-        if not can_block or not direct.send(parcel, timeout):
+        if get_ident() == PORTAL.thread_id or not direct.send(parcel, timeout):
             sender = self._sender.paired_sender
             PORTAL.call(sender.send_parcels([parcel], timeout_s=timeout))
-            direct.sent_by_loop()
+            direct.sent_by_loop(parcel)
 
     def send_batch(
         self, messages: Iterable[BrokeredMessage], *, timeout: float | None = None

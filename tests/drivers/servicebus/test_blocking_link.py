@@ -15,7 +15,8 @@ from azure.servicebus import ServiceBusClient, ServiceBusMessage, TransportType
 from tests.faults.switchboard import Switchboard
 from tests.support.broker_process import BrokerProcess
 from twinbus.connection_string import parse_connection_string
-from twinbus.drivers.servicebus.blocking_link import BlockingLink, native_message
+from twinbus.drivers.servicebus import blocking_link
+from twinbus.drivers.servicebus.blocking_link import IDLE_S_MAX, BlockingLink, native_message
 from twinbus.service_errors import OperationTimeout, SendInterrupted
 from twinbus.testing.bus import Bus, EntityName
 
@@ -169,3 +170,17 @@ def test_a_link_over_tls_is_interrupted_like_any_other(tmp_path: Path) -> None:
             assert time.monotonic() - began_s < TIMEOUT_S / 2
             link.close()
         client.close()
+
+
+def test_a_link_that_is_asked_and_not_used_grows_old(
+    link: Link, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """P0: only a message that was answered shows that the connection is whole."""
+    began_s = time.monotonic()
+    later_s = began_s
+    monkeypatch.setattr(blocking_link.time, "monotonic", lambda: later_s)
+    for _ in range(3):
+        later_s += IDLE_S_MAX / 4
+        assert link.is_usable()
+    later_s += IDLE_S_MAX / 2
+    assert not link.is_usable()

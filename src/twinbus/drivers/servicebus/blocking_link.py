@@ -102,7 +102,7 @@ class BlockingLink(Generic[M]):
         """Take in what came since the last call; whether a message may be sent now."""
         handler, self._is_interrupted = self._handler, False
         now_s = time.monotonic()
-        idle_s, self._used_s = now_s - self._used_s, now_s
+        idle_s = now_s - self._used_s
         if self._is_dropped or now_s >= self._replace_s or idle_s > IDLE_S_MAX:
             return False
         frames = 0
@@ -131,6 +131,7 @@ class BlockingLink(Generic[M]):
         except BaseException:
             self.drop()
             raise
+        self._used_s = time.monotonic()
 
     def _in_words_of_the_sdk(self, error: Exception) -> Exception:
         """What send_messages() raises for it."""

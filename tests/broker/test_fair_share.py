@@ -105,3 +105,30 @@ def test_nobody_below_its_share_is_refused_and_what_is_used_is_bounded(
                 assert shared.may_take(each)
         # Rule 3: the capacity, a share for each key, one for each connection, one amount each.
         assert shared.used <= 3 * CAPACITY + 400 * len(holders)
+
+
+def test_a_key_does_not_escape_its_share_by_connecting_again() -> None:
+    """M13: what gone connections still use counts for their key, and for one key only."""
+    shared = SharedCapacity(4)
+    quiet = shared.join("quiet")
+    for _ in range(200):
+        loud = shared.join("loud")
+        if shared.has_room(loud.account):
+            shared.take(loud, 1)
+        shared.leave(loud)
+    assert shared.used == 4
+    assert shared.share(quiet.account) == 2
+
+
+def test_an_account_that_is_not_used_any_more_is_forgotten() -> None:
+    """M13: in whichever order its connection leaves and gives back."""
+    shared = SharedCapacity(4)
+    first, second = shared.join("first"), shared.join("second")
+    for holder in (first, second):
+        shared.take(holder, 1)
+    shared.give_back(first, 1)
+    shared.leave(first)
+    shared.leave(second)
+    shared.give_back(second, 1)
+    assert shared.join("first").account is not first.account
+    assert shared.join("second").account is not second.account

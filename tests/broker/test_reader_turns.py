@@ -4,7 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from twinbus.broker.reader_turns import LOOKUPS_OF_ONE_MAX, ReaderPlace, ReaderTurns
+from twinbus.broker.reader_turns import (
+    BEGUN_AT_ONCE,
+    LOOKUPS_OF_ONE_MAX,
+    ReaderPlace,
+    ReaderTurns,
+)
 
 
 class Asking:
@@ -85,3 +90,28 @@ def test_what_a_connection_that_is_gone_asked_for_is_not_looked_up() -> None:
     first.place.end()
 
     assert (gone.begun, last.begun) == (0, 1)
+
+
+def test_requests_that_are_refused_at_once_do_not_call_each_other() -> None:
+    """M13: thousands that wait end one after the other, and in several turns."""
+    soon: list[Callable[[], None]] = []
+    turns = ReaderTurns(1, later=soon.append)
+    first = Asking(turns, "key")
+    first.ask()
+    others = [Asking(turns, "key") for _ in range(3_000)]
+    ended: list[int] = []
+    for number, each in enumerate(others):
+
+        def start(number: int = number, place: ReaderPlace = each.place) -> None:
+            place.end()
+            ended.append(number)
+
+        for _ in range(3):
+            each.place.begin(start)
+
+    first.place.end()
+    assert 0 < len(ended) <= 3 * BEGUN_AT_ONCE
+    while soon:
+        soon.pop()()
+    assert sorted(ended) == sorted([*range(3_000)] * 3)
+    assert turns.shared.used == 0

@@ -10,7 +10,7 @@ from tests.entities.driver import START_MS, Answer, Driver, bodies
 from twinbus.broker.catalogue import Catalogue
 from twinbus.broker.entities.description import QueueDescription
 from twinbus.broker.entities.facts import DIGEST_BYTES, MessageFacts
-from twinbus.broker.entities.history import DUPLICATE, History
+from twinbus.broker.entities.history import DUPLICATE, LET_IN_COUNT, History
 from twinbus.broker.entities.outcome import COMPLETE
 from twinbus.broker.entities.record import IncomingMessage
 from twinbus.errors import ConfigurationError
@@ -340,3 +340,22 @@ def test_what_is_for_life_cannot_be_changed(driver: Driver, change: dict[str, ob
     right = QueueDescription(max_delivery_count=3, **values)  # type: ignore[arg-type]
     draft.update(queue.queue_id, queue.description, right, 0)
     assert draft.ops
+
+
+def test_a_due_message_is_in_the_batch_in_which_it_leaves_the_schedule(driver: Driver) -> None:
+    """M8: also while thousands wait for an original on its way; a crash would lose it between."""
+    later = send(driver, "due", due_s=1)
+    driver.commit()
+    assert later.is_stored
+    driver.read()
+    send(driver, "1=first")
+    tell = driver.begin_commit()
+    for number in range(4 * LET_IN_COUNT):
+        send(driver, "1=again", f"x{number}=behind it")
+    driver.at(2)
+    driver.queue.handle_timer(driver.now)
+    driver.read()
+    tell()
+    driver.begin_commit_of_now()
+    driver.restart()
+    assert "due" in bodies(driver.receive(driver.client()))

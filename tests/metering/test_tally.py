@@ -57,15 +57,15 @@ def _counted(meter: Meter, *entities: str) -> None:
 def test_names_of_deleted_entities_are_not_kept_for_ever() -> None:
     """M13: who creates and deletes entities does not fill the memory; the sums stay right."""
     meter = Meter()
-    for number in range(3 * GONE_COUNT_MAX):
-        _counted(meter, f"s{number}")
+    for number in range(9 * GONE_COUNT_MAX):
+        _counted(meter, f"s{number}", f"s{number}/$deadletterqueue")
         meter.gone(f"s{number}", lambda _name: False)
     sums = [
         sum(tally.units for tally in meter if tally.operation is operation)
         for operation in (Operation.SEND, Operation.EMPTY_RECEIVE)
     ]
-    assert sums == [3 * 3 * GONE_COUNT_MAX, 3 * GONE_COUNT_MAX]
-    assert len(list(meter)) <= 2 * (2 * GONE_COUNT_MAX + 1)
+    assert sums == [2 * 3 * 9 * GONE_COUNT_MAX, 2 * 9 * GONE_COUNT_MAX]
+    assert len(list(meter)) <= 4 * (2 * GONE_COUNT_MAX + 1)
 
 
 def test_a_deleted_entity_keeps_its_name_until_its_lines_are_written() -> None:

@@ -178,6 +178,7 @@ class Session:
         self._outbox.clear()
         for link in self.links.values():
             link.forget_partial()
+            link.is_detached = True
 
     def abandon(self) -> None:
         """The connection is gone; so are the links, without a word."""

@@ -115,10 +115,11 @@ class BufferedInput:
 class BufferedOutput:
     """What a peer has not read yet, in the transport and in front of links without credit."""
 
-    __slots__ = ("_shared", "_written", "holder", "replies")
+    __slots__ = ("_is_closed", "_shared", "_written", "holder", "replies")
 
     def __init__(self, shared: SharedCapacity) -> None:
         self._shared = shared
+        self._is_closed = False
         self._written = 0
         self.replies = 0
         """Bytes of answers that wait for credit."""
@@ -140,12 +141,14 @@ class BufferedOutput:
         return self._shared.has_room(self.holder.account)
 
     def keeps_reply(self, size: int) -> None:
-        self.replies += size
-        self._shared.take(self.holder, size)
+        if not self._is_closed:
+            self.replies += size
+            self._shared.take(self.holder, size)
 
     def sends_reply(self, size: int) -> None:
-        self.replies -= size
-        self._shared.give_back(self.holder, size)
+        if not self._is_closed:
+            self.replies -= size
+            self._shared.give_back(self.holder, size)
 
     @property
     def may_keep_replies(self) -> bool:
@@ -156,4 +159,5 @@ class BufferedOutput:
         """The connection is gone."""
         self._shared.give_back(self.holder, self.holder.used)
         self._written = self.replies = 0
+        self._is_closed = True
         self._shared.leave(self.holder)

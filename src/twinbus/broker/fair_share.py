@@ -76,7 +76,8 @@ class SharedCapacity:
         self.take(holder, used)
 
     def leave(self, holder: Holder) -> None:
-        """The connection is gone. What it still uses is given back later, or was."""
+        """The connection is gone. What it still uses is given back later, or was; until then it
+        counts for its key, also for connections of that key which come in the meantime."""
         self._leave(holder.account)
 
     def _account(self, key: Hashable) -> Account:
@@ -89,7 +90,7 @@ class SharedCapacity:
 
     def _leave(self, account: Account) -> None:
         account.holder_count -= 1
-        if not account.holder_count:
+        if not account.holder_count and not account.used:
             self._accounts.pop(account.key, None)
 
     # -- how much -------------------------------------------------------------------------
@@ -117,6 +118,8 @@ class SharedCapacity:
             account.active_count -= 1
         if not account.used:
             self._weight_in_use -= account.weight
+            if not account.holder_count:
+                self._accounts.pop(account.key, None)
 
     # -- decisions ------------------------------------------------------------------------
 

@@ -174,8 +174,10 @@ class ManagementDesk:
         place = self._peer.reader_place
 
         def answered(reply: Reply) -> None:
-            place.end()
-            answer(reply)
+            try:
+                place.end()
+            finally:
+                answer(reply)
 
         if not place.begin(lambda: _tried(operation, body, answered)):
             self._peer.input.stop(ASKING)

@@ -89,6 +89,8 @@ STEP_S = 0.002
 # Between two looks at what has been spent: so many are told, or so many queues are closed.
 TOLD_COUNT = 64
 CLOSED_COUNT = 64
+# Runs of locks of a deleted entity that are let go in one step.
+LOCKS_AT_ONCE = 256
 # Links whose drain is answered in one go.
 DRAINED_COUNT = 128
 # What it costs, in microseconds or so, to make or remove an entity.
@@ -141,7 +143,6 @@ class Namespace:
         self.unsettled = SharedCapacity(options.unsettled_max)
         self.input = SharedCapacity(INPUT_BYTES_MAX)
         self.output = SharedCapacity(OUTPUT_BYTES_MAX)
-        self.reader_turns = ReaderTurns()
         self.books = Books(
             name,
             options.metering_path,
@@ -163,6 +164,7 @@ class Namespace:
         """Changes whenever a key, a rule or an entity has changed that links may depend on."""
         self._store = store
         self._loop = asyncio.get_running_loop() if loop is None else loop
+        self.reader_turns = ReaderTurns(later=self._loop.call_soon)
         self.turns = turns or Turns(self._loop)
         self.stage = FaultStage(self)
         self.faults = FaultBoard(clock, self._loop, chance, self.stage)
@@ -575,7 +577,10 @@ class Namespace:
     def _tell_stored(self, transaction: Transaction) -> None:
         for queue in transaction.queues:
             for waiting, seqs in queue.committed():
-                waiting.stored(seqs)
+                try:
+                    waiting.stored(seqs)
+                except Exception as error:
+                    self._note_mistake(error)
             self._touched[queue] = None
         for _cost in self._apply_planned(transaction):
             pass
@@ -586,7 +591,10 @@ class Namespace:
             yield from queue.land_in_steps(told)
             for at in range(0, len(told), TOLD_COUNT):
                 for waiting, seqs in told[at : at + TOLD_COUNT]:
-                    waiting.stored(seqs)
+                    try:
+                        waiting.stored(seqs)
+                    except Exception as error:
+                        self._note_mistake(error)
                 yield TOLD_COUNT * TICKET_COST
             self.touch(queue)
         yield from self._apply_planned(transaction)
@@ -630,7 +638,7 @@ class Namespace:
     def _tell_refused(self, transaction: Transaction, error: Exception) -> None:
         for queue in transaction.queues:
             for waiting in queue.failed():
-                waiting.failed(error)
+                self._tell_failed(waiting, error)
             self._touched[queue] = None
         self._pause(error)
 
@@ -640,11 +648,28 @@ class Namespace:
         refused = [waiting for queue in transaction.queues for waiting in queue.failed()]
         for at in range(0, len(refused), TOLD_COUNT):
             for waiting in refused[at : at + TOLD_COUNT]:
-                waiting.failed(error)
+                self._tell_failed(waiting, error)
             yield 2 * TOLD_COUNT * TICKET_COST
         for queue in transaction.queues:
             self._touched[queue] = None
         self._pause(error)
+
+    def _tell_failed(self, waiting: Ticket, error: Exception) -> None:
+        try:
+            waiting.failed(error)
+        except Exception as mistake:
+            self._note_mistake(mistake)
+
+    def _note_mistake(self, error: Exception) -> None:
+        """Who hears of a commit has failed. The others hear of it all the same: a queue that does
+        not would wait for its commit for ever."""
+        self.offences.note_mistake(
+            "the end of a commit could not be told",
+            error,
+            self.now().monotonic_s,
+            address="",
+            is_stranger=False,
+        )
 
     def _pause(self, error: Exception) -> None:
         """On a full disk nothing is tried for a while; what is refused as wrong rests by itself."""
@@ -762,6 +787,9 @@ class Namespace:
         for queue in applied.removed:
             self._withdraw(queue)
             yield ENTITY_COST
+            for machine in (queue, queue.dead_letters):
+                while machine is not None and machine.locks.let_go(LOCKS_AT_ONCE):
+                    yield LOCKS_AT_ONCE * TICKET_COST
         for queue in (*applied.made, *applied.updated):
             self.caretakers.look_at(queue)
             yield QUEUE_COST
@@ -802,8 +830,9 @@ class Namespace:
 
     def _forget(self, queue: Queue, reason: AmqpError) -> None:
         for ticket in queue.discard():
-            ticket.failed(reason)
+            self._tell_failed(ticket, reason)
         self._refused.stored([queue])
+        self.catalogue.dirty.pop(queue, None)
         self._drains.pop(queue, None)
         _at_s, timer = self._timers.pop(queue, (0.0, None))
         if timer is not None:

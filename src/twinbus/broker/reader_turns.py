@@ -23,13 +23,23 @@ from twinbus.broker.fair_share import Holder, SharedCapacity
 LOOKUPS_MAX: Final = 4
 # ... and of one connection.
 LOOKUPS_OF_ONE_MAX: Final = 2
+# Of those that wait, begun in one go: many are refused at once, and need no time of the reader.
+BEGUN_AT_ONCE: Final = 32
 
 
 class ReaderTurns:
     """The places of one namespace."""
 
-    def __init__(self, count_max: int = LOOKUPS_MAX) -> None:
+    def __init__(
+        self,
+        count_max: int = LOOKUPS_MAX,
+        *,
+        later: Callable[[Callable[[], None]], object] = lambda call: call(),
+    ) -> None:
+        """``later`` calls a function after others have had their turn."""
         self.shared = SharedCapacity(count_max)
+        self._later = later
+        self._is_choosing = False
         self.waiting: deque[ReaderPlace] = deque()
         """Those that could begin, if there were a place."""
 
@@ -38,18 +48,35 @@ class ReaderTurns:
         return ReaderPlace(self, self.shared.join(), may_have_more)
 
     def ended(self) -> None:
-        """There is a place: whose turn is it?"""
-        while self.waiting and self.shared.used < self.shared.capacity:
-            place = self.waiting.popleft()
-            place.is_listed = False
-            if place.may_start:
-                place.start()
+        """There is a place: whose turn is it?
+
+        What is started may end at once, and then comes here again: no call in a call.
+        """
+        if self._is_choosing:
+            return
+        self._is_choosing = True
+        try:
+            for _ in range(BEGUN_AT_ONCE):
+                if not self._is_anyone_next:
+                    return
+                place = self.waiting.popleft()
+                place.is_listed = False
+                if place.may_start:
+                    place.start()
+        finally:
+            self._is_choosing = False
+        if self._is_anyone_next:
+            self._later(self.ended)
+
+    @property
+    def _is_anyone_next(self) -> bool:
+        return bool(self.waiting) and self.shared.used < self.shared.capacity
 
 
 class ReaderPlace:
     """One connection."""
 
-    __slots__ = ("_may_have_more", "_turns", "_wanted", "holder", "is_listed")
+    __slots__ = ("_is_looking", "_may_have_more", "_turns", "_wanted", "holder", "is_listed")
 
     def __init__(
         self, turns: ReaderTurns, holder: Holder, may_have_more: Callable[[], bool]
@@ -59,6 +86,7 @@ class ReaderPlace:
         self._wanted: deque[Callable[[], None]] = deque()
         self.holder = holder
         self.is_listed = False
+        self._is_looking = False
 
     def begin(self, start: Callable[[], None]) -> bool:
         """Start now (True), or when it is this one's turn."""
@@ -74,12 +102,18 @@ class ReaderPlace:
 
     def look(self) -> None:
         """Something has changed: it asked, was answered, or has read its answers."""
-        while not self.is_listed and self.may_start:
-            if self._turns.shared.has_room(self.holder.account):
-                self.start()
-            else:
-                self.is_listed = True
-                self._turns.waiting.append(self)
+        if self._is_looking:
+            return
+        self._is_looking = True
+        try:
+            while not self.is_listed and self.may_start:
+                if self._turns.shared.has_room(self.holder.account):
+                    self.start()
+                else:
+                    self.is_listed = True
+                    self._turns.waiting.append(self)
+        finally:
+            self._is_looking = False
 
     def start(self) -> None:
         self._turns.shared.take(self.holder, 1)

@@ -128,6 +128,7 @@ class SendingEnd:
             or event.settled
             or event.first_id + len(payloads) - 1 > DELIVERY_ID_MAX
             or description.status is not EntityStatus.ACTIVE
+            or queue.is_deleted
             or namespace.failure is not None
             or not namespace.faults.is_calm
             or len(self._waiting) + len(payloads) > UNACKNOWLEDGED_MAX
@@ -219,6 +220,11 @@ class SendingEnd:
                 Condition.ENTITY_DISABLED,
                 f"The {description.kind} {description.display_path!r} takes no messages: it is "
                 f"{description.status}.",
+            )
+        if self.queue.is_deleted:
+            raise AmqpError(
+                Condition.NOT_FOUND,
+                f"The {description.kind} {description.display_path!r} was deleted.",
             )
         if self._peer.namespace.failure is not None:
             raise AmqpError(Condition.INTERNAL_ERROR, "The broker's disk failed.")

@@ -116,7 +116,10 @@ def settle(
 
 
 def apply(namespace: Namespace, ledger: DeliveryLedger, event: DispositionReceived) -> None:
-    """Apply a receiver's disposition to every delivery it names."""
+    """Apply a receiver's disposition to every delivery it names, if that was delayed by a fault and
+    the session is still there."""
+    if event.session.is_ended:
+        return
     _apply_until(math.inf, namespace, ledger, event)
 
 

@@ -25,6 +25,8 @@ UNWRITTEN_UNITS_MAX: Final = 100_000
 FLUSH_UNITS: Final = UNWRITTEN_UNITS_MAX // 2
 # Deleted entities whose names are kept where no lines are written.
 GONE_COUNT_MAX: Final = 1_024
+# What the dead letters of an entity are counted under is its name with this behind it.
+DEAD_LETTERS: Final = "/$deadletterqueue"
 # Names that are forgotten for each one that comes: no deletion pays for thousands of earlier ones.
 FORGOTTEN_AT_ONCE: Final = 2
 
@@ -127,9 +129,10 @@ class Meter:
 
     def _forget(self, entity: str) -> None:
         for operation in Operation:
-            tally = self._tallies.pop((entity, operation), None)
-            if tally is not None:
-                self.tally("", operation).takes_over(tally)
+            for name in (entity, entity + DEAD_LETTERS):
+                tally = self._tallies.pop((name, operation), None)
+                if tally is not None:
+                    self.tally("", operation).takes_over(tally)
 
     @property
     def unwritten_units(self) -> int:

@@ -167,11 +167,15 @@ def dead_letter(
     """
 
     def begin() -> None:
+        if ticket is not None:
+            queue.unread.pop(id(ticket), None)
         queue.moves.append(Move(chunk, chunk.blob or b"", mask, outcome, ticket))
         while queue.can_move and queue.moved_count < MOVES_AT_ONCE_MAX:
             advance_moves(queue)
 
     chunk.moving |= mask
+    if ticket is not None and chunk.blob is None:
+        queue.unread[id(ticket)] = ticket
     queue.with_blob(chunk, begin)
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from heapq import heapify, heappop, heappush
+from itertools import islice
 from math import inf
 from random import Random
 from struct import Struct
@@ -166,6 +167,15 @@ class LockTable:
             del self._runs[run.run_id]
             if run.session is not None:
                 del run.session.runs[run.run_id]
+
+    def let_go(self, count: int) -> bool:
+        """The queue is deleted, and nobody holds anything of it: release a few runs of locks.
+
+        Whether there are more.
+        """
+        for run in list(islice(self._runs.values(), count)):
+            self.release(run, run.unsettled)
+        return bool(self._runs)
 
     def renew(self, run: LockRun, index: int, deadline_s: float) -> None:
         run.renewed_until_s[index] = deadline_s

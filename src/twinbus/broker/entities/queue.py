@@ -121,6 +121,8 @@ class Queue:
         self.saving: list[Chunk] = []
         self.moves: deque[fates.Move] = deque()
         """Messages on their way to the dead letters, which take their turns."""
+        self.unread: dict[int, Ticket] = {}
+        """Who waits for a move whose bytes are still to be read; by their identity."""
         self.moved_count = self.moved_bytes = 0
         """What goes there with the open batch."""
         self.has_more = False
@@ -435,7 +437,9 @@ class Queue:
         if self.history is not None:
             waiting += [each for _messages, each in self.history.take_waiting() if each is not None]
         moving = [move.ticket for move in self.moves if move.ticket is not None]
+        moving += self.unread.values()
         self.moves.clear()
+        self.unread.clear()
         return [*batch.tickets, *waiting, *moving]
 
     # -- receiving ------------------------------------------------------------------------
@@ -662,7 +666,9 @@ class Queue:
             found = True
             if self._calendar.is_scheduled(row.seq):
                 self._unschedule(size_of(row), Happening.DUE)
-                self.enqueue([IncomingMessage(row.blob, expiry_of(row.blob, 0))], None)
+                # Its id was looked at when it was scheduled. It waits for nothing: it leaves the
+                # schedule with this batch, and so must be in it.
+                self._take_in([IncomingMessage(row.blob, expiry_of(row.blob, 0))], None)
         if not found:
             self._requests.append(FindTimes())
 

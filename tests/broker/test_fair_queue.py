@@ -17,11 +17,11 @@ def nothing() -> None:
     """A turn in which nothing happens."""
 
 
-def serve(queue: FairQueue, cost: float, *, again: bool = True) -> Flow:
+def serve(queue: FairQueue, cost: float, own_cost: float = 0.0, *, again: bool = True) -> Flow:
     """One turn, after which the flow wants the next one."""
     flow = queue.pop()
     assert flow is not None
-    queue.charge(flow, cost)
+    queue.charge(flow, cost, own_cost)
     if again:
         queue.push(flow)
     queue.served(flow.group)
@@ -69,6 +69,40 @@ def test_a_connection_that_asks_for_little_is_next_again_and_again() -> None:
             serve(queue, TURN)
         queue.push(quiet)
         assert serve(queue, TURN / 60, again=False) is quiet
+
+
+def test_small_requests_are_ahead_of_large_messages_whose_turns_are_shorter() -> None:
+    """M13: a few turns for each commit, so the small ones use more time than each of the others."""
+    queue = FairQueue(TURN)
+    for _ in range(40):
+        queue.push(queue.join(nothing, "key"))
+    for _ in range(40):
+        serve(queue, TURN / 30, 4 * TURN)
+    quiet = queue.join(nothing, "key")
+    for _ in range(1_000):
+        for _ in range(8):
+            serve(queue, TURN / 30, 4 * TURN)
+        queue.push(quiet)
+        assert serve(queue, TURN / 10, again=False) is quiet
+
+
+def test_what_a_turn_took_beside_its_time_counts_within_a_key_only() -> None:
+    queue = FairQueue(TURN)
+    dear, cheap = queue.join(nothing, "key"), queue.join(nothing, "key")
+    other = queue.join(nothing, "other")
+    for flow in (dear, cheap, other):
+        queue.push(flow)
+    turns: Counter[Flow] = Counter()
+    for _ in range(1_200):
+        flow = queue.pop()
+        assert flow is not None
+        turns[flow] += 1
+        queue.charge(flow, TURN, 2 * TURN if flow is dear else 0.0)
+        queue.push(flow)
+        queue.served(flow.group)
+
+    assert abs(turns[other] - 600) <= 2
+    assert abs(turns[cheap] - 3 * turns[dear]) <= 6
 
 
 def test_who_was_quiet_for_long_has_saved_nothing_up() -> None:

@@ -26,13 +26,15 @@ from twinbus.broker.access.claims import Claim
 from twinbus.broker.access.sas import Grant
 from twinbus.broker.entities.description import EntityStatus, QueueDescription
 from twinbus.broker.entities.topic_description import SubscriptionDescription, TopicDescription
+from twinbus.broker.fair_queue import Flow
 from twinbus.broker.fair_share import SharedCapacity
 from twinbus.broker.ingest import SLICE_COUNT
 from twinbus.broker.settling import RUNS_BETWEEN_LOOKS
 from twinbus.broker.store.memory import MemoryStore
 from twinbus.broker.store.port import PutChunk
-from twinbus.broker.turns import ITERATION_S_MAX, TURN_S, Turns
+from twinbus.broker.turns import ITERATION_S_MAX, SCARCE_BYTE_S, TURN_S, Turns
 
+LARGE = 250_000
 SIZE_EXCEEDED = "amqp:link:message-size-exceeded"
 
 
@@ -370,6 +372,37 @@ async def test_who_comes_when_the_time_of_an_iteration_is_used_up_waits_for_the_
 
     assert order.index("quiet") <= 2
     assert len(order) == 20
+
+
+def test_what_a_connection_stores_counts_as_time_the_fuller_the_more() -> None:
+    """M13: when bytes are what is scarce, large messages do not go before small requests."""
+    rig = rig_with()
+    client = rig.connect()
+    link = client.attach_sender("orders")
+    peer, pending = client._wire.peer, rig.namespace.throttle.pending
+    charges: list[float] = []
+    charge = rig.namespace.turns._queue.charge
+
+    def noted(flow: Flow, cost: float, own_cost: float = 0.0) -> None:
+        if flow is peer.turns._flow and own_cost:
+            charges.append(own_cost)
+        charge(flow, cost, own_cost)
+
+    def cost_s(body_bytes: int, capacity: int) -> float:
+        pending.capacity = capacity
+        charges.clear()
+        message = Message(properties=Properties(), body=b"x" * body_bytes).encode()
+        assert client.send(link, message) == Accepted()
+        return sum(charges)
+
+    with patch.object(rig.namespace.turns._queue, "charge", noted):
+        large_s, small_s = cost_s(LARGE, LARGE), cost_s(1, LARGE)
+        roomy_s = cost_s(LARGE, 100 * LARGE)
+
+    assert large_s == pytest.approx(LARGE * SCARCE_BYTE_S, rel=0.01)
+    assert large_s > 3 * TURN_S
+    assert small_s < TURN_S / 1_000
+    assert roomy_s == pytest.approx(large_s / 100, rel=0.02)
 
 
 async def test_turns_of_one_iteration_are_short_together() -> None:

@@ -9,7 +9,8 @@ many others wait, until it has had that length; more it does not save up.
     connections:             a 3.0 | b 3.2 | c 3.2 ...    <- then the lowest of that key
 
 Rule 1: while two keys wait, the time they are given differs by no more than two turns of each,
-        in proportion to their weights; likewise two connections of a key.
+        in proportion to their weights; likewise two connections of a key, where what a turn took
+        of something scarcer than time counts as time, too.
 Rule 2: a flow is in the queue at most once.
 Rule 3: this file reads no clock. What a turn took comes in as a number.
 """
@@ -179,12 +180,15 @@ class FairQueue:
 
     # -- what it took ---------------------------------------------------------------------
 
-    def charge(self, flow: Flow, cost: float) -> None:
-        """The flow has had a turn, from the queue or at once."""
+    def charge(self, flow: Flow, cost: float, own_cost: float = 0.0) -> None:
+        """The flow has had a turn, from the queue or at once.
+
+        ``own_cost`` counts among the connections of its key, and not among the keys.
+        """
         group, credit = flow.group, self._credit
         start = max(group.clock - credit, flow.finish)
         group.clock = max(group.clock, start)
-        flow.finish = start + cost
+        flow.finish = start + cost + own_cost
         start = max(self._clock - credit, group.finish)
         self._clock = max(self._clock, start)
         group.finish = start + cost / group.weight

@@ -132,6 +132,11 @@ class SharedCapacity:
         """Whether the account may take more: there is some left, or it is below its share."""
         return self.used < self.capacity or account.used < self.share(account)
 
+    @property
+    def scarcity(self) -> float:
+        """From 0, nothing is used, to 1, there is none left."""
+        return min(1.0, self.used / self.capacity)
+
     def room(self, account: Account) -> int:
         """How much the account may take now; 0 or less is none."""
         left = self.capacity - self.used

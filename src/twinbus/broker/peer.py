@@ -113,6 +113,8 @@ class Peer(asyncio.Protocol):
         self.input = self._input = InputGate(self.turns, self._work)
         self.pending = namespace.throttle.pending.join()
         """What it sent and is not on disk yet."""
+        self._stored_bytes = 0
+        """What it sent in this turn and is to be on disk."""
         self._has_its_share = False
         """Its key may store no more for the moment."""
         self.turn_ends_s = math.inf
@@ -255,7 +257,11 @@ class Peer(asyncio.Protocol):
             return self._act(began_s + turn_s)
         finally:
             self.turn_ends_s = math.inf
-            self.turns.spent(time.monotonic() - began_s)
+            scarce_bytes = 0.0
+            if self._stored_bytes:
+                scarce_bytes = self._stored_bytes * self.namespace.throttle.pending.scarcity
+                self._stored_bytes = 0
+            self.turns.spent(time.monotonic() - began_s, scarce_bytes)
 
     def _act(self, stop_s: float) -> bool:
         connection, gate = self.connection, self._input
@@ -483,6 +489,7 @@ class Peer(asyncio.Protocol):
         """So much waits for the disk; see MESSAGE_OVERHEAD_BYTES."""
         holder, shared = self.pending, self.namespace.throttle.pending
         shared.take(holder, load)
+        self._stored_bytes += load
         if holder.used > PENDING_BYTES_HIGH:
             self._input.stop(STORING)
         elif shared.used >= shared.capacity:

@@ -8,6 +8,9 @@ Rule 1: in one iteration of the loop peers work for ITERATION_S, then sockets an
 Rule 2: as long as nobody waits, a peer pays for this with two looks at a clock for each read.
 Rule 3: a key that has its share of the pending bytes waits until some are on disk, its peers in the
         same fair order.
+Rule 4: in that order the bytes of a turn count as time, the more of them wait for the disk. If time
+        alone counted, a connection with many small requests would wait until each of those with
+        large messages, whose turns are rare and short, had had as much of it: for a second.
 """
 
 from __future__ import annotations
@@ -25,6 +28,9 @@ TURN_S = 0.003
 ITERATION_S = 0.003
 # What several turns in one iteration may take together: the last of them is shorter.
 ITERATION_S_MAX = 0.0035
+# What a byte costs when there is room for no more of them before the disk: a turn stores 64 KB, so
+# a connection that stores less than its siblings is ahead of them whatever its requests take.
+SCARCE_BYTE_S = TURN_S / (64 << 10)
 # The time of strangers counts for so much more there: one whole turn of one of them, which is
 # shorter than others', ends the iteration.
 STRANGERS_TIME_COUNTS = 6
@@ -62,12 +68,12 @@ class Turns:
         """Whether a peer may work at once: nobody waits and this iteration has time left."""
         return self._spent_s < self._iteration_s and not self._queue.has_ready
 
-    def spent(self, flow: Flow, seconds: float) -> None:
+    def spent(self, flow: Flow, seconds: float, own_cost_s: float) -> None:
         # What is longer was mostly the machine's doing: a process that had to wait.
         seconds = min(seconds, 2 * TURN_S)
         is_stranger = flow.group.key is ANYBODY
         self._spent_s += seconds * STRANGERS_TIME_COUNTS if is_stranger else seconds
-        self._queue.charge(flow, seconds)
+        self._queue.charge(flow, seconds, own_cost_s)
 
     def release(self) -> None:
         """Bytes are on disk: keys that waited for that may go on."""
@@ -126,9 +132,10 @@ class PeerTurns:
             self._flow.take_turn = take_turn
             self._turns.wait(self._flow)
 
-    def spent(self, seconds: float) -> None:
+    def spent(self, seconds: float, scarce_bytes: float = 0.0) -> None:
+        """A turn took so long, and so much of what its key's connections wait for (rule 4)."""
         if not self._is_gone:
-            self._turns.spent(self._flow, seconds)
+            self._turns.spent(self._flow, seconds, scarce_bytes * SCARCE_BYTE_S)
 
 
 def _nothing() -> None:

@@ -237,7 +237,8 @@ class _Check:
                 sent.is_acknowledged = event.type == "ok"
                 sent.is_refused = event.type == "fail"
         if event.type == "info":
-            self._doubt(event.values, f"a send that ended with {event.detail}")
+            cause = f"a send that ended with {event.detail}"
+            self._doubt(event.values, cause, max(1, event.count or 0))
 
     def _doubt(self, values: Iterable[str], cause: str, attempts: int = 1) -> None:
         for value in values:

@@ -238,7 +238,12 @@ class Sending:
             cause = error.__cause__ or error
         # The SDK's words do not tell what was stored.
         is_unclear = isinstance(error, AzureError) or getattr(error, "is_ambiguous", False)
-        facts = {"values": values, "place": path, "detail": type(cause).__name__}
+        facts = {
+            "values": values,
+            "place": path,
+            "detail": type(cause).__name__,
+            "count": getattr(cause, "unclear_attempts", None),
+        }
         self._stage.journal.write("send", "info" if is_unclear else "fail", **facts)
 
     def _next_value(self) -> str:

@@ -78,6 +78,8 @@ class ServiceError(TwinbusError):
 
     is_ambiguous = False
     """Whether the service may have carried it out all the same."""
+    unclear_attempts = 0
+    """How many attempts of a paired send had no clear answer: as many copies may exist."""
 
     def __init__(
         self, sentence: str, *, path: str = "", condition: str = "", hint: str = ""
@@ -197,6 +199,8 @@ class PairingError(TwinbusError):
 
     is_ambiguous = False
     """Whether a message may be in one of them all the same."""
+    unclear_attempts = 0
+    """How many attempts of a paired send had no clear answer: as many copies may exist."""
 
 
 class BacklogExhausted(PairingError):

@@ -660,3 +660,18 @@ def test_nobody_reads_later_than_he_was_held_up_or_because_of_a_clock() -> None:
 def test_it_may_be_read_while_the_other_one_has_the_message() -> None:
     assert verdict(GOOD, late("info", 1.0, read_s=2.05)).is_kept
     assert not verdict(GOOD, late("ok", 1.0, read_s=2.05)).is_kept
+
+
+@pytest.mark.parametrize(("unclear", "is_kept"), [(None, False), (1, False), (2, True), (3, True)])
+def test_a_failed_send_explains_as_many_copies_as_it_had_unclear_attempts(
+    unclear: int | None, is_kept: bool
+) -> None:
+    """P10: the error says how many of them may have stored the message; one copy is expected."""
+    history = [
+        event("send", "invoke", 1.0, "s-2", place="orders"),
+        event("send", "info", 2.0, "s-2", place="orders", detail="Exhausted", count=unclear),
+        *received("s-2", 3.0),
+        *received("s-2", 4.0, copy=2),
+        *received("s-2", 5.0, copy=3),
+    ]
+    assert verdict(history).is_kept is is_kept

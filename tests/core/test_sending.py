@@ -703,7 +703,7 @@ def test_an_error_says_that_an_earlier_attempt_is_in_doubt() -> None:
     send.answered(103.5, refused())
     end = step(send, 103.5)
     assert isinstance(end, Fail) and isinstance(end.error, BacklogExhausted)
-    assert end.error.is_ambiguous
+    assert end.error.is_ambiguous and end.error.unclear_attempts == 1
     assert "was not sent" not in str(end.error)
 
 

@@ -37,6 +37,7 @@ from twinbus.core.rotation import BacklogRotation, Choice, Seat
 from twinbus.service_errors import (
     BacklogExhausted,
     OperationTimeout,
+    PairingError,
     SendInterrupted,
     ServerBusy,
     ServiceError,
@@ -464,8 +465,9 @@ class Send:
         return events
 
     def _fail(self, error: BaseException) -> Fail:
-        if self._unclear is not None and isinstance(error, ServiceError):
+        if self._unclear is not None and isinstance(error, ServiceError | PairingError):
             error.is_ambiguous = True  # The last answer may be clear, an earlier one was not.
+            error.unclear_attempts = self._unclear_count
         self._drop_refusal()
         self._end = Fail(error)
         return self._end

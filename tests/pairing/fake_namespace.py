@@ -9,17 +9,22 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 
 from twinbus.core.parcel import Delivered, Parcel
 from twinbus.drivers.port import LinkFacts, NamespaceAddress, NextSession, ReceiveMode
 from twinbus.entity_path import BACKLOG_MARKER
-from twinbus.service_errors import AccessRefused, EntityNotFound, OperationTimeout
+from twinbus.service_errors import AccessRefused, CommunicationError, EntityNotFound, OperationTimeout
 
 HANG = "hang"
 """An answer that never comes."""
 SLOW = "slow"
 """A good answer that takes a moment."""
 SLOW_S = 0.1
+STUBBORN = "stubborn"
+"""A good answer that comes when the call is cancelled, which changes nothing."""
+STUBBORN_LOSS = "stubborn-loss"
+"""The same with an error."""
 
 
 class FakeNamespace:
@@ -84,6 +89,11 @@ class FakeNamespace:
             raise OperationTimeout(f"no answer from {path!r}", path=path)
         if answer == SLOW:
             await asyncio.sleep(SLOW_S)
+        if answer in (STUBBORN, STUBBORN_LOSS):
+            with suppress(asyncio.CancelledError):
+                await asyncio.sleep(timeout_s)
+        if answer == STUBBORN_LOSS:
+            raise CommunicationError(f"nobody answers for {path!r}", path=path)
         if isinstance(answer, BaseException):
             raise answer
 

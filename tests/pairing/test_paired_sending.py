@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 import pytest
 
 from tests.pairing.conftest import FakePair, OpenFakePair, eventually
-from tests.pairing.fake_namespace import HANG, SLOW, FakeNamespace
+from tests.pairing.fake_namespace import HANG, SLOW, STUBBORN, STUBBORN_LOSS, FakeNamespace
 from twinbus.aio import BrokeredMessage, MessagingFactory
 from twinbus.amqp.message import Message
 from twinbus.core.envelope import overhead_bytes_max
@@ -301,6 +301,35 @@ async def test_an_interrupted_send_that_its_caller_cancels_stays_cancelled(
     with pytest.raises(asyncio.CancelledError):
         await slow
     assert pair.backlog() == []
+
+
+@pytest.mark.parametrize("failures", [0, 1], ids=["first-attempt", "second-attempt"])
+@pytest.mark.parametrize("answer", [STUBBORN, STUBBORN_LOSS])
+async def test_an_interruption_that_the_driver_swallows_leaves_nothing_in_the_task(
+    open_fake_pair: OpenFakePair, answer: str, failures: int
+) -> None:
+    """P22: a timeout of the caller around it is a TimeoutError later, not a cancellation."""
+    pair = await open_fake_pair(retry_total=1)
+    sender = pair.primary.create_message_sender("orders")
+    pair.home.answer_once("orders", *[gone()] * failures, answer)
+
+    async def caller() -> None:
+        async with asyncio.timeout(1):
+            await sender.send(BrokeredMessage(b"one"))
+            task = asyncio.current_task()
+            assert task is not None and task.cancelling() == 0
+            await asyncio.sleep(60)
+
+    # Given a send whose entity is diverted while it waits for the primary
+    calling = asyncio.create_task(caller())
+    await eventually(lambda: len(pair.home.attempts) == failures + 1, "the attempt")
+    await asyncio.sleep(0)
+    pair.primary.force_failover("orders")
+
+    # When its caller's own time is over, then that is what the caller hears
+    with pytest.raises(TimeoutError):
+        await calling
+    assert len(pair.home.messages("orders")) + len(pair.backlog()) == 1
 
 
 async def test_callers_with_short_timers_of_their_own_find_out_about_a_black_hole(

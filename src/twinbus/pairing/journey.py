@@ -193,18 +193,18 @@ class Journey:
     # -- the two ways ---------------------------------------------------------------------------
 
     async def _to_primary(self, timeout_s: float) -> None:
-        task, attempts = asyncio.current_task(), self._entity.attempts
+        task, entity = asyncio.current_task(), self._entity
         assert task is not None
-        attempts[task] = 0
+        entity.attempts[task] = 0
         try:
             self._answer = await self._hand(self._links.primary(), self._left, timeout_s)
         except asyncio.CancelledError as cancelled:
-            interruption = self._routing.interruption(self._entity, task, cancelled)
+            interruption = self._routing.interruption(entity, task, cancelled)
             if interruption is None:
                 raise
             raise interruption from None
         finally:
-            del attempts[task]
+            entity.attempt_ended(task)
 
     async def _to_backlog(self, queue: str, timeout_s: float) -> None:
         backlog, now_s = self._routing.backlog, self._routing.now_s

@@ -76,6 +76,14 @@ class Entity:
     """Since the process started."""
     last_error: str = ""
 
+    def attempt_ended(self, task: asyncio.Task[Any]) -> None:
+        """The primary is asked no longer. Interruptions that the driver swallowed are taken back:
+        the caller's own timeouts would count them as cancellations of the caller's."""
+        swallowed = self.attempts.pop(task)
+        if swallowed:
+            for _ in range(swallowed):
+                task.uncancel()
+
 
 @dataclass(slots=True, kw_only=True)
 class Routing:
@@ -223,10 +231,11 @@ class Routing:
         self, entity: Entity, task: asyncio.Task[Any], cancelled: asyncio.CancelledError
     ) -> SendInterrupted | None:
         """What to make of a cancelled attempt at the primary; None: its caller has left."""
-        left = task.cancelling()
-        for _ in range(entity.attempts[task]):
+        left, interruptions = task.cancelling(), entity.attempts[task]
+        for _ in range(interruptions):
             left = task.uncancel()
-        if left or not entity.attempts[task]:
+        entity.attempts[task] = 0
+        if left or not interruptions:
             return None
         return SendInterrupted(path=entity.failover.path, was_sent=may_have_left(cancelled))
 

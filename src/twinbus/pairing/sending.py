@@ -143,7 +143,7 @@ class PairedSender:
                         routing.first_attempt_succeeded(entity)
                         return Outcome(self.path, answer)
                     finally:
-                        del entity.attempts[task]
+                        entity.attempt_ended(task)
                 deadline = Deadline(start_s, start_s + timeout_s)
                 return await self._journey(parcels, hand, deadline, routing, entity).run(error)
             finally:

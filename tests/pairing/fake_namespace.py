@@ -12,9 +12,15 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 from twinbus.core.parcel import Delivered, Parcel
+from twinbus.drivers.amqp.batches import check_size, sealed
 from twinbus.drivers.port import LinkFacts, NamespaceAddress, NextSession, ReceiveMode
 from twinbus.entity_path import BACKLOG_MARKER
-from twinbus.service_errors import AccessRefused, CommunicationError, EntityNotFound, OperationTimeout
+from twinbus.service_errors import (
+    AccessRefused,
+    CommunicationError,
+    EntityNotFound,
+    OperationTimeout,
+)
 
 HANG = "hang"
 """An answer that never comes."""
@@ -33,6 +39,8 @@ class FakeNamespace:
     def __init__(self, name: str = "contoso", *, message_bytes_max: int = 262_144) -> None:
         self.address = NamespaceAddress(f"{name}.example", 5671)
         self.message_bytes_max = message_bytes_max
+        self.limits: dict[str, LinkFacts] = {}
+        """What single paths take, where that is something else."""
         self.held: dict[str, list[bytes]] = {}
         self.batches: list[tuple[str, int]] = []
         """Every accepted send: where, how many messages."""
@@ -79,6 +87,9 @@ class FakeNamespace:
     async def close(self) -> None:
         self.is_closed = True
 
+    def facts(self, path: str) -> LinkFacts:
+        return self.limits.get(path, LinkFacts(self.message_bytes_max))
+
     async def reach(self, path: str, timeout_s: float, *, is_send: bool = False) -> None:
         """What stands before every answer."""
         await asyncio.sleep(0)
@@ -120,9 +131,13 @@ class _Link:
 
 
 class FakeSender(_Link):
+    facts: LinkFacts | None = None
+
     async def send(self, parcels: Sequence[Parcel], *, timeout_s: float) -> None:
         self._namespace.attempts.append(self.path)
         await self._namespace.reach(self.path, timeout_s, is_send=True)
+        self.facts = self._namespace.facts(self.path)
+        check_size(sealed(parcels), self.facts, self.path)
         self._namespace.batches.append((self.path, len(parcels)))
         self._namespace.messages(self.path).extend(parcel.encoded for parcel in parcels)
 
@@ -137,7 +152,8 @@ class FakeSender(_Link):
     async def attach(self, *, timeout_s: float) -> LinkFacts:
         self._namespace.attached.append(self.path)
         await self._namespace.reach(self.path, timeout_s)
-        return LinkFacts(self._namespace.message_bytes_max)
+        self.facts = self._namespace.facts(self.path)
+        return self.facts
 
 
 class FakeReceiver(_Link):

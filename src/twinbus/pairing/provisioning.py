@@ -265,6 +265,7 @@ def _summed_up(
 ) -> Provisioned:
     seen = [(path, each) for path, each in zip(paths, results, strict=True)]
     usable = [(path, each) for path, each in seen if isinstance(each, _Seen)]
+    queues = [each.queue for _, each in usable]
     failed = [
         Missing(path, each.sentence.rstrip("."), each) if isinstance(each, ServiceError) else each
         for path, each in seen
@@ -275,7 +276,10 @@ def _summed_up(
         found=tuple(path for path, each in usable if not each.is_new),
         missing=tuple(failed),
         drift=tuple(
-            each for _, found in usable if not found.is_new for each in drift_of(found.queue, owner)
+            each
+            for _, found in usable
+            if not found.is_new
+            for each in drift_of(found.queue, owner, queues)
         ),
         paths=tuple(path for path, _ in usable),
     )

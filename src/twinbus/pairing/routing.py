@@ -30,7 +30,7 @@ from twinbus.core.failover import Failover, FailoverPolicy, Health
 from twinbus.core.retry import RetryPolicy
 from twinbus.core.rotation import BacklogRotation
 from twinbus.core.sending import CredentialMemory, SendRules
-from twinbus.drivers.port import Driver, may_have_left
+from twinbus.drivers.port import Driver, LinkFacts, may_have_left
 from twinbus.entity_path import parse_entity_path
 from twinbus.pairing.hub import EventHub
 from twinbus.pairing.options import SendAvailabilityPairedNamespaceOptions
@@ -75,6 +75,8 @@ class Entity:
     messages_diverted: int = 0
     """Since the process started."""
     last_error: str = ""
+    link_facts: LinkFacts | None = None
+    """What it takes, as far as a sender of the factory was told."""
 
     def attempt_ended(self, task: asyncio.Task[Any]) -> None:
         """The primary is asked no longer. Interruptions that the driver swallowed are taken back:

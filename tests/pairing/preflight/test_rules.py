@@ -223,6 +223,13 @@ def test_drift_is_a_warning_and_danger_a_problem() -> None:
     assert found.severity is Severity.WARNING
     assert "max_delivery_count is 10, not 2147483647" in found.says
 
+    small = replace(backlog_queue(PATHS[1]), max_message_size_in_kilobytes=64)
+    large = replace(backlog_queue(PATHS[0]), max_message_size_in_kilobytes=1024)
+    mixed = tuple(BacklogFacts(path=each.path, properties=each) for each in (large, small))
+    found = worst("drift", replace(READY, backlog=mixed))
+    assert (found.severity, found.subject) == (Severity.WARNING, PATHS[1])
+    assert "max_message_size_in_kilobytes is 64, not 1024" in found.says
+
     dangerous = replace(READY, backlog=backlog(requires_session=True))
     assert worst("drift", dangerous).severity is Severity.PROBLEM
 

@@ -85,9 +85,10 @@ def _claim(
 def drift(facts: Facts) -> Findings:
     """Whether backlog queues that exist are like those that we would make (P4)."""
     alike = []
+    used = [queue for queue in _known(facts) if danger_in(queue) is None]
     for queue in _known(facts):
         danger = danger_in(queue)
-        differences = drift_of(queue)
+        differences = drift_of(queue, beside=used)
         if danger is not None:
             fix = "Delete it when it is empty: pairing makes it anew"
             yield Finding("drift", Severity.PROBLEM, queue.path, f"it is not used: {danger}", fix)

@@ -171,6 +171,7 @@ class Secondary:
     create_errors: dict[str, list[Exception]] = field(default_factory=dict)
     attach_errors: dict[str, ServiceError] = field(default_factory=dict)
     closed_count: int = 0
+    address: NamespaceAddress = NamespaceAddress("fabrikam.example", 5671)
 
     async def get_queue(self, path: str) -> QueueProperties:
         if self.get_errors:
@@ -400,6 +401,28 @@ async def test_partial_success_is_counted() -> None:
     assert result.paths == (PATHS[1],)
     assert [each.path for each in result.missing] == [PATHS[0], PATHS[2]]
     assert "the namespace is full" in str(result.missing[0])
+
+
+@pytest.mark.parametrize(
+    ("kind", "attach_error", "claim"),
+    [
+        (AccessRefused, AccessRefused("no"), "the claim Send is missing"),
+        (NoBacklogQueue, EntityNotFound("none"), "needs the claim Manage"),
+    ],
+)
+async def test_without_manage_the_error_names_namespace_claim_and_queue(
+    kind: type[Exception], attach_error: ServiceError, claim: str
+) -> None:
+    """P5, P18: whoever reads it knows where to look."""
+    secondary = Secondary(
+        get_errors=[AccessRefused("no namespace manager was given")],
+        attach_errors=dict.fromkeys(PATHS, attach_error),
+    )
+    with pytest.raises(kind) as caught:
+        await provisioned(secondary)
+    for words in ("namespace fabrikam.example:5671", claim, PATHS[0]):
+        assert words in str(caught.value)
+    assert_well_put(str(caught.value))
 
 
 async def test_nothing_at_all_is_an_error_that_says_why() -> None:

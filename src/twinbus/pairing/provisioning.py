@@ -142,7 +142,7 @@ async def provision(
     if isinstance(outcome, ServiceError):
         outcome = await _attached(driver, paths, timeout_s / 2, outcome, refused)
     if not outcome.paths:
-        error = _nothing(outcome)
+        error = _nothing(outcome, driver.address)
         if isinstance(error, NoBacklogQueue) and is_unmanaged_for_now:
             error.is_transient = True  # The queues may be made when the management answers.
         raise error
@@ -185,7 +185,7 @@ async def open_links(
         links={**done.links, **linked},
     )
     if not reached.paths:
-        raise _nothing(replace(reached, missing=tuple(missing)), f"namespace {address}")
+        raise _nothing(replace(reached, missing=tuple(missing)), address)
     return reached
 
 
@@ -343,12 +343,10 @@ def _unreachable(error: ServiceError) -> str:
 # -- nothing at all -----------------------------------------------------------------------
 
 
-def _nothing(
-    outcome: Provisioned, where: str = "the secondary namespace"
-) -> ServiceError | NoBacklogQueue:
+def _nothing(outcome: Provisioned, address: object) -> ServiceError | NoBacklogQueue:
     """The error of a pairing that has no backlog queue; a claim or a key that is missing comes
     under its own name."""
-    first = outcome.missing[0]
+    first, where = outcome.missing[0], f"namespace {address}"
     reasons = f"{first}" + (f"; {outcome.unmanaged}" if outcome.unmanaged else "")
     for kind in (AuthenticationFailed, AccessRefused):
         if all(isinstance(each.error, kind) for each in outcome.missing):

@@ -171,7 +171,7 @@ class Secondary:
     create_errors: dict[str, list[Exception]] = field(default_factory=dict)
     attach_errors: dict[str, ServiceError] = field(default_factory=dict)
     closed_count: int = 0
-    address: NamespaceAddress = NamespaceAddress("fabrikam.example", 5671)
+    address: str = "fabrikam.example:5671"
 
     async def get_queue(self, path: str) -> QueueProperties:
         if self.get_errors:

@@ -56,6 +56,7 @@ SCENARIOS: Final[Mapping[str, Scenario]] = {
     "paired_aio_send": pairing.aio_send,
     "paired_sync_send": pairing.sync_send,
     "failover_first_ack": pairing.failover_first_ack,
+    "failover_many_sends": pairing.failover_many_sends,
     "coming_home": coming_home.scenario,
     "syphon_drain": drain.scenario,
     "syphon_cold": drain_cold.scenario,

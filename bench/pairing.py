@@ -5,6 +5,9 @@
                          through the clients of ``twinbus``
     failover_first_ack   kill -9 of the primary under load, failover interval 0, the SDK on both
                          sides: from the kill to the first acknowledgement of a backlog queue
+    failover_many_sends  1, 50 and 500 sends at once while the primary refuses all of them, both
+                         drivers: from the first error to the diversion, and to the last
+                         acknowledgement
 
 The clients take turns of a fraction of a second in one process: what the machine does in the
 meantime happens to all of them. The figure is the median of the turns' ratios.
@@ -13,6 +16,7 @@ meantime happens to all of them. The figure is the median of the turns' ratios.
 from __future__ import annotations
 
 import asyncio
+import itertools
 import statistics
 import tempfile
 import threading
@@ -20,12 +24,15 @@ import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from bench.processes import BenchError
 from bench.report import Figure
 from bench.run import KILOBYTE, Bench, progress
 from bench.twinbus_node import TwinbusNode
+
+if TYPE_CHECKING:
+    from twinbus.pairing.factory_options import DriverName
 
 QUEUE: Final = "orders"
 TURN_S: Final = 0.4
@@ -34,6 +41,10 @@ WARM_UP_S: Final = 1.0
 RATIO_MIN: Final = 0.97
 FIRST_ACK_S_MAX: Final = 0.3
 KILLS: Final = 50
+DIVERTED_S_MAX: Final = 0.3
+AT_ONCE: Final = (1, 50, 500)
+DRIVERS: Final[tuple[DriverName, ...]] = ("amqp", "servicebus")
+FAILOVERS: Final = 5
 SENDERS: Final = 4
 # A load that saw no acknowledgement of the backlog for so long has failed.
 ACK_WAIT_S_MAX: Final = 30.0
@@ -197,6 +208,78 @@ def failover_first_ack(bench: Bench, name: str) -> list[Figure]:
             wanted=f"at most {FIRST_ACK_S_MAX:g} s", promise_kept=worst_s <= FIRST_ACK_S_MAX,
         )
     ]  # fmt: skip
+
+
+def failover_many_sends(bench: Bench, name: str) -> list[Figure]:
+    """The worst of a few failovers, for each driver and number of sends."""
+    if bench.ours is None:
+        return []
+    diverted_s: dict[str, list[float]] = {}
+    last_s: dict[str, list[float]] = {}
+    with two_nodes() as (home, away):
+        for driver, count in itertools.product(DRIVERS, AT_ONCE):
+            key = f"{driver}_{count}"
+            took = [asyncio.run(_fail_over(home, away, driver, count)) for _ in range(FAILOVERS)]
+            diverted_s[key], last_s[key] = map(list, zip(*took, strict=True))
+            progress(
+                f"{name}, {key}: diverted {max(diverted_s[key]):.3f} s after the first error, "
+                f"the last acknowledged after {max(last_s[key]):.3f} s"
+            )
+    bench.raw[name] = {"diverted_s": diverted_s, "last_s": last_s}
+    worst_s = max(max(each) for each in diverted_s.values())
+    return [
+        Figure(
+            name=name, value=worst_s, unit="s", peer="the promise", peer_value=DIVERTED_S_MAX,
+            wanted=f"at most {DIVERTED_S_MAX:g} s", promise_kept=worst_s <= DIVERTED_S_MAX,
+        ),
+        *(
+            Figure(
+                name=f"{name}_last_{key}", value=max(each), unit="s", peer="", peer_value=None,
+                wanted="none",
+            )
+            for key, each in last_s.items()
+        ),
+    ]  # fmt: skip
+
+
+async def _fail_over(
+    home: TwinbusNode, away: TwinbusNode, driver: DriverName, count: int
+) -> tuple[float, float]:
+    """From the first error to the diversion, and to the last acknowledgement."""
+    from twinbus.aio import (
+        BrokeredMessage,
+        MessagingFactory,
+        NamespaceManager,
+        SendAvailabilityPairedNamespaceOptions,
+    )
+    from twinbus.core.events import Diverted, Suspected
+
+    text, at_s = away.connection_string, dict[type, float]()
+    async with (
+        MessagingFactory.from_connection_string(home.connection_string, driver=driver) as primary,
+        MessagingFactory.from_connection_string(text, driver=driver) as secondary,
+        NamespaceManager.from_connection_string(text) as manager,
+    ):
+        await primary.pair_namespace(
+            SendAvailabilityPairedNamespaceOptions(
+                manager,
+                secondary,
+                failover_interval=0,
+                on_event=lambda told: at_s.setdefault(type(told.event), told.event.at_s),
+            )
+        )
+        sender = primary.create_message_sender(QUEUE)
+        await sender.send(BrokeredMessage(bytes(KILOBYTE)))
+        home.cannot_send(QUEUE)
+        try:
+            await asyncio.gather(
+                *(sender.send(BrokeredMessage(bytes(KILOBYTE))) for _ in range(count))
+            )
+            ended_s = time.monotonic()
+        finally:
+            home.all_well()
+    first_s = at_s[Suspected]
+    return at_s[Diverted] - first_s, ended_s - first_s
 
 
 class _Load:

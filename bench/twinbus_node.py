@@ -115,6 +115,15 @@ class TwinbusNode:
         """Delete all messages of a queue; whoever is attached to it stays."""
         self._request("POST", f"queues/{queue}/purge", b"{}")
 
+    def cannot_send(self, queue: str) -> None:
+        """From now on every send to a queue fails with an error; see all_well()."""
+        fault = {"kind": "cannot-send", "scope": {"entity": queue}}
+        self._request("POST", "faults", json.dumps(fault).encode())
+
+    def all_well(self) -> None:
+        """End every fault."""
+        self.delete("faults")
+
     def put(self, path: str, properties: Mapping[str, object]) -> None:
         self._request("PUT", path, json.dumps(properties).encode())
 

@@ -105,6 +105,23 @@ async def test_sends_go_on_while_the_primary_is_away_and_come_home_with_it(
     assert await received(servicebus_pair.primary, orders, 1) == ["home again"]
 
 
+@pytest.mark.parametrize("is_diverted", [False, True])
+async def test_a_list_that_is_no_batch_is_refused_in_every_state(
+    servicebus_pair: BusPair, pairing: MakePairing, is_diverted: bool
+) -> None:
+    """P13: as the SDK refuses it."""
+    orders = servicebus_pair.primary.queue("orders")
+    async with paired(servicebus_pair, pairing) as client:
+        sender = client.get_queue_sender(orders)
+        await sender.send_messages(ServiceBusMessage("before"))
+        if is_diverted:
+            client.messaging_factory.force_failover(orders)
+        with pytest.raises(MessageSizeExceededError):
+            await sender.send_messages([ServiceBusMessage(bytes(6_500)) for _ in range(50)])
+        await sender.send_messages([ServiceBusMessage(bytes(6_500)) for _ in range(35)])
+    assert waiting(servicebus_pair) == (35 if is_diverted else 0)
+
+
 async def test_a_process_that_starts_during_the_outage_can_send(
     servicebus_pair: BusPair, pairing: MakePairing
 ) -> None:

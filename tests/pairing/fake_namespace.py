@@ -9,17 +9,29 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 
+from twinbus.core.envelope_batches import BATCH_ENVELOPE_BYTES_MAX
 from twinbus.core.parcel import Delivered, Parcel
+from twinbus.drivers.amqp.batches import check_size, sealed
 from twinbus.drivers.port import LinkFacts, NamespaceAddress, NextSession, ReceiveMode
 from twinbus.entity_path import BACKLOG_MARKER
-from twinbus.service_errors import AccessRefused, EntityNotFound, OperationTimeout
+from twinbus.service_errors import (
+    AccessRefused,
+    CommunicationError,
+    EntityNotFound,
+    OperationTimeout,
+)
 
 HANG = "hang"
 """An answer that never comes."""
 SLOW = "slow"
 """A good answer that takes a moment."""
 SLOW_S = 0.1
+STUBBORN = "stubborn"
+"""A good answer that comes when the call is cancelled, which changes nothing."""
+STUBBORN_LOSS = "stubborn-loss"
+"""The same with an error."""
 
 
 class FakeNamespace:
@@ -28,6 +40,8 @@ class FakeNamespace:
     def __init__(self, name: str = "contoso", *, message_bytes_max: int = 262_144) -> None:
         self.address = NamespaceAddress(f"{name}.example", 5671)
         self.message_bytes_max = message_bytes_max
+        self.limits: dict[str, LinkFacts] = {}
+        """What single paths take, where that is something else."""
         self.held: dict[str, list[bytes]] = {}
         self.batches: list[tuple[str, int]] = []
         """Every accepted send: where, how many messages."""
@@ -74,6 +88,9 @@ class FakeNamespace:
     async def close(self) -> None:
         self.is_closed = True
 
+    def facts(self, path: str) -> LinkFacts:
+        return self.limits.get(path, LinkFacts(self.message_bytes_max))
+
     async def reach(self, path: str, timeout_s: float, *, is_send: bool = False) -> None:
         """What stands before every answer."""
         await asyncio.sleep(0)
@@ -84,6 +101,11 @@ class FakeNamespace:
             raise OperationTimeout(f"no answer from {path!r}", path=path)
         if answer == SLOW:
             await asyncio.sleep(SLOW_S)
+        if answer in (STUBBORN, STUBBORN_LOSS):
+            with suppress(asyncio.CancelledError):
+                await asyncio.sleep(timeout_s)
+        if answer == STUBBORN_LOSS:
+            raise CommunicationError(f"nobody answers for {path!r}", path=path)
         if isinstance(answer, BaseException):
             raise answer
 
@@ -110,9 +132,15 @@ class _Link:
 
 
 class FakeSender(_Link):
+    facts: LinkFacts | None = None
+
     async def send(self, parcels: Sequence[Parcel], *, timeout_s: float) -> None:
         self._namespace.attempts.append(self.path)
         await self._namespace.reach(self.path, timeout_s, is_send=True)
+        self.facts = self._namespace.facts(self.path)
+        size_bytes = sum(len(parcel.encoded) for parcel in parcels)
+        if size_bytes + BATCH_ENVELOPE_BYTES_MAX > self.facts.batch_limit_bytes:
+            check_size(sealed(parcels), self.facts, self.path)
         self._namespace.batches.append((self.path, len(parcels)))
         self._namespace.messages(self.path).extend(parcel.encoded for parcel in parcels)
 
@@ -127,7 +155,8 @@ class FakeSender(_Link):
     async def attach(self, *, timeout_s: float) -> LinkFacts:
         self._namespace.attached.append(self.path)
         await self._namespace.reach(self.path, timeout_s)
-        return LinkFacts(self._namespace.message_bytes_max)
+        self.facts = self._namespace.facts(self.path)
+        return self.facts
 
 
 class FakeReceiver(_Link):

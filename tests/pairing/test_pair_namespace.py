@@ -7,16 +7,18 @@ from pathlib import Path
 
 import pytest
 
-from tests.pairing.conftest import FakePair, OpenFakePair, eventually
+from tests.pairing.conftest import FakePair, OpenFakePair, OpenPair, eventually
 from tests.pairing.fake_namespace import HANG, FakeNamespace
 from twinbus.aio import (
     BrokeredMessage,
     MessagingFactory,
+    NamespaceManager,
     PairedNamespaceOptions,
     SendAvailabilityPairedNamespaceOptions,
 )
 from twinbus.core.failover import Health
 from twinbus.errors import ConfigurationError
+from twinbus.pairing.factory_options import DriverName
 from twinbus.service_errors import (
     AccessRefused,
     AlreadyPaired,
@@ -27,6 +29,7 @@ from twinbus.service_errors import (
     NoBacklogQueue,
     OperationTimeout,
 )
+from twinbus.testing import BusPair
 
 
 def gone() -> CommunicationError:
@@ -170,6 +173,34 @@ async def test_options_of_no_known_kind_are_refused(open_fake_pair: OpenFakePair
         await pair.primary.pair_namespace(PairedNamespaceOptions())
 
 
+async def test_a_manager_of_another_host_is_refused(open_fake_pair: OpenFakePair) -> None:
+    """P18: it would make the queues where no message is sent; both are named."""
+    pair = await open_fake_pair(is_paired=False)
+    async with NamespaceManager.from_connection_string(
+        "Endpoint=sb://elsewhere.example/;SharedAccessKeyName=k;SharedAccessKey=c2VjcmV0"
+    ) as manager:
+        options = SendAvailabilityPairedNamespaceOptions(manager, pair.secondary)
+        with pytest.raises(ConfigurationError) as caught:
+            await pair.primary.pair_namespace(options)
+    assert "manager is of elsewhere.example:" in str(caught.value)
+    assert "factory of fabrikam.example:5671" in str(caught.value)
+    assert pair.away.attached == [] and not pair.primary.is_paired
+    await pair.primary.pair_namespace(pair.options)
+
+
+async def test_a_manager_of_another_namespace_on_the_same_host_is_refused(
+    servicebus_pair: BusPair, open_pair: OpenPair
+) -> None:
+    """P18: there the names tell, because one namespace can have several doors."""
+    primary, secondary = servicebus_pair.primary, servicebus_pair.secondary
+    manager = NamespaceManager.from_connection_string(primary.connection_string)
+    with pytest.raises(ConfigurationError) as caught:
+        await open_pair(manager=manager)
+    await manager.close()
+    assert f"manager is of {primary.name!r} at " in str(caught.value)
+    assert f"factory of {secondary.name!r} at " in str(caught.value)
+
+
 # --- during an outage --------------------------------------------------------------------------
 
 
@@ -187,6 +218,28 @@ async def test_a_process_that_starts_during_an_outage_goes_straight_to_the_backl
     assert "out of reach" in pair.primary.health("orders").reason
     await eventually(lambda: pair.names.count("ping-failed") == 2, "a ping for each")
     assert sorted(home.attempts) == ["bills", "orders"]
+
+
+@pytest.mark.parametrize("driver", ["amqp", "servicebus"])
+async def test_a_pair_that_is_made_in_an_outage_begins_diverted_whatever_worked_before(
+    servicebus_pair: BusPair, open_pair: OpenPair, driver: DriverName
+) -> None:
+    """P17, P18: the primary is asked now, although its credential has worked in this process."""
+    home = servicebus_pair.primary
+    orders = home.queue("orders")
+    async with MessagingFactory.from_connection_string(
+        home.connection_string, driver=driver
+    ) as before:
+        await before.create_message_sender(orders).send(BrokeredMessage(b"before"))
+    with home.outage("refused"):
+        pair = await open_pair(driver, failover_interval=60, namespace_name=home.name)
+        assert pair.primary.routing.rules.credential.has_worked
+        sender = pair.primary.create_message_sender(orders)
+        async with asyncio.timeout(5):
+            await sender.send(BrokeredMessage(b"during"))
+        assert pair.primary.health(orders).is_diverted
+        assert "out of reach when the pair was made" in pair.primary.health(orders).reason
+        assert sum(each.messages for each in await pair.primary.backlog()) == 1
 
 
 async def test_an_entity_that_is_used_after_the_outage_begins_at_home(

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 import pytest
 
 from tests.pairing.conftest import FakePair, OpenFakePair, eventually
-from tests.pairing.fake_namespace import HANG, SLOW, FakeNamespace
+from tests.pairing.fake_namespace import HANG, SLOW, STUBBORN, STUBBORN_LOSS, FakeNamespace
 from twinbus.aio import BrokeredMessage, MessagingFactory
 from twinbus.amqp.message import Message
 from twinbus.core.envelope import overhead_bytes_max
@@ -16,6 +16,7 @@ from twinbus.core.events import Diverted, PossibleDuplicate
 from twinbus.core.failover import Health
 from twinbus.core.parcel import Parcel
 from twinbus.core.rotation import RotationPolicy
+from twinbus.drivers.port import LinkFacts
 from twinbus.errors import ConfigurationError
 from twinbus.service_errors import (
     AccessRefused,
@@ -27,6 +28,7 @@ from twinbus.service_errors import (
     EntityDisabled,
     EntityNotFound,
     FactoryFaulted,
+    MessageTooLarge,
     OperationTimeout,
     QuotaExceeded,
     ReservedProperty,
@@ -303,6 +305,35 @@ async def test_an_interrupted_send_that_its_caller_cancels_stays_cancelled(
     assert pair.backlog() == []
 
 
+@pytest.mark.parametrize("failures", [0, 1], ids=["first-attempt", "second-attempt"])
+@pytest.mark.parametrize("answer", [STUBBORN, STUBBORN_LOSS])
+async def test_an_interruption_that_the_driver_swallows_leaves_nothing_in_the_task(
+    open_fake_pair: OpenFakePair, answer: str, failures: int
+) -> None:
+    """P22: a timeout of the caller around it is a TimeoutError later, not a cancellation."""
+    pair = await open_fake_pair(retry_total=1)
+    sender = pair.primary.create_message_sender("orders")
+    pair.home.answer_once("orders", *[gone()] * failures, answer)
+
+    async def caller() -> None:
+        async with asyncio.timeout(1):
+            await sender.send(BrokeredMessage(b"one"))
+            task = asyncio.current_task()
+            assert task is not None and task.cancelling() == 0
+            await asyncio.sleep(60)
+
+    # Given a send whose entity is diverted while it waits for the primary
+    calling = asyncio.create_task(caller())
+    await eventually(lambda: len(pair.home.attempts) == failures + 1, "the attempt")
+    await asyncio.sleep(0)
+    pair.primary.force_failover("orders")
+
+    # When its caller's own time is over, then that is what the caller hears
+    with pytest.raises(TimeoutError):
+        await calling
+    assert len(pair.home.messages("orders")) + len(pair.backlog()) == 1
+
+
 async def test_callers_with_short_timers_of_their_own_find_out_about_a_black_hole(
     open_fake_pair: OpenFakePair,
 ) -> None:
@@ -575,6 +606,95 @@ async def test_a_batch_that_outgrows_the_limit_through_its_aliases_is_split(
     assert ids == [str(index) for index in range(40)]
 
 
+@pytest.mark.parametrize("is_diverted", [False, True])
+async def test_the_smallest_backlog_queue_decides_what_fits(
+    open_fake_pair: OpenFakePair, is_diverted: bool
+) -> None:
+    """P13, P20: whichever queue a message would go to, and however large the first one is."""
+    pair = await open_fake_pair(is_paired=False)
+    pair.away.limits[pair.queues[1]] = LinkFacts(65_536)
+    pair.away.limits[pair.queues[2]] = LinkFacts(131_072)
+    await pair.primary.pair_namespace(pair.options)
+    if is_diverted:
+        pair.primary.force_failover("orders")
+    for size_bytes, fits in ((60_000, True), (66_000, False), (100_000, False)):
+        sender = pair.primary.create_message_sender("orders")
+        if fits:
+            await sender.send(BrokeredMessage(bytes(size_bytes)))
+        else:
+            with pytest.raises(TooLargeForBacklog) as caught:
+                await sender.send(BrokeredMessage(bytes(size_bytes)))
+            assert caught.value.limit_bytes == 65_536
+
+
+@pytest.mark.parametrize("is_diverted", [False, True])
+async def test_a_batch_for_the_backlog_is_cut_to_the_smallest_queue(
+    open_fake_pair: OpenFakePair, is_diverted: bool
+) -> None:
+    """P13, P20: a batch that the primary takes is taken in every state."""
+    pair = await open_fake_pair(is_paired=False)
+    pair.away.limits[pair.queues[1]] = LinkFacts(65_536)
+    await pair.primary.pair_namespace(pair.options)
+    sender = pair.primary.create_message_sender("orders")
+    await sender.send(BrokeredMessage(b"before"))
+    if is_diverted:
+        pair.primary.force_failover("orders")
+    await sender.send_batch([BrokeredMessage(bytes(6_500)) for _ in range(38)])
+    assert (len(pair.away.batches), len(pair.backlog())) == ((5, 38) if is_diverted else (0, 0))
+
+
+@pytest.mark.parametrize("is_diverted", [False, True])
+@pytest.mark.parametrize("is_same_sender", [False, True])
+async def test_a_batch_that_the_primary_would_refuse_is_refused_in_every_state(
+    fake_pair: FakePair, is_diverted: bool, is_same_sender: bool
+) -> None:
+    """P13: with the same error, also by a sender that has not sent anything before."""
+    fake_pair.home.limits["orders"] = LinkFacts(262_144, 100_000)
+    first = fake_pair.primary.create_message_sender("orders")
+    await first.send(BrokeredMessage(b"before"))
+    if is_diverted:
+        fake_pair.primary.force_failover("orders")
+    sender = first if is_same_sender else fake_pair.primary.create_message_sender("orders")
+    await sender.send_batch([BrokeredMessage(bytes(6_500)) for _ in range(15)])
+    with pytest.raises(MessageTooLarge, match=r"the batch has 10.* and 'orders' takes 100000"):
+        await sender.send_batch([BrokeredMessage(bytes(6_500)) for _ in range(16)])
+    assert len(fake_pair.backlog()) == (15 if is_diverted else 0)
+    assert fake_pair.primary.health("orders").withdrawn == {}
+
+
+@pytest.mark.parametrize("is_diverted", [False, True])
+async def test_a_message_that_only_the_backlog_would_take_is_refused_in_every_state(
+    fake_pair: FakePair, is_diverted: bool
+) -> None:
+    """P13: it could never go home."""
+    fake_pair.home.limits["orders"] = LinkFacts(65_536)
+    sender = fake_pair.primary.create_message_sender("orders")
+    await sender.send(BrokeredMessage(b"before"))
+    if is_diverted:
+        fake_pair.primary.force_failover("orders")
+    with pytest.raises(MessageTooLarge, match="'orders' takes 65536"):
+        await sender.send(BrokeredMessage(bytes(70_000)))
+    assert fake_pair.backlog() == []
+
+
+@pytest.mark.parametrize("backlog_bytes", [65_536, 262_144, 1_048_576])
+async def test_a_batch_for_a_primary_that_never_answered_is_what_every_service_takes(
+    open_fake_pair: OpenFakePair, backlog_bytes: int
+) -> None:
+    """P13, P17: 256 KB, or what the smallest backlog queue takes if that is more."""
+    pair = await open_fake_pair(is_paired=False)
+    pair.away.message_bytes_max = backlog_bytes
+    pair.home.answer("*", gone())
+    await pair.primary.pair_namespace(pair.options)
+    sender = pair.primary.create_message_sender("orders")
+    limit_bytes = max(262_144, backlog_bytes)
+    fits = limit_bytes // 6_700
+    await sender.send_batch([BrokeredMessage(bytes(6_500)) for _ in range(fits)])
+    with pytest.raises(MessageTooLarge, match=f"takes {limit_bytes}.* not known"):
+        await sender.send_batch([BrokeredMessage(bytes(6_500)) for _ in range(fits + 5)])
+    assert len(pair.backlog()) == fits
+
+
 async def test_parts_of_a_batch_that_are_safe_are_not_sent_again(fake_pair: FakePair) -> None:
     """P13: the second part goes to another queue; nothing is there twice."""
     fake_pair.primary.force_failover("orders")
@@ -589,6 +709,8 @@ async def test_parts_of_a_batch_that_are_safe_are_not_sent_again(fake_pair: Fake
 
 async def test_a_batch_of_which_only_a_part_found_a_place_says_so(fake_pair: FakePair) -> None:
     """P13: the first ``accepted`` messages are safe, and the caller knows how many."""
+    fake_pair.home.message_bytes_max = 1_048_576
+    await fake_pair.primary.create_message_sender("orders").send(BrokeredMessage(b"before"))
     fake_pair.primary.force_failover("orders")
     for queue in fake_pair.queues:
         fake_pair.away.answer_once(queue, None, *[gone(queue)] * 20)

@@ -110,6 +110,41 @@ def test_drift_names_the_property_and_both_values() -> None:
 
 
 @pytest.mark.parametrize(
+    ("kilobytes", "drift"),
+    [
+        ((256, 256, 256), []),
+        ((1024, 1024, 1024), []),
+        ((256, 64, 256), ["1: max_message_size_in_kilobytes is 64, not 256"]),
+        ((64,), ["0: max_message_size_in_kilobytes is 64, not 256"]),
+        ((256, 1024), ["0: max_message_size_in_kilobytes is 256, not 1024"]),
+        ((None, None), []),
+        ((None, 1024), []),
+        ((None, 0), []),
+    ],
+)
+async def test_a_queue_that_takes_smaller_messages_than_the_others_drifts(
+    kilobytes: tuple[int | None, ...], drift: list[str]
+) -> None:
+    """P4, P20: the smallest one decides for all of them. Who does not tell does not drift."""
+    queues = {
+        path: replace(backlog_queue(path), max_message_size_in_kilobytes=size)
+        for path, size in zip(PATHS, kilobytes, strict=False)
+    }
+    found = (await provisioned(Secondary(queues))).drift
+    assert [str(each).rpartition("/")[2] for each in found] == drift
+
+
+async def test_a_queue_that_is_not_used_says_nothing_about_the_others() -> None:
+    """P4: only what is used together is compared."""
+    queues = {path: backlog_queue(path) for path in PATHS[1:]}
+    queues = {p: replace(q, max_message_size_in_kilobytes=256) for p, q in queues.items()}
+    large = replace(
+        backlog_queue(PATHS[0]), requires_session=True, max_message_size_in_kilobytes=1024
+    )
+    assert (await provisioned(Secondary({**queues, PATHS[0]: large}))).drift == ()
+
+
+@pytest.mark.parametrize(
     ("change", "words"),
     [
         ({"requires_duplicate_detection": True}, "duplicate detection"),
@@ -136,6 +171,7 @@ class Secondary:
     create_errors: dict[str, list[Exception]] = field(default_factory=dict)
     attach_errors: dict[str, ServiceError] = field(default_factory=dict)
     closed_count: int = 0
+    address: str = "fabrikam.example:5671"
 
     async def get_queue(self, path: str) -> QueueProperties:
         if self.get_errors:
@@ -365,6 +401,28 @@ async def test_partial_success_is_counted() -> None:
     assert result.paths == (PATHS[1],)
     assert [each.path for each in result.missing] == [PATHS[0], PATHS[2]]
     assert "the namespace is full" in str(result.missing[0])
+
+
+@pytest.mark.parametrize(
+    ("kind", "attach_error", "claim"),
+    [
+        (AccessRefused, AccessRefused("no"), "the claim Send is missing"),
+        (NoBacklogQueue, EntityNotFound("none"), "needs the claim Manage"),
+    ],
+)
+async def test_without_manage_the_error_names_namespace_claim_and_queue(
+    kind: type[Exception], attach_error: ServiceError, claim: str
+) -> None:
+    """P5, P18: whoever reads it knows where to look."""
+    secondary = Secondary(
+        get_errors=[AccessRefused("no namespace manager was given")],
+        attach_errors=dict.fromkeys(PATHS, attach_error),
+    )
+    with pytest.raises(kind) as caught:
+        await provisioned(secondary)
+    for words in ("namespace fabrikam.example:5671", claim, PATHS[0]):
+        assert words in str(caught.value)
+    assert_well_put(str(caught.value))
 
 
 async def test_nothing_at_all_is_an_error_that_says_why() -> None:

@@ -33,6 +33,7 @@ class PreflightOptions:
     rate_per_s: float | None
     message_bytes: int
     has_syphon: bool
+    allow_lossy: bool
     may_ping: bool
     timeout_s: float
     output: str
@@ -64,6 +65,13 @@ def preflight(
         bool,
         typer.Option("--sender-only", help="These credentials are not those of the syphon."),
     ] = False,
+    allow_lossy_backlog: Annotated[
+        bool,
+        typer.Option(
+            "--allow-lossy-backlog",
+            help="The application pairs with allow_lossy_backlog: queues may drop messages.",
+        ),
+    ] = False,
     no_ping: Annotated[
         bool,
         typer.Option("--no-ping", help="Send nothing: leave out whether pings are swallowed."),
@@ -93,6 +101,7 @@ def preflight(
         rate_per_s=rate,
         message_bytes=message_bytes,
         has_syphon=not sender_only,
+        allow_lossy=allow_lossy_backlog,
         may_ping=not no_ping,
         timeout_s=seconds(timeout),
         output=output,

@@ -33,6 +33,7 @@ async def _observed(where: WherePair, options: PreflightOptions) -> Facts:
         message_bytes=options.message_bytes,
         backlog_queue_count=options.backlog_queue_count,
         has_syphon=options.has_syphon,
+        allow_lossy=options.allow_lossy,
     )
     async with where.opened("primary") as primary, where.opened("secondary") as secondary:
         return await observe(

@@ -67,6 +67,10 @@ class MeteredSender:
         with self._books.harmless:
             self._books.happened(self.path, Operation.MANAGEMENT)
 
+    @property
+    def facts(self) -> LinkFacts | None:
+        return self._inner.facts
+
     async def attach(self, *, timeout_s: float) -> LinkFacts:
         return await self._inner.attach(timeout_s=timeout_s)
 

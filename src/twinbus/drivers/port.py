@@ -98,6 +98,10 @@ class Sender(Protocol):
     async def cancel_scheduled(self, sequence_numbers: Sequence[int], *, timeout_s: float) -> None:
         """Take scheduled messages back; MessageNotFound if one of them is not there."""
 
+    @property
+    def facts(self) -> LinkFacts | None:
+        """What the service said when the link was last attached; None: it never was."""
+
     async def attach(self, *, timeout_s: float) -> LinkFacts:
         """Make sure that the link is open, and send nothing."""
 

@@ -8,6 +8,7 @@ Rule 2: an existing queue is used as it is. What differs is drift, told and left
 from __future__ import annotations
 
 import ipaddress
+from collections.abc import Iterable
 from dataclasses import dataclass, fields
 from datetime import timedelta
 from typing import Final
@@ -34,6 +35,8 @@ __all__ = [
 ]
 
 BACKLOG_SIZE_MB: Final = 5120
+# Every tier of the service takes messages of this size.
+MESSAGE_SIZE_KB_MIN: Final = 256
 # AMQP with and without TLS, and WebSockets with and without it: doors of one namespace.
 USUAL_PORTS: Final = (5671, 5672, 443, 80)
 OWNER_PREFIX: Final = "twinbus-pair: "
@@ -47,6 +50,7 @@ _NOT_COMPARED: Final = {
     "counts",
     "size_bytes",
     "user_metadata",
+    # Left to the service, and compared with that of the other queues.
     "max_message_size_in_kilobytes",
     # Without duplicate detection the window means nothing, and with it the queue is not used.
     "duplicate_detection_history_time_window",
@@ -145,15 +149,29 @@ def backlog_queue(path: str, owner: str = "") -> QueueProperties:
     )
 
 
-def drift_of(queue: QueueProperties, owner: str = "") -> tuple[Drift, ...]:
-    """In what an existing queue differs; also whether a pair of another primary made it."""
+def drift_of(
+    queue: QueueProperties, owner: str = "", beside: Iterable[QueueProperties] = ()
+) -> tuple[Drift, ...]:
+    """In what an existing queue differs; also whether a pair of another primary made it, and
+    whether it takes smaller messages than those that are used beside it."""
     wanted = backlog_queue(queue.path)
-    return _foreign_mark(queue, owner) + tuple(
+    differences = tuple(
         Drift(queue.path, field.name, _shown(field.name, expected), _shown(field.name, found))
         for field in fields(queue)
         if field.name not in _NOT_COMPARED
         and (expected := getattr(wanted, field.name)) != (found := getattr(queue, field.name))
     )
+    return _foreign_mark(queue, owner) + differences + _small_messages(queue, beside)
+
+
+def _small_messages(queue: QueueProperties, beside: Iterable[QueueProperties]) -> tuple[Drift, ...]:
+    """The smallest queue decides what all of them are sent (P20). Not every service tells."""
+    name, size_kb = "max_message_size_in_kilobytes", queue.max_message_size_in_kilobytes
+    others = (each.max_message_size_in_kilobytes or 0 for each in beside)
+    wanted_kb = max(MESSAGE_SIZE_KB_MIN, *others, 0)
+    if not size_kb or size_kb >= wanted_kb:
+        return ()
+    return (Drift(queue.path, name, str(wanted_kb), str(size_kb)),)
 
 
 def _foreign_mark(queue: QueueProperties, owner: str) -> tuple[Drift, ...]:

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import sys
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from typing import Any, Final, NamedTuple, TypeAlias, assert_never
@@ -27,12 +28,12 @@ from twinbus.core.events import Event, PossibleDuplicate, told
 from twinbus.core.parcel import Parcel
 from twinbus.core.rotation import Seat
 from twinbus.core.sending import Done, Fail, Send, ToBacklog, ToPrimary, Wait
-from twinbus.drivers.port import Driver, Sender
+from twinbus.drivers.port import Driver, LinkFacts, Sender
 from twinbus.errors import ConfigurationError
 from twinbus.pairing.batching_sender import BatchingSender
 from twinbus.pairing.parcels import ParcelKind
-from twinbus.pairing.routing import Entity, Routing
-from twinbus.service_errors import BatchPartlySent
+from twinbus.pairing.routing import Backlog, Entity, Routing
+from twinbus.service_errors import BatchPartlySent, MessageTooLarge
 
 __all__ = ["Hand", "Journey", "Links", "Outcome"]
 
@@ -41,6 +42,9 @@ _log = logging.getLogger("twinbus.pairing")
 # Far more than an opening takes; a send that needs the link waits for it no longer than it would
 # wait for an opening of its own.
 OPEN_AHEAD_S: Final = 10.0
+
+# Every tier of the service takes batches of this size.
+BATCH_BYTES_MAX_ASSUMED: Final = 262_144
 
 Hand: TypeAlias = Callable[[Sender, Sequence[Parcel], float], Awaitable[Any]]
 """One attempt at the primary: its sender, the parcels, the time in seconds."""
@@ -73,6 +77,11 @@ class Links:
             self._check_open()
             self._primary = self._driver.sender(self.path)
         return self._primary
+
+    @property
+    def primary_facts(self) -> LinkFacts | None:
+        """What the primary takes, if it was asked."""
+        return None if self._primary is None else self._primary.facts
 
     def backlog(self, routing: Routing, queue: str) -> BatchingSender:
         if queue not in self._backlog:
@@ -145,6 +154,9 @@ class Journey:
         self._diverted = 0
         self._answer: Any = None
         self._send = Send(entity.failover, routing.rules, seat, deadline, routing.rng)
+        self.is_one_delivery = False
+        """Whether the primary would get all messages at once, so that their size together counts;
+        each message of a schedule is taken by itself."""
 
     async def run(self, first_error: Exception | None = None) -> Outcome:
         """To its end; ``first_error`` is that of an attempt at the primary that was made before
@@ -193,18 +205,18 @@ class Journey:
     # -- the two ways ---------------------------------------------------------------------------
 
     async def _to_primary(self, timeout_s: float) -> None:
-        task, attempts = asyncio.current_task(), self._entity.attempts
+        task, entity = asyncio.current_task(), self._entity
         assert task is not None
-        attempts[task] = 0
+        entity.attempts[task] = 0
         try:
             self._answer = await self._hand(self._links.primary(), self._left, timeout_s)
         except asyncio.CancelledError as cancelled:
-            interruption = self._routing.interruption(self._entity, task, cancelled)
+            interruption = self._routing.interruption(entity, task, cancelled)
             if interruption is None:
                 raise
             raise interruption from None
         finally:
-            del attempts[task]
+            entity.attempt_ended(task)
 
     async def _to_backlog(self, queue: str, timeout_s: float) -> None:
         backlog, now_s = self._routing.backlog, self._routing.now_s
@@ -223,9 +235,25 @@ class Journey:
             if len(encoded) != len(self._left):
                 self._left = [Parcel(each) for each in encoded]
             assert self._routing.backlog is not None
+            if self.is_one_delivery:
+                self._check_size(encoded, self._routing.backlog)
             path, owner = self._links.path, self._routing.backlog.owner
             self._aliased = [alias(each, path, owner) for each in encoded]
         return self._aliased
+
+    def _check_size(self, encoded: list[bytes], backlog: Backlog) -> None:
+        """Refuse what the primary would refuse, with its words: an outage changes nothing about
+        what may be sent, and what is too large for the primary could not go home (P13)."""
+        from twinbus.drivers.amqp.batches import check_size, sealed
+
+        facts = self._links.primary_facts or self._entity.link_facts
+        assumed = LinkFacts(sys.maxsize, max(backlog.batch_bytes_max, BATCH_BYTES_MAX_ASSUMED))
+        try:
+            check_size(sealed(list(map(Parcel, encoded))), facts or assumed, self._links.path)
+        except MessageTooLarge as error:
+            if facts is None:
+                error.advise("What it takes is not known in an outage: send fewer at once")
+            raise
 
     def _accepted(self, count: int) -> None:
         assert self._aliased is not None

@@ -142,7 +142,7 @@ async def provision(
     if isinstance(outcome, ServiceError):
         outcome = await _attached(driver, paths, timeout_s / 2, outcome, refused)
     if not outcome.paths:
-        error = _nothing(outcome)
+        error = _nothing(outcome, driver.address)
         if isinstance(error, NoBacklogQueue) and is_unmanaged_for_now:
             error.is_transient = True  # The queues may be made when the management answers.
         raise error
@@ -185,7 +185,7 @@ async def open_links(
         links={**done.links, **linked},
     )
     if not reached.paths:
-        raise _nothing(replace(reached, missing=tuple(missing)), f"namespace {address}")
+        raise _nothing(replace(reached, missing=tuple(missing)), address)
     return reached
 
 
@@ -265,6 +265,7 @@ def _summed_up(
 ) -> Provisioned:
     seen = [(path, each) for path, each in zip(paths, results, strict=True)]
     usable = [(path, each) for path, each in seen if isinstance(each, _Seen)]
+    queues = [each.queue for _, each in usable]
     failed = [
         Missing(path, each.sentence.rstrip("."), each) if isinstance(each, ServiceError) else each
         for path, each in seen
@@ -275,7 +276,10 @@ def _summed_up(
         found=tuple(path for path, each in usable if not each.is_new),
         missing=tuple(failed),
         drift=tuple(
-            each for _, found in usable if not found.is_new for each in drift_of(found.queue, owner)
+            each
+            for _, found in usable
+            if not found.is_new
+            for each in drift_of(found.queue, owner, queues)
         ),
         paths=tuple(path for path, _ in usable),
     )
@@ -339,12 +343,10 @@ def _unreachable(error: ServiceError) -> str:
 # -- nothing at all -----------------------------------------------------------------------
 
 
-def _nothing(
-    outcome: Provisioned, where: str = "the secondary namespace"
-) -> ServiceError | NoBacklogQueue:
+def _nothing(outcome: Provisioned, address: object) -> ServiceError | NoBacklogQueue:
     """The error of a pairing that has no backlog queue; a claim or a key that is missing comes
     under its own name."""
-    first = outcome.missing[0]
+    first, where = outcome.missing[0], f"namespace {address}"
     reasons = f"{first}" + (f"; {outcome.unmanaged}" if outcome.unmanaged else "")
     for kind in (AuthenticationFailed, AccessRefused):
         if all(isinstance(each.error, kind) for each in outcome.missing):

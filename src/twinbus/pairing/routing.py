@@ -30,7 +30,7 @@ from twinbus.core.failover import Failover, FailoverPolicy, Health
 from twinbus.core.retry import RetryPolicy
 from twinbus.core.rotation import BacklogRotation
 from twinbus.core.sending import CredentialMemory, SendRules
-from twinbus.drivers.port import Driver, may_have_left
+from twinbus.drivers.port import Driver, LinkFacts, may_have_left
 from twinbus.entity_path import parse_entity_path
 from twinbus.pairing.hub import EventHub
 from twinbus.pairing.options import SendAvailabilityPairedNamespaceOptions
@@ -75,6 +75,16 @@ class Entity:
     messages_diverted: int = 0
     """Since the process started."""
     last_error: str = ""
+    link_facts: LinkFacts | None = None
+    """What it takes, as far as a sender of the factory was told."""
+
+    def attempt_ended(self, task: asyncio.Task[Any]) -> None:
+        """The primary is asked no longer. Interruptions that the driver swallowed are taken back:
+        the caller's own timeouts would count them as cancellations of the caller's."""
+        swallowed = self.attempts.pop(task)
+        if swallowed:
+            for _ in range(swallowed):
+                task.uncancel()
 
 
 @dataclass(slots=True, kw_only=True)
@@ -223,10 +233,11 @@ class Routing:
         self, entity: Entity, task: asyncio.Task[Any], cancelled: asyncio.CancelledError
     ) -> SendInterrupted | None:
         """What to make of a cancelled attempt at the primary; None: its caller has left."""
-        left = task.cancelling()
-        for _ in range(entity.attempts[task]):
+        left, interruptions = task.cancelling(), entity.attempts[task]
+        for _ in range(interruptions):
             left = task.uncancel()
-        if left or not entity.attempts[task]:
+        entity.attempts[task] = 0
+        if left or not interruptions:
             return None
         return SendInterrupted(path=entity.failover.path, was_sent=may_have_left(cancelled))
 

@@ -131,7 +131,8 @@ class PairedSender:
                     success_mark = entity.failover.success_mark
                     entity.attempts[task] = 0
                     try:
-                        answer = await hand(self._links.primary(), parcels, attempt_s)
+                        link = self._links.primary()
+                        answer = await hand(link, parcels, attempt_s)
                     except Exception as raised:
                         error = raised
                     except asyncio.CancelledError as cancelled:
@@ -141,9 +142,11 @@ class PairedSender:
                             raise
                     else:
                         routing.first_attempt_succeeded(entity)
+                        if entity.link_facts is None:
+                            entity.link_facts = link.facts
                         return Outcome(self.path, answer)
                     finally:
-                        del entity.attempts[task]
+                        entity.attempt_ended(task)
                 deadline = Deadline(start_s, start_s + timeout_s)
                 return await self._journey(parcels, hand, deadline, routing, entity).run(error)
             finally:
@@ -215,9 +218,11 @@ class PairedSender:
         routing: Routing,
         entity: Entity,
     ) -> Journey:
-        return Journey(
+        journey = Journey(
             self._links, routing, entity, self._seat, parcels, self._kind, hand, deadline
         )
+        journey.is_one_delivery = hand is _send
+        return journey
 
     async def _cancel(self, hand: Hand, timeout_s: float) -> None:
         start_s = self.office.now_s()

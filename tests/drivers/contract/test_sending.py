@@ -86,9 +86,26 @@ async def test_many_tasks_may_send_at_once(driver: Driver, servicebus: Bus) -> N
 
 async def test_attaching_tells_the_limit_and_sends_nothing(driver: Driver, servicebus: Bus) -> None:
     queue = servicebus.queue("orders")
-    facts = await driver.sender("orders").attach(timeout_s=SOON_S)
+    sender = driver.sender("orders")
+    assert sender.facts is None
+    facts = await sender.attach(timeout_s=SOON_S)
     assert facts.message_bytes_max == 262_144
     assert queue.active_message_count == 0
+    assert sender.facts == facts
+
+
+async def test_the_limit_is_remembered_when_the_service_is_gone(
+    driver: Driver, servicebus: Bus
+) -> None:
+    """P13: it is asked for in an outage."""
+    servicebus.queue("orders")
+    sender = driver.sender("orders")
+    await sender.send([parcel(b"one")], timeout_s=SOON_S)
+    known = sender.facts
+    assert known is not None and known.message_bytes_max == 262_144
+    with servicebus.outage("refused"), pytest.raises(ServiceError):
+        await sender.send([parcel(b"two")], timeout_s=SOON_S)
+    assert sender.facts == known
 
 
 async def test_a_message_above_the_limit_is_refused_and_the_next_is_taken(

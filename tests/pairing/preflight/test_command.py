@@ -60,6 +60,30 @@ def test_a_pair_that_is_not_ready_says_what_to_fix(servicebus_pair: BusPair) -> 
     assert "claim Manage" in result.output and "Create them" in result.output
 
 
+@pytest.mark.parametrize(
+    "lossy",
+    [
+        {"default_ttl_ms": 172_800_000, "dead_lettering_on_expiration": False},
+        {"auto_delete_on_idle_ms": 3_600_000},
+    ],
+    ids=["expires", "goes when idle"],
+)
+def test_a_queue_that_drops_what_waits_is_not_ready(
+    servicebus_pair: BusPair, lossy: dict[str, Any]
+) -> None:
+    """P20: unless the application has the same option."""
+    home, away = servicebus_pair.primary, servicebus_pair.secondary
+    home.queue("orders")
+    queue = away.queue(f"{home.name}/x-servicebus-transfer/0", **lossy)
+    result = run("--output", "json", **environment_of(servicebus_pair))
+    assert result.exit_code == EXIT_NOT_READY, result.output
+    problems = [f for f in json.loads(result.output)["findings"] if f["severity"] == "problem"]
+    assert [(each["check"], each["subject"]) for each in problems] == [("drift", str(queue))]
+
+    allowed = run("--allow-lossy-backlog", "--output", "json", **environment_of(servicebus_pair))
+    assert allowed.exit_code == 0, allowed.output
+
+
 def test_no_secret_is_shown(servicebus_pair: BusPair) -> None:
     environment = environment_of(servicebus_pair)
     keys = [parse_connection_string(text).shared_access_key or "" for text in environment.values()]

@@ -223,8 +223,59 @@ def test_drift_is_a_warning_and_danger_a_problem() -> None:
     assert found.severity is Severity.WARNING
     assert "max_delivery_count is 10, not 2147483647" in found.says
 
+    small = replace(backlog_queue(PATHS[1]), max_message_size_in_kilobytes=64)
+    large = replace(backlog_queue(PATHS[0]), max_message_size_in_kilobytes=1024)
+    mixed = tuple(BacklogFacts(path=each.path, properties=each) for each in (large, small))
+    found = worst("drift", replace(READY, backlog=mixed))
+    assert (found.severity, found.subject) == (Severity.WARNING, PATHS[1])
+    assert "max_message_size_in_kilobytes is 64, not 1024" in found.says
+
     dangerous = replace(READY, backlog=backlog(requires_session=True))
     assert worst("drift", dangerous).severity is Severity.PROBLEM
+
+
+@pytest.mark.parametrize(
+    ("lossy", "words"),
+    [
+        (
+            {
+                "default_message_time_to_live": timedelta(days=2),
+                "enable_dead_lettering_on_message_expiration": False,
+            },
+            "expire after 2 days, 0:00:00 and are dropped",
+        ),
+        ({"auto_delete_on_idle": timedelta(hours=1)}, "deleted with its messages"),
+    ],
+    ids=["expires", "goes when idle"],
+)
+def test_a_queue_that_drops_what_waits_is_a_problem_unless_that_is_allowed(
+    lossy: dict[str, Any], words: str
+) -> None:
+    """P20: as for pairing, which would not use it; and its room does not count."""
+    facts = replace(READY, backlog=backlog(**lossy))
+    found = worst("drift", facts)
+    assert found.severity is Severity.PROBLEM and words in found.says
+    assert "allow_lossy_backlog" in found.fix and "--allow-lossy-backlog" in found.fix
+    assert worst("headroom", facts).severity is Severity.PROBLEM
+
+    allowed = replace(facts, expectation=Expectation(rate_per_s=10, allow_lossy=True))
+    assert worst("drift", allowed).severity is Severity.WARNING
+    assert worst("headroom", allowed).severity is Severity.OK
+
+
+def test_a_queue_that_keeps_what_expired_is_none() -> None:
+    """P20: a dead letter is not lost."""
+    kept = replace(READY, backlog=backlog(default_message_time_to_live=timedelta(days=2)))
+    assert worst("drift", kept).severity is Severity.WARNING
+
+
+def test_what_nobody_can_allow_is_not_offered() -> None:
+    """P20: sessions, duplicate detection and forwarding would lose or refuse everything."""
+    dangerous = replace(READY, backlog=backlog(requires_session=True))
+    allowed = replace(dangerous, expectation=Expectation(allow_lossy=True))
+    for facts in (dangerous, allowed):
+        found = worst("drift", facts)
+        assert found.severity is Severity.PROBLEM and "allow" not in found.fix
 
 
 def test_messages_that_wait_without_an_outage_are_told() -> None:

@@ -18,7 +18,8 @@ from twinbus.amqp.sections import Message, MessageSections, Properties, scan_mes
 from twinbus.amqp.types import Symbol
 from twinbus.core.envelope_plain import plain_head
 from twinbus.core.parcel import Parcel
-from twinbus.service_errors import MessageRefused
+from twinbus.drivers.port import LinkFacts
+from twinbus.service_errors import MessageRefused, MessageTooLarge
 
 FORMAT_MESSAGE: Final = 0
 FORMAT_BATCH: Final = 0x80013700
@@ -55,6 +56,21 @@ def sealed(parcels: Sequence[Parcel]) -> Sealed:
         parts.append(encoded)
         largest = size if size > largest else largest
     return Sealed(b"".join(parts), FORMAT_BATCH, largest)
+
+
+def check_size(load: Sealed, facts: LinkFacts, path: str) -> None:
+    """Raise MessageTooLarge for what a link refuses. A service that is sent too much takes the
+    link away, from everybody who sends on it."""
+    if load.largest_bytes > facts.message_bytes_max:
+        raise _too_large("message", load.largest_bytes, facts.message_bytes_max, path)
+    if load.message_format == FORMAT_BATCH and len(load.payload) > facts.batch_limit_bytes:
+        raise _too_large("batch", len(load.payload), facts.batch_limit_bytes, path)
+
+
+def _too_large(what: str, size: int, size_max: int, path: str) -> MessageTooLarge:
+    hint = "Send fewer messages at once" if what == "batch" else "Make it smaller"
+    sentence = f"the {what} has {size} bytes and {path!r} takes {size_max}"
+    return MessageTooLarge(sentence, path=path, hint=hint)
 
 
 def envelope_of(encoded: bytes) -> bytes:

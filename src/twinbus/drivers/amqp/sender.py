@@ -15,7 +15,7 @@ from uuid import uuid4
 from twinbus.amqp.types import Array, Long
 from twinbus.core.parcel import Parcel
 from twinbus.drivers.amqp.attempts import Attempt
-from twinbus.drivers.amqp.batches import FORMAT_BATCH, Routing, Sealed, sealed
+from twinbus.drivers.amqp.batches import FORMAT_BATCH, Routing, Sealed, check_size, sealed
 from twinbus.drivers.amqp.line import QUIET_S
 from twinbus.drivers.amqp.namespace import Namespace
 from twinbus.drivers.amqp.patience import in_time, timed_out
@@ -24,7 +24,6 @@ from twinbus.drivers.amqp.sending import NeverLeft, SendingEnd
 from twinbus.drivers.port import LinkFacts, note_unsent
 from twinbus.service_errors import (
     MessageRefused,
-    MessageTooLarge,
     ServiceError,
     ServiceInternalError,
 )
@@ -68,7 +67,7 @@ class AmqpSender:
         if end is None or not end.is_fresh or began_s - end.line.heard_at_s > QUIET_S:
             end = await self._fresh(deadline_s - loop.time(), timeout_s)
         if len(load.payload) > end.facts.message_bytes_max or load.message_format == FORMAT_BATCH:
-            self._check_size(load, end)
+            check_size(load, end.facts, self.path)
         outgoing = end.post(load.payload, load.message_format)
         timer = loop.call_at(deadline_s, outgoing.expire)
         try:
@@ -90,17 +89,9 @@ class AmqpSender:
         finally:
             timer.cancel()
 
-    def _check_size(self, load: Sealed, end: SendingEnd) -> None:
-        """A service that is sent too much takes the link away, from everybody who sends on it."""
-        if load.largest_bytes > end.facts.message_bytes_max:
-            raise self._too_large("message", load.largest_bytes, end.facts.message_bytes_max)
-        if len(load.payload) > end.facts.batch_limit_bytes:
-            raise self._too_large("batch", len(load.payload), end.facts.batch_limit_bytes)
-
-    def _too_large(self, what: str, size: int, size_max: int) -> MessageTooLarge:
-        hint = "Send fewer messages at once" if what == "batch" else "Make it smaller"
-        sentence = f"the {what} has {size} bytes and {self.path!r} takes {size_max}"
-        return MessageTooLarge(sentence, path=self.path, hint=hint)
+    @property
+    def facts(self) -> LinkFacts | None:
+        return None if self._end is None else self._end.facts
 
     async def attach(self, *, timeout_s: float) -> LinkFacts:
         return (await self._fresh(timeout_s, timeout_s)).facts

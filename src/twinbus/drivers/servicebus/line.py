@@ -27,6 +27,8 @@ from azure.servicebus._pyamqp.constants import ConnectionState, LinkState
 from azure.servicebus.aio._transport._pyamqp_transport_async import PyamqpTransportAsync
 from azure.servicebus.exceptions import OperationTimeoutError
 
+from twinbus.drivers.port import LinkFacts
+
 # A read that finds a whole frame in the buffer does not wait; half a frame is on its way.
 FRAME_S: Final = 0.2
 # Frames that belong together come within this time of each other; a receive that has a message
@@ -221,14 +223,13 @@ class SendingLine(Line):
         return False
 
     @property
-    def message_bytes_max(self) -> int:
-        """What the service takes, as it said when the link was attached."""
-        return int(self.sdk._max_message_size_on_link)
-
-    @property
-    def batch_bytes_max(self) -> int:
-        """What a batch may have, by the SDK's own reckoning."""
-        return int(self.sdk._max_batch_size_on_link)
+    def facts(self) -> LinkFacts | None:
+        """What the service takes, as it said when the link was attached, and what a batch may
+        have by the SDK's own reckoning; None while there has been no link."""
+        message_bytes_max = int(self.sdk._max_message_size_on_link)
+        if not message_bytes_max:
+            return None
+        return LinkFacts(message_bytes_max, int(self.sdk._max_batch_size_on_link))
 
 
 class ReceivingLine(Line):

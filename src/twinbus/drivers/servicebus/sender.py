@@ -73,6 +73,8 @@ class SdkSender:
         self._make = make
         self._forget = forget
         self._line: SendingLine | None = None
+        self._last_facts: LinkFacts | None = None
+        """Those of the last link that is gone."""
         self._turn = Turn()
         self._watch = Watch(self._let_go)
         self._is_closed = False
@@ -112,9 +114,15 @@ class SdkSender:
     async def attach(self, *, timeout_s: float) -> LinkFacts:
         async def attach(line: SendingLine) -> LinkFacts:
             await line.open()
-            return LinkFacts(line.message_bytes_max, line.batch_bytes_max)
+            facts = line.facts
+            assert facts is not None
+            return facts
 
         return await self._call(attach, _OPENING, timeout_s)
+
+    @property
+    def facts(self) -> LinkFacts | None:
+        return (self._line and self._line.facts) or self._last_facts
 
     async def close(self) -> None:
         self._is_closed = True
@@ -233,6 +241,7 @@ class SdkSender:
     def _let_go(self) -> None:
         line, self._line = self._line, None
         if line is not None:
+            self._last_facts = line.facts or self._last_facts
             line.drop()
 
 

@@ -38,6 +38,8 @@ class Expectation:
     backlog_queue_count: int = BACKLOG_QUEUE_COUNT
     has_syphon: bool = True
     """Whether these credentials are also those of the syphon."""
+    allow_lossy: bool = False
+    """Whether the application pairs with allow_lossy_backlog."""
 
     def __post_init__(self) -> None:
         if not self.expected_outage_s > 0 or self.message_bytes < 1 or self.backlog_queue_count < 1:

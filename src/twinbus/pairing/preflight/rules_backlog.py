@@ -85,11 +85,14 @@ def _claim(
 def drift(facts: Facts) -> Findings:
     """Whether backlog queues that exist are like those that we would make (P4)."""
     alike = []
+    used = _used(facts)
     for queue in _known(facts):
-        danger = danger_in(queue)
-        differences = drift_of(queue)
+        danger = danger_in(queue, allow_lossy=facts.expectation.allow_lossy)
+        differences = drift_of(queue, beside=used)
         if danger is not None:
             fix = "Delete it when it is empty: pairing makes it anew"
+            if danger_in(queue, allow_lossy=True) is None:
+                fix += "; or pair with allow_lossy_backlog, and check with --allow-lossy-backlog"
             yield Finding("drift", Severity.PROBLEM, queue.path, f"it is not used: {danger}", fix)
         elif differences:
             told = "; ".join(
@@ -182,15 +185,17 @@ def message_sizes(facts: Facts) -> Findings:
 
 def _room_bytes(facts: Facts) -> int:
     """What the backlog queues can take, those included that pairing will make."""
-    room = sum(
-        each.max_size_in_megabytes * _MEGABYTE - each.size_bytes
-        for each in _known(facts)
-        if danger_in(each) is None
-    )
+    room = sum(each.max_size_in_megabytes * _MEGABYTE - each.size_bytes for each in _used(facts))
     if facts.secondary.management is None:
         missing = [each for each in facts.backlog if isinstance(each.send, EntityNotFound)]
         room += len(missing) * BACKLOG_SIZE_MB * _MEGABYTE
     return room
+
+
+def _used(facts: Facts) -> list[QueueProperties]:
+    """Those that pairing would use (P20)."""
+    allow_lossy = facts.expectation.allow_lossy
+    return [each for each in _known(facts) if danger_in(each, allow_lossy=allow_lossy) is None]
 
 
 def _known(facts: Facts) -> list[QueueProperties]:

@@ -334,6 +334,29 @@ async def test_an_interruption_that_the_driver_swallows_leaves_nothing_in_the_ta
     assert len(pair.home.messages("orders")) + len(pair.backlog()) == 1
 
 
+async def test_a_task_that_was_cancelled_before_can_still_send_in_an_outage(
+    open_fake_pair: OpenFakePair,
+) -> None:
+    """P22: an application that cleans up after a cancellation has not left its send."""
+    pair = await open_fake_pair()
+    sender = pair.primary.create_message_sender("orders")
+    pair.home.answer("orders", HANG)
+
+    async def caller() -> None:
+        try:
+            await asyncio.sleep(60)
+        except asyncio.CancelledError:
+            await sender.send(BrokeredMessage(b"the last word"))
+
+    calling = asyncio.create_task(caller())
+    await asyncio.sleep(0)
+    calling.cancel()
+    await eventually(lambda: len(pair.home.attempts) == 1, "the attempt")
+    pair.primary.force_failover("orders")
+    await calling
+    assert len(pair.backlog()) == 1
+
+
 async def test_callers_with_short_timers_of_their_own_find_out_about_a_black_hole(
     open_fake_pair: OpenFakePair,
 ) -> None:

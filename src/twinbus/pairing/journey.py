@@ -207,11 +207,11 @@ class Journey:
     async def _to_primary(self, timeout_s: float) -> None:
         task, entity = asyncio.current_task(), self._entity
         assert task is not None
-        entity.attempts[task] = 0
+        entity.attempts[task], before = 0, task.cancelling()
         try:
             self._answer = await self._hand(self._links.primary(), self._left, timeout_s)
         except asyncio.CancelledError as cancelled:
-            interruption = self._routing.interruption(entity, task, cancelled)
+            interruption = self._routing.interruption(entity, task, cancelled, before)
             if interruption is None:
                 raise
             raise interruption from None

@@ -230,14 +230,22 @@ class Routing:
             loop.call_later(INTERRUPT_AGAIN_S, partial(self._interrupt, entity, again=True))
 
     def interruption(
-        self, entity: Entity, task: asyncio.Task[Any], cancelled: asyncio.CancelledError
+        self,
+        entity: Entity,
+        task: asyncio.Task[Any],
+        cancelled: asyncio.CancelledError,
+        before: int,
     ) -> SendInterrupted | None:
-        """What to make of a cancelled attempt at the primary; None: its caller has left."""
+        """What to make of a cancelled attempt at the primary; None: its caller has left.
+
+        ``before`` is how often the task had been cancelled before the attempt: one that sends
+        while it cleans up has not left.
+        """
         left, interruptions = task.cancelling(), entity.attempts[task]
         for _ in range(interruptions):
             left = task.uncancel()
         entity.attempts[task] = 0
-        if left or not interruptions:
+        if left > before or not interruptions:
             return None
         return SendInterrupted(path=entity.failover.path, was_sent=may_have_left(cancelled))
 

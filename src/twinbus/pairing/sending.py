@@ -129,14 +129,14 @@ class PairedSender:
             try:
                 if attempt_s is not None:
                     success_mark = entity.failover.success_mark
-                    entity.attempts[task] = 0
+                    entity.attempts[task], before = 0, task.cancelling()
                     try:
                         link = self._links.primary()
                         answer = await hand(link, parcels, attempt_s)
                     except Exception as raised:
                         error = raised
                     except asyncio.CancelledError as cancelled:
-                        error = routing.interruption(entity, task, cancelled)
+                        error = routing.interruption(entity, task, cancelled, before)
                         if error is None:
                             self.caller_left(routing, entity, start_s, success_mark)
                             raise

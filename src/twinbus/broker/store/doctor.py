@@ -142,8 +142,8 @@ class Doctor:
             retry = StoreReport(findings=[*before])
             behind = self._build(path, into, scratch, retry, mark, is_lenient=True)
             again = behind.commit_number or number
-            if again <= number and behind.commits_logged > built.commits_logged:
-                # The ledger is what is damaged, or an old one of it was found.
+            if again == number and behind.commits_logged > built.commits_logged:
+                # The ledger is what is damaged. Where it went back, so did everything else.
                 more = behind.commits_logged - built.commits_logged
                 again = min(number + more, mark.commit_number)
             if again > number:

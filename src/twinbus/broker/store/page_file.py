@@ -10,7 +10,8 @@ SQLite stops at the first damaged page of a table. What follows it is whole, and
 Rule 1: files are opened for reading only, and nothing is made beside them.
 Rule 2: no content raises: what cannot be read is a place in ``flaws`` and is left out.
 Rule 3: what the log holds is what SQLite would take from it, the frames up to the first wrong
-        checksum that a commit ends. A lenient reader goes on behind a damaged frame.
+        checksum that a commit ends. A lenient reader goes on behind a damaged frame, and takes no
+        frame of an older time: SQLite begins a log anew in place, so old frames follow new ones.
 """
 
 from __future__ import annotations
@@ -101,24 +102,14 @@ class Log:
         head = os.pread(self.file, 32, 0)
         if len(head) < 32:
             return
-        magic, _version, page_bytes, _sequence, salt_1, salt_2, sum_1, sum_2 = _LOG_HEADER.unpack(
-            head
-        )
-        order = _LOG_MAGICS.get(magic)
-        is_sound = order is not None and _checksum(order, head[:24], 0, 0) == (sum_1, sum_2)
-        if not is_sound or page_bytes not in _PAGE_SIZES:
+        log_head = _read_head(head)
+        if log_head is None:
             if not is_lenient or page_bytes_expected not in _PAGE_SIZES:
                 return
-            # Machines that keep the low byte first are nearly all that there are.
-            order, page_bytes = order or "<II", page_bytes_expected
-            salt_1, salt_2 = self._salts_of_frames(page_bytes) or (salt_1, salt_2)
-            sums = [(sum_1, sum_2), *_checksums_of_flips(order, head[:24])]
-        else:
-            sums = [(sum_1, sum_2)]
-        assert order is not None
+            log_head = self._head_of_damaged(head, page_bytes_expected)
+        order, page_bytes, salts, sums = log_head
         pages_max = (os.fstat(self.file).st_size + self._database_bytes) // page_bytes
         self.page_bytes = page_bytes
-        salts = (salt_1, salt_2)
         pending: dict[int, LogFrame] = {}
         offset = 32
         while True:
@@ -180,14 +171,30 @@ class Log:
         except OSError:
             return b""
 
-    def _salts_of_frames(self, page_bytes: int) -> tuple[int, int] | None:
-        """What the first two frames say, if they agree."""
+    def _head_of_damaged(self, head: bytes, page_bytes: int) -> _LogHead:
+        """What the log's own header said before it was damaged, as far as that can be told."""
+        salts = self._salts_of_frames(head, page_bytes)
+        # Several bits may have the same effect on the checksum: the salts of the frames decide.
+        likely = [fixed for flipped in _flips_of(head) if (fixed := _read_head(flipped))]
+        if likely:
+            return min(likely, key=lambda fixed: _bits_apart(fixed.salts, salts))
+        magic, *_, sum_1, sum_2 = _LOG_HEADER.unpack(head)
+        # Machines that keep the low byte first are nearly all that there are.
+        order = _LOG_MAGICS.get(magic, "<II")
+        return _LogHead(order, page_bytes, salts, [(sum_1, sum_2)])
+
+    def _salts_of_frames(self, head: bytes, page_bytes: int) -> tuple[int, int]:
+        """What two of the header and the first two frames say; otherwise the first frame.
+
+        The second one may be of an older time, and is then alone with its salts.
+        """
         assert self.file is not None
-        heads = [os.pread(self.file, 24, 32 + at * (24 + page_bytes)) for at in (0, 1)]
-        if any(len(head) < 24 for head in heads) or heads[0][8:16] != heads[1][8:16]:
-            return None
-        salt_1, salt_2 = _FRAME.unpack(heads[0])[2:4]
-        return salt_1, salt_2
+        said = [head[16:24]]
+        for at in (0, 1):
+            frame = os.pread(self.file, 24, 32 + at * (24 + page_bytes))
+            said += [frame[8:16]] if len(frame) == 24 else []
+        agreed = next((each for each in said if said.count(each) > 1), said[:2][-1])
+        return int.from_bytes(agreed[:4], "big"), int.from_bytes(agreed[4:], "big")
 
     def finish(self) -> None:
         self.unsound = [number for number, frame in self.frames.items() if not frame.is_sound]
@@ -196,6 +203,38 @@ class Log:
         if self.file is not None:
             os.close(self.file)
             self.file = None
+
+
+class _LogHead(NamedTuple):
+    order: str
+    """How the words of a checksum are read."""
+    page_bytes: int
+    salts: tuple[int, int]
+    """Every frame of the newest time has them; those of an older time stay behind it."""
+    sums: list[tuple[int, int]]
+    """What the checksum of the first frame may go on from."""
+
+
+def _read_head(head: bytes) -> _LogHead | None:
+    """The header of a log, if its checksum is right."""
+    magic, _version, page_bytes, _sequence, *salts, sum_1, sum_2 = _LOG_HEADER.unpack(head)
+    order = _LOG_MAGICS.get(magic)
+    if order is None or page_bytes not in _PAGE_SIZES:
+        return None
+    if _checksum(order, head[:24], 0, 0) != (sum_1, sum_2):
+        return None
+    return _LogHead(order, page_bytes, (salts[0], salts[1]), [(sum_1, sum_2)])
+
+
+def _flips_of(data: bytes) -> Iterator[bytes]:
+    """The data without the one bit that may be wrong in it."""
+    value = int.from_bytes(data, "big")
+    for bit in range(8 * len(data)):
+        yield (value ^ 1 << bit).to_bytes(len(data), "big")
+
+
+def _bits_apart(salts: tuple[int, int], others: tuple[int, int]) -> int:
+    return (salts[0] ^ others[0]).bit_count() + (salts[1] ^ others[1]).bit_count()
 
 
 class _ReadFrame(NamedTuple):
@@ -219,19 +258,22 @@ def _read_frame(
 ) -> _ReadFrame:
     """One frame. With ``pages_max`` a damaged one is read too, as far as that can be."""
     is_lenient = pages_max > 0
-    number, size, *found, next_1, next_2 = _FRAME.unpack(frame[:24])
+    number, size, salt_1, salt_2, next_1, next_2 = _FRAME.unpack(frame[:24])
+    if _bits_apart((salt_1, salt_2), salts) > (1 if is_lenient else 0):
+        # A frame of an older time, which newer ones have not reached: its page is an old one. Its
+        # checksum must not be gone on from either, or those behind it would look sound.
+        return _ReadFrame(0, 0, False, sums)
     body = memoryview(frame)[24:]
     stored = (next_1, next_2)
-    is_current = tuple(found) == salts
     behind = _Behind(order, body)
     computed = []
     for first in sums:
         computed.append(behind.checksum(*_checksum(order, frame[:8], *first)))
-        if computed[-1] == stored and number > 0 and (is_current or is_lenient):
+        if computed[-1] == stored and number > 0:
             return _ReadFrame(number, size, True, [stored])
     if not is_lenient:
         return _ReadFrame(0, 0, False, [])
-    if is_current and len(sums) < 4:
+    if len(sums) < 4:
         # One bit of the page's number or of the database's size may be all that is wrong. High
         # bits of the page have the same effect on this checksum now and then, so it is no proof.
         for bit in range(64):
@@ -249,16 +291,8 @@ def _read_frame(
                             said,
                         )
     # Perhaps only the checksum itself is damaged: the next frame then goes on from the right one.
-    is_likely = is_current and number <= pages_max and size <= pages_max
+    is_likely = number <= pages_max and size <= pages_max
     return _ReadFrame(number if is_likely else 0, size, False, [stored, *computed])
-
-
-def _checksums_of_flips(order: str, head: bytes) -> Iterator[tuple[int, int]]:
-    """What the checksum of a header is without the one bit that may be wrong in it."""
-    value = int.from_bytes(head, "big")
-    yield _checksum(order, head, 0, 0)
-    for bit in range(8 * len(head)):
-        yield _checksum(order, (value ^ 1 << bit).to_bytes(len(head), "big"), 0, 0)
 
 
 class _Behind:

@@ -465,6 +465,9 @@ class TreeReader:
         self.pages = pages
         self.owners: dict[int, str] = {}
         """Page -> the table whose tree has it."""
+        self.misplaced: set[int] = set()
+        """Pages that a tree leads to while something says that they are not its own."""
+        self._parents: dict[int, tuple[int, int]] | None = None
         self.flaws: dict[str, list[Flaw]] = {}
         usable = pages.page_bytes
         self._local_max = usable - 35
@@ -474,25 +477,45 @@ class TreeReader:
         self.flaws.setdefault(table, []).append(flaw)
 
     def leaves(self, table: str, root: int) -> Iterator[tuple[int, bytes]]:
-        """The leaf pages of a tree in order; each page of the file belongs to one tree."""
-        pending = [(root, 0)]
+        """The leaf pages of a tree in order, each of them once.
+
+        A page that another tree has is handed out all the same, as ``misplaced``: which of the
+        two led to it by a wrong number is known from its rows.
+        """
+        seen: set[int] = set()
+        pending = [(root, 0, 0)]
         while pending:
-            number, depth = pending.pop()
+            number, depth, parent = pending.pop()
             if not 1 <= number <= self.pages.page_count or depth > _DEPTH_MAX:
                 self.note(table, Flaw(number, "a page refers to one that does not exist", None))
                 continue
-            if number in self.owners or self.pages.is_map(number):
+            if number in seen or self.pages.is_map(number):
                 self.note(table, Flaw(number, "two pages refer to the same one", None))
                 continue
-            self.owners[number] = table
+            seen.add(number)
+            self._claim(table, number, parent)
             page = self.pages.page(number)
             start = HEADER_BYTES if number == 1 else 0
             kind = page[start] if len(page) == self.pages.page_bytes else None
             if kind == INTERIOR:
                 children = self._children(table, number, page, start)
-                pending += [(child, depth + 1) for child in reversed(children)]
+                pending += [(child, depth + 1, number) for child in reversed(children)]
             else:
                 yield number, page
+
+    def _claim(self, table: str, number: int, parent: int) -> None:
+        """Note whose a page is; the pointer map decides between two trees that lead to it."""
+        if self._parents is None:
+            self._parents = self.pages.pointer_map()
+        expected = (MAP_TREE, parent) if parent else (MAP_ROOT, 0)
+        is_denied = parent in self.misplaced or self._parents.get(number, expected) != expected
+        owner = self.owners.get(number, table)
+        if owner != table:
+            self.note(table, Flaw(number, "two pages refer to the same one", None, is_loss=False))
+        if is_denied or owner != table:
+            self.misplaced.add(number)
+        if not is_denied or number not in self.owners:
+            self.owners[number] = table
 
     def _children(self, table: str, number: int, page: bytes, start: int) -> list[int]:
         count = int.from_bytes(page[start + 3 : start + 5], "big")

@@ -170,6 +170,9 @@ class Salvage:
 
     def run(self) -> Found:
         roots = self._roots_known = self._roots()
+        numbers = list(roots.values())
+        # Of two tables that begin with the same page one has a wrong number.
+        self._reader.misplaced.update(root for root in numbers if numbers.count(root) > 1)
         for table in TABLES:
             if table in roots:
                 self._read_tree(table, roots[table])
@@ -228,6 +231,8 @@ class Salvage:
         unsure: list[Values],
     ) -> int | None:
         cells, is_sound = self._reader.read_leaf(number, page)
+        if number in self._reader.misplaced and not self._belongs(table, number, cells):
+            return last_id
         has_flaw = not is_sound
         for cell in cells:
             values = sealed_values(table, cell) if isinstance(cell, Row) else None
@@ -256,6 +261,20 @@ class Salvage:
         if number in log.doubtful or (has_flaw and number in log.unsound):
             unsure += self._rows_of_older(table, number)
         return last_id
+
+    def _belongs(self, table: str, number: int, cells: list[Row | int | None]) -> bool:
+        """Whether a page is of the table whose tree leads to it; otherwise it is left to others.
+
+        Some tables seal their rows alike: a settled range would pass for an expiry.
+        """
+        rows = [cell for cell in cells if isinstance(cell, Row)]
+        if _table_of(rows[:_ROWS_ASKED]) in (table, None):
+            return True
+        if self._reader.owners.get(number) == table:
+            del self._reader.owners[number]
+        flaw = Flaw(number, "a page belongs to another table", None)
+        self._reader.note(table, flaw)
+        return False
 
     def _keep_unsealed(self, row: Row) -> None:
         if list(map(type, row.values)) == [type(None), str, str, str, int]:

@@ -14,6 +14,7 @@ Rule 3: a chunk that refers to a sheet cannot be checked alone and is handed out
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
 from struct import error as StructError
 from struct import unpack_from
 from typing import Any, Final, NamedTuple, Protocol
@@ -41,6 +42,8 @@ _SELECTION_BYTES_MAX: Final = 1 << 16
 _ROWS_ASKED: Final = 16
 # The place before the first row of a table.
 _BEFORE_ALL: Final = -1
+# The number of an entity is the high part of its rows' ids.
+_ENTITY_ID_BITS: Final = 63 - SEQ_BITS
 _TOMBSTONE_MESSAGES_MAX: Final = 1 << 24
 _QUEUE_TABLES: Final = frozenset(schema.QUEUE_TABLES)
 
@@ -240,7 +243,7 @@ class Salvage:
                 has_flaw = True
                 self._reader.note(table, _flaw_of(table, number, cell, last_id))
                 if table == "entity" and isinstance(cell, Row):
-                    self._keep_unsealed(cell)
+                    unsure += self._with_number_fixed(cell) or self._keep_unsealed(cell)
                 continue
             if table != "meta":
                 row_id = values[0]
@@ -276,9 +279,17 @@ class Salvage:
         self._reader.note(table, flaw)
         return False
 
-    def _keep_unsealed(self, row: Row) -> None:
+    def _with_number_fixed(self, row: Row) -> list[Values]:
+        """The row of an entity of whose number one bit is wrong; its checksum covers that."""
+        fixed = (row._replace(row_id=row.row_id ^ 1 << bit) for bit in range(_ENTITY_ID_BITS))
+        found = (values for each in fixed if (values := sealed_values("entity", each)))
+        return list(islice(found, 1))
+
+    def _keep_unsealed(self, row: Row) -> list[Values]:
+        """Remember what an entity says; it is no row to hand on."""
         if list(map(type, row.values)) == [type(None), str, str, str, int]:
             self._entities_unsealed.append(EntityRow(row.row_id, *row.values[1:4]))
+        return []
 
     def _search(self, table: str, page: bytes) -> Iterator[Values]:
         # A chunk without bytes has no checksum of its own here: anything could be one.

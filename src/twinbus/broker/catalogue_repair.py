@@ -83,9 +83,7 @@ class _Forwards:
     """The entities of a namespace with those of their forwards that are known to be good."""
 
     def __init__(self, descriptions: list[QueueDescription]) -> None:
-        self.known = {
-            each.path: without_forwards(each, targets_of(each)) for each in descriptions
-        }
+        self.known = {each.path: without_forwards(each, targets_of(each)) for each in descriptions}
         self._sources: dict[str, list[str]] = defaultdict(list)
         self._subscriptions: dict[str, list[str]] = defaultdict(list)
         for each in descriptions:

@@ -73,6 +73,24 @@ class LogFrame(NamedTuple):
     """The version before an unsound one, if the log has it."""
 
 
+class _Places:
+    """A file of which some places may be unreadable: what they hold is as good as gone."""
+
+    def __init__(self) -> None:
+        self.unreadable: set[int] = set()
+        """Where reading failed."""
+
+    def read(self, file: int | None, count: int, offset: int) -> bytes:
+        """Nothing where there is nothing or where the disk cannot read."""
+        if file is None:
+            return b""
+        try:
+            return os.pread(file, count, offset)
+        except OSError:
+            self.unreadable.add(offset)
+            return b""
+
+
 class Log:
     """The log of a database: the newest committed version of each page in it."""
 
@@ -88,6 +106,7 @@ class Log:
         self.doubtful: set[int] = set()
         """Those of them whose newest version may be that of another page."""
         self.file: int | None = None
+        self.places = _Places()
         self._database = path.with_name(path.name.removesuffix("-wal"))
         has_database = self._database.exists()
         self._database_bytes = self._database.stat().st_size if has_database else 0
@@ -99,24 +118,27 @@ class Log:
 
     def _read(self, is_lenient: bool, page_bytes_expected: int) -> None:
         assert self.file is not None
-        head = os.pread(self.file, 32, 0)
-        if len(head) < 32:
+        file_bytes = os.fstat(self.file).st_size
+        head = self.places.read(self.file, 32, 0)
+        if file_bytes < 32:
             return
+        head = head.ljust(32, b"\x00")
         log_head = _read_head(head)
         if log_head is None:
             if not is_lenient or page_bytes_expected not in _PAGE_SIZES:
                 return
             log_head = self._head_of_damaged(head, page_bytes_expected)
         order, page_bytes, salts, sums = log_head
-        pages_max = (os.fstat(self.file).st_size + self._database_bytes) // page_bytes
+        pages_max = (file_bytes + self._database_bytes) // page_bytes
         self.page_bytes = page_bytes
         pending: dict[int, LogFrame] = {}
-        offset = 32
-        while True:
-            frame = os.pread(self.file, 24 + page_bytes, offset)
+        limit = pages_max if is_lenient else 0
+        for offset in range(32, file_bytes - 23 - page_bytes, 24 + page_bytes):
+            frame = self.places.read(self.file, 24 + page_bytes, offset)
             if len(frame) < 24 + page_bytes:
-                return
-            limit = pages_max if is_lenient else 0
+                if not is_lenient:
+                    return
+                continue
             read = _read_frame(order, frame, sums, salts, limit)
             if read.is_sound or (is_lenient and read.number > 0):
                 number = read.number
@@ -139,7 +161,6 @@ class Log:
             elif not is_lenient:
                 return
             sums = read.sums
-            offset += 24 + page_bytes
 
     def _more_alike(
         self, page: bytes, numbers: tuple[int, int], pending: dict[int, LogFrame]
@@ -158,8 +179,8 @@ class Log:
         any two pages have many of them in the same place."""
         known = pending.get(number) or self.frames.get(number)
         older = self._stored(number, len(page))
-        if known is not None and self.file is not None:
-            older = os.pread(self.file, len(page), known.offset)
+        if known is not None:
+            older = self.places.read(self.file, len(page), known.offset)
         alike = sum(mine == theirs != 0 for mine, theirs in zip(page, older, strict=False))
         return alike / max(1, len(page) - page.count(0))
 
@@ -188,10 +209,9 @@ class Log:
 
         The second one may be of an older time, and is then alone with its salts.
         """
-        assert self.file is not None
         said = [head[16:24]]
         for at in (0, 1):
-            frame = os.pread(self.file, 24, 32 + at * (24 + page_bytes))
+            frame = self.places.read(self.file, 24, 32 + at * (24 + page_bytes))
             said += [frame[8:16]] if len(frame) == 24 else []
         agreed = next((each for each in said if said.count(each) > 1), said[:2][-1])
         return int.from_bytes(agreed[:4], "big"), int.from_bytes(agreed[4:], "big")
@@ -335,7 +355,8 @@ class PageFile:
             self._file_bytes = os.fstat(self._file).st_size
         except FileNotFoundError:
             pass
-        self.header = b"" if self._file is None else os.pread(self._file, HEADER_BYTES, 0)
+        self.places = _Places()
+        self.header = self.places.read(self._file, HEADER_BYTES, 0)
         self.page_bytes = self._find_page_bytes()
         log_path = path.with_name(path.name + "-wal")
         self.log = Log(log_path, is_lenient=is_lenient, page_bytes=self.page_bytes)
@@ -386,7 +407,7 @@ class PageFile:
         count = min(self._file_bytes // page_bytes, 512)
         if count < 2 or self._file is None:
             return 0.0
-        kinds = [os.pread(self._file, 8, at * page_bytes) for at in range(1, count)]
+        kinds = [self.places.read(self._file, 8, at * page_bytes) for at in range(1, count)]
         likely = sum(
             kind[:1] in (b"\x02", b"\x05", b"\x0a", b"\x0d")
             and int.from_bytes(kind[3:5], "big") * 4 < page_bytes
@@ -399,26 +420,17 @@ class PageFile:
         """The newest version of a page; nothing if it is not there."""
         frame = self.log.frames.get(number)
         if frame is not None:
-            return self._read(self.log.file, frame.offset)
+            return self.log.places.read(self.log.file, self.page_bytes, frame.offset)
         return self._stored(number)
 
     def _stored(self, number: int) -> bytes:
-        return self._read(self._file, (number - 1) * self.page_bytes)
-
-    def _read(self, file: int | None, offset: int) -> bytes:
-        if file is None:
-            return b""
-        try:
-            return os.pread(file, self.page_bytes, offset)
-        except OSError:
-            # The disk cannot read the place: the page is as good as gone.
-            return b""
+        return self.places.read(self._file, self.page_bytes, (number - 1) * self.page_bytes)
 
     def older_page(self, number: int) -> bytes:
         """The version before the newest, where that is damaged in the log."""
         frame = self.log.frames.get(number)
         if frame is not None and frame.older_offset is not None:
-            return self._read(self.log.file, frame.older_offset)
+            return self.log.places.read(self.log.file, self.page_bytes, frame.older_offset)
         return self._stored(number)
 
     # -- what pages are -------------------------------------------------------------------

@@ -14,7 +14,6 @@ Rule 3: a chunk that refers to a sheet cannot be checked alone and is handed out
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from itertools import islice
 from struct import error as StructError
 from struct import unpack_from
 from typing import Any, Final, NamedTuple, Protocol
@@ -170,6 +169,8 @@ class Salvage:
         self._has_other_tables = False
         self._entities_unsealed: list[EntityRow] = []
         self._tables_with_older: set[str] = set()
+        self._flawed: set[int] = set()
+        """Pages of trees with rows that cannot be read as they are."""
 
     def run(self) -> Found:
         roots = self._roots_known = self._roots()
@@ -213,16 +214,18 @@ class Salvage:
 
     def _read_tree(self, table: str, root: int) -> None:
         batch = _Batch(self._sink, table)
-        unsure: list[Values] = []
+        unsure: list[int] = []
         last_id: int | None = None
         for number, page in self._reader.leaves(table, root):
             self._count_page()
             last_id = self._read_leaf(table, number, page, last_id, batch, unsure)
         batch.flush()
         self._row_count += batch.count
-        if unsure:
-            self._row_count += len(unsure)
-            self._sink.put(table, unsure)
+        # Their pages are read once more, because all of their rows may be more than memory holds.
+        for number in unsure:
+            rows = list(self._unsure_rows(table, number))
+            self._row_count += len(rows)
+            self._sink.put(table, rows)
 
     def _read_leaf(
         self,
@@ -231,8 +234,9 @@ class Salvage:
         page: bytes,
         last_id: int | None,
         batch: _Batch,
-        unsure: list[Values],
+        unsure: list[int],
     ) -> int | None:
+        """Hand on the rows of a page that are certain; a page with others goes to ``unsure``."""
         cells, is_sound = self._reader.read_leaf(number, page)
         if number in self._reader.misplaced and not self._belongs(table, number, cells):
             return last_id
@@ -242,8 +246,8 @@ class Salvage:
             if values is None:
                 has_flaw = True
                 self._reader.note(table, _flaw_of(table, number, cell, last_id))
-                if table == "entity" and isinstance(cell, Row):
-                    unsure += self._with_number_fixed(cell) or self._keep_unsealed(cell)
+                if table == "entity" and isinstance(cell, Row) and not _with_number_fixed(cell):
+                    self._keep_unsealed(cell)
                 continue
             if table != "meta":
                 row_id = values[0]
@@ -258,12 +262,22 @@ class Salvage:
         if not is_sound:
             after_id = _BEFORE_ALL if last_id is None else last_id
             self._reader.note(table, Flaw(number, "a page is damaged", after_id))
-        log = self._pages.log
         if has_flaw:
-            unsure += self._search(table, page)
-        if number in log.doubtful or (has_flaw and number in log.unsound):
-            unsure += self._rows_of_older(table, number)
+            self._flawed.add(number)
+        if has_flaw or number in self._pages.log.doubtful:
+            unsure.append(number)
         return last_id
+
+    def _unsure_rows(self, table: str, number: int) -> Iterator[Values]:
+        """What else a page holds, and what it held before the log damaged it."""
+        log = self._pages.log
+        if number in self._flawed:
+            page = self._pages.page(number)
+            if table == "entity":
+                yield from self._with_numbers_fixed(number, page)
+            yield from self._search(table, page)
+        if number in log.doubtful or (number in self._flawed and number in log.unsound):
+            yield from self._rows_of_older(table, number)
 
     def _belongs(self, table: str, number: int, cells: list[Row | int | None]) -> bool:
         """Whether a page is of the table whose tree leads to it; otherwise it is left to others.
@@ -279,17 +293,15 @@ class Salvage:
         self._reader.note(table, flaw)
         return False
 
-    def _with_number_fixed(self, row: Row) -> list[Values]:
-        """The row of an entity of whose number one bit is wrong; its checksum covers that."""
-        fixed = (row._replace(row_id=row.row_id ^ 1 << bit) for bit in range(_ENTITY_ID_BITS))
-        found = (values for each in fixed if (values := sealed_values("entity", each)))
-        return list(islice(found, 1))
+    def _with_numbers_fixed(self, number: int, page: bytes) -> Iterator[Values]:
+        """The rows of entities of whose number one bit is wrong; their checksums cover that."""
+        for cell in self._reader.read_leaf(number, page)[0]:
+            if isinstance(cell, Row) and (values := _with_number_fixed(cell)) is not None:
+                yield values
 
-    def _keep_unsealed(self, row: Row) -> list[Values]:
-        """Remember what an entity says; it is no row to hand on."""
+    def _keep_unsealed(self, row: Row) -> None:
         if list(map(type, row.values)) == [type(None), str, str, str, int]:
             self._entities_unsealed.append(EntityRow(row.row_id, *row.values[1:4]))
-        return []
 
     def _search(self, table: str, page: bytes) -> Iterator[Values]:
         # A chunk without bytes has no checksum of its own here: anything could be one.
@@ -409,6 +421,17 @@ def _flaw_of(table: str, page: int, cell: Row | int | None, last_id: int | None)
     if table == "chunk" and len(cell.values) == 5 and type(cell.values[1]) is int:
         count = cell.values[1]
     return Flaw(page, "a row does not match its checksum", after_id, cell.row_id, count)
+
+
+def _with_number_fixed(row: Row) -> Values | None:
+    """A damaged row of an entity with another number, if that is all that was wrong with it."""
+    if sealed_values("entity", row) is not None:
+        return None
+    for bit in range(_ENTITY_ID_BITS):
+        values = sealed_values("entity", row._replace(row_id=row.row_id ^ 1 << bit))
+        if values is not None:
+            return values
+    return None
 
 
 def _is_certain(table: str, row: Row) -> bool:

@@ -13,6 +13,7 @@ Rule 3: an entity whose description is lost gets default properties; its message
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from struct import error as StructError
 
@@ -78,12 +79,58 @@ class _Entity:
         return self.description.path
 
 
+class _Forwards:
+    """The entities of a namespace with those of their forwards that are known to be good."""
+
+    def __init__(self, descriptions: list[QueueDescription]) -> None:
+        self.known = {each.path: without_forwards(each, targets_of(each)) for each in descriptions}
+        self._sources: dict[str, list[str]] = defaultdict(list)
+        self._subscriptions: dict[str, list[str]] = defaultdict(list)
+        for each in descriptions:
+            if isinstance(each, SubscriptionDescription):
+                self._subscriptions[each.topic_path].append(each.path)
+                self._sources[each.path].append(each.topic_path)
+
+    def keep(self, description: QueueDescription) -> None:
+        self.known[description.path] = description
+        for target in targets_of(description):
+            self._sources[target].append(description.path)
+
+    def connected_to(self, description: QueueDescription) -> list[QueueDescription]:
+        """What comes before and behind an entity. New forwards of it change no other way, and a
+        namespace with thousands of entities would be walked through for each of them."""
+        behind = self._reached(targets_of(description), self._following)
+        behind |= self._reached(self._subscriptions.get(description.path, ()), self._following)
+        before = self._reached(self._sources.get(description.path, ()), self._preceding)
+        paths = sorted((behind | before) - {description.path})
+        return [self.known[path] for path in paths if path in self.known]
+
+    def _following(self, path: str) -> Iterable[str]:
+        targets = targets_of(self.known[path]) if path in self.known else []
+        return [*targets, *self._subscriptions.get(path, ())]
+
+    def _preceding(self, path: str) -> Iterable[str]:
+        return self._sources.get(path, ())
+
+    def _reached(self, first: Iterable[str], step: Callable[[str], Iterable[str]]) -> set[str]:
+        found: set[str] = set()
+        waiting = list(first)
+        while waiting:
+            path = waiting.pop()
+            if path not in found:
+                found.add(path)
+                waiting += step(path)
+        return found
+
+
 class _CatalogueRepair:
     def __init__(self, rows: CatalogueRows) -> None:
         self._rows = rows
         self._plan = CataloguePlan([])
         self._orphans = set(rows.orphans)
         self._entities: list[_Entity] = []
+        self._paths: set[str] = set()
+        """Those of the entities while dead letters look for theirs."""
         self._dead: dict[int, str] = {}
         self._rules: list[EntityRow] = []
         self._old_ids = {row.queue_id for row in (*rows.entities, *rows.unsealed)}
@@ -189,17 +236,21 @@ class _CatalogueRepair:
             if self._dead.get(entity.queue_id + 1) == entity.path + DEAD_LETTER_SUFFIX:
                 entity.dead_id = entity.queue_id + 1
                 del self._dead[entity.dead_id]
+        by_path: dict[str, list[int]] = defaultdict(list)
+        for dead_id in sorted(self._dead, reverse=True):
+            by_path[self._dead[dead_id]].append(dead_id)
         for entity in owners:
-            wanted = entity.path + DEAD_LETTER_SUFFIX
-            if entity.dead_id is None:
-                entity.dead_id = next((i for i, path in self._dead.items() if path == wanted), None)
-                self._dead.pop(entity.dead_id or 0, None)
+            left = by_path.get(entity.path + DEAD_LETTER_SUFFIX)
+            if entity.dead_id is None and left:
+                entity.dead_id = left.pop()
+                del self._dead[entity.dead_id]
+        self._paths = {each.path for each in self._entities}
         for dead_id, path in self._dead.items():
             self._adopt(dead_id, path.removesuffix(DEAD_LETTER_SUFFIX))
 
     def _adopt(self, dead_id: int, owner_path: str) -> None:
         """Dead letters without their owner: it is made again, or they are dropped when empty."""
-        has_owner = any(each.path == owner_path for each in self._entities)
+        has_owner = owner_path in self._paths
         holds = self._rows.contents.get(dead_id, 0)
         sentence = f"{owner_path!r} is missing, and its dead-letter queue is there."
         if has_owner:
@@ -214,7 +265,7 @@ class _CatalogueRepair:
             repair = "It is dropped: it is empty."
         elif has_owner:
             path = self._free_path(owner_path, dead_id)
-            self._entities.append(_Entity(dead_id, self._default(dead_id, KIND_QUEUE, path)))
+            self._append(_Entity(dead_id, self._default(dead_id, KIND_QUEUE, path)))
             repair = f"Its messages are found in the queue {path!r}."
         else:
             entity = self._made(self._rows.take_id(), owner_path, dead_id)
@@ -225,8 +276,12 @@ class _CatalogueRepair:
         kind = KIND_SUBSCRIPTION if _SUBSCRIPTIONS in path else KIND_QUEUE
         entity = _Entity(queue_id, self._default(queue_id, kind, path))
         entity.dead_id = dead_id
-        self._entities.append(entity)
+        self._append(entity)
         return entity
+
+    def _append(self, entity: _Entity) -> None:
+        self._entities.append(entity)
+        self._paths.add(entity.path)
 
     def _name_orphans(self) -> None:
         """Rows whose entity is not there."""
@@ -397,11 +452,10 @@ class _CatalogueRepair:
 
         Entities with messages come last: it is theirs that end, and the messages stay.
         """
-        known = {
-            each.path: without_forwards(each.description, targets_of(each.description))
-            for each in self._entities
-        }
-        for entity in sorted(self._entities, key=lambda each: (self._holds(each), each.queue_id)):
+        forwards = _Forwards([each.description for each in self._entities])
+        known = forwards.known
+        forwarding = [each for each in self._entities if targets_of(each.description)]
+        for entity in sorted(forwarding, key=lambda each: (self._holds(each), each.queue_id)):
             description = entity.description
             missing = [
                 path
@@ -420,8 +474,7 @@ class _CatalogueRepair:
                 )
             entity.description = description = without_forwards(description, missing)
             try:
-                others = [each for path, each in known.items() if path != entity.path]
-                check_forwarding(description, others)
+                check_forwarding(description, forwards.connected_to(description))
             except TwinbusError:
                 self._say(
                     FindingKind.FORWARD_CIRCLE,
@@ -432,7 +485,7 @@ class _CatalogueRepair:
                 )
                 targets = targets_of(description)
                 entity.description = description = without_forwards(description, targets)
-            known[entity.path] = description
+            forwards.keep(description)
 
     # -- writing --------------------------------------------------------------------------
 

@@ -38,6 +38,7 @@ STORE_NAME: Final = "store.db"
 NAMESPACE_PREFIX: Final = "namespace-"
 _LOCK_NAME: Final = "lock"
 _PRIVATE_DIRECTORY: Final = 0o700
+_BLOCK_BYTES: Final = 1 << 20
 
 
 @dataclass(slots=True)
@@ -225,25 +226,73 @@ def _look_at_keys(path: Path) -> Iterator[Finding]:
 
 
 def _copy_rest(report: DataReport, data: Path, into: Path) -> None:
-    """Everything that is not a store: keys, certificates, logs."""
-    leave_out = {_LOCK_NAME}
+    """Everything that is not a store: keys, certificates, logs.
+
+    What cannot be read is said and left out: a finished repair is worth more than a log file.
+    """
+    leave_out = {data / _LOCK_NAME}
     if any(each.kind is FindingKind.KEYS_UNREADABLE for each in report.findings):
-        leave_out.add(KEYS_NAME)
-
-    def ignore(directory: str, names: list[str]) -> list[str]:
-        is_root = Path(directory) == data
-        left = [name for name in names if is_root and name in leave_out]
-        left += [name for name in names if name.startswith((STORE_NAME, f".{STORE_NAME}"))]
-        return left + [name for name in names if not _is_plain(Path(directory) / name)]
-
-    shutil.copytree(data, into, ignore=ignore, dirs_exist_ok=True)
+        leave_out.add(data / KEYS_NAME)
+    _copy_inside(report, data, into, leave_out)
     for directory in (into, *into.glob(f"{NAMESPACE_PREFIX}*/")):
         os.chmod(directory, _PRIVATE_DIRECTORY)
     if (into / KEYS_NAME).exists():
         os.chmod(into / KEYS_NAME, 0o600)
 
 
-def _is_plain(path: Path) -> bool:
-    """A file or directory itself, that can be read; no link, socket or pipe."""
-    is_plain = not path.is_symlink() and (path.is_file() or path.is_dir())
-    return is_plain and os.access(path, os.R_OK)
+def _copy_inside(report: DataReport, source: Path, target: Path, leave_out: set[Path]) -> None:
+    try:
+        inside = sorted(source.iterdir())
+    except OSError as error:
+        report.findings.append(_not_copied(report.data, source, error.strerror))
+        return
+    for path in inside:
+        if path in leave_out or path.name.startswith((STORE_NAME, f".{STORE_NAME}")):
+            continue
+        copy = target / path.name
+        if path.is_symlink() or not (path.is_file() or path.is_dir()):
+            what = "it is neither a file nor a directory itself"
+            report.findings.append(_not_copied(report.data, path, what, Severity.WARNING))
+        elif path.is_dir():
+            copy.mkdir(exist_ok=True)
+            _copy_inside(report, path, copy, leave_out)
+            shutil.copystat(path, copy)
+        elif (reason := _copy_file(path, copy)) is not None:
+            report.findings.append(_not_copied(report.data, path, reason))
+
+
+def _copy_file(source: Path, target: Path) -> str | None:
+    """Copy one file; why it cannot be read, if it cannot. A full disk is an error as ever."""
+    blocks = _blocks_of(source)
+    with target.open("wb") as file:
+        while True:
+            try:
+                block = next(blocks, b"")
+            except OSError as error:
+                target.unlink()
+                return str(error.strerror)
+            if not block:
+                break
+            file.write(block)
+    shutil.copystat(source, target)
+    return None
+
+
+def _blocks_of(path: Path) -> Iterator[bytes]:
+    handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    try:
+        while block := os.read(handle, _BLOCK_BYTES):
+            yield block
+    finally:
+        os.close(handle)
+
+
+def _not_copied(
+    data: Path, path: Path, reason: str | None, severity: Severity = Severity.ERROR
+) -> Finding:
+    return Finding(
+        kind=FindingKind.FILE_UNREADABLE,
+        sentence=f"{os.fspath(path.relative_to(data))!r} cannot be copied: {reason}.",
+        repair="It is left out. Copy it yourself if it is needed.",
+        severity=severity,
+    )

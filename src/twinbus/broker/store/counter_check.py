@@ -6,6 +6,7 @@ Rule 1: the next sequence number is never lowered. Where it is lost, it begins f
 
 from __future__ import annotations
 
+from collections import defaultdict
 from itertools import accumulate
 from struct import error as StructError
 from struct import unpack_from
@@ -47,6 +48,10 @@ class CounterCheck:
         self._draft = inspection.draft
         self._known_ids = known_ids
         self._perhaps_deleted = perhaps_deleted
+        self._lost_in: dict[int, int] = defaultdict(int)
+        for lost in inspection.lost:
+            if lost.is_exact:
+                self._lost_in[lost.queue_id] += lost.last_seq - lost.first_seq + 1
         self.totals = Totals()
 
     def run(self, with_counters: set[int]) -> None:
@@ -101,11 +106,7 @@ class CounterCheck:
         extra = self._inspection.repeated.get(now.queue_id, 0)
         self.totals.repeated += extra
         if old is None:
-            self.totals.lost += sum(
-                lost.last_seq - lost.first_seq + 1
-                for lost in self._inspection.lost
-                if lost.is_exact and lost.queue_id == now.queue_id
-            )
+            self.totals.lost += self._lost_in.get(now.queue_id, 0)
             return
         for before, after in (
             (old.message_count, now.message_count - extra),

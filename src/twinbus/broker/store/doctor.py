@@ -26,7 +26,14 @@ from twinbus.broker.store.catalogue_rows import CatalogueCheck, keep_entities
 from twinbus.broker.store.connection import translated
 from twinbus.broker.store.create import beside
 from twinbus.broker.store.draft import Draft
-from twinbus.broker.store.findings import Finding, FindingKind, LostRange, Severity, Totals
+from twinbus.broker.store.findings import (
+    Finding,
+    FindingKind,
+    LostRange,
+    Severity,
+    Totals,
+    counted,
+)
 from twinbus.broker.store.inspection import Inspection, MessageReader
 from twinbus.broker.store.mark import SLOT_BYTES, MarkRecord, read_mark
 from twinbus.broker.store.page_file import MAGIC, PageFile
@@ -142,8 +149,8 @@ class Doctor:
             retry = StoreReport(findings=[*before])
             behind = self._build(path, into, scratch, retry, mark, is_lenient=True)
             again = behind.commit_number or number
-            if again <= number and behind.commits_logged > built.commits_logged:
-                # The ledger is what is damaged, or an old one of it was found.
+            if again == number and behind.commits_logged > built.commits_logged:
+                # The ledger is what is damaged. Where it went back, so did everything else.
                 more = behind.commits_logged - built.commits_logged
                 again = min(number + more, mark.commit_number)
             if again > number:
@@ -176,6 +183,7 @@ class Doctor:
             with PageFile(path, is_lenient=is_lenient) as pages:
                 found = Salvage(pages, draft, lambda count: self._say("reading pages", count)).run()
                 self._look_at_head(pages, found, report)
+                self._look_at_places(path, pages, report)
                 commits_logged = pages.log.commit_count
             if not report.can_repair:
                 target.unlink()
@@ -206,7 +214,10 @@ class Doctor:
         try:
             size = mark_path.stat().st_size
             mark = read_mark(mark_path)
+        except FileNotFoundError:
+            return None
         except OSError:
+            report.findings.append(_unreadable(mark_path.name, 1, "It is written anew."))
             return None
         if mark is None and size >= SLOT_BYTES:
             report.findings.append(
@@ -219,6 +230,14 @@ class Doctor:
                 )
             )
         return mark
+
+    def _look_at_places(self, path: Path, pages: PageFile, report: StoreReport) -> None:
+        """What the disk could not read. It is said even if nothing seems to be missing: nobody
+        knows what stood there."""
+        repair = "Everything else is kept. Do not go on using this disk."
+        for name, places in ((path.name, pages.places), (f"{path.name}-wal", pages.log.places)):
+            if places.unreadable:
+                report.findings.append(_unreadable(name, len(places.unreadable), repair))
 
     def _look_at_head(self, pages: PageFile, found: Found, report: StoreReport) -> None:
         head = pages.header
@@ -311,6 +330,14 @@ class Doctor:
     def _say(self, what: str, count: int) -> None:
         if self.progress is not None:
             self.progress(what, count)
+
+
+def _unreadable(name: str, count: int, repair: str) -> Finding:
+    return Finding(
+        kind=FindingKind.FILE_UNREADABLE,
+        sentence=f"The disk cannot read {counted(count, 'place')} of {name!r}.",
+        repair=repair,
+    )
 
 
 def _verify(path: Path, build_entities: Callable[[Recovered], object] | None) -> None:

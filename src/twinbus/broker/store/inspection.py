@@ -39,6 +39,8 @@ class Inspection:
     lost: list[LostRange] = field(default_factory=list)
     repeated: dict[int, int] = field(default_factory=lambda: defaultdict(int))
     """Queue -> how many messages it has too much, as far as that is known."""
+    _said: set[LostRange] = field(default_factory=set)
+    """The exact ones of ``lost``: a store can lose many thousands."""
 
     def say(self, kind: FindingKind, sentence: str, repair: str, **place: int | str | None) -> None:
         self.findings.append(
@@ -48,7 +50,8 @@ class Inspection:
     def lose(self, row_id: int, count: int) -> None:
         first_seq = row_id & SEQ_MAX
         lost = LostRange(row_id >> SEQ_BITS, first_seq, first_seq + count - 1, is_exact=True)
-        if lost not in self.lost:
+        if lost not in self._said:
+            self._said.add(lost)
             self.lost.append(lost)
 
     # -- lookups --------------------------------------------------------------------------

@@ -9,6 +9,7 @@ Rule 1: a message is dropped only when its bytes are lost. A doubtful message st
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from typing import Final
 
 from twinbus.broker.store import seal
@@ -56,6 +57,7 @@ class MessageCheck:
     def __init__(self, inspection: Inspection) -> None:
         self._inspection = inspection
         self._draft = inspection.draft
+        self._ends: dict[int, int] = {}
 
     def run(self) -> None:
         """All that can be checked while it is not known which entities there are."""
@@ -134,7 +136,7 @@ class MessageCheck:
         queue_id = chunk.row_id >> SEQ_BITS
         for sheet_id, sheet_count, selection in sheets:
             count = int.from_bytes(selection, "little").bit_count() or sheet_count
-            new_id = self._end_of(queue_id)
+            new_id = self._take_ids(queue_id, count)
             content = reference(new_id, count, chunk.enqueued_ms, sheet_id, selection)
             values = (new_id, count, chunk.enqueued_ms, seal.of_bytes(content), b"")
             self._draft.put("chunk", [values])
@@ -179,10 +181,10 @@ class MessageCheck:
 
     def _renumber(self, row_id: int) -> None:
         """Move a chunk behind everything else of its queue."""
-        new_id = self._end_of(row_id >> SEQ_BITS)
         ((count, enqueued_ms, crc, blob),) = self._draft.execute(
             "SELECT count, enqueued_ms, crc, blob FROM chunk WHERE id = ?", (row_id,)
         )
+        new_id = self._take_ids(row_id >> SEQ_BITS, count)
         crc = seal.of_blob(new_id, count, enqueued_ms, blob)
         share_sql = "SELECT sheet_id, selection FROM share WHERE id = ?"
         for sheet_id, selection in self._draft.execute(share_sql, (row_id,)):
@@ -193,8 +195,16 @@ class MessageCheck:
         for table in ("share", "expiry", "session_chunk", "chunk"):
             self._draft.execute(f"DELETE FROM {table} WHERE id = ?", (row_id,))
 
+    def _take_ids(self, queue_id: int, count: int) -> int:
+        """The id of a chunk with so many messages behind everything else of its queue.
+
+        Every row is looked at once for each queue: chunks overlap, so the last need not end last.
+        """
+        first = self._ends.get(queue_id) or self._end_of(queue_id)
+        self._ends[queue_id] = first + count
+        return first
+
     def _end_of(self, queue_id: int) -> int:
-        """The id of a chunk behind everything else of its queue."""
         limits = (queue_id << SEQ_BITS, queue_id << SEQ_BITS | SEQ_MAX)
         last = self._draft.number(
             "SELECT MAX(id + count) FROM chunk WHERE id BETWEEN ? AND ?", limits
@@ -319,14 +329,15 @@ class MessageCheck:
         """Which sequence numbers the rows had that could not be read."""
         for table in ("chunk", "scheduled"):
             flaws = [flaw for flaw in self._inspection.rows.flaws.get(table, ()) if flaw.is_loss]
-            short = self._queues_short_of(table)
+            short = dict(sorted(self._queues_short_of(table).items()))
             unknown = [flaw for flaw in flaws if not self._is_known_loss(table, flaw, short)]
+            queues = list(short)
             for after in {flaw.after_id for flaw in unknown}:
-                self._note_gap(table, after, short)
+                self._note_gap(table, after, short, queues)
             # Rows that left no trace, if nothing else says what is missing.
             said = {lost.queue_id for lost in self._inspection.lost}
             rest = {queue_id: last for queue_id, last in short.items() if queue_id not in said}
-            self._note_gap(table, None, rest)
+            self._note_gap(table, None, rest, list(rest))
 
     def _is_known_loss(self, table: str, flaw: Flaw, short: dict[int, int]) -> bool:
         """Whether the row was found elsewhere, or says itself which messages it had.
@@ -351,7 +362,8 @@ class MessageCheck:
         after = -1 if flaw.after_id is None else flaw.after_id
         queue = row_id >> SEQ_BITS << SEQ_BITS
         count = "count" if table == "chunk" else "1"
-        sql = f"SELECT MAX(id + {count}) FROM {table} WHERE id BETWEEN ? AND ?"
+        # They do not overlap any more, so the last one ends last.
+        sql = f"SELECT id + {count} FROM {table} WHERE id BETWEEN ? AND ? ORDER BY id DESC LIMIT 1"
         first = max(queue | 1, self._draft.number(sql, (queue, after)))
         sql = f"SELECT MIN(id) FROM {table} WHERE id > ? AND id <= ?"
         following = self._draft.number(sql, (max(after, queue), queue | SEQ_MAX))
@@ -371,17 +383,23 @@ class MessageCheck:
             if said > kept.get(queue_id, 0)
         }
 
-    def _note_gap(self, table: str, after: int | None, short: dict[int, int]) -> None:
-        """Rows are missing between this one and the next that is there, or anywhere."""
+    def _note_gap(
+        self, table: str, after: int | None, short: dict[int, int], queues: list[int]
+    ) -> None:
+        """Rows are missing between this one and the next that is there, or anywhere.
+
+        ``queues`` are those of ``short`` in their order: each gap is in a few of them.
+        """
         before = 1 << 63
         if after is None:
             after = -1
         else:
             sql = f"SELECT MIN(id) FROM {table} WHERE id > ?"
             before = self._draft.number(sql, (after,)) or before
-        for queue_id, last_seq in sorted(short.items()):
+        lowest = bisect_left(queues, (after + 1) >> SEQ_BITS)
+        for queue_id in queues[lowest : bisect_right(queues, before >> SEQ_BITS)]:
             queue = queue_id << SEQ_BITS
-            first, last = max(after + 1, queue | 1), min(before - 1, queue | last_seq)
+            first, last = max(after + 1, queue | 1), min(before - 1, queue | short[queue_id])
             if first <= last:
                 seqs = (first & SEQ_MAX, last & SEQ_MAX)
                 self._inspection.lost.append(LostRange(queue_id, *seqs, is_exact=False))

@@ -10,7 +10,8 @@ SQLite stops at the first damaged page of a table. What follows it is whole, and
 Rule 1: files are opened for reading only, and nothing is made beside them.
 Rule 2: no content raises: what cannot be read is a place in ``flaws`` and is left out.
 Rule 3: what the log holds is what SQLite would take from it, the frames up to the first wrong
-        checksum that a commit ends. A lenient reader goes on behind a damaged frame.
+        checksum that a commit ends. A lenient reader goes on behind a damaged frame, and takes no
+        frame of an older time: SQLite begins a log anew in place, so old frames follow new ones.
 """
 
 from __future__ import annotations
@@ -72,6 +73,24 @@ class LogFrame(NamedTuple):
     """The version before an unsound one, if the log has it."""
 
 
+class _Places:
+    """A file of which some places may be unreadable: what they hold is as good as gone."""
+
+    def __init__(self) -> None:
+        self.unreadable: set[int] = set()
+        """Where reading failed."""
+
+    def read(self, file: int | None, count: int, offset: int) -> bytes:
+        """Nothing where there is nothing or where the disk cannot read."""
+        if file is None:
+            return b""
+        try:
+            return os.pread(file, count, offset)
+        except OSError:
+            self.unreadable.add(offset)
+            return b""
+
+
 class Log:
     """The log of a database: the newest committed version of each page in it."""
 
@@ -87,6 +106,7 @@ class Log:
         self.doubtful: set[int] = set()
         """Those of them whose newest version may be that of another page."""
         self.file: int | None = None
+        self.places = _Places()
         self._database = path.with_name(path.name.removesuffix("-wal"))
         has_database = self._database.exists()
         self._database_bytes = self._database.stat().st_size if has_database else 0
@@ -98,34 +118,27 @@ class Log:
 
     def _read(self, is_lenient: bool, page_bytes_expected: int) -> None:
         assert self.file is not None
-        head = os.pread(self.file, 32, 0)
-        if len(head) < 32:
+        file_bytes = os.fstat(self.file).st_size
+        head = self.places.read(self.file, 32, 0)
+        if file_bytes < 32:
             return
-        magic, _version, page_bytes, _sequence, salt_1, salt_2, sum_1, sum_2 = _LOG_HEADER.unpack(
-            head
-        )
-        order = _LOG_MAGICS.get(magic)
-        is_sound = order is not None and _checksum(order, head[:24], 0, 0) == (sum_1, sum_2)
-        if not is_sound or page_bytes not in _PAGE_SIZES:
+        head = head.ljust(32, b"\x00")
+        log_head = _read_head(head)
+        if log_head is None:
             if not is_lenient or page_bytes_expected not in _PAGE_SIZES:
                 return
-            # Machines that keep the low byte first are nearly all that there are.
-            order, page_bytes = order or "<II", page_bytes_expected
-            salt_1, salt_2 = self._salts_of_frames(page_bytes) or (salt_1, salt_2)
-            sums = [(sum_1, sum_2), *_checksums_of_flips(order, head[:24])]
-        else:
-            sums = [(sum_1, sum_2)]
-        assert order is not None
-        pages_max = (os.fstat(self.file).st_size + self._database_bytes) // page_bytes
+            log_head = self._head_of_damaged(head, page_bytes_expected)
+        order, page_bytes, salts, sums = log_head
+        pages_max = (file_bytes + self._database_bytes) // page_bytes
         self.page_bytes = page_bytes
-        salts = (salt_1, salt_2)
         pending: dict[int, LogFrame] = {}
-        offset = 32
-        while True:
-            frame = os.pread(self.file, 24 + page_bytes, offset)
+        limit = pages_max if is_lenient else 0
+        for offset in range(32, file_bytes - 23 - page_bytes, 24 + page_bytes):
+            frame = self.places.read(self.file, 24 + page_bytes, offset)
             if len(frame) < 24 + page_bytes:
-                return
-            limit = pages_max if is_lenient else 0
+                if not is_lenient:
+                    return
+                continue
             read = _read_frame(order, frame, sums, salts, limit)
             if read.is_sound or (is_lenient and read.number > 0):
                 number = read.number
@@ -148,7 +161,6 @@ class Log:
             elif not is_lenient:
                 return
             sums = read.sums
-            offset += 24 + page_bytes
 
     def _more_alike(
         self, page: bytes, numbers: tuple[int, int], pending: dict[int, LogFrame]
@@ -167,8 +179,8 @@ class Log:
         any two pages have many of them in the same place."""
         known = pending.get(number) or self.frames.get(number)
         older = self._stored(number, len(page))
-        if known is not None and self.file is not None:
-            older = os.pread(self.file, len(page), known.offset)
+        if known is not None:
+            older = self.places.read(self.file, len(page), known.offset)
         alike = sum(mine == theirs != 0 for mine, theirs in zip(page, older, strict=False))
         return alike / max(1, len(page) - page.count(0))
 
@@ -180,14 +192,29 @@ class Log:
         except OSError:
             return b""
 
-    def _salts_of_frames(self, page_bytes: int) -> tuple[int, int] | None:
-        """What the first two frames say, if they agree."""
-        assert self.file is not None
-        heads = [os.pread(self.file, 24, 32 + at * (24 + page_bytes)) for at in (0, 1)]
-        if any(len(head) < 24 for head in heads) or heads[0][8:16] != heads[1][8:16]:
-            return None
-        salt_1, salt_2 = _FRAME.unpack(heads[0])[2:4]
-        return salt_1, salt_2
+    def _head_of_damaged(self, head: bytes, page_bytes: int) -> _LogHead:
+        """What the log's own header said before it was damaged, as far as that can be told."""
+        salts = self._salts_of_frames(head, page_bytes)
+        # Several bits may have the same effect on the checksum: the salts of the frames decide.
+        likely = [fixed for flipped in _flips_of(head) if (fixed := _read_head(flipped))]
+        if likely:
+            return min(likely, key=lambda fixed: _bits_apart(fixed.salts, salts))
+        magic, *_, sum_1, sum_2 = _LOG_HEADER.unpack(head)
+        # Machines that keep the low byte first are nearly all that there are.
+        order = _LOG_MAGICS.get(magic, "<II")
+        return _LogHead(order, page_bytes, salts, [(sum_1, sum_2)])
+
+    def _salts_of_frames(self, head: bytes, page_bytes: int) -> tuple[int, int]:
+        """What two of the header and the first two frames say; otherwise the first frame.
+
+        The second one may be of an older time, and is then alone with its salts.
+        """
+        said = [head[16:24]]
+        for at in (0, 1):
+            frame = self.places.read(self.file, 24, 32 + at * (24 + page_bytes))
+            said += [frame[8:16]] if len(frame) == 24 else []
+        agreed = next((each for each in said if said.count(each) > 1), said[:2][-1])
+        return int.from_bytes(agreed[:4], "big"), int.from_bytes(agreed[4:], "big")
 
     def finish(self) -> None:
         self.unsound = [number for number, frame in self.frames.items() if not frame.is_sound]
@@ -196,6 +223,38 @@ class Log:
         if self.file is not None:
             os.close(self.file)
             self.file = None
+
+
+class _LogHead(NamedTuple):
+    order: str
+    """How the words of a checksum are read."""
+    page_bytes: int
+    salts: tuple[int, int]
+    """Every frame of the newest time has them; those of an older time stay behind it."""
+    sums: list[tuple[int, int]]
+    """What the checksum of the first frame may go on from."""
+
+
+def _read_head(head: bytes) -> _LogHead | None:
+    """The header of a log, if its checksum is right."""
+    magic, _version, page_bytes, _sequence, *salts, sum_1, sum_2 = _LOG_HEADER.unpack(head)
+    order = _LOG_MAGICS.get(magic)
+    if order is None or page_bytes not in _PAGE_SIZES:
+        return None
+    if _checksum(order, head[:24], 0, 0) != (sum_1, sum_2):
+        return None
+    return _LogHead(order, page_bytes, (salts[0], salts[1]), [(sum_1, sum_2)])
+
+
+def _flips_of(data: bytes) -> Iterator[bytes]:
+    """The data without the one bit that may be wrong in it."""
+    value = int.from_bytes(data, "big")
+    for bit in range(8 * len(data)):
+        yield (value ^ 1 << bit).to_bytes(len(data), "big")
+
+
+def _bits_apart(salts: tuple[int, int], others: tuple[int, int]) -> int:
+    return (salts[0] ^ others[0]).bit_count() + (salts[1] ^ others[1]).bit_count()
 
 
 class _ReadFrame(NamedTuple):
@@ -219,19 +278,22 @@ def _read_frame(
 ) -> _ReadFrame:
     """One frame. With ``pages_max`` a damaged one is read too, as far as that can be."""
     is_lenient = pages_max > 0
-    number, size, *found, next_1, next_2 = _FRAME.unpack(frame[:24])
+    number, size, salt_1, salt_2, next_1, next_2 = _FRAME.unpack(frame[:24])
+    if _bits_apart((salt_1, salt_2), salts) > (1 if is_lenient else 0):
+        # A frame of an older time, which newer ones have not reached: its page is an old one. Its
+        # checksum must not be gone on from either, or those behind it would look sound.
+        return _ReadFrame(0, 0, False, sums)
     body = memoryview(frame)[24:]
     stored = (next_1, next_2)
-    is_current = tuple(found) == salts
     behind = _Behind(order, body)
     computed = []
     for first in sums:
         computed.append(behind.checksum(*_checksum(order, frame[:8], *first)))
-        if computed[-1] == stored and number > 0 and (is_current or is_lenient):
+        if computed[-1] == stored and number > 0:
             return _ReadFrame(number, size, True, [stored])
     if not is_lenient:
         return _ReadFrame(0, 0, False, [])
-    if is_current and len(sums) < 4:
+    if len(sums) < 4:
         # One bit of the page's number or of the database's size may be all that is wrong. High
         # bits of the page have the same effect on this checksum now and then, so it is no proof.
         for bit in range(64):
@@ -249,16 +311,8 @@ def _read_frame(
                             said,
                         )
     # Perhaps only the checksum itself is damaged: the next frame then goes on from the right one.
-    is_likely = is_current and number <= pages_max and size <= pages_max
+    is_likely = number <= pages_max and size <= pages_max
     return _ReadFrame(number if is_likely else 0, size, False, [stored, *computed])
-
-
-def _checksums_of_flips(order: str, head: bytes) -> Iterator[tuple[int, int]]:
-    """What the checksum of a header is without the one bit that may be wrong in it."""
-    value = int.from_bytes(head, "big")
-    yield _checksum(order, head, 0, 0)
-    for bit in range(8 * len(head)):
-        yield _checksum(order, (value ^ 1 << bit).to_bytes(len(head), "big"), 0, 0)
 
 
 class _Behind:
@@ -301,7 +355,8 @@ class PageFile:
             self._file_bytes = os.fstat(self._file).st_size
         except FileNotFoundError:
             pass
-        self.header = b"" if self._file is None else os.pread(self._file, HEADER_BYTES, 0)
+        self.places = _Places()
+        self.header = self.places.read(self._file, HEADER_BYTES, 0)
         self.page_bytes = self._find_page_bytes()
         log_path = path.with_name(path.name + "-wal")
         self.log = Log(log_path, is_lenient=is_lenient, page_bytes=self.page_bytes)
@@ -352,7 +407,7 @@ class PageFile:
         count = min(self._file_bytes // page_bytes, 512)
         if count < 2 or self._file is None:
             return 0.0
-        kinds = [os.pread(self._file, 8, at * page_bytes) for at in range(1, count)]
+        kinds = [self.places.read(self._file, 8, at * page_bytes) for at in range(1, count)]
         likely = sum(
             kind[:1] in (b"\x02", b"\x05", b"\x0a", b"\x0d")
             and int.from_bytes(kind[3:5], "big") * 4 < page_bytes
@@ -365,26 +420,17 @@ class PageFile:
         """The newest version of a page; nothing if it is not there."""
         frame = self.log.frames.get(number)
         if frame is not None:
-            return self._read(self.log.file, frame.offset)
+            return self.log.places.read(self.log.file, self.page_bytes, frame.offset)
         return self._stored(number)
 
     def _stored(self, number: int) -> bytes:
-        return self._read(self._file, (number - 1) * self.page_bytes)
-
-    def _read(self, file: int | None, offset: int) -> bytes:
-        if file is None:
-            return b""
-        try:
-            return os.pread(file, self.page_bytes, offset)
-        except OSError:
-            # The disk cannot read the place: the page is as good as gone.
-            return b""
+        return self.places.read(self._file, self.page_bytes, (number - 1) * self.page_bytes)
 
     def older_page(self, number: int) -> bytes:
         """The version before the newest, where that is damaged in the log."""
         frame = self.log.frames.get(number)
         if frame is not None and frame.older_offset is not None:
-            return self._read(self.log.file, frame.older_offset)
+            return self.log.places.read(self.log.file, self.page_bytes, frame.older_offset)
         return self._stored(number)
 
     # -- what pages are -------------------------------------------------------------------
@@ -431,6 +477,9 @@ class TreeReader:
         self.pages = pages
         self.owners: dict[int, str] = {}
         """Page -> the table whose tree has it."""
+        self.misplaced: set[int] = set()
+        """Pages that a tree leads to while something says that they are not its own."""
+        self._parents: dict[int, tuple[int, int]] | None = None
         self.flaws: dict[str, list[Flaw]] = {}
         usable = pages.page_bytes
         self._local_max = usable - 35
@@ -440,25 +489,45 @@ class TreeReader:
         self.flaws.setdefault(table, []).append(flaw)
 
     def leaves(self, table: str, root: int) -> Iterator[tuple[int, bytes]]:
-        """The leaf pages of a tree in order; each page of the file belongs to one tree."""
-        pending = [(root, 0)]
+        """The leaf pages of a tree in order, each of them once.
+
+        A page that another tree has is handed out all the same, as ``misplaced``: which of the
+        two led to it by a wrong number is known from its rows.
+        """
+        seen: set[int] = set()
+        pending = [(root, 0, 0)]
         while pending:
-            number, depth = pending.pop()
+            number, depth, parent = pending.pop()
             if not 1 <= number <= self.pages.page_count or depth > _DEPTH_MAX:
                 self.note(table, Flaw(number, "a page refers to one that does not exist", None))
                 continue
-            if number in self.owners or self.pages.is_map(number):
+            if number in seen or self.pages.is_map(number):
                 self.note(table, Flaw(number, "two pages refer to the same one", None))
                 continue
-            self.owners[number] = table
+            seen.add(number)
+            self._claim(table, number, parent)
             page = self.pages.page(number)
             start = HEADER_BYTES if number == 1 else 0
             kind = page[start] if len(page) == self.pages.page_bytes else None
             if kind == INTERIOR:
                 children = self._children(table, number, page, start)
-                pending += [(child, depth + 1) for child in reversed(children)]
+                pending += [(child, depth + 1, number) for child in reversed(children)]
             else:
                 yield number, page
+
+    def _claim(self, table: str, number: int, parent: int) -> None:
+        """Note whose a page is; the pointer map decides between two trees that lead to it."""
+        if self._parents is None:
+            self._parents = self.pages.pointer_map()
+        expected = (MAP_TREE, parent) if parent else (MAP_ROOT, 0)
+        is_denied = parent in self.misplaced or self._parents.get(number, expected) != expected
+        owner = self.owners.get(number, table)
+        if owner != table:
+            self.note(table, Flaw(number, "two pages refer to the same one", None, is_loss=False))
+        if is_denied or owner != table:
+            self.misplaced.add(number)
+        if not is_denied or number not in self.owners:
+            self.owners[number] = table
 
     def _children(self, table: str, number: int, page: bytes, start: int) -> list[int]:
         count = int.from_bytes(page[start + 3 : start + 5], "big")

@@ -22,7 +22,7 @@ from twinbus.broker.store.catalogue_rows import (
     CatalogueRows,
     keep_entities,
 )
-from twinbus.broker.store.counter_check import CounterCheck
+from twinbus.broker.store.counter_check import KIND_RULE, CounterCheck
 from twinbus.broker.store.findings import FindingKind, Totals, counted
 from twinbus.broker.store.inspection import Inspection
 from twinbus.broker.store.message_references import MessageCheck
@@ -178,25 +178,27 @@ class ReferenceCheck:
         sql = "SELECT queue_id, path, kind, description_json FROM entity"
         entities = [EntityRow(*row) for row in self._draft.execute(sql)]
         known = self._known_ids = {entity.queue_id for entity in entities}
+        contents = self._inspection.contents()
+        counters = {row[0] for row in self._draft.execute("SELECT queue_id FROM counters")}
+        orphans = self._orphans(known, counters)
         unsealed = {
             entity.queue_id: entity
             for entity in self._inspection.rows.entities_unsealed
-            if entity.queue_id not in known and 0 < entity.queue_id < 1 << 23
+            if entity.queue_id not in known and self._is_likely(entity, orphans)
         }
-        contents = self._inspection.contents()
-        counters = {row[0] for row in self._draft.execute("SELECT queue_id FROM counters")}
         rows = CatalogueRows(
             entities,
             list(unsealed.values()),
             contents,
-            self._orphans(known, counters),
+            orphans,
             self._inspection.queues_with_sessions(),
             counters,
             self.queue_id_last + 1,
         )
         plan = self._catalogue(rows)
         self._inspection.findings += plan.findings
-        self.queue_id_last = rows.next_queue_id - 1
+        planned = [entity.queue_id for entity in plan.entities]
+        self.queue_id_last = max(rows.next_queue_id - 1, *planned, 0)
         for queue_id in plan.dropped:
             self._drop(queue_id)
         self._draft.execute("DELETE FROM entity")
@@ -206,6 +208,17 @@ class ReferenceCheck:
         self.paths = {entity.queue_id: entity.path for entity in plan.entities}
         self._perhaps_deleted = self._deleted_among(rows.orphans - unsealed.keys(), counters)
         return plan
+
+    def _is_likely(self, entity: EntityRow, orphans: set[int]) -> bool:
+        """Whether the number of an entity can be right while its checksum is wrong.
+
+        The number itself may be what is damaged. Every entity but a rule has counters from its
+        first day on, and none has a number that was not given out.
+        """
+        if not 0 < entity.queue_id <= self.queue_id_last:
+            return False
+        has_all_counters = not self._inspection.rows.flaws.keys() & {"counters", SCHEMA_TABLE}
+        return entity.queue_id in orphans or entity.kind == KIND_RULE or not has_all_counters
 
     def _deleted_among(self, orphans: set[int], with_counters: set[int]) -> set[int]:
         """Ids without an entity that may be those of deleted queues.

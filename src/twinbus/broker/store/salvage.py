@@ -41,6 +41,8 @@ _SELECTION_BYTES_MAX: Final = 1 << 16
 _ROWS_ASKED: Final = 16
 # The place before the first row of a table.
 _BEFORE_ALL: Final = -1
+# The number of an entity is the high part of its rows' ids.
+_ENTITY_ID_BITS: Final = 63 - SEQ_BITS
 _TOMBSTONE_MESSAGES_MAX: Final = 1 << 24
 _QUEUE_TABLES: Final = frozenset(schema.QUEUE_TABLES)
 
@@ -167,9 +169,14 @@ class Salvage:
         self._has_other_tables = False
         self._entities_unsealed: list[EntityRow] = []
         self._tables_with_older: set[str] = set()
+        self._flawed: set[int] = set()
+        """Pages of trees with rows that cannot be read as they are."""
 
     def run(self) -> Found:
         roots = self._roots_known = self._roots()
+        numbers = list(roots.values())
+        # Of two tables that begin with the same page one has a wrong number.
+        self._reader.misplaced.update(root for root in numbers if numbers.count(root) > 1)
         for table in TABLES:
             if table in roots:
                 self._read_tree(table, roots[table])
@@ -207,16 +214,18 @@ class Salvage:
 
     def _read_tree(self, table: str, root: int) -> None:
         batch = _Batch(self._sink, table)
-        unsure: list[Values] = []
+        unsure: list[int] = []
         last_id: int | None = None
         for number, page in self._reader.leaves(table, root):
             self._count_page()
             last_id = self._read_leaf(table, number, page, last_id, batch, unsure)
         batch.flush()
         self._row_count += batch.count
-        if unsure:
-            self._row_count += len(unsure)
-            self._sink.put(table, unsure)
+        # Their pages are read once more, because all of their rows may be more than memory holds.
+        for number in unsure:
+            rows = list(self._unsure_rows(table, number))
+            self._row_count += len(rows)
+            self._sink.put(table, rows)
 
     def _read_leaf(
         self,
@@ -225,16 +234,19 @@ class Salvage:
         page: bytes,
         last_id: int | None,
         batch: _Batch,
-        unsure: list[Values],
+        unsure: list[int],
     ) -> int | None:
+        """Hand on the rows of a page that are certain; a page with others goes to ``unsure``."""
         cells, is_sound = self._reader.read_leaf(number, page)
+        if number in self._reader.misplaced and not self._belongs(table, number, cells):
+            return last_id
         has_flaw = not is_sound
         for cell in cells:
             values = sealed_values(table, cell) if isinstance(cell, Row) else None
             if values is None:
                 has_flaw = True
                 self._reader.note(table, _flaw_of(table, number, cell, last_id))
-                if table == "entity" and isinstance(cell, Row):
+                if table == "entity" and isinstance(cell, Row) and not _with_number_fixed(cell):
                     self._keep_unsealed(cell)
                 continue
             if table != "meta":
@@ -250,12 +262,42 @@ class Salvage:
         if not is_sound:
             after_id = _BEFORE_ALL if last_id is None else last_id
             self._reader.note(table, Flaw(number, "a page is damaged", after_id))
-        log = self._pages.log
         if has_flaw:
-            unsure += self._search(table, page)
-        if number in log.doubtful or (has_flaw and number in log.unsound):
-            unsure += self._rows_of_older(table, number)
+            self._flawed.add(number)
+        if has_flaw or number in self._pages.log.doubtful:
+            unsure.append(number)
         return last_id
+
+    def _unsure_rows(self, table: str, number: int) -> Iterator[Values]:
+        """What else a page holds, and what it held before the log damaged it."""
+        log = self._pages.log
+        if number in self._flawed:
+            page = self._pages.page(number)
+            if table == "entity":
+                yield from self._with_numbers_fixed(number, page)
+            yield from self._search(table, page)
+        if number in log.doubtful or (number in self._flawed and number in log.unsound):
+            yield from self._rows_of_older(table, number)
+
+    def _belongs(self, table: str, number: int, cells: list[Row | int | None]) -> bool:
+        """Whether a page is of the table whose tree leads to it; otherwise it is left to others.
+
+        Some tables seal their rows alike: a settled range would pass for an expiry.
+        """
+        rows = [cell for cell in cells if isinstance(cell, Row)]
+        if _table_of(rows[:_ROWS_ASKED]) in (table, None):
+            return True
+        if self._reader.owners.get(number) == table:
+            del self._reader.owners[number]
+        flaw = Flaw(number, "a page belongs to another table", None)
+        self._reader.note(table, flaw)
+        return False
+
+    def _with_numbers_fixed(self, number: int, page: bytes) -> Iterator[Values]:
+        """The rows of entities of whose number one bit is wrong; their checksums cover that."""
+        for cell in self._reader.read_leaf(number, page)[0]:
+            if isinstance(cell, Row) and (values := _with_number_fixed(cell)) is not None:
+                yield values
 
     def _keep_unsealed(self, row: Row) -> None:
         if list(map(type, row.values)) == [type(None), str, str, str, int]:
@@ -379,6 +421,17 @@ def _flaw_of(table: str, page: int, cell: Row | int | None, last_id: int | None)
     if table == "chunk" and len(cell.values) == 5 and type(cell.values[1]) is int:
         count = cell.values[1]
     return Flaw(page, "a row does not match its checksum", after_id, cell.row_id, count)
+
+
+def _with_number_fixed(row: Row) -> Values | None:
+    """A damaged row of an entity with another number, if that is all that was wrong with it."""
+    if sealed_values("entity", row) is not None:
+        return None
+    for bit in range(_ENTITY_ID_BITS):
+        values = sealed_values("entity", row._replace(row_id=row.row_id ^ 1 << bit))
+        if values is not None:
+            return values
+    return None
 
 
 def _is_certain(table: str, row: Row) -> bool:

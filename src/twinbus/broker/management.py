@@ -10,6 +10,7 @@ Each operation is a function from a request to a reply; those that read the disk
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -37,7 +38,7 @@ from twinbus.broker.entities.record import IncomingMessage
 from twinbus.broker.entities.requests import ScheduledSize
 from twinbus.broker.entities.sessions import SessionLock
 from twinbus.broker.faults.requests import catch_request
-from twinbus.broker.ingest import FORMAT_MESSAGE, ingest, plain_messages
+from twinbus.broker.ingest import FORMAT_MESSAGE, Ingestion, plain_messages
 from twinbus.broker.input_gate import ASKING
 from twinbus.broker.peeking import (
     Found,
@@ -397,7 +398,7 @@ class ManagementDesk:
         return True
 
     def _ingest(self, entries: list[Any], answer: Answer) -> Iterator[None]:
-        """Check what is to be scheduled, one message in each step, and then store all of it."""
+        """Check what is to be scheduled, one message or less in each step, then store all of it."""
         namespace, queue, now = self._peer.namespace, self._queue, self._peer.namespace.now()
         messages: list[IncomingMessage] = []
         size = 0
@@ -407,7 +408,12 @@ class ManagementDesk:
             if not isinstance(payload, bytes):
                 raise bad_request("each of the messages must be a map with a binary message")
             description = queue.description
-            taken = ingest(payload, FORMAT_MESSAGE, description, self._peer.limits, now, plain)
+            limits = self._peer.limits
+            ingestion = Ingestion(payload, FORMAT_MESSAGE, description, limits, now, plain)
+            # Every moment is past this one: a large body stops after each step of its check.
+            while not ingestion.go_on(-math.inf):
+                yield
+            taken = ingestion.taken
             if not taken.messages:
                 raise bad_request("a ping cannot be scheduled")
             messages += taken.messages

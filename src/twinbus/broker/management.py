@@ -135,6 +135,11 @@ class ManagementDesk:
             self._peer.admission.demand(self._path, claim)
             if self._queue.is_deleted:
                 raise AmqpError(Condition.NOT_FOUND, "The queue was deleted.")
+            if request.is_too_long:
+                raise bad_request(
+                    f"it has too many values; {ITEMS_PER_REQUEST_MAX} messages, lock tokens or "
+                    "sequence numbers are the most for one. Send several requests"
+                )
             if not isinstance(request.body, dict):
                 raise bad_request("the body must be a map")
             if request.size > REQUEST_BYTES_MAX and request.operation not in _WITH_CONTENT:
@@ -498,7 +503,10 @@ def _items(body: dict[str, Any], key: str) -> list[Any]:
     if not isinstance(items, list) or not items:
         raise bad_request(f"{key} must be a list with at least one entry")
     if len(items) > ITEMS_PER_REQUEST_MAX:
-        raise bad_request(f"{key} may have {ITEMS_PER_REQUEST_MAX} entries, not {len(items)}")
+        raise bad_request(
+            f"{key} may have {ITEMS_PER_REQUEST_MAX} entries, not {len(items)}. "
+            "Send several requests"
+        )
     return items
 
 

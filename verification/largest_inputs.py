@@ -903,6 +903,21 @@ def schedule_of_large_bodies() -> Callable[[], None]:
     return act
 
 
+def schedule_of_too_many() -> Callable[[], None]:
+    rig = world(QueueDescription(path="orders"))
+    client = rig.connect()
+    client.node("orders/$management")
+    entry = {"message-id": "1", "session-id": "s", "partition-key": "s", "message": plain()}
+
+    def act() -> None:
+        body = {"messages": [entry] * 4_500}
+        reply = client.manage("orders", "com.microsoft:schedule-message", body)
+        assert reply.application_properties is not None
+        assert reply.application_properties["statusCode"] == 400
+
+    return act
+
+
 def envelope_without_data() -> Callable[[], None]:
     """A batch whose messages are not where they should be."""
     rig = world(QueueDescription(path="orders"))
@@ -959,6 +974,7 @@ BY_CLIENTS: Final[tuple[Scenario, ...]] = (
     cancel_of_a_thousand,
     message_of_many_sections,
     schedule_of_large_bodies,
+    schedule_of_too_many,
     envelope_without_data,
     replace_rules_among_connections,
     delete_subscription_with_rules,

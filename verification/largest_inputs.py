@@ -20,11 +20,12 @@ from functools import partial, partialmethod
 from typing import Any, Final
 
 from tests.adversarial.talk import BATCH, batch_of, longs
+from tests.amqp.worst_inputs import a_list
 from tests.model import rig as rigs
 from tests.model.rig import MemoryClient, Rig
 from tests.support.catalogue_changes import unheard
 from tests.support.simulated_loop import Timer
-from twinbus.amqp.delivery_states import Accepted, Modified
+from twinbus.amqp.delivery_states import Accepted, Modified, Rejected
 from twinbus.amqp.events import DeliveryReceived
 from twinbus.amqp.performatives import Attach, Source, Target
 from twinbus.amqp.sections import Message, Properties
@@ -850,6 +851,86 @@ def cancel_of_a_thousand() -> Callable[[], None]:
     return act
 
 
+def sections_below_a_step(message_id: str) -> bytes:
+    """A message of 256 KB in which each section is small, and all together are not."""
+    head = Message(properties=Properties(message_id=message_id)).encode()[:-_EMPTY_BODY_BYTES]
+    section = b"\x00\x53\x76" + a_list([b"\x00\x53\x01\x40"] * 1_000)
+    return head + section * 62
+
+
+_EMPTY_BODY_BYTES: Final = len(b"\x00\x53\x75\xa0\x00")
+
+
+def message_of_many_sections() -> Callable[[], None]:
+    """It is scanned when it comes, for its id, for its rules, and when it is dead-lettered."""
+    rig = world(
+        TopicDescription(path="events", requires_duplicate_detection=True),
+        (
+            SubscriptionDescription(path="events/subscriptions/s", max_delivery_count=1),
+            [RuleDescription("r", SqlFilter("sys.MessageId LIKE 'm%'"))],
+        ),
+    )
+    client = rig.connect()
+    link = client.attach_sender("events")
+    payload = sections_below_a_step("m1")
+    taker = rig.connect()
+
+    def act() -> None:
+        assert client.send(link, payload) == Accepted()
+        taker.attach_receiver("events/subscriptions/s").grant(1)
+        taker.pump()
+        rig.advance(100)
+        subscription = machine(rig, "events/subscriptions/s")
+        assert subscription.message_count == 0
+        assert subscription.dead_letters.message_count == 1
+
+    return act
+
+
+def schedule_of_large_bodies() -> Callable[[], None]:
+    rig = world(QueueDescription(path="orders"))
+    client = rig.connect()
+    client.node("orders/$management")
+    large = b"\x00\x53\x77" + a_list([b"\x00\x53\x01\x40"] * 60_000)
+    bodies = [sections_below_a_step("m1"), large, sections_below_a_step("m2")]
+
+    def act() -> None:
+        body = {"messages": [{"message": each} for each in bodies]}
+        reply = client.manage("orders", "com.microsoft:schedule-message", body)
+        assert reply.application_properties is not None
+        assert reply.application_properties["statusCode"] == 200
+
+    return act
+
+
+def schedule_of_too_many() -> Callable[[], None]:
+    rig = world(QueueDescription(path="orders"))
+    client = rig.connect()
+    client.node("orders/$management")
+    entry = {"message-id": "1", "session-id": "s", "partition-key": "s", "message": plain()}
+
+    def act() -> None:
+        body = {"messages": [entry] * 4_500}
+        reply = client.manage("orders", "com.microsoft:schedule-message", body)
+        assert reply.application_properties is not None
+        assert reply.application_properties["statusCode"] == 400
+
+    return act
+
+
+def envelope_without_data() -> Callable[[], None]:
+    """A batch whose messages are not where they should be."""
+    rig = world(QueueDescription(path="orders"))
+    client = rig.connect()
+    link = client.attach_sender("orders")
+    payload = sections_below_a_step("m1")
+
+    def act() -> None:
+        assert isinstance(client.send(link, payload, message_format=BATCH), Rejected)
+
+    return act
+
+
 Scenario = Callable[[], Callable[[], None]]
 
 BY_CLIENTS: Final[tuple[Scenario, ...]] = (
@@ -891,6 +972,10 @@ BY_CLIENTS: Final[tuple[Scenario, ...]] = (
     dead_letters_by_delivery_count,
     forward_of_many,
     cancel_of_a_thousand,
+    message_of_many_sections,
+    schedule_of_large_bodies,
+    schedule_of_too_many,
+    envelope_without_data,
     replace_rules_among_connections,
     delete_subscription_with_rules,
 )

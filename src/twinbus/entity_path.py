@@ -52,6 +52,8 @@ BACKLOG_SEPARATOR: Final = f"/{BACKLOG_MARKER}/"
 
 SUBSCRIPTIONS: Final = "subscriptions"
 """In the path of a subscription, between its topic and its name."""
+RULES: Final = "rules"
+"""In the path of a rule, between its subscription and its name."""
 
 SubQueue = Literal["dead-letter", "transfer-dead-letter"]
 Node = Literal["entity", "management", "cbs"]
@@ -170,7 +172,8 @@ def parse_resource_segments(text: str) -> tuple[str, ...]:
 def owning_entity(segments: Sequence[str]) -> str:
     """The queue or topic whose access rules cover a path, given by its canonical segments.
 
-    Its dead letters and its ``$management`` are an entity's own, and of a topic the subscriptions.
+    Its dead letters and its ``$management`` are an entity's own, and of a topic the subscriptions
+    with their rules.
     A path that is merely longer names another entity. Empty when it is no entity's.
     """
     names = list(segments)
@@ -181,7 +184,7 @@ def owning_entity(segments: Sequence[str]) -> str:
     # No queue and no topic has this part in its path (entities/description.py).
     if SUBSCRIPTIONS in names[1:]:
         at = names.index(SUBSCRIPTIONS, 1)
-        if len(names) != at + 2:
+        if len(names) > at + 2 and (names[at + 2] != RULES or len(names) > at + 4):
             return ""
         del names[at:]
     return "/".join(names)

@@ -25,6 +25,7 @@ from twinbus.broker.access.sas import (
     parse_token,
     verify,
 )
+from twinbus.entity_path import owning_entity, parse_resource_segments
 from twinbus.errors import AccessDenied
 
 NOW_S = 1_800_000_000
@@ -321,9 +322,9 @@ def test_an_entity_rule_signs_for_its_entity_and_its_own_parts() -> None:
 @pytest.mark.parametrize(
     "path",
     [
-        *("", "/", "/other", "/orders2", "/a/orders", "/orders/private", "/orders/subscriptions"),
+        *("", "/", "/other", "/orders2", "/a/orders", "/orders/private"),
         *("/orders/x-servicebus-transfer/0", "/orders/private/$management"),
-        *("/orders/subscriptions/s/rules", "/orders/subscriptions/s/subscriptions/t"),
+        *("/orders/subscriptions/s/other", "/orders/subscriptions/s/subscriptions/t"),
     ],
 )
 def test_an_entity_rule_signs_for_nothing_else(path: str) -> None:
@@ -356,3 +357,28 @@ def test_secrets_are_in_no_repr() -> None:
     signature = base64.b64encode(parsed.signature).decode()
     assert signature not in repr(parsed) and repr(parsed.signature) not in repr(parsed)
     assert "root-primary" not in repr(granted(token()))
+
+
+@pytest.mark.parametrize(
+    ("path", "owner"),
+    [
+        ("orders/subscriptions", "orders"),
+        ("orders/subscriptions/s", "orders"),
+        ("orders/subscriptions/s/$deadletterqueue", "orders"),
+        ("orders/subscriptions/s/rules", "orders"),
+        ("orders/Subscriptions/s/Rules/r", "orders"),
+        ("orders/subscriptions/s/other", ""),
+        ("orders/subscriptions/s/rules/r/other", ""),
+        ("orders/private", "orders/private"),
+        ("subscriptions/s/rules/r", "subscriptions/s/rules/r"),
+    ],
+)
+def test_a_topics_rules_cover_what_belongs_to_its_subscriptions(path: str, owner: str) -> None:
+    """M14: and nothing that is merely longer."""
+    assert owning_entity(parse_resource_segments(path)) == owner
+
+    text = token(f"sb://localhost:5672/{path}", "sender", "orders-primary")
+    if owner == "orders":
+        assert granted(text).scope == "orders"
+    else:
+        refusal(text)

@@ -39,7 +39,7 @@ from tests.amqp.worst_inputs import (
 from twinbus.amqp import skip
 from twinbus.amqp.decode import decode_value
 from twinbus.amqp.encode import encode_value
-from twinbus.amqp.errors import DecodeError, TooManySections
+from twinbus.amqp.errors import CostlyValue, DecodeError, TooManySections
 from twinbus.amqp.limits import (
     ANNOTATION_ELEMENT_COST,
     DEFAULT_LIMITS,
@@ -272,8 +272,108 @@ def test_a_large_body_is_checked_in_short_steps(kind: str, section: int) -> None
     assert slowest < BUSY * STEP_S_MAX
 
 
-def crowds_of(kind: str) -> list[tuple[str, bytes]]:
-    return [(name, value) for name, value in crowds(60_000, MESSAGE_BYTES_MAX - 20) if name == kind]
+def crowds_of(kind: str, size: int = MESSAGE_BYTES_MAX - 20) -> list[tuple[str, bytes]]:
+    return [(name, value) for name, value in crowds(60_000, size) if name == kind]
+
+
+def sections_of(value: bytes, count_max: int = 2_000) -> bytes:
+    """As many amqp-sequences of this list as a message may have."""
+    one = described(0x76, value)
+    count = min(count_max, MESSAGE_BYTES_MAX // len(one))
+    while count > 1:
+        try:
+            scan_message(one * count, 0, count * len(one))
+        except CostlyValue:
+            count = count * 9 // 10
+        else:
+            break
+    return one * count
+
+
+def short_list(kind: str) -> bytes:
+    """A list of at most 255 bytes that has elements of this kind."""
+    count = 250
+    while len(value := CROWDS[kind](count)) > 240:
+        count = count * 3 // 4
+    return bytes((0xC0, 1 + len(value), 1)) + value
+
+
+@pytest.mark.parametrize("is_short", [False, True], ids=["long", "short"])
+@pytest.mark.parametrize("kind", CROWDS)
+def test_many_sections_below_the_size_of_a_step_are_checked_in_steps(
+    kind: str, is_short: bool
+) -> None:
+    """M13: 62 sections of 4 KB each held the loop for 25 ms, because each was a small one."""
+    if is_short:
+        if kind == "deep lists":
+            pytest.skip("One of them is longer than a short list.")
+        value = short_list(kind)
+    else:
+        ((_name, inner),) = crowds_of(kind, skip.STEP_BYTES - 30)
+        value = a_list([inner])
+    buf = sections_of(value)
+
+    rounds = [steps_of(buf) for _ in range(3)]
+
+    assert len(rounds[0]) >= len(buf) // (2 * skip.STEP_BYTES)
+    slowest = max(min(each) for each in zip(*rounds, strict=True))
+    assert slowest < BUSY * STEP_S_MAX
+
+
+LONG_LIST = a_list([b"\xa1\x01a"] * 1_300)
+SHORT_LIST = b"\xc0\x79\x28" + b"\xa1\x01a" * 40
+
+
+@pytest.mark.parametrize("value", [LONG_LIST, SHORT_LIST], ids=["long", "short"])
+def test_sections_that_are_wrong_are_refused_wherever_they_are(value: bytes) -> None:
+    """Those that are checked at once, and those that are left for a step."""
+    count = 3 * skip.STEP_BYTES // len(value)
+    good, bad = described(0x76, value), described(0x76, value[:-1] + b"\xff")
+    for place in range(count):
+        buf = good * place + bad + good * (count - place - 1)
+        with pytest.raises(DecodeError, match="UTF-8"):
+            scan_message(buf, 0, len(buf))
+
+
+@pytest.mark.parametrize("value", [LONG_LIST, SHORT_LIST], ids=["long", "short"])
+def test_a_section_that_is_left_for_a_step_has_all_its_bytes(value: bytes) -> None:
+    buf = described(0x76, value) * (3 * skip.STEP_BYTES // len(value))
+    for missing in (1, 3, len(value) - 1):
+        with pytest.raises(DecodeError, match="end inside a compound"):
+            scan_message(buf, 0, len(buf) - missing, check_body=False)
+
+
+def test_elements_of_many_sections_count_together() -> None:
+    one = described(0x76, a_list([b"\x40"] * 4_000))
+    fits, refused = one * 16, one * 17
+
+    scan_message(fits, 0, len(fits))
+
+    with pytest.raises(DecodeError, match="too many elements together"):
+        scan_message(refused, 0, len(refused))
+
+
+def test_an_envelope_of_a_batch_that_holds_no_data_is_refused_at_once() -> None:
+    """M13: what is refused for its kind is not checked before."""
+    for buf in (
+        described(0x77, a_list([b"\x00\x53\x01\x40"] * 60_000)),
+        sections_of(a_list([b"\x00\x53\x01\x40"] * 1_000)),
+    ):
+        with pytest.raises(DecodeError, match="in data sections"):
+            iter_batch(buf, 0, len(buf))
+        assert cpu_s(tried(iter_batch, buf, 0, len(buf))) < BUSY * STEP_S_MAX
+
+
+def test_sections_of_data_count_together_however_they_are_written() -> None:
+    """M13: as many as allowed in the usual form, and behind them all that fit in another."""
+    usual, unusual = SECTIONS["data"], SECTIONS["descriptors as symbols"]
+    sections_max = DEFAULT_LIMITS.body_sections_max
+    fits = usual * (sections_max - 1_000) + unusual * 1_000
+    for buf in (fits + unusual, fits + usual, unusual * 1_000 + usual * (sections_max - 999)):
+        with pytest.raises(TooManySections):
+            scan_message(buf, 0, len(buf))
+
+    scan_message(fits, 0, len(fits))
 
 
 def test_large_values_inside_of_others_are_taken_in_steps_as_well() -> None:

@@ -33,6 +33,7 @@ from twinbus.amqp.sections import (
     iter_batch,
     property_field,
     scan_message,
+    scan_to_body,
 )
 from twinbus.amqp.types import Array, Described, Symbol, Timestamp, UInt, ULong
 
@@ -688,3 +689,33 @@ def test_the_messages_of_a_simple_sender_are_plain() -> None:
     assert not is_plain(message, 0, len(message), 3)
     assert not is_plain(message, 0, len(message) - 1, 200)
     assert not is_plain(Message(body=b"no properties").encode(), 0, 20, 200)
+
+
+@pytest.mark.parametrize("body", [b"x", AmqpValue([1, 2]), AmqpSequence(([1], [2]))], ids=repr)
+def test_what_stands_before_the_body_is_found_without_it(body: Any) -> None:
+    """Also when the body is broken, which nobody looks at."""
+    for own in (None, {"a": 1}):
+        whole = Message(
+            properties=Properties(message_id="1"), application_properties=own, body=body
+        ).encode()
+        found = scan_message(whole, 0, len(whole))
+        front = scan_to_body(whole[: found.body_start + 4], 0, found.body_start + 4)
+
+        assert front.properties == found.properties
+        assert front.application_properties == found.application_properties
+        assert (front.body_start, front.body_kind) == (found.body_start, found.body_kind)
+        assert front.properties_start == found.properties_start
+        assert front.body == []
+
+
+def test_what_stands_before_a_missing_body_is_found() -> None:
+    whole = Message(properties=Properties(message_id="1"), body=b"").encode()[:-5]
+
+    front = scan_to_body(whole, 0, len(whole))
+
+    assert front.properties == (3, len(whole))
+    assert front.body_start == -1
+    with pytest.raises(DecodeError):
+        scan_to_body(whole, 0, len(whole) - 1)
+    with pytest.raises(DecodeError, match="cannot follow"):
+        scan_to_body(whole + whole, 0, 2 * len(whole))

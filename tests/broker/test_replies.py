@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.model.rig import Rig, create_queue
+from twinbus.amqp.sections import Message
 from twinbus.amqp.types import Long
 from twinbus.broker.entities.description import QueueDescription
+from twinbus.broker.management import ITEMS_PER_REQUEST_MAX
 from twinbus.broker.replies import REQUEST_CREDIT
 from twinbus.broker.store.memory import MemoryStore
 
@@ -24,3 +28,26 @@ def test_every_answer_gives_the_credit_back() -> None:
 
         # Then it may ask as often as before
         assert requests.credit == REQUEST_CREDIT
+
+
+@pytest.mark.parametrize("count", [1_001, 1_021, 1_025, 2_000, 4_500])
+def test_more_messages_than_one_request_may_have_are_refused_with_their_limit(count: int) -> None:
+    """M10: the caller is told what to do, and its links stay open."""
+    queue = QueueDescription(path="orders")
+    client = Rig(MemoryStore(), lambda namespace: create_queue(namespace, queue)).connect()
+    client.node("orders/$management")
+    message = Message(body=b"x").encode()
+    entry = {"message-id": "1", "session-id": "s", "partition-key": "s", "message": message}
+
+    def schedule(number: int) -> dict[str, object]:
+        body = {"messages": [entry] * number}
+        reply = client.manage("orders", "com.microsoft:schedule-message", body)
+        return reply.application_properties or {}
+
+    refused = schedule(count)
+
+    assert refused["statusCode"] == 400
+    assert refused["errorCondition"] == "com.microsoft:argument-error"
+    text = str(refused["statusDescription"])
+    assert f"{ITEMS_PER_REQUEST_MAX}" in text and text.endswith("Send several requests.")
+    assert schedule(ITEMS_PER_REQUEST_MAX)["statusCode"] == 200

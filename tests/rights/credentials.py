@@ -40,7 +40,10 @@ _TRIED: Final = {
     "tenant/private": ("", "tenant", "tenant/private"),
     "tenant2": ("tenant", "tenant2"),
     "other": ("", "other", "tenant"),
-    "news": ("", "news", "news/subscriptions/s", "news/subscriptions", "news/private"),
+    "news": (
+        *("", "news", "news/subscriptions/s", "news/subscriptions", "news/private"),
+        "news/subscriptions/s/rules/r",
+    ),
 }
 
 

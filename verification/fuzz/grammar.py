@@ -377,9 +377,42 @@ def body(random: Random, size: int) -> bytes:
     if choice < 0.6:
         one = described(0x76, random.choice((b"\x45", plain_list(b"\x40", b"\x43"))))
         return one * max(1, size // len(one))
-    if choice < 0.7:
+    if choice < 0.65:
         return described(0x76, wide_list(random, size) if size > 200 else b"\x45")
+    if choice < 0.75:
+        return sections_of_a_step(random, size)
     return described(0x77, big_value(random, size))
+
+
+# Bytes of a body that the scan checks at once, and of what is taken as one step afterwards.
+STEP_BYTES: Final = 4_096
+SMALL_COMPOUNDS: Final = (
+    b"\x45", b"\xc0\x01\x00", b"\xc1\x01\x00", b"\xe0\x01\x00", b"\xc0\x02\x01\x40",
+    b"\xc1\x03\x02\x41\x41", b"\xe0\x03\x01\x50\x00", b"\x00\x53\x01\x40", b"\x00\xa3\x01a\x40",
+    b"\xd0" + u32(4) + u32(0), b"\xd1" + u32(4) + u32(0), b"\xf0" + u32(6) + u32(1) + b"\x50\x01",
+    b"\xa1\x01a", b"\x40",
+)  # fmt: skip
+
+
+def sections_of_a_step(random: Random, size: int) -> bytes:
+    """Many sections that are each as large as a step, or as a short list; some kinds are mixed."""
+    made: list[bytes] = []
+    for _ in range(random.choice((1, 1, 3))):
+        each = random.choice((STEP_BYTES, STEP_BYTES, STEP_BYTES // 2, 255, 60))
+        one = random.choice(SMALL_COMPOUNDS)
+        count = max(1, (each - random.choice((2, 9, 12, 13, 20))) // len(one))
+        inner = plain_list(*[one] * count)
+        if random.random() < 0.3:
+            inner = plain_list(inner)
+        made.append(described(0x76, inner))
+    if random.random() < 0.3:
+        made.append(described(0x76, b"\x45") * 20)
+    if random.random() < 0.1:
+        made = [described(0x75, string(each, 0xA0)) for each in made] + [
+            b"\x00\x80" + bytes(7) + b"\x75\xa0\x00"
+        ]
+    each_round = b"".join(made)
+    return each_round * max(1, size // len(each_round))
 
 
 def message(random: Random, size: int) -> bytes:

@@ -8,8 +8,9 @@ Rule 1: a message that passes can be decoded by every receiver; one that does no
 Rule 2: nothing is re-encoded. The result is positions; only the header is decoded, because
         the broker acts on it.
 Rule 3: which section may follow which is the table FOLLOWERS.
-Rule 4: a large list, map or array in the body is the one thing that takes long to check. It can
-        be left for later (check_body=False), and then be checked in steps (body_steps).
+Rule 4: lists, maps and arrays in the body are what takes long to check. Those beyond the first
+        STEP_BYTES of it can be left for later (check_body=False), and then be checked in steps
+        (body_steps).
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ from twinbus.amqp.section_checks import (
 )
 from twinbus.amqp.section_checks import APPLICATION_PROPERTIES as PROPERTY_RULES
 from twinbus.amqp.skip import STEP_BYTES, skip_descriptor, skip_steps, skip_value
-from twinbus.amqp.wire import descend, size32, truncated, unpack_u32
+from twinbus.amqp.wire import descend, size8, size32, truncated, unpack_u32
 
 HEADER: Final = 0x70
 DELIVERY_ANNOTATIONS: Final = 0x71
@@ -135,9 +136,9 @@ class MessageSections:
     properties: Span | None = None
     application_properties: Span | None = None
     footer: Span | None = None
-    unchecked: tuple[tuple[int, int, Budget], ...] = ()
-    """Large values of the body that were stepped over by their size, and what is left of the
-    budget for them; body_steps() checks them."""
+    unchecked: list[tuple[int, int, Budget]] | None = None
+    """Values of a large body that were stepped over by their size, and what is left of the budget
+    for them; body_steps() checks them."""
 
 
 def scan_message(
@@ -152,7 +153,7 @@ def scan_message(
     """The sections of the message in ``buf[start:end]``, all of them valid.
 
     ``body_required=False`` also takes a message without a body section, which the Azure SDK
-    makes of ``ServiceBusMessage(None)``. With ``check_body=False`` large values of the body are
+    makes of ``ServiceBusMessage(None)``. With ``check_body=False`` most of a large body is
     stepped over: enough for a message that was checked before, and the first part of a check
     that is gone on with in body_steps().
     """
@@ -190,14 +191,41 @@ def scan_front(
     return found
 
 
+def scan_to_body(
+    buf: bytes, start: int, end: int, limits: AmqpLimits = DEFAULT_LIMITS
+) -> MessageSections:
+    """What stands before the body, which is not looked at, however large it is."""
+    found, budget = MessageSections(end, end, []), Budget(limits, is_built=False)
+    pos, last = start, _NOTHING_YET
+    try:
+        while pos < end:
+            if buf[pos] == 0x00 and buf[pos + 1] == 0x53 and pos + 3 < end:
+                code, value_pos = buf[pos + 2], pos + 3
+            else:
+                code, value_pos = section_at(buf, pos, end, budget)
+            if code not in FOLLOWERS[last]:
+                raise _out_of_order(code, last)
+            if last < PROPERTIES <= code:
+                found.properties_start = pos
+            if code >= DATA or code < last:
+                if DATA <= code <= VALUE:
+                    found.body_start, found.body_kind = pos, _BODY_KINDS[code]
+                break
+            pos = _READERS[code](buf, value_pos, end, found, budget)
+            last = code
+    except IndexError:
+        raise truncated("a section") from None
+    return found
+
+
 def body_steps(buf: bytes, sections: MessageSections) -> Iterator[None]:
     """Check what scan_message(check_body=False) left, with a pause after each step.
 
     A step takes up to 2 ms. When the iterator ends the whole message is valid; DecodeError says
     that it is not. Most messages have nothing to check, and then nothing is yielded.
     """
-    unchecked, sections.unchecked = sections.unchecked, ()
-    for start, stop, budget in unchecked:
+    unchecked, sections.unchecked = sections.unchecked, None
+    for start, stop, budget in unchecked or ():
         yield from skip_steps(buf, start, stop, budget)
         yield
 
@@ -209,6 +237,8 @@ def _scan(buf: bytes, pos: int, end: int, found: MessageSections, budget: Budget
             code, value_pos = buf[pos + 2], pos + 3
         else:
             _charge_section(budget)
+            if len(found.body) >= budget.sections:
+                raise TooManySections(budget.sections)
             code, value_pos = section_at(buf, pos, end, budget)
         if code not in FOLLOWERS[last]:
             raise _out_of_order(code, last)
@@ -266,7 +296,8 @@ def iter_batch(buf: bytes, start: int, end: int, limits: AmqpLimits = DEFAULT_LI
     The envelope is checked; each message in it still has to be scanned. A message that is
     itself a batch is a message with data, like any other: nothing is unpacked twice.
     """
-    sections = scan_message(buf, start, end, limits)
+    # Data has nothing to check, and whatever else is in the body is refused.
+    sections = scan_message(buf, start, end, limits, check_body=False)
     if sections.body_kind is not BodyKind.DATA:
         raise DecodeError("a batch holds its messages in data sections. Send it that way.")
     return sections.body
@@ -354,21 +385,29 @@ def _application_properties(
 
 
 def _after_value(buf: bytes, pos: int, end: int, found: MessageSections, budget: Budget) -> int:
-    """The position behind a value of the body, which is checked at once unless it is large."""
+    """The position behind a value of the body, which is checked at once if it ends within the first
+    STEP_BYTES of the body: many values of a few bytes take as long as a large one."""
     start, levels = pos, budget.levels
     while pos < end and buf[pos] == 0x00:
         descend(budget)
         pos = skip_descriptor(buf, pos + 1, end, budget)
     budget.levels = levels
-    if pos < end and buf[pos] in _LARGE_CODES:
+    if pos < end and buf[pos] in _LONG_CODES:
         after = size32(buf, pos + 1, end, "a compound")
-        if after - pos > STEP_BYTES:
-            found.unchecked += ((start, after, budget),)
-            return after
-    return skip_value(buf, start, end, budget)
+    elif pos - found.body_start > STEP_BYTES and pos < end and buf[pos] in _SHORT_CODES:
+        after = size8(buf, pos + 1, end, "a compound")
+    else:
+        return skip_value(buf, start, end, budget)
+    if after - found.body_start <= STEP_BYTES:
+        return skip_value(buf, start, end, budget)
+    if found.unchecked is None:
+        found.unchecked = []
+    found.unchecked.append((start, after, budget))
+    return after
 
 
-_LARGE_CODES: Final = b"\xd0\xd1\xf0"
+_LONG_CODES: Final = b"\xd0\xd1\xf0"
+_SHORT_CODES: Final = b"\xc0\xc1\xe0"
 
 
 def _more_data(buf: bytes, pos: int, end: int, found: MessageSections, budget: Budget) -> int:

@@ -25,6 +25,7 @@ from twinbus.amqp.scan import (
     iter_batch,
     scan_front,
     scan_message,
+    scan_to_body,
 )
 
 __all__ = [
@@ -46,4 +47,5 @@ __all__ = [
     "property_field",
     "scan_front",
     "scan_message",
+    "scan_to_body",
 ]

@@ -61,6 +61,13 @@ def refuse_constructor(buf: bytes, pos: int) -> NoReturn:
     raise DecodeError(f"0x{buf[pos]:02x} is not a constructor of AMQP 1.0. Check the encoder.")
 
 
+def size8(buf: bytes, pos: int, end: int, what: str) -> int:
+    """The position after a value whose 1-byte size stands at ``pos``."""
+    if pos >= end or (after := pos + 1 + buf[pos]) > end:
+        raise truncated(what)
+    return after
+
+
 def size32(buf: bytes, pos: int, end: int, what: str) -> int:
     """The position after a value whose 4-byte size stands at ``pos``."""
     if pos + 4 > end:

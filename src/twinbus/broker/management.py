@@ -10,6 +10,7 @@ Each operation is a function from a request to a reply; those that read the disk
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -37,7 +38,7 @@ from twinbus.broker.entities.record import IncomingMessage
 from twinbus.broker.entities.requests import ScheduledSize
 from twinbus.broker.entities.sessions import SessionLock
 from twinbus.broker.faults.requests import catch_request
-from twinbus.broker.ingest import FORMAT_MESSAGE, ingest, plain_messages
+from twinbus.broker.ingest import FORMAT_MESSAGE, Ingestion, plain_messages
 from twinbus.broker.input_gate import ASKING
 from twinbus.broker.peeking import (
     Found,
@@ -134,6 +135,11 @@ class ManagementDesk:
             self._peer.admission.demand(self._path, claim)
             if self._queue.is_deleted:
                 raise AmqpError(Condition.NOT_FOUND, "The queue was deleted.")
+            if request.is_too_long:
+                raise bad_request(
+                    f"it has too many values; {ITEMS_PER_REQUEST_MAX} messages, lock tokens or "
+                    "sequence numbers are the most for one. Send several requests"
+                )
             if not isinstance(request.body, dict):
                 raise bad_request("the body must be a map")
             if request.size > REQUEST_BYTES_MAX and request.operation not in _WITH_CONTENT:
@@ -397,7 +403,7 @@ class ManagementDesk:
         return True
 
     def _ingest(self, entries: list[Any], answer: Answer) -> Iterator[None]:
-        """Check what is to be scheduled, one message in each step, and then store all of it."""
+        """Check what is to be scheduled, one message or less in each step, then store all of it."""
         namespace, queue, now = self._peer.namespace, self._queue, self._peer.namespace.now()
         messages: list[IncomingMessage] = []
         size = 0
@@ -407,7 +413,12 @@ class ManagementDesk:
             if not isinstance(payload, bytes):
                 raise bad_request("each of the messages must be a map with a binary message")
             description = queue.description
-            taken = ingest(payload, FORMAT_MESSAGE, description, self._peer.limits, now, plain)
+            limits = self._peer.limits
+            ingestion = Ingestion(payload, FORMAT_MESSAGE, description, limits, now, plain)
+            # Every moment is past this one: a large body stops after each step of its check.
+            while not ingestion.go_on(-math.inf):
+                yield
+            taken = ingestion.taken
             if not taken.messages:
                 raise bad_request("a ping cannot be scheduled")
             messages += taken.messages
@@ -492,7 +503,10 @@ def _items(body: dict[str, Any], key: str) -> list[Any]:
     if not isinstance(items, list) or not items:
         raise bad_request(f"{key} must be a list with at least one entry")
     if len(items) > ITEMS_PER_REQUEST_MAX:
-        raise bad_request(f"{key} may have {ITEMS_PER_REQUEST_MAX} entries, not {len(items)}")
+        raise bad_request(
+            f"{key} may have {ITEMS_PER_REQUEST_MAX} entries, not {len(items)}. "
+            "Send several requests"
+        )
     return items
 
 

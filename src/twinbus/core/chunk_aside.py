@@ -18,7 +18,7 @@ from typing import Final
 from twinbus.amqp.decode import decode_value
 from twinbus.amqp.errors import DecodeError
 from twinbus.amqp.limits import Budget
-from twinbus.amqp.sections import scan_message
+from twinbus.amqp.sections import scan_front
 
 __all__ = ["DEFERRED", "SCHEDULED", "SetAside", "is_set_aside", "state_of"]
 
@@ -97,7 +97,7 @@ def is_set_aside(encoded: bytes) -> bool:
 def state_of(encoded: bytes) -> int:
     """The state of a message that was peeked; one that says nothing is active."""
     try:
-        found = scan_message(encoded, 0, len(encoded), body_required=False, check_body=False)
+        found = scan_front(encoded, 0, len(encoded))
         span = found.message_annotations
         if span is None:
             return ACTIVE

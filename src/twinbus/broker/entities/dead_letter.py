@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from twinbus.amqp.decode import decode_value
 from twinbus.amqp.encode import encode_value
 from twinbus.amqp.limits import STORED_LIMITS, Budget
-from twinbus.amqp.sections import scan_message
+from twinbus.amqp.sections import scan_to_body
 from twinbus.amqp.types import Long, Symbol
 from twinbus.broker.entities.chunk import Chunk
 from twinbus.broker.entities.outcome import DeadLetter
@@ -120,9 +120,7 @@ def _with_reason(bare: bytes, outcome: DeadLetter) -> bytes:
     if not texts.values:
         return bare
     # It was checked when it came.
-    sections = scan_message(
-        bare, 0, len(bare), STORED_LIMITS, body_required=False, check_body=False
-    )
+    sections = scan_to_body(bare, 0, len(bare), STORED_LIMITS)
     span = sections.application_properties
     before = 0 if sections.properties is None else sections.properties[1]
     section = texts.section

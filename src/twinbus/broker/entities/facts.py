@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 
 from twinbus.amqp.decode import decode_value
 from twinbus.amqp.limits import STORED_LIMITS, Budget
-from twinbus.amqp.sections import property_field, scan_message
+from twinbus.amqp.sections import property_field, scan_to_body
 from twinbus.broker.entities.record import IncomingMessage, Record, unpack_record
 
 # With 16 bytes, 10 million remembered ids have one chance in 10 ** 24 that two are confused.
@@ -40,9 +40,7 @@ def facts_of(record: bytes, arrived_ms: int = 0) -> MessageFacts:
     taken_apart = unpack_record(record, 0, len(record))
     bare = taken_apart.bare
     # It was checked when it came.
-    span = scan_message(
-        bare, 0, len(bare), STORED_LIMITS, body_required=False, check_body=False
-    ).properties
+    span = scan_to_body(bare, 0, len(bare), STORED_LIMITS).properties
     message_id = session_id = None
     if span is not None:
         message_id = property_field(bare, span, _MESSAGE_ID)

@@ -18,7 +18,7 @@ from uuid import UUID
 
 from twinbus.amqp.decode import decode_value
 from twinbus.amqp.limits import STORED_LIMITS, Budget
-from twinbus.amqp.sections import Properties, Span, decode_properties, scan_message
+from twinbus.amqp.sections import Properties, Span, decode_properties, scan_to_body
 from twinbus.amqp.types import Timestamp
 from twinbus.broker.entities.filters.limits import (
     MESSAGE_EFFORT_MAX,
@@ -134,7 +134,7 @@ def _read_spans(view: MessageView) -> Spans:
     if bare.startswith(_BODY_OR_FOOTER, rest) or rest == len(bare):
         return Spans(properties, own, rest)
     # Descriptors can be spelled in other ways, which nobody does; the scan knows them all.
-    found = scan_message(bare, 0, len(bare), STORED_LIMITS, body_required=False, check_body=False)
+    found = scan_to_body(bare, 0, len(bare), STORED_LIMITS)
     properties, own = found.properties, found.application_properties
     return Spans(properties, own, (own or properties or (0, 0))[1])
 

@@ -6,7 +6,9 @@ The tests beside this one show that it still means the same.
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from importlib.metadata import version
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -126,3 +128,26 @@ async def test_a_link_opens_as_fast_as_its_frames_arrive(
     else:
         await driver.receiver(queue).receive(1, wait_s=0.01)
     assert slept == []
+
+
+@pytest.mark.parametrize("is_cancelled", [True, False])
+async def test_an_opening_that_was_cancelled_leaves_no_error_that_nobody_hears(
+    is_cancelled: bool,
+) -> None:
+    """P0: asyncio writes the traceback of a task that failed after its end was not waited for."""
+    opening: Any = object.__new__(line.Line)
+    opening.sdk = SimpleNamespace(_running=False)
+    may_fail = asyncio.Event()
+
+    async def is_ready() -> bool:
+        with suppress(asyncio.CancelledError):
+            await may_fail.wait()
+        raise AMQPConnectionError(ErrorCondition.SocketError, description="lost")
+
+    task = asyncio.create_task(opening._ready(is_ready))
+    await asyncio.sleep(0)
+    if is_cancelled:
+        task.cancel()
+    may_fail.set()
+    with pytest.raises(asyncio.CancelledError if is_cancelled else AMQPConnectionError):
+        await task

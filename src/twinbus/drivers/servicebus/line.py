@@ -82,12 +82,23 @@ class Line:
 
     async def _ready(self, is_ready: Callable[[], Awaitable[bool]]) -> bool:
         """Take in all frames that open a link, one after the other: the SDK takes one and sleeps
-        for 50 ms, which makes half a second of an opening that has its answers at once."""
-        for _ in range(OPENING_FRAMES_MAX):
-            if await is_ready():
-                return True
-            if self.is_open:
-                return False  # In use: the SDK waits for a new token as it likes.
+        for 50 ms, which makes half a second of an opening that has its answers at once.
+
+        The SDK waits for this in a task of its own. If that is cancelled and the connection ends
+        meanwhile, nobody hears the error, and asyncio would write it to the log.
+        """
+        task = asyncio.current_task()
+        before = 0 if task is None else task.cancelling()
+        try:
+            for _ in range(OPENING_FRAMES_MAX):
+                if await is_ready():
+                    return True
+                if self.is_open:
+                    return False  # In use: the SDK waits for a new token as it likes.
+        except Exception:
+            if task is not None and task.cancelling() > before:
+                raise asyncio.CancelledError from None
+            raise
         return False
 
     def is_quiet(self, now_s: float) -> bool:

@@ -188,7 +188,7 @@ class Explanations:
     def _more_sent(self, value: str, send: Ambiguity, made_s: Sequence[float]) -> int:
         # What a mover brought home is in the backlog, too, and counts once.
         then_s = [each for each in made_s if send.covers([each])]
-        brought = sum(each.covers(then_s) > 0 for each in self._clear_moves[value])
+        brought = sum(send.covers([each]) for each in self._brought_s(value, made_s))
         there = max(0, len(then_s) - brought) + send.covers(self._stored_s[value])
         # The line about a copy that nobody was told of may be lost with its broker: at home that
         # matters for scheduled ones, whose time is known by this line alone.
@@ -197,6 +197,17 @@ class Explanations:
             silent.add(self._broker)
         killed = {each.process for each in self._kills if send.covers([each.at_s])}
         return max(0, min(self._doubts[value], there + len(silent & killed) - 1))
+
+    def _brought_s(self, value: str, made_s: Sequence[float]) -> list[float]:
+        """When those copies were made that a mover brought: of several that it may have been, the
+        last one before its receipt."""
+        left, found = sorted(made_s), []
+        for move in sorted(self._clear_moves[value], key=lambda each: each.end_s):
+            possible = [each for each in left if move.covers([each])]
+            if possible:
+                left.remove(possible[-1])
+                found.append(possible[-1])
+        return found
 
     def _killed_movers(self, value: str, made_s: Sequence[float]) -> int:
         """How many were killed with the message in hand, as far as can be known."""

@@ -251,15 +251,20 @@ class Sending:
         return f"{self._stage.name}-{self._count}"
 
     def _tell(self, occurrence: Occurrence) -> None:
-        event = occurrence.event
-        if isinstance(event, PossibleDuplicate):
-            self._stage.journal.write(
-                "possible-duplicate",
-                "info",
-                values=event.message_ids,
-                place=event.path,
-                count=event.attempts,
-            )
+        note_duplicates(self._stage, occurrence)
+
+
+def note_duplicates(stage: Stage, occurrence: Occurrence) -> None:
+    """Write down what a pair tells of messages that may be there twice."""
+    event = occurrence.event
+    if isinstance(event, PossibleDuplicate):
+        stage.journal.write(
+            "possible-duplicate",
+            "info",
+            values=event.message_ids,
+            place=event.path,
+            count=event.attempts,
+        )
 
 
 class Twinning:
@@ -292,6 +297,7 @@ class Twinning:
                     namespace_name=PRIMARY,
                 )
             )
+            primary.on_event(partial(note_duplicates, stage))
             sender = primary.create_message_sender(plan.destinations[0])
             while not stage.stops.is_set():
                 await self._one_send(sender)
@@ -306,7 +312,12 @@ class Twinning:
             await sender.send(message, timeout=stage.plan.send_timeout_s)
         except TwinbusError as error:
             is_unclear = getattr(error, "is_ambiguous", False)
-            facts = {"values": (value,), "place": TWIN, "detail": type(error).__name__}
+            facts = {
+                "values": (value,),
+                "place": TWIN,
+                "detail": type(error).__name__,
+                "count": getattr(error, "unclear_attempts", None),
+            }
             stage.journal.write("send", "info" if is_unclear else "fail", **facts)
         else:
             stage.journal.write("send", "ok", values=(value,), place=TWIN)

@@ -675,3 +675,17 @@ def test_a_failed_send_explains_as_many_copies_as_it_had_unclear_attempts(
         *received("s-2", 5.0, copy=3),
     ]
     assert verdict(history).is_kept is is_kept
+
+
+def test_what_a_mover_brought_is_the_last_copy_before_its_receipt() -> None:
+    """P10: the copy of an unclear attempt, made at home shortly before, is another one."""
+    history = [
+        *sent("s-2"),
+        event("possible-duplicate", "info", 1.5, "s-2"),
+        event("stored", "ok", 1.4, "s-2", process="secondary"),
+        event("move", "ok", 28.0, "s-2", process="mover-1", detail="moved", place="orders"),
+        *received("s-2", 1.2),
+        *received("s-2", 27.5, copy=2),
+    ]
+    assert verdict(history).is_kept
+    assert not verdict(history, received("s-2", 27.6, copy=3)).is_kept

@@ -28,7 +28,7 @@ def serve_whoever_came_first(patch: pytest.MonkeyPatch) -> None:
     def one_group(self: FairQueue, take_turn: object, *_key: object) -> Flow:
         return join(self, take_turn)  # type: ignore[arg-type]
 
-    def free(_self: FairQueue, _flow: Flow, _cost: float) -> None:
+    def free(_self: FairQueue, _flow: Flow, _cost: float, _own_cost: float = 0.0) -> None:
         """Nothing is charged, so nobody is ahead of others."""
 
     patch.setattr(FairQueue, "join", one_group)

@@ -34,8 +34,8 @@ TURNS_MAX = 200
 class EvenTurns(Turns):
     """One turn in each iteration of the loop, and all as long as the others."""
 
-    def spent(self, flow: Flow, seconds: float) -> None:
-        super().spent(flow, TURN_S / 3)
+    def spent(self, flow: Flow, seconds: float, own_cost_s: float) -> None:
+        super().spent(flow, TURN_S / 3, own_cost_s)
 
 
 @dataclass(frozen=True, slots=True)

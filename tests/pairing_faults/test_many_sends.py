@@ -20,14 +20,16 @@ from tests.support.broker_process import BrokerProcess
 from twinbus.core.events import Diverted, Suspected
 
 # What the rule allows from the first error to the diversion, what a send to the backlog takes after
-# it, and what a machine may add that does something else, too.
+# it, and what a machine may add that runs three other tests, too: 500 sends are half a second of
+# work. Without the rule it is seven to thirty seconds. The 0.3 s themselves are measured by
+# `make bench ONLY=failover_many_sends`.
 DIVERTED_S_MAX = 0.3
 BACKLOG_SEND_S_MAX = 0.3
-BUSY_S = 0.3
+BUSY_S = 1.5
 COUNTS = (1, 50, 500)
-# For sends that wait in vain: all but a second of it are the primary's.
-SILENT_S = 3.0
-SHARE_S = 2.0
+# For sends that wait in vain: all but a quarter of it are the primary's.
+SILENT_S = 8.0
+SHARE_S = 6.0
 
 OpenScene = Callable[..., Any]
 

@@ -45,6 +45,7 @@ from twinbus.amqp.limits import (
 from twinbus.amqp.performatives import Attach, Begin, Open, SaslInit, Source, Target, Transfer
 from twinbus.amqp.sections import AmqpValue, Message, Properties
 from twinbus.amqp.types import Symbol
+from twinbus.broker.offences import LINES_PER_MINUTE_MAX
 
 RESOURCE_LIMIT = "amqp:resource-limit-exceeded"
 BEGIN = Begin(next_outgoing_id=0, incoming_window=2_048, outgoing_window=2_048)
@@ -277,7 +278,7 @@ def test_case_170_a_body_that_breaks_off_is_no_traceback(
     reset: bool,
 ) -> None:
     """M13: one of 2 KB for each request filled the disk at 77 MB in a minute."""
-    guard.log_lines_max = 12
+    guard.log_lines_max = 2 * LINES_PER_MINUTE_MAX + 2  # A minute may end in between.
     port = broker.admin_port if is_admin else broker.port
     token = broker.token(port=port) if has_token else None
     head = request(method, path, token=token).replace(
@@ -291,12 +292,12 @@ def test_case_170_a_body_that_breaks_off_is_no_traceback(
             if reset:
                 each.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
 
-    assert len(broker.log()) - before < 2_000
+    assert len(broker.log()) - before < 4_000
 
 
 def test_case_170_neither_inside_of_tls(broker: BrokerProcess, guard: Guard) -> None:
     """M13: broken records, ends without a goodbye, resets."""
-    guard.log_lines_max = 10
+    guard.log_lines_max = 2 * LINES_PER_MINUTE_MAX + 2
     context = ssl.create_default_context(cafile=broker.ca_path)
     chance = Random(170)
     for number in range(40):
@@ -351,12 +352,12 @@ def test_case_171_a_flood_of_offences_writes_few_lines(
     broker: BrokerProcess, guard: Guard, offence: Callable[[], None]
 ) -> None:
     """M13: of one kind by one address ten in a minute, with a token and without; then a sum."""
-    guard.log_lines_max = 12
+    guard.log_lines_max = 2 * LINES_PER_MINUTE_MAX + 2
     before = len(broker.log())
     for _ in range(150):
         offence()
 
-    assert len(broker.log()) - before < 4_000
+    assert len(broker.log()) - before < 6_000
 
 
 # -- case 172: what a stranger learns -------------------------------------------------------------

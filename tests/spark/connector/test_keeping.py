@@ -195,7 +195,23 @@ async def test_a_cancelled_settlement_forgets_nothing() -> None:
     scene.hold("orders", 3)
     scene.receivers["orders"].answers = [asyncio.Event()]
     settling = asyncio.create_task(scene.keeper.settle(1))
-    await asyncio.sleep(TICK_S)
+    while scene.receivers["orders"].answers:
+        await asyncio.sleep(TICK_S)
+    settling.cancel()
+    await asyncio.gather(settling, return_exceptions=True)
+
+    assert (await scene.keeper.settle(1)).owed == 0
+    assert scene.holding.counts.settled == 3
+
+
+@pytest.mark.parametrize("steps", range(6))
+async def test_a_settlement_that_is_cancelled_at_any_step_forgets_nothing(steps: int) -> None:
+    """Y1: also before the service was asked."""
+    scene = Scene("orders")
+    scene.hold("orders", 3)
+    settling = asyncio.create_task(scene.keeper.settle(1))
+    for _ in range(steps):
+        await asyncio.sleep(0)
     settling.cancel()
     await asyncio.gather(settling, return_exceptions=True)
 

@@ -160,9 +160,17 @@ class Keeper:
         path, given_back = "", 0
         while slices := self._slices(order_id):
             path = slices[0][0].path
-            ends = await asyncio.gather(
-                *(self._end_slice(order_id, each, is_sealed=ledger.is_sealed) for each in slices)
-            )
+            waiting = list(slices)
+            try:
+                ends = await asyncio.gather(
+                    *(
+                        self._end_slice(order_id, each, waiting, is_sealed=ledger.is_sealed)
+                        for each in slices
+                    )
+                )
+            finally:
+                for each in waiting:  # Cancelled before they began: nobody else puts them back.
+                    self._holding.put_back(order_id, each, self._now_s())
             if None in ends:
                 ending.owed += len(ledger.locks)
                 ending.failed.add(path)
@@ -179,8 +187,14 @@ class Keeper:
         taken = (self._holding.take(order_id, SLICE_COUNT_MAX) for _ in range(SLICES_AT_ONCE_MAX))
         return [locks for locks in taken if locks]
 
-    async def _end_slice(self, order_id: str, locks: list[Lock], *, is_sealed: bool) -> int | None:
-        """How many were settled or given back; None when the service did not answer."""
+    async def _end_slice(
+        self, order_id: str, locks: list[Lock], waiting: list[list[Lock]], *, is_sealed: bool
+    ) -> int | None:
+        """How many were settled or given back; None when the service did not answer.
+
+        ``waiting`` are the slices that have not begun.
+        """
+        waiting.remove(locks)
         receiver = self._receivers[locks[0].path]
         act = receiver.complete if is_sealed else receiver.abandon
         lost_count: int | None = None

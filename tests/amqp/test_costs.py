@@ -28,7 +28,6 @@ from tests.amqp.worst_inputs import (
     a_uuid,
     an_array,
     attach_with,
-    cpu_s,
     crowds,
     described,
     double_keys,
@@ -36,6 +35,7 @@ from tests.amqp.worst_inputs import (
     uuid_keys,
     walking_keys,
 )
+from tests.support.cpu_time import cpu_s
 from twinbus.amqp import skip
 from twinbus.amqp.decode import decode_value
 from twinbus.amqp.encode import encode_value

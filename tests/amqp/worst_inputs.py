@@ -12,7 +12,6 @@ from __future__ import annotations
 import gc
 import json
 import struct
-import time
 import tracemalloc
 from collections.abc import Callable, Iterator
 from functools import cache
@@ -194,22 +193,6 @@ SECTIONS = {
 
 
 # --- measuring ----------------------------------------------------------------------------------
-
-
-def cpu_s(work: Callable[[], object], rounds: int = 3) -> float:
-    """The CPU time of this thread for the work, the least of a few rounds."""
-    gc.collect()
-    gc.disable()
-    try:
-        return min(_once(work) for _ in range(rounds))
-    finally:
-        gc.enable()
-
-
-def _once(work: Callable[[], object]) -> float:
-    started = time.thread_time()
-    work()
-    return time.thread_time() - started
 
 
 def peak_bytes(work: Callable[[], object]) -> int:

@@ -16,6 +16,9 @@ ROOT = Path(__file__).resolve().parent.parent
 # An installation from pip's cache takes 15 s on two busy cores; the first one has to download.
 INSTALL_TIMEOUT_S = 240
 
+# One worker installs it, once.
+pytestmark = pytest.mark.xdist_group("bare")
+
 
 def run(*command: str | Path, timeout_s: float = 60) -> str:
     done = subprocess.run(

@@ -108,20 +108,24 @@ class Bystander:
 
 
 def round_ms(
-    client: WireClient, sender: SendingLink, receiver: ReceivingLink, body: bytes
+    client: WireClient,
+    sender: SendingLink,
+    receiver: ReceivingLink,
+    body: bytes,
+    clock: Callable[[], float] = time.monotonic,
 ) -> list[float]:
     """Send a message, receive it and complete it: how long each took, in milliseconds."""
-    moments = [time.monotonic()]
+    moments = [clock()]
     state = client.send(sender, Message(properties=Properties(), body=body).encode())
     assert state == Accepted(), state
-    moments.append(time.monotonic())
+    moments.append(clock())
     receiver.grant(1)
     event = client.wait_for(DeliveryReceived)
-    moments.append(time.monotonic())
+    moments.append(clock())
     got = Message.decode(event.payload).body
     assert got == body, f"sent {body!r} and received {got!r}"
     client.complete(event.delivery_id)
-    moments.append(time.monotonic())
+    moments.append(clock())
     return [1_000 * (after - before) for before, after in pairwise(moments)]
 
 

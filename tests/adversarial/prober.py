@@ -12,12 +12,14 @@ but the broker and the machine.
 Rule 1: the limits are absolute figures of a quiet machine. Where others use the machine, they grow
         with what the same prober measured before the attack began, and with the time that the
         broker waited for a processor during the attack, as the kernel counts it.
+        A single long wait hardly changes that sum: the prober's clock stands while it lasts.
 Rule 2: a prober that gets no answer for STALL_S_MAX fails the case by itself.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import threading
@@ -89,7 +91,7 @@ class Attack:
     @property
     def slowdown(self) -> float:
         """How much longer everything took because the machine ran others than the broker."""
-        now = run_times(self.broker)
+        now = run_times(self.broker.pid)
         spent = [
             (ran - self.ran.get(thread, (0, 0))[0], waited - self.ran.get(thread, (0, 0))[1])
             for thread, (ran, waited) in now.items()
@@ -123,11 +125,11 @@ class Attack:
         )
 
 
-def run_times(broker: BrokerProcess) -> dict[str, tuple[int, int]]:
-    """For each thread of the broker the nanoseconds that it ran, and that it waited for a processor
+def run_times(pid: int) -> dict[str, tuple[int, int]]:
+    """For each thread of a process the nanoseconds that it ran, and that it waited for a processor
     although it could have run; nothing where the kernel does not say."""
     found = {}
-    for path in Path(f"/proc/{broker.pid}/task").glob("*/schedstat"):
+    for path in Path(f"/proc/{pid}/task").glob("*/schedstat"):
         with suppress(OSError):
             ran, waited, _count = map(int, path.read_text().split())
             found[path.parent.name] = ran, waited
@@ -144,7 +146,7 @@ def attacked(broker: BrokerProcess) -> Iterator[Attack]:
     """Run a prober, before and during an attack; check its figures afterwards."""
     queue = broker.fresh_queue()
     prober = subprocess.Popen(
-        [sys.executable, "-m", __name__, str(broker.port), queue],
+        [sys.executable, "-m", __name__, str(broker.port), str(broker.pid), queue],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
@@ -164,7 +166,7 @@ def attacked(broker: BrokerProcess) -> Iterator[Attack]:
     attack.calm_bytes = attack.peak_bytes = broker.memory_bytes()
     watch = threading.Thread(target=attack.watch_memory, daemon=True)
     watch.start()
-    attack.ran = run_times(broker)
+    attack.ran = run_times(broker.pid)
     attack.began_s = time.monotonic()
     try:
         yield attack
@@ -187,18 +189,44 @@ def attacked(broker: BrokerProcess) -> Iterator[Attack]:
 # --- the process -------------------------------------------------------------------------------
 
 
-def probe(port: int, queue: str, token: str) -> None:
+class FairClock:
+    """A clock that stands while the broker, or this process, waits for a processor.
+
+    Of the threads that waited since the last look, the one that waited longest counts.
+    """
+
+    def __init__(self, pid: int) -> None:
+        self._pids = pid, os.getpid()
+        self._waited_ns = self._look()
+        self._stood_s = 0.0
+
+    def __call__(self) -> float:
+        before, self._waited_ns = self._waited_ns, self._look()
+        waits_ns = (ns - before.get(thread, ns) for thread, ns in self._waited_ns.items())
+        self._stood_s += max(waits_ns, default=0) / 1e9
+        return time.monotonic() - self._stood_s
+
+    def _look(self) -> dict[str, int]:
+        return {
+            thread: waited_ns
+            for pid in self._pids
+            for thread, (_ran_ns, waited_ns) in run_times(pid).items()
+        }
+
+
+def probe(port: int, pid: int, queue: str, token: str) -> None:
     """Send, receive and complete until standard input ends."""
     leaving = threading.Event()
     threading.Thread(target=lambda: (sys.stdin.read(), leaving.set()), daemon=True).start()
     with connected(port, token) as client:
         client.timeout_s = STALL_S_MAX
         sender, receiver = client.attach_sender(queue), client.attach_receiver(queue)
-        number = 0
+        number, clock = 0, FairClock(pid)
         while not leaving.wait(PAUSE_S):
             number += 1
-            print(json.dumps(round_ms(client, sender, receiver, b"probe %d" % number)), flush=True)
+            body = b"probe %d" % number
+            print(json.dumps(round_ms(client, sender, receiver, body, clock)), flush=True)
 
 
 if __name__ == "__main__":
-    probe(int(sys.argv[1]), sys.argv[2], sys.stdin.readline().strip())
+    probe(int(sys.argv[1]), int(sys.argv[2]), sys.argv[3], sys.stdin.readline().strip())

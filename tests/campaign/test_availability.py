@@ -66,6 +66,12 @@ def test_a_send_that_fails_while_nothing_is_wrong_is_unavailable() -> None:
         ([*AWAY, *fault("key: rotated", "sender", "secondary")], "BacklogExhausted", True),
         (fault("disk: full", "primary"), "ServerBusy", True),
         (fault("destination: deleted", "primary", "returns"), "EntityNotFound", True),
+        (fault("disk: full", "primary"), "ServiceBusServerBusyError", True),
+        (
+            fault("destination: deleted", "primary", "returns"),
+            "MessagingEntityNotFoundError",
+            True,
+        ),
         (fault("clock: primary jumps", "primary"), "OperationTimeout", False),
         (fault("clock: secondary jumps", "secondary"), "AccessRefused", False),
         # The primary is well: nobody needs the backlog.

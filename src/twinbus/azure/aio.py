@@ -30,6 +30,7 @@ from twinbus.azure.engine import Engine
 from twinbus.azure.failures import in_words_of_the_sdk, raise_in_words_of_the_sdk
 from twinbus.azure.messages import parcels_of, scheduled_parcels
 from twinbus.azure.pairing_settings import Pairing, pairing_given
+from twinbus.drivers.servicebus.certificates import with_certificates
 from twinbus.errors import TwinbusError
 from twinbus.pairing.factory import MessagingFactory
 from twinbus.pairing.sending import PairedSender
@@ -70,7 +71,9 @@ class PairedServiceBusClient(ServiceBusClient):
         # Which entity a connection string is for is checked by this client, not by the one inside.
         inside = {name: value for name, value in kwargs.items() if name != "entity_name"}
         self._engine = Engine(
-            ServiceBusClient(fully_qualified_namespace, credential, retry_total=0, **inside),
+            ServiceBusClient(
+                fully_qualified_namespace, credential, retry_total=0, **with_certificates(inside)
+            ),
             token_source(credential),
             pairing,
             retry,

@@ -6,6 +6,7 @@ The tests beside this one show that it still means the same.
 from __future__ import annotations
 
 import asyncio
+import time
 from contextlib import suppress
 from importlib.metadata import version
 from types import SimpleNamespace
@@ -16,6 +17,7 @@ from azure.servicebus import ServiceBusMessage
 from azure.servicebus._pyamqp.constants import ConnectionState, LinkState
 from azure.servicebus._pyamqp.error import AMQPConnectionError, ErrorCondition
 from azure.servicebus.aio import _servicebus_receiver_async, _servicebus_sender_async
+from azure.servicebus.aio._async_utils import close_handler_for_cleanup
 
 from twinbus.core.parcel import Parcel
 from twinbus.drivers.servicebus import ServiceBusDriver, line
@@ -151,3 +153,17 @@ async def test_an_opening_that_was_cancelled_leaves_no_error_that_nobody_hears(
     may_fail.set()
     with pytest.raises(asyncio.CancelledError if is_cancelled else AMQPConnectionError):
         await task
+
+
+async def test_a_link_is_given_up_although_no_time_is_left(
+    driver: ServiceBusDriver, queue: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """P25: an opening that takes all its time left thirty lines of the SDK in the log."""
+    sender = driver.sender(queue)
+    await sender.attach(timeout_s=TIMEOUT_S)
+    assert sender._line is not None
+    sdk = sender._line.sdk
+    gone_by_s = time.monotonic() - 1
+    await close_handler_for_cleanup(sdk._close_handler(), gone_by_s)
+    assert sdk._handler is None
+    assert not caplog.records

@@ -28,6 +28,7 @@ from twinbus.drivers.credentials import (
 )
 from twinbus.drivers.port import NamespaceAddress, NextSession, ReceiveMode
 from twinbus.drivers.servicebus.blocking_link import BlockingLink, encoded_message
+from twinbus.drivers.servicebus.certificates import with_certificates
 from twinbus.drivers.servicebus.receiver import SdkReceiver
 from twinbus.drivers.servicebus.sender import SdkSender
 from twinbus.drivers.servicebus.translation import closed
@@ -91,7 +92,7 @@ class ServiceBusDriver:
         )
         text = shown.to_text()
         return cls(
-            ServiceBusClient.from_connection_string(text, **keywords),
+            ServiceBusClient.from_connection_string(text, **with_certificates(keywords)),
             address,
             lambda: BlockingClient.from_connection_string(text, **keywords),
         )
@@ -105,7 +106,7 @@ class ServiceBusDriver:
     ) -> ServiceBusDriver:
         """A driver for a namespace with a credential: azure-identity's, the SDK's, or ours."""
         shown, keywords = _shown(credential), _keywords(options or ServiceBusOptions())
-        client = ServiceBusClient(fully_qualified_namespace, shown, **keywords)
+        client = ServiceBusClient(fully_qualified_namespace, shown, **with_certificates(keywords))
         host, _, port = client.fully_qualified_namespace.partition(":")
         blocking: Callable[[], BlockingClient] | None = None
         if not isinstance(shown, _Tokens):  # An identity is asked on the loop.

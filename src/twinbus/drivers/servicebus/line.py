@@ -160,8 +160,13 @@ class Line:
             _stop_keep_alive(handler)
             _abort(handler._connection)
 
-    async def _give_up(self) -> None:
+    def _give_up(self) -> Awaitable[None]:
+        """Done before it is awaited: the SDK gives it the rest of its time, which may be none, and
+        logs a traceback when that is not enough."""
         self.drop()
+        given_up: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        given_up.set_result(None)
+        return given_up
 
     async def close(self) -> None:
         """Say goodbye if somebody listens, and let go."""

@@ -28,6 +28,15 @@ def test_the_reason_is_told_and_not_which_call_of_java_failed() -> None:
     )
 
 
+def test_a_worker_without_twinbus_is_told_in_one_sentence() -> None:
+    text = (
+        "Traceback (most recent call last):\nModuleNotFoundError: No module named 'twinbus'\n\tat"
+    )
+    assert sentence_in(text).startswith(
+        "a Python of Spark's workers cannot import twinbus. Install"
+    )
+
+
 def test_no_reason_is_said_to_be_none() -> None:
     assert sentence_in("") == "Spark gave no reason"
     assert sentence_in("An error occurred while calling o98.start.") == "Spark gave no reason"

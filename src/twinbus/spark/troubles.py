@@ -15,12 +15,17 @@ from subprocess import TimeoutExpired
 from typing import Any, Final
 
 from twinbus.errors import ConfigurationError, TwinbusError
+from twinbus.spark.worker_python import is_missing
 
 __all__ = ["SparkTrouble", "sentence_in", "told_by_spark", "told_without_traceback"]
 
 _OURS: Final = re.compile(r"twinbus\.(?:service_)?errors\.\w+: (?P<sentence>[^\r\n]+)")
 # What stands before the reason, on a line of its own: which call of Java's it was.
 _CALL: Final = re.compile(r"An error occurred while calling \S+\.\s*:?\s*")
+_NO_TWINBUS: Final = (
+    "a Python of Spark's workers cannot import twinbus. Install twinbus[spark] on every machine of "
+    "Spark, for the Python that PYSPARK_PYTHON names."
+)
 _CLIPPED_AT: Final = 300
 ENDING_S_MAX: Final = 1.0
 
@@ -34,6 +39,8 @@ def sentence_in(text: str) -> str:
     ours = _OURS.findall(text)
     if ours:
         return str(ours[-1]).rstrip()
+    if is_missing(text):
+        return _NO_TWINBUS
     lines = [line.strip() for line in _CALL.sub("", text, 1).splitlines() if line.strip()]
     return lines[0][:_CLIPPED_AT] if lines else "Spark gave no reason"
 

@@ -164,7 +164,9 @@ def test_a_dry_run_switches_nothing_on_or_off(broker: BrokerProcess, faults: Swi
     assert faults.list() == []
     run(broker, "add", "cannot-send", "--entity", "orders", "--id", "mine")
     assert run(broker, "clear", "--dry-run").stdout == "1 fault would be cleared\n"
-    assert "no fault 'other'" in str(run(broker, "clear", "other", "--dry-run").exception)
+    for more in ([], ["--dry-run"]):
+        refused = str(run(broker, "clear", "other", *more).exception)
+        assert "here is no fault 'other'. Switched on: 'mine'." in refused
     (line,) = run(broker, "list", "--output", "jsonl").stdout.splitlines()
     assert json.loads(line)["id"] == "mine"
     assert json.loads(run(broker, "clear", "--output", "json").stdout) == {"cleared": 1}
@@ -192,11 +194,15 @@ def test_the_command_line_stops_and_starts_a_namespace(broker: BrokerProcess) ->
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (["add", "cannot-fly"], "there is no fault 'cannot-fly'"),
+        (["add", "cannot-fly"], "there is no fault 'cannot-fly'. Use one of: cannot-send, cannot-"),
         (["add", "throttle", "--for", "soon"], "'soon' is not a time"),
         (["add", "throttle", "--set", "probability"], "has no value"),
         (["add", "throttle", "--output", "xml"], "--output cannot be 'xml'"),
-        (["clear", "nobody"], "There is no fault 'nobody'"),
+        (
+            ["add", "throttle", "--set", "rate=1"],
+            "no option 'rate'. It has: id, lasts_s, probability",
+        ),
+        (["clear", "nobody"], "There is no fault 'nobody'. No fault is switched on"),
     ],
 )
 def test_a_wrong_command_is_answered_with_a_sentence(

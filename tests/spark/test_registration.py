@@ -5,9 +5,14 @@ from __future__ import annotations
 import io
 import subprocess
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pytest
+
 from tests.spark.brokers import SparkPair
+from tests.spark.other_python import python_without_twinbus
+from twinbus.errors import ConfigurationError
 from twinbus.spark import register
 
 if TYPE_CHECKING:
@@ -60,3 +65,24 @@ def test_a_registered_session_reads_and_is_careful(spark: SparkSession, pair: Sp
     queue = pair.primary.fresh_queue()
     options = {**pair.primary_ref.to_options(), "queue": queue}
     assert spark.read.format("servicebus").options(**options).load().count() == 0
+
+
+def test_a_python_of_spark_without_twinbus_is_told_in_one_sentence(
+    spark: SparkSession, pair: SparkPair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """S1: by register() and by the syphon, before anything else is tried."""
+    from twinbus.spark.syphon import SyphonSettings, receipts_of
+
+    python = python_without_twinbus(tmp_path)
+    monkeypatch.setattr(spark.sparkContext, "pythonExec", python)
+    settings = SyphonSettings(
+        primary=pair.primary_ref, secondary=pair.secondary_ref, primary_name="x", queues=("q",)
+    )
+    for attempt in (lambda: register(spark), lambda: receipts_of(spark, settings)):
+        with pytest.raises(ConfigurationError) as refused:
+            attempt()
+        assert str(refused.value) == (
+            f"Spark's Python {python!r} cannot import twinbus. Set PYSPARK_PYTHON={sys.executable} "
+            "before the session is made, or install twinbus[spark] for that Python."
+        )
+        assert refused.value.__suppress_context__

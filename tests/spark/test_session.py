@@ -6,13 +6,15 @@ import os
 import subprocess
 import sys
 import threading
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.spark.other_python import python_without_twinbus
 from twinbus.errors import ConfigurationError
-from twinbus.spark import java_from_pip
+from twinbus.spark import java_from_pip, session
 from twinbus.spark.cache import cache_directory
 from twinbus.spark.class_archive import ClassArchive
 from twinbus.spark.java import find_java
@@ -151,6 +153,22 @@ def test_without_a_cache_or_archives_the_plain_python_does(
     (tmp_path / "file").touch()
     assert quick_python(spark_home, {"XDG_CACHE_HOME": str(tmp_path / "file")}) == sys.executable
     assert quick_python(tmp_path, cache) == sys.executable
+
+
+def test_a_chosen_python_without_twinbus_is_not_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever PYSPARK_PYTHON says: Spark's processes could not load our sources."""
+    monkeypatch.delenv("SPARK_HOME", raising=False)
+    own = quick_python(Path(str(import_module("pyspark").__path__[0])))
+    for chosen in (python_without_twinbus(tmp_path), "/no/such/python", ""):
+        monkeypatch.setenv("PYSPARK_PYTHON", chosen)
+        assert session._python() == own
+    link = tmp_path / "python"
+    link.symlink_to(sys.executable)
+    monkeypatch.setenv("PYSPARK_PYTHON", str(link))
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
+    assert session._python() == str(link)
 
 
 def test_the_cache_is_for_its_owner_alone(cache: dict[str, str]) -> None:

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
-from twinbus.spark.troubles import sentence_in
+import os
+
+import pytest
+
+from twinbus.errors import ConfigurationError
+from twinbus.spark.troubles import sentence_in, told_without_traceback
 
 
 def test_our_own_sentence_is_found_in_a_stack_trace() -> None:
@@ -23,6 +28,29 @@ def test_the_reason_is_told_and_not_which_call_of_java_failed() -> None:
     )
 
 
+def test_a_worker_without_twinbus_is_told_in_one_sentence() -> None:
+    text = (
+        "Traceback (most recent call last):\nModuleNotFoundError: No module named 'twinbus'\n\tat"
+    )
+    assert sentence_in(text).startswith(
+        "a Python of Spark's workers cannot import twinbus. Install"
+    )
+
+
 def test_no_reason_is_said_to_be_none() -> None:
     assert sentence_in("") == "Spark gave no reason"
     assert sentence_in("An error occurred while calling o98.start.") == "Spark gave no reason"
+
+
+@pytest.mark.parametrize("is_worker", [True, False])
+def test_only_a_process_of_spark_is_told_to_leave_the_traceback_out(
+    monkeypatch: pytest.MonkeyPatch, is_worker: bool
+) -> None:
+    """It ends with the error; the process of an application goes on."""
+    monkeypatch.delenv("SPARK_HIDE_TRACEBACK", raising=False)
+    monkeypatch.setenv("SPARK_LOCAL_DIRS", "/somewhere" if is_worker else "")
+    environment = dict(os.environ)
+    monkeypatch.setattr(os, "environ", environment)
+    with pytest.raises(ConfigurationError), told_without_traceback():
+        raise ConfigurationError("it is wrong")
+    assert ("SPARK_HIDE_TRACEBACK" in environment) is is_worker

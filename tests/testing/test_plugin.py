@@ -87,7 +87,26 @@ def test_a_mistake_is_told_in_one_sentence(pytester: pytest.Pytester) -> None:
     )
     result = pytester.runpytest_subprocess(*OPTIONS)
     result.assert_outcomes(failed=1)
-    result.stdout.fnmatch_lines(["*there is no fault 'earthquake'*"])
+    result.stdout.fnmatch_lines(
+        ["*there is no outage 'earthquake'. Use one of: *refused, black-hole,*crash-subsystem*"]
+    )
+
+
+def test_a_wrong_option_of_an_outage_is_told_with_those_there_are(
+    pytester: pytest.Pytester,
+) -> None:
+    pytester.makepyfile(
+        """
+        def test_wrong(servicebus):
+            with servicebus.outage("throttled", rate=10):
+                pass
+        """
+    )
+    result = pytester.runpytest_subprocess(*OPTIONS)
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(
+        ["*ConfigurationError: throttle has no option 'rate'. It has: *rate_per_s*"]
+    )
 
 
 def seconds_of(pytester: pytest.Pytester, source: str) -> float:

@@ -138,9 +138,10 @@ class FaultDesk:
 
     def _found(self, request: Request) -> tuple[str, dict[str, Any]]:
         fault_id = request.path_params["id"]
-        found = self._running(request).faults.get(fault_id)
+        board = self._running(request).faults
+        found = board.get(fault_id)
         if found is None:
-            raise Refused(404, f"There is no fault {fault_id[:80]!a}. List them first.")
+            raise Refused(404, f"There is no fault {fault_id[:80]!a}. {board.names_told()}.")
         return fault_id, found
 
     # -- subsystems -----------------------------------------------------------------------

@@ -102,8 +102,10 @@ def clear(
         there = [each["id"] for each in client.get(client.in_namespace("faults"))]
         found = [each for each in there if fault_id in (None, each)]
         if fault_id is not None and not found:
+            names = ", ".join(map(repr, there))
             raise ConfigurationError(
-                f"there is no fault {fault_id!r:.60}", hint="See `twinbus fault list`"
+                f"there is no fault {fault_id!r:.60}",
+                hint=f"Switched on: {names}" if names else "No fault is switched on",
             )
         tell(output, {"would_clear": found}, f"{counted(len(found), 'fault')} would be cleared")
         return

@@ -2,6 +2,8 @@
 
 Spark finds the connector by itself where twinbus is installed (see pyspark_servicebus), when the
 first data source is looked up; register() does it for a session at once and hides secrets, too.
+It also asks whether Spark's processes can import twinbus: otherwise every load() would fail with
+their tracebacks.
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from twinbus.errors import ConfigurationError
 from twinbus.spark.redaction import OPTIONS_REGEX, STRING_REGEX, with_ours
+from twinbus.spark.worker_python import check_workers
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -24,7 +27,10 @@ _HIDDEN: Final = {
 
 
 def register(spark: SparkSession) -> None:
-    """Let ``format("servicebus")`` work in this session; may be called twice."""
+    """Let ``format("servicebus")`` work in this session; may be called twice.
+
+    Raises ConfigurationError when Spark's Python cannot import twinbus.
+    """
     try:
         source = import_module("twinbus.spark.connector.source").ServiceBusDataSource
     except ImportError as error:
@@ -33,5 +39,6 @@ def register(spark: SparkSession) -> None:
             hint="pip install 'twinbus[spark]'",
         ) from error
     spark.dataSource.register(source)
+    check_workers(spark)
     for name, ours in _HIDDEN.items():
         spark.conf.set(name, with_ours(spark.conf.get(name, None), ours))

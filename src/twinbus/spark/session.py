@@ -4,10 +4,12 @@
     SETTINGS          what matters on every master; spark-submit may take it from here
 
 Rule 1: a session that runs already is used as it is: Spark has one for each process.
+Rule 2: Spark's processes get a Python that can import twinbus: this one, whatever is on the PATH.
 """
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 import sys
@@ -23,6 +25,7 @@ from twinbus.spark.class_archive import ClassArchive
 from twinbus.spark.java import Java, find_java
 from twinbus.spark.quick_python import quick_python
 from twinbus.spark.redaction import OPTIONS_REGEX, PROPERTIES_REGEX, STRING_REGEX
+from twinbus.spark.worker_python import has_twinbus, pyspark_home
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -35,6 +38,8 @@ __all__ = [
     "require_pyspark",
     "with_retries",
 ]
+
+_LOG = logging.getLogger("twinbus.spark")
 
 LOOPBACK: Final = "127.0.0.1"
 LOCAL_CORES: Final = 2
@@ -170,7 +175,7 @@ def require_pyspark() -> Any:
 
 def _spark_home() -> Path:
     told = os.environ.get("SPARK_HOME", "").strip()
-    return Path(told or str(import_module("pyspark").__path__[0]))
+    return Path(told) if told else pyspark_home()
 
 
 def _spark_version() -> str:
@@ -178,12 +183,18 @@ def _spark_version() -> str:
 
 
 def _python() -> str:
-    """Another Python than this one, if somebody chose it, is taken as it is."""
-    chosen = os.environ.get("PYSPARK_PYTHON", sys.executable)
-    own = Path(str(import_module("pyspark").__path__[0]))
-    if chosen != sys.executable or _spark_home() != own:
-        return chosen
-    return quick_python(own)
+    """Another Python than this one, if somebody chose it and it has twinbus, is taken as it is."""
+    chosen = os.environ.get("PYSPARK_PYTHON") or sys.executable
+    if chosen != sys.executable:
+        if has_twinbus(chosen):
+            return chosen
+        _LOG.warning(
+            "PYSPARK_PYTHON names %r, which cannot import twinbus: Spark gets %r instead",
+            chosen,
+            sys.executable,
+        )
+    own = pyspark_home()
+    return sys.executable if _spark_home() != own else quick_python(own)
 
 
 @contextmanager

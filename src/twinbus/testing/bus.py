@@ -15,7 +15,7 @@ from twinbus.broker.broker import Broker, RunningNamespace
 from twinbus.broker.entities.description import QueueDescription
 from twinbus.broker.entities.filters import RuleDescription, SqlFilter, TrueFilter
 from twinbus.broker.entities.topic_description import SubscriptionDescription, TopicDescription
-from twinbus.broker.faults import Fault, Scope
+from twinbus.broker.faults import KINDS, Fault
 from twinbus.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -140,7 +140,13 @@ class Bus:
 
     @contextmanager
     def outage(
-        self, how: str = "refused", /, *, entity: str = "", **options: Any
+        self,
+        how: str = "refused",
+        /,
+        *,
+        entity: str = "",
+        subsystem: str = "",
+        **options: Any,
     ) -> Iterator[None]:
         """Something is broken inside the block, and well again behind it.
 
@@ -148,7 +154,13 @@ class Bus:
         ``outage("throttled", entity="orders", rate_per_s=10)``.
         """
         kind, usual = OUTAGES.get(how, (how, {}))
-        fault = Fault(kind, Scope(entity=entity), **{**usual, **options})
+        if kind not in KINDS:
+            raise ConfigurationError(
+                f"there is no outage {how!r:.60}",
+                hint=f"Use one of: {', '.join(dict.fromkeys([*OUTAGES, *KINDS]))}",
+            )
+        scope = {"entity": entity, "subsystem": subsystem}
+        fault = Fault.from_json({**usual, **options, "kind": kind, "scope": scope})
         fault_id = self._thread.call_now(lambda: self._namespace.faults.add(fault))
         try:
             yield

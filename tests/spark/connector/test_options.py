@@ -14,6 +14,7 @@ from twinbus.spark.connector.options import (
     Mode,
     ReadOptions,
     WriteOptions,
+    check_read_options,
 )
 from twinbus.spark.references import NamespaceRef
 
@@ -181,8 +182,42 @@ def test_an_unknown_option_is_refused_with_the_nearest_one(name: str, nearest: s
 
 
 def test_an_option_like_no_other_is_refused_too() -> None:
-    with pytest.raises(ConfigurationError, match="no option 'zzz' here"):
+    with pytest.raises(ConfigurationError, match="no option 'zzz' here") as caught:
         read(queue="orders", zzz="5")
+    assert all(name in caught.value.hint for name in READ_OPTIONS)
+    assert "connectionStringFile" in caught.value.hint
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"queue": "a", "zzz": "5"}, "no option 'zzz' here"),
+        ({"queue": "a", "receiveMode": "x"}, "'receiveMode' is 'x'. Use peekLock or"),
+        ({"queue": "a", "maxMessages": "x"}, "'maxMessages' is no whole number"),
+        ({"queue": "a", "maxMessages": "1", "maxWaitTime": "1"}, "is for a stream only"),
+        ({"queue": "a", "maxWaitTime": "x"}, "'maxWaitTime' is no number of seconds"),
+        ({"topic": "a"}, "'topic' and 'subscription' belong together"),
+    ],
+)
+def test_a_load_refuses_what_neither_a_stream_nor_a_batch_has(
+    options: dict[str, str], sentence: str
+) -> None:
+    """S1: Spark does not say in load() which of the two it will be."""
+    with pytest.raises(ConfigurationError, match=sentence):
+        check_read_options({"connectionStringEnv": "NAME", **options})
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"maxWaitTime": "1", "receiveMode": "receiveAndDelete"},
+        {"maxMessages": "1"},
+        {"receiveMode": "Peek"},
+        {},
+    ],
+)
+def test_a_load_takes_what_one_of_the_two_has(options: dict[str, str]) -> None:
+    check_read_options({"connectionStringEnv": "NAME", "queue": "orders", **options})
 
 
 def test_the_value_of_an_unknown_option_is_not_repeated() -> None:

@@ -286,19 +286,49 @@ def test_a_batch_read_looks_and_takes_nothing(bench: Bench) -> None:
         ({"queue": "nowhere"}, "nowhere"),
         ({"queue": WITH_SESSIONS}, f"'{WITH_SESSIONS}' has sessions"),
         ({"queuePattern": "no-such-*"}, "no queue has a name that fits 'no-such-*'"),
-        ({"queue": "orders", "maxMesagesPerTrigger": 5}, "Did you mean 'maxMessagesPerTrigger'"),
     ],
 )
 def test_what_cannot_be_read_is_refused_with_a_sentence(
     bench: Bench, options: dict[str, Any], sentence: str
 ) -> None:
-    """S1: unknown queues, sessions, options."""
+    """S1: unknown queues, sessions."""
     if options.get("queue") == WITH_SESSIONS:
         bench.broker.create_queue(WITH_SESSIONS, requires_session=True)
     given = {**options, "managementPort": bench.broker.admin_port}
     with pytest.raises(Exception, match=r"(?s)twinbus") as refused:
         bench.to_parquet(bench.stream(**given))
     assert sentence in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"queue": "a", "que": "b"}, "servicebus has no option 'que' here. Did you mean 'queue'?"),
+        ({}, "no option says what to read. Set exactly one of queue, queues,"),
+    ],
+)
+@pytest.mark.parametrize("kind", ["stream", "batch"])
+def test_wrong_options_are_refused_by_load_with_the_sentence_first(
+    bench: Bench, kind: str, options: dict[str, Any], sentence: str
+) -> None:
+    """S1: before anything is started, and without a traceback in front of it."""
+    load = bench.stream if kind == "stream" else bench.batch
+    with pytest.raises(Exception, match="ConfigurationError") as refused:
+        load(**options)
+    told = str(refused.value)
+    assert f"data source instance: twinbus.errors.ConfigurationError: {sentence}" in told
+    assert "Traceback" not in told
+
+
+def test_wrong_options_of_a_write_are_refused_with_the_sentence_first(bench: Bench) -> None:
+    """S1: a write has no load()."""
+    rows = bench.spark.range(1).selectExpr("'x' AS body")
+    writer = rows.write.format("servicebus").options(**bench.options(queue="orders", timeout=5))
+    with pytest.raises(Exception, match="ConfigurationError") as refused:
+        writer.mode("append").save()
+    told = str(refused.value)
+    assert "twinbus.errors.ConfigurationError: servicebus has no option 'timeout' here." in told
+    assert "Traceback" not in told
 
 
 def test_a_look_at_a_queue_with_sessions_is_refused_as_a_stream_is(bench: Bench) -> None:

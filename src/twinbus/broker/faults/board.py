@@ -190,12 +190,17 @@ class FaultBoard:
     def clear(self, id: str | None = None) -> int:
         """Switch one fault off, or all of them; how many there were."""
         if id is not None and id not in self._faults:
-            raise ConfigurationError(f"there is no fault {id!r:.80}", hint="List them first")
+            raise ConfigurationError(f"there is no fault {id!r:.80}", hint=self.names_told())
         chosen = list(self._faults) if id is None else [id]
         for each in chosen:
             self._move(self._faults[each], Phase.GONE)
         self._arm()
         return len(chosen)
+
+    def names_told(self) -> str:
+        """The ids that clear() knows, as a hint."""
+        names = ", ".join(map(ascii, self._faults))
+        return f"Switched on: {names}" if names else "No fault is switched on"
 
     @contextmanager
     def on(self, fault: Fault | str, scope: Scope | None = None, **options: Any) -> Iterator[str]:

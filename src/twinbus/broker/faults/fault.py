@@ -114,15 +114,11 @@ class Fault(_Options):
     scope: Scope = field(default_factory=Scope, kw_only=False)
 
     def __post_init__(self) -> None:
-        kind = KINDS.get(self.kind)
-        if kind is None:
-            raise ConfigurationError(
-                f"there is no fault {self.kind!r:.60}", hint=f"Use one of: {', '.join(KINDS)}"
-            )
+        _check_kind(self.kind)
         if not isinstance(self.scope, Scope):
             raise ConfigurationError("the scope of a fault must be a Scope")
         self._check_scope()
-        self._check_options({**COMMON_OPTIONS, **kind.options})
+        self._check_options({**COMMON_OPTIONS, **KINDS[self.kind].options})
         if self.kind == "cannot-receive" and self.how == "timeout" and self.probability < 1:
             # Messages are handed out in runs, not one request at a time.
             raise ConfigurationError("cannot-receive without an answer has no probability")
@@ -147,10 +143,7 @@ class Fault(_Options):
             # True is equal to 1, and yet no number.
             is_unset = value == unset and not isinstance(value, bool)
             if not is_unset and each.name not in known:
-                raise ConfigurationError(
-                    f"{self.kind} has no option {each.name}",
-                    hint=f"It has: {', '.join(sorted(known))}",
-                )
+                raise _no_option(self.kind, each.name)
             if is_unset and known.get(each.name) is not None:
                 value = known[each.name]
                 value = value[0] if isinstance(value, tuple) else value
@@ -180,24 +173,36 @@ class Fault(_Options):
         """Read a fault; raises ConfigurationError with what is wrong."""
         if not isinstance(values, dict) or "kind" not in values:
             raise ConfigurationError("a fault is a JSON object with a kind")
+        kind = values["kind"]
+        if not isinstance(kind, str):
+            raise ConfigurationError("the kind of a fault must be text")
+        _check_kind(kind)
         options = {each.name for each in fields(_Options)}
-        known = {"kind", "scope", *options}
-        strangers = [key for key in values if key not in known]
-        if strangers:
-            raise ConfigurationError(
-                f"a fault has no option {strangers[0]!r:.60}",
-                hint=f"It has: {', '.join(sorted(known))}",
-            )
-        rest = {key: value for key, value in values.items() if key in options}
+        rest = {key: value for key, value in values.items() if key not in ("kind", "scope")}
+        for name in rest:
+            if name not in options:
+                raise _no_option(kind, name)
         # JSON's null means "not said".
         rest = {key: value for key, value in rest.items() if value is not None}
-        if not isinstance(values["kind"], str):
-            raise ConfigurationError("the kind of a fault must be text")
-        return cls(values["kind"], _scope_from_json(values.get("scope")), **rest)
+        return cls(kind, _scope_from_json(values.get("scope")), **rest)
 
     def named(self, fault_id: str, seed: int) -> Fault:
         """The same with what was left open decided."""
         return replace(self, id=self.id or fault_id, seed=seed if self.seed is None else self.seed)
+
+
+def _check_kind(kind: str) -> None:
+    if kind not in KINDS:
+        raise ConfigurationError(
+            f"there is no fault {kind!r:.60}", hint=f"Use one of: {', '.join(KINDS)}"
+        )
+
+
+def _no_option(kind: str, name: str) -> ConfigurationError:
+    known = {**COMMON_OPTIONS, **KINDS[kind].options}
+    return ConfigurationError(
+        f"{kind} has no option {name!r:.60}", hint=f"It has: {', '.join(sorted(known))}"
+    )
 
 
 def _scope_from_json(values: Any) -> Scope:

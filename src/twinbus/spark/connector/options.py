@@ -22,7 +22,14 @@ from twinbus.entity_path import parse_entity_path
 from twinbus.errors import ConfigurationError
 from twinbus.spark.references import OPTION_NAMES, NamespaceRef, RefKind
 
-__all__ = ["READ_OPTIONS", "WRITE_OPTIONS", "Mode", "ReadOptions", "WriteOptions"]
+__all__ = [
+    "READ_OPTIONS",
+    "WRITE_OPTIONS",
+    "Mode",
+    "ReadOptions",
+    "WriteOptions",
+    "check_read_options",
+]
 
 MESSAGES_PER_TRIGGER_MAX: Final = 100_000
 MESSAGES_PER_TRIGGER: Final = 10_000
@@ -143,6 +150,16 @@ class ReadOptions:
         fits = re.compile(translate(self.queue_pattern)).fullmatch
         found = sorted(queue for queue in map(str.lower, queues) if fits(queue))
         return tuple(_with_sub_queue(found, self.is_dead_letter))
+
+
+def check_read_options(options: Mapping[str, str]) -> None:
+    """Refuse what neither a stream nor a batch can be read with: which of the two it will be is
+    not known before it starts."""
+    given = {name.lower(): str(value).strip().lower() for name, value in options.items()}
+    is_batch = given.get("receivemode") == Mode.PEEK.value or any(
+        name.lower() in given for name in _BATCH_ONLY
+    )
+    ReadOptions.from_options(options, is_streaming=not is_batch)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -320,5 +337,6 @@ def _unknown(name: str, spelled: Mapping[str, str]) -> ConfigurationError:
             "servicebus does not read or write a path", hint="Use the option 'queue' or 'topic'"
         )
     nearest = get_close_matches(name.lower(), spelled, n=1)
-    hint = f"Did you mean {spelled[nearest[0]]!r}?" if nearest else "Look at the list of options"
+    known = ", ".join(spelled.values())
+    hint = f"Did you mean {spelled[nearest[0]]!r}?" if nearest else f"Use one of: {known}"
     return ConfigurationError(f"servicebus has no option {name[:60]!r} here", hint=hint)

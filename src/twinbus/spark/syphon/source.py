@@ -20,6 +20,7 @@ from pyspark.sql.streaming.datasource import SupportsTriggerAvailableNow
 
 from twinbus.spark.syphon.receipt_rows import RECEIPT_COLUMNS
 from twinbus.spark.syphon.settings import SyphonSettings
+from twinbus.spark.troubles import told_without_traceback
 
 if TYPE_CHECKING:
     from twinbus.core.shift import ShiftOrder
@@ -40,10 +41,12 @@ class BacklogSource(DataSource):
     def name(cls) -> str:
         return FORMAT
 
+    @told_without_traceback()
     def schema(self) -> str:
         SyphonSettings.from_options(self.options)  # A wrong option is told by load().
         return RECEIPT_COLUMNS
 
+    @told_without_traceback()
     def streamReader(self, schema: Any) -> BacklogReader:
         return BacklogReader(SyphonSettings.from_options(self.options))
 

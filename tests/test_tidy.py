@@ -26,6 +26,7 @@ LAYERS: list[set[str]] = [
         "twinbus.entity_path",
         "twinbus.connection_string",
         "twinbus.clock",
+        "twinbus.durations",
         "twinbus.iso_duration",
         "twinbus.shared_access",
         "twinbus.steps",

@@ -16,7 +16,6 @@ from azure.servicebus.exceptions import MessagingEntityNotFoundError
 
 from tests.azure.conftest import MakePairing
 from tests.azure.test_paired_sync import paired
-from twinbus import MessagingFactory
 from twinbus.azure import PairedServiceBusClient
 from twinbus.azure.client import PairedServiceBusSender
 from twinbus.errors import ConfigurationError
@@ -63,7 +62,7 @@ def waiting(pair: BusPair) -> int:
 def names(client: PairedServiceBusClient) -> list[str]:
     """The names of all events from now on."""
     told: list[str] = []
-    MessagingFactory.of(client.messaging_factory).on_event(lambda each: told.append(each.name))
+    client.messaging_factory.on_event(lambda each: told.append(each.name))
     return told
 
 
@@ -80,7 +79,7 @@ def test_a_busy_sender_of_a_healthy_entity_does_not_enter_the_loop(
                 sender.send_messages(ServiceBusMessage(str(number)), timeout=10)
         assert calls == []
         assert orders.active_message_count == sent + 20
-        health = MessagingFactory.of(client.messaging_factory).health(orders)
+        health = client.messaging_factory.health(orders)
         assert not health.is_diverted and health.sends_under_way == 0
 
 
@@ -138,7 +137,7 @@ def test_a_diversion_wakes_a_direct_send(servicebus_pair: BusPair, pairing: Make
     with paired(servicebus_pair, pairing) as client, client.get_queue_sender(orders) as sender:
         make_direct(sender)
         told = names(client)
-        factory = MessagingFactory.of(client.messaging_factory)
+        factory = client.messaging_factory
         with servicebus_pair.primary.outage("black-hole"), ThreadPoolExecutor(1) as thread:
             sending = thread.submit(sender.send_messages, ServiceBusMessage("x"), timeout=60)
             end_s = time.monotonic() + PATIENCE_S
@@ -259,7 +258,7 @@ def test_a_listener_on_the_loop_cannot_block_it(
             except ConfigurationError as error:
                 raised.append(error)
 
-        factory = MessagingFactory.of(client.messaging_factory)
+        factory = client.messaging_factory
         factory.on_event(listener)
         factory.hold(orders)
         assert len(raised) == 1

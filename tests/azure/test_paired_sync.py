@@ -12,7 +12,7 @@ from azure.servicebus import ServiceBusClient, ServiceBusMessage
 from azure.servicebus.exceptions import MessagingEntityNotFoundError
 
 from tests.azure.conftest import MakePairing
-from twinbus import MessagingFactory
+from twinbus import Health, MessagingFactory
 from twinbus.azure import PairedServiceBusClient
 from twinbus.azure.client import as_async_credential
 from twinbus.testing import BusPair
@@ -38,7 +38,7 @@ def test_an_application_of_the_sync_sdk_goes_on_sending(
         sender.send_messages(batch)
         with servicebus_pair.primary.outage("refused"):
             sender.send_messages([ServiceBusMessage("away 1"), ServiceBusMessage("away 2")])
-            health = MessagingFactory.of(client.messaging_factory).health(orders)
+            health = client.messaging_factory.health(orders)
             assert health.is_diverted
         with client.get_queue_receiver(orders, max_wait_time=10) as receiver:
             found = receiver.receive_messages(2, max_wait_time=10)
@@ -64,9 +64,29 @@ def test_a_sync_client_that_works_keeps_working_without_its_secondary(
         with client, client.get_queue_sender(orders) as sender:
             sender.send_messages(ServiceBusMessage("one"))
             assert time.monotonic() - began_s < 4
-            factory = MessagingFactory.of(client.messaging_factory)
+            factory = client.messaging_factory
             assert factory.health(orders).backlog_error
     assert servicebus_pair.primary.machine(orders).active_count == 1
+
+
+def test_the_factory_of_a_sync_client_is_a_blocking_one(
+    servicebus_pair: BusPair, pairing: MakePairing
+) -> None:
+    """P16: state, events and commands need no loop, and any thread may use them."""
+    orders = servicebus_pair.primary.queue("orders")
+    with paired(servicebus_pair, pairing) as client, ThreadPoolExecutor(1) as other_thread:
+        factory = client.messaging_factory
+        assert isinstance(factory, MessagingFactory)
+        events = factory.events()
+        other_thread.submit(factory.force_failover, orders).result()
+        assert next(events).name == "diverted"
+        client.get_queue_sender(orders).send_messages(ServiceBusMessage("away"))
+        assert sum(queue.messages or 0 for queue in factory.backlog()) == 1
+        other_thread.submit(factory.hold, orders).result()
+        assert factory.health(orders).state is Health.HELD_AWAY
+        options = factory.paired_namespace_options
+        assert options is not None and isinstance(options.messaging_factory, MessagingFactory)
+        assert options.failover_interval == timedelta(0) and options.backlog_queue_count == 2
 
 
 def test_topics_schedules_and_errors_of_the_sync_sdk(

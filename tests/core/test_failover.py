@@ -32,6 +32,24 @@ def diverted(at_s: float = 100, ping_interval_s: float = 60) -> Failover:
     return failover
 
 
+@pytest.mark.parametrize(("interval_s", "next_s"), [(5, 110), (15, 115), (600, 700)])
+def test_a_new_ping_interval_counts_from_the_last_ping(interval_s: float, next_s: float) -> None:
+    """P11: one that would have been due before now is due now."""
+    failover = diverted(at_s=100)
+    failover.ping_answered(failover.epoch, 101, "refused")
+    assert failover.next_timer() == 160
+    failover.set_ping_interval(interval_s, 110)
+    assert failover.next_timer() == next_s
+
+
+def test_a_ping_that_is_due_stays_due_with_a_longer_interval() -> None:
+    """P11: the first ping of a diversion waits for no interval."""
+    failover = entity(interval_s=0)
+    failover.send_failed(100, "refused")
+    failover.set_ping_interval(600, 100)
+    assert failover.next_timer() == 100
+
+
 def test_the_table_is_total() -> None:
     assert set(TRANSITIONS) == set(Health)
     assert all(set(row) == set(Signal) for row in TRANSITIONS.values())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -267,6 +268,50 @@ async def test_an_outage_that_ends_before_the_first_send_is_over(
     await eventually(lambda: not pair.primary.routing.outage, "contact")
     await pair.primary.create_message_sender("orders").send(BrokeredMessage(b"one"))
     assert pair.backlog() == [] and pair.told == []
+
+
+async def test_the_options_of_a_pair_can_be_read_back(open_fake_pair: OpenFakePair) -> None:
+    """P2: by who has the primary and not the options; a secondary has none."""
+    pair = await open_fake_pair(is_paired=False, failover_interval=7)
+    assert pair.primary.paired_namespace_options is None
+    await pair.primary.pair_namespace(pair.options)
+    assert pair.primary.paired_namespace_options is pair.options
+    assert pair.secondary.paired_namespace_options is None
+
+
+async def test_the_ping_interval_of_a_running_pair_can_be_changed(
+    open_fake_pair: OpenFakePair,
+) -> None:
+    """P11: a diverted entity is asked sooner, as one that was never used is."""
+    home = FakeNamespace("contoso")
+    home.answer("*", gone())
+    pair = await open_fake_pair(home=home, ping_primary_interval=1800)
+    await pair.primary.create_message_sender("orders").send(BrokeredMessage(b"one"))
+    await pair.until_told("ping-failed")
+    home.answer("*", None)
+    pair.primary.set_ping_interval(1)
+    assert pair.options.ping_primary_interval == timedelta(seconds=1)
+    await pair.until_told("restored")
+
+
+async def test_contact_is_sought_at_the_new_interval(open_fake_pair: OpenFakePair) -> None:
+    """P17: also while no entity was used."""
+    home = FakeNamespace("contoso")
+    home.answer("*", gone())
+    pair = await open_fake_pair(home=home, ping_primary_interval=1800)
+    home.answer("*", None)
+    pair.primary.set_ping_interval(timedelta(seconds=1))
+    await eventually(lambda: not pair.primary.routing.outage, "contact")
+
+
+async def test_a_ping_interval_that_nobody_can_keep_changes_nothing(fake_pair: FakePair) -> None:
+    """P2: the range is that of the options."""
+    with pytest.raises(ConfigurationError, match=r"ping_primary_interval is 0\.5 s"):
+        fake_pair.primary.set_ping_interval(0.5)
+    assert fake_pair.options.ping_primary_interval == timedelta(minutes=1)
+    assert fake_pair.primary.routing.policy.ping_interval_s == 60
+    with pytest.raises(ConfigurationError, match="not the primary of a pair"):
+        fake_pair.secondary.set_ping_interval(5)
 
 
 async def test_a_primary_in_a_black_hole_does_not_hold_up_the_start(

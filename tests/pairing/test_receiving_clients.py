@@ -116,6 +116,26 @@ async def test_topics_subscriptions_and_sessions(
     await message.complete()
 
 
+async def test_a_queue_client_schedules_batches_and_iterates(
+    factory: MessagingFactory, servicebus: Bus
+) -> None:
+    """M3: as its sender and its receiver do."""
+    servicebus.queue("orders")
+    at = datetime.now(UTC) + timedelta(hours=1)
+    async with factory.create_queue_client("orders") as client:
+        numbers = await client.schedule_batch(
+            [BrokeredMessage(body, scheduled_enqueue_time_utc=at) for body in (b"1", b"2")]
+        )
+        assert len(numbers) == 2
+        await client.cancel_scheduled_message(*numbers)
+        await client.send(BrokeredMessage(b"now"))
+        async for message in client:
+            assert message.body == b"now"
+            await message.complete()
+            break
+        assert client.session_id is None
+
+
 async def test_receive_and_delete_needs_no_settling(
     factory: MessagingFactory, servicebus: Bus
 ) -> None:

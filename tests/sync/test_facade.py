@@ -1,4 +1,4 @@
-"""The sync names are those of twinbus.aio, with the same signatures; there is one behaviour."""
+"""The names of twinbus and twinbus.aio are the same, with the same signatures."""
 
 from __future__ import annotations
 
@@ -27,7 +27,16 @@ NOT_FOR_BLOCKERS = {
     "keep_books",
     "over",
 }
-ASYNC_ONLY = {"__aenter__", "__aexit__", "__aiter__", "__anext__"}
+# What only the blocking ones have: the asyncio object behind, and how they are made of one; and
+# properties that are plain attributes there.
+NOT_FOR_ASYNCIO = {"of", "twin", "twins"}
+ATTRIBUTES = {"address", "path"}
+# What Python itself calls, and how it is called where it is awaited.
+SPECIAL = {
+    "__enter__": "__aenter__",
+    "__exit__": "__aexit__",
+    "__iter__": "__aiter__",
+}
 
 CLASSES = [
     "MessageReceiver",
@@ -35,6 +44,7 @@ CLASSES = [
     "MessagingFactory",
     "NamespaceManager",
     "QueueClient",
+    "SendAvailabilityPairedNamespaceOptions",
     "SubscriptionClient",
     "TopicClient",
 ]
@@ -42,6 +52,13 @@ CLASSES = [
 
 def public(kind: type) -> list[str]:
     return [name for name in dir(kind) if not name.startswith("_") and name not in NOT_FOR_BLOCKERS]
+
+
+def blocking(kind: type) -> list[str]:
+    """The members of a blocking class, as its twin calls them."""
+    named = [name for name in dir(kind) if not name.startswith("_")]
+    special = [twin for name, twin in SPECIAL.items() if hasattr(kind, name)]
+    return [*(name for name in named if name not in NOT_FOR_ASYNCIO), *special]
 
 
 MEMBERS = [(name, member) for name in CLASSES for member in public(getattr(twinbus.aio, name))]
@@ -56,8 +73,8 @@ def parameters(function: Any) -> list[tuple[str, Any, Any]]:
 def test_a_sync_member_has_the_signature_of_its_twin(kind: str, member: str) -> None:
     theirs = inspect.getattr_static(getattr(twinbus.aio, kind), member)
     ours = inspect.getattr_static(getattr(twinbus, kind), member)
-    if isinstance(theirs, property):
-        assert isinstance(ours, property)
+    if not callable(getattr(getattr(twinbus.aio, kind), member)):
+        assert type(ours) is type(theirs)
         return
     assert not inspect.iscoroutinefunction(getattr(twinbus, kind).__dict__.get(member))
     sync = getattr(getattr(twinbus, kind), member)
@@ -66,6 +83,16 @@ def test_a_sync_member_has_the_signature_of_its_twin(kind: str, member: str) -> 
         assert [each[0] for each in parameters(sync)] == ["self", "options"]
         return
     assert parameters(sync) == parameters(twin)
+
+
+@pytest.mark.parametrize("kind", CLASSES)
+def test_a_class_has_the_same_members_in_both_packages(kind: str) -> None:
+    """Also the other way round: what a blocking class can do, its twin can do, too."""
+    ours, theirs = getattr(twinbus, kind), getattr(twinbus.aio, kind)
+    special = [name for name in SPECIAL.values() if hasattr(theirs, name)]
+    there = {*public(theirs), *special}
+    assert set(blocking(ours)) - NOT_FOR_BLOCKERS - there <= ATTRIBUTES
+    assert there <= set(blocking(ours))
 
 
 def test_both_packages_have_the_same_names() -> None:

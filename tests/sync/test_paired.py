@@ -35,6 +35,10 @@ def test_a_program_without_a_loop_keeps_sending(servicebus_pair: BusPair) -> Non
             f"{servicebus_pair.primary.name}/x-servicebus-transfer/{index}" for index in range(3)
         ]
 
+        assert primary.paired_namespace_options is options
+        primary.set_ping_interval(5)
+        assert options.ping_primary_interval.total_seconds() == 5
+
         client = primary.create_queue_client(orders)
         client.send(twinbus.BrokeredMessage(b"home"))
         with servicebus_pair.primary.outage("refused"):

@@ -29,7 +29,7 @@ from twinbus.drivers.servicebus.blocking_link import (
 )
 from twinbus.errors import TwinbusError
 from twinbus.pairing.direct_sender import DirectSender
-from twinbus.pairing.factory import MessagingFactory
+from twinbus.sync.factory import MessagingFactory
 from twinbus.sync.portal import PORTAL
 
 if TYPE_CHECKING:
@@ -69,12 +69,13 @@ class PairedServiceBusClient(ServiceBusClient):
                 **kwargs,
             )
         )
+        self._factory = MessagingFactory.of(self._paired.messaging_factory)
 
     @property
     def messaging_factory(self) -> MessagingFactory:
-        """The pair's primary, which belongs to the loop: for its sync face see
-        ``twinbus.MessagingFactory.of``."""
-        return self._paired.messaging_factory
+        """The pair's primary: health(), backlog(), events(), force_failover() and the like, for
+        any thread."""
+        return self._factory
 
     def __enter__(self) -> Self:
         super().__enter__()

@@ -1,17 +1,17 @@
 """What turns a stock client into a paired one: where the secondary is, and how to fail over.
 
     PairedServiceBusClient.from_connection_string(text, pairing=Pairing(secondary=other_text))
-    PairedServiceBusClient.from_connection_string(text)     the secondary is in the environment
+    PairedServiceBusClient.from_connection_string(text)     the environment has it all
 
-Rule 1: the environment is read in one place (``twinbus.pairing.environment``), once, when a client
-        is made without ``pairing``.
+Rule 1: the environment is read once, when a client is made without ``pairing``: the secondary
+        (``twinbus.pairing.environment``) and the options (``twinbus.pairing.option_variables``).
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, get_args
@@ -31,6 +31,7 @@ from twinbus.pairing.factory_options import DriverName
 from twinbus.pairing.hosting import SyphonHosting
 from twinbus.pairing.manager import NamespaceManager
 from twinbus.pairing.occurrence import Occurrence
+from twinbus.pairing.option_variables import options_in
 from twinbus.pairing.options import (
     ONE_MINUTE,
     Interval,
@@ -107,7 +108,8 @@ class Pairing:
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str], credential: object = None) -> Pairing:
-        """The secondary that the environment names; ``credential`` is for one by its host."""
+        """The secondary that the environment names, and the options that it sets (TWINBUS_PAIR_
+        and so on); ``credential`` is for a secondary by its host."""
         found = namespace_in(environment, "secondary")
         if found is None:
             raise ConfigurationError(
@@ -118,6 +120,7 @@ class Pairing:
             secondary=found.connection_string,
             secondary_fully_qualified_namespace=found.fully_qualified_namespace,
             secondary_credential=credential if found.fully_qualified_namespace else None,
+            **options_in(environment, {each.name for each in fields(cls)}),
         )
 
     def options(self) -> SendAvailabilityPairedNamespaceOptions:

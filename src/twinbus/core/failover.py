@@ -15,7 +15,7 @@ Rule 2: this file reads no clock and touches no network. Time comes in as ``now_
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Final
 
@@ -251,6 +251,14 @@ class Failover:
         """The primary was out of reach before the first send: begin on the backlog (P17), and
         ask at once whether that still holds."""
         return self._receive(Signal.FORCED, now_s, reason)
+
+    def set_ping_interval(self, interval_s: float, now_s: float) -> None:
+        """Ping at another pace from now on, counted from the last ping. A ping that is due
+        stays due."""
+        earlier_s = self.policy.ping_interval_s
+        self.policy = replace(self.policy, ping_interval_s=interval_s)
+        if self._next_ping_s is not None and self._next_ping_s > now_s:
+            self._next_ping_s = max(now_s, self._next_ping_s - earlier_s + interval_s)
 
     def mark_healthy(self, now_s: float, reason: str = "marked healthy") -> list[Event]:
         return self._receive(Signal.MARKED_HEALTHY, now_s, reason)

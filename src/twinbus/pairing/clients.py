@@ -135,12 +135,27 @@ class QueueClient(_Closes):
     ) -> int:
         return await self.sender.schedule_message(message, timeout=timeout)
 
+    async def schedule_batch(
+        self, messages: Iterable[BrokeredMessage], *, timeout: float | None = None
+    ) -> list[int]:
+        return await self.sender.schedule_batch(messages, timeout=timeout)
+
     async def cancel_scheduled_message(
         self, *sequence_numbers: int, timeout: float | None = None
     ) -> None:
         await self.sender.cancel_scheduled_message(*sequence_numbers, timeout=timeout)
 
     # -- as the receiver does -------------------------------------------------------------------
+
+    @property
+    def session_id(self) -> str | None:
+        return self.receiver.session_id
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> BrokeredMessage:
+        return await self.receiver.__anext__()
 
     async def receive(self, *, max_wait_time: float | None = None) -> BrokeredMessage | None:
         """See MessageReceiver."""

@@ -57,7 +57,11 @@ from twinbus.pairing.health import EntityHealth, health_of
 from twinbus.pairing.hub import EventHub, EventStream, Listener
 from twinbus.pairing.joining import books_handed_on, check_pairing, find_out, join
 from twinbus.pairing.office import SendOffice
-from twinbus.pairing.options import PairedNamespaceOptions
+from twinbus.pairing.options import (
+    Interval,
+    PairedNamespaceOptions,
+    SendAvailabilityPairedNamespaceOptions,
+)
 from twinbus.pairing.pair import Pair
 from twinbus.pairing.parcels import BROKERED, ENCODED, ParcelKind
 from twinbus.pairing.proven import memory_of
@@ -94,6 +98,8 @@ class MessagingFactory:
     """Makes a driver of the lean client for the same namespace."""
     _mover_driver: Driver | None = None
     _pair: Pair | None = None
+    _options: SendAvailabilityPairedNamespaceOptions | None = None
+    """Those of the pair."""
     _side: Side | None = None
     _ending: asyncio.Task[None] | None = None
 
@@ -393,10 +399,25 @@ class MessagingFactory:
             raise
         else:
             self._pair = secondary._pair = pair
+            self._options = checked
             self._office.routing = pair.routing
             pair.start()
         finally:
             self._office.open_gate()
+
+    @property
+    def paired_namespace_options(self) -> SendAvailabilityPairedNamespaceOptions | None:
+        """The options of the pair as they hold now; None for a factory that is not a primary."""
+        return self._options
+
+    def set_ping_interval(self, interval: Interval) -> None:
+        """Ask diverted entities at another pace whether they are back, from now on: 1 s to 30
+        minutes, as a timedelta or in seconds."""
+        self._standing.check()
+        if self._options is None:
+            raise self._not_paired()
+        self._options.set_ping_interval(interval)
+        self.routing.set_ping_interval(self._options.ping_primary_interval.total_seconds())
 
     # -- state and control (P16) --------------------------------------------------------------
 
@@ -434,11 +455,15 @@ class MessagingFactory:
 
     def _complete_pair(self) -> Pair:
         if self._pair is None or self._side is not Side.PRIMARY:
-            raise ConfigurationError(
-                f"{self.address} is not the primary of a pair", hint="Call pair_namespace() first"
-            )
+            raise self._not_paired()
         self._pair.check_complete()
         return self._pair
+
+    def _not_paired(self) -> ConfigurationError:
+        return ConfigurationError(
+            f"{self.address} is not the primary of a pair",
+            hint="Call pair_namespace() first; a drop-in client pairs when it is entered",
+        )
 
     def events(self) -> EventStream:
         """All events from now on, for ``async for``; bounded, see ``dropped``."""

@@ -4,8 +4,8 @@
     await primary_factory.pair_namespace(options)
 
 Rule 1: a value outside its range raises ConfigurationError here, before anything is contacted.
-Rule 2: the only field that ever changes is ``backlog_queue_count``: pairing sets it to the number
-        of queues that it really found or made.
+Rule 2: two fields ever change. Pairing sets ``backlog_queue_count`` to the number of queues that
+        it really found or made, and ``primary.set_ping_interval()`` sets ``ping_primary_interval``.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Literal, Self, TypeAlias
 
 from twinbus.argument_types import check_type
 from twinbus.core.classifier import Classifier
@@ -28,6 +28,7 @@ from twinbus.errors import ConfigurationError
 from twinbus.metering.pruning import check_keep_days
 from twinbus.pairing.hosting import SyphonHosting
 from twinbus.pairing.occurrence import check_listener
+from twinbus.pairing.option_variables import options_in
 
 if TYPE_CHECKING:
     from twinbus.pairing.factory import MessagingFactory
@@ -86,7 +87,8 @@ class SendAvailabilityPairedNamespaceOptions(PairedNamespaceOptions):
     enable_syphon: bool = False
     """Bring backlog messages home in this process."""
     ping_primary_interval: timedelta = field(default=ONE_MINUTE, kw_only=True)
-    """How often a diverted entity is asked whether it is back, 1 s to 30 minutes."""
+    """How often a diverted entity is asked whether it is back, 1 s to 30 minutes; see
+    ``primary.set_ping_interval()`` for a pair that runs."""
     ping_mode: PingMode = field(default="message", kw_only=True)
     """``attach`` opens a link and sends nothing, for brokers that would deliver a ping."""
     namespace_name: str | None = field(default=None, kw_only=True)
@@ -130,6 +132,20 @@ class SendAvailabilityPairedNamespaceOptions(PairedNamespaceOptions):
         self._set("_wanted_queue_count", self.backlog_queue_count)
 
     @classmethod
+    def from_environment(
+        cls,
+        secondary_namespace_manager: Any,
+        messaging_factory: Any,
+        environment: Mapping[str, str] | None = None,
+        **options: Any,
+    ) -> Self:
+        """What the environment says (TWINBUS_PAIR_FAILOVER_INTERVAL and so on), the defaults
+        for all else; ``options`` are what the program itself decides."""
+        names = {each.name for each in fields(cls)}
+        found = options_in(os.environ if environment is None else environment, names)
+        return cls(secondary_namespace_manager, messaging_factory, **{**found, **options})
+
+    @classmethod
     def check_partners(cls, manager: object, factory: object) -> None:
         """Refuse a manager and a factory that are exchanged, or of the other kind of program."""
         manager_type, factory_type = cls._partner_types()
@@ -158,6 +174,10 @@ class SendAvailabilityPairedNamespaceOptions(PairedNamespaceOptions):
         """Pairing tells how many backlog queues there really are."""
         self._set("backlog_queue_count", count)
 
+    def set_ping_interval(self, interval: Interval) -> None:
+        """The pair that these options made pings at another pace now."""
+        self._set("ping_primary_interval", checked_ping_interval(interval))
+
     @property
     def wanted_queue_count(self) -> int:
         """The number of queues that was asked for."""
@@ -180,9 +200,8 @@ def checked_settings(given: Any) -> dict[str, object]:
     """Look at all settings of a pair, wherever they are fields; those that have one form, in it."""
     _check_count(given.backlog_queue_count)
     failover_interval = _interval("failover_interval", given.failover_interval)
-    ping_interval = _interval("ping_primary_interval", given.ping_primary_interval)
     _check_range("failover_interval", failover_interval, timedelta(), FAILOVER_INTERVAL_MAX)
-    _check_range("ping_primary_interval", ping_interval, PING_INTERVAL_MIN, PING_INTERVAL_MAX)
+    ping_interval = checked_ping_interval(given.ping_primary_interval)
     for name in _SWITCHES:
         if not isinstance(getattr(given, name), bool):
             raise ConfigurationError(
@@ -207,6 +226,13 @@ def checked_settings(given: Any) -> dict[str, object]:
         "accept_owners": _owners(given.accept_owners),
         "namespace_name": _first_segment(given.namespace_name),
     }
+
+
+def checked_ping_interval(given: object) -> timedelta:
+    """How often to ping, in its one form."""
+    interval = _interval("ping_primary_interval", given)
+    _check_range("ping_primary_interval", interval, PING_INTERVAL_MIN, PING_INTERVAL_MAX)
+    return interval
 
 
 def _check_count(count: object) -> None:

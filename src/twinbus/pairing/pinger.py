@@ -48,8 +48,6 @@ class Pinger:
         self._routing = routing
         self._primary = primary
         self._mode = mode
-        interval_s = routing.policy.ping_interval_s
-        self._timeout_s = min(max(interval_s, PING_TIMEOUT_S_MIN), PING_TIMEOUT_S_MAX)
         self._contact = contact
         self._asking: set[asyncio.Task[None]] = set()
         self._task: asyncio.Task[None] | None = None
@@ -65,6 +63,11 @@ class Pinger:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+
+    @property
+    def _timeout_s(self) -> float:
+        interval_s = self._routing.policy.ping_interval_s
+        return min(max(interval_s, PING_TIMEOUT_S_MIN), PING_TIMEOUT_S_MAX)
 
     async def _keep_time(self) -> None:
         while True:
@@ -89,13 +92,19 @@ class Pinger:
         """A pair that was made during an outage, and whose entities nobody uses yet: find out
         when it is over, so that their first sends go home (P17)."""
         while self._routing.outage:
-            await asyncio.sleep(self._routing.policy.ping_interval_s)
+            await self._interval_passed()
             try:
                 found = await self._contact()
             except Exception:
                 found = ""  # Whatever it says, it can say something.
             if self._routing.outage:  # Unless a ping, or an operator, knew better meanwhile.
                 self._routing.outage = found
+
+    async def _interval_passed(self) -> None:
+        """Wait for a ping interval, which may be changed meanwhile."""
+        routing, began_s = self._routing, self._routing.now_s()
+        while (left_s := began_s + routing.policy.ping_interval_s - routing.now_s()) > 0:
+            await routing.pulse.wait(left_s)
 
     # -- one ping -----------------------------------------------------------------------------
 

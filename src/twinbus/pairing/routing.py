@@ -19,7 +19,7 @@ import asyncio
 import sys
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from random import Random
 from typing import Any, Final, TypeAlias
@@ -154,6 +154,13 @@ class Routing:
             entity.failover.mark_healthy(self.now_s(), "the backlog is ready")
             self._begin(entity.failover)
         self.tell([BacklogReady(self.now_s(), len(backlog.queues))])
+
+    def set_ping_interval(self, interval_s: float) -> None:
+        """Ping diverted entities at another pace from now on."""
+        self.policy = replace(self.policy, ping_interval_s=interval_s)
+        for entity in self.entities.values():
+            entity.failover.set_ping_interval(interval_s, self.now_s())
+        self.pulse.ring()
 
     # -- entities -----------------------------------------------------------------------------
 

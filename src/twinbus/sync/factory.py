@@ -25,6 +25,7 @@ from twinbus.pairing.factory_options import FactoryOptions
 from twinbus.pairing.health import EntityHealth
 from twinbus.pairing.hub import Listener
 from twinbus.pairing.occurrence import Occurrence
+from twinbus.pairing.options import Interval
 from twinbus.sync.clients import (
     MessageReceiver,
     MessageSender,
@@ -206,6 +207,18 @@ class MessagingFactory:
             )
         PORTAL.call(self.twin.pair_namespace(options.twins()))
 
+    @property
+    def paired_namespace_options(self) -> SendAvailabilityPairedNamespaceOptions | None:
+        """The options of the pair as they hold now; None for a factory that is not a primary."""
+        options = self.twin.paired_namespace_options
+        if options is None or isinstance(options, _TwinOptions):
+            return None if options is None else options.shown
+        return SendAvailabilityPairedNamespaceOptions.of(options)
+
+    def set_ping_interval(self, interval: Interval) -> None:
+        """Ask diverted entities at another pace whether they are back, from now on."""
+        PORTAL.run(lambda: self.twin.set_ping_interval(interval))
+
     def health(self, path: str) -> EntityHealth:
         """What is known about one queue or topic."""
         return PORTAL.run(lambda: self.twin.health(path))
@@ -280,6 +293,18 @@ class SendAvailabilityPairedNamespaceOptions(aio.SendAvailabilityPairedNamespace
     def _partner_types() -> tuple[type, type]:
         return NamespaceManager, MessagingFactory
 
+    @classmethod
+    def of(cls, twin: aio.SendAvailabilityPairedNamespaceOptions) -> Self:
+        """The options of a pair that was made on the loop, such as a paired client's."""
+        manager = twin.secondary_namespace_manager
+        values = {each.name: getattr(twin, each.name) for each in fields(twin)}
+        values["secondary_namespace_manager"] = manager and NamespaceManager.of(manager)
+        values["messaging_factory"] = MessagingFactory.of(twin.messaging_factory)
+        values["backlog_queue_count"] = twin.wanted_queue_count
+        made = cls(**values)
+        made.found_queues(twin.backlog_queue_count)
+        return made
+
     def twins(self) -> aio.SendAvailabilityPairedNamespaceOptions:
         """The same for the loop."""
         manager, factory = self.secondary_namespace_manager, self.messaging_factory
@@ -291,7 +316,8 @@ class SendAvailabilityPairedNamespaceOptions(aio.SendAvailabilityPairedNamespace
 
 
 class _TwinOptions(aio.SendAvailabilityPairedNamespaceOptions):
-    """The options on the loop, which pass on how many queues were found, now or later (P19)."""
+    """The options on the loop, which pass on what changes: how many queues were found, now or
+    later (P19), and the ping interval."""
 
     def __init__(
         self, shown: SendAvailabilityPairedNamespaceOptions, values: dict[str, Any]
@@ -299,6 +325,16 @@ class _TwinOptions(aio.SendAvailabilityPairedNamespaceOptions):
         super().__init__(**values)
         self._set("_shown", shown)
 
+    @property
+    def shown(self) -> SendAvailabilityPairedNamespaceOptions:
+        """Those that the application has."""
+        shown: SendAvailabilityPairedNamespaceOptions = self.__dict__["_shown"]
+        return shown
+
     def found_queues(self, count: int) -> None:
         super().found_queues(count)
-        self.__dict__["_shown"].found_queues(count)
+        self.shown.found_queues(count)
+
+    def set_ping_interval(self, interval: Interval) -> None:
+        super().set_ping_interval(interval)
+        self.shown.set_ping_interval(interval)

@@ -43,6 +43,13 @@ class NamespaceManager:
         )
 
     @classmethod
+    def of(cls, twin: aio.NamespaceManager) -> Self:
+        """The sync face of a manager that lives on the loop."""
+        made = cls.__new__(cls)
+        made.twin = twin
+        return made
+
+    @classmethod
     def from_connection_string(
         cls,
         connection_string: str,
@@ -53,15 +60,15 @@ class NamespaceManager:
         timeout_s: float = DEFAULT_TIMEOUT_S,
     ) -> Self:
         """A manager with the key or the signature of a connection string."""
-        made = cls.__new__(cls)
-        made.twin = aio.NamespaceManager.from_connection_string(
-            connection_string,
-            namespace_name=namespace_name,
-            management_port=management_port,
-            ca_file=ca_file,
-            timeout_s=timeout_s,
+        return cls.of(
+            aio.NamespaceManager.from_connection_string(
+                connection_string,
+                namespace_name=namespace_name,
+                management_port=management_port,
+                ca_file=ca_file,
+                timeout_s=timeout_s,
+            )
         )
-        return made
 
     @property
     def address(self) -> NamespaceAddress:

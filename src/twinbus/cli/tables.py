@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import shutil
+import textwrap
 from collections.abc import Iterable, Sequence
+
+import typer
 
 
 def show_table(
@@ -43,6 +47,24 @@ def show_table(
         width = max(width, least)
     # A name with brackets in it is a name, not a colour.
     Console(width=width, markup=False, emoji=False).print(table)
+
+
+def show_block(word: str, lines: Iterable[str], *, indent: int = 9) -> None:
+    """Print a word with lines beside it, as wide as the terminal: for texts that are too long for
+    columns. Words are never broken, because they may have to be typed again."""
+    width = shutil.get_terminal_size().columns
+    first = f"{word:<{indent}}"
+    for line in filter(None, lines):
+        wrapped = textwrap.wrap(
+            line,
+            width,
+            initial_indent=first,
+            subsequent_indent=" " * (indent + 2),
+            break_long_words=False,
+            break_on_hyphens=False,
+        )
+        typer.echo("\n".join(wrapped))
+        first = " " * indent
 
 
 def _width_min(rows: Sequence[Sequence[str]], first_number: int) -> int:

@@ -123,6 +123,10 @@ class Where:
             self._reference(), ca_file=self.ca_file, management_port=self.management_port
         )
 
+    def text(self) -> str | None:
+        """The connection string itself; None where the machine's identity stands for one."""
+        return self._reference().connection_string
+
     def _reference(self) -> NamespaceReference:
         from twinbus.pairing.environment import namespace_named_in
 

@@ -55,8 +55,6 @@ def test_a_slip_is_told_in_a_sentence(
         ["pair", "plan", "--backlog-queue-count", HUGE],
         ["pair", "status", "--backlog-queue-count", HUGE],
         ["syphon", "--backlog-queue-count", HUGE],
-        ["preflight", "--rate", "1e300"],
-        ["preflight", "--message-bytes", HUGE],
     ],
 )
 def test_a_number_that_nobody_can_mean_is_wrong_usage(arguments: list[str]) -> None:

@@ -19,7 +19,13 @@ from twinbus.testing.bus import Bus
 TYPED = {"short": Short(7), "id": UUID(int=5), "ok": True, "text": "ä"}
 
 
-def bury(bus: Bus, path: str, *messages: BrokeredMessage, to: str | None = None) -> None:
+def bury(
+    bus: Bus,
+    path: str,
+    *messages: BrokeredMessage,
+    to: str | None = None,
+    reason: str = "too bad",
+) -> None:
     """Send messages and dead-letter each of them."""
 
     async def run() -> None:
@@ -31,7 +37,7 @@ def bury(bus: Bus, path: str, *messages: BrokeredMessage, to: str | None = None)
             for _ in messages:
                 found = await receiver.receive(max_wait_time=5)
                 assert found is not None
-                await found.dead_letter(reason="too bad", description="no such customer")
+                await found.dead_letter(reason=reason, description="no such customer")
 
     asyncio.run(run())
 
@@ -60,7 +66,8 @@ def test_dead_letters_are_counted_over_all_entities(typed: Any, servicebus: Bus)
     assert [each["body"] for each in shown] == ["1", "2"]
     assert shown[0]["dead_letter_reason"] == "too bad"
     assert shown[0]["dead_letter_description"] == "no such customer"
-    assert "too bad" in typed("dlq", "show", "news/subscriptions/all")
+    table = typed("dlq", "show", "news/subscriptions/all")
+    assert "too bad" in table and "no such customer" in table
 
 
 def test_a_dead_letter_goes_back_as_it_was(typed: Any, servicebus: Bus) -> None:
@@ -76,6 +83,42 @@ def test_a_dead_letter_goes_back_as_it_was(typed: Any, servicebus: Bus) -> None:
     (back,) = received(servicebus, "orders")
     assert (back.body, back.message_id, back.subject) == (b"\xff1", "m1", "tea")
     assert back.properties == TYPED and isinstance(back.properties["short"], Short)
+
+
+def test_dead_letters_are_chosen_by_id_number_or_reason(typed: Any, servicebus: Bus) -> None:
+    """M2: the others stay where they are, free for the next receiver."""
+    queue = servicebus.queue("orders")
+    bury(servicebus, "orders", *(BrokeredMessage(b"x", message_id=f"m{n}") for n in range(4)))
+    bury(servicebus, "orders", BrokeredMessage(b"y", message_id="late"), reason="expired")
+    numbers = {m["message_id"]: m["sequence_number"] for m in typed.json("dlq", "show", "orders")}
+    resubmit = ("dlq", "resubmit", "orders")
+
+    assert typed.json(*resubmit, "--reason", "EXPIRED", "--dry-run")["would_resubmit"] == 1
+    assert typed.json(*resubmit, "--id", "m2", "--id", "none", "--dry-run")["would_resubmit"] == 1
+    assert typed.json(*resubmit, "--id", "m2", "--id", "none")["resubmitted"] == 1
+    assert typed.json(*resubmit, "--number", str(numbers["m0"]))["resubmitted"] == 1
+    assert typed.json(*resubmit, "--reason", "expired")["resubmitted"] == 1
+    assert typed.json(*resubmit, "--reason", "too bad", "--count", "1")["resubmitted"] == 1
+    assert typed(*resubmit, "--id", "none").startswith("0 messages sent")
+    assert {each.message_id for each in received(servicebus, "orders")} == {
+        "m0",
+        "m1",
+        "m2",
+        "late",
+    }
+    assert queue.dead_letter_message_count == 1
+    (left,) = received(servicebus, "orders/$DeadLetterQueue")
+    assert left.message_id == "m3"
+
+
+def test_a_chosen_dead_letter_that_somebody_else_holds_is_told(typed: Any, servicebus: Bus) -> None:
+    """M2: its lock is another receiver's, and nothing is sent twice."""
+    servicebus.queue("orders")
+    bury(servicebus, "orders", BrokeredMessage(b"1", message_id="m1"))
+    (held,) = received(servicebus, "orders/$DeadLetterQueue")
+    assert held.message_id == "m1"
+    told = typed.refused("dlq", "resubmit", "orders", "--id", "m1")
+    assert "1 message of the dead-letter queue of 'orders' could not be received" in told
 
 
 def test_a_dead_letter_is_not_dropped_as_a_duplicate_of_itself(typed: Any, servicebus: Bus) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from typer.testing import CliRunner
 from twinbus.cli import app
 from twinbus.cli.pair import EXIT_ATTENTION
 from twinbus.connection_string import parse_connection_string
+from twinbus.spark.syphon.state import StateDir
 from twinbus.testing.bus import BusPair
 
 QUEUE = "primary/x-servicebus-transfer/{}"
@@ -110,14 +112,88 @@ def test_the_status_of_a_pair(typed_pair: Any, servicebus_pair: BusPair) -> None
     assert "1 message in 1 backlog queue, and nobody" in sentence and "syphon" in sentence
 
     with servicebus_pair.outage():
-        code, found = answered(typed_pair, *status, "--primary-name", "primary")
+        # The backlog queues name the primary that they belong to.
+        code, found = answered(typed_pair, *status)
         assert code == EXIT_ATTENTION and not found["primary"]["answers"]
         # That nobody brings messages home to a primary that is away is as it should be
         assert len(found["attention"]) == 1
         assert "does not answer" in found["attention"][0]
-        assert "--primary-name" in typed_pair.refused(*status)
+        assert [each["messages"] for each in typed_pair.json("backlog", "list")] == [0, 1]
     result = CliRunner().invoke(app, list(status), env=typed_pair.environment)
     assert "look at this" in result.stdout and result.exit_code == EXIT_ATTENTION
+
+
+def test_a_primary_whose_queues_do_not_name_it_must_be_named(
+    typed_pair: Any, servicebus_pair: BusPair
+) -> None:
+    """P21: a name that might be that of another pair is not guessed; the error has it."""
+    servicebus_pair.secondary.queue("other/x-servicebus-transfer/0")
+    with servicebus_pair.outage():
+        for command in (("pair", "status"), ("backlog", "list")):
+            assert "--primary-name other" in typed_pair.refused(*command)
+
+
+def test_the_status_knows_what_the_journals_say(
+    typed_pair: Any, servicebus_pair: BusPair, tmp_path: Path
+) -> None:
+    """P16: which entities are diverted, since when and why."""
+    typed_pair("pair", "apply", "--backlog-queue-count", "1")
+    lines = [
+        {"event": "diverted", "at": "2026-03-01T12:00:00+00:00", "path": "bills", "reason": "x"},
+        {
+            "event": "diverted",
+            "at": "2026-03-01T12:01:00+00:00",
+            "path": "orders",
+            "reason": "lost",
+        },
+        {"event": "restored", "at": "2026-03-01T12:02:00+00:00", "path": "bills"},
+        {"event": "ping-failed", "at": "2026-03-01T12:03:00+00:00", "path": "orders"},
+    ]
+    journal = tmp_path / "journal.jsonl"
+    journal.write_text("".join(json.dumps(each) + "\n" for each in lines) + "torn")
+    status = ("pair", "status", "--watch", "0s", "--journal", str(journal))
+    code, found = answered(typed_pair, *status)
+    assert code == EXIT_ATTENTION
+    (diverted,) = found["diverted"]
+    assert diverted["path"] == "orders" and diverted["reason"] == "lost"
+    assert diverted["since"] == "2026-03-01T12:01:00+00:00"
+    (sentence,) = found["attention"]
+    assert sentence.startswith("'orders' is diverted since 2026-03-01 12:01:00 UTC")
+    assert sentence.endswith("last heard of at 2026-03-01 12:03:00 UTC: lost")
+
+    shown = CliRunner().invoke(app, list(status), env=typed_pair.environment).stdout
+    assert "orders" in shown and "lost" in shown
+    missing = str(tmp_path / "none")
+    assert "--journal" in typed_pair.refused("pair", "status", "--journal", missing)
+
+
+def test_a_paused_syphon_is_resumed_and_no_other_started(
+    typed_pair: Any, servicebus_pair: BusPair, tmp_path: Path
+) -> None:
+    """Y7: nobody receives because somebody has said so."""
+    servicebus_pair.primary.queue("orders")
+    typed_pair("pair", "apply", "--backlog-queue-count", "1")
+    divert(typed_pair, 0)
+    state = StateDir(tmp_path / "state")
+    status = ("pair", "status", "--watch", "0.1s", "--state", str(state.path))
+    state.take()
+    typed_pair("syphon", "pause", "--state", str(state.path))
+    code, found = answered(typed_pair, *status)
+    (sentence,) = found["attention"]
+    assert code == EXIT_ATTENTION and found["syphon"]["is_paused"]
+    assert "the syphon is paused" in sentence
+    assert f"twinbus syphon resume --state {state.path}" in sentence
+
+    # The next one to start would be paused, too.
+    state.release()
+    _code, found = answered(typed_pair, *status)
+    (sentence,) = found["attention"]
+    assert "syphon resume" in sentence and "run `twinbus syphon`" in sentence
+
+    typed_pair("syphon", "resume", "--state", str(state.path))
+    _code, found = answered(typed_pair, *status)
+    (sentence,) = found["attention"]
+    assert "resume" not in sentence and "run `twinbus syphon`" in sentence
 
 
 def test_the_status_shows_queues_beyond_the_count_that_hold_messages(

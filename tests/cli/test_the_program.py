@@ -48,7 +48,7 @@ def test_every_command_says_what_it_does_and_every_option_too() -> None:
 
 VERBS = {
     **dict.fromkeys(("queue", "topic", "subscription", "rule"), "list show create delete purge"),
-    "key": "list rotate",
+    "key": "list rotate create delete",
     "dlq": "list show resubmit drop",
     "pair": "plan apply status failover restore hold",
     "backlog": "list show cleanup",

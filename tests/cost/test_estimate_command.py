@@ -100,7 +100,7 @@ def test_the_tables_for_people() -> None:
 def test_no_number_is_broken_in_a_narrow_terminal(columns: int) -> None:
     """C3: half a number is a wrong one."""
     shown = run("--rate", "5k/s", "--size", "70KB", "--outage", "2d", columns=columns).stdout
-    assert shown.count(" 1,728,000,000 │") == 4 and " 61,931.52 GB │" in shown
+    assert shown.count(" 1,728,000,000") == 4 and " 61,931.52 GB" in shown
 
 
 def test_names_with_brackets_are_shown_as_they_are(capsys: pytest.CaptureFixture[str]) -> None:

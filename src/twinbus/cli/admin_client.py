@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import json as json_text
 import time
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any, Final
 from urllib.parse import quote, urlsplit
 
@@ -27,7 +28,8 @@ if TYPE_CHECKING:
 
 DEFAULT_URL: Final = "http://localhost:5300"
 URL_VARIABLE: Final = "TWINBUS_ADMIN_URL"
-CONNECTION_STRING_VARIABLE: Final = "TWINBUS_CONNECTION_STRING"
+# The second is what all other commands read.
+CONNECTION_STRING_VARIABLES: Final = ["TWINBUS_CONNECTION_STRING", "SERVICEBUS_CONNECTION_STRING"]
 
 # Each request shows a token of its own, so that it need not live longer than the request.
 TOKEN_LIFE_S: Final = 300
@@ -46,7 +48,7 @@ AdminConnectionString = Annotated[
         "--connection-string",
         help="Of the namespace, with the claim Manage: env:VARIABLE, file:PATH, or the text "
         "itself, which other users of this machine could see.",
-        envvar=CONNECTION_STRING_VARIABLE,
+        envvar=CONNECTION_STRING_VARIABLES,
         metavar="REFERENCE",
     ),
 ]
@@ -89,7 +91,7 @@ class AdminClient:
         if not connection_string:
             raise ConfigurationError(
                 "a connection string with the claim Manage is needed",
-                hint=f"Set {CONNECTION_STRING_VARIABLE} or give --connection-string",
+                hint=f"Set {CONNECTION_STRING_VARIABLES[1]} or give --connection-string",
             )
         text = reference_of(connection_string).connection_string
         assert text is not None  # A reference that was given is one.
@@ -173,6 +175,17 @@ class AdminClient:
             key=credential.shared_access_key or "",
             expires_s=int(time.time()) + TOKEN_LIFE_S,
         )
+
+    def connection_string_of(self, rule: str, key: str) -> str:
+        """The one of this namespace with another access rule."""
+        credential = self._credential
+        return replace(
+            credential,
+            shared_access_key_name=rule,
+            shared_access_key=key,
+            shared_access_signature=None,
+            entity_path=None,
+        ).to_text()
 
     # -- the namespace --------------------------------------------------------------------
 

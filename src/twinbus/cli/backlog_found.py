@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 from twinbus.drivers.management import QueueProperties
 from twinbus.entity_path import BacklogPath, parse_backlog_path
 from twinbus.errors import InvalidEntityPath
-from twinbus.pairing.backlog_queues import backlog_paths
+from twinbus.pairing.backlog_queues import backlog_paths, backlog_queue, owner_mark
 from twinbus.pairing.backlog_search import BacklogSearch
 from twinbus.pairing.open_namespace import OpenNamespace
-from twinbus.service_errors import AccessRefused
+from twinbus.service_errors import AccessRefused, PairingError, ServiceError
 
-__all__ = ["backlog_path_of", "listed", "queues_of"]
+__all__ = ["backlog_path_of", "listed", "name_in_backlog", "queues_of"]
 
 
 def backlog_path_of(path: str) -> BacklogPath | None:
@@ -38,6 +40,23 @@ async def listed(
             hint="Use an access rule with the claim Manage",
         ) from error
     return sorted(found, key=lambda each: (each[0].primary, each[0].index))
+
+
+async def name_in_backlog(primary: OpenNamespace, secondary: OpenNamespace) -> str:
+    """The name of a primary that cannot be asked: backlog queues bear the mark of their pair,
+    which has the primary's address in it (P21). A name without such a mark is not guessed."""
+    names: list[str] = []
+    with suppress(ServiceError):
+        for parts, queue in await listed(secondary):
+            mark = owner_mark(primary.driver.address, parts.primary)
+            if queue.user_metadata == backlog_queue(queue.path, mark).user_metadata:
+                return parts.primary
+            names.append(parts.primary)
+    example = f" {names[0]}" if len(set(names)) == 1 else ""
+    raise PairingError(
+        "the primary did not tell its name, and no backlog queue has its address",
+        hint=f"Give its name with --primary-name{example}",
+    )
 
 
 async def queues_of(

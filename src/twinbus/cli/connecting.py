@@ -123,6 +123,10 @@ class Where:
             self._reference(), ca_file=self.ca_file, management_port=self.management_port
         )
 
+    def text(self) -> str | None:
+        """The connection string itself; None where the machine's identity stands for one."""
+        return self._reference().connection_string
+
     def _reference(self) -> NamespaceReference:
         from twinbus.pairing.environment import namespace_named_in
 
@@ -198,18 +202,17 @@ class WherePair:
 
     async def primary_name(self) -> str:
         """The primary's name in the paths of its backlog queues. The primary is asked only where
-        neither --primary-name nor its host tells it."""
-        from twinbus.service_errors import PairingError, ServiceError
+        neither --primary-name nor its host tells it; when it does not answer, the marks of the
+        backlog queues tell it."""
+        from twinbus.cli.backlog_found import name_in_backlog
+        from twinbus.service_errors import ServiceError
 
         async with self.opened("primary") as primary, self.opened("secondary") as secondary:
             _check_apart(primary, secondary)
             try:
                 return await primary.primary_name(self.primary_name_given)
-            except ServiceError as error:
-                raise PairingError(
-                    f"the primary did not tell its name: {error.sentence.rstrip('.')}",
-                    hint="Give it with --primary-name",
-                ) from error
+            except ServiceError:
+                return await name_in_backlog(primary, secondary)
 
 
 def _check_apart(primary: OpenNamespace, secondary: OpenNamespace) -> None:

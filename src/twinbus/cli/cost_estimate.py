@@ -18,7 +18,12 @@ __all__ = ["cost_estimate"]
 
 
 def cost_estimate(
-    backlog_queues: Annotated[int, typer.Option(help="Backlog queues of the pair.")] = 10,
+    backlog_queues: Annotated[
+        int,
+        typer.Option(
+            "--backlog-queue-count", "--backlog-queues", help="How many backlog queues it has."
+        ),
+    ] = 10,
     poll: Annotated[
         str,
         typer.Option(help="How long the syphon waits at an empty queue, as 15m.", metavar="TIME"),
@@ -28,10 +33,22 @@ def cost_estimate(
         typer.Option(help="Messages to all entities together, as 200/s or 5k/h.", metavar="RATE"),
     ] = "0/s",
     size: Annotated[
-        str, typer.Option(help="Size of a message, as 300B or 2KB.", metavar="SIZE")
+        str,
+        typer.Option(
+            "--size",
+            "--message-bytes",
+            help="Size of a message, as 300B or 2KB.",
+            metavar="SIZE",
+        ),
     ] = "1KB",
     outage: Annotated[
-        str, typer.Option(help="How long the outage lasts, as 45m or 4h.", metavar="TIME")
+        str,
+        typer.Option(
+            "--expected-outage",
+            "--outage",
+            help="How long the outage lasts, as 45m or 4h.",
+            metavar="TIME",
+        ),
     ] = "1h",
     entities: Annotated[int, typer.Option(help="Queues and topics that are sent to.")] = 1,
     senders: Annotated[

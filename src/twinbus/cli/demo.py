@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from twinbus.cli.durations import seconds
+from twinbus.cli.quantities import rate_per_s
 from twinbus.cli.tables import show_table
 
 __all__ = ["demo"]
@@ -21,7 +22,9 @@ def demo(
     outage: Annotated[
         str, typer.Option(help="How long the primary is away, as 20s or 1m.", metavar="TIME")
     ] = "20s",
-    rate: Annotated[float, typer.Option(help="Messages a second.")] = 200.0,
+    rate: Annotated[
+        str, typer.Option(help="Messages that are sent, as 200/s.", metavar="RATE")
+    ] = "200/s",
     keep: Annotated[
         Path | None,
         typer.Option(
@@ -41,7 +44,7 @@ def demo(
     """
     from twinbus.demo.plan import Plan
 
-    plan = Plan(seed=seed, outage_s=seconds(outage), rate_per_s=rate)
+    plan = Plan(seed=seed, outage_s=seconds(outage), rate_per_s=float(rate_per_s(rate)))
     # What runs the demo: the drivers and the pairing, which a wrong option need not wait for.
     from twinbus.demo.run import run_demo
 

@@ -94,6 +94,18 @@ def resubmit(
     count: Annotated[
         int | None, typer.Option(help="At most so many, the oldest first [all].", min=1)
     ] = None,
+    message_id: Annotated[
+        list[str] | None,
+        typer.Option("--id", help="Only the message with this id; repeatable.", metavar="ID"),
+    ] = None,
+    number: Annotated[
+        list[int] | None,
+        typer.Option(help="Only the one with this sequence number; repeatable.", min=1),
+    ] = None,
+    reason: Annotated[
+        str | None,
+        typer.Option(help="Only those that died for this reason, as `dlq show` has it."),
+    ] = None,
     ids: Annotated[
         str,
         typer.Option(
@@ -110,7 +122,8 @@ def resubmit(
     Each goes out of the dead-letter queue only when its entity has accepted it: a crash in between
     repeats a message and loses none. The reason of its death is taken off, its time to live
     begins anew. A subscription cannot be sent to: name its topic with --to, whose subscriptions
-    all get a copy.
+    all get a copy. With several of --id, --number and --reason a message must fit all of them;
+    those that do not fit are received and given back, which counts as a delivery.
     """
     check_form(output)
     if ids not in IDS:
@@ -124,14 +137,16 @@ def resubmit(
     from twinbus.cli import resubmitting as work
 
     target = to or source.entity
+    choice = work.Choice(frozenset(message_id or ()), frozenset(number or ()), reason)
     if dry_run:
-        found = asked(where, lambda each: work.count_of(each, source, count))
+        found = asked(where, lambda each: work.count_of(each, source, choice, count))
         sentence = f"{counted(found, 'message')} would be sent from {source} to {target!r}"
         tell(output, {"would_resubmit": found, "to": target}, sentence)
         return
     with count_shown("resubmitted", output) as progress:
         done = asked(
-            where, lambda each: work.resubmitted(each, source, target, count, ids, progress)
+            where,
+            lambda each: work.resubmitted(each, source, target, choice, count, ids, progress),
         )
     changed = ", with new ids" if done.has_new_ids else ""
     tell(

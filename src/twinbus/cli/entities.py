@@ -12,10 +12,12 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar, overload
 
 import typer
+from typer.core import TyperCommand
 
 from twinbus.cli.connecting import Where, asked
 from twinbus.cli.durations import seconds
 from twinbus.cli.showing import check_form, confirm, plain, show_record, show_records, tell
+from twinbus.cli.sources import split_subscription
 from twinbus.errors import ConfigurationError, TwinbusError
 
 if TYPE_CHECKING:
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "QUEUE_COLUMNS",
+    "SubscriptionCommand",
     "create_it",
     "delete_it",
     "duration",
@@ -111,6 +114,17 @@ def status_of(text: str) -> str:
 def noun(name: str, explanation: str) -> typer.Typer:
     """The group of a noun's commands."""
     return typer.Typer(name=name, help=explanation, no_args_is_help=True, rich_markup_mode=None)
+
+
+class SubscriptionCommand(TyperCommand):
+    """A command whose first arguments are TOPIC SUBSCRIPTION, or TOPIC/subscriptions/SUBSCRIPTION
+    as receivers write it."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        # The first word: behind an option it could be the option's value.
+        if args and (parts := split_subscription(args[0])) is not None:
+            args = [*parts, *args[1:]]
+        return super().parse_args(ctx, args)
 
 
 # -- the verbs ------------------------------------------------------------------------------

@@ -18,7 +18,7 @@ __all__ = ["record_of_message", "show_message_records", "show_messages"]
 # A row of a table shows what a message is about, not all of it: JSON has everything.
 BODY_CHARACTERS_SHOWN: Final = 60
 COLUMNS: Final = ("number", "enqueued", "message_id", "session_id", "subject", "text")
-DEAD_COLUMNS: Final = (*COLUMNS[:-1], "dead_letter_reason", "text")
+DEAD_COLUMNS: Final = (*COLUMNS[:-1], "dead_letter_reason", "dead_letter_description", "text")
 # 2026-11-16T20:29:55, in UTC.
 SECONDS_LENGTH: Final = 19
 _STATES: Final = ("active", "deferred", "scheduled")

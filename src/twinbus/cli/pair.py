@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -14,6 +15,7 @@ from twinbus.cli.showing import DryRun, Output, check_form
 
 __all__ = ["pair_app"]
 
+JOURNAL_VARIABLE = "TWINBUS_PAIR_JOURNAL"
 EXIT_ATTENTION = 3
 """Something needs a look: the answer says what."""
 
@@ -80,6 +82,18 @@ def status(
             help="How long to look whether somebody brings waiting messages home.", metavar="TIME"
         ),
     ] = "5s",
+    journal: Annotated[
+        list[Path] | None,
+        typer.Option(
+            help="Journal of an application of the pair, which tells what is diverted; repeatable.",
+            envvar=JOURNAL_VARIABLE,
+            metavar="FILE",
+        ),
+    ] = None,
+    state: Annotated[
+        Path | None,
+        typer.Option(help="State directory of the pair's syphon [as for it].", metavar="DIR"),
+    ] = None,
     output: Output = "table",
     *,
     where: WherePair,
@@ -87,14 +101,20 @@ def status(
     """Show whether both namespaces answer, what waits in the backlog, and what needs a look.
 
     A backlog whose oldest message stays where it is while the primary answers is one that nobody
-    receives from: run `twinbus syphon`. Which entities are diverted is known to the applications
-    that send, not here: see their journal.
+    receives from: run `twinbus syphon`, or resume one that is paused. Which entities are diverted
+    is known to the applications that send: name their journals with --journal.
 
     Exit codes: 0 all is well, 1 it could not be found out, 2 wrong usage, 3 something needs a look.
     """
     check_form(output)
     watch_s = seconds(watch)
-    from twinbus.cli.pair_status import show_status
+    from twinbus.cli.pair_status import StatusOptions, show_status
 
-    if not show_status(where, backlog_queue_count, watch_s, output):
+    options = StatusOptions(
+        backlog_queue_count=backlog_queue_count,
+        watch_s=watch_s,
+        journals=tuple(journal or ()),
+        state=state,
+    )
+    if not show_status(where, options, output):
         raise typer.Exit(EXIT_ATTENTION)

@@ -3,6 +3,8 @@
 Rule 1: a namespace that says anything at all answers, if only that there is no such queue.
 Rule 2: nobody receives from a backlog whose oldest message stays the same one (Y7); while the
         primary is away that is as it should be.
+Rule 3: what is diverted is what the journals say, and a syphon is paused if its state directory
+        says so: both are files of this machine, and without them nothing is said.
 """
 
 from __future__ import annotations
@@ -10,6 +12,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
 from typing import Final
 
 import typer
@@ -17,8 +21,12 @@ import typer
 from twinbus.cli.backlog_found import queues_of
 from twinbus.cli.connecting import WherePair
 from twinbus.cli.showing import counted, plain, show_json, show_records
+from twinbus.cli.syphon import default_state_dir
+from twinbus.errors import ConfigurationError
 from twinbus.pairing.backlog_reader import BacklogReader, QueueBacklog
 from twinbus.pairing.backlog_search import BacklogSearch
+from twinbus.pairing.diversions import Diversion, diversions
+from twinbus.pairing.journal import read_journal
 from twinbus.pairing.manager import NamespaceManager
 from twinbus.pairing.mover_gate import UNKNOWN_PATH
 from twinbus.pairing.open_namespace import OpenNamespace
@@ -29,7 +37,7 @@ from twinbus.service_errors import (
     ServiceError,
 )
 
-__all__ = ["show_status"]
+__all__ = ["StatusOptions", "show_status"]
 
 CONTACT_TIMEOUT_S: Final = 10.0
 FULL_PERCENT: Final = 80.0
@@ -46,9 +54,38 @@ class Contact:
     says: str = ""
 
 
-def show_status(where: WherePair, count: int | None, watch_s: float, output: str) -> bool:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StatusOptions:
+    """What the command line said."""
+
+    backlog_queue_count: int | None = None
+    watch_s: float
+    journals: tuple[Path, ...] = ()
+    state: Path | None = None
+    """Where the syphon has its state; None: where it has it unless told otherwise."""
+
+
+@dataclass(frozen=True, slots=True)
+class SyphonState:
+    """What a syphon was told last, by its state directory."""
+
+    state: str
+    is_running: bool
+    is_paused: bool
+
+    @property
+    def resume(self) -> str:
+        """The command that ends its pause."""
+        given = "" if Path(self.state) == default_state_dir() else f" --state {self.state}"
+        return f"`twinbus syphon resume{given}`"
+
+
+def show_status(where: WherePair, options: StatusOptions, output: str) -> bool:
     """Show the pair; whether all is well."""
-    contacts, queues, attention = asyncio.run(_looked(where, count, watch_s))
+    diverted = _diverted(options.journals)
+    syphon = _syphon(options.state)
+    contacts, queues, attention = asyncio.run(_looked(where, options, syphon))
+    attention += [_told(each) for each in diverted if each.ended is None]
     backlog = [plain(each) for each in queues]
     if output == "table":
         show_records(
@@ -63,6 +100,8 @@ def show_status(where: WherePair, count: int | None, watch_s: float, output: str
         record = {
             **{each.role: plain(each) for each in contacts},
             "backlog": backlog,
+            "diverted": [plain(each) for each in diverted],
+            "syphon": None if syphon is None else plain(syphon),
             "attention": attention,
         }
         show_json(record, output)
@@ -78,8 +117,50 @@ def _waiting(secondary: Contact, queues: Sequence[QueueBacklog]) -> str:
     return f"{counted(sum(known), 'message')} in {where}{rest}"
 
 
+def _diverted(journals: Sequence[Path]) -> list[Diversion]:
+    found: list[Diversion] = []
+    for path in journals:
+        try:
+            found += diversions(read_journal(path))
+        except OSError as error:
+            raise ConfigurationError(
+                f"the journal {str(path)!r:.200} cannot be read: {error.strerror}",
+                hint="Give --journal as the applications have their option journal",
+            ) from error
+    return found
+
+
+def _told(diversion: Diversion) -> str:
+    what = "is held on the backlog" if diversion.is_held else "is diverted"
+    why = f": {diversion.reason}" if diversion.reason else ""
+    return (
+        f"{diversion.path!r} {what} since {_moment(diversion.since)}, "
+        f"last heard of at {_moment(diversion.last_event)}{why}"
+    )
+
+
+def _moment(moment: datetime) -> str:
+    return f"{moment.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC"
+
+
+def _syphon(given: Path | None) -> SyphonState | None:
+    """The syphon of this machine; None when there never was one."""
+    directory = given or default_state_dir()
+    if not directory.is_dir():
+        if given is None:
+            return None
+        raise ConfigurationError(
+            f"there is no state directory {str(directory)!r}",
+            hint="Give --state as it was given to the syphon",
+        )
+    from twinbus.spark.syphon.state import StateDir
+
+    state = StateDir(directory)
+    return SyphonState(str(directory), state.is_taken, state.control().is_paused)
+
+
 async def _looked(
-    where: WherePair, count: int | None, watch_s: float
+    where: WherePair, options: StatusOptions, syphon: SyphonState | None
 ) -> tuple[list[Contact], list[QueueBacklog], list[str]]:
     async with where.opened("primary") as primary, where.opened("secondary") as secondary:
         contacts = list(
@@ -93,14 +174,16 @@ async def _looked(
         ]
         if contacts[1].answers:
             name = await where.primary_name()
-            paths = await queues_of(secondary, name, count)
+            paths = await queues_of(secondary, name, options.backlog_queue_count)
             manager = NamespaceManager.over(secondary.management, secondary.driver.address)
             search = BacklogSearch(secondary.driver.receiver, name)
             reader = BacklogReader(secondary.driver, manager, paths, search=search)
             queues = await reader.read() if paths else []
             attention += _judged(name, queues)
-            if contacts[0].answers:
-                attention += await _unattended(reader, queues, watch_s)
+            if syphon is not None and syphon.is_running and syphon.is_paused:
+                attention += _paused(queues, syphon)
+            elif contacts[0].answers:
+                attention += await _unattended(reader, queues, options.watch_s, syphon)
     return contacts, queues, attention
 
 
@@ -137,8 +220,18 @@ def _judged(name: str, queues: Sequence[QueueBacklog]) -> list[str]:
     return told
 
 
+def _paused(queues: Sequence[QueueBacklog], syphon: SyphonState) -> list[str]:
+    waiting = sum(each.messages or 0 for each in queues)
+    if not waiting:
+        return []
+    return [f"{counted(waiting, 'message')} wait, and the syphon is paused: run {syphon.resume}"]
+
+
 async def _unattended(
-    reader: BacklogReader, before: Sequence[QueueBacklog], watch_s: float
+    reader: BacklogReader,
+    before: Sequence[QueueBacklog],
+    watch_s: float,
+    syphon: SyphonState | None,
 ) -> list[str]:
     """Look a second time, where messages wait and the primary could take them."""
     held = {
@@ -156,4 +249,5 @@ async def _unattended(
     waiting = sum(each.messages or 1 for each in stuck)
     where = counted(len(stuck), "backlog queue")
     nobody = f"nobody received the oldest in {watch_s:g} s"
-    return [f"{counted(waiting, 'message')} in {where}, and {nobody}: run `twinbus syphon`"]
+    then = f"; it is paused until {syphon.resume}" if syphon and syphon.is_paused else ""
+    return [f"{counted(waiting, 'message')} in {where}, and {nobody}: run `twinbus syphon`{then}"]

@@ -13,6 +13,7 @@ import typer
 from twinbus.cli.connecting import WherePair, with_pair
 from twinbus.cli.durations import seconds
 from twinbus.cli.pair import Count
+from twinbus.cli.quantities import RATE_PER_S_MIN, rate_between, size_between
 from twinbus.cli.showing import Output, check_form
 
 # As for an estimate of costs; with more the room that is needed has no meaning.
@@ -50,17 +51,29 @@ def preflight(
     ] = None,
     backlog_queue_count: Count = 10,
     expected_outage: Annotated[
-        str, typer.Option(help="How long an outage may last, as 30m or 4h.", metavar="TIME")
+        str,
+        typer.Option(
+            "--expected-outage",
+            "--outage",
+            help="How long an outage may last, as 30m or 4h.",
+            metavar="TIME",
+        ),
     ] = "1h",
     rate: Annotated[
-        float | None,
+        str | None,
         typer.Option(
-            help="Messages a second, to all entities together.", min=0.001, max=RATE_PER_S_MAX
+            help="Messages to all entities together, for example 200/s or 5k/h.", metavar="RATE"
         ),
     ] = None,
-    message_bytes: Annotated[
-        int, typer.Option(help="Size of an ordinary message.", min=1, max=MESSAGE_BYTES_MAX)
-    ] = 1_024,
+    size: Annotated[
+        str,
+        typer.Option(
+            "--size",
+            "--message-bytes",
+            help="Size of an ordinary message, for example 300B or 2KB.",
+            metavar="SIZE",
+        ),
+    ] = "1KB",
     sender_only: Annotated[
         bool,
         typer.Option("--sender-only", help="These credentials are not those of the syphon."),
@@ -98,8 +111,10 @@ def preflight(
         entities=tuple(entity or ()),
         backlog_queue_count=backlog_queue_count,
         expected_outage_s=seconds(expected_outage),
-        rate_per_s=rate,
-        message_bytes=message_bytes,
+        rate_per_s=None
+        if rate is None
+        else rate_between("--rate", rate, RATE_PER_S_MIN, RATE_PER_S_MAX),
+        message_bytes=size_between("--size", size, 1, MESSAGE_BYTES_MAX),
         has_syphon=not sender_only,
         allow_lossy=allow_lossy_backlog,
         may_ping=not no_ping,

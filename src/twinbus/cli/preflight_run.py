@@ -9,7 +9,7 @@ import typer
 from twinbus.cli.connecting import WherePair
 from twinbus.cli.preflight import PreflightOptions
 from twinbus.cli.showing import counted, show_json
-from twinbus.cli.tables import show_table
+from twinbus.cli.tables import show_block
 from twinbus.pairing.open_namespace import OpenNamespace
 from twinbus.pairing.preflight import Ends, Expectation, Facts, Report, Severity, judge, observe
 
@@ -52,13 +52,9 @@ def _ends(namespace: OpenNamespace) -> Ends:
 
 
 def _show(report: Report) -> None:
-    show_table(
-        ("", "check", "where", "seen", "what to do"),
-        [
-            (each.severity.word, each.check, each.subject, each.says, each.fix)
-            for each in report.findings
-        ],
-    )
+    for each in report.findings:
+        fix = f"to do: {each.fix}" if each.fix else ""
+        show_block(each.severity.word, (f"{each.check}: {each.subject}", each.says, fix))
     problems = counted(report.count(Severity.PROBLEM), "problem")
     warnings = counted(report.count(Severity.WARNING), "warning")
     typer.echo(f"{'ready' if report.is_ready else 'not ready'}: {problems}, {warnings}")

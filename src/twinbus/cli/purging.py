@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from twinbus.drivers.port import Receiver
     from twinbus.pairing.open_namespace import OpenNamespace
 
-__all__ = ["count_in", "purge_it", "purge_topic"]
+__all__ = ["count_in", "pages", "purge_it", "purge_topic"]
 
 BATCH_COUNT: Final = 500
 # The service shows at most so many at once.
@@ -147,7 +147,7 @@ async def count_in(namespace: OpenNamespace, source: Source) -> int:
     """How many messages there are: as the namespace counts, or seen one by one without Manage."""
     described = await _described(namespace, source)
     if described is None:
-        return sum([len(page) async for page in _pages(namespace.driver.receiver(source.path))])
+        return sum([len(page) async for page in pages(namespace.driver.receiver(source.path))])
     counts = described.counts
     return counts.dead_letter if source.is_dead_letters else counts.active + counts.scheduled
 
@@ -177,7 +177,7 @@ async def _removed_from(
         removed += count
         progress(before + removed)
     removed += await _parked(namespace, source, kinds)
-    left = sum([len(page) async for page in _pages(namespace.driver.receiver(source.path))])
+    left = sum([len(page) async for page in pages(namespace.driver.receiver(source.path))])
     return removed, left
 
 
@@ -226,7 +226,7 @@ async def _parked(namespace: OpenNamespace, source: Source, kinds: Kinds) -> int
 
     deferred: list[int] = []
     scheduled: list[int] = []
-    async for page in _pages(namespace.driver.receiver(source.path)):
+    async for page in pages(namespace.driver.receiver(source.path)):
         for each in page:
             state = state_of(each.encoded)
             if state == DEFERRED and kinds.deferred:
@@ -266,7 +266,7 @@ def _slices(numbers: list[int]) -> list[list[int]]:
     return [numbers[at : at + PEEK_COUNT] for at in range(0, len(numbers), PEEK_COUNT)]
 
 
-async def _pages(receiver: Any) -> AsyncIterator[list[Delivered]]:
+async def pages(receiver: Any) -> AsyncIterator[list[Delivered]]:
     """Everything that can be seen, and nothing is taken."""
     following = 1
     try:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import math
 import re
 from fractions import Fraction
 
 from twinbus.errors import ConfigurationError
 
-__all__ = ["count", "rate_per_s", "size_bytes"]
+__all__ = ["RATE_PER_S_MIN", "count", "rate_between", "rate_per_s", "size_between", "size_bytes"]
+
+RATE_PER_S_MIN = 0.001
+"""Slower is as good as never."""
 
 # So many digits are enough for anything that can be asked.
 _NUMBER = r"([0-9]{1,15}(?:\.[0-9]{1,9})?)"
@@ -26,6 +30,27 @@ def rate_per_s(text: str) -> Fraction:
     if match is None:
         raise ConfigurationError(f"{text!r:.40} is not a rate", hint="Write it as 200/s or 12k/h")
     return Fraction(match[1]) * _TIMES[match[2]] / _PER_S[match[3]]
+
+
+def rate_between(option: str, text: str, least: float, most: float = math.inf) -> float:
+    """A rate that an option has, within its bounds."""
+    found = float(rate_per_s(text))
+    if not least <= found <= most:
+        upper = "" if most == math.inf else f" and at most {most:,}/s"
+        raise ConfigurationError(
+            f"{option} {text!r:.40} is out of range", hint=f"Use at least {least:g}/s{upper}"
+        )
+    return found
+
+
+def size_between(option: str, text: str, least: int, most: int) -> int:
+    """A size that an option has, within its bounds."""
+    found = size_bytes(text)
+    if not least <= found <= most:
+        raise ConfigurationError(
+            f"{option} {text!r:.40} is out of range", hint=f"Use {least}B to {most >> 20}MB"
+        )
+    return found
 
 
 def size_bytes(text: str) -> int:

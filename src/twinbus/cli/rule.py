@@ -34,7 +34,7 @@ _CORRELATION = (
 )
 
 
-@rule_app.command("list")
+@rule_app.command("list", cls=of.SubscriptionCommand)
 @with_namespace
 def list_rules(
     topic: Topic, subscription: Subscription, output: Output = "table", *, where: Where
@@ -44,7 +44,7 @@ def list_rules(
     of.list_them(where, output, lambda each: each.list_rules(topic, subscription), columns)
 
 
-@rule_app.command("show")
+@rule_app.command("show", cls=of.SubscriptionCommand)
 @with_namespace
 def show(
     topic: Topic, subscription: Subscription, rule: Rule, output: Output = "table", *, where: Where
@@ -54,7 +54,7 @@ def show(
     of.show_it(where, output, named, lambda each: each.get_rule(topic, subscription, rule))
 
 
-@rule_app.command("create")
+@rule_app.command("create", cls=of.SubscriptionCommand)
 @with_namespace
 def create(
     topic: Topic,
@@ -133,7 +133,7 @@ def create(
     )
 
 
-@rule_app.command("delete")
+@rule_app.command("delete", cls=of.SubscriptionCommand)
 @with_namespace
 def delete(
     topic: Topic,
@@ -157,7 +157,7 @@ def delete(
     )
 
 
-@rule_app.command("purge")
+@rule_app.command("purge", cls=of.SubscriptionCommand)
 @with_namespace
 def purge(
     topic: Topic,

@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from twinbus.cli.quantities import rate_per_s
 from twinbus.cli.showing import check_form
 from twinbus.clock import AdjustableClock, SystemClock
 from twinbus.errors import ConfigurationError
@@ -51,7 +52,7 @@ def serve(
         list[str] | None,
         typer.Option(
             help="Subscription to create if missing, for every message; repeatable.",
-            metavar="[NAMESPACE:]TOPIC/NAME",
+            metavar="[NAMESPACE:]TOPIC/subscriptions/NAME",
         ),
     ] = None,
     config: Annotated[
@@ -129,12 +130,17 @@ def serve(
         int, typer.Option(help="Refuse sends (server busy) below this much free disk.", min=0)
     ] = 256,
     entity_rate: Annotated[
-        float | None,
-        typer.Option(help="Messages a second into one queue; beyond it, server busy."),
+        str | None,
+        typer.Option(
+            help="Most messages into one queue, as 500/s; beyond it, server busy.", metavar="RATE"
+        ),
     ] = None,
     namespace_rate: Annotated[
-        float | None,
-        typer.Option(help="Messages a second into one namespace; beyond it, server busy."),
+        str | None,
+        typer.Option(
+            help="Most messages into one namespace, as 5k/s; beyond it, server busy.",
+            metavar="RATE",
+        ),
     ] = None,
 ) -> None:
     """Run a durable Service Bus broker that the stock Azure SDKs can use."""
@@ -170,9 +176,13 @@ def serve(
         strangers_max=strangers,
         thresholds=Thresholds(
             disk_free_bytes_min=disk_free_mb << 20,
-            entity_messages_per_s_max=entity_rate,
-            namespace_messages_per_s_max=namespace_rate,
+            entity_messages_per_s_max=_rate(entity_rate),
+            namespace_messages_per_s_max=_rate(namespace_rate),
         ),
     )
     clock = AdjustableClock() if adjustable_clock else SystemClock()
     run_broker(options, specs, output, clock)
+
+
+def _rate(text: str | None) -> float | None:
+    return None if text is None else float(rate_per_s(text))

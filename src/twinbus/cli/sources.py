@@ -5,6 +5,7 @@ orders   news/subscriptions/all   orders/$DeadLetterQueue
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -18,9 +19,10 @@ if TYPE_CHECKING:
         SubscriptionProperties,
     )
 
-__all__ = ["SUBSCRIPTIONS", "Source", "source_of"]
+__all__ = ["SUBSCRIPTIONS", "Source", "source_of", "split_subscription"]
 
 SUBSCRIPTIONS: Final = "/subscriptions/"
+_SUBSCRIPTIONS: Final = re.compile(re.escape(SUBSCRIPTIONS), re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +70,12 @@ class Source:
                 f"there is no {kind} {self.entity!r}", path=self.entity, hint="Check its spelling"
             )
         return entity
+
+
+def split_subscription(path: str) -> tuple[str, str] | None:
+    """Topic and name in ``TOPIC/subscriptions/NAME``; None for another path."""
+    parts = _SUBSCRIPTIONS.split(path)
+    return (parts[0], parts[1]) if len(parts) == 2 and all(parts) else None
 
 
 def source_of(path: str, *, dead_letters: bool = False) -> Source:

@@ -15,13 +15,18 @@ __all__ = ["Name", "Topic", "subscription_app"]
 
 subscription_app = of.noun("subscription", "Subscriptions: list, show, create, delete, purge.")
 
-Topic = Annotated[str, typer.Argument(help="The topic.")]
+Topic = Annotated[str, typer.Argument(help="The topic, or TOPIC/subscriptions/NAME for both.")]
 Name = Annotated[str, typer.Argument(help="The subscription.", metavar="SUBSCRIPTION")]
 
 
 @subscription_app.command("list")
 @with_namespace
-def list_subscriptions(topic: Topic, output: Output = "table", *, where: Where) -> None:
+def list_subscriptions(
+    topic: Annotated[str, typer.Argument(help="The topic.")],
+    output: Output = "table",
+    *,
+    where: Where,
+) -> None:
     """List the subscriptions of a topic with their counts. Needs Manage, as all but purge."""
     columns = ("name", *of.QUEUE_COLUMNS)
     of.list_them(
@@ -29,14 +34,14 @@ def list_subscriptions(topic: Topic, output: Output = "table", *, where: Where) 
     )
 
 
-@subscription_app.command("show")
+@subscription_app.command("show", cls=of.SubscriptionCommand)
 @with_namespace
 def show(topic: Topic, name: Name, output: Output = "table", *, where: Where) -> None:
     """Show the properties and counts of a subscription."""
     of.show_it(where, output, _named(topic, name), lambda each: each.get_subscription(topic, name))
 
 
-@subscription_app.command("create")
+@subscription_app.command("create", cls=of.SubscriptionCommand)
 @with_namespace
 def create(
     topic: Topic,
@@ -84,7 +89,7 @@ def create(
     )
 
 
-@subscription_app.command("delete")
+@subscription_app.command("delete", cls=of.SubscriptionCommand)
 @with_namespace
 def delete(
     topic: Topic,
@@ -107,7 +112,7 @@ def delete(
     )
 
 
-@subscription_app.command("purge")
+@subscription_app.command("purge", cls=of.SubscriptionCommand)
 @with_namespace
 def purge(
     topic: Topic,

@@ -14,6 +14,7 @@ from typing import Annotated
 
 import typer
 
+from twinbus.cli.quantities import RATE_PER_S_MIN, rate_between
 from twinbus.cli.shared_options import BACKLOG_QUEUE_COUNT_MAX, CaFile, ManagementPort
 from twinbus.cli.showing import Output, check_form
 from twinbus.errors import ConfigurationError
@@ -109,7 +110,8 @@ def syphon(
         typer.Option(help="Seconds before messages for a missing entity are dead-lettered.", min=0),
     ] = 600.0,
     rate: Annotated[
-        float | None, typer.Option(help="At most this many messages a second.", min=0.001)
+        str | None,
+        typer.Option(help="Most messages that come home, as 500/s or 5k/h.", metavar="RATE"),
     ] = None,
     chunk: Annotated[int, typer.Option(help="Messages in one chunk.", min=1, max=1_000)] = 1_000,
     receipts: Annotated[
@@ -203,7 +205,7 @@ def syphon(
         accept_owners=tuple(accept_owner or ()),
         ttl_policy=ttl_policy,
         gone_grace_s=gone_grace,
-        rate_per_s=rate,
+        rate_per_s=None if rate is None else rate_between("--rate", rate, RATE_PER_S_MIN),
         chunk_count=chunk,
         receipts=receipts,
         receipts_days=receipts_days,

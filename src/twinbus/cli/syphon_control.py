@@ -9,6 +9,7 @@ from typing import Annotated, Any, Final
 
 import typer
 
+from twinbus.cli.quantities import RATE_PER_S_MIN, rate_between
 from twinbus.cli.showing import DryRun, Output, check_form, show_json, tell
 from twinbus.cli.syphon import default_state_dir, syphon_app
 from twinbus.cli.tables import show_table
@@ -39,15 +40,17 @@ def resume(state: State = None, dry_run: DryRun = False, output: Output = "table
 @syphon_app.command("rate")
 def rate(
     per_second: Annotated[
-        float | None, typer.Argument(help="Messages a second; none: as it was started.", min=0.001)
+        str | None,
+        typer.Argument(help="As 500/s or 5k/h; none: as it was started.", metavar="[RATE]"),
     ] = None,
     state: State = None,
     dry_run: DryRun = False,
     output: Output = "table",
 ) -> None:
     """Change how fast messages come home."""
-    told = "as it was started" if per_second is None else f"{per_second:g} messages a second"
-    _change(state, dry_run, output, told, rate_per_s=per_second)
+    wanted = None if per_second is None else rate_between("rate", per_second, RATE_PER_S_MIN)
+    told = "as it was started" if wanted is None else f"{wanted:g} messages a second"
+    _change(state, dry_run, output, told, rate_per_s=wanted)
 
 
 @syphon_app.command("prepare")

@@ -16,6 +16,7 @@ from twinbus.broker.config_json import NamespaceConfig, parse_config_json
 from twinbus.broker.config_topics import SubscriptionConfig
 from twinbus.broker.entities.description import QueueDescription
 from twinbus.broker.entities.topic_description import SubscriptionDescription, TopicDescription
+from twinbus.cli.sources import split_subscription
 from twinbus.errors import ConfigurationError
 
 DEFAULT_NAMESPACE: Final = "twinbus"
@@ -87,10 +88,13 @@ def _addressed(option: str, name: str, wanted: dict[str, Wanted]) -> list[tuple[
 
 
 def _subscription(path: str) -> SubscriptionDescription:
-    topic, slash, name = path.rpartition("/")
+    """``TOPIC/subscriptions/NAME``, as everywhere, or ``TOPIC/NAME``."""
+    parts = split_subscription(path)
+    topic, slash, name = path.rpartition("/") if parts is None else (parts[0], "/", parts[1])
     if not slash:
         raise ConfigurationError(
-            f"--subscription {path!r} does not name its topic", hint="Write it as TOPIC/NAME"
+            f"--subscription {path!r} does not name its topic",
+            hint="Write it as TOPIC/subscriptions/NAME",
         )
     return SubscriptionDescription(path=f"{topic}/subscriptions/{name}")
 

@@ -3,7 +3,8 @@
     SERVICEBUS_CONNECTION_STRING (or _STR)     SERVICEBUS_SECONDARY_CONNECTION_STRING (or _STR)
     SERVICEBUS_FULLY_QUALIFIED_NAMESPACE       SERVICEBUS_SECONDARY_FULLY_QUALIFIED_NAMESPACE
 
-The secondary's word may also stand at the end: SERVICEBUS_CONNECTION_STRING_SECONDARY.
+The secondary's word may also stand at the end: SERVICEBUS_CONNECTION_STRING_SECONDARY. Where none
+of these is set, the same names with TWINBUS_ in place of SERVICEBUS_ count.
 
 Rule 1: this is the only place that knows these names; it receives the environment as a mapping.
 Rule 2: two spellings with different values are refused: nobody can know which one was meant.
@@ -30,7 +31,8 @@ __all__ = [
 Role = Literal["primary", "secondary"]
 ROLES: Final[tuple[Role, Role]] = ("primary", "secondary")
 
-_PREFIX: Final = "SERVICEBUS_"
+# The first is that of the Azure SDK's samples; the second counts only without it.
+_PREFIXES: Final = ("SERVICEBUS_", "TWINBUS_")
 _CONNECTION_STRINGS: Final = ("CONNECTION_STRING", "CONNECTION_STR")
 _HOST: Final = "FULLY_QUALIFIED_NAMESPACE"
 
@@ -47,12 +49,13 @@ class NamespaceReference:
 
 def namespace_in(environment: Mapping[str, str], role: Role) -> NamespaceReference | None:
     """What the environment says of one of the two namespaces; None when it says nothing."""
-    found = _one_of(environment, _spellings(_CONNECTION_STRINGS, role))
-    if found is not None:
-        return NamespaceReference(found, connection_string=environment[found])
-    found = _one_of(environment, _spellings((_HOST,), role))
-    if found is not None:
-        return NamespaceReference(found, fully_qualified_namespace=environment[found])
+    for prefix in _PREFIXES:
+        found = _one_of(environment, _spellings(prefix, _CONNECTION_STRINGS, role))
+        if found is not None:
+            return NamespaceReference(found, connection_string=environment[found])
+        found = _one_of(environment, _spellings(prefix, (_HOST,), role))
+        if found is not None:
+            return NamespaceReference(found, fully_qualified_namespace=environment[found])
     return None
 
 
@@ -69,16 +72,19 @@ def namespace_named_in(environment: Mapping[str, str], role: Role) -> NamespaceR
 
 def variables_of(role: Role) -> tuple[str, ...]:
     """The usual names for one namespace, the best first: for hints."""
-    return tuple(next(iter(_spellings((name,), role))) for name in (_CONNECTION_STRINGS[0], _HOST))
+    return tuple(
+        next(iter(_spellings(_PREFIXES[0], (name,), role)))
+        for name in (_CONNECTION_STRINGS[0], _HOST)
+    )
 
 
-def _spellings(names: Iterable[str], role: Role) -> Iterable[str]:
+def _spellings(prefix: str, names: Iterable[str], role: Role) -> Iterable[str]:
     for name in names:
         if role == "primary":
-            yield f"{_PREFIX}{name}"
+            yield f"{prefix}{name}"
         else:
-            yield f"{_PREFIX}SECONDARY_{name}"
-            yield f"{_PREFIX}{name}_SECONDARY"
+            yield f"{prefix}SECONDARY_{name}"
+            yield f"{prefix}{name}_SECONDARY"
 
 
 def _one_of(environment: Mapping[str, str], names: Iterable[str]) -> str | None:

@@ -60,6 +60,33 @@ def test_a_pair_that_is_not_ready_says_what_to_fix(servicebus_pair: BusPair) -> 
     assert "claim Manage" in result.output and "Create them" in result.output
 
 
+def test_findings_stand_one_below_the_other_problems_first(servicebus_pair: BusPair) -> None:
+    """P5: a key that only listens and no backlog queue are two problems, in 80 columns."""
+    servicebus_pair.primary.queue("orders")
+    listener = connection_string_with(servicebus_pair.secondary, Claim.LISTEN)
+    environment = environment_of(servicebus_pair, SERVICEBUS_SECONDARY_CONNECTION_STRING=listener)
+    result = CliRunner().invoke(app, ["preflight"], env={**environment, "COLUMNS": "80"})
+    lines = result.output.splitlines()
+    assert result.exit_code == EXIT_NOT_READY
+    assert lines[-1] == "not ready: 2 problems, 1 warning"
+    assert max(map(len, lines)) <= 80
+
+    words = [line.split()[0] for line in lines[:-1] if line and not line.startswith(" ")]
+    assert set(words) == {"problem", "warning", "note", "ok"}
+    assert words == sorted(words, key=["problem", "warning", "note", "ok"].index)
+    # Names are whole: they may have to be typed again.
+    assert "primary/x-servicebus-transfer/2 and 7 more" in " ".join(result.output.split())
+    assert "queues exist" not in result.output
+
+
+def test_a_named_entity_is_not_asked_for_again(servicebus_pair: BusPair) -> None:
+    servicebus_pair.primary.queue("orders")
+    sender = connection_string_with(servicebus_pair.primary, Claim.SEND)
+    environment = environment_of(servicebus_pair, SERVICEBUS_CONNECTION_STRING=sender)
+    shown = run("--entity", "orders", "--primary-name", "primary", **environment).output
+    assert "name a quiet queue" not in shown and "Listen" in shown
+
+
 @pytest.mark.parametrize(
     "lossy",
     [

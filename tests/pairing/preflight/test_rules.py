@@ -120,6 +120,26 @@ def test_a_management_that_is_away_is_no_problem_by_itself() -> None:
     assert found.severity is Severity.WARNING
 
 
+def test_the_same_finding_about_many_things_is_one() -> None:
+    """Also where each of them is named in its sentence."""
+    paths = backlog_paths("contoso", 5)
+    broken = tuple(
+        BacklogFacts(path=path, send=ServerBusy(f"the service is busy with '{path}'"))
+        for path in paths
+    )
+    gone = tuple(EntityFacts(path=path, send=GONE) for path in ("s", "bills"))
+    facts = replace(READY, backlog=broken, entities=gone)
+
+    [found] = [each for each in findings("claims", facts) if each.severity is Severity.PROBLEM]
+    assert found.subjects == paths
+    assert found.subject == f"{paths[0]}, {paths[1]}, {paths[2]} and 2 more"
+    assert found.says == f"the service is busy with '{paths[0]}' (the others: likewise)"
+    assert found.to_json()["subjects"] == list(paths)
+
+    [found] = findings("entities", facts)
+    assert found.subjects == ("s", "bills") and "likewise" not in found.says
+
+
 def test_one_namespace_twice_is_a_problem() -> None:
     """P3: refused, so it is told before."""
     found = worst("same-place", secondary(address=READY.primary.address))
@@ -195,6 +215,20 @@ def test_missing_queues_are_made_by_pairing_if_it_may() -> None:
 
     one = replace(unmanaged, backlog=(missing[0], READY.backlog[1]))
     assert worst("backlog-queues", one).severity is Severity.WARNING, "one queue is enough"
+
+
+def test_a_key_that_only_listens_does_not_make_missing_queues_exist() -> None:
+    """P5: Send is refused before anybody looks for the queue, so listening tells what is there."""
+    missing = tuple(BacklogFacts(path=path, send=REFUSED, listen=GONE) for path in PATHS)
+    facts = replace(secondary(management=REFUSED), backlog=missing)
+    [found] = findings("backlog-queues", facts)
+    assert found.severity is Severity.PROBLEM and "do not exist" in found.says
+    [claim] = findings("claims", facts)
+    assert claim.severity is Severity.PROBLEM and "claim Send" in claim.says
+
+    unknown = tuple(BacklogFacts(path=path, send=REFUSED, listen=REFUSED) for path in PATHS)
+    [found] = findings("backlog-queues", replace(facts, backlog=unknown))
+    assert found.severity is Severity.NOTE and "not known" in found.says
 
 
 def test_a_claim_that_is_missing_is_named_with_its_consequence() -> None:
@@ -282,7 +316,7 @@ def test_messages_that_wait_without_an_outage_are_told() -> None:
     """Y7: a backlog that nobody brings home."""
     facts = replace(READY, backlog=backlog(counts=MessageCounts(active=3, dead_letter=1)))
     says = [finding.says for finding in findings("leftovers", facts)]
-    assert says[:2] == ["3 messages wait in it", "1 message could not be delivered"]
+    assert says == ["6 messages wait in the backlog", "2 messages could not be delivered"]
 
 
 @pytest.mark.parametrize(
@@ -359,8 +393,17 @@ def test_pings_that_are_handed_out_need_the_other_mode() -> None:
     failed = replace(READY, pings=(PingFacts(path="orders", error=ServerBusy("busy")),))
     assert worst("pings", failed).severity is Severity.WARNING
     assert worst("pings", replace(READY, pings=())).severity is Severity.NOTE
-    unknown = replace(READY, pings=(PingFacts(path="orders", was_seen=None),))
-    assert worst("pings", unknown).severity is Severity.NOTE
+    assert "--entity" in worst("pings", replace(READY, entities=(), pings=())).fix
+
+
+def test_an_entity_that_was_named_is_not_asked_for_again() -> None:
+    """With Send alone a ping can be sent and not be looked for."""
+    found = worst("pings", replace(READY, pings=(PingFacts(path="orders", was_seen=None),)))
+    assert found.severity is Severity.NOTE and found.subject == "orders"
+    assert "Listen" in found.fix and "--entity" not in found.fix
+
+    left_out = replace(READY, pings=(), pings_left_out=True)
+    assert worst("pings", left_out).says == "pings were left out"
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ An error that stands in a field is what the question ended with; None is a good 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Final
 
 from twinbus.drivers.management import QueueProperties, TopicProperties
@@ -110,4 +110,6 @@ class Facts:
     primary_name: str | TwinbusError
     entities: tuple[EntityFacts, ...] = ()
     backlog: tuple[BacklogFacts, ...] = ()
-    pings: tuple[PingFacts, ...] = field(default=())
+    pings: tuple[PingFacts, ...] = ()
+    pings_left_out: bool = False
+    """Whether nobody wanted any."""

@@ -103,7 +103,7 @@ async def observe(
         _namespace(ours, "primary", [each.send for each in seen]),
         _namespace(theirs, "secondary", [each.send for each in backlog]),
     )
-    may_ping = may_ping and facts_of_primary.amqp is None
+    can_ping = may_ping and facts_of_primary.amqp is None
     return Facts(
         expectation=expectation,
         primary=facts_of_primary,
@@ -111,7 +111,8 @@ async def observe(
         primary_name=name,
         entities=tuple(seen),
         backlog=tuple(backlog),
-        pings=tuple(await _pings(ours, entities) if may_ping else ()),
+        pings=tuple(await _pings(ours, entities) if can_ping else ()),
+        pings_left_out=not may_ping,
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Final
 
@@ -11,7 +11,7 @@ from twinbus.errors import TwinbusError
 from twinbus.pairing.backlog_queues import BACKLOG_SIZE_MB, danger_in, drift_of
 from twinbus.pairing.preflight.facts import BacklogFacts, Facts
 from twinbus.pairing.preflight.findings import Finding, Severity
-from twinbus.pairing.preflight.wording import counted, listed, named
+from twinbus.pairing.preflight.wording import counted, named
 from twinbus.service_errors import AccessRefused, EntityNotFound
 
 Findings = Iterator[Finding]
@@ -27,59 +27,81 @@ def backlog_queues(facts: Facts) -> Findings:
     """Whether there is a place for messages to wait."""
     if facts.secondary.amqp is not None or not facts.backlog:
         return
-    missing = [each.path for each in facts.backlog if isinstance(each.send, EntityNotFound)]
-    there = [each for each in facts.backlog if each.path not in missing]
+    missing = tuple(each.path for each in facts.backlog if _is_missing(each))
+    unknown = tuple(each.path for each in facts.backlog if _is_unknown(each))
+    there_count = len(facts.backlog) - len(missing) - len(unknown)
     find = partial(Finding, "backlog-queues")
     if missing and facts.secondary.management is None:
         says = f"{counted(len(missing), 'backlog queue')} will be made when the namespaces pair"
-        yield find(Severity.NOTE, listed(missing), says)
+        yield find(Severity.NOTE, missing, says)
     elif missing:
         # With some of them there the pair works, with less room.
         yield find(
-            Severity.WARNING if there else Severity.PROBLEM,
-            listed(missing),
+            Severity.WARNING if there_count else Severity.PROBLEM,
+            missing,
             "they do not exist, and the claim Manage to make them is missing on the secondary",
-            "Create them, or pair once with a rule that has Manage",
+            "Create them with `twinbus pair apply` and a rule that has Manage",
         )
-    if there:
-        says = f"{len(there)} of {counted(len(facts.backlog), 'backlog queue')} exist"
-        yield find(Severity.OK, named(facts.secondary), says)
+    if unknown:
+        says = "whether they exist is not known: this rule may neither send nor listen"
+        yield find(Severity.NOTE, unknown, says)
+    if there_count:
+        says = f"{there_count} of {counted(len(facts.backlog), 'backlog queue')} exist"
+        yield find(Severity.OK, (named(facts.secondary),), says)
 
 
 def backlog_claims(facts: Facts) -> Findings:
-    """Whether the backlog queues that exist can be used."""
+    """Whether the backlog queues can be used."""
     if facts.secondary.amqp is not None:
         return
-    there = [each for each in facts.backlog if not isinstance(each.send, EntityNotFound)]
-    yield from _claim(there, "Send", lambda each: each.send, "sends that are diverted would fail")
+    yield from _claim(
+        facts.backlog,
+        "Send",
+        lambda each: each.send,
+        "sends that are diverted would fail",
+        "Give the secondary's access rule Send on them",
+    )
     if facts.expectation.has_syphon:
-        why = "the syphon could not bring messages home"
-        yield from _claim(there, "Listen", lambda each: each.listen, why)
+        yield from _claim(
+            facts.backlog,
+            "Listen",
+            lambda each: each.listen,
+            "the syphon could not bring messages home",
+            "Give the secondary's access rule Listen on them, or check with --sender-only if the "
+            "syphon uses another rule",
+        )
+
+
+def _is_missing(queue: BacklogFacts) -> bool:
+    """Whoever lacks one claim is told by the other that there is no such queue."""
+    return isinstance(queue.send, EntityNotFound) or isinstance(queue.listen, EntityNotFound)
+
+
+def _is_unknown(queue: BacklogFacts) -> bool:
+    is_refused = isinstance(queue.send, AccessRefused) and isinstance(queue.listen, AccessRefused)
+    return is_refused and queue.properties is None
 
 
 def _claim(
-    queues: list[BacklogFacts],
+    queues: Sequence[BacklogFacts],
     claim: str,
     error_of: Callable[[BacklogFacts], TwinbusError | None],
     consequence: str,
+    fix: str,
 ) -> Findings:
-    refused = [each.path for each in queues if isinstance(error_of(each), AccessRefused)]
+    refused = tuple(each.path for each in queues if isinstance(error_of(each), AccessRefused))
     if refused:
-        yield Finding(
-            "claims",
-            Severity.PROBLEM,
-            listed(refused),
-            f"the claim {claim} is missing on the secondary: {consequence}",
-            f"Give the secondary's access rule {claim} on them",
-        )
-    for each in queues:
+        says = f"the claim {claim} is missing on the secondary: {consequence}"
+        yield Finding("claims", Severity.PROBLEM, refused, says, fix)
+    there = [each for each in queues if not _is_missing(each)]
+    for each in there:
         error = error_of(each)
         if error is not None and not isinstance(error, AccessRefused):
-            fix = error.hint or "Look at it on the secondary"
-            yield Finding("claims", Severity.PROBLEM, each.path, error.sentence, fix)
-    if queues and all(error_of(each) is None for each in queues):
+            look = error.hint or "Look at it on the secondary"
+            yield Finding("claims", Severity.PROBLEM, (each.path,), error.sentence, look)
+    if there and all(error_of(each) is None for each in there):
         says = f"the claim {claim} is there for every backlog queue"
-        yield Finding("claims", Severity.OK, listed([each.path for each in queues]), says)
+        yield Finding("claims", Severity.OK, tuple(each.path for each in there), says)
 
 
 def drift(facts: Facts) -> Findings:
@@ -93,39 +115,41 @@ def drift(facts: Facts) -> Findings:
             fix = "Delete it when it is empty: pairing makes it anew"
             if danger_in(queue, allow_lossy=True) is None:
                 fix += "; or pair with allow_lossy_backlog, and check with --allow-lossy-backlog"
-            yield Finding("drift", Severity.PROBLEM, queue.path, f"it is not used: {danger}", fix)
+            says = f"it is not used: {danger}"
+            yield Finding("drift", Severity.PROBLEM, (queue.path,), says, fix)
         elif differences:
             told = "; ".join(
                 f"{each.name} is {each.found}, not {each.wanted}" for each in differences
             )
             fix = "Change these properties, or live with them: pairing leaves them alone"
-            yield Finding("drift", Severity.WARNING, queue.path, told, fix)
+            yield Finding("drift", Severity.WARNING, (queue.path,), told, fix)
         else:
             alike.append(queue.path)
     if alike:
         says = "they have the properties of backlog queues"
-        yield Finding("drift", Severity.OK, listed(alike), says)
+        yield Finding("drift", Severity.OK, tuple(alike), says)
 
 
 def leftovers(facts: Facts) -> Findings:
     """Whether messages wait there although nothing is wrong."""
-    for queue in _known(facts):
-        if queue.counts.active:
-            yield Finding(
-                "leftovers",
-                Severity.WARNING,
-                queue.path,
-                f"{counted(queue.counts.active, 'message')} wait in it",
-                "Run a syphon: `twinbus syphon --local --once`",
-            )
-        if queue.counts.dead_letter:
-            yield Finding(
-                "leftovers",
-                Severity.WARNING,
-                queue.path,
-                f"{counted(queue.counts.dead_letter, 'message')} could not be delivered",
-                "Look into its dead-letter queue: each has the reason beside it",
-            )
+    waiting = {each.path: each.counts.active for each in _known(facts) if each.counts.active}
+    if waiting:
+        yield Finding(
+            "leftovers",
+            Severity.WARNING,
+            tuple(waiting),
+            f"{counted(sum(waiting.values()), 'message')} wait in the backlog",
+            "Run a syphon: `twinbus syphon --local --once`",
+        )
+    dead = {each.path: each.counts.dead_letter for each in _known(facts) if each.counts.dead_letter}
+    if dead:
+        yield Finding(
+            "leftovers",
+            Severity.WARNING,
+            tuple(dead),
+            f"{counted(sum(dead.values()), 'message')} could not be delivered",
+            "Look into the dead-letter queues: `twinbus dlq show QUEUE --secondary`",
+        )
 
 
 def headroom(facts: Facts) -> Findings:
@@ -136,14 +160,14 @@ def headroom(facts: Facts) -> Findings:
             yield Finding(
                 "headroom",
                 Severity.PROBLEM if is_full else Severity.WARNING,
-                queue.path,
+                (queue.path,),
                 f"it is {queue.percent_full:.0f} % full",
                 "Run a syphon, and purge its dead-letter queue",
             )
     rate = facts.expectation.rate_per_s
     if rate is None or not facts.backlog:
         return
-    find = partial(Finding, "headroom", subject=named(facts.secondary))
+    find = partial(Finding, "headroom", subjects=(named(facts.secondary),))
     if any(each.properties is None and each.send is None for each in facts.backlog):
         says = "how much room the backlog queues have is not known"
         yield find(Severity.NOTE, says=says, fix="Check once with a rule that has Manage")
@@ -176,7 +200,7 @@ def message_sizes(facts: Facts) -> Findings:
         yield Finding(
             "message-size",
             Severity.WARNING,
-            listed(larger),
+            tuple(larger),
             f"they take larger messages than a backlog queue does ({min(limits)} bytes): paired "
             "sends refuse those, outage or not",
             "Keep messages smaller, or use a secondary of the same tier",
@@ -187,7 +211,7 @@ def _room_bytes(facts: Facts) -> int:
     """What the backlog queues can take, those included that pairing will make."""
     room = sum(each.max_size_in_megabytes * _MEGABYTE - each.size_bytes for each in _used(facts))
     if facts.secondary.management is None:
-        missing = [each for each in facts.backlog if isinstance(each.send, EntityNotFound)]
+        missing = [each for each in facts.backlog if _is_missing(each)]
         room += len(missing) * BACKLOG_SIZE_MB * _MEGABYTE
     return room
 

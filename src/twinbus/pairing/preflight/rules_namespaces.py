@@ -22,7 +22,7 @@ CLOCK_AHEAD_S_MAX: Final = 300.0
 def amqp(facts: Facts) -> Findings:
     """Whether messages can be sent there at all."""
     for namespace in (facts.primary, facts.secondary):
-        find = partial(Finding, "amqp", subject=named(namespace))
+        find = partial(Finding, "amqp", subjects=(named(namespace),))
         match namespace.amqp:
             case None:
                 yield find(Severity.OK, says="it answers over AMQP")
@@ -37,7 +37,7 @@ def amqp(facts: Facts) -> Findings:
 def management(facts: Facts) -> Findings:
     """Whether its entities can be looked at."""
     for namespace in (facts.primary, facts.secondary):
-        find = partial(Finding, "management", subject=named(namespace))
+        find = partial(Finding, "management", subjects=(named(namespace),))
         error = namespace.management
         if error is None:
             yield find(Severity.OK, says="it answers over HTTP, with the claim Manage")
@@ -55,7 +55,7 @@ def management(facts: Facts) -> Findings:
 def same_place(facts: Facts) -> Findings:
     """Whether one accident would take both."""
     ours, theirs = facts.primary, facts.secondary
-    find = partial(Finding, "same-place", subject="both namespaces")
+    find = partial(Finding, "same-place", subjects=("both namespaces",))
     shared = ours.ip_addresses & theirs.ip_addresses
     if ours.address == theirs.address:
         yield find(
@@ -77,7 +77,7 @@ def same_place(facts: Facts) -> Findings:
 def clocks(facts: Facts) -> Findings:
     """Whether tokens, schedules and lifetimes mean the same time everywhere."""
     for namespace in (facts.primary, facts.secondary):
-        find = partial(Finding, "clock", subject=named(namespace))
+        find = partial(Finding, "clock", subjects=(named(namespace),))
         ahead_s = namespace.clock_ahead_s
         if ahead_s is None:
             yield find(Severity.NOTE, says="it did not tell the time")

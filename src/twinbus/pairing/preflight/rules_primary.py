@@ -9,7 +9,7 @@ from functools import partial
 from twinbus.errors import TwinbusError
 from twinbus.pairing.preflight.facts import Facts
 from twinbus.pairing.preflight.findings import Finding, Severity
-from twinbus.pairing.preflight.wording import counted, listed, named
+from twinbus.pairing.preflight.wording import counted, named
 from twinbus.service_errors import AccessRefused, EntityNotFound
 
 Findings = Iterator[Finding]
@@ -17,7 +17,7 @@ Findings = Iterator[Finding]
 
 def primary_name(facts: Facts) -> Findings:
     """Whether the backlog queues have a name."""
-    find = partial(Finding, "primary-name", subject=named(facts.primary))
+    find = partial(Finding, "primary-name", subjects=(named(facts.primary),))
     if isinstance(facts.primary_name, TwinbusError):
         yield find(
             Severity.PROBLEM, says=facts.primary_name.sentence, fix="Give it with --primary-name"
@@ -37,22 +37,22 @@ def entities(facts: Facts) -> Findings:
                 continue
             case AccessRefused():
                 fix = "Give the primary's access rule Send on it"
-                yield find(entity.path, "the claim Send is missing on the primary", fix)
+                yield find((entity.path,), "the claim Send is missing on the primary", fix)
             case EntityNotFound():
-                yield find(
-                    entity.path, "the primary has no such entity", "Create it, or correct it"
-                )
+                says, fix = "the primary has no such entity", "Create it, or correct its name"
+                yield find((entity.path,), says, fix)
             case error:
-                yield find(entity.path, error.sentence, error.hint or "Look at it on the primary")
+                fix = error.hint or "Look at it on the primary"
+                yield find((entity.path,), error.sentence, fix)
     reached = sum(entity.send is None for entity in facts.entities)
     if reached:
         says = f"messages can be sent to {counted(reached, 'entity', 'entities')}"
-        yield Finding("entities", Severity.OK, named(facts.primary), says)
+        yield Finding("entities", Severity.OK, (named(facts.primary),), says)
     elif not facts.entities:
         yield Finding(
             "entities",
             Severity.NOTE,
-            named(facts.primary),
+            (named(facts.primary),),
             "no entity is known, so sending to one was not tried",
             "Name those that you use with --entity",
         )
@@ -73,7 +73,7 @@ def duplicate_windows(facts: Facts) -> Findings:
             yield Finding(
                 "duplicate-window",
                 Severity.WARNING,
-                entity.path,
+                (entity.path,),
                 f"it remembers message ids for {window}, and an outage may last {outage}: what "
                 "comes home later than that may come twice",
                 f"Set DuplicateDetectionHistoryTimeWindow to more than {outage}",
@@ -82,7 +82,7 @@ def duplicate_windows(facts: Facts) -> Findings:
         yield Finding(
             "duplicate-window",
             Severity.NOTE,
-            listed(without),
+            tuple(without),
             "without duplicate detection a message that comes home after a crash may come twice",
             "Make receivers idempotent, or use entities with duplicate detection",
         )
@@ -90,7 +90,7 @@ def duplicate_windows(facts: Facts) -> Findings:
 
 def pings(facts: Facts) -> Findings:
     """Whether the primary can be asked for its health without anybody noticing."""
-    subject = named(facts.primary)
+    subjects = (named(facts.primary),)
     seen = [ping.path for ping in facts.pings if ping.was_seen]
     unseen = [ping.path for ping in facts.pings if ping.was_seen is False]
     failed = [ping for ping in facts.pings if ping.error is not None]
@@ -98,25 +98,37 @@ def pings(facts: Facts) -> Findings:
         yield Finding(
             "pings",
             Severity.PROBLEM,
-            listed(seen),
+            tuple(seen),
             "pings are handed out to receivers like messages",
             'Set ping_mode="attach" in the pairing options',
         )
     elif unseen:
-        yield Finding("pings", Severity.OK, subject, "pings are swallowed, as they should be")
+        yield Finding("pings", Severity.OK, subjects, "pings are swallowed, as they should be")
     for ping in failed:
         yield Finding(
             "pings",
             Severity.WARNING,
-            ping.path,
+            (ping.path,),
             f"a ping was not taken: {ping.error.sentence if ping.error else ''}",
             'Look at the entity, or set ping_mode="attach" in the pairing options',
         )
     if not (seen or unseen or failed):
-        yield Finding(
-            "pings",
-            Severity.NOTE,
-            subject,
-            "whether pings are swallowed is not known",
-            'Give a rule with Manage, name a quiet queue with --entity, or use ping_mode="attach"',
+        yield _unknown_pings(facts)
+
+
+def _unknown_pings(facts: Facts) -> Finding:
+    find = partial(Finding, "pings", Severity.NOTE)
+    other = 'or set ping_mode="attach" in the pairing options'
+    if facts.pings_left_out:
+        return find((named(facts.primary),), "pings were left out")
+    if facts.pings:
+        return find(
+            tuple(ping.path for ping in facts.pings),
+            "whether its pings are swallowed is not known: messages in it cannot be looked at",
+            f"Give the primary's access rule Listen on a queue, or Manage; {other}",
         )
+    return find(
+        (named(facts.primary),),
+        "whether pings are swallowed is not known",
+        f"Give a rule with Manage, or name a quiet queue with --entity; {other}",
+    )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 from twinbus.pairing.preflight.facts import NamespaceFacts
@@ -16,7 +17,7 @@ def named(namespace: NamespaceFacts) -> str:
     return f"{namespace.role} ({namespace.address})"
 
 
-def listed(paths: list[str]) -> str:
+def listed(paths: Sequence[str]) -> str:
     first = ", ".join(paths[:NAMED_MAX])
     return first if len(paths) <= NAMED_MAX else f"{first} and {len(paths) - NAMED_MAX} more"
 

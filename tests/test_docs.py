@@ -125,6 +125,29 @@ def test_the_guide_names_every_reason_for_a_dead_letter() -> None:
     assert [reason.value for reason in Reason if f"`{reason.value}`" not in guide] == []
 
 
+def test_the_faq_answers_what_a_new_user_asks() -> None:
+    page = (DOCS / "FAQ.md").read_text(encoding="utf-8")
+    questions = " ".join(_HEADING.findall(page)).lower()
+    for asked in (
+        "run against azure",
+        "mature",
+        "forks",
+        "rotate a key",
+        "both namespaces",
+        "upgrade",
+        "rabbitmq",
+        "report",
+    ):
+        assert asked in questions, asked
+    assert "**No.** No line of this project has been run against Azure" in page
+
+
+def test_the_readme_says_at_its_top_how_mature_it_is_and_what_it_was_tested_against() -> None:
+    top = (ROOT / "README.md").read_text(encoding="utf-8").partition("## Try it")[0]
+    for said in ("mature", "not** run against Azure", "azure-servicebus", "Python 3.11", "FAQ.md"):
+        assert said in top, said
+
+
 # -- the tables of docs/SPARK.md ----------------------------------------------------------
 
 

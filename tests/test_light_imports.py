@@ -26,3 +26,21 @@ def test_importing_it_loads_no_more_than_it_needs(module: str) -> None:
     )
 
     assert told.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize(
+    "module",
+    ["twinbus", "twinbus.aio", "twinbus.sync", "twinbus.broker", "twinbus.testing"],
+)
+def test_dir_lists_the_public_names_and_loads_nothing(module: str) -> None:
+    program = (
+        f"import sys, {module} as it\n"
+        "before = set(sys.modules)\n"
+        "print(dir(it) == sorted(it.__all__), set(sys.modules) - before)"
+    )
+
+    told = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True
+    )
+
+    assert told.stdout.strip() == "True set()"

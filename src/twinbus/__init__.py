@@ -161,3 +161,8 @@ def __getattr__(name: str) -> Any:
     if name in __all__:
         return getattr(importlib.import_module("twinbus.sync"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    """Also the names that nothing has asked for yet, and that are not loaded."""
+    return sorted(__all__)

@@ -275,6 +275,23 @@ def test_a_ping_that_says_not_found_is_reported_once_for_each_diversion() -> Non
     )
 
 
+def test_a_refusal_that_lasts_is_reported_again_every_hour() -> None:
+    """P23: sends are accepted all the time, so nothing else would remind an operator."""
+    failover = diverted(at_s=0, ping_interval_s=60)
+    reported_s: list[float] = []
+    for now_s in range(1, 2 * 3_600 + 60, 60):
+        events = failover.ping_answered(1, now_s, "no key", refusal="unauthorized")
+        reported_s += [each.at_s for each in events if isinstance(each, PingRefused)]
+        failover.handle_timer(now_s + 59)
+    assert reported_s == [1, 3_601, 7_201]
+
+
+def test_a_refusal_says_what_to_do() -> None:
+    """P23: the way out of ``unauthorized`` is a key, the way out of ``not found`` an entity."""
+    assert "a key that may send" in PingRefused("orders", 1, "unauthorized", "no").advice
+    assert "Create the entity" in PingRefused("orders", 1, "not found", "no").advice
+
+
 def test_the_error_of_the_last_ping_is_kept_until_one_succeeds() -> None:
     """P23: it shows in health()."""
     failover = diverted(at_s=100)

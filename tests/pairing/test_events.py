@@ -5,14 +5,16 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import time
 from datetime import UTC, datetime, timedelta
+from itertools import cycle
 from pathlib import Path
 
 import pytest
 
 from tests.pairing.conftest import FakePair, OpenFakePair, eventually
 from twinbus.aio import BrokeredMessage, MessagingFactory
-from twinbus.core.events import Diverted, RestoreDelayed, Suspected
+from twinbus.core.events import Diverted, PingRefused, RestoreDelayed, Suspected
 from twinbus.errors import ConfigurationError
 from twinbus.pairing.hub import EVENTS_WAITING_MAX, EventHub
 from twinbus.pairing.journal import Journal, read_journal
@@ -68,6 +70,63 @@ async def test_a_slow_reader_loses_the_oldest_and_knows_it() -> None:
     stream.close()
     hub.publish([Suspected("orders", 1.0)])
     assert len([each async for each in stream]) == EVENTS_WAITING_MAX - 1
+
+
+class SlowMachine:
+    """The module ``time`` of a machine that is busy whenever a clock is read."""
+
+    def __init__(self) -> None:
+        self._passed_s = 0.0
+        self._pauses_s = cycle([0.0, 0.3, 0.0, 0.0001, 0.02, 0.0, 0.0])
+
+    def monotonic(self) -> float:
+        self._passed_s += next(self._pauses_s)
+        return 5_000.0 + self._passed_s
+
+    def time(self) -> float:
+        self._passed_s += next(self._pauses_s)
+        return 1.8e9 + self._passed_s
+
+
+async def test_what_follows_is_not_stamped_before_what_caused_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """P16: ``diverted`` has the moment of ``suspected`` or a later one."""
+    machine = SlowMachine()
+    monkeypatch.setattr("twinbus.pairing.occurrence.time", machine)
+    hub, told = EventHub("contoso"), list[Occurrence]()
+    hub.listen(told.append)
+    for _ in range(20):
+        at_s = machine.monotonic()
+        hub.publish([Suspected("orders", at_s), Diverted("orders", at_s)])
+    stamps = [each.at for each in told]
+    assert len(stamps) == 40 and stamps == sorted(stamps)
+
+
+async def test_the_stamps_follow_a_clock_that_somebody_sets(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """P16: the calendar's time, not that of the process's start."""
+    hub, told = EventHub("contoso"), list[Occurrence]()
+    hub.listen(told.append)
+    hub.publish([Suspected("orders", time.monotonic())])
+    wall = time.time
+    monkeypatch.setattr(time, "time", lambda: wall() + 3_600)
+    hub.publish([Diverted("orders", time.monotonic())])
+    monkeypatch.undo()
+    hub.publish([Diverted("orders", time.monotonic())])
+    assert told[1].at - told[0].at > timedelta(minutes=59)
+    assert told[2].at < told[1].at
+
+
+async def test_a_refused_ping_is_an_error_in_the_log_with_a_way_out(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """P23: callers see no error while the backlog takes their messages, so the log is loud."""
+    EventHub("contoso").publish([PingRefused("orders", 1.0, "unauthorized", "the key is wrong")])
+    [record] = caplog.records
+    assert record.levelno == logging.ERROR
+    assert "the key is wrong" in record.message and "a key that may send" in record.message
 
 
 async def test_callbacks_are_told_and_their_errors_stop_nothing(

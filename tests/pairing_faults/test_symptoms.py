@@ -11,6 +11,7 @@ from tests.pairing_faults.scene import BRIEF_S, HOME, SEND_TIMEOUT_S, Scene
 from tests.support.broker_process import BrokerProcess
 from twinbus.connection_string import parse_connection_string
 from twinbus.core.events import Diverted, PingFailed, PingRefused
+from twinbus.service_errors import AuthenticationFailed
 
 # The first ping is sent at once, not an interval of one second later.
 AT_ONCE_S = 0.5
@@ -57,17 +58,25 @@ async def test_a_primary_that_cannot_be_contacted_is_gone_round(
     await goes_round_and_comes_back(scene, faults, "cannot-contact", timeout_s, how=how)
 
 
+def with_rule(broker: BrokerProcess, name: str) -> str:
+    """A connection string of the primary with a rule of its own, which may send."""
+    rule = broker.admin("PUT", f"/namespaces/{HOME}/rules/{name}", {"claims": ["Send"]})
+    return with_key(broker, name, rule["primary_key"])
+
+
+def with_key(broker: BrokerProcess, name: str, key: str) -> str:
+    old = broker.connection_strings[HOME]
+    root = parse_connection_string(old)
+    text = old.replace(str(root.shared_access_key), key)
+    return text.replace(str(root.shared_access_key_name), name)
+
+
 async def test_a_primary_that_no_longer_knows_the_key_is_gone_round(
-    broker: BrokerProcess, driver: str
+    broker: BrokerProcess, driver: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """P7: a credential that has worked before in this process and does not work any more."""
     name = f"app-{driver}"
-    rule = broker.admin("PUT", f"/namespaces/{HOME}/rules/{name}", {"claims": ["Send"]})
-    old = broker.connection_strings[HOME]
-    root = parse_connection_string(old)
-    primary = old.replace(str(root.shared_access_key), rule["primary_key"])
-    primary = primary.replace(str(root.shared_access_key_name), name)
-    scene = await Scene(broker, driver, primary=primary).open()
+    scene = await Scene(broker, driver, primary=with_rule(broker, name)).open()
     assert await scene.send("before") is None
     assert await scene.schedule("planned-before") > 0
     broker.admin("POST", f"/namespaces/{HOME}/keys/{name}/primary")
@@ -78,9 +87,39 @@ async def test_a_primary_that_no_longer_knows_the_key_is_gone_round(
     home, backlog = await scene.at_home(), await scene.in_backlog()
     assert {"before"} <= set(home) <= {"before", "during-0", "planned-before"}
     assert set(backlog) == {"planned", *(f"during-{number}" for number in range(3))}
-    # P23: what the primary answers to the pings is reported, once
+    # P23: what the primary answers to the pings is reported, once and loudly
     await scene.until(lambda: len(scene.seen(PingFailed, scene.queue)) >= 3)
     assert [each.refusal for each in scene.seen(PingRefused)] == ["unauthorized"]
+    [loud] = [each for each in caplog.records if each.levelname == "ERROR"]
+    assert "ping-refused" in loud.message and "Give the application a key" in loud.message
+    await scene.close()
+
+
+async def test_an_application_with_the_new_key_goes_straight_to_the_primary(
+    broker: BrokerProcess, driver: str
+) -> None:
+    """P7: what the old key has diverted concerns nobody who has the new one."""
+    name = f"restarted-{driver}"
+    old = await Scene(broker, driver, primary=with_rule(broker, name)).open()
+    assert await old.send("before") is None
+    key = broker.admin("POST", f"/namespaces/{HOME}/keys/{name}/primary")["key"]
+    assert await old.send("during") is None
+    assert old.is_diverted
+    new = await Scene(broker, driver, primary=with_key(broker, name, key)).open(old.queue)
+    assert await new.send("after") is None
+    assert not new.is_diverted
+    assert {"before", "after"} <= set(await new.at_home())
+    assert set(await old.in_backlog()) == {"during"}
+    await old.close()
+    await new.close()
+
+
+async def test_a_key_that_never_worked_diverts_nothing(broker: BrokerProcess, driver: str) -> None:
+    """P7: a configuration error is the caller's, who can correct it."""
+    wrong = with_key(broker, "RootManageSharedAccessKey", "d3Jvbmc=")
+    scene = await Scene(broker, driver, primary=wrong).open()
+    assert isinstance(await scene.send("one"), AuthenticationFailed)
+    assert not scene.is_diverted and scene.seen(Diverted) == []
     await scene.close()
 
 

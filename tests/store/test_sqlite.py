@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import stat
 import threading
 from pathlib import Path
 
@@ -9,6 +11,7 @@ import apsw
 import pytest
 
 from crash.builders import MEBIBYTE, all_chunks, chunk, counters, entity
+from tests.store.files import as_killed
 from twinbus.broker.store import audit, housekeeping, reads, schema, session_audit
 from twinbus.broker.store.port import (
     DeleteChunks,
@@ -217,3 +220,52 @@ def test_closing_leaves_one_file_and_its_mark(store_path: Path) -> None:
     store.close()
 
     assert {file.name for file in store_path.parent.iterdir()} == {"store.db", "store.db.mark"}
+
+
+def test_the_files_of_a_store_are_for_their_owner_only(store_path: Path) -> None:
+    """Messages are in them. The umask of the process does not matter."""
+    previous = os.umask(0)
+    try:
+        store = SqliteStore(store_path)
+        store.open()
+        store.commit([entity()])
+        fill(store, 1)
+        modes = modes_beside(store_path)
+        store.close()
+    finally:
+        os.umask(previous)
+    assert {"store.db", "store.db-wal", "store.db-shm", "store.db.mark"} <= modes.keys()
+    assert set(modes.values()) == {0o600}
+    assert set(modes_beside(store_path).values()) == {0o600}
+
+
+def test_a_store_that_others_can_read_is_closed_to_them_when_it_is_opened(
+    store_path: Path,
+) -> None:
+    """Those of an earlier version are 0644."""
+    # Given the files of a killed broker, all open to others
+    store = SqliteStore(store_path)
+    store.open()
+    store.commit([entity()])
+    fill(store, 1)
+    killed = as_killed(store_path, store_path.parent / "killed")
+    store.close()
+    for file in killed.parent.iterdir():
+        file.chmod(0o644)
+
+    # When they are opened again, then they are private, and so is what SQLite makes beside them
+    store = SqliteStore(killed)
+    store.open()
+    modes = modes_beside(killed)
+    store.close()
+    assert {"store.db", "store.db-wal", "store.db-shm", "store.db.mark"} <= modes.keys()
+    assert set(modes.values()) == {0o600}
+
+
+def modes_beside(path: Path) -> dict[str, int]:
+    """The mode of every file of a store."""
+    return {
+        file.name: stat.S_IMODE(file.stat().st_mode)
+        for file in path.parent.iterdir()
+        if file.name.startswith(path.name)
+    }

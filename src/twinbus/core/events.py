@@ -6,10 +6,20 @@ Rule 2: ``PingPrimary`` is not an event but work to do; it is the only such valu
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Final, TypeAlias
 
 REASON_CHARACTERS_MAX: Final = 300
+
+REFUSAL_ADVICE: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        "not found": "Create the entity, or correct its name in the application.",
+        "unauthorized": "Give the application a key that may send to the entity, and restart it: "
+        "its messages wait in the backlog until a syphon brings them home.",
+    }
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,13 +73,18 @@ class PingFailed:
 @dataclass(frozen=True, slots=True)
 class PingRefused:
     """The primary can be contacted, and will never take the messages of this diverted entity as
-    things are (P23). Once for each diversion and each ``refusal``."""
+    things are (P23). For each diversion and each ``refusal`` at once, then once an hour."""
 
     path: str
     at_s: float
     refusal: str
     """``not found`` or ``unauthorized``."""
     reason: str = ""
+    advice: str = field(init=False)
+    """What an operator can do about it: nobody else will, and callers see no error."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "advice", REFUSAL_ADVICE.get(self.refusal, ""))
 
 
 @dataclass(frozen=True, slots=True)

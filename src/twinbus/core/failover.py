@@ -129,6 +129,10 @@ AWAY: Final = frozenset({Health.DIVERTED, Health.HELD_AWAY})
 # of its first error (P25).
 CONFIRM_S: Final = 0.25
 
+# A refused ping is reported again after this long: what it says stays true until an operator acts,
+# and the backlog fills meanwhile. Callers see no error that would remind anybody.
+REFUSAL_REPORT_S: Final = 3_600.0
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FailoverPolicy:
@@ -163,8 +167,8 @@ class Failover:
         """Counts diversions; an answer to a ping of an earlier one means nothing."""
         self.last_ping_error = ""
         """What the last ping of this diversion met; nothing when it succeeded."""
-        self._refusals: set[str] = set()
-        """Those that this diversion has reported (P23)."""
+        self._refusals: dict[str, float] = {}
+        """Those of this diversion, and when each was last reported (P23)."""
         self._suspect_since_s = 0.0
         self._next_ping_s: float | None = None
         self._is_pinging = False
@@ -234,9 +238,10 @@ class Failover:
     def _refused(self, now_s: float, refusal: str, reason: str) -> list[Event]:
         """Sends are accepted on behalf of an entity that will not take them: reported, but not
         with every ping (P23)."""
-        if not refusal or refusal in self._refusals:
+        reported_s = self._refusals.get(refusal, float("-inf"))
+        if not refusal or now_s < reported_s + REFUSAL_REPORT_S:
             return []
-        self._refusals.add(refusal)
+        self._refusals[refusal] = now_s
         return [PingRefused(self.path, now_s, refusal, reason)]
 
     def force(self, now_s: float, reason: str = "forced") -> list[Event]:

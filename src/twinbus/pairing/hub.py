@@ -2,7 +2,7 @@
 
     publish --> stream 1, stream 2, ...   each bounded: the oldest is dropped and counted
             --> callbacks                 whose errors are logged and stop nothing
-            --> logger "twinbus"          warnings for trouble, info for its end
+            --> logger "twinbus"          errors and warnings for trouble, info for its end
             --> journal                   when the options name a file
 
 Rule 1: telling never waits and never fails a send.

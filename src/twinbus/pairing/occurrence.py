@@ -4,6 +4,8 @@
     facts()      the same as plain values, for a line of JSON
 
 Rule 1: the core's clock means nothing outside this process: every moment leaves as UTC.
+Rule 2: a moment that is not earlier on the core's clock is not earlier in UTC, unless somebody has
+        set the machine's clock meanwhile.
 """
 
 from __future__ import annotations
@@ -45,7 +47,6 @@ __all__ = ["Occurrence", "check_listener", "level_of", "utc_at"]
 _WARNINGS: Final = (
     Suspected,
     Diverted,
-    PingRefused,
     QueueWithdrawn,
     BacklogOutOfReach,
     BacklogUnreachable,
@@ -59,6 +60,8 @@ _WARNINGS: Final = (
     Faulted,
     Held,
 )
+# A difference between the clocks that is larger was made by somebody who has set one of them.
+CLOCK_SET_S_MIN: Final = 0.05
 _MOMENTS: Final = {"at_s": "at", "until_s": "until"}
 
 
@@ -118,9 +121,35 @@ class _Names(dict[type[Any], str]):
 _NAMES: Final = _Names()
 
 
+class _Calendar:
+    """How far the two clocks of the machine are apart.
+
+    They cannot be read at once: two readings differ by microseconds, or by as much as a busy
+    machine takes between them. So the first difference is kept until one is seen that this does
+    not explain (rule 2).
+    """
+
+    def __init__(self) -> None:
+        self._kept: tuple[float, float] | None = None
+        """The difference, and by how much it may be wrong."""
+
+    def apart_s(self) -> float:
+        before_s, wall_s, after_s = time.monotonic(), time.time(), time.monotonic()
+        seen_s, doubt_s = wall_s - before_s, after_s - before_s
+        if self._kept is not None:
+            kept_s, kept_doubt_s = self._kept
+            if abs(seen_s - kept_s) <= CLOCK_SET_S_MIN + doubt_s + kept_doubt_s:
+                return kept_s
+        self._kept = seen_s, doubt_s
+        return seen_s
+
+
+_calendar: Final = _Calendar()
+
+
 def utc_at(monotonic_s: float) -> datetime:
     """The calendar's name for a moment of the monotonic clock."""
-    return datetime.fromtimestamp(time.time() + (monotonic_s - time.monotonic()), UTC)
+    return datetime.fromtimestamp(monotonic_s + _calendar.apart_s(), UTC)
 
 
 def check_listener(listener: object) -> None:
@@ -140,6 +169,9 @@ def check_listener(listener: object) -> None:
 
 def level_of(event: Event) -> int:
     """How loudly the log tells it."""
+    if isinstance(event, PingRefused):
+        # Sends are accepted meanwhile, so that no caller sees an error: the log has to say it.
+        return logging.ERROR
     if isinstance(event, _WARNINGS):
         return logging.WARNING
     return logging.DEBUG if isinstance(event, PingSent | PingFailed) else logging.INFO

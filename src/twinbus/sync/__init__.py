@@ -162,3 +162,7 @@ def __getattr__(name: str) -> Any:
     if name == "EmbeddedNamespace":  # It brings a whole broker along: only for who wants one.
         return importlib.import_module("twinbus.drivers.embedded").EmbeddedNamespace
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

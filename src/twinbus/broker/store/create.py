@@ -6,7 +6,9 @@ Rule 1: a store exists exactly when its final name does. A draft was never renam
         in it was ever acknowledged, and it is thrown away without a look.
 Rule 2: nothing of the draft's journals can follow it: they carry the draft's name, and one
         that comes back after a crash belongs to no database.
-Rule 3: when the database is missing but its log or its mark is there, somebody lost it; making
+Rule 3: a store is for its owner only. SQLite gives its log and its index the mode of the database,
+        so the database is made private before SQLite sees it.
+Rule 4: when the database is missing but its log or its mark is there, somebody lost it; making
         an empty one in its place would hide that.
 """
 
@@ -25,6 +27,7 @@ from twinbus.errors import StoreCorrupt, StoreVersionMismatch
 
 _DRAFT_SUFFIXES: Final = (".new", ".new-journal", ".new-wal", ".new-shm")
 _COMPANION_SUFFIXES: Final = ("-wal", "-journal", ".mark")
+_PRIVATE_SUFFIXES: Final = ("", "-shm", *_COMPANION_SUFFIXES)
 _SQLITE_MAGIC: Final = b"SQLite format 3\x00"
 _HEAD_BYTES: Final = 100
 
@@ -42,6 +45,7 @@ def create_store(path: Path, disk: Disk, vfs: str | None) -> None:
             )
     remove_drafts(path, disk)
     draft = beside(path, ".new")
+    disk.create_private(draft)
     connection = open_writer(draft, vfs, create=True)
     try:
         _fill(connection)
@@ -68,6 +72,12 @@ def remove_drafts(path: Path, disk: Disk) -> None:
     for suffix in _DRAFT_SUFFIXES:
         if disk.exists(beside(path, suffix)):
             disk.remove(beside(path, suffix))
+
+
+def make_private(path: Path, disk: Disk) -> None:
+    """Close a store to others that an older version, or a copy, has left open to them."""
+    for suffix in _PRIVATE_SUFFIXES:
+        disk.make_private(beside(path, suffix))
 
 
 def check_head(path: Path, disk: Disk) -> None:

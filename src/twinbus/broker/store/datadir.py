@@ -7,7 +7,7 @@ Rule 1: one process at a time. The lock is the kernel's, so it ends with the pro
         that ends; the process id in the file only tells people whom to ask.
 Rule 2: no file name comes from an entity name. Namespace names are checked here again and get
         a prefix, so that none is a device, a hidden file or a way out of the directory.
-Rule 3: the directory is for its owner only (0700), files with secrets too (0600).
+Rule 3: the directory is for its owner only (0700), and so are its files (0600).
 """
 
 from __future__ import annotations
@@ -23,12 +23,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final
 
-from twinbus.broker.store.disk import Disk
+from twinbus.broker.store.disk import PRIVATE_FILE, Disk
 from twinbus.errors import ConfigurationError, StoreLocked
 
 _NAMESPACE_NAME: Final = re.compile(r"[A-Za-z][A-Za-z0-9-]{0,48}[A-Za-z0-9]", re.ASCII)
 _PRIVATE_DIRECTORY: Final = 0o700
-_PRIVATE_FILE: Final = 0o600
 # Of directories above ours: as the process's umask wants them.
 _USUAL_DIRECTORY: Final = 0o777
 
@@ -103,7 +102,7 @@ def write_private(path: str | Path, content: bytes) -> None:
     path = Path(path)
     # The random name cannot be guessed and taken by a link to somewhere else.
     draft = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
-    handle = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, _PRIVATE_FILE)
+    handle = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, PRIVATE_FILE)
     try:
         with os.fdopen(handle, "wb") as file:
             file.write(content)
@@ -163,7 +162,7 @@ def _unusable(path: Path, reason: str | None) -> ConfigurationError:
 
 def _lock(lock_path: Path, directory: Path) -> int:
     flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
-    handle = os.open(lock_path, flags, _PRIVATE_FILE)
+    handle = os.open(lock_path, flags, PRIVATE_FILE)
     try:
         _take(handle, directory)
     except StoreLocked:

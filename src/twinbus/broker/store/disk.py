@@ -6,7 +6,12 @@ Rule: a created or renamed file is durable only after ``sync_directory``.
 from __future__ import annotations
 
 import os
+import stat
 from pathlib import Path
+from typing import Final
+
+# For its owner only: a store holds messages.
+PRIVATE_FILE: Final = 0o600
 
 
 class Disk:
@@ -24,6 +29,19 @@ class Disk:
     def read_head(self, path: Path, count: int) -> bytes:
         with path.open("rb") as file:
             return file.read(count)
+
+    def create_private(self, path: Path) -> None:
+        """An empty file that only its owner may read, from its first byte."""
+        os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, PRIVATE_FILE))
+
+    def make_private(self, path: Path) -> None:
+        """Close a file to others; one that is not there is left alone."""
+        try:
+            mode = stat.S_IMODE(path.stat().st_mode)
+        except FileNotFoundError:
+            return
+        if mode & 0o077:
+            path.chmod(mode & ~0o077)
 
     def remove(self, path: Path) -> None:
         path.unlink(missing_ok=True)

@@ -27,7 +27,13 @@ from twinbus.broker.store.connection import (
     set_cache,
     translated,
 )
-from twinbus.broker.store.create import beside, check_head, create_store, remove_drafts
+from twinbus.broker.store.create import (
+    beside,
+    check_head,
+    create_store,
+    make_private,
+    remove_drafts,
+)
 from twinbus.broker.store.disk import Disk
 from twinbus.broker.store.housekeeping import Housekeeping
 from twinbus.broker.store.mark import Mark, read_mark
@@ -71,6 +77,7 @@ class SqliteStore:
                 create_store(self._path, self._disk, self._vfs)
             remove_drafts(self._path, self._disk)
             check_head(self._path, self._disk)
+            make_private(self._path, self._disk)
             connection = open_writer(self._path, self._vfs)
             try:
                 with reading(self._path):

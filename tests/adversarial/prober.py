@@ -19,15 +19,13 @@ Rule 2: a prober that gets no answer for STALL_S_MAX fails the case by itself.
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from tests.adversarial.guards import (
     CALM_FACTOR,
@@ -38,6 +36,7 @@ from tests.adversarial.guards import (
 )
 from tests.support.broker_process import BrokerProcess
 from tests.support.wire_client import connected
+from verification.fair_clock import FairClock, run_times
 
 # With CALM_FACTOR: a calm p99 of up to 20 ms is a quiet machine.
 P99_MS_MAX = 100.0
@@ -125,17 +124,6 @@ class Attack:
         )
 
 
-def run_times(pid: int) -> dict[str, tuple[int, int]]:
-    """For each thread of a process the nanoseconds that it ran, and that it waited for a processor
-    although it could have run; nothing where the kernel does not say."""
-    found = {}
-    for path in Path(f"/proc/{pid}/task").glob("*/schedstat"):
-        with suppress(OSError):
-            ran, waited, _count = map(int, path.read_text().split())
-            found[path.parent.name] = ran, waited
-    return found
-
-
 def p99(values: list[float]) -> float:
     ordered = sorted(values)
     return ordered[int(len(ordered) * 0.99)] if ordered else float("inf")
@@ -189,31 +177,6 @@ def attacked(broker: BrokerProcess) -> Iterator[Attack]:
 # --- the process -------------------------------------------------------------------------------
 
 
-class FairClock:
-    """A clock that stands while the broker, or this process, waits for a processor.
-
-    Of the threads that waited since the last look, the one that waited longest counts.
-    """
-
-    def __init__(self, pid: int) -> None:
-        self._pids = pid, os.getpid()
-        self._waited_ns = self._look()
-        self._stood_s = 0.0
-
-    def __call__(self) -> float:
-        before, self._waited_ns = self._waited_ns, self._look()
-        waits_ns = (ns - before.get(thread, ns) for thread, ns in self._waited_ns.items())
-        self._stood_s += max(waits_ns, default=0) / 1e9
-        return time.monotonic() - self._stood_s
-
-    def _look(self) -> dict[str, int]:
-        return {
-            thread: waited_ns
-            for pid in self._pids
-            for thread, (_ran_ns, waited_ns) in run_times(pid).items()
-        }
-
-
 def probe(port: int, pid: int, queue: str, token: str) -> None:
     """Send, receive and complete until standard input ends."""
     leaving = threading.Event()
@@ -221,7 +184,7 @@ def probe(port: int, pid: int, queue: str, token: str) -> None:
     with connected(port, token) as client:
         client.timeout_s = STALL_S_MAX
         sender, receiver = client.attach_sender(queue), client.attach_receiver(queue)
-        number, clock = 0, FairClock(pid)
+        number, clock = 0, FairClock(lambda: [pid])
         while not leaving.wait(PAUSE_S):
             number += 1
             body = b"probe %d" % number

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NamedTuple, cast
 
 import pytest
 
@@ -15,13 +15,18 @@ from tests.pairing.mover.messages import backlog, id_of
 from tests.spark.virtual_time import VirtualLoop
 from twinbus.broker.broker import Broker, NamespaceSpec, RunningNamespace
 from twinbus.broker.options import BrokerOptions
+from twinbus.core.chunk import HomeRules
 from twinbus.core.parcel import Parcel
 from twinbus.core.shift import ShiftReport, report_to_json
 from twinbus.drivers import credentials
 from twinbus.drivers.amqp import AmqpDriver, authority
+from twinbus.pairing import mover as mover_module
+from twinbus.pairing.backlog_search import BacklogSearch
+from twinbus.pairing.mover import Mover, MoverOptions
 from twinbus.service_errors import AccessRefused
 from twinbus.spark.bell import POLL_S, Bell
 from twinbus.spark.syphon import brain as brain_module
+from twinbus.spark.syphon import task as task_module
 from twinbus.spark.syphon.brain import Brain
 from twinbus.spark.syphon.settings import SyphonSettings
 
@@ -113,7 +118,7 @@ class Reference:
         yield
 
 
-def test_an_idle_syphon_looks_once_an_hour_for_what_others_set_aside(
+def test_after_a_message_a_syphon_looks_once_an_hour_for_what_others_set_aside(
     loop: VirtualLoop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Y3, Y4, Y9: what another syphon set aside and forgot is found by looking, which is no
@@ -139,6 +144,7 @@ def test_an_idle_syphon_looks_once_an_hour_for_what_others_set_aside(
         await brain.next_epoch(0, once=False)
         # When the first batch did not see it, and nothing else happens
         report = report_to_json(ShiftReport(emptied=tuple(QUEUES), discovered=tuple(QUEUES)))
+        await brain._hear("progress", {"counts": {"moved": 1}, "moved_bytes": 300})
         await brain._hear("report", {"order": "1/0", "report": report})
         before, began_s = units(namespace), loop.time()
         await brain.next_epoch(1, once=False)
@@ -151,6 +157,105 @@ def test_an_idle_syphon_looks_once_an_hour_for_what_others_set_aside(
     told(loop, story)
     assert hour_of_it.pop("empty-receive") == 40
     assert hour_of_it == {"peek": 11}, "one for each queue, and one behind the message"
+
+
+class WholeSyphon:
+    """The head and the tasks of a syphon, both in this loop: all of it but Spark."""
+
+    def __init__(self, secondary: AmqpDriver, primary: AmqpDriver, clock: VirtualLoop) -> None:
+        self.settings = SyphonSettings(
+            primary=cast(Any, Reference(primary)),
+            secondary=cast(Any, Reference(secondary)),
+            primary_name="east",
+            queues=tuple(QUEUES),
+            tasks=2,
+        )
+        self.brain = Brain(self.settings, clock=clock)
+
+    async def run(self) -> None:
+        await self.brain.start()
+        epoch = 0
+        while True:
+            epoch = await self.brain.next_epoch(epoch, once=False)
+            shifts = [
+                task_module._Shift(self.settings, order, order_id, self.brain.address)
+                for order_id, order in self.brain.orders(epoch).items()
+            ]
+            await asyncio.gather(*(shift.work() for shift in shifts))
+
+
+class Day(NamedTuple):
+    """What a syphon did to both namespaces together, in units by operation."""
+
+    start: Counter[str]
+    idle: Counter[str]
+
+
+def whole_day(
+    loop: VirtualLoop, syphon: Callable[[AmqpDriver, AmqpDriver], Awaitable[object]]
+) -> Day:
+    """The start of a syphon, and the 24 hours after it."""
+
+    async def play() -> Day:
+        async with Broker(BrokerOptions(admin_port=None), clock=loop) as broker:
+            west = await broker.add_namespace(NamespaceSpec("west", queues=QUEUES))
+            east = await broker.add_namespace(NamespaceSpec("east", queues=["orders"]))
+            for namespace in (west, east):
+                loop.wait_while(lambda of=namespace: not of.access.is_quiet)  # type: ignore[misc]
+            drivers = [
+                AmqpDriver.from_connection_string(each.connection_string) for each in (west, east)
+            ]
+            running = asyncio.ensure_future(syphon(*drivers))
+            await asyncio.sleep(60)
+            start = units(west) + units(east)
+            await asyncio.sleep(24 * HOUR_S)
+            idle = units(west) + units(east) - start
+            assert not running.done()
+            running.cancel()
+            await asyncio.gather(running, return_exceptions=True)
+            for driver in drivers:
+                await driver.close()
+            return Day(start, idle)
+
+    return loop.run_until_complete(asyncio.wait_for(play(), 7 * 24 * HOUR_S))
+
+
+def test_a_whole_idle_syphon_does_960_operations_a_day_and_nothing_else(
+    loop: VirtualLoop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Y3, C2: head and tasks, on both namespaces. No peek is among them; the looks for what
+    others set aside belong to the start."""
+    for interval in ("LOOK_INTERVAL_S", "STATUS_INTERVAL_S"):
+        monkeypatch.setattr(brain_module, interval, 600.0)
+
+    async def syphon(secondary: AmqpDriver, primary: AmqpDriver) -> None:
+        whole = WholeSyphon(secondary, primary, loop)
+        try:
+            await whole.run()
+        finally:
+            await whole.brain.close()
+
+    day = whole_day(loop, syphon)
+    assert day.idle == {"empty-receive": 960}
+    assert day.start["peek"] == len(QUEUES)
+
+
+def test_a_whole_idle_local_syphon_does_960_operations_a_day_and_nothing_else(
+    loop: VirtualLoop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Y3, C2: the same without Spark."""
+    # Only to have fewer turns of the loop.
+    monkeypatch.setattr(mover_module, "RETURN_INTERVAL_S", 600.0)
+
+    async def syphon(secondary: AmqpDriver, primary: AmqpDriver) -> None:
+        rules = HomeRules(primary_name="east")
+        search = BacklogSearch(secondary.receiver, "east")
+        options = MoverOptions(rules=rules)
+        await Mover(secondary, primary, QUEUES, options, search=search, clock=loop).run()
+
+    day = whole_day(loop, syphon)
+    assert day.idle == {"empty-receive": 960}
+    assert day.start["peek"] == len(QUEUES)
 
 
 def test_a_message_after_hours_of_silence_rings_at_once(loop: VirtualLoop) -> None:

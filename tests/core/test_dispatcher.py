@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 from functools import partial
 from random import Random
@@ -14,6 +15,7 @@ from twinbus.core.dispatcher import RETURNING_MAX, Dispatcher, ShiftLimits
 from twinbus.core.parcel import Delivered
 from twinbus.core.shift import BoardNote, ShiftReport
 
+DAY_S = 86_400.0
 QUEUES = tuple(f"p/x-servicebus-transfer/{index}" for index in range(10))
 
 
@@ -185,6 +187,7 @@ def test_invented_destinations_do_not_fill_the_memory() -> None:
 def test_an_idle_queue_is_looked_through_now_and_then() -> None:
     """Y4, Y5: what another syphon set aside and forgot rings no bell."""
     board = looked_through(discovery_interval_s=3_600)
+    board.note_sign(1.0)
     assert board.to_look_through(3_599.0) == []
     (order,) = board.orders({QUEUES[1]: None}, 3_600.0)
     assert board.to_look_through(3_600.0) == [each for each in QUEUES if each != QUEUES[1]]
@@ -196,6 +199,39 @@ def test_an_idle_queue_is_looked_through_now_and_then() -> None:
     (found,) = board.orders({}, 3_602.0)
     assert found.returning == {QUEUES[0]: {"orders": (5, 6)}} and not found.discover
     assert board.to_look_through(3_602.0) == []
+
+
+def test_without_a_sign_of_diverted_messages_no_queue_is_looked_through() -> None:
+    """Y3: an idle syphon makes no peek."""
+    board = looked_through(discovery_interval_s=3_600)
+    assert board.to_look_through(30 * DAY_S) == []
+    board.note_sign(30 * DAY_S)
+    assert board.to_look_through(30 * DAY_S) == list(QUEUES)
+
+
+def test_a_message_in_one_queue_makes_all_be_looked_through_for_a_day() -> None:
+    """Y4, Y5: another syphon may have received others of the same outage, and set them aside."""
+    board = looked_through(discovery_interval_s=3_600)
+    (order,) = board.orders({QUEUES[1]: None}, 0.0)
+    board.take(order, ShiftReport(emptied=order.queues, discovered=order.queues), 0.0)
+    looks = Counter[str]()
+    for hour in range(1, 72):
+        for queue in board.to_look_through(hour * 3_600.0):
+            looks[queue] += 1
+            board.looked_through(queue, hour * 3_600.0, is_whole=True)
+    assert looks == dict.fromkeys(QUEUES, 24)
+
+
+def test_a_queue_in_which_messages_are_set_aside_is_looked_through_for_as_long() -> None:
+    """Y4: who set them aside may have set more aside since."""
+    board = looked_through(discovery_interval_s=3_600)
+    (order,) = board.orders({QUEUES[0]: None}, 1.0)
+    aside = {QUEUES[0]: {"dead": (7,)}}
+    note = closed("dead", 1e9)
+    board.take(order, ShiftReport(aside=aside, board=(note,), emptied=order.queues), 1.0)
+    for queue in QUEUES:
+        board.looked_through(queue, 2 * DAY_S, is_whole=True)
+    assert board.to_look_through(3 * DAY_S) == [QUEUES[0]]
 
 
 def test_a_queue_with_much_set_aside_is_looked_through_less_often() -> None:

@@ -58,6 +58,18 @@ def test_idle_receives_are_those_of_the_documentation() -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("poll_minutes", "a_month"),
+    [(5, 86_400), (10, 43_200), (15, 57_600), (20, 43_200), (30, 43_200)],
+)
+def test_where_idle_links_end_a_long_poll_is_several_receives(
+    poll_minutes: int, a_month: int
+) -> None:
+    """C2, C3: Azure ends a link after ten minutes, and a new one has a grant of its own."""
+    idle = estimate(Plan(poll_ms=poll_minutes * MINUTE_MS), STANDARD).idle
+    assert idle[-1].detached_receives == a_month
+
+
 @pytest.mark.parametrize(("size", "charges"), [(0, 4), (65_536, 4), (65_537, 8), (262_144, 16)])
 def test_a_detoured_message_is_charged_four_times(size: int, charges: int) -> None:
     """C2: into the backlog, out of it, into the primary, out of it; for each 64 KB."""

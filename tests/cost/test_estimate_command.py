@@ -58,6 +58,19 @@ def test_the_documents_figures_come_out() -> None:
     made = answer("--backlog-queues", "10", "--poll", "15m")
     assert [each["receives"] for each in made["idle"]] == [40, 960, 28_800]
     assert made["outage"]["charges_per_message"] == 4
+    assert [each["receives_if_idle_links_end"] for each in made["idle"]] == [80, 1_920, 57_600]
+
+
+def test_idle_links_that_end_are_a_line_of_the_answer() -> None:
+    """C3: the figures of the documents are not those of a service that ends idle links."""
+    shown = run("--backlog-queues", "10", "--poll", "15m").stdout
+    assert "Where idle links end after 10m (Azure), a wait is 2 receives:\n57,600 in 30" in shown
+    made = answer("--idle-detach", "20m")
+    assert made["plan"]["idle_detach_s"] == 1_200
+    assert made["idle"][0]["receives_if_idle_links_end"] == made["idle"][0]["receives"] == 40
+    refused = run("--idle-detach", "0s")
+    assert refused.exit_code != 0
+    assert "the time after which idle links end cannot be 0 s" in str(refused.exception)
 
 
 def test_the_answer_for_scripts() -> None:

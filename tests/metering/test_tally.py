@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from twinbus.core.costs import Amount, Operation, units_between, units_of
-from twinbus.metering.tally import GONE_COUNT_MAX, Meter
+from twinbus.metering.tally import GONE_COUNT_MAX, Meter, next_bound
 
 
 @pytest.mark.parametrize(
@@ -79,7 +79,7 @@ def test_a_deleted_entity_keeps_its_name_until_its_lines_are_written() -> None:
 
     for tally in meter:
         tally.written = tally.total()
-    meter.was_written()
+    meter.was_written(0)
     meter.gone("another", lambda _name: False)
     entities = {tally.entity for tally in meter}
     assert entities.isdisjoint({"s0", "s1"}) and {"", "s2"} <= entities
@@ -92,6 +92,51 @@ def test_an_entity_that_was_made_again_keeps_its_name() -> None:
     _counted(meter, "orders", "bills")
     for name in ("orders", "bills"):
         meter.gone(name, lambda _name: False)
-    meter.was_written()
+    meter.was_written(0)
     meter.gone("another", lambda name: name == "orders")
     assert {tally.entity for tally in meter} == {"orders", ""}
+
+
+def test_only_tallies_that_have_changed_are_looked_at() -> None:
+    """C1: a thousand entities at rest cost the next lines nothing."""
+    meter = Meter()
+    _counted(meter, "orders", "bills")
+    assert len(meter.changed()) == 4
+    assert meter.changed() == [] and not meter.has_changed
+    meter.tally("bills", Operation.SEND).took_in(1, 1, 1, 1)
+    assert [(tally.entity, tally.operation) for tally in meter.changed()] == [
+        ("bills", Operation.SEND)
+    ]
+
+
+def test_what_a_deleted_entity_was_counted_is_told_once() -> None:
+    """C1: under no name, if its lines were not written."""
+    meter = Meter()
+    _counted(meter, "orders")
+    meter.gone("orders", lambda _name: False)
+    meter.was_written(0)
+    meter.gone("another", lambda _name: False)
+    assert {tally.entity for tally in meter.changed()} == {""}
+
+
+@pytest.mark.parametrize(
+    ("bound", "units", "is_early", "following"),
+    [
+        (1_000, 0, False, 1_000),
+        (1_000, 333, False, 1_000),
+        (1_000, 334, False, 2_000),
+        (1_000, 1_100, False, 4_000),
+        (4_000, 700, False, 4_000),
+        (4_000, 600, False, 2_000),
+        (4_000, 0, False, 1_000),
+        (1_000, 334, True, 2_000),
+        (1_000, 4_500, True, 13_500),
+        (60_000, 20_000, True, 100_000),
+        (100_000, 90_000, True, 100_000),
+    ],
+)
+def test_the_bound_grows_at_once_and_falls_to_half_or_less(
+    bound: int, units: int, is_early: bool, following: int
+) -> None:
+    """C1: what a kill may cost follows from what was written last."""
+    assert next_bound(bound, units, is_early=is_early) == following

@@ -130,6 +130,7 @@ async def open_pair(servicebus_pair: BusPair) -> AsyncIterator[OpenPair]:
             driver: DriverName = "amqp",
             books: FactoryOptions | None = None,
             books_away: FactoryOptions | None = None,
+            before: Callable[[MessagingFactory], Awaitable[None]] | None = None,
             **chosen: Any,
         ) -> Paired:
             home, away = (
@@ -158,6 +159,8 @@ async def open_pair(servicebus_pair: BusPair) -> AsyncIterator[OpenPair]:
             chosen = {"syphon": SyphonHosting("local"), **chosen}
             options = SendAvailabilityPairedNamespaceOptions(manager, away, **chosen)
             pair = Paired(home, away, options)
+            if before is not None:
+                await before(away)
             await home.pair_namespace(options)
             return pair
 

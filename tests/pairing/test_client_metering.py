@@ -104,6 +104,27 @@ async def test_a_secondary_with_books_of_its_own_keeps_them(
     assert records_in(here, "audit") == []
 
 
+async def test_a_sender_that_the_secondary_had_before_is_counted_too(
+    open_pair: OpenPair, servicebus_pair: BusPair, tmp_path: Path
+) -> None:
+    """C1: books begin with the pair, for senders that were made and used before it."""
+    servicebus_pair.secondary.queue("notes")
+    senders = []
+
+    async def used(secondary: MessagingFactory) -> None:
+        senders.extend(secondary.create_message_sender("notes") for _ in range(2))
+        await senders[0].send(BrokeredMessage(b"x", message_id="before"))
+
+    pair = await open_pair(books={"metering": tmp_path, "audit": True}, before=used)
+    for number, sender in enumerate(senders):
+        await sender.send(BrokeredMessage(b"x", message_id=f"after-{number}"))
+    await pair.primary.close()
+    await pair.secondary.close()
+    assert in_numbers(by_client(tmp_path))["notes", "send"] == (2, 2)
+    audit = records_in(tmp_path, "audit")
+    assert [line["message_id"] for line in audit] == ["after-0", "after-1"]
+
+
 async def test_a_secondary_may_have_books_alone(
     open_pair: OpenPair, servicebus_pair: BusPair, tmp_path: Path
 ) -> None:
@@ -308,7 +329,7 @@ async def test_two_processes_share_a_directory_and_one_of_them_is_killed(
     assert len(closed) == 1
     for run in runs:
         opened = next(line for line in lines if line["run"] == run)
-        assert (opened["operation"], opened["unwritten_units_max"]) == ("opened", 100_000)
+        assert (opened["operation"], opened["unwritten_units_max"]) == ("opened", 1_000)
         sent = [line for line in lines if (line["run"], line["operation"]) == (run, "send")]
         assert sum(line["messages"] for line in sent) == 50
     names = Counter(line["message_id"].split("-")[0] for line in records_in(tmp_path, "audit"))

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NamedTuple, cast
 
 import pytest
 
@@ -15,13 +15,18 @@ from tests.pairing.mover.messages import backlog, id_of
 from tests.spark.virtual_time import VirtualLoop
 from twinbus.broker.broker import Broker, NamespaceSpec, RunningNamespace
 from twinbus.broker.options import BrokerOptions
+from twinbus.core.chunk import HomeRules
 from twinbus.core.parcel import Parcel
 from twinbus.core.shift import ShiftReport, report_to_json
 from twinbus.drivers import credentials
 from twinbus.drivers.amqp import AmqpDriver, authority
-from twinbus.service_errors import AccessRefused
+from twinbus.pairing import mover as mover_module
+from twinbus.pairing.backlog_search import BacklogSearch
+from twinbus.pairing.mover import Mover, MoverOptions
+from twinbus.service_errors import AccessRefused, ServiceError
 from twinbus.spark.bell import POLL_S, Bell
 from twinbus.spark.syphon import brain as brain_module
+from twinbus.spark.syphon import task as task_module
 from twinbus.spark.syphon.brain import Brain
 from twinbus.spark.syphon.settings import SyphonSettings
 
@@ -51,15 +56,23 @@ def units(namespace: RunningNamespace) -> Counter[str]:
     return +counted
 
 
-def told(loop: VirtualLoop, story: Story, *, poll_s: float = POLL_S) -> Counter[str]:
+def told(
+    loop: VirtualLoop,
+    story: Story,
+    *,
+    poll_s: float = POLL_S,
+    idle_detach_s: float | None = None,
+    on_fault: Callable[[str, ServiceError | None], object] | None = None,
+) -> Counter[str]:
     """Tell a story of a bell and its broker, both in this loop; units by operation."""
 
     async def play() -> Counter[str]:
-        async with Broker(BrokerOptions(admin_port=None), clock=loop) as broker:
+        options = BrokerOptions(admin_port=None, idle_detach_s=idle_detach_s)
+        async with Broker(options, clock=loop) as broker:
             namespace = await broker.add_namespace(NamespaceSpec("west", queues=QUEUES))
             loop.wait_while(lambda: not namespace.access.is_quiet)
             driver = AmqpDriver.from_connection_string(namespace.connection_string)
-            bell = Bell(driver, QUEUES, poll_s=poll_s, clock=loop)
+            bell = Bell(driver, QUEUES, poll_s=poll_s, on_fault=on_fault, clock=loop)
             bell.arm()
             await story(bell, driver, namespace)
             counted = units(namespace)
@@ -98,6 +111,38 @@ def test_shorter_polls_would_be_counted(loop: VirtualLoop) -> None:
     assert told(loop, hour, poll_s=600) == {"empty-receive": 60}
 
 
+@pytest.mark.parametrize(("poll_s", "receives"), [(900.0, 80), (600.0, 60), (1_800.0, 60)])
+def test_where_idle_links_end_a_wait_goes_on_with_another_grant(
+    loop: VirtualLoop, poll_s: float, receives: int
+) -> None:
+    """Y3, C2: as in Azure after ten minutes. It is no fault, and nothing is received more often
+    than the rest of the wait needs."""
+    faults: list[object] = []
+    counted = told(
+        loop,
+        hour,
+        poll_s=poll_s,
+        idle_detach_s=600,
+        on_fault=lambda queue, error: faults.append((queue, error)),
+    )
+    assert counted == {"empty-receive": receives}
+    assert faults == []
+
+
+def test_a_message_rings_on_the_link_that_replaced_an_idle_one(loop: VirtualLoop) -> None:
+    """Y3: twelve minutes after the poll began."""
+
+    async def story(bell: Bell, driver: AmqpDriver, _namespace: RunningNamespace) -> None:
+        assert await bell.rung(720) == {}
+        await driver.sender(QUEUES[3]).send([Parcel(backlog("late"))], timeout_s=10)
+        began_s = loop.time()
+        assert list(await bell.rung(HOUR_S)) == [QUEUES[3]]
+        assert loop.time() - began_s < 1
+
+    counted = told(loop, story, idle_detach_s=600)
+    assert counted == {"empty-receive": 10, "send": 1, "receive": 1}
+
+
 class Reference:
     """Stands for where a namespace is."""
 
@@ -113,7 +158,7 @@ class Reference:
         yield
 
 
-def test_an_idle_syphon_looks_once_an_hour_for_what_others_set_aside(
+def test_after_a_message_a_syphon_looks_once_an_hour_for_what_others_set_aside(
     loop: VirtualLoop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Y3, Y4, Y9: what another syphon set aside and forgot is found by looking, which is no
@@ -139,6 +184,7 @@ def test_an_idle_syphon_looks_once_an_hour_for_what_others_set_aside(
         await brain.next_epoch(0, once=False)
         # When the first batch did not see it, and nothing else happens
         report = report_to_json(ShiftReport(emptied=tuple(QUEUES), discovered=tuple(QUEUES)))
+        await brain._hear("progress", {"counts": {"moved": 1}, "moved_bytes": 300})
         await brain._hear("report", {"order": "1/0", "report": report})
         before, began_s = units(namespace), loop.time()
         await brain.next_epoch(1, once=False)
@@ -151,6 +197,113 @@ def test_an_idle_syphon_looks_once_an_hour_for_what_others_set_aside(
     told(loop, story)
     assert hour_of_it.pop("empty-receive") == 40
     assert hour_of_it == {"peek": 11}, "one for each queue, and one behind the message"
+
+
+class WholeSyphon:
+    """The head and the tasks of a syphon, both in this loop: all of it but Spark."""
+
+    def __init__(self, secondary: AmqpDriver, primary: AmqpDriver, clock: VirtualLoop) -> None:
+        self.settings = SyphonSettings(
+            primary=cast(Any, Reference(primary)),
+            secondary=cast(Any, Reference(secondary)),
+            primary_name="east",
+            queues=tuple(QUEUES),
+            tasks=2,
+        )
+        self.brain = Brain(self.settings, clock=clock)
+
+    async def run(self) -> None:
+        await self.brain.start()
+        epoch = 0
+        while True:
+            epoch = await self.brain.next_epoch(epoch, once=False)
+            shifts = [
+                task_module._Shift(self.settings, order, order_id, self.brain.address)
+                for order_id, order in self.brain.orders(epoch).items()
+            ]
+            await asyncio.gather(*(shift.work() for shift in shifts))
+
+
+Syphon = Callable[[AmqpDriver, AmqpDriver, VirtualLoop], Awaitable[object]]
+
+
+async def on_spark(secondary: AmqpDriver, primary: AmqpDriver, clock: VirtualLoop) -> None:
+    whole = WholeSyphon(secondary, primary, clock)
+    try:
+        await whole.run()
+    finally:
+        await whole.brain.close()
+
+
+async def without_spark(secondary: AmqpDriver, primary: AmqpDriver, clock: VirtualLoop) -> None:
+    options = MoverOptions(rules=HomeRules(primary_name="east"))
+    search = BacklogSearch(secondary.receiver, "east")
+    await Mover(secondary, primary, QUEUES, options, search=search, clock=clock).run()
+
+
+class Counted(NamedTuple):
+    """What a syphon did to both namespaces together, in units by operation."""
+
+    start: Counter[str]
+    idle: Counter[str]
+
+
+def counted_by_both(
+    loop: VirtualLoop, syphon: Syphon, *, hours: int, idle_detach_s: float | None = None
+) -> Counted:
+    """The start of a syphon, and the hours after it."""
+
+    async def play() -> Counted:
+        options = BrokerOptions(admin_port=None, idle_detach_s=idle_detach_s)
+        async with Broker(options, clock=loop) as broker:
+            west = await broker.add_namespace(NamespaceSpec("west", queues=QUEUES))
+            east = await broker.add_namespace(NamespaceSpec("east", queues=["orders"]))
+            for namespace in (west, east):
+                loop.wait_while(lambda of=namespace: not of.access.is_quiet)  # type: ignore[misc]
+            drivers = [
+                AmqpDriver.from_connection_string(each.connection_string) for each in (west, east)
+            ]
+            running = asyncio.ensure_future(syphon(*drivers, loop))
+            await asyncio.sleep(60)
+            start = units(west) + units(east)
+            await asyncio.sleep(hours * HOUR_S)
+            idle = units(west) + units(east) - start
+            assert not running.done()
+            running.cancel()
+            await asyncio.gather(running, return_exceptions=True)
+            for driver in drivers:
+                await driver.close()
+            return Counted(start, idle)
+
+    return loop.run_until_complete(asyncio.wait_for(play(), 7 * 24 * HOUR_S))
+
+
+@pytest.fixture
+def few_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Looks into memory are rarer, only to have fewer turns of the loop."""
+    for interval in ("LOOK_INTERVAL_S", "STATUS_INTERVAL_S"):
+        monkeypatch.setattr(brain_module, interval, 600.0)
+    monkeypatch.setattr(mover_module, "RETURN_INTERVAL_S", 600.0)
+
+
+@pytest.mark.parametrize("syphon", [on_spark, without_spark])
+def test_a_whole_idle_syphon_does_960_operations_a_day_and_nothing_else(
+    loop: VirtualLoop, few_turns: None, syphon: Syphon
+) -> None:
+    """Y3, C2: head and tasks, on both namespaces. No peek is among them; the looks for what
+    others set aside belong to the start."""
+    counted = counted_by_both(loop, syphon, hours=24)
+    assert counted.idle == {"empty-receive": 960}
+    assert counted.start["peek"] == len(QUEUES)
+
+
+@pytest.mark.parametrize("syphon", [on_spark, without_spark])
+def test_where_idle_links_end_a_whole_syphon_does_80_operations_an_hour(
+    loop: VirtualLoop, few_turns: None, syphon: Syphon
+) -> None:
+    """Y3, C2: what `twinbus cost estimate` says of such a service; nothing is looked for anew."""
+    counted = counted_by_both(loop, syphon, hours=1, idle_detach_s=600)
+    assert counted.idle == {"empty-receive": 80}
 
 
 def test_a_message_after_hours_of_silence_rings_at_once(loop: VirtualLoop) -> None:

@@ -17,6 +17,9 @@ from twinbus.clock import Instant
 
 # What was written to a socket of this machine can be read at once, nearly always.
 FLIGHT_S = 0.000_5
+# Between two turns of the loop. Sums of floats differ by less; without it, a timer that is woken
+# too early by such a difference would be set again and again for the same moment.
+TURN_S = 1e-9
 # A thread that works for the loop is waited for in steps of real time.
 WORK_STEP_S = 0.01
 
@@ -31,6 +34,7 @@ class JumpingSelector(selectors.BaseSelector):
         self.is_working: Callable[[], bool] = lambda: False
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        self.now_s += TURN_S
         if timeout is not None and timeout <= 0:
             return self._real.select(0)
         while self.is_working() or timeout is None:

@@ -19,7 +19,8 @@ peer.py        one client connection, with attaching, sending, receiving, settli
                log says)
 ingest.py      bytes from a sender to a stored message; delivery.py the way back
 throttle.py    when to say ServerBusy
-caretakers.py  what entities do by themselves: forwarding.py, idleness.py (deletion when idle)
+caretakers.py  what entities do by themselves: forwarding.py, idleness.py (deletion when idle),
+               idle_links.py (links that end when idle)
 purging.py     emptying a queue; resetting.py a namespace
 metering/      what was done, counted
 faults/        failures that can be switched on; stopped.py what is left of a stopped namespace

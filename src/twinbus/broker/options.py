@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import ipaddress
 from dataclasses import dataclass, field
+from math import inf
 from pathlib import Path
+from typing import Final
 
 from twinbus.amqp.limits import AmqpLimits
 from twinbus.errors import ConfigurationError
 from twinbus.metering.pruning import check_keep_days
+
+# A client needs a moment between its attach and what it attaches for.
+IDLE_DETACH_S_MIN: Final = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,6 +84,9 @@ class BrokerOptions:
     listens on loopback alone. Whoever has a key with Manage could otherwise end a service."""
     keep_days: int | None = None
     """Days after which files of the operations and audit logs are deleted; None keeps them."""
+    idle_detach_s: float | None = None
+    """After how long a link on which nothing happens is detached; Azure does it after 600 s. None
+    leaves links alone."""
     close_timeout_s: float = 5.0
     """How long a clean stop waits for what is on its way to disk."""
 
@@ -91,6 +99,11 @@ class BrokerOptions:
                     hint="Leave it out for the usual number",
                 )
         check_keep_days(self.keep_days)
+        if self.idle_detach_s is not None and not IDLE_DETACH_S_MIN <= self.idle_detach_s < inf:
+            raise ConfigurationError(
+                f"idle links cannot be detached after {self.idle_detach_s:g} s",
+                hint=f"Use {IDLE_DETACH_S_MIN:g} s or more, for example 10m",
+            )
         if self.audit and self.metering_path is None:
             raise ConfigurationError(
                 "an audit log needs a place", hint="Name a data directory, or one for metering"

@@ -180,6 +180,8 @@ class ReceivingEnd:
         self.settled = peer.namespace.meter.tally(path, Operation.SETTLE)
         self._has_granted = False
         self._has_handed_out = False
+        self.use_count = 0
+        """Grants of credit and settlements (idle_links.py)."""
 
     @property
     def peer(self) -> Peer:
@@ -194,6 +196,7 @@ class ReceivingEnd:
 
     def on_credit(self) -> None:
         """The client changed its credit, or wants what there is and the rest back (drain)."""
+        self.use_count += 1
         if not self._link.is_draining:
             self._end_grant()
             self._has_granted = self._link.credit > 0

@@ -201,6 +201,7 @@ def _settle_run(
     if isinstance(outcome, DeadLetter) and queue.is_dead_letter_queue:
         answer(event.session, first, first + count - 1, _NO_DEAD_LETTERS)
         return
+    entry.end.use_count += 1
     if outcome != RELEASE:
         entry.end.settled.took_in(1, count, 0, 0)
     ticket = None

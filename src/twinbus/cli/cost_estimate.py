@@ -28,6 +28,12 @@ def cost_estimate(
         str,
         typer.Option(help="How long the syphon waits at an empty queue, as 15m.", metavar="TIME"),
     ] = "15m",
+    idle_detach: Annotated[
+        str,
+        typer.Option(
+            help="When the service ends idle links, as Azure does after 10m.", metavar="TIME"
+        ),
+    ] = "10m",
     rate: Annotated[
         str,
         typer.Option(help="Messages to all entities together, as 200/s or 5k/h.", metavar="RATE"),
@@ -90,6 +96,7 @@ def cost_estimate(
     plan = Plan(
         backlog_queues=backlog_queues,
         poll_ms=_ms(poll),
+        idle_detach_ms=_ms(idle_detach),
         rate_per_s=rate_per_s(rate),
         size_bytes=size_bytes(size),
         outage_ms=_ms(outage),

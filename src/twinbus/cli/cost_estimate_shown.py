@@ -45,6 +45,12 @@ def _show_idle(made: CostEstimate) -> None:
         ),
         numbers_from=1,
     )
+    month = made.idle[-1]
+    typer.echo(
+        f"Where idle links end after {_time(plan.idle_detach_ms)} (Azure), a wait is "
+        f"{counted(plan.grants_per_poll, 'receive')}:\n"
+        f"{month.detached_receives:,} in {month.period}, {money(month.detached_cost)} {currency}."
+    )
 
 
 def _show_outage(made: CostEstimate) -> None:
@@ -143,6 +149,8 @@ def as_json(made: CostEstimate) -> dict[str, Any]:
                 "hours": idle.hours,
                 "receives": idle.receives,
                 "cost": _exact(idle.cost),
+                "receives_if_idle_links_end": idle.detached_receives,
+                "cost_if_idle_links_end": _exact(idle.detached_cost),
                 "base_cost": _exact(idle.base_cost),
             }
             for idle in made.idle
@@ -191,6 +199,7 @@ def _plan(made: CostEstimate) -> dict[str, Any]:
     return {
         "backlog_queues": plan.backlog_queues,
         "poll_s": plan.poll_ms / 1000,
+        "idle_detach_s": plan.idle_detach_ms / 1000,
         "rate_per_s": float(plan.rate_per_s),
         "size_bytes": plan.size_bytes,
         "outage_s": plan.outage_ms / 1000,

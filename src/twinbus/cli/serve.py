@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from twinbus.cli.durations import seconds
 from twinbus.cli.quantities import rate_per_s
 from twinbus.cli.showing import check_form
 from twinbus.clock import AdjustableClock, SystemClock
@@ -122,6 +123,14 @@ def serve(
             min=1,
         ),
     ] = STRANGERS_MAX,
+    idle_detach: Annotated[
+        str | None,
+        typer.Option(
+            help="Detach links that are idle for this long, as Azure does after 10m [never].",
+            metavar="TIME",
+            show_default=False,
+        ),
+    ] = None,
     adjustable_clock: Annotated[
         bool,
         typer.Option("--adjustable-clock", help="Let tests move the broker's clock over HTTP."),
@@ -174,6 +183,7 @@ def serve(
         faults=faults,
         connections_max=connections,
         strangers_max=strangers,
+        idle_detach_s=None if idle_detach is None else seconds(idle_detach),
         thresholds=Thresholds(
             disk_free_bytes_min=disk_free_mb << 20,
             entity_messages_per_s_max=_rate(entity_rate),

@@ -1,7 +1,8 @@
 """What a pair costs before anything has happened, and what an outage will cost (rules C2, C3).
 
     a detoured message     send to backlog, receive from backlog, send to primary, receive from it
-    an idle syphon         a long poll of every backlog queue, again and again
+    an idle syphon         a long poll of every backlog queue, again and again; where the service
+                           ends idle links, one more receive each time that happens
     a diverted entity      a ping from every sender, at once and then once an interval
     a diverted pair        every sender looks at the backlog: one listing, and a peek into each
                            queue that holds messages
@@ -64,6 +65,7 @@ YEAR_MS: Final = 366 * 24 * HOUR_MS
 _LIMITS: Final = {
     "backlog_queues": ("the number of backlog queues", 1, COUNT_MAX),
     "poll_ms": ("the time of a poll", 1_000, YEAR_MS),
+    "idle_detach_ms": ("the time after which idle links end", 1_000, YEAR_MS),
     "rate_per_s": ("the rate per second", 0, 1_000_000_000),
     # The largest message that any kind of namespace takes.
     "size_bytes": ("the size of a message", 0, 100 * 1024 * 1024),
@@ -88,6 +90,8 @@ class Plan:
     backlog_queues: int = 10
     poll_ms: int = 900_000
     """How long the syphon waits at an empty backlog queue (Y3)."""
+    idle_detach_ms: int = 600_000
+    """After how long a service that ends idle links does it; Azure's ten minutes."""
     rate_per_s: Fraction = Fraction(0)
     """Messages a second, to all entities together."""
     size_bytes: int = 1024
@@ -112,6 +116,11 @@ class Plan:
             if value is not None and not least <= value <= most:
                 shown, low, high = (_shown(name, each) for each in (value, least, most))
                 raise ConfigurationError(f"{label} cannot be {shown}", hint=f"Use {low} to {high}")
+
+    @property
+    def grants_per_poll(self) -> int:
+        """Receives that one wait takes where idle links end: each new link has its own credit."""
+        return -(-self.poll_ms // self.idle_detach_ms)
 
     @property
     def pings(self) -> int:
@@ -197,6 +206,9 @@ class Idle:
     hours: int
     receives: int
     cost: Decimal
+    detached_receives: int
+    """The same where idle links end."""
+    detached_cost: Decimal
     base_cost: Decimal
     """For the time itself, both namespaces."""
 
@@ -290,11 +302,14 @@ def idle_receives(plan: Plan, from_ms: int, to_ms: int) -> int:
 def _idle(plan: Plan, prices: PriceSheet, before: MonthBefore, period: str) -> Idle:
     hours = PERIOD_HOURS[period]
     receives = idle_receives(plan, 0, hours * HOUR_MS)
+    detached_receives = receives * plan.grants_per_poll
     return Idle(
         period=period,
         hours=hours,
         receives=receives,
         cost=_idle_cost(prices, receives, before.units),
+        detached_receives=detached_receives,
+        detached_cost=_idle_cost(prices, detached_receives, before.units),
         base_cost=prices.base_charge(hours, namespaces=2),
     )
 

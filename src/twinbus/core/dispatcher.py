@@ -11,7 +11,8 @@ Rule 3: a queue that could not be read, or whose task was never heard of again, 
 Rule 4: while the primary is away no order is given. Somebody knocks, with longer and longer
         pauses and at other doors each time, and the first answer opens it.
 Rule 5: what somebody else set aside, or what nobody could remember, is looked for again: when a
-        queue is at work by its task, when it is idle by whoever asks ``to_look_through()``.
+        queue is at work by its task, when it is idle by whoever asks ``to_look_through()``. Without
+        a sign of diverted messages nothing is looked for (look_pace.py).
 Rule 6: a shift that went faster than its share of the rate makes the next orders wait.
 Rule 7: this file reads no clock: ``now_s`` comes in.
 """
@@ -27,6 +28,7 @@ from typing import Final
 
 from twinbus.core.chunk_aside import SetAside
 from twinbus.core.chunk_board import DESTINATIONS_MAX, Backoff
+from twinbus.core.look_pace import LookPace
 from twinbus.core.pair_mark import shared_look_s
 from twinbus.core.parcel import Delivered
 from twinbus.core.shift import BoardNote, ShiftOrder, ShiftReport
@@ -56,8 +58,8 @@ class ShiftLimits:
     rate_per_s: float | None = None
     """Messages a second, all tasks together."""
     discovery_interval_s: float = 3_600.0
-    """How often a queue is looked through for what somebody else set aside; one with many
-    messages that are known to be set aside less often."""
+    """How often a queue is looked through for what somebody else set aside, while there are signs
+    of diverted messages; one with many messages that are known to be set aside less often."""
 
 
 @dataclass(slots=True)
@@ -103,6 +105,7 @@ class Dispatcher:
         self._aside = {queue: SetAside() for queue in queues}
         self._lent: dict[str, dict[str, tuple[int, ...]]] = {}
         self._closed: dict[str, _Closed] = {}
+        self._look_pace = LookPace()
         self._looked_s: dict[str, float] = {}
         """When a queue was last looked through to its end; missing: it has to be."""
         self._look_from: dict[str, int] = {}
@@ -183,6 +186,8 @@ class Dispatcher:
         """Orders for the queues that rang and for what else is due; with ``everything`` for all
         queues, as after a crash."""
         self._take_back(now_s)
+        if rung:
+            self.note_sign(now_s)
         wanted = set(rung) | self.busy(now_s)
         busy = [queue for queue in self.queues if everything or queue in wanted]
         if not busy:
@@ -248,7 +253,14 @@ class Dispatcher:
 
     def _is_stale(self, queue: str, now_s: float) -> bool:
         looked_s = self._looked_s.get(queue)
-        return looked_s is None or now_s - looked_s >= self._look_interval_s(queue)
+        if looked_s is None:
+            return True
+        is_old = now_s - looked_s >= self._look_interval_s(queue)
+        return is_old and (self._holds(queue) or self._look_pace.is_wanted(looked_s))
+
+    def _holds(self, queue: str) -> bool:
+        """Whether messages are known to be set aside in it, or to be another pair's."""
+        return bool(self._aside[queue] or queue in self._lent or self._foreign[queue])
 
     def _look_interval_s(self, queue: str) -> float:
         known = len(self._aside[queue])
@@ -268,8 +280,14 @@ class Dispatcher:
 
     def looked_through(self, queue: str, now_s: float, *, is_whole: bool) -> None:
         """After set_aside() for all that was found; not whole: it could not be read to its end."""
+        if not is_whole:
+            self.note_sign(now_s)
         early_s = 0.0 if is_whole else self._look_interval_s(queue) - self._backoff.last_s
         self._looked_s[queue] = now_s - max(0.0, early_s)
+
+    def note_sign(self, now_s: float) -> None:
+        """Messages may have been diverted: what was set aside of them is looked for."""
+        self._look_pace.note_sign(now_s)
 
     def met_foreign(self, queue: str, count: int) -> None:
         """Messages of another pair are in a queue: its syphon may set ours aside (P21)."""
@@ -303,6 +321,8 @@ class Dispatcher:
         self._take_looks(order, report, now_s)
         self._unfinished -= set(order.queues)
         self._unfinished |= set(order.queues) - set(report.emptied) - set(report.faults)
+        if report.aside or report.board or report.faults or self._unfinished:
+            self.note_sign(now_s)
         for queue in report.faults:
             # Left to its bell, which has pauses of its own; then it is looked through.
             self._looked_s.setdefault(queue, -math.inf)

@@ -22,7 +22,7 @@ from twinbus.core.parcel import Delivered, Parcel
 from twinbus.drivers.port import Driver, LinkFacts, NextSession, ReceiveMode, Receiver, Sender
 from twinbus.metering.client_books import ClientBooks
 
-__all__ = ["MeteredDriver", "MeteredSender"]
+__all__ = ["MeteredDriver", "MeteredSender", "sender_with_books"]
 
 
 def _one_message(parcel: Parcel) -> list[bytes]:
@@ -43,17 +43,17 @@ class MeteredSender:
         """``is_own``: what it sends begins here, and belongs into the audit. ``unpack`` takes a
         parcel apart that holds several messages."""
         self.path = inner.path
-        self._inner = inner
+        self.inner = inner
         self._books = books
         self._is_own = is_own
         self._unpack = unpack
 
     async def send(self, parcels: Sequence[Parcel], *, timeout_s: float) -> None:
-        await self._inner.send(parcels, timeout_s=timeout_s)
+        await self.inner.send(parcels, timeout_s=timeout_s)
         self._sent(parcels)
 
     async def schedule(self, parcels: Sequence[Parcel], *, timeout_s: float) -> list[int]:
-        numbers = await self._inner.schedule(parcels, timeout_s=timeout_s)
+        numbers = await self.inner.schedule(parcels, timeout_s=timeout_s)
         self._sent(parcels)
         return numbers
 
@@ -63,19 +63,27 @@ class MeteredSender:
             self._books.sent(self.path, messages, is_own=self._is_own)
 
     async def cancel_scheduled(self, sequence_numbers: Sequence[int], *, timeout_s: float) -> None:
-        await self._inner.cancel_scheduled(sequence_numbers, timeout_s=timeout_s)
+        await self.inner.cancel_scheduled(sequence_numbers, timeout_s=timeout_s)
         with self._books.harmless:
             self._books.happened(self.path, Operation.MANAGEMENT)
 
     @property
     def facts(self) -> LinkFacts | None:
-        return self._inner.facts
+        return self.inner.facts
 
     async def attach(self, *, timeout_s: float) -> LinkFacts:
-        return await self._inner.attach(timeout_s=timeout_s)
+        return await self.inner.attach(timeout_s=timeout_s)
 
     async def close(self) -> None:
-        await self._inner.close()
+        await self.inner.close()
+
+
+def sender_with_books(
+    sender: Sender, books: ClientBooks | None, unpack: Callable[[Parcel], list[bytes]]
+) -> Sender:
+    """The link of a sender with these books in place of those that it has, or with none."""
+    plain = sender.inner if isinstance(sender, MeteredSender) else sender
+    return plain if books is None else MeteredSender(plain, books, is_own=True, unpack=unpack)
 
 
 class MeteredReceiver:

@@ -291,7 +291,7 @@ class ClientBooks:
         if is_over:
             return log.close()
         is_full, self._is_full = self._is_full, False
-        return log.take() if is_due or is_full else None
+        return log.take(is_early=not is_due) if is_due or is_full else None
 
     def _found_name(self) -> str:
         """Asked for once, in this thread, where nobody waits for it: lines are worth more than

@@ -6,8 +6,9 @@ Rule 2: a tally only grows. What is new since the last line was written is a dif
         that nothing is counted twice and the totals can be compared with the log.
 Rule 3: an entity that was deleted is counted under no name, once its lines are written: whoever
         creates and deletes entities does not fill the memory with their names.
-Rule 4: a meter says when much was counted since the last lines, wherever that happens, so that a
-        kill never costs more than UNWRITTEN_UNITS_MAX.
+Rule 4: a meter says when a third of ``unwritten_units_max`` was counted since the last lines,
+        wherever that happens: twice as much may be counted before they are on the disk.
+Rule 5: a meter knows which tallies have changed, so that lines cost nothing for the others.
 """
 
 from __future__ import annotations
@@ -19,10 +20,9 @@ from typing import Final
 
 from twinbus.core.costs import NOTHING, Amount, Operation
 
-# What a kill may cost at most. A hundred thousand operations are some cents.
+# What a kill may cost at most, of a quiet run and of the busiest one.
+UNWRITTEN_UNITS_MIN: Final = 1_000
 UNWRITTEN_UNITS_MAX: Final = 100_000
-# Lines are asked for at half of it: as much again may be counted before they are on the disk.
-FLUSH_UNITS: Final = UNWRITTEN_UNITS_MAX // 2
 # Deleted entities whose names are kept where no lines are written.
 GONE_COUNT_MAX: Final = 1_024
 # What the dead letters of an entity are counted under is its name with this behind it.
@@ -45,6 +45,8 @@ class Tally:
     bytes_out: int = 0
     written: Amount = NOTHING
     """What the log holds of it."""
+    is_changed: bool = field(default=False, repr=False, compare=False)
+    """Whether the meter knows that lines have to tell of it."""
 
     def total(self) -> Amount:
         return Amount(self.calls, self.messages, self.units, self.bytes_in, self.bytes_out)
@@ -55,6 +57,8 @@ class Tally:
         self.units += units
         self.bytes_in += size
         meter = self.meter
+        if not self.is_changed:
+            meter.note_change(self)
         meter.room_units -= units
         if meter.room_units <= 0:
             meter.filled()
@@ -65,6 +69,8 @@ class Tally:
         self.units += units
         self.bytes_out += size
         meter = self.meter
+        if not self.is_changed:
+            meter.note_change(self)
         meter.room_units -= units
         if meter.room_units <= 0:
             meter.filled()
@@ -79,6 +85,8 @@ class Tally:
             other.total()
         )
         self.written = self.written.plus(other.written)
+        if not self.is_changed:
+            self.meter.note_change(self)
 
 
 class Meter:
@@ -86,10 +94,13 @@ class Meter:
 
     def __init__(self) -> None:
         self._tallies: dict[tuple[str, Operation], Tally] = {}
-        self.room_units = FLUSH_UNITS
+        self._changed: dict[tuple[str, Operation], Tally] = {}
+        self.unwritten_units_max = UNWRITTEN_UNITS_MIN
+        """What may be counted before the next lines are on the disk."""
+        self.room_units = self._flush_units
         """What may still be counted before lines are asked for."""
         self.on_full: Callable[[], object] = lambda: None
-        """Called when FLUSH_UNITS were counted since the last lines."""
+        """Called when a third of unwritten_units_max was counted since the last lines."""
         self.has_lines = False
         """Whether lines are written; without them only totals are wanted."""
         self._gone: list[str] = []
@@ -104,13 +115,35 @@ class Meter:
             tally = self._tallies[key] = Tally(entity, operation, self)
         return tally
 
+    @property
+    def _flush_units(self) -> int:
+        return self.unwritten_units_max // 3
+
     def filled(self) -> None:
-        self.room_units = FLUSH_UNITS
+        self.room_units = self._flush_units
         self.on_full()
 
-    def was_written(self) -> None:
-        """Everything that was counted is in lines now."""
-        self.room_units = FLUSH_UNITS
+    def note_change(self, tally: Tally) -> None:
+        tally.is_changed = True
+        self._changed[tally.entity, tally.operation] = tally
+
+    @property
+    def has_changed(self) -> bool:
+        """Whether something was counted since the last lines."""
+        return bool(self._changed)
+
+    def changed(self) -> list[Tally]:
+        """The tallies that have changed since they were asked for the last time."""
+        changed, self._changed = list(self._changed.values()), {}
+        for tally in changed:
+            tally.is_changed = False
+        return changed
+
+    def was_written(self, units: int, *, is_early: bool = False) -> None:
+        """Everything that was counted is in lines now, ``units`` in the last ones; ``is_early``:
+        they were asked for before their time."""
+        self.unwritten_units_max = next_bound(self.unwritten_units_max, units, is_early=is_early)
+        self.room_units = self._flush_units
         self._write_off()
 
     def gone(self, entity: str, is_there: Callable[[str], bool]) -> None:
@@ -131,6 +164,7 @@ class Meter:
         for operation in Operation:
             for name in (entity, entity + DEAD_LETTERS):
                 tally = self._tallies.pop((name, operation), None)
+                self._changed.pop((name, operation), None)
                 if tally is not None:
                     self.tally("", operation).takes_over(tally)
 
@@ -141,3 +175,26 @@ class Meter:
 
     def __iter__(self) -> Iterator[Tally]:
         return iter(self._tallies.values())
+
+
+def next_bound(bound: int, units: int, *, is_early: bool) -> int:
+    """What may be unwritten from now on, after lines of so many units, and ``bound`` before.
+
+    Three times what these have: about a third is counted until the next ones, and the rest is for
+    a load that grows and a disk that is slow. It grows at once, and falls to half or less, so that
+    it seldom changes.
+    """
+    if is_early:
+        # No more than twice: a third of the new one may be counted before a reader knows it.
+        wanted = max(3 * units, 2 * bound)
+    elif bound // 2 < 3 * units <= bound:
+        wanted = bound
+    else:
+        wanted = _rounded_up(3 * units)
+    return min(max(wanted, UNWRITTEN_UNITS_MIN), UNWRITTEN_UNITS_MAX)
+
+
+def _rounded_up(number: int) -> int:
+    """To one digit and zeros."""
+    step = int("1" + "0" * (len(str(number)) - 1))
+    return -(-number // step) * step

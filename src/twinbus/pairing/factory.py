@@ -34,7 +34,7 @@ from twinbus.drivers.credentials import (
     credential_of,
 )
 from twinbus.drivers.management import ManagementClient, ManagementEndpoint
-from twinbus.drivers.metered import MeteredDriver, MeteredSender
+from twinbus.drivers.metered import MeteredDriver, sender_with_books
 from twinbus.drivers.port import Driver, NamespaceAddress, NextSession, ReceiveMode, Sender
 from twinbus.entity_path import parse_entity_path
 from twinbus.errors import ConfigurationError, ConnectionStringError
@@ -215,10 +215,12 @@ class MessagingFactory:
         )
 
     def keep_books(self, books: ClientBooks | None) -> None:
-        """Write down there what is done from now on; closed with the factory."""
+        """Write down there what is done from now on, by senders that exist already, too; closed
+        with the factory."""
         plain = self._plain_driver
         self.books = books
-        self._driver = self._office.driver = plain if books is None else MeteredDriver(plain, books)
+        self._driver = plain if books is None else MeteredDriver(plain, books)
+        self._office.keep_books(self._driver, books)
 
     @property
     def address(self) -> NamespaceAddress:
@@ -306,11 +308,8 @@ class MessagingFactory:
         canonical = parse_entity_path(path)
         self._check_scope(canonical, canonical)
         if self.books is not None:
-            link = MeteredSender(
-                link or self._plain_driver.sender(canonical),
-                self.books,
-                is_own=True,
-                unpack=kind.unpack,
+            link = sender_with_books(
+                link or self._plain_driver.sender(canonical), self.books, kind.unpack
             )
         return self._office.sender(canonical, kind, link)
 

@@ -28,8 +28,10 @@ from twinbus.core.events import Event, PossibleDuplicate, told
 from twinbus.core.parcel import Parcel
 from twinbus.core.rotation import Seat
 from twinbus.core.sending import Done, Fail, Send, ToBacklog, ToPrimary, Wait
+from twinbus.drivers.metered import sender_with_books
 from twinbus.drivers.port import Driver, LinkFacts, Sender
 from twinbus.errors import ConfigurationError
+from twinbus.metering.client_books import ClientBooks
 from twinbus.pairing.batching_sender import BatchingSender
 from twinbus.pairing.parcels import ParcelKind
 from twinbus.pairing.routing import Backlog, Entity, Routing
@@ -77,6 +79,14 @@ class Links:
             self._check_open()
             self._primary = self._driver.sender(self.path)
         return self._primary
+
+    def keep_books(
+        self, driver: Driver, books: ClientBooks | None, unpack: Callable[[Parcel], list[bytes]]
+    ) -> None:
+        """Count what is sent home from now on; ``driver`` is what new links are made by."""
+        self._driver = driver
+        if self._primary is not None:
+            self._primary = sender_with_books(self._primary, books, unpack)
 
     @property
     def primary_facts(self) -> LinkFacts | None:

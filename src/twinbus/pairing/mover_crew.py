@@ -24,6 +24,7 @@ from typing import Final
 
 from twinbus.clock import Clock, SystemClock
 from twinbus.core.chunk_board import DestinationBoard
+from twinbus.core.look_pace import LookPace
 from twinbus.core.parcel import Delivered
 from twinbus.core.receipts import Receipt
 from twinbus.drivers.port import Driver
@@ -77,6 +78,7 @@ class Crew:
         self.faults: dict[str, ServiceError] = {}
         """Backlog queues that could not be read when it was last tried, each with its error."""
         self._on_receipts, self._on_fault = on_receipts, on_fault
+        self._look_pace = LookPace()
         self._shared = Shared(
             secondary=secondary,
             senders=self.senders,
@@ -85,6 +87,7 @@ class Crew:
             options=options,
             clock=self.clock,
             on_receipts=self._take_receipts,
+            look_pace=self._look_pace,
         )
         self.queues = [QueueMover(self._shared, queue) for queue in queues]
         self._work: Callable[[QueueMover], Awaitable[None]] | None = None
@@ -287,8 +290,12 @@ class Crew:
 
     async def gate_opened(self) -> None:
         """Return once somebody can be reached at the primary."""
+        if not self.gate.is_closed:
+            return
         with self._resting():
             await self.gate.opened()
+        # Nothing was received here meanwhile, and perhaps by others.
+        self._note_sign()
 
     async def rest(self, pause_s: float) -> None:
         """A pause, which stop() ends."""
@@ -308,7 +315,13 @@ class Crew:
 
     # -- telling --------------------------------------------------------------------------
 
+    def _note_sign(self) -> None:
+        """Messages may have been diverted: what others set aside is looked for."""
+        self._look_pace.note_sign(self.clock.now().monotonic_s)
+
     def _take_receipts(self, receipts: Sequence[Receipt]) -> None:
+        if receipts:
+            self._note_sign()
         if self.options.rate_per_s is not None:
             now_s = self.clock.now().monotonic_s
             begin_s = max(now_s, self._next_start_s)
@@ -316,6 +329,7 @@ class Crew:
         self._on_receipts(receipts)
 
     def note_fault(self, queue: QueueMover, error: ServiceError) -> None:
+        self._note_sign()
         self.faults[queue.queue] = error
         if self._on_fault is not None:
             self._on_fault(queue.queue, error)

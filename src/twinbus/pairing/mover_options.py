@@ -40,7 +40,8 @@ class MoverOptions:
     poll_s: float = 900.0
     """How long a receive waits for the first message of an idle queue (Y3)."""
     discovery_interval_s: float = 3_600.0
-    """How often an idle queue is looked through for messages that another mover set aside."""
+    """How often an idle queue is looked through for messages that another mover set aside, while
+    there are signs of diverted messages."""
     attempts_max: int = 100
     """A message that ended in doubt this often, alone and with its destination alive, is
     dead-lettered."""

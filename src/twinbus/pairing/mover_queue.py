@@ -20,7 +20,7 @@ import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from math import ceil
+from math import ceil, inf
 from typing import Final
 
 from twinbus.clock import Clock
@@ -28,6 +28,7 @@ from twinbus.core.chunk import ChunkPlan, plan_chunk
 from twinbus.core.chunk_aside import SetAside
 from twinbus.core.chunk_board import Admission, DestinationBoard
 from twinbus.core.chunk_ledger import ChunkLedger, Place
+from twinbus.core.look_pace import LookPace
 from twinbus.core.pair_mark import shared_look_s
 from twinbus.core.parcel import Delivered
 from twinbus.core.receipts import Outcome, Receipt
@@ -68,6 +69,7 @@ class Shared:
     options: MoverOptions
     clock: Clock
     on_receipts: OnReceipts
+    look_pace: LookPace
 
 
 class QueueMover:
@@ -83,6 +85,7 @@ class QueueMover:
         self._receiving = asyncio.Lock()
         self._discovering = asyncio.Lock()
         self._next_discovery_s = 0.0
+        self._looked_s = -inf
         self.foreign_count = 0
         """Messages of other pairs that were met here (P21)."""
         self._count = min(FIRST_CHUNK_COUNT, self._count_max)
@@ -297,10 +300,19 @@ class QueueMover:
         return self._next_discovery_s > 0
 
     async def discover_if_due(self) -> None:
-        """discover() for the first time, and then now and then: looking costs an operation."""
+        """discover() for the first time, and then now and then while messages are diverted:
+        looking costs an operation."""
         async with self._discovering:
-            if self._shared.clock.now().monotonic_s >= self._next_discovery_s:
+            if self._shared.clock.now().monotonic_s >= self._next_discovery_s and (
+                not self.has_discovered or self._may_hold_more()
+            ):
                 await self.discover()
+
+    def _may_hold_more(self) -> bool:
+        """Whether somebody may have set messages aside since the last look."""
+        return bool(
+            self.aside or self.foreign_count or self._shared.look_pace.is_wanted(self._looked_s)
+        )
 
     async def discover(
         self, first: int = 1, may_go_on: Callable[[], bool] = lambda: True
@@ -312,7 +324,7 @@ class QueueMover:
                 self.aside.add(path, numbers)
             if not may_go_on():
                 return max(first, *(each.sequence_number + 1 for each in page))
-        now_s = self._shared.clock.now().monotonic_s
+        self._looked_s = now_s = self._shared.clock.now().monotonic_s
         self._next_discovery_s = now_s + self.discovery_interval_s
         return None
 

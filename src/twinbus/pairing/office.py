@@ -12,6 +12,7 @@ from random import Random
 from typing import TYPE_CHECKING
 
 from twinbus.drivers.port import Driver, Sender
+from twinbus.metering.client_books import ClientBooks
 from twinbus.pairing.parcels import ParcelKind
 from twinbus.pairing.routing import Routing
 from twinbus.pairing.sending import PairedSender
@@ -53,6 +54,12 @@ class SendOffice:
     def paths(self) -> list[str]:
         """The entities that somebody has a sender for."""
         return sorted({sender.path for sender in tuple(self._senders)})
+
+    def keep_books(self, driver: Driver, books: ClientBooks | None) -> None:
+        """What senders do is counted there from now on, whenever they were made."""
+        self.driver = driver
+        for sender in tuple(self._senders):
+            sender.keep_books(books)
 
     async def close_senders(self) -> None:
         for sender in tuple(self._senders):

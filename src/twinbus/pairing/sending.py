@@ -19,6 +19,7 @@ from twinbus.core.rotation import Seat
 from twinbus.core.sending import cancelled_attempt, first_attempt_s
 from twinbus.drivers.port import Sender
 from twinbus.errors import ConfigurationError
+from twinbus.metering.client_books import ClientBooks
 from twinbus.pairing.journey import Hand, Journey, Links, Outcome
 from twinbus.pairing.parcels import ENCODED, ParcelKind
 from twinbus.pairing.routing import Entity, Routing
@@ -100,6 +101,10 @@ class PairedSender:
             raise standing.why_cancelled(task) from None
         finally:
             standing.leave_send(task)
+
+    def keep_books(self, books: ClientBooks | None) -> None:
+        """Count there what is sent from now on; None: nowhere."""
+        self._links.keep_books(self.office.driver, books, self._kind.unpack)
 
     async def close(self) -> None:
         """Let go of the links; may be called twice."""

@@ -32,6 +32,12 @@ def line(number: int, at: str = "2026-11-16T10:00:00", **fields: Any) -> dict[st
     return usual | fields
 
 
+def flushed(number: int, bound: int, at: str = "2026-11-16T10:00:00") -> dict[str, Any]:
+    """One that counts nothing, and says how much may be missing behind it."""
+    nothing = dict.fromkeys(("calls", "messages", "units", "bytes_in", "bytes_out"), 0)
+    return line(number, at, operation="flushed", entity="", unwritten_units_max=bound, **nothing)
+
+
 def without(name: str, number: int) -> dict[str, Any]:
     return {key: value for key, value in line(number).items() if key != name}
 

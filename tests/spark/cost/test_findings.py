@@ -67,12 +67,15 @@ def test_a_day_ends_behind_its_last_line() -> None:
 
 
 def test_a_run_is_closed_by_one_line_and_bounded_by_another() -> None:
-    """C3: how much of an open run may be missing is what it said when it was opened."""
+    """C3: how much of an open run may be missing is what it has said last."""
     from twinbus.spark.cost.findings import Findings
 
     counted = [
         note(operation="opened", unwritten_units_max=500), note(to_ms=7), note(run="s"),
         note(run="s", operation="closed"),
+        note(run="t", operation="flushed", unwritten_units_max=300, to_ms=MINUTE * 60_000 + 8_000),
+        note(run="t", operation="flushed", unwritten_units_max=900, to_ms=MINUTE * 60_000 + 7_000),
+        note(run="t", operation="opened", unwritten_units_max=500, to_ms=MINUTE * 60_000),
     ]  # fmt: skip
 
     runs = {run: facts for _, _, run, facts in Findings(counted=counted).summary_of(DAY)["runs"]}
@@ -80,3 +83,4 @@ def test_a_run_is_closed_by_one_line_and_bounded_by_another() -> None:
     assert (runs["r"]["is_closed"], runs["r"]["unwritten_units_max"]) == (False, 500)
     assert runs["r"]["to_ms"] == MINUTE * 60_000 + 9_000
     assert runs["s"]["is_closed"]
+    assert runs["t"]["unwritten_units_max"] == 300

@@ -19,7 +19,7 @@ import pyarrow.parquet
 import pytest
 from typer.testing import CliRunner
 
-from tests.spark.cost.logs import BACKLOG, RUN, line, write
+from tests.spark.cost.logs import BACKLOG, RUN, flushed, line, write
 from twinbus.core.costs import Operation
 from twinbus.core.prices import Tier
 from twinbus.errors import ConfigurationError
@@ -45,6 +45,7 @@ def write_two_days(logs: Path) -> None:
                  unwritten_units_max=500),
             line(2), line(3, entity="bills", units=7), line(3, entity="bills", units=7),
             line(4, operation="ping", units=4, messages=4), line(5, operation="settle", units=0),
+            flushed(101, 9_000), flushed(102, 2_000),
             '{"version":1,"ru',
         ],
     )  # fmt: skip
@@ -65,6 +66,7 @@ def write_two_days(logs: Path) -> None:
         [
             line(6, "2026-11-17T08:00:00"),
             line(7, "2026-11-17T08:00:00", operation="receive", units=0, bytes_out=2_000_000),
+            flushed(103, 700, "2026-11-17T08:00:00"),
         ],
     )
 
@@ -132,7 +134,7 @@ def test_a_report_tells_what_was_done_and_what_it_cost(
     assert quality.damaged == {"not a line of JSON with a version": 1}
     [run] = quality.open_runs
     assert (run.namespace, run.run, run.source, run.units_missing_max) == (
-        "home", RUN, "broker", 500,
+        "home", RUN, "broker", 700,
     )  # fmt: skip
     assert run.last_at == datetime(2026, 11, 17, 8, 0, 9, tzinfo=UTC)
     assert [each.day for each in first.computed] == ["2026-11-16", "2026-11-17"]
@@ -291,7 +293,7 @@ def test_the_command_answers_in_four_forms(
     found = json.loads(told("--output", "json"))
     assert found["total"]["units"] == 79
     assert found["total"]["cost"] == "0.0000632"
-    assert found["quality"]["units_missing_max"] == 500
+    assert found["quality"]["units_missing_max"] == 700
     assert [each["day"] for each in found["computed_days"]] == ["2026-11-16", "2026-11-17"]
 
     rows = list(csv.DictReader(io.StringIO(told("--output", "csv"))))

@@ -104,6 +104,18 @@ def test_hours_and_notes_have_what_the_minutes_have() -> None:
     assert (sent["minute"], sent["last_minute"], sent["to_ms"]) == (MINUTE, MINUTE + 1, 20)
 
 
+@pytest.mark.parametrize("is_reversed", [False, True])
+def test_of_the_bounds_of_a_run_the_last_one_counts(is_reversed: bool) -> None:
+    """C3: it follows the load of the run, up and down."""
+    rows = [
+        row(number, operation="flushed", minute=MINUTE + number // 3, unwritten_units_max=bound)
+        for number, bound in enumerate([1_000, 9_000, 4_000, 70_000, 2_000], 1)
+    ]
+    sums = summed_by_minute(without_copies(table(rows[::-1] if is_reversed else rows)))
+    [found] = found_in_short(sums).to_pylist()
+    assert found["unwritten_units_max"] == 2_000
+
+
 def test_spans_tell_which_numbers_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
     """C3: copies elsewhere are found by spans, so that lines need not be compared."""
     numbers = [3, 1, 2, 2, 7, 8, 20]

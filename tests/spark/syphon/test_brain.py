@@ -82,8 +82,8 @@ class Head:
         told = {"order": f"{self.epoch}/0", "report": report_to_json(report)}
         await self.hear(kind, **told)
 
-    async def progress(self) -> dict[str, Any]:
-        return await self.hear("progress", counts={}, moved_bytes=0)
+    async def progress(self, **counts: int) -> dict[str, Any]:
+        return await self.hear("progress", counts=counts, moved_bytes=0)
 
     async def begun(self, **more: Any) -> None:
         """The first batch is over, in which every queue was found empty."""
@@ -95,6 +95,12 @@ class Head:
 
 
 Made = Callable[..., Awaitable[Head]]
+
+
+async def until(happened: Callable[[], bool]) -> None:
+    async with asyncio.timeout(20):
+        while not happened():
+            await asyncio.sleep(0.01)
 
 
 @pytest.fixture
@@ -114,10 +120,11 @@ async def head() -> AsyncIterator[Made]:
 async def test_what_somebody_else_set_aside_is_found_in_an_idle_queue(
     head: Made, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Y4, Y5: it rings no bell, and nobody has to start anew for it."""
+    """Y4, Y5: it rings no bell, and nobody has to start anew for it, once messages came."""
     monkeypatch.setattr(brain_module, "STATUS_INTERVAL_S", 0.02)
     idle = await head()
     await idle.begun()
+    await idle.progress(moved=1)
     dispatcher = idle.brain._dispatcher
     dispatcher.limits = replace(dispatcher.limits, discovery_interval_s=0.1)
     waiting = asyncio.create_task(idle.ordered())
@@ -372,6 +379,36 @@ async def test_more_queues_that_hold_messages_are_ordered_and_ring(head: Made) -
         assert order.queues == (fourth,), "its bell rings"
     finally:
         await made.brain.close()
+
+
+async def test_a_time_without_polls_makes_idle_queues_be_looked_through(
+    head: Made, tmp_path: Path
+) -> None:
+    """Y3, Y4: what others received meanwhile, and set aside, rang no bell here."""
+    made = await head(state_dir=str(tmp_path))
+    await made.begun()
+    dispatcher, state = made.brain._dispatcher, StateDir(tmp_path)
+    waiting = asyncio.create_task(made.brain.next_epoch(made.epoch, once=False))
+    try:
+        await until(lambda: made.brain._status.doing == "waiting")
+        assert dispatcher.to_look_through(made.brain._now_s() + 3_600) == []
+        state.set_control(Control(is_paused=True))
+        await until(lambda: made.brain._status.doing == "paused")
+        state.set_control(Control())
+        await until(lambda: made.brain._status.doing == "waiting")
+        assert dispatcher.to_look_through(made.brain._now_s() + 3_600) == list(QUEUES)
+    finally:
+        waiting.cancel()
+
+
+async def test_a_poll_that_failed_makes_idle_queues_be_looked_through(head: Made) -> None:
+    """Y3, Y4: as long as it failed, messages were for others alone."""
+    made = await head()
+    await made.begun()
+    made.brain._note_fault(QUEUES[0], CommunicationError("reset"))
+    made.brain._note_fault(QUEUES[0], None)
+    later_s = made.brain._now_s() + 3_600
+    assert made.brain._dispatcher.to_look_through(later_s) == list(QUEUES)
 
 
 async def test_foreign_messages_are_in_the_status_and_make_looks_more_frequent(head: Made) -> None:

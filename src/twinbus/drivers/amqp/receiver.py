@@ -43,6 +43,8 @@ from twinbus.service_errors import (
     ServiceInternalError,
 )
 
+# A link that was ended after so long was perhaps ended for being idle; Azure allows ten minutes.
+IDLE_LINK_S_MIN: Final = 30.0
 _LONG: Final = 0x81
 _MS_PER_S: Final = 1_000
 _UINT_MAX: Final = 0xFFFFFFFF
@@ -95,16 +97,20 @@ class AmqpReceiver:
 
     async def _received(self, count_max: int, deadline_s: float) -> list[Delivered]:
         loop = asyncio.get_running_loop()
-        for is_last in (False, True):
+        is_last = False
+        while True:
             end = await self._fresh(max(0.0, deadline_s - loop.time()))
+            began_s = loop.time()
             try:
                 arrivals = await end.collect(count_max, max(0.0, deadline_s - loop.time()))
                 return self._delivered(end, arrivals)
             except (LinkDetached, CommunicationError):
-                # Nothing came, so nothing is lost by waiting on a new link.
-                if is_last or self._is_closed:
+                # Nothing came, so nothing is lost by waiting on a new link. The service may end one
+                # because it was idle, again and again; two that end soon are trouble.
+                was_idle = loop.time() - began_s >= IDLE_LINK_S_MIN
+                if self._is_closed or (is_last and not was_idle):
                     raise
-        raise AssertionError("the last try returns or raises")
+                is_last = is_last or not was_idle
 
     def _delivered(self, end: ReceivingEnd, arrivals: Sequence[Arrival]) -> list[Delivered]:
         path, deletes, read = self.path, self._deletes, end.facts.read

@@ -11,8 +11,8 @@ from typing import Any
 
 from pyspark.sql import Row
 
+from twinbus.metering.operations import CLOSED, FLUSHED
 from twinbus.spark.cost.days import MINUTE_MS, MINUTES_A_DAY, NO_DAY, day_named
-from twinbus.spark.cost.lines import CLOSED
 
 __all__ = ["Findings"]
 
@@ -57,11 +57,14 @@ class Findings:
                 total[at] += amount
             run = runs.setdefault(
                 (row.namespace, row.source, row.run),
-                {"to_ms": 0, "is_closed": False, "unwritten_units_max": None},
+                {"to_ms": 0, "is_closed": False, "bound_ms": -1, "unwritten_units_max": None},
             )
             run["to_ms"] = max(run["to_ms"], row.to_ms)
             run["is_closed"] |= row.operation == CLOSED
-            if row.unwritten_units_max is not None:
+            # The last word counts; a line that changes it is never older than the first one.
+            is_later = row.to_ms + (row.operation == FLUSHED) > run["bound_ms"]
+            if row.unwritten_units_max is not None and is_later:
+                run["bound_ms"] = row.to_ms
                 run["unwritten_units_max"] = row.unwritten_units_max
         return {
             "first_minute": min(row.minute for row in rows),

@@ -19,10 +19,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from twinbus.core.costs import Operation
-from twinbus.metering.operations import CLOSED, OPENED, RECORD_VERSION
+from twinbus.metering.operations import CLOSED, NOT_COUNTED, RECORD_VERSION
 from twinbus.spark.cost.parsing import AMOUNTS, Damaged, Fields, with_fields
 
-__all__ = ["AMOUNTS", "BROKER", "CLIENT", "CLOSED", "LINES", "OPENED", "Judged", "judged"]
+__all__ = ["AMOUNTS", "BROKER", "CLIENT", "CLOSED", "LINES", "NOT_COUNTED", "Judged", "judged"]
 
 BROKER: Final = "broker"
 CLIENT: Final = "client"
@@ -44,7 +44,7 @@ _NULL: Final = pa.scalar(None, pa.int64())
 _FALSE: Final = pa.scalar(False)
 _BROKER: Final = pa.scalar(BROKER)
 _SOURCES: Final = pa.array([BROKER, CLIENT])
-_OPERATIONS: Final = pa.array([*(operation.value for operation in Operation), OPENED, CLOSED])
+_OPERATIONS: Final = pa.array([*(operation.value for operation in Operation), *NOT_COUNTED])
 _VERSION: Final = pa.scalar(RECORD_VERSION, pa.int64())
 _MINUTE_MS: Final = pa.scalar(60_000, pa.int64())
 _UTC_MS: Final = pa.timestamp("ms", "UTC")
@@ -54,7 +54,7 @@ _FIRST_MS, _END_MS = (
     for year in (2010, 2100)
 )
 _INTERVAL_MS_MAX: Final = pa.scalar(24 * 3_600_000, pa.int64())
-# In one line, which is about ten seconds; sums of them stay far below what prices can be
+# In one line, which is ten seconds at most; sums of them stay far below what prices can be
 # computed for.
 _AMOUNT_MAX: Final = pa.scalar(10**12, pa.int64())
 

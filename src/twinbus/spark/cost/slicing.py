@@ -19,7 +19,7 @@ from pyspark.sql import functions as F
 from twinbus.core.costs import Operation
 from twinbus.entity_path import BACKLOG_SEPARATOR
 from twinbus.spark.cost.days import MINUTES_A_DAY, MINUTES_AN_HOUR
-from twinbus.spark.cost.lines import AMOUNTS, BROKER, CLOSED, OPENED
+from twinbus.spark.cost.lines import AMOUNTS, BROKER, NOT_COUNTED
 
 __all__ = [
     "BY_ENTITY",
@@ -44,7 +44,7 @@ _KEYS: Final = ("step", "day", "hour", "namespace", "entity", "operation", "sour
 def in_range(sums: DataFrame, first_minute: int, end_minute: int) -> DataFrame:
     """Operations of these minutes, the last one not included."""
     minute = F.col("minute")
-    is_operation = ~F.col("operation").isin(OPENED, CLOSED)
+    is_operation = ~F.col("operation").isin(*NOT_COUNTED)
     return sums.where((minute >= first_minute) & (minute < end_minute) & is_operation)
 
 

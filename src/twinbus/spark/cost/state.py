@@ -30,7 +30,7 @@ from twinbus.spark.cost.log_files import Fingerprint
 
 __all__ = ["Bundle", "CostState", "Manifest", "Part", "literal_path"]
 
-VERSION: Final = 2
+VERSION: Final = 3
 MANIFEST: Final = "manifest.json"
 SUMMARY: Final = "summary.json"
 DAYS: Final = "days"

@@ -6,6 +6,7 @@
 
 Rule 1: namespace, source, run and number name a line for ever. Of its copies one is counted.
 Rule 2: sums tell the run, so that it can be noted who has closed its log.
+        What a run has said of itself counts as it has said it last: lines are in their order.
 Rule 3: sums of parts of the lines are as good as sums of all, if no line is in two of the parts.
         Spans tell: they are the numbers that a part has seen of each run.
 """
@@ -81,7 +82,8 @@ def summed_by_minute(lines: pa.Table) -> pa.Table:
         _SUM,
         sum=(*AMOUNTS, "duplicates", "late"),
         count=("number",),
-        max=("to_ms", "unwritten_units_max"),
+        max=("to_ms",),
+        last=("unwritten_units_max",),
     ).rename_columns({"number": "records"})
     return sums.append_column("day", pc.divide(sums["minute"], _DAY))
 
@@ -100,7 +102,8 @@ def found_in_short(sums: pa.Table) -> pa.Table:
         _SHORT,
         sum=("messages", "units", "bytes_out"),
         min=("minute",),
-        max=("last_minute", "to_ms", "unwritten_units_max"),
+        max=("last_minute", "to_ms"),
+        last=("unwritten_units_max",),
     )
 
 

@@ -3,7 +3,7 @@
 Rule 1: the days of the first month before the range are known for their totals only: they say how
         far the month's tiers have been used up.
 Rule 2: an open run is told when its last line is in the range: what it has not written would have
-        come right behind it.
+        come right behind it. How much that can be is what the run has said last.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from twinbus.core.costs import Amount, Operation
 from twinbus.core.prices import PriceSheet
 from twinbus.metering.tally import UNWRITTEN_UNITS_MAX
 from twinbus.spark.cost.days import MINUTE_MS, MINUTES_A_DAY, day_named, moment_of_ms
-from twinbus.spark.cost.lines import BROKER, CLOSED, OPENED
+from twinbus.spark.cost.lines import BROKER, NOT_COUNTED
 from twinbus.spark.cost.pricing import Consumed
 from twinbus.spark.cost.state import CostState
 
@@ -73,7 +73,7 @@ class Summaries:
         for namespace, source, operation, messages, count, bytes_out in self._summaries[day][
             "totals"
         ]:
-            if operation in (OPENED, CLOSED) or not self._is_chosen(namespace, source, brokers):
+            if operation in NOT_COUNTED or not self._is_chosen(namespace, source, brokers):
                 continue
             amount = Amount(0, messages, count, 0, bytes_out)
             units += sheet.billable(Operation(operation), amount)
@@ -121,8 +121,8 @@ class Summaries:
 def _merge(known: dict[str, Any], facts: Mapping[str, Any]) -> None:
     known["to_ms"] = max(known["to_ms"], facts["to_ms"])
     known["is_closed"] |= facts["is_closed"]
-    if known["unwritten_units_max"] is None:
-        known["unwritten_units_max"] = facts["unwritten_units_max"]
+    later = max(known, facts, key=lambda each: each["bound_ms"])
+    known |= {name: later[name] for name in ("bound_ms", "unwritten_units_max")}
 
 
 def _bound(facts: Mapping[str, Any]) -> int:

@@ -11,8 +11,9 @@ Rule 3: orders are remembered for the epoch they were made for; an epoch that no
         orders for (a replay after a crash) gets orders for everything, which is always safe.
 Rule 4: a queue that rings during a batch waits for it some seconds only: its tasks are told that
         they have enough.
-Rule 5: an idle queue is looked through now and then for what somebody else set aside: that rings
-        no bell.
+Rule 5: while there are signs of diverted messages an idle queue is looked through now and then for
+        what somebody else set aside: that rings no bell. What this one could not hear is a sign,
+        too: a poll that failed, or a time without polls.
         Once in a while it is also asked whether there are more queues that hold messages (Y9).
 Rule 6: when the state directory has become another run's, this one ends, and tells nothing more
         there: its own program is gone.
@@ -89,6 +90,8 @@ class Brain:
         self._stack = AsyncExitStack()
         self._namespaces: AsyncExitStack | None = None
         self._bell: Bell | None = None
+        self._was_deaf = False
+        """Whether bells were silenced since the start."""
         self._search: BacklogSearch | None = None
         self._searched = asyncio.Event()
         """Set once the first search has ended, with or without an answer."""
@@ -212,6 +215,8 @@ class Brain:
     async def _rung(self) -> dict[str, Delivered | None]:
         if self._bell is None:
             self._bell = self._new_bell()
+            if self._was_deaf:
+                self._dispatcher.note_sign(self._now_s())
         now_s = self._now_s()
         # Whatever waits in the others is received by their tasks.
         busy = self._dispatcher.busy(now_s)
@@ -240,6 +245,7 @@ class Brain:
     async def _silence(self) -> None:
         bell, self._bell = self._bell, None
         if bell is not None:
+            self._was_deaf = True
             await bell.close()
 
     def _others_wait(self) -> bool:
@@ -329,6 +335,8 @@ class Brain:
         if kind == "progress":
             self._counts.update({str(name): int(n) for name, n in facts["counts"].items()})
             self._status.moved_bytes += int(facts["moved_bytes"])
+            if facts["counts"]:
+                self._dispatcher.note_sign(self._now_s())
             if self._search is not None and facts["counts"].get(Outcome.MOVED.value):
                 self._search.note_moved()
             for queue, owner, count in facts.get("foreign", ()):
@@ -386,6 +394,8 @@ class Brain:
 
     def _note_fault(self, queue: str, error: ServiceError | None) -> None:
         self._unlistened.discard(queue)
+        # What came meanwhile may have been received by others.
+        self._dispatcher.note_sign(self._now_s())
         if error is None:
             self._status.faults.pop(queue, None)
         else:

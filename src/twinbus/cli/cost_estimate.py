@@ -10,9 +10,9 @@ from typing import Annotated
 
 import typer
 
-from twinbus.cli.durations import seconds
 from twinbus.cli.quantities import count, rate_per_s, size_bytes
 from twinbus.cli.showing import Output, check_form
+from twinbus.durations import seconds
 
 __all__ = ["cost_estimate"]
 

@@ -8,9 +8,9 @@ from typing import Annotated
 
 import typer
 
-from twinbus.cli.durations import seconds
 from twinbus.cli.quantities import rate_per_s
 from twinbus.cli.tables import show_table
+from twinbus.durations import seconds
 
 __all__ = ["demo"]
 

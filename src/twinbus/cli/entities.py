@@ -15,9 +15,9 @@ import typer
 from typer.core import TyperCommand
 
 from twinbus.cli.connecting import Where, asked
-from twinbus.cli.durations import seconds
 from twinbus.cli.showing import check_form, confirm, plain, show_record, show_records, tell
 from twinbus.cli.sources import split_subscription
+from twinbus.durations import seconds
 from twinbus.errors import ConfigurationError, TwinbusError
 
 if TYPE_CHECKING:

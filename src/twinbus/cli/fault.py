@@ -17,9 +17,9 @@ from twinbus.cli.admin_client import (
     AdminNamespace,
     AdminUrl,
 )
-from twinbus.cli.durations import seconds
 from twinbus.cli.showing import DryRun, Output, check_form, counted, show_json, show_records, tell
 from twinbus.cli.tables import show_table
+from twinbus.durations import seconds
 from twinbus.errors import ConfigurationError
 
 fault_app = typer.Typer(

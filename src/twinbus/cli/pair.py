@@ -9,9 +9,9 @@ import typer
 
 from twinbus.cli import entities as of
 from twinbus.cli.connecting import WherePair, with_pair
-from twinbus.cli.durations import seconds
 from twinbus.cli.shared_options import BACKLOG_QUEUE_COUNT_MAX
 from twinbus.cli.showing import DryRun, Output, check_form
+from twinbus.durations import seconds
 
 __all__ = ["pair_app"]
 

@@ -11,10 +11,10 @@ from typing import Annotated
 import typer
 
 from twinbus.cli.connecting import WherePair, with_pair
-from twinbus.cli.durations import seconds
 from twinbus.cli.pair import Count
 from twinbus.cli.quantities import RATE_PER_S_MIN, rate_between, size_between
 from twinbus.cli.showing import Output, check_form
+from twinbus.durations import seconds
 
 # As for an estimate of costs; with more the room that is needed has no meaning.
 RATE_PER_S_MAX = 1_000_000_000

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from twinbus.cli.connecting import Where, asked, with_namespace
-from twinbus.cli.durations import seconds
 from twinbus.cli.message_shown import show_messages
 from twinbus.cli.showing import Output, check_form, counted
 from twinbus.cli.sources import SUBSCRIPTIONS, Source, source_of
+from twinbus.durations import seconds
 from twinbus.errors import ConfigurationError
 
 if TYPE_CHECKING:

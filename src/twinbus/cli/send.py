@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from twinbus.cli.connecting import Where, asked, with_namespace
-from twinbus.cli.durations import seconds
 from twinbus.cli.moments import moment
 from twinbus.cli.settings import settings_in
 from twinbus.cli.showing import DryRun, Output, check_form, count_shown, counted, tell
+from twinbus.durations import seconds
 from twinbus.errors import ConfigurationError, TwinbusError
 
 if TYPE_CHECKING:

@@ -8,10 +8,10 @@ from typing import Annotated
 
 import typer
 
-from twinbus.cli.durations import seconds
 from twinbus.cli.quantities import rate_per_s
 from twinbus.cli.showing import check_form
 from twinbus.clock import AdjustableClock, SystemClock
+from twinbus.durations import seconds
 from twinbus.errors import ConfigurationError
 from twinbus.metering.lines import check_directory
 

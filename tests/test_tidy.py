@@ -27,6 +27,7 @@ LAYERS: list[set[str]] = [
         "twinbus.connection_string",
         "twinbus.clock",
         "twinbus.durations",
+        "twinbus.fork",
         "twinbus.iso_duration",
         "twinbus.shared_access",
         "twinbus.steps",

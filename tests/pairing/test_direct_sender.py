@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import threading
 import time
 from collections.abc import Callable, Coroutine
@@ -248,23 +247,6 @@ async def test_a_caller_that_leaves_after_a_long_silence_counts(
     assert await asyncio.to_thread(interrupted) == "interrupted"
     assert pair.names == ["suspected"]
     assert direct.link.is_closed and direct.sender._link is None
-
-
-async def test_a_forked_child_leaves_the_link_alone(
-    direct: Direct, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """P0: it is the parent's connection; the child gets a link of its own when it is busy."""
-    child = os.getpid() + 1
-    monkeypatch.setattr(os, "getpid", lambda: child)
-    assert not await direct.send()
-    direct.sender._turn.acquire()  # As it may have been in the parent at that moment.
-    direct.sender.sent_by_loop(MESSAGE)
-    assert direct.sender._link is None
-    assert direct.link.sent == [] and not direct.link.is_closed and not direct.link.interrupts
-    for _ in range(BUSY_SENDS):
-        direct.sender.sent_by_loop(MESSAGE)
-    await eventually(lambda: direct.sender._link is not None)
-    assert await direct.send()
 
 
 async def test_a_link_that_cannot_be_opened_is_tried_later(fake_pair: FakePair) -> None:

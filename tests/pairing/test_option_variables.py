@@ -96,7 +96,7 @@ def test_a_program_without_a_loop_reads_the_same_variables(
 ) -> None:
     """P2: from the environment of the process, unless another one is given."""
     monkeypatch.setenv("TWINBUS_PAIR_FAILOVER_INTERVAL", "0")
-    factory = twinbus.MessagingFactory.of(FACTORY)
+    factory = twinbus.MessagingFactory.from_driver(FakeNamespace())
     options = twinbus.SendAvailabilityPairedNamespaceOptions.from_environment(None, factory)
     assert options.failover_interval == timedelta(0)
 

@@ -42,7 +42,7 @@ def waiting(factory: twinbus.MessagingFactory) -> int:
 
 def make_direct(client: twinbus.MessageSender) -> int:
     """Send until the client has a link of its own; how many messages that took."""
-    direct, sent = client._direct, 0
+    direct, sent = client._ends().direct, 0
     assert direct is not None
     end_s = time.monotonic() + PATIENCE_S
     while direct._link is None:
@@ -136,7 +136,7 @@ def test_what_is_metered_is_sent_by_the_loop(servicebus_pair: BusPair, tmp_path:
         paired(servicebus_pair, metering=tmp_path) as factory,
         factory.create_queue_client(orders) as client,
     ):
-        assert client._direct is None
+        assert client._ends().direct is None
 
 
 def test_a_factory_without_a_pair_and_the_lean_driver_use_the_loop(
@@ -150,7 +150,7 @@ def test_a_factory_without_a_pair_and_the_lean_driver_use_the_loop(
             client.send(twinbus.BrokeredMessage(b"x"))
         assert orders.active_message_count == 2 * BUSY_SENDS
     with paired(servicebus_pair, driver="amqp") as factory:
-        assert factory.create_queue_client(orders)._direct is None
+        assert factory.create_queue_client(orders)._ends().direct is None
 
 
 def test_a_closed_factory_leaves_no_link(servicebus_pair: BusPair) -> None:
@@ -159,6 +159,6 @@ def test_a_closed_factory_leaves_no_link(servicebus_pair: BusPair) -> None:
     with paired(servicebus_pair) as factory:
         client = factory.create_queue_client(orders)
         make_direct(client)
-    assert client._direct is not None and client._direct._link is None
+    assert client._ends().direct is not None and client._ends().direct._link is None
     with pytest.raises(FactoryClosed):
         client.send(twinbus.BrokeredMessage(b"late"))

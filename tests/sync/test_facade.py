@@ -26,10 +26,11 @@ NOT_FOR_BLOCKERS = {
     "new_books",
     "keep_books",
     "over",
+    "is_inherited",
 }
 # What only the blocking ones have: the asyncio object behind, and how they are made of one; and
 # properties that are plain attributes there.
-NOT_FOR_ASYNCIO = {"of", "twin", "twins"}
+NOT_FOR_ASYNCIO = {"made_by", "of", "twin", "twins"}
 ATTRIBUTES = {"address", "path"}
 # What Python itself calls, and how it is called where it is awaited.
 SPECIAL = {

@@ -4,20 +4,25 @@ Rule 1: every public member of the SDK's client and sender is here with the SDK'
 Rule 2: receivers are the SDK's own sync ones; only sends go through the loop of ``twinbus.sync``.
 Rule 3: while its entity is healthy, a busy sender sends small messages on the caller's thread, by
         a blocking sender of the SDK (``twinbus.pairing.direct_sender``).
+Rule 4: a forked child makes everything anew with its first call, and leaves the SDK's receivers
+        that its parent has made to the parent (P27).
 """
 
 from __future__ import annotations
 
 import asyncio
 import inspect
+from collections.abc import Callable
+from dataclasses import replace
 from datetime import datetime
 from threading import get_ident
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 from weakref import WeakSet
 
 from azure.core.credentials import AzureNamedKeyCredential, AzureSasCredential
 from azure.servicebus import ServiceBusClient, ServiceBusMessage, ServiceBusMessageBatch
 
+from twinbus import fork
 from twinbus.azure import aio
 from twinbus.azure.failures import raise_in_words_of_the_sdk
 from twinbus.azure.messages import fits_one_write, parcels_of
@@ -30,7 +35,7 @@ from twinbus.drivers.servicebus.blocking_link import (
 from twinbus.errors import TwinbusError
 from twinbus.pairing.direct_sender import DirectSender
 from twinbus.sync.factory import MessagingFactory
-from twinbus.sync.portal import PORTAL
+from twinbus.sync.portal import PORTAL, Twin
 
 if TYPE_CHECKING:
     from azure.servicebus._servicebus_sender import MessageTypes
@@ -58,18 +63,35 @@ class PairedServiceBusClient(ServiceBusClient):
             "retry_mode": retry_mode,
         }
         super().__init__(fully_qualified_namespace, credential, **retry, **kwargs)
-        self._direct: WeakSet[DirectSender[ServiceBusMessage]] = WeakSet()
-        self._blocking = _blocking_client(fully_qualified_namespace, credential, pairing, kwargs)
-        self._paired = PORTAL.call(
-            _made(
+        self._is_closed = False
+        made_in = fork.generation
+
+        def make() -> _Ends:
+            # A secondary that is away stops nobody who has paired before, and the syphon is the
+            # parent's.
+            is_child = fork.generation != made_in
+            chosen = replace(pairing, require_secondary=False, enable_syphon=False)
+            paired = _made(
                 fully_qualified_namespace,
                 as_async_credential(credential),
-                pairing=pairing,
+                pairing=chosen if is_child else pairing,
                 **retry,
                 **kwargs,
             )
-        )
-        self._factory = MessagingFactory.of(self._paired.messaging_factory)
+            blocking = _blocking_client(fully_qualified_namespace, credential, pairing, kwargs)
+            ends = _Ends(PORTAL.call(paired), blocking, WeakSet())
+            if is_child:
+                self._handlers = WeakSet()  # The parent's receivers.
+                if self._is_closed:
+                    PORTAL.call(ends.paired.close())
+            return ends
+
+        self._ends = Twin(make)
+        self._factory = MessagingFactory.made_by(lambda: self._paired.messaging_factory)
+
+    @property
+    def _paired(self) -> aio.PairedServiceBusClient:
+        return self._ends().paired
 
     @property
     def messaging_factory(self) -> MessagingFactory:
@@ -83,11 +105,15 @@ class PairedServiceBusClient(ServiceBusClient):
         return self
 
     def close(self) -> None:
+        self._is_closed = True
+        if self._ends.is_inherited:
+            return
+        paired, _, direct = self._ends()
         try:
-            PORTAL.call(self._paired.close())
+            PORTAL.call(paired.close())
         finally:
-            for direct in tuple(self._direct):
-                direct.close()
+            for each in tuple(direct):
+                each.close()
             super().close()
 
     def get_queue_sender(  # type: ignore[override]
@@ -102,8 +128,10 @@ class PairedServiceBusClient(ServiceBusClient):
             "client_identifier": client_identifier,
             "socket_timeout": socket_timeout,
         }
-        paired = self._paired.get_queue_sender(queue_name, **options, **kwargs)
-        return self._sender(paired, options | kwargs)
+        options |= kwargs
+        return PairedServiceBusSender(
+            lambda: self._sender(self._paired.get_queue_sender(queue_name, **options), options)
+        )
 
     def get_topic_sender(  # type: ignore[override]
         self,
@@ -117,15 +145,15 @@ class PairedServiceBusClient(ServiceBusClient):
             "client_identifier": client_identifier,
             "socket_timeout": socket_timeout,
         }
-        paired = self._paired.get_topic_sender(topic_name, **options, **kwargs)
-        return self._sender(paired, options | kwargs)
+        options |= kwargs
+        return PairedServiceBusSender(
+            lambda: self._sender(self._paired.get_topic_sender(topic_name, **options), options)
+        )
 
-    def _sender(
-        self, paired: aio.PairedServiceBusSender, options: dict[str, Any]
-    ) -> PairedServiceBusSender:
-        blocking = self._blocking
+    def _sender(self, paired: aio.PairedServiceBusSender, options: dict[str, Any]) -> _SenderEnds:
+        _, blocking, all_direct = self._ends()
         if blocking is None:
-            return PairedServiceBusSender(paired)
+            return _SenderEnds(paired, None)
 
         def open_link() -> BlockingLink[ServiceBusMessage]:
             # A topic's sender is a queue's by another name. Without keep-alive no other thread
@@ -143,8 +171,23 @@ class PairedServiceBusClient(ServiceBusClient):
             parcels_of=parcels_of,
             run=PORTAL.call,
         )
-        self._direct.add(direct)
-        return PairedServiceBusSender(paired, direct)
+        all_direct.add(direct)
+        return _SenderEnds(paired, direct)
+
+
+class _Ends(NamedTuple):
+    """What a client sends by."""
+
+    paired: aio.PairedServiceBusClient
+    blocking: ServiceBusClient | None
+    direct: WeakSet[DirectSender[ServiceBusMessage]]
+
+
+class _SenderEnds(NamedTuple):
+    """What a sender sends by."""
+
+    paired: aio.PairedServiceBusSender
+    direct: DirectSender[ServiceBusMessage] | None
 
 
 def _blocking_client(
@@ -170,15 +213,15 @@ async def _made(
 class PairedServiceBusSender:
     """``azure.servicebus.ServiceBusSender`` that goes round by the backlog during an outage."""
 
-    def __init__(
-        self,
-        paired: aio.PairedServiceBusSender,
-        direct: DirectSender[ServiceBusMessage] | None = None,
-    ) -> None:
-        self._paired = paired
-        self._direct = direct
+    def __init__(self, make: Callable[[], _SenderEnds]) -> None:
+        self._ends = Twin(make)
+        paired = self._paired
         self.fully_qualified_namespace = paired.fully_qualified_namespace
         self.entity_name = paired.entity_name
+
+    @property
+    def _paired(self) -> aio.PairedServiceBusSender:
+        return self._ends().paired
 
     @property
     def client_identifier(self) -> str:
@@ -192,9 +235,9 @@ class PairedServiceBusSender:
         **kwargs: Any,
     ) -> None:
         """Send, and return once the primary or a backlog queue holds all of it."""
-        direct = self._direct
+        paired, direct = self._ends()
         if direct is None:
-            PORTAL.call(self._paired.send_messages(message, timeout=timeout, **kwargs))
+            PORTAL.call(paired.send_messages(message, timeout=timeout, **kwargs))
             return
         # Written out, because every layer more is paid by every send (P0).
         if (
@@ -209,7 +252,7 @@ class PairedServiceBusSender:
                     return
             except TwinbusError as error:
                 raise_in_words_of_the_sdk(error)
-        PORTAL.call(self._paired.send_messages(message, timeout=timeout, **kwargs))
+        PORTAL.call(paired.send_messages(message, timeout=timeout, **kwargs))
         if type(message) is ServiceBusMessage:
             direct.sent_by_loop(message)
 
@@ -243,9 +286,12 @@ class PairedServiceBusSender:
         return PORTAL.call(self._paired.create_message_batch(max_size_in_bytes))
 
     def close(self) -> None:
-        if self._direct is not None:
-            self._direct.close()
-        PORTAL.call(self._paired.close())
+        if self._ends.is_inherited:
+            return
+        paired, direct = self._ends()
+        if direct is not None:
+            direct.close()
+        PORTAL.call(paired.close())
 
     def __enter__(self) -> Self:
         PORTAL.call(self._paired.__aenter__())

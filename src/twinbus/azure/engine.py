@@ -131,6 +131,8 @@ class Engine:
         return link, self.factory.create_paired_sender(path, SDK_MESSAGES, link)
 
     async def close(self) -> None:
+        if self.factory.is_inherited:
+            return
         joining = self._joining
         await self.factory.close()  # Ends a pairing that is under way, too.
         if joining is not None:

@@ -13,14 +13,13 @@ Rule 2: a thread announces itself before it asks. The loop changes the health be
         threads to interrupt (P22). So either the thread sees the change, or the loop the thread.
 Rule 3: one thread at a time has the link. The others do not wait for it: they use the loop.
 Rule 4: the link is opened by a thread that nobody waits for, and closed in silence when it fails.
-Rule 5: a forked child leaves the parent's link alone (it is the parent's connection).
+Rule 5: it belongs to one process: who is forked has another one (``twinbus.fork``).
 """
 
 from __future__ import annotations
 
 import itertools
 import logging
-import os
 import threading
 import time
 from collections.abc import Callable, Coroutine
@@ -94,10 +93,6 @@ class DirectSender(Generic[M]):
         self._run = run
         self._link: MessageLink[M] | None = None
         self._is_closed = False
-        self._begin()
-
-    def _begin(self) -> None:
-        self._pid = os.getpid()
         self._turn = threading.Lock()
         self._opening = threading.Lock()
         self._counted_since_s = self._not_before_s = 0.0
@@ -107,7 +102,7 @@ class DirectSender(Generic[M]):
 
     def send(self, message: M, timeout: float | None) -> bool:
         """Whether it was sent; False: nothing has left, and the loop is to send it."""
-        if self._pid != os.getpid() or not self._turn.acquire(blocking=False):
+        if not self._turn.acquire(blocking=False):
             return False
         link = self._link
         try:
@@ -188,9 +183,6 @@ class DirectSender(Generic[M]):
 
     def sent_by_loop(self, message: M) -> None:
         """The loop has sent a message: a sender that could do so itself, and often, gets a link."""
-        if self._pid != os.getpid():
-            self._link = None
-            self._begin()
         if self._link is not None or self._is_closed or not self._could_send(message):
             return
         now_s = time.monotonic()
@@ -234,8 +226,6 @@ class DirectSender(Generic[M]):
     def close(self) -> None:
         """Let go of the link, after the send that is under way; may be called twice."""
         self._is_closed = True
-        if self._pid != os.getpid():
-            return
         if not self._turn.acquire(timeout=CLOSE_WAIT_S):
             if self._link is not None:
                 self._link.interrupt()

@@ -479,6 +479,11 @@ class MessagingFactory:
         return self._standing.is_open
 
     @property
+    def is_inherited(self) -> bool:
+        """Whether it belongs to the process that this one was forked from, and is of no use."""
+        return self._standing.is_inherited
+
+    @property
     def fault(self) -> str | None:
         """Why this factory was given up, if it was (L1)."""
         return self._standing.fault
@@ -499,6 +504,8 @@ class MessagingFactory:
 
     async def _end(self) -> None:
         """One end for all who ask for it; a caller that is cancelled does not stop it half-way."""
+        if self._standing.is_inherited:
+            return
         if self._ending is None:
             self._ending = asyncio.create_task(self._wind_up(), name="twinbus-ending")
         await asyncio.shield(self._ending)

@@ -190,7 +190,7 @@ class MessageReceiver:
         """Let go of the link; may be called twice. Locked messages stay locked."""
         self._is_closed = True
         self._forget(self)
-        if self._link is not None:
+        if self._link is not None and not self._standing.is_inherited:
             link, self._link = self._link, None
             await link.close()
 

@@ -109,7 +109,8 @@ class PairedSender:
     async def close(self) -> None:
         """Let go of the links; may be called twice."""
         self.office.forget(self)
-        await self._links.close()
+        if not self.office.standing.is_inherited:
+            await self._links.close()
 
     # -- how it is done -----------------------------------------------------------------------
 

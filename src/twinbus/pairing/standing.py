@@ -7,6 +7,8 @@ Rule 1: after its end every new call is refused with a typed error, and so is ev
         waiting (L1): nothing hangs.
 Rule 2: a call is ended by cancelling its task and taking the cancellation back, as a timeout
         does; a caller that was cancelled by somebody else stays cancelled.
+Rule 3: in a forked child a factory of the parent is FAULTED, and its end touches nothing: the
+        connections and the loop are the parent's.
 """
 
 from __future__ import annotations
@@ -14,7 +16,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Coroutine
 from typing import Any, Final, Protocol, TypeVar
+from weakref import WeakSet
 
+from twinbus import fork
 from twinbus.service_errors import FactoryClosed, FactoryFaulted, PairingError
 
 T = TypeVar("T")
@@ -44,6 +48,9 @@ class Standing:
         self.direct: set[DirectLink] = set()
         """Links on which threads of their own send now (direct_sender.py)."""
         self._idle: asyncio.Event | None = None
+        self.is_inherited = False
+        """Whether it belongs to the process that this one was forked from."""
+        _all.add(self)
 
     @property
     def is_open(self) -> bool:
@@ -155,7 +162,18 @@ class Standing:
                 calls[task] = True
                 task.cancel()
 
+    def inherited(self) -> None:
+        """This process was forked from the one whose factory it is."""
+        self.is_inherited = True
+        self._fault = "it belongs to the process that this one was forked from"
+
     def _error(self) -> PairingError:
+        if self.is_inherited:
+            return FactoryFaulted(
+                f"the factory of {self._name} cannot be used here: {self._fault}",
+                hint="Make a new one in this process; those of twinbus without asyncio do so "
+                "by themselves",
+            )
         if self._fault is not None:
             return FactoryFaulted(
                 f"the factory of {self._name} was given up: {self._fault}",
@@ -164,3 +182,14 @@ class Standing:
         return FactoryClosed(
             f"the factory of {self._name} is closed", hint="Make a new one to go on"
         )
+
+
+_all: Final[WeakSet[Standing]] = WeakSet()
+
+
+def _inherit() -> None:
+    for standing in tuple(_all):
+        standing.inherited()
+
+
+fork.in_child(_inherit)

@@ -4,13 +4,15 @@ Rule 1: a class here holds its async twin and adds nothing but the way through t
         method does is said there. A busy sender of a healthy entity needs no door: it sends on the
         caller's thread (``twinbus.pairing.direct_sender``).
 Rule 2: tests/sync/test_facade.py keeps names and signatures equal.
+Rule 3: a forked child gets another twin with its first call. What the parent has opened is not
+        closed there.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from threading import get_ident
-from typing import Any, Self
+from typing import Any, NamedTuple, Self, TypeAlias
 
 from twinbus import aio
 from twinbus.core.parcel import Parcel
@@ -18,7 +20,7 @@ from twinbus.message import BrokeredMessage
 from twinbus.pairing.clients import parcel_of
 from twinbus.pairing.direct_sender import DirectSender
 from twinbus.pairing.receiving import Held
-from twinbus.sync.portal import PORTAL
+from twinbus.sync.portal import PORTAL, Twin
 
 __all__ = ["MessageReceiver", "MessageSender", "QueueClient", "SubscriptionClient", "TopicClient"]
 
@@ -36,28 +38,42 @@ class _Closes:
         self.close()
 
 
+class SenderEnds(NamedTuple):
+    """What a sender sends by."""
+
+    sender: aio.MessageSender
+    direct: DirectSender[Parcel] | None
+    """Sends on the caller's thread, where and while that is possible."""
+
+
+MakeSender: TypeAlias = Callable[[], SenderEnds]
+MakeReceiver: TypeAlias = Callable[[], aio.MessageReceiver]
+
+
 class MessageSender(_Closes):
     """Sends to one queue or topic; paired as soon as its factory is."""
 
-    def __init__(self, twin: aio.MessageSender, direct: DirectSender[Parcel] | None = None) -> None:
-        """``direct`` sends on the caller's thread, where and while that is possible."""
-        self._sender = twin
-        self._direct = direct
+    def __init__(self, make: MakeSender) -> None:
+        self._ends = Twin(make)
+        self._path = self._ends().sender.path
 
     @property
     def path(self) -> str:
-        return self._sender.path
+        return self._path
+
+    @property
+    def _sender(self) -> aio.MessageSender:
+        return self._ends().sender
 
     def send(self, message: BrokeredMessage, *, timeout: float | None = None) -> None:
         """Return once the message is durable, at the entity or in its backlog."""
-        direct = self._direct
+        sender, direct = self._ends()
         if direct is None:
-            PORTAL.call(self._sender.send(message, timeout=timeout))
+            PORTAL.call(sender.send(message, timeout=timeout))
             return
         parcel = parcel_of(message)
         if get_ident() == PORTAL.thread_id or not direct.send(parcel, timeout):
-            sender = self._sender.paired_sender
-            PORTAL.call(sender.send_parcels([parcel], timeout_s=timeout))
+            PORTAL.call(sender.paired_sender.send_parcels([parcel], timeout_s=timeout))
             direct.sent_by_loop(parcel)
 
     def send_batch(
@@ -83,9 +99,12 @@ class MessageSender(_Closes):
         PORTAL.call(self._sender.cancel_scheduled_message(*sequence_numbers, timeout=timeout))
 
     def close(self) -> None:
-        if self._direct is not None:
-            self._direct.close()
-        PORTAL.call(self._sender.close())
+        if self._ends.is_inherited:
+            return
+        sender, direct = self._ends()
+        if direct is not None:
+            direct.close()
+        PORTAL.call(sender.close())
 
 
 class TopicClient(MessageSender):
@@ -95,12 +114,17 @@ class TopicClient(MessageSender):
 class MessageReceiver(_Closes):
     """Receives from one queue, subscription or dead-letter queue."""
 
-    def __init__(self, twin: aio.MessageReceiver) -> None:
-        self._receiver = twin
+    def __init__(self, make: MakeReceiver) -> None:
+        self._receiving_end = Twin(make)
+        self._path = self._receiving_end().path
 
     @property
     def path(self) -> str:
-        return self._receiver.path
+        return self._path
+
+    @property
+    def _receiver(self) -> aio.MessageReceiver:
+        return self._receiving_end()
 
     @property
     def session_id(self) -> str | None:
@@ -162,7 +186,8 @@ class MessageReceiver(_Closes):
         PORTAL.call(self._receiver.renew_lock(message))
 
     def close(self) -> None:
-        PORTAL.call(self._receiver.close())
+        if not self._receiving_end.is_inherited:
+            PORTAL.call(self._receiver.close())
 
 
 class SubscriptionClient(MessageReceiver):
@@ -172,9 +197,9 @@ class SubscriptionClient(MessageReceiver):
 class QueueClient(MessageSender, MessageReceiver):
     """Sends to one queue and receives from it."""
 
-    def __init__(self, twin: aio.QueueClient, direct: DirectSender[Parcel] | None = None) -> None:
-        MessageSender.__init__(self, twin.sender, direct)
-        MessageReceiver.__init__(self, twin.receiver)
+    def __init__(self, make_sender: MakeSender, make_receiver: MakeReceiver) -> None:
+        MessageSender.__init__(self, make_sender)
+        MessageReceiver.__init__(self, make_receiver)
 
     def close(self) -> None:
         MessageSender.close(self)

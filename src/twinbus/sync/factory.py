@@ -2,12 +2,17 @@
 
 Rule 1: what a method does is said in ``twinbus.aio``.
 Rule 2: callbacks (``on_event``) run on the loop's thread: they are quick, and call nothing here.
+Rule 3: a forked child makes the factory anew with its first call, and pairs it again. It begins as
+        a process that is started then: what is diverted or held is its own business. It hosts no
+        syphon, which stays with the parent, and does not insist on the secondary (P27).
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields
+from functools import partial
 from typing import Any, Final, Self, Unpack
 from weakref import WeakSet
 
@@ -30,11 +35,12 @@ from twinbus.sync.clients import (
     MessageReceiver,
     MessageSender,
     QueueClient,
+    SenderEnds,
     SubscriptionClient,
     TopicClient,
 )
 from twinbus.sync.manager import NamespaceManager
-from twinbus.sync.portal import PORTAL
+from twinbus.sync.portal import PORTAL, Twin
 
 __all__ = ["MessagingFactory", "SendAvailabilityPairedNamespaceOptions"]
 
@@ -45,26 +51,52 @@ DETOUR_BYTES_MAX: Final = 512
 class MessagingFactory:
     """Everything an application uses of one namespace, alone or paired."""
 
-    twin: aio.MessagingFactory
-    """The factory on the loop."""
-
     def __init__(
         self,
         fully_qualified_namespace: str,
         credential: Credential | IdentityCredential,
         **options: Unpack[FactoryOptions],
     ) -> None:
-        self._bind(aio.MessagingFactory(fully_qualified_namespace, credential, **options))
+        self._bind(lambda: aio.MessagingFactory(fully_qualified_namespace, credential, **options))
 
-    def _bind(self, twin: aio.MessagingFactory) -> None:
-        self.twin = twin
+    def _bind(self, make: Callable[[], aio.MessagingFactory]) -> None:
+        self._make = make
+        self._options: SendAvailabilityPairedNamespaceOptions | None = None
+        self._listeners: dict[object, tuple[Listener, Callable[[], None]]] = {}
+        self._is_closed = False
+        self._twin = Twin(self._made)
+
+    @property
+    def twin(self) -> aio.MessagingFactory:
+        """The factory on the loop."""
+        return self._twin()
+
+    def _made(self) -> aio.MessagingFactory:
+        """The first one, and one for each forked child that uses it."""
+        twin = self._make()
+        if twin.is_inherited:  # It was made elsewhere: every call of it says so.
+            return twin
         self._direct: WeakSet[DirectSender[Parcel]] = WeakSet()
+        try:
+            for key, (listener, _) in tuple(self._listeners.items()):
+                self._listeners[key] = listener, PORTAL.run(partial(twin.on_event, listener))
+            if self._is_closed:
+                PORTAL.call(twin.close())
+            elif self._options is not None:
+                # A secondary that is away stops nobody who has paired before.
+                options = self._options.twins(require_secondary=False, enable_syphon=False)
+                PORTAL.call(twin.pair_namespace(options))
+        except BaseException:
+            PORTAL.call(twin.close())
+            raise
+        return twin
 
     @classmethod
-    def of(cls, twin: aio.MessagingFactory) -> Self:
-        """The sync face of a factory that lives on the same loop, such as a paired client's."""
+    def made_by(cls, make: Callable[[], aio.MessagingFactory]) -> Self:
+        """The sync face of a factory on the same loop, such as a paired client's; ``make`` is
+        asked again in a forked child."""
         made = cls.__new__(cls)
-        made._bind(twin)
+        made._bind(make)
         return made
 
     @classmethod
@@ -72,7 +104,9 @@ class MessagingFactory:
         cls, connection_string: str, **options: Unpack[FactoryOptions]
     ) -> Self:
         """A factory with the key or the signature of a connection string."""
-        return cls.of(aio.MessagingFactory.from_connection_string(connection_string, **options))
+        return cls.made_by(
+            lambda: aio.MessagingFactory.from_connection_string(connection_string, **options)
+        )
 
     @classmethod
     def from_environment(
@@ -84,9 +118,11 @@ class MessagingFactory:
         **options: Unpack[FactoryOptions],
     ) -> Self:
         """A factory for what the environment names."""
-        return cls.of(
-            aio.MessagingFactory.from_environment(
-                environment, role=role, credential=credential, **options
+        # A forked child finds what its parent has found, whatever became of the variables.
+        found = dict(os.environ if environment is None else environment)
+        return cls.made_by(
+            lambda: aio.MessagingFactory.from_environment(
+                found, role=role, credential=credential, **options
             )
         )
 
@@ -99,12 +135,13 @@ class MessagingFactory:
         lean: Callable[[], Driver] | None = None,
         **options: Unpack[FactoryOptions],
     ) -> Self:
-        """A factory over a driver that was made elsewhere."""
-        return cls.of(aio.MessagingFactory.from_driver(port, management, lean, **options))
+        """A factory over a driver that was made elsewhere. A forked child cannot use it."""
+        twin = aio.MessagingFactory.from_driver(port, management, lean, **options)
+        return cls.made_by(lambda: twin)
 
     @property
     def address(self) -> NamespaceAddress:
-        return self.twin.address
+        return self._twin.last.address
 
     def namespace_name(self) -> str | None:
         """What the namespace calls itself, if it can be asked."""
@@ -116,13 +153,16 @@ class MessagingFactory:
         self, path: str, *, receive_mode: ReceiveMode = ReceiveMode.PEEK_LOCK, prefetch: int = 0
     ) -> QueueClient:
         """Send to a queue and receive from it."""
-        twin = self.twin.create_queue_client(path, receive_mode=receive_mode, prefetch=prefetch)
-        return QueueClient(twin, self._direct_sender(twin.sender))
+        return QueueClient(
+            lambda: self._ends(self.twin.create_message_sender(path)),
+            lambda: self.twin.create_message_receiver(
+                path, receive_mode=receive_mode, prefetch=prefetch
+            ),
+        )
 
     def create_topic_client(self, path: str) -> TopicClient:
         """Send to a topic."""
-        twin = self.twin.create_topic_client(path)
-        return TopicClient(twin, self._direct_sender(twin))
+        return TopicClient(lambda: self._ends(self.twin.create_topic_client(path)))
 
     def create_subscription_client(
         self,
@@ -135,15 +175,17 @@ class MessagingFactory:
     ) -> SubscriptionClient:
         """Receive from a subscription of a topic."""
         return SubscriptionClient(
-            self.twin.create_subscription_client(
+            lambda: self.twin.create_subscription_client(
                 topic_path, name, receive_mode=receive_mode, prefetch=prefetch, session=session
             )
         )
 
     def create_message_sender(self, path: str) -> MessageSender:
         """Send to a queue or a topic."""
-        twin = self.twin.create_message_sender(path)
-        return MessageSender(twin, self._direct_sender(twin))
+        return MessageSender(lambda: self._ends(self.twin.create_message_sender(path)))
+
+    def _ends(self, sender: aio.MessageSender) -> SenderEnds:
+        return SenderEnds(sender, self._direct_sender(sender))
 
     def _direct_sender(self, sender: aio.MessageSender) -> DirectSender[Parcel] | None:
         """For sends on the caller's thread; None where all of them go through the loop."""
@@ -183,7 +225,7 @@ class MessagingFactory:
     ) -> MessageReceiver:
         """Receive from a queue, a subscription or a dead-letter queue."""
         return MessageReceiver(
-            self.twin.create_message_receiver(
+            lambda: self.twin.create_message_receiver(
                 path, receive_mode=receive_mode, prefetch=prefetch, session=session
             )
         )
@@ -192,11 +234,11 @@ class MessagingFactory:
 
     @property
     def is_paired(self) -> bool:
-        return self.twin.is_paired
+        return self._twin.last.is_paired
 
     @property
     def is_secondary(self) -> bool:
-        return self.twin.is_secondary
+        return self._twin.last.is_secondary
 
     def pair_namespace(self, options: SendAvailabilityPairedNamespaceOptions) -> None:
         """Pair this namespace, as the primary, with the secondary of the options."""
@@ -206,6 +248,7 @@ class MessagingFactory:
                 hint="Give twinbus.SendAvailabilityPairedNamespaceOptions; twinbus.aio has its own",
             )
         PORTAL.call(self.twin.pair_namespace(options.twins()))
+        self._options = options
 
     @property
     def paired_namespace_options(self) -> SendAvailabilityPairedNamespaceOptions | None:
@@ -217,11 +260,11 @@ class MessagingFactory:
 
     def set_ping_interval(self, interval: Interval) -> None:
         """Ask diverted entities at another pace whether they are back, from now on."""
-        PORTAL.run(lambda: self.twin.set_ping_interval(interval))
+        PORTAL.run(partial(self.twin.set_ping_interval, interval))
 
     def health(self, path: str) -> EntityHealth:
         """What is known about one queue or topic."""
-        return PORTAL.run(lambda: self.twin.health(path))
+        return PORTAL.run(partial(self.twin.health, path))
 
     def failovers(self) -> list[EntityHealth]:
         """All entities that this factory has used, the diverted ones first."""
@@ -233,15 +276,15 @@ class MessagingFactory:
 
     def force_failover(self, path: str) -> None:
         """Divert a path, or all of them (``"*"``), although nothing failed."""
-        PORTAL.run(lambda: self.twin.force_failover(path))
+        PORTAL.run(partial(self.twin.force_failover, path))
 
     def mark_path_healthy(self, path: str) -> None:
         """Send to the primary again, whatever was known about a path (or ``"*"``)."""
-        PORTAL.run(lambda: self.twin.mark_path_healthy(path))
+        PORTAL.run(partial(self.twin.mark_path_healthy, path))
 
     def hold(self, path: str) -> None:
         """Keep a path (or ``"*"``) where it is, until it is marked healthy or forced over."""
-        PORTAL.run(lambda: self.twin.hold(path))
+        PORTAL.run(partial(self.twin.hold, path))
 
     def events(self) -> Iterator[Occurrence]:
         """All events from now on; the iteration waits for the next one."""
@@ -249,22 +292,33 @@ class MessagingFactory:
 
     def on_event(self, listener: Listener) -> Callable[[], None]:
         """Call ``listener`` with every event, on the loop's thread; returns how to stop that."""
-        stop = PORTAL.run(lambda: self.twin.on_event(listener))
-        return lambda: PORTAL.run(stop)
+        key = object()
+        stop = PORTAL.run(partial(self.twin.on_event, listener))
+        self._listeners[key] = listener, stop
+
+        def end() -> None:
+            _, stop = self._listeners.pop(key, (None, None))
+            if stop is not None:
+                PORTAL.run(stop)
+
+        return end
 
     # -- end ----------------------------------------------------------------------------------
 
     @property
     def is_open(self) -> bool:
-        return self.twin.is_open
+        return not self._is_closed if self._twin.is_inherited else self.twin.is_open
 
     @property
     def fault(self) -> str | None:
         """Why this factory was given up, if it was."""
-        return self.twin.fault
+        return None if self._twin.is_inherited else self.twin.fault
 
     def close(self) -> None:
         """Wait for the sends under way, then let go of everything."""
+        self._is_closed = True
+        if self._twin.is_inherited:
+            return
         try:
             PORTAL.call(self.twin.close())
         finally:
@@ -279,7 +333,7 @@ class MessagingFactory:
         self.close()
 
     def __repr__(self) -> str:
-        return repr(self.twin)
+        return repr(self._twin.last)
 
 
 @dataclass(frozen=True, eq=False)
@@ -299,20 +353,20 @@ class SendAvailabilityPairedNamespaceOptions(aio.SendAvailabilityPairedNamespace
         manager = twin.secondary_namespace_manager
         values = {each.name: getattr(twin, each.name) for each in fields(twin)}
         values["secondary_namespace_manager"] = manager and NamespaceManager.of(manager)
-        values["messaging_factory"] = MessagingFactory.of(twin.messaging_factory)
+        values["messaging_factory"] = MessagingFactory.made_by(lambda: twin.messaging_factory)
         values["backlog_queue_count"] = twin.wanted_queue_count
         made = cls(**values)
         made.found_queues(twin.backlog_queue_count)
         return made
 
-    def twins(self) -> aio.SendAvailabilityPairedNamespaceOptions:
-        """The same for the loop."""
+    def twins(self, **changed: Any) -> aio.SendAvailabilityPairedNamespaceOptions:
+        """The same for the loop, with other values for some."""
         manager, factory = self.secondary_namespace_manager, self.messaging_factory
         values = {each.name: getattr(self, each.name) for each in fields(self)}
         values["secondary_namespace_manager"] = None if manager is None else manager.twin
         values["messaging_factory"] = factory.twin
         values["backlog_queue_count"] = self.wanted_queue_count
-        return _TwinOptions(self, values)
+        return _TwinOptions(self, values | changed)
 
 
 class _TwinOptions(aio.SendAvailabilityPairedNamespaceOptions):

@@ -6,18 +6,19 @@ Rule 1: one loop serves all sync objects of a process; it starts with the first 
         the process. It is a daemon: a program that forgets to close something still ends.
 Rule 2: a caller that is interrupted (Ctrl-C) cancels its call and waits until that has happened,
         so that nothing goes on behind its back.
-Rule 3: a forked child has no loop thread: it gets a loop of its own on its first call.
+Rule 3: a forked child has no loop thread: it gets a loop of its own on its first call, and what
+        lived on the parent's loop is made anew there (Twin).
 """
 
 from __future__ import annotations
 
 import asyncio
-import os
 import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from concurrent.futures import Future
 from typing import Any, Generic, TypeVar
 
+from twinbus import fork
 from twinbus.errors import ConfigurationError
 
 T = TypeVar("T")
@@ -28,10 +29,15 @@ class Portal:
 
     def __init__(self, name: str = "twinbus-loop") -> None:
         self._name = name
-        self._lock = threading.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
-        self._pid = 0
+        self._begin()
+        fork.in_child(self._begin)
+
+    def _begin(self) -> None:
+        # A thread of the parent may have held the lock.
+        self._lock = threading.Lock()
+        self._loop = self._thread = None
 
     @property
     def thread_id(self) -> int | None:
@@ -66,20 +72,24 @@ class Portal:
         return self.call(_called(action))
 
     def _running_loop(self) -> asyncio.AbstractEventLoop:
+        self.check_thread()
         with self._lock:
-            if self._thread is threading.current_thread():
-                raise ConfigurationError(
-                    "a blocking call was made from a callback on the event loop",
-                    hint="Use twinbus.aio there, or hand the work to another thread",
-                )
-            if self._loop is None or self._pid != os.getpid():
+            if self._loop is None:
                 self._start()
             assert self._loop is not None
             return self._loop
 
+    def check_thread(self) -> None:
+        """Refuse to wait for the loop on its own thread."""
+        if self._thread is threading.current_thread():
+            raise ConfigurationError(
+                "a blocking call was made from a callback on the event loop",
+                hint="Use twinbus.aio there, or hand the work to another thread",
+            )
+
     def _start(self) -> None:
-        self._pid = os.getpid()
         self._loop = _new_loop()
+        fork.owns_loop(self._loop)
         self._thread = threading.Thread(target=self._loop.run_forever, name=self._name, daemon=True)
         self._thread.start()
 
@@ -135,3 +145,13 @@ def _new_loop() -> asyncio.AbstractEventLoop:
 
 PORTAL = Portal()
 """The one that everybody uses."""
+
+
+class Twin(fork.Remade[T]):
+    """What lives on the loop for an object that blocks; a forked child gets another one."""
+
+    __slots__ = ()
+
+    def _make_again(self) -> None:
+        PORTAL.check_thread()  # Who makes it waits for the loop.
+        super()._make_again()

@@ -24,6 +24,7 @@ from azure.servicebus._common.utils import _convert_to_single_service_bus_messag
 from azure.servicebus._transport._pyamqp_transport import PyamqpTransport
 from azure.servicebus.exceptions import OperationTimeoutError
 
+from twinbus import fork
 from twinbus.core.parcel import Parcel
 from twinbus.drivers.servicebus.line import FRAME_S, OPENING_FRAMES_MAX, is_gone
 from twinbus.drivers.servicebus.sealed import sealed_batch
@@ -94,6 +95,7 @@ class BlockingLink(Generic[M]):
         if not isinstance(sock, socket.socket):
             raise closed(f"the web socket to {self.path!r}", self.path)
         self._handler, self._sock, self._has_input = handler, sock, _input_check(sock)
+        fork.owns_socket(sock)
         token_s = handler._cbs_authenticator._expires_on - time.time()
         self._used_s = time.monotonic()
         self._replace_s = self._used_s + token_s * TOKEN_SHARE_MAX

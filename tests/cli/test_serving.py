@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import signal
+from pathlib import Path
 
 import pytest
 
@@ -14,6 +15,7 @@ from twinbus.broker.options import BrokerOptions
 from twinbus.cli import serving
 from twinbus.cli.serve import CONNECTIONS_MAX, STRANGERS_MAX
 from twinbus.clock import SystemClock
+from twinbus.drivers.embedded import EmbeddedNamespace
 
 
 def test_the_usual_numbers_of_connections_are_those_of_the_options() -> None:
@@ -46,3 +48,20 @@ async def test_the_collector_does_not_look_through_what_is_there_from_the_start(
     finally:
         gc.unfreeze()
         running.cancel()
+
+
+def test_namespaces_of_the_directory_that_are_not_served_are_told(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """M9: a name that is mistyped makes an empty namespace, and must not look like a loss."""
+    with EmbeddedNamespace("shop", data_directory=tmp_path):
+        pass
+    options = BrokerOptions(data_directory=tmp_path)
+    serving._log_others(options, [NamespaceSpec("other"), NamespaceSpec("Shop")])
+    assert caplog.text == ""
+    serving._log_others(options, [NamespaceSpec("other")])
+    (record,) = caplog.records
+    told = record.getMessage()
+    assert "holds the namespace 'shop', which is not served" in told
+    assert "'other' is new and empty" in told and "--namespace shop" in told
+    assert record.levelname == "WARNING"

@@ -99,7 +99,8 @@ async def test_a_secondary_with_books_of_its_own_keeps_them(
     await sender.send(BrokeredMessage(b"x", message_id="away"))
     await pair.primary.close()
     await pair.secondary.close()
-    assert [key[1] for key in by_client(there)] == ["send"]
+    # The end of the pair looks at what stays in the backlog.
+    assert {key[1] for key in by_client(there)} - {"peek", "management"} == {"send"}
     assert [line["message_id"] for line in records_in(there, "audit")] == ["away"] * audit
     assert records_in(here, "audit") == []
 

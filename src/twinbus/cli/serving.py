@@ -19,6 +19,7 @@ from twinbus.broker.broker import Broker, NamespaceSpec
 from twinbus.broker.descriptors import fit_connections, raise_descriptor_limit
 from twinbus.broker.offences import LogFloodFilter
 from twinbus.broker.options import BrokerOptions
+from twinbus.broker.store.datadir import held_namespaces
 from twinbus.cli.memory_trim import give_memory_back
 from twinbus.cli.wanted import parse_port
 from twinbus.clock import Clock
@@ -47,6 +48,7 @@ def run_broker(
     descriptor_max = raise_descriptor_limit()
     fitted = fit_connections(options, descriptor_max, len(specs))
     _log_room(options, fitted, descriptor_max)
+    _log_others(options, specs)
     _run(_serve(fitted, specs, output, clock))
 
 
@@ -67,6 +69,25 @@ def _log_room(wanted: BrokerOptions, got: BrokerOptions, descriptor_max: int | N
             wanted.connections_max,
             wanted.strangers_max,
         )
+
+
+def _log_others(options: BrokerOptions, specs: list[NamespaceSpec]) -> None:
+    """Say which namespaces of the data directory are not served: a name may be mistyped."""
+    if options.data_directory is None:
+        return
+    held = held_namespaces(options.data_directory)
+    served = [spec.name.lower() for spec in specs]
+    for name in held:
+        if name not in served:
+            new = [spec.name for spec in specs if spec.name.lower() not in held]
+            made = f" The namespace {new[0]!r} is new and empty." if new else ""
+            logger.warning(
+                "%s holds the namespace %r, which is not served.%s Add --namespace %s to serve it",
+                options.data_directory,
+                name,
+                made,
+                name,
+            )
 
 
 def _run(main: Coroutine[None, None, None]) -> None:

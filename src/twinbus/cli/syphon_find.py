@@ -5,21 +5,27 @@ from __future__ import annotations
 import os
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
 
 from twinbus.cli.backlog_found import backlog_path_of
+from twinbus.cli.connecting import reference_of
 from twinbus.cli.syphon import SyphonOptions
 from twinbus.drivers.management import QueueProperties
 from twinbus.entity_path import backlog_prefix
 from twinbus.pairing.backlog_queues import backlog_paths
 from twinbus.pairing.backlog_search import BacklogSearch
-from twinbus.pairing.environment import Role, namespace_named_in
+from twinbus.pairing.environment import NamespaceReference, Role, namespace_named_in
 from twinbus.pairing.open_namespace import (
     OpenNamespace,
     opened_namespace,
 )
 from twinbus.service_errors import AccessRefused, NoBacklogQueue
 
-__all__ = ["Found", "find_backlog", "opened"]
+__all__ = ["CONNECTION_STRING_FILE", "Found", "find_backlog", "named", "opened", "spool_file"]
+
+CONNECTION_STRING_FILE: Final = "connection-string"
+"""As drivers.embedded has it, which loads the broker."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,10 +38,22 @@ class Found:
     """Messages in all of them; None when nobody said."""
 
 
+def named(role: Role, options: SyphonOptions) -> NamespaceReference:
+    """The namespace that the environment names, or the spool."""
+    if role == "secondary" and options.spool is not None:
+        return reference_of(f"file:{spool_file(options.spool)}")
+    return namespace_named_in(os.environ, role)
+
+
+def spool_file(spool: Path) -> Path:
+    """Where a spool has its connection string while it is served."""
+    return spool.absolute() / CONNECTION_STRING_FILE
+
+
 def opened(role: Role, options: SyphonOptions) -> AbstractAsyncContextManager[OpenNamespace]:
-    """The namespace that the environment names."""
+    """The namespace, with both its doors."""
     return opened_namespace(
-        namespace_named_in(os.environ, role),
+        named(role, options),
         ca_file=options.ca_file,
         management_port=options.management_port,
         metering=options.metering,

@@ -9,7 +9,6 @@ Rule 3: what nobody told is no success: without the syphon's last words the exit
 from __future__ import annotations
 
 import asyncio
-import os
 import signal
 import time
 from collections.abc import Callable, Iterator
@@ -23,7 +22,7 @@ from typing import TYPE_CHECKING, Final
 import typer
 
 from twinbus.cli.syphon import SyphonOptions, default_state_dir
-from twinbus.cli.syphon_find import Found, find_backlog, opened
+from twinbus.cli.syphon_find import Found, find_backlog, named, opened, spool_file
 from twinbus.cli.syphon_session import StartingSession
 from twinbus.cli.syphon_shown import (
     Summary,
@@ -35,7 +34,7 @@ from twinbus.cli.syphon_shown import (
 )
 from twinbus.core.envelope import TtlPolicy
 from twinbus.core.receipts import Outcome
-from twinbus.pairing.environment import ROLES, Role, namespace_named_in
+from twinbus.pairing.environment import ROLES, Role
 from twinbus.spark.references import NamespaceRef, RefKind
 from twinbus.spark.syphon.settings import SyphonSettings
 from twinbus.spark.syphon.state import Status
@@ -157,11 +156,13 @@ def _settings(found: Found, options: SyphonOptions, spark: SparkSession) -> Syph
 
 def _reference(role: Role, options: SyphonOptions) -> NamespaceRef:
     """Executors read the same variables; what is in them does not travel."""
-    named = namespace_named_in(os.environ, role)
     ca_file = None if options.ca_file is None else str(Path(options.ca_file).resolve())
-    if named.connection_string is not None:
-        return NamespaceRef(RefKind.ENV, named.source, ca_file, options.management_port)
-    host = str(named.fully_qualified_namespace)
+    if role == "secondary" and options.spool is not None:
+        return NamespaceRef.of_file(spool_file(options.spool))
+    found = named(role, options)
+    if found.connection_string is not None:
+        return NamespaceRef(RefKind.ENV, found.source, ca_file, options.management_port)
+    host = str(found.fully_qualified_namespace)
     return NamespaceRef(RefKind.HOST, host, ca_file, options.management_port)
 
 

@@ -108,6 +108,8 @@ class SyphonJob:
     """Told how many more were dead-lettered."""
     on_refused: Callable[[str, str], object]
     """Told a path and the claim that is missing for it."""
+    on_moved: Callable[[int], object] = lambda _count: None
+    """Told how many more have come home."""
     on_foreign: Callable[[str, int], object] = lambda _owner, _count: None
     """Told the mark of another pair, and how many more of its messages were left alone."""
 
@@ -140,6 +142,8 @@ def syphon_maker(job: SyphonJob) -> Callable[[], HostedSyphon]:
 
 
 def _tell_of_receipts(job: SyphonJob, receipts: Sequence[Receipt]) -> None:
+    if count := sum(each.outcome is Outcome.MOVED for each in receipts):
+        job.on_moved(count)
     if count := sum(each.outcome is Outcome.DEAD_LETTERED for each in receipts):
         job.on_dead_letters(count)
     for owner, count in foreign_in(receipts).items():

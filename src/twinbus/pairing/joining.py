@@ -435,6 +435,7 @@ def _equip(
             on_end=pair.syphon_ended,
             on_stall=pair.syphon_stalled,
             on_dead_letters=pair.dead_lettered,
+            on_moved=pair.moved,
             on_foreign=pair.foreign_found,
             on_refused=pair.claim_missing,
         )

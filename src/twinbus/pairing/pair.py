@@ -54,6 +54,10 @@ _log = logging.getLogger("twinbus.pairing")
 
 # A syphon that ended because of a mistake would make it again at once.
 SYPHON_PAUSE_S: Final = 30.0
+MOVED_LOG_INTERVAL_S: Final = 5.0
+"""One line of the log for what a hosted syphon moves in this time."""
+LAST_LOOK_S: Final = 2.0
+"""How long the end of a pair waits to learn what stays in its backlog."""
 
 
 class Pair:
@@ -83,6 +87,10 @@ class Pair:
         self.foreign: dict[str, int] = {}
         """Messages of other pairs that the syphon has left alone, by the marks of the pairs."""
         self._syphon: HostedSyphon | None = None
+        self._moved = 0
+        """Messages that came home since the log was told last."""
+        self._moved_timer: asyncio.TimerHandle | None = None
+        self._has_told_left = False
         self._is_over = False
         self._lifecycle = PairLifecycle(hosts_syphon=hosts_syphon)
         self._window: asyncio.TimerHandle | None = None
@@ -156,6 +164,22 @@ class Pair:
         """The syphon gave up on messages that nobody can deliver (Y4)."""
         self.routing.tell([DeadLettered(time.monotonic(), messages)])
 
+    def moved(self, messages: int) -> None:
+        """Messages have come home: a line in the log for those of a while."""
+        self._moved += messages
+        if self._moved_timer is None:
+            loop = asyncio.get_running_loop()
+            self._moved_timer = loop.call_later(MOVED_LOG_INTERVAL_S, self._log_moved)
+
+    def _log_moved(self) -> None:
+        if self._moved_timer is not None:
+            self._moved_timer.cancel()
+            self._moved_timer = None
+        if self._moved:
+            address = self._factories[Side.PRIMARY].address
+            _log.info("Syphon: %s moved home to %s", _counted(self._moved), address)
+        self._moved = 0
+
     def foreign_found(self, owner: str, messages: int) -> None:
         """The syphon left messages of another pair alone (P21): told once for each pair."""
         is_new = owner not in self.foreign
@@ -178,8 +202,37 @@ class Pair:
             self._is_over = True
             effects = self._lifecycle.faulted(side, now_s, fault)
             self.routing.tell([Faulted(side.value, now_s, fault)])
-        await self._carry_out(effects)
+        closings: list[Effect] = [each for each in effects if isinstance(each, CloseFactory)]
+        await self._carry_out([each for each in effects if each not in closings])
+        if fault is None and not self._has_told_left:
+            self._has_told_left = True
+            await self._tell_left()
+        await self._carry_out(closings)
         self._set_window()
+
+    async def _tell_left(self) -> None:
+        """Say what stays in the backlog: nobody of this process brings it home any more."""
+        if self.routing.backlog is None or not self.watch.may_hold_messages:
+            return
+        try:
+            async with asyncio.timeout(LAST_LOOK_S):
+                found = await self.reader.read()
+        except Exception:  # Whatever it is, the end of the pair does not wait for it.
+            found = []
+        counts = [each.messages for each in found if each.messages is not None]
+        is_held = any(each.oldest_sequence_number is not None for each in found)
+        if found and not is_held and not sum(counts):
+            return
+        waiting = "messages wait" if is_held else "messages may wait"
+        if total := sum(counts):
+            waiting = f"{_counted(total)} {'waits' if total == 1 else 'wait'}"
+        _log.warning(
+            "The pair of %s is closed and %s in its backlog at %s. A syphon brings them home: "
+            "`twinbus syphon`, with --spool DIR if the secondary is an EmbeddedNamespace",
+            self._factories[Side.PRIMARY].address,
+            waiting,
+            self._factories[Side.SECONDARY].address,
+        )
 
     async def _carry_out(self, effects: list[Effect]) -> None:
         for effect in effects:
@@ -214,6 +267,7 @@ class Pair:
                 await self._syphon.stop()
         except TimeoutError:
             _log.warning("the syphon did not stop within %g s", within_s)
+        self._log_moved()
 
     # -- the five seconds -----------------------------------------------------------------------
 
@@ -238,3 +292,7 @@ class Pair:
         task = asyncio.create_task(work)
         self._endings.add(task)
         task.add_done_callback(self._endings.discard)
+
+
+def _counted(messages: int) -> str:
+    return "1 message" if messages == 1 else f"{messages:,} messages"

@@ -39,6 +39,14 @@ class BacklogWatch:
         self._marks = Watermarks(thresholds)
         self._pace = pace or WatchPace()
         self._task: asyncio.Task[None] | None = None
+        self._was_diverted = False
+        """Whether something was, when the last look began."""
+
+    @property
+    def may_hold_messages(self) -> bool:
+        """Whether the backlog may hold some, as far as is known without asking."""
+        is_diverted = self._was_diverted or self._routing.is_anything_diverted
+        return is_diverted or self._marks.holds_messages
 
     def start(self) -> None:
         self._task = asyncio.create_task(self._watch(), name="twinbus-backlog-watch")
@@ -52,7 +60,7 @@ class BacklogWatch:
     async def _watch(self) -> None:
         """The first look is for what an earlier process has left behind."""
         while True:
-            was_diverted = self._routing.is_anything_diverted
+            was_diverted = self._was_diverted = self._routing.is_anything_diverted
             await self._look()
             await self._rest(was_diverted)
 

@@ -27,6 +27,8 @@ from twinbus.broker.store.disk import PRIVATE_FILE, Disk
 from twinbus.errors import ConfigurationError, StoreLocked
 
 _NAMESPACE_NAME: Final = re.compile(r"[A-Za-z][A-Za-z0-9-]{0,48}[A-Za-z0-9]", re.ASCII)
+_NAMESPACE_PREFIX: Final = "namespace-"
+STORE_FILE: Final = "store.db"
 _PRIVATE_DIRECTORY: Final = 0o700
 # Of directories above ours: as the process's umask wants them.
 _USUAL_DIRECTORY: Final = 0o777
@@ -51,9 +53,9 @@ class DataDirectory:
                 f"{name!r} cannot name a namespace",
                 hint="Use 2 to 50 letters, digits and hyphens, a letter first, no hyphen last",
             )
-        directory = self.path / f"namespace-{name.lower()}"
+        directory = self.path / f"{_NAMESPACE_PREFIX}{name.lower()}"
         _make_private_directory(directory)
-        return directory / "store.db"
+        return directory / STORE_FILE
 
     def close(self) -> None:
         """Let another process have the directory."""
@@ -71,6 +73,12 @@ class DataDirectory:
         traceback: TracebackType | None,
     ) -> None:
         self.close()
+
+
+def held_namespaces(path: Path) -> list[str]:
+    """The namespaces whose stores are in a data directory; nothing is made or locked."""
+    stores = path.glob(f"{_NAMESPACE_PREFIX}*/{STORE_FILE}")
+    return sorted(each.parent.name.removeprefix(_NAMESPACE_PREFIX) for each in stores)
 
 
 @contextmanager

@@ -123,6 +123,7 @@ class SparkSyphon:
         self._has_query = False
         self._is_stalled = False
         self._dead_letter_count = 0
+        self._moved_count = 0
         self._foreign: dict[str, int] = {}
         self._claims = ClaimWatch()
 
@@ -203,6 +204,7 @@ class SparkSyphon:
         self._tell_stall(status.stalled)
         self._tell_foreign(status.foreign)
         self._tell_dead_letters(status.counts.get(Outcome.DEAD_LETTERED.value, 0))
+        self._tell_moved(status.counts.get(Outcome.MOVED.value, 0))
 
     def _tell_foreign(self, counts: dict[str, int]) -> None:
         for owner, count in counts.items():
@@ -227,6 +229,11 @@ class SparkSyphon:
         new, self._dead_letter_count = count - self._dead_letter_count, count
         if new > 0:
             self._tell(self._job.on_dead_letters, new)
+
+    def _tell_moved(self, count: int) -> None:
+        new, self._moved_count = count - self._moved_count, count
+        if new > 0:
+            self._tell(self._job.on_moved, new)
 
     def _tell(self, listener: Callable[[Any], object], what: object) -> None:
         assert self._loop is not None

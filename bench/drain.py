@@ -4,7 +4,8 @@
 the held query to the last message home. Both brokers are durable processes. All movers settle a
 message after the other side has confirmed it, run on the same machine, and take turns.
 
-``python -m bench.drain`` measures ours alone.
+``python -m bench.drain`` measures ours alone; ``--drivers amqp servicebus`` through both drivers,
+which take turns.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -84,13 +85,13 @@ def drain(where: Site, mover: Mover, messages: int) -> Drained:
 
 
 @contextmanager
-def warm_syphon(where: Site) -> Iterator[SparkSyphon]:
+def warm_syphon(where: Site, driver: str = "amqp") -> Iterator[SparkSyphon]:
     """A query that has moved a small backlog."""
     with tempfile.TemporaryDirectory(prefix="bench-syphon-") as directory:
         syphon = SparkSyphon(where, Path(directory))
         where.fill(MESSAGES_WARM_UP // 10, KILOBYTE)
         try:
-            syphon.start()
+            syphon.start("--driver", driver)
             where.wait_until_home(MESSAGES_WARM_UP // 10, START_S_MAX, check=syphon.check)
             drain_once(where, syphon, MESSAGES_WARM_UP, KILOBYTE)
             yield syphon
@@ -202,25 +203,35 @@ def main() -> int:
     parser.add_argument("--queues", type=int, default=BACKLOG_QUEUES)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--local", action="store_true", help="the mover without Spark")
+    parser.add_argument("--drivers", nargs="+", choices=("amqp", "servicebus"), default=["amqp"])
     options = parser.parse_args()
-    with site() as where, tempfile.TemporaryDirectory(prefix="bench-local-") as directory:
-        if options.local:
-            _alone(where, LocalSyphon(where, Path(directory)), options)
-        else:
-            with warm_syphon(where) as syphon:
-                _alone(where, syphon, options)
+    with (
+        site() as where,
+        tempfile.TemporaryDirectory(prefix="bench-local-") as directory,
+        ExitStack() as stack,
+    ):
+        movers: dict[str, Mover] = {}
+        for driver in options.drivers:
+            if options.local:
+                movers[driver] = LocalSyphon(where, Path(directory) / driver, driver)
+                stack.callback(movers[driver].stop)
+            else:
+                where.clear_all()  # What the one before has moved is not the next one's.
+                movers[driver] = stack.enter_context(warm_syphon(where, driver))
+            movers[driver].hold()
+        _alone(where, movers, options)
     return 0
 
 
-def _alone(where: Site, mover: Mover, options: argparse.Namespace) -> None:
-    try:
-        for _ in range(options.rounds):
-            print(
-                drain_once(where, mover, options.messages, options.size, queues=options.queues),
-                flush=True,
+def _alone(where: Site, movers: dict[str, Mover], options: argparse.Namespace) -> None:
+    """In turn: a held mover takes nothing of another's backlog."""
+    for _ in range(options.rounds):
+        for driver, mover in movers.items():
+            drained = drain_once(
+                where, mover, options.messages, options.size, queues=options.queues
             )
-    finally:
-        mover.stop()
+            mover.hold()
+            print(f"{driver}: {drained}", flush=True)
 
 
 if __name__ == "__main__":

@@ -141,15 +141,18 @@ class LocalSyphon(_Program):
 
     name = "twinbus syphon --local"
 
-    def __init__(self, site: Site, directory: Path) -> None:
+    def __init__(self, site: Site, directory: Path, driver: str = "amqp") -> None:
         directory.mkdir(parents=True, exist_ok=True)
         super().__init__(site, directory / "local.log")
+        self._driver = driver
 
     def hold(self) -> None:
         self.stop()
 
     def release(self) -> None:
-        self._start("twinbus", "syphon", "--local", "--output", "json")
+        self._start(
+            "twinbus", "syphon", "--local", "--driver", self._driver, "--output", "json"
+        )  # fmt: skip
 
     def used(self) -> Used:
         return super().used() if self._process else Used.nothing()

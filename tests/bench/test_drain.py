@@ -109,6 +109,14 @@ def test_a_backlog_waits_for_all_destinations_and_comes_home(where: Site, tmp_pa
         mover.stop()
 
 
+def test_a_backlog_comes_home_through_the_official_sdk(where: Site, tmp_path: Path) -> None:
+    mover = LocalSyphon(where, tmp_path, "servicebus")
+    try:
+        assert drain_once(where, mover, 400, 200).messages == 400
+    finally:
+        mover.stop()
+
+
 def test_a_backlog_can_stand_in_fewer_queues(where: Site) -> None:
     where.fill(400, 200, queues=1)
     assert [where.away.active(queue) for queue in where.queues] == [400, 0]

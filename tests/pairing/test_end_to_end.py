@@ -17,7 +17,8 @@ from twinbus.aio import (
     SendAvailabilityPairedNamespaceOptions,
     SyphonHosting,
 )
-from twinbus.pairing.factory_options import DriverName
+from twinbus.drivers.servicebus import ServiceBusDriver
+from twinbus.pairing.driver_name import DriverName
 from twinbus.pairing.journal import read_journal
 from twinbus.service_errors import EntityNotFound, ServiceError
 from twinbus.testing import BusPair
@@ -125,8 +126,10 @@ async def test_a_primary_without_sessions_and_one_with_are_pinged(
         assert servicebus_pair.primary.machine(path).active_count == 0
 
 
-async def test_the_primary_is_killed_under_load(tmp_path: Path) -> None:
-    """P10, Y1: kill -9 with many sends under way: none fails, and every one comes home."""
+@pytest.mark.parametrize("driver", DRIVERS)
+async def test_the_primary_is_killed_under_load(tmp_path: Path, driver: DriverName) -> None:
+    """P10, Y1: kill -9 with many sends under way: none fails, and every one comes home, through
+    the library that the hosted syphon was given."""
     home = BrokerProcess(tmp_path / "home", namespace="home", queues=("orders",))
     away = BrokerProcess(tmp_path / "away", namespace="away")
     with home, away:
@@ -146,7 +149,7 @@ async def test_the_primary_is_killed_under_load(tmp_path: Path) -> None:
                 2,
                 0,
                 True,
-                syphon=SyphonHosting("local"),
+                syphon=SyphonHosting("local", driver=driver),
                 ping_primary_interval=1,
                 journal=journal,
             )
@@ -154,6 +157,8 @@ async def test_the_primary_is_killed_under_load(tmp_path: Path) -> None:
             sent = await load(primary, home)
             found = await at_least(primary.create_queue_client("orders"), set(sent))
             assert found == set(sent)
+            uses_sdk = isinstance(secondary.mover_driver(), ServiceBusDriver)
+            assert uses_sdk is (driver == "servicebus")
     names = [each.name for each in read_journal(journal)]
     assert "diverted" in names and "restored" in names and names[-1] == "closed"
 

@@ -10,7 +10,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, cast
 
 import typer
 
@@ -20,6 +20,7 @@ from twinbus.cli.showing import Output, check_form
 from twinbus.errors import ConfigurationError
 from twinbus.metering.lines import check_directory
 from twinbus.metering.pruning import KEEP_DAYS_MAX
+from twinbus.pairing.driver_name import DriverName, check_driver_name
 
 EXIT_LEFT = 3
 """Messages were left for later or dead-lettered: the summary says which."""
@@ -51,6 +52,7 @@ class SyphonOptions:
     master: str | None = None
     checkpoints: str | None = None
     tasks: int | None = None
+    driver: DriverName = "amqp"
     metering: Path | None = None
     keep_days: int | None = None
     spool: Path | None = None
@@ -160,6 +162,10 @@ def syphon(
     tasks: Annotated[
         int | None, typer.Option(help="Tasks at once [as many as Spark has cores].", min=1)
     ] = None,
+    driver: Annotated[
+        str,
+        typer.Option(help="What moves messages: amqp, our lean client, or servicebus, the SDK."),
+    ] = "amqp",
     ca_file: CaFile = None,
     management_port: ManagementPort = None,
     spool: Annotated[
@@ -190,6 +196,7 @@ def syphon(
         raise ConfigurationError(
             f"--ttl-policy cannot be {ttl_policy!r}", hint=f"Use {', '.join(TTL_POLICIES)}"
         )
+    check_driver_name(driver, "--driver")
     if local:
         _check_local(
             {
@@ -226,6 +233,7 @@ def syphon(
         master=master,
         checkpoints=checkpoints,
         tasks=tasks,
+        driver=cast("DriverName", driver),
         metering=metering,
         keep_days=keep_days,
         spool=spool,

@@ -59,6 +59,7 @@ def opened(role: Role, options: SyphonOptions) -> AbstractAsyncContextManager[Op
         metering=options.metering,
         keep_days=options.keep_days,
         name=options.primary_name if role == "primary" else None,
+        driver=options.driver,
     )
 
 

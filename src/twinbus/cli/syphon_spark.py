@@ -150,6 +150,7 @@ def _settings(found: Found, options: SyphonOptions, spark: SparkSession) -> Syph
         is_dry_run=options.dry_run,
         metering=None if options.metering is None else str(options.metering.resolve()),
         keep_days=options.keep_days,
+        driver=options.driver,
     ).on(spark)
     return settings if options.tasks is None else replace(settings, tasks=options.tasks)
 

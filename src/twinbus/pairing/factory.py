@@ -44,6 +44,7 @@ from twinbus.pairing.backlog_queues import primary_name_of
 from twinbus.pairing.backlog_reader import QueueBacklog
 from twinbus.pairing.client_metering import checked_directory, client_books
 from twinbus.pairing.clients import MessageSender, QueueClient, SubscriptionClient, TopicClient
+from twinbus.pairing.driver_name import DriverName
 from twinbus.pairing.environment import Role, namespace_in, variables_of
 from twinbus.pairing.factory_options import (
     FactoryOptions,
@@ -94,8 +95,8 @@ class MessagingFactory:
     """Who tells the namespace's name."""
     given_name: str | None
     """What its user calls the namespace."""
-    _lean: Callable[[], Driver] | None = None
-    """Makes a driver of the lean client for the same namespace."""
+    _make: Callable[[DriverName], Driver] | None = None
+    """Makes another driver for the same namespace."""
     _mover_driver: Driver | None = None
     _pair: Pair | None = None
     _options: SendAvailabilityPairedNamespaceOptions | None = None
@@ -112,8 +113,9 @@ class MessagingFactory:
         driver = driver_for_identity(fully_qualified_namespace, credential, options)
         parsed = namespace_at(fully_qualified_namespace)
         self._bind(driver, options, _management(parsed, credential_of(credential), options))
-        lean: FactoryOptions = {**options, "driver": "amqp"}
-        self._lean = lambda: driver_for_identity(fully_qualified_namespace, credential, lean)
+        self._make = lambda name: driver_for_identity(
+            fully_qualified_namespace, credential, {**options, "driver": name}
+        )
 
     @classmethod
     def from_connection_string(
@@ -124,8 +126,7 @@ class MessagingFactory:
         made = cls.__new__(cls)
         management = _management(parsed, credential_in(parsed), options)
         made._bind(driver_for(parsed, options), options, management)
-        lean: FactoryOptions = {**options, "driver": "amqp"}
-        made._lean = lambda: driver_for(parsed, lean)
+        made._make = lambda name: driver_for(parsed, {**options, "driver": name})
         made._entity_path = parsed.entity_path
         return made
 
@@ -172,7 +173,8 @@ class MessagingFactory:
             )
         made = cls.__new__(cls)
         made._bind(port, options, management)
-        made._lean = lean
+        if lean is not None:
+            made._make = lambda name: lean() if name == "amqp" else port
         return made
 
     def _bind(
@@ -231,16 +233,16 @@ class MessagingFactory:
         """The namespace through the port, for who builds on it."""
         return self._driver
 
-    def mover_driver(self) -> Driver:
-        """The namespace through the lean client, for moving many messages of any kind; through
-        the factory's own driver, where nobody said how to make one. Closed with the factory."""
+    def mover_driver(self, name: DriverName = "amqp") -> Driver:
+        """The namespace for moving many messages of any kind, through that library; through the
+        factory's own driver, where nobody said how to make one. Closed with the factory."""
         if self._mover_driver is None:
-            lean = self._plain_driver if self._lean is None else self._lean()
+            made = self._plain_driver if self._make is None else self._make(name)
             # What it sends was sent before: counted again, because it is charged again, but
             # audited once.
             if self.books is not None:
-                lean = MeteredDriver(lean, self.books, is_own=False)
-            self._mover_driver = lean
+                made = MeteredDriver(made, self.books, is_own=False)
+            self._mover_driver = made
         return self._mover_driver
 
     @property

@@ -1,15 +1,12 @@
 """What can be chosen about a factory, and the driver that follows from it.
 
-    servicebus   the official SDK, for Azure, its emulator and our broker (extra ``azure``)
-    amqp         our lean client, for throughput
-
 Rule 1: a library is imported when it is asked for: the bare install has no SDK.
 """
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, TypeAlias, TypedDict
+from typing import TYPE_CHECKING, Literal, TypedDict
 
 from twinbus.argument_types import check_type
 from twinbus.connection_string import ConnectionString
@@ -17,6 +14,7 @@ from twinbus.core.retry import RetryPolicy
 from twinbus.drivers.credentials import Credential, IdentityCredential
 from twinbus.drivers.port import Driver
 from twinbus.errors import ConfigurationError
+from twinbus.pairing.driver_name import DriverName
 
 if TYPE_CHECKING:
     from twinbus.drivers.amqp import AmqpOptions
@@ -31,8 +29,6 @@ __all__ = [
     "driver_for_identity",
     "retry_policy_in",
 ]
-
-DriverName: TypeAlias = Literal["servicebus", "amqp"]
 
 
 class FactoryOptions(TypedDict, total=False):

@@ -25,6 +25,7 @@ from twinbus.core.receipts import Outcome, Receipt, foreign_in
 from twinbus.drivers.port import Driver
 from twinbus.errors import ConfigurationError
 from twinbus.pairing.backlog_search import BacklogSearch, ListQueues
+from twinbus.pairing.driver_name import DriverName, check_driver_name
 from twinbus.pairing.mover_local import LocalSyphon
 from twinbus.pairing.mover_options import MoverOptions
 
@@ -60,6 +61,8 @@ class SyphonHosting:
     """Messages a second; None is as fast as it goes."""
     tasks: int | None = field(default=None, kw_only=True)
     """On Spark: tasks at once; None: as many as there are cores."""
+    driver: DriverName = field(default="amqp", kw_only=True)
+    """The library that moves messages: our lean client, or ``servicebus``, the official SDK."""
 
     def __post_init__(self) -> None:
         if self.rate_per_s is not None and not (
@@ -72,6 +75,7 @@ class SyphonHosting:
             raise ConfigurationError(
                 f"tasks cannot be {self.tasks!r:.40}", hint="Use a whole number of at least 1"
             )
+        check_driver_name(self.driver)
         if self.engine not in ("spark", "local"):
             raise ConfigurationError(
                 f"a syphon cannot run on {self.engine!r:.40}", hint="Use 'spark' or 'local'"

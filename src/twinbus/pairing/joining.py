@@ -417,9 +417,11 @@ def _equip(
     )
     pair.watch = BacklogWatch(routing, pair.reader, options.thresholds)
     if options.enable_syphon:
+        # Of a syphon on Spark only the credentials are needed here, which the lean one hands out.
+        driver = options.syphon.driver if options.syphon.engine == "local" else "amqp"
         job = SyphonJob(
-            primary=primary.mover_driver(),
-            secondary=secondary.mover_driver(),
+            primary=primary.mover_driver(driver),
+            secondary=secondary.mover_driver(driver),
             queues=queues,
             rules=HomeRules(
                 primary_name=name,

@@ -28,6 +28,7 @@ from twinbus.drivers.port import Driver
 from twinbus.errors import ConfigurationError
 from twinbus.pairing.backlog_queues import has_no_name, primary_name_of
 from twinbus.pairing.client_metering import client_books
+from twinbus.pairing.driver_name import DriverName, check_driver_name
 from twinbus.pairing.environment import NamespaceReference
 
 __all__ = ["OpenNamespace", "opened_namespace", "opened_with"]
@@ -57,6 +58,7 @@ async def opened_namespace(
     metering: Path | None = None,
     keep_days: int | None = None,
     name: str | None = None,
+    driver: DriverName = "amqp",
 ) -> AsyncIterator[OpenNamespace]:
     """With the credential of its connection string, or else the identity of this machine."""
     if reference.connection_string is not None:
@@ -69,6 +71,7 @@ async def opened_namespace(
             metering=metering,
             keep_days=keep_days,
             name=name,
+            driver=driver,
         ) as namespace:
             yield namespace
         return
@@ -83,6 +86,7 @@ async def opened_namespace(
             metering=metering,
             keep_days=keep_days,
             name=name,
+            driver=driver,
         ) as namespace,
     ):
         yield namespace
@@ -98,30 +102,46 @@ async def opened_with(
     metering: Path | None = None,
     keep_days: int | None = None,
     name: str | None = None,
+    driver: DriverName = "amqp",
 ) -> AsyncIterator[OpenNamespace]:
     """The credential stays its owner's, who may use it again. ``metering`` is a directory for
     the books of what is done here, ``keep_days`` how long files in it are kept, and ``name`` the
-    namespace's name in them, if it is known."""
+    namespace's name in them, if it is known. ``driver`` is the library for messages."""
     shown = credential_of(credential)
-    options = AmqpOptions(ca_file=None if ca_file is None else str(ca_file))
     endpoint = ManagementEndpoint.of(parsed, management_port=management_port)
-    driver: Driver = AmqpDriver(Endpoint.of(parsed), shown, options)
+    port = _driver(driver, parsed, shown, None if ca_file is None else str(ca_file))
     management = ManagementClient(endpoint, shown, ca_file=ca_file, entity_path=parsed.entity_path)
 
     async def told_name() -> str:
         return (await management.namespace_info()).name
 
     books = client_books(
-        driver.address, metering, told_name=told_name, name=name, keep_days=keep_days
+        port.address, metering, told_name=told_name, name=name, keep_days=keep_days
     )
     if books is not None:
-        driver = MeteredDriver(driver, books, is_own=False)
+        port = MeteredDriver(port, books, is_own=False)
     try:
-        yield OpenNamespace(driver, management)
+        yield OpenNamespace(port, management)
     finally:
-        await driver.close()
+        await port.close()
         if books is not None:
             await asyncio.to_thread(books.close)
+
+
+def _driver(
+    name: DriverName, parsed: ConnectionString, credential: Credential, ca_file: str | None
+) -> Driver:
+    check_driver_name(name)
+    if name == "amqp":
+        return AmqpDriver(Endpoint.of(parsed), credential, AmqpOptions(ca_file=ca_file))
+    # The bare install has no SDK, and most of Spark's processes need none.
+    from twinbus.drivers.servicebus import ServiceBusDriver, ServiceBusOptions
+
+    options = ServiceBusOptions(ca_file=ca_file)
+    if parsed.shared_access_key or parsed.shared_access_signature:
+        return ServiceBusDriver.from_connection_string(parsed, options)
+    _scheme, _colon, where = parsed.endpoint.partition("://")
+    return ServiceBusDriver.for_namespace(where, credential, options)
 
 
 def _default_identity() -> Any:

@@ -47,6 +47,7 @@ from twinbus.pairing.environment import NamespaceReference
 
 if TYPE_CHECKING:
     from twinbus.drivers.credentials import Credential, IdentityCredential
+    from twinbus.pairing.driver_name import DriverName
     from twinbus.pairing.open_namespace import OpenNamespace
 
 __all__ = ["OPTION_NAMES", "NamespaceRef", "RefKind"]
@@ -133,15 +134,17 @@ class NamespaceRef:
         metering: str | None = None,
         keep_days: int | None = None,
         name: str | None = None,
+        driver: DriverName = "amqp",
     ) -> AbstractAsyncContextManager[OpenNamespace]:
         """The namespace, for as long as the context lasts; the secret is read on entering.
         ``metering`` is a directory for books, ``keep_days`` how long files in it are kept, and
-        ``name`` the namespace's in them."""
-        return self._opened(None if metering is None else Path(metering), keep_days, name)
+        ``name`` the namespace's in them. ``driver`` is the library for messages."""
+        directory = None if metering is None else Path(metering)
+        return self._opened(directory, keep_days, name, driver)
 
     @asynccontextmanager
     async def _opened(
-        self, metering: Path | None, keep_days: int | None, name: str | None
+        self, metering: Path | None, keep_days: int | None, name: str | None, driver: DriverName
     ) -> AsyncIterator[OpenNamespace]:
         # Most of Spark's processes only pass a reference on: they are spared the drivers.
         from twinbus.pairing.open_namespace import opened_namespace, opened_with
@@ -156,6 +159,7 @@ class NamespaceRef:
                 metering=metering,
                 keep_days=keep_days,
                 name=name,
+                driver=driver,
             )
         else:
             parsed, credential = await self._resolved()
@@ -167,6 +171,7 @@ class NamespaceRef:
                 metering=metering,
                 keep_days=keep_days,
                 name=name,
+                driver=driver,
             )
         async with opening as namespace:
             yield namespace

@@ -9,7 +9,8 @@ import pytest
 
 from tests.drivers.parcels import bodies, parcel
 from twinbus.amqp.sections import Message
-from twinbus.drivers.port import NEXT_SESSION, Driver, ReceiveMode
+from twinbus.core.parcel import Delivered
+from twinbus.drivers.port import NEXT_SESSION, Driver, ReceiveMode, Receiver
 from twinbus.service_errors import (
     EntityNotFound,
     MessageNotFound,
@@ -259,3 +260,62 @@ async def test_a_message_is_settled_after_its_receiver_was_replaced(
     other = driver.receiver("orders")
     assert await other.complete(messages, timeout_s=SOON_S) == []
     assert queue.active_message_count == 0
+
+
+@pytest.mark.parametrize("how", ["complete", "abandon", "defer", "dead_letter", "renew"])
+async def test_a_message_is_settled_by_somebody_who_knows_its_token_only(
+    driver: Driver, servicebus: Bus, how: str
+) -> None:
+    """M2: what one process receives another one may settle, as a task of the syphon does."""
+    queue = servicebus.queue("orders")
+    await fill(driver, "orders", 150)
+    receiver, other = driver.receiver("orders"), driver.receiver("orders")
+    messages = await all_of(receiver, 150)
+    assert await receiver.complete(messages[70:71], timeout_s=SOON_S) == []
+
+    # When the other one is handed all of them, without the driver's own way to find them
+    handed = [each._replace(handle=None) for each in messages]
+    more = {"reason": "why", "description": "so"} if how == "dead_letter" else {}
+    lost = await getattr(other, how)(handed, timeout_s=SOON_S, **more)
+
+    # Then it is told which one was lost, and the others are settled
+    assert [each.sequence_number for each in lost] == [messages[70].sequence_number]
+    counts = (queue.active_message_count, queue.deferred_message_count)
+    counts += (queue.dead_letter_message_count,)
+    assert (
+        counts
+        == {
+            "complete": (0, 0, 0),
+            "abandon": (149, 0, 0),
+            "defer": (0, 149, 0),
+            "dead_letter": (0, 0, 149),
+            "renew": (149, 0, 0),
+        }[how]
+    )
+
+
+@pytest.mark.parametrize("how", ["complete", "abandon", "defer"])
+async def test_many_are_settled_in_any_order_and_the_lost_ones_named(
+    driver: Driver, servicebus: Bus, how: str
+) -> None:
+    """M2: those of one link, with gaps between them, and whoever settled some before."""
+    queue = servicebus.queue("orders")
+    await fill(driver, "orders", 300)
+    receiver = driver.receiver("orders")
+    messages = await all_of(receiver, 300)
+    assert await receiver.complete(messages[100:110], timeout_s=SOON_S) == []
+    chosen = [each for number, each in enumerate(messages) if number % 7][::-1]
+    lost = await getattr(receiver, how)(chosen, timeout_s=SOON_S)
+    numbers = {messages[each].sequence_number for each in range(100, 110) if each % 7}
+    assert {each.sequence_number for each in lost} == numbers
+    kept = sum(1 for number in range(300) if number % 7 == 0 and number not in range(100, 110))
+    done = len(chosen) - len(lost)
+    assert queue.active_message_count == kept + (done if how == "abandon" else 0)
+    assert queue.deferred_message_count == (done if how == "defer" else 0)
+
+
+async def all_of(receiver: Receiver, count: int) -> list[Delivered]:
+    found: list[Delivered] = []
+    while len(found) < count:
+        found += await receiver.receive(count - len(found), wait_s=SOON_S)
+    return found

@@ -18,10 +18,15 @@ from twinbus.core.envelope import alias
 from twinbus.core.parcel import Parcel
 from twinbus.core.receipts import Receipt
 from twinbus.drivers.amqp import AmqpDriver
-from twinbus.drivers.port import ReceiveMode
+from twinbus.drivers.port import Driver, ReceiveMode
+from twinbus.drivers.servicebus import ServiceBusDriver
 from twinbus.pairing.mover import MoverOptions
 
 TIMEOUT_S = 30.0
+DRIVERS: dict[str, Callable[[str], Driver]] = {
+    "amqp": AmqpDriver.from_connection_string,
+    "servicebus": ServiceBusDriver.from_connection_string,
+}
 
 
 class Pair:
@@ -62,15 +67,24 @@ class Pair:
 class Scene:
     """One test's queues in a pair of brokers."""
 
-    def __init__(self, pair: Pair, *, queue_count: int = 2, **backlog_properties: object) -> None:
+    def __init__(
+        self,
+        pair: Pair,
+        *,
+        queue_count: int = 2,
+        driver_name: str = "amqp",
+        **backlog_properties: object,
+    ) -> None:
+        """``driver_name`` is the library of the drivers that a mover is given."""
         self.pair = pair
+        self._make_driver = DRIVERS[driver_name]
         self.name = f"east-{uuid4().hex[:8]}"
         self.queues = [f"{self.name}/x-servicebus-transfer/{i}" for i in range(queue_count)]
         for queue in self.queues:
             pair.secondary.create_queue(
                 queue, **{"max_delivery_count": 2_147_483_647, **backlog_properties}
             )
-        self._drivers: list[AmqpDriver] = []
+        self._drivers: list[Driver] = []
 
     def destination(self, **properties: object) -> str:
         return self.pair.primary.fresh_queue(**properties)
@@ -91,8 +105,8 @@ class Scene:
         finally:
             self.pair.primary.admin("DELETE", f"{where}/{made['id']}")
 
-    def driver(self, broker: BrokerProcess) -> AmqpDriver:
-        driver = AmqpDriver.from_connection_string(broker.connection_string)
+    def driver(self, broker: BrokerProcess) -> Driver:
+        driver = self._make_driver(broker.connection_string)
         self._drivers.append(driver)
         return driver
 

@@ -1,12 +1,16 @@
-"""The mover between two brokers in their own processes, through the lean driver."""
+"""The contract of the mover: between two brokers in their own processes, through both drivers."""
 
 from __future__ import annotations
 
 import asyncio
 import json
 from collections import Counter
+from collections.abc import AsyncIterator
+from pathlib import Path
 
-from tests.pairing.mover.brokers import TIMEOUT_S, Scene, announced, until
+import pytest
+
+from tests.pairing.mover.brokers import DRIVERS, TIMEOUT_S, Pair, Scene, announced, until
 from tests.pairing.mover.messages import backlog, id_of
 from twinbus.core.chunk_board import Backoff
 from twinbus.core.parcel import Parcel
@@ -15,6 +19,22 @@ from twinbus.core.shift import ShiftOrder, ShiftReport, report_from_json, report
 from twinbus.drivers.port import ReceiveMode
 from twinbus.pairing.mover import Mover, move_chunk
 from twinbus.pairing.mover_shift import work_shift
+
+
+@pytest.fixture(params=DRIVERS)
+async def scene(request: pytest.FixtureRequest, standing_pair: Pair) -> AsyncIterator[Scene]:
+    opened = Scene(standing_pair, driver_name=request.param)
+    yield opened
+    await opened.close()
+
+
+@pytest.fixture(params=DRIVERS)
+async def mortal_scene(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Scene]:
+    """Brokers that a test may kill."""
+    with Pair(tmp_path) as pair:
+        opened = Scene(pair, driver_name=request.param)
+        yield opened
+        await opened.close()
 
 
 def names(prefix: str, count: int) -> list[str]:

@@ -60,6 +60,17 @@ async def test_the_command_brings_everything_home_and_says_so(scene: Scene, tmp_
     assert await scene.arrived(orders) == Counter(names("m", 500))
 
 
+async def test_the_command_moves_through_the_official_sdk(scene: Scene) -> None:
+    """Y1: with --driver servicebus it needs nothing of our own client, which is cut off here."""
+    orders = scene.destination()
+    await scene.fill(orders, names("m", 300))
+    ours = {"how": "refuse", "plane": "data", "only_clients": "twinbus-"}
+    with scene.fault("cannot-contact", "", **ours):
+        code, summary, err = await finished(launch(scene, "--once", "--driver", "servicebus"))
+    assert (code, err, summary["moved"]) == (0, "", 300)
+    assert await scene.arrived(orders) == Counter(names("m", 300))
+
+
 @pytest.mark.parametrize("claims", [["Manage", "Send", "Listen"], ["Listen"]], ids=str)
 @pytest.mark.parametrize("count", [("--backlog-queue-count", "1"), ()], ids=["count", "none"])
 async def test_the_command_finds_every_queue_that_holds_messages(
@@ -215,6 +226,7 @@ def test_a_dry_run_shows_what_would_be_moved(scene: Scene) -> None:
     [
         (["--ttl-policy", "never"], "--ttl-policy"),
         (["--output", "xml"], "--output"),
+        (["--driver", "uamqp"], "--driver cannot be 'uamqp'. Use 'amqp' or 'servicebus'"),
         (["--metering", "/dev/null/books"], "--metering '/dev/null/books' cannot be used"),
         (["--state", "here"], "--state is for a syphon on Spark"),
         (["--master", "local"], "--master is for a syphon on Spark"),

@@ -110,6 +110,26 @@ def said(message: BrokeredMessage) -> dict[str, Any]:
     return {name: getattr(message, name) for name in names}
 
 
+async def test_the_official_sdk_brings_messages_home_too(running: Running, pair: SparkPair) -> None:
+    """Y1, Y2: with one option; handed over, moved and set aside by Spark's processes, while our
+    own client could not reach the primary."""
+    scene = Scene(pair, queue_count=3)
+    orders, dead = scene.destination(), scene.destination(status="SendDisabled")
+    await scene.fill(orders, names("m", 900))
+    await scene.fill(dead, names("d", 30))
+    ours = {"how": "refuse", "plane": "data", "only_clients": "twinbus-"}
+    with scene.fault("cannot-contact", "", **ours):
+        syphon = running.start(scene, driver="servicebus")
+        await until(lambda: syphon.status().counts.get("moved", 0) == 900)
+        await until(lambda: sum(syphon.status().set_aside.values()) == 30)
+        scene.enable(dead)
+        await until(lambda: syphon.status().counts.get("moved", 0) == 930)
+        await asyncio.to_thread(syphon.stop)
+    assert await scene.arrived(orders) == Counter(names("m", 900))
+    assert await scene.arrived(dead) == Counter(names("d", 30))
+    assert scene.left() == 0 and syphon.status().faults == {}
+
+
 async def test_all_kinds_of_messages_come_home_unchanged(running: Running, pair: SparkPair) -> None:
     """Y1, P12: received as if they had been sent straight to where they belong; also what
     travels under other names."""

@@ -23,6 +23,7 @@ from twinbus.aio import (
     SyphonHosting,
 )
 from twinbus.errors import ConfigurationError
+from twinbus.pairing.driver_name import DriverName
 from twinbus.service_errors import FactoryFaulted
 from twinbus.spark.syphon.state import StateDir
 
@@ -33,7 +34,9 @@ if TYPE_CHECKING:
 class Hosting:
     """A pair whose syphon runs on the tests' Spark."""
 
-    def __init__(self, spark: SparkSession, scene: Scene, directory: Path) -> None:
+    def __init__(
+        self, spark: SparkSession, scene: Scene, directory: Path, driver: DriverName = "amqp"
+    ) -> None:
         pair = scene.pair
         self.state = StateDir(directory / "state")
         self.books = directory / "books"
@@ -50,7 +53,7 @@ class Hosting:
             len(scene.queues),
             enable_syphon=True,
             namespace_name=scene.name,
-            syphon=SyphonHosting(spark=spark, state_dir=self.state.path),
+            syphon=SyphonHosting(spark=spark, state_dir=self.state.path, driver=driver),
         )
 
     async def begin(self) -> None:
@@ -68,15 +71,15 @@ class Hosting:
         return 0 if status is None else status.counts.get("moved", 0)
 
 
-Host = Callable[[Scene], Awaitable[Hosting]]
+Host = Callable[..., Awaitable[Hosting]]
 
 
 @pytest.fixture
 async def host(spark: SparkSession, tmp_path: Path) -> AsyncIterator[Host]:
     async with AsyncExitStack() as stack:
 
-        async def begun(scene: Scene) -> Hosting:
-            hosting = Hosting(spark, scene, tmp_path)
+        async def begun(scene: Scene, driver: DriverName = "amqp") -> Hosting:
+            hosting = Hosting(spark, scene, tmp_path, driver)
             stack.push_async_callback(hosting.secondary.close)
             stack.push_async_callback(hosting.primary.close)
             await hosting.begin()
@@ -85,12 +88,15 @@ async def host(spark: SparkSession, tmp_path: Path) -> AsyncIterator[Host]:
         yield begun
 
 
-async def test_a_hosted_syphon_brings_a_diverted_message_home(host: Host, pair: SparkPair) -> None:
+@pytest.mark.parametrize("driver", ["amqp", "servicebus"])
+async def test_a_hosted_syphon_brings_a_diverted_message_home(
+    host: Host, pair: SparkPair, driver: str
+) -> None:
     """Y2, P8, C1: from the application's send to its own queue, by way of backlog and Spark, whose
     processes keep their books beside the application's; what they move is not audited again."""
     scene = Scene(pair)
     orders = scene.destination()
-    hosting = await host(scene)
+    hosting = await host(scene, driver)
     hosting.primary.force_failover(orders)
     sender = hosting.primary.create_message_sender(orders)
     for number in range(20):

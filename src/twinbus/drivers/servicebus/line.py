@@ -7,7 +7,7 @@ tests/drivers/servicebus/test_line.py fails when a new version changes the names
 
     Line            every object of the SDK: look at it, drop it, close it
     SendingLine     knows whether something was sent since a mark
-    ReceivingLine   takes messages with their bytes
+    ReceivingLine   takes messages with their bytes, and settles many at once
 
 Rule 1: a line is dropped once and for good; whoever needs another one has the SDK make one.
 Rule 2: dropping waits for nobody, so it is safe in a cancelled task and when the peer is silent.
@@ -16,14 +16,19 @@ Rule 2: dropping waits for nobody, so it is safe in a cancelled task and when th
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
+from datetime import UTC, datetime
 from functools import partial
 from typing import Any, Final, TypeAlias
+from uuid import UUID
 
 from azure.servicebus import ServiceBusMessage
 from azure.servicebus._common.tracing import is_tracing_enabled
 from azure.servicebus._common.utils import _convert_to_single_service_bus_message
 from azure.servicebus._pyamqp.constants import ConnectionState, LinkState
+from azure.servicebus._pyamqp.error import AMQPException, ErrorCondition, MessageException
+from azure.servicebus._pyamqp.outcomes import Accepted, Modified
+from azure.servicebus._pyamqp.receiver import check_disposition_outcome, outcome_name
 from azure.servicebus.aio._transport._pyamqp_transport_async import PyamqpTransportAsync
 from azure.servicebus.exceptions import OperationTimeoutError
 
@@ -47,6 +52,11 @@ OPENING_FRAMES_MAX: Final = 64
 _MORE: Final = 5
 _PAYLOAD: Final = 11
 
+
+# What many messages are settled with at once; the SDK's own methods settle one, and wait for it.
+ACCEPTED: Final = Accepted()
+ABANDONED: Final = Modified(True, undeliverable_here=False, message_annotations=None)
+DEFERRED: Final = Modified(True, undeliverable_here=True, message_annotations=None)
 
 Mark: TypeAlias = tuple[Any, int]
 """How far a sending link had come: the link, and what it had sent."""
@@ -310,12 +320,87 @@ class ReceivingLine(Line):
     def _built(self, received: tuple[Any, Any]) -> Any:
         message = self._build(received)
         message._as_delivered = bytes(received[0][_PAYLOAD])
+        message._came_by = self.sdk._handler._link
         return message
+
+    # -- settling -------------------------------------------------------------------------
+
+    def holds(self, message: Any) -> bool:
+        """Whether it came by the link that is open now, waits there, and is answered there."""
+        handler, link = self.sdk._handler, getattr(message, "_came_by", None)
+        if handler is None or link is None:
+            return False
+        is_open = handler._link is link and self.sdk._await_settlement_outcome
+        return bool(is_open and message._delivery_tag in link._received_delivery_tags)
+
+    async def settle(self, messages: Sequence[Any], state: Any) -> dict[int, Exception]:
+        """Settle messages that it holds, neighbours by one frame, and wait for all the answers:
+        which of them, by their places, were refused, and why."""
+        handler = self.sdk._handler
+        link, connection = handler._link, handler._connection
+        places = {message._delivery_id: place for place, message in enumerate(messages)}
+        pending: dict[int, dict[str, Any]] = {
+            number: {"settled": False, "outcome": None} for number in places
+        }
+        link._pending_dispositions.update(pending)
+        try:
+            for first, last in _neighbours(sorted(places)):
+                tag = messages[places[first]]._delivery_tag
+                await link._outgoing_disposition(first, last, tag, False, state, None)
+            link._received_delivery_tags.difference_update(
+                message._delivery_tag for message in messages
+            )
+            while not all(each["settled"] for each in pending.values()):
+                if is_gone(handler):
+                    raise link._error or connection._error or _lost_link()
+                await self._unbroken(connection.listen(wait=FRAME_S))
+        finally:
+            for number in pending:
+                link._pending_dispositions.pop(number, None)
+        refused: dict[int, Exception] = {}
+        for number, place in places.items():
+            try:
+                check_disposition_outcome(number, pending[number]["outcome"], outcome_name(state))
+            except MessageException as error:
+                refused[place] = error
+            else:
+                messages[place]._settled = True
+        return refused
+
+    async def settle_by_token(self, tokens: Sequence[UUID], status: str, **details: str) -> None:
+        """Settle messages that came by another link, through ``$management``: all or none."""
+        named = {name.replace("_", "-"): text for name, text in details.items()}
+        await self.sdk._settle_message_via_mgmt_link(status, list(tokens), named or None)
+
+    async def renew(self, tokens: Sequence[UUID], *, timeout_s: float) -> list[int]:
+        """Lock messages for longer, all or none; until when, in milliseconds."""
+        answer = await self.sdk._renew_locks(*tokens, timeout=timeout_s)
+        return list(answer[b"expirations"])
 
     async def _asked(
         self, operation: bytes, body: Any, callback: Callable[..., Any], **options: Any
     ) -> Any:
         return await self._ask(operation, body, partial(_with_bytes, callback), **options)
+
+
+def note_renewed(message: Any, until_ms: int) -> None:
+    """Tell a message how long its lock lasts: the SDK does not settle it after that."""
+    message._expiry = datetime.fromtimestamp(until_ms / 1000, UTC)
+
+
+def _neighbours(numbers: Sequence[int]) -> Iterator[tuple[int, int]]:
+    """The first and the last of each run of numbers that follow each other."""
+    first = last = numbers[0]
+    for number in numbers[1:]:
+        if number != last + 1:
+            yield first, last
+            first = number
+        last = number
+    yield first, last
+
+
+def _lost_link() -> AMQPException:
+    return AMQPException(ErrorCondition.LinkDetachForced, description="The link is gone.")
 
 
 def encoded_of(message: Any) -> bytes:

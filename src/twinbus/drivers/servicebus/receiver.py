@@ -5,6 +5,8 @@ Rule 1: one receive at a time, and one of everything else; a settlement does not
 Rule 2: a cancelled call loses nothing: what was received for it is there for the next one. After
         a timeout the SDK's receiver is dropped; messages are settled through ``$management`` then.
 Rule 3: a lock that is lost is told in the result, never raised.
+Rule 4: what came by the open link is settled on it, many messages at once; what came by another
+        link, or to another process, by its lock token.
 """
 
 from __future__ import annotations
@@ -18,7 +20,14 @@ from azure.servicebus import ServiceBusReceivedMessage
 
 from twinbus.core.parcel import Delivered
 from twinbus.drivers.port import NEXT_SESSION, NextSession
-from twinbus.drivers.servicebus.line import ReceivingLine, encoded_of
+from twinbus.drivers.servicebus.line import (
+    ABANDONED,
+    ACCEPTED,
+    DEFERRED,
+    ReceivingLine,
+    encoded_of,
+    note_renewed,
+)
 from twinbus.drivers.servicebus.translation import closed, translated
 from twinbus.drivers.servicebus.watch import Watch
 from twinbus.service_errors import (
@@ -26,6 +35,7 @@ from twinbus.service_errors import (
     LinkDetached,
     MessageLockLost,
     MessageNotFound,
+    MessageRefused,
     OperationTimeout,
     ServiceError,
     SessionLockLost,
@@ -36,6 +46,9 @@ T = TypeVar("T")
 # A receive may be asked to wait for less than a link takes to open, half a second with this SDK.
 # A service that has not answered by then is not going to.
 OPEN_S: Final = 20.0
+# As the lean client: the service's own limit is not written down, the broker's is 1,000.
+TOKENS_PER_REQUEST_MAX: Final = 100
+_TOKEN_BYTES: Final = 16
 # The service takes no shorter wait for a free session.
 SESSION_WAIT_S_MIN: Final = 0.1
 
@@ -114,7 +127,7 @@ class SdkReceiver:
         if not numbers:
             return []
         messages = await self._call(
-            lambda sdk: sdk.receive_deferred_messages(numbers, timeout=timeout_s),
+            lambda line: line.sdk.receive_deferred_messages(numbers, timeout=timeout_s),
             "receiving from",
             timeout_s=timeout_s,
         )
@@ -130,7 +143,7 @@ class SdkReceiver:
         self, count_max: int, *, from_sequence: int = 1, timeout_s: float
     ) -> list[Delivered]:
         messages = await self._call(
-            lambda sdk: sdk.peek_messages(
+            lambda line: line.sdk.peek_messages(
                 count_max, sequence_number=max(1, from_sequence), timeout=timeout_s
             ),
             "peeking into",
@@ -156,73 +169,135 @@ class SdkReceiver:
     # -- settling ---------------------------------------------------------------------------
 
     async def complete(self, messages: Sequence[Delivered], *, timeout_s: float) -> list[Delivered]:
-        return await self._each(
-            messages, lambda sdk, message: sdk.complete_message(message), timeout_s=timeout_s
-        )
+        return await self._settle(messages, ACCEPTED, "completed", timeout_s=timeout_s)
 
     async def abandon(self, messages: Sequence[Delivered], *, timeout_s: float) -> list[Delivered]:
-        return await self._each(
-            messages, lambda sdk, message: sdk.abandon_message(message), timeout_s=timeout_s
-        )
+        return await self._settle(messages, ABANDONED, "abandoned", timeout_s=timeout_s)
 
     async def defer(self, messages: Sequence[Delivered], *, timeout_s: float) -> list[Delivered]:
-        return await self._each(
-            messages, lambda sdk, message: sdk.defer_message(message), timeout_s=timeout_s
-        )
+        return await self._settle(messages, DEFERRED, "defered", timeout_s=timeout_s)
+
+    async def _settle(
+        self, messages: Sequence[Delivered], state: Any, status: str, *, timeout_s: float
+    ) -> list[Delivered]:
+        """Those that came by the open link are settled on it, the others by their tokens."""
+
+        async def settle(line: ReceivingLine) -> list[Delivered]:
+            on_link = [each for each in messages if line.holds(each.handle)]
+            lost = await self._settled_on(line, on_link, state)
+            here = set(map(id, on_link))
+            others = [each for each in messages if id(each) not in here]
+
+            def by_token(tokens: Sequence[UUID]) -> Awaitable[None]:
+                return line.settle_by_token(tokens, status)
+
+            return lost + await self._by_token(others, by_token)
+
+        _check_locked(messages)
+        return await self._call(settle, "settling in", timeout_s=timeout_s) if messages else []
+
+    async def _settled_on(
+        self, line: ReceivingLine, messages: Sequence[Delivered], state: Any
+    ) -> list[Delivered]:
+        if not messages:
+            return []
+        refused = await line.settle([each.handle for each in messages], state)
+        for error in refused.values():
+            if not self._is_loss(error):
+                raise error
+        return [messages[place] for place in sorted(refused)]
 
     async def dead_letter(
         self, messages: Sequence[Delivered], *, reason: str, description: str, timeout_s: float
     ) -> list[Delivered]:
-        return await self._each(
-            messages,
-            lambda sdk, message: sdk.dead_letter_message(
-                message, reason=reason, error_description=description
-            ),
-            timeout_s=timeout_s,
-        )
-
-    async def renew(self, messages: Sequence[Delivered], *, timeout_s: float) -> list[Delivered]:
-        def renew(sdk: Any, message: Any) -> Awaitable[Any]:
-            if sdk.session is not None:
-                renewal: Awaitable[Any] = sdk.session.renew_lock(timeout=timeout_s)
-            else:
-                renewal = sdk.renew_message_lock(message, timeout=timeout_s)
-            return renewal
-
-        # One lock covers all messages of a session.
-        if self._session is not None and messages:
-            lost = await self._each(messages[:1], renew, timeout_s=timeout_s)
-            return list(messages) if lost else []
-        return await self._each(messages, renew, timeout_s=timeout_s)
-
-    async def _each(
-        self,
-        messages: Sequence[Delivered],
-        settle: Callable[[Any, Any], Awaitable[Any]],
-        *,
-        timeout_s: float,
-    ) -> list[Delivered]:
-        """Settle one after the other; those whose lock was lost."""
-        lost: list[Delivered] = []
-
-        async def settle_all(sdk: Any) -> None:
+        async def dead_letter(line: ReceivingLine) -> list[Delivered]:
+            lost: list[Delivered] = []
+            others = [each for each in messages if each.handle is None]
             for message in messages:
+                if message.handle is None:
+                    continue
                 try:
-                    await settle(sdk, message.handle)
+                    await line.sdk.dead_letter_message(
+                        message.handle, reason=reason, error_description=description
+                    )
                 except Exception as error:
-                    failure = translated(error, doing="settling in", path=self.path)
-                    if not isinstance(failure, MessageLockLost | SessionLockLost):
+                    if not self._is_loss(error):
                         raise
                     lost.append(message)
 
-        if messages:
-            await self._call(settle_all, "settling in", timeout_s=timeout_s)
+            def by_token(tokens: Sequence[UUID]) -> Awaitable[None]:
+                return line.settle_by_token(
+                    tokens,
+                    "suspended",
+                    deadletter_reason=reason,
+                    deadletter_description=description,
+                )
+
+            return lost + await self._by_token(others, by_token)
+
+        _check_locked(messages)
+        return await self._call(dead_letter, "settling in", timeout_s=timeout_s) if messages else []
+
+    async def renew(self, messages: Sequence[Delivered], *, timeout_s: float) -> list[Delivered]:
+        async def renew(line: ReceivingLine) -> list[Delivered]:
+            if self._session is None:
+                return await self._renewed(line, messages, timeout_s)
+            # One lock covers all messages of a session.
+            try:
+                await line.sdk.session.renew_lock(timeout=timeout_s)
+            except Exception as error:
+                if not self._is_loss(error):
+                    raise
+                return list(messages)
+            return []
+
+        _check_locked(messages)
+        return await self._call(renew, "renewing in", timeout_s=timeout_s) if messages else []
+
+    async def _renewed(
+        self, line: ReceivingLine, messages: Sequence[Delivered], timeout_s: float
+    ) -> list[Delivered]:
+        by_token = {each.lock_token: each.handle for each in messages}
+
+        async def renew(tokens: Sequence[UUID]) -> None:
+            until = await line.renew(tokens, timeout_s=timeout_s)
+            for token, until_ms in zip(tokens, until, strict=False):
+                if (handle := by_token[token.bytes_le]) is not None:
+                    note_renewed(handle, until_ms)
+
+        return await self._by_token(messages, renew)
+
+    async def _by_token(
+        self, messages: Sequence[Delivered], ask: Callable[[Sequence[UUID]], Awaitable[Any]]
+    ) -> list[Delivered]:
+        """Ask for many at once, and one by one where the service refused all because of one;
+        those whose lock was lost. One request at a time: the SDK reads one answer at a time."""
+
+        async def is_lost(some: Sequence[Delivered]) -> bool:
+            try:
+                await ask([UUID(bytes_le=each.lock_token) for each in some])
+            except Exception as error:
+                if not self._is_loss(error):
+                    raise
+                return True
+            return False
+
+        lost: list[Delivered] = []
+        for start in range(0, len(messages), TOKENS_PER_REQUEST_MAX):
+            some = messages[start : start + TOKENS_PER_REQUEST_MAX]
+            if not await is_lost(some):
+                continue
+            lost += some if len(some) == 1 else [each for each in some if await is_lost([each])]
         return lost
+
+    def _is_loss(self, error: Exception) -> bool:
+        failure = translated(error, doing="settling in", path=self.path)
+        return isinstance(failure, MessageLockLost | SessionLockLost | MessageNotFound)
 
     # -- one call ---------------------------------------------------------------------------
 
     async def _call(
-        self, operation: Callable[[Any], Awaitable[T]], doing: str, *, timeout_s: float
+        self, operation: Callable[[ReceivingLine], Awaitable[T]], doing: str, *, timeout_s: float
     ) -> T:
         """Carry something out to its end, also when the caller is cancelled: what the SDK reads
         meanwhile may be a message for somebody else."""
@@ -257,7 +332,7 @@ class SdkReceiver:
             call.exception()  # Nobody may be left to be told.
 
     async def _carried_out(
-        self, operation: Callable[[Any], Awaitable[T]], doing: str, timeout_s: float
+        self, operation: Callable[[ReceivingLine], Awaitable[T]], doing: str, timeout_s: float
     ) -> T:
         until_s = asyncio.get_running_loop().time() + timeout_s
         try:
@@ -267,7 +342,7 @@ class SdkReceiver:
                 with self._watch.until(until_s):
                     line = await self._open(doing, session_wait_s=timeout_s)
                     try:
-                        return await operation(line.sdk)
+                        return await operation(line)
                     except Exception as error:
                         raise self._failed(error, line, doing) from error
             finally:
@@ -342,3 +417,13 @@ class SdkReceiver:
             call.cancel()
         await asyncio.gather(*self._calls, return_exceptions=True)
         self._let_go()
+
+
+def _check_locked(messages: Sequence[Delivered]) -> None:
+    for each in messages:
+        if len(each.lock_token) != _TOKEN_BYTES:
+            raise MessageRefused(
+                "a message without a lock cannot be settled",
+                path=each.path,
+                hint="Receive it with ReceiveMode.PEEK_LOCK: peeking only looks",
+            )

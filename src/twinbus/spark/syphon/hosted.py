@@ -260,6 +260,7 @@ class SparkSyphon:
             rate_per_s=job.hosting.rate_per_s,
             metering=None if job.metering is None else str(job.metering.resolve()),
             keep_days=job.keep_days,
+            driver=job.hosting.driver,
         ).on(session)
         return replace(settings, tasks=job.hosting.tasks or settings.tasks)
 

@@ -17,6 +17,7 @@ from twinbus.core.ttl_policy import TtlPolicy
 from twinbus.entity_path import check_patterns
 from twinbus.errors import ConfigurationError
 from twinbus.metering.pruning import check_keep_days
+from twinbus.pairing.driver_name import DriverName, check_driver_name
 from twinbus.spark.bell import POLL_S
 from twinbus.spark.desk import LOOPBACK
 from twinbus.spark.references import OPTION_NAMES, NamespaceRef
@@ -79,6 +80,8 @@ class SyphonSettings:
     """A directory, on every machine that moves, where what it does is counted (C1)."""
     keep_days: int | None = None
     """Days after which files in that directory are deleted; None keeps them."""
+    driver: DriverName = "amqp"
+    """The library that moves messages: our lean client, or ``servicebus``, the official SDK."""
 
     def __post_init__(self) -> None:
         if not self.queues:
@@ -87,6 +90,7 @@ class SyphonSettings:
         if not 1 <= self.chunk_count <= CHUNK_COUNT_MAX:
             raise _unfit("chunk_count", self.chunk_count, f"Use 1 to {CHUNK_COUNT_MAX:,}")
         check_keep_days(self.keep_days)
+        check_driver_name(self.driver)
         if not self.gone_grace_s >= 0:
             raise _unfit("gone_grace_s", self.gone_grace_s, "Use seconds, 0 for none")
         for name in ("tasks", "batch_messages"):
@@ -147,11 +151,16 @@ class SyphonSettings:
 
     def opened_primary(self) -> AbstractAsyncContextManager[OpenNamespace]:
         return self.primary.opened(
-            metering=self.metering, keep_days=self.keep_days, name=self.primary_name
+            metering=self.metering,
+            keep_days=self.keep_days,
+            name=self.primary_name,
+            driver=self.driver,
         )
 
     def opened_secondary(self) -> AbstractAsyncContextManager[OpenNamespace]:
-        return self.secondary.opened(metering=self.metering, keep_days=self.keep_days)
+        return self.secondary.opened(
+            metering=self.metering, keep_days=self.keep_days, driver=self.driver
+        )
 
     # -- as options -----------------------------------------------------------------------
 
@@ -227,6 +236,7 @@ _FIELDS: Final[Mapping[str, _Field]] = {
     "driverHost": ("driver_host", str, str),
     "metering": ("metering", str, str),
     "keepDays": ("keep_days", int, str),
+    "driver": ("driver", str, str),
     "dryRun": ("is_dry_run", _flag, lambda value: str(value).lower()),
 }
 

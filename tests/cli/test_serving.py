@@ -8,14 +8,16 @@ import signal
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
 from tests.support.cpu_time import cpu_s
 from twinbus.broker.broker import NamespaceSpec
 from twinbus.broker.options import BrokerOptions
-from twinbus.cli import serving
+from twinbus.cli import app, serving
 from twinbus.cli.serve import CONNECTIONS_MAX, STRANGERS_MAX
 from twinbus.clock import SystemClock
 from twinbus.drivers.embedded import EmbeddedNamespace
+from twinbus.errors import ConfigurationError
 
 
 def test_the_usual_numbers_of_connections_are_those_of_the_options() -> None:
@@ -23,6 +25,29 @@ def test_the_usual_numbers_of_connections_are_those_of_the_options() -> None:
     options = BrokerOptions()
     assert options.connections_max == CONNECTIONS_MAX
     assert options.strangers_max == STRANGERS_MAX
+
+
+def test_idle_links_end_when_the_command_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    """M10: as Azure ends them; never unless it is said."""
+    served: list[BrokerOptions] = []
+    monkeypatch.setattr(serving, "run_broker", lambda options, *_rest: served.append(options))
+    for arguments in ([], ["--idle-detach", "10m"]):
+        done = CliRunner().invoke(app, ["serve", "--memory", *arguments])
+        assert done.exit_code == 0, done.output
+    assert [options.idle_detach_s for options in served] == [None, 600]
+
+
+@pytest.mark.parametrize(
+    ("given", "sentence"),
+    [
+        ("0s", "idle links cannot be detached after 0 s"),
+        ("soon", "'soon' is not a time"),
+    ],
+)
+def test_a_wrong_time_for_idle_links_is_one_sentence(given: str, sentence: str) -> None:
+    done = CliRunner().invoke(app, ["serve", "--memory", "--idle-detach", given])
+    assert isinstance(done.exception, ConfigurationError)
+    assert sentence in done.exception.sentence and done.exception.hint
 
 
 async def test_the_collector_does_not_look_through_what_is_there_from_the_start(

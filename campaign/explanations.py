@@ -45,6 +45,7 @@ ONE_DEATH_S: Final = 30.0
 # Moments by a broker's wall clock are told in milliseconds, and that clock is kept right meanwhile.
 CLOCK_S: Final = 0.5
 MOVERS: Final = ("mover", "syphon")
+DEATHS_IN_PARTS: Final = ("kill syphon's jvm", "kill syphon's source", "kill syphon's worker")
 # What keeps a process from reading or answering; a clock that jumps does not.
 HINDERING: Final = ("stop", "line", "key")
 
@@ -231,9 +232,15 @@ class Explanations:
         received_s = self._moved_s[value]
         lost = 0
         for death_s in self._deaths_of_movers():
-            batch = Ambiguity("", death_s - BATCH_S_MAX, death_s)
+            batch = Ambiguity("", death_s - BATCH_S_MAX, self._gone_s(death_s))
             lost += max(0, batch.covers(self._handed_out_s[value]) - batch.covers(received_s))
         return max(0, lost - (not received_s))
+
+    def _gone_s(self, death_s: float) -> float:
+        """When nothing was left of a mover. Of one that dies in parts the others go on, with what
+        the backlog hands out to them, until its program has noticed."""
+        parts = (each for each in self._windows if each.fault in DEATHS_IN_PARTS)
+        return max([death_s, *(e.end_s for e in parts if e.touches(death_s, death_s, 0.0))])
 
     def _deaths_of_movers(self) -> list[float]:
         last_s: dict[str, float] = {}

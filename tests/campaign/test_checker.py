@@ -273,6 +273,28 @@ def test_a_killed_mover_takes_the_receipts_of_its_batch_with_it(
     assert verdict(GOOD, FURTHER, events).is_kept is is_explained
 
 
+@pytest.mark.parametrize(
+    ("fault", "undone_s", "is_explained"),
+    [
+        ("kill syphon's source", 4.0, True),
+        ("kill syphon's source", 1.9, False),
+        ("kill syphon", 4.0, False),
+    ],
+)
+def test_a_syphon_that_dies_in_parts_goes_on_until_it_has_noticed(
+    fault: str, undone_s: float, is_explained: bool
+) -> None:
+    """Its source was killed, its tasks had the message again, and no receipt was written."""
+    events = [
+        STORED,
+        event("fault", "invoke", 1.5, process="syphon-1", detail=fault),
+        event("kill", "ok", 1.5, process="syphon-1.0", detail="source"),
+        *(event("delivered", "ok", at_s, "s-1", process="secondary") for at_s in (1.4, 2.6)),
+        event("fault", "ok", undone_s, process="syphon-1", detail=fault),
+    ]
+    assert verdict(GOOD, FURTHER, events).is_kept is is_explained
+
+
 def test_an_ambiguity_of_another_time_explains_nothing() -> None:
     """A receipt that leaves it open covers copies of its own time, and one of them."""
     receipt = event("move", "info", 5.0, "s-1", detail="unsure", process="mover-1")

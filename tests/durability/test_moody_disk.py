@@ -43,6 +43,7 @@ from twinbus.broker.store.sqlite import SqliteStore
 from twinbus.errors import StoreFull, TwinbusError
 
 LOAD_S = 3.0
+QUIET_LOOKS = 5
 # How often a commit finds the disk full, and how long one takes at most: long enough that the
 # next one has much to do.
 FULL = 0.25
@@ -175,6 +176,15 @@ class Crowd:
             for machine in machines
         )
 
+    async def until_quiet(self) -> None:
+        """Quiet in several looks: between two queues a message is in neither for a moment."""
+        deadline_s = time.monotonic() + 30
+        looks = 0
+        while looks < QUIET_LOOKS:
+            looks = looks + 1 if self.is_quiet() else 0
+            assert time.monotonic() < deadline_s, "something moves all the time"
+            await asyncio.sleep(0.05)
+
 
 def _nowhere(_grant: Grant) -> None: ...
 
@@ -230,10 +240,7 @@ async def test_a_moody_disk_loses_and_doubles_nothing(
 
         # When it has room for good, and all has come to its end
         mood.is_bad = False
-        deadline_s = time.monotonic() + 30
-        while not crowd.is_quiet() and time.monotonic() < deadline_s:
-            await asyncio.sleep(0.05)
-        assert crowd.is_quiet()
+        await crowd.until_quiet()
 
         # Then what was stored is at every end, once, and everywhere only what was sent
         dead, s3 = crowd.machine("qd"), crowd.machine(S3.path)

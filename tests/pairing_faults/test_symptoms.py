@@ -221,7 +221,7 @@ async def test_with_both_namespaces_gone_the_caller_is_told(
 async def test_sends_to_a_deleted_entity_are_not_accepted_in_silence(
     scene: Scene, faults: Switchboard, broker: BrokerProcess, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """P23: an entity that was deleted while it was diverted is an event and a warning, once."""
+    """P23: an entity that was deleted while it was diverted is an event and an error in the log, once an hour."""
     with faults.on("cannot-send", entity=scene.queue, how="error"):
         assert await scene.send("during") is None
         broker.admin("DELETE", f"/namespaces/{HOME}/queues/{scene.queue}")
@@ -229,7 +229,7 @@ async def test_sends_to_a_deleted_entity_are_not_accepted_in_silence(
     [refused] = scene.seen(PingRefused, scene.queue)
     assert refused.refusal == "not found"
     warnings = [each for each in caplog.records if "ping-refused" in each.getMessage()]
-    assert [each.levelname for each in warnings] == ["WARNING"]
+    assert [each.levelname for each in warnings] == ["ERROR"]
     health = scene.primary.health(scene.queue)
     assert health.is_diverted and "EntityNotFound" in health.last_ping_error
     assert await scene.send("later") is None

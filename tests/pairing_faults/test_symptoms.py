@@ -221,7 +221,7 @@ async def test_with_both_namespaces_gone_the_caller_is_told(
 async def test_sends_to_a_deleted_entity_are_not_accepted_in_silence(
     scene: Scene, faults: Switchboard, broker: BrokerProcess, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """P23: an entity that was deleted while it was diverted is an event and an error in the log, once an hour."""
+    """P23: an entity that was deleted while it was diverted is an event and an error in the log."""
     with faults.on("cannot-send", entity=scene.queue, how="error"):
         assert await scene.send("during") is None
         broker.admin("DELETE", f"/namespaces/{HOME}/queues/{scene.queue}")

@@ -189,7 +189,7 @@ def delete(
     connection_string: AdminConnectionString = None,
     namespace: AdminNamespace = None,
 ) -> None:
-    """Delete an access rule of a whole namespace; whoever uses its keys is refused from then on.
+    """Delete an access rule of a whole namespace; clients with its keys are refused from then on.
 
     Needs the claim Manage. The last rule with Manage stays.
     """

@@ -27,7 +27,7 @@ TUTORIAL_S_MAX = 570.0
 # The quick compiler alone: these programs live for seconds, and take a third less of a processor.
 QUICK_SPARK = {"JAVA_TOOL_OPTIONS": "-XX:TieredStopAtLevel=1"}
 PORTS_BELOW_OUTGOING = (15_000, 32_000)
-PORTS = ("5672", "5673", "5674", "5300", "5301", "5302")
+PORTS = ("5672", "5673", "5674", "5300", "5301")
 
 _BLOCK = re.compile(r"(?:<!-- file: (\S+) -->\n)?^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 

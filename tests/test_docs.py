@@ -106,14 +106,14 @@ def test_every_promise_names_a_test() -> None:
     assert [each for each in promises if not re.search(r"\n  - .*`(tests/|make )", each)] == []
 
 
-def test_the_guide_says_what_a_detour_changes() -> None:
+def test_the_guide_says_what_diversion_changes() -> None:
     """P15: receive from the primary only, order, session state, new messages before old ones."""
     guide = " ".join((DOCS / "PAIRING.md").read_text(encoding="utf-8").split())
     for said in (
-        "Receive only from the primary",
-        "Order may change, within a session too",
+        "Receive from the primary only",
+        "The order of messages can change, also within a session",
         "new messages can reach the primary before older ones",
-        "Session state lives on the primary",
+        "Session state is stored on the primary",
         "costs four operations",
     ):
         assert said in guide

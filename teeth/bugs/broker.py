@@ -102,13 +102,13 @@ def count_attempts_in_memory(patch: pytest.MonkeyPatch) -> None:
 
 def keep_session_states_in_memory(patch: pytest.MonkeyPatch) -> None:
     """The state of a session is acknowledged and never written."""
-    close = writing.close
+    freeze = writing.freeze
 
     def forgetful(queue: Any, now: Any) -> Any:
         queue.batch.session_states.clear()
-        return close(queue, now)
+        return freeze(queue, now)
 
-    patch.setattr("twinbus.broker.entities.queue.close", forgetful)
+    patch.setattr("twinbus.broker.entities.queue.freeze", forgetful)
 
 
 def take_a_session_from_its_holder(patch: pytest.MonkeyPatch) -> None:

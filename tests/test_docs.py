@@ -139,7 +139,7 @@ def test_the_faq_answers_what_a_new_user_asks() -> None:
         "report",
     ):
         assert asked in questions, asked
-    assert "**No.** No line of this project has been run against Azure" in page
+    assert "**No.** twinbus was not run against Azure" in page
 
 
 def test_the_readme_says_at_its_top_how_mature_it_is_and_what_it_was_tested_against() -> None:

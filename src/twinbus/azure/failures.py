@@ -2,7 +2,9 @@
 
 Rule 1: what the SDK raised is raised again as it was: a paired send of a healthy entity fails as
         an unpaired one would (P0).
-Rule 2: what only a pair can say becomes the nearest class of the SDK, with ours as the cause.
+Rule 2: what only a pair can say becomes the nearest class of the SDK, with ours as the cause. So
+        does what the service said when it took a link away: the SDK calls that unknown, and learns
+        it from a second attempt.
 Rule 3: arguments that nobody could send (a reserved property name) stay ValueErrors.
 """
 
@@ -26,6 +28,7 @@ from azure.servicebus.exceptions import (
     ServiceBusServerBusyError,
 )
 
+from twinbus.drivers.servicebus.translation import condition_of
 from twinbus.errors import TwinbusError
 from twinbus.service_errors import (
     AccessRefused,
@@ -76,11 +79,16 @@ def raise_in_words_of_the_sdk(error: TwinbusError) -> NoReturn:
     if isinstance(error, ValueError):
         raise error
     original = error.__cause__
-    if isinstance(original, ServiceBusError):
+    if isinstance(original, ServiceBusError) and not _is_known_better(error, original):
         # Ours lets go of it: whoever follows causes would go round in a circle.
         error.__cause__ = error.__context__ = None
         raise original from original.__cause__
     raise translated(error) from error
+
+
+def _is_known_better(error: TwinbusError, original: ServiceBusError) -> bool:
+    is_loss = isinstance(error, CommunicationError | LinkDetached)
+    return not is_loss and condition_of(original) == "amqp:unknown-error"
 
 
 def translated(error: TwinbusError) -> ServiceBusError:

@@ -46,7 +46,7 @@ class ShortCampaign:
 
     name: str = "campaign"
     unit: str = "runs"
-    rounds_max: int = 2
+    rounds_max: int = 4
     has_processes: bool = True
 
     def rounds(self, directory: Path) -> Iterator[list[str]]:

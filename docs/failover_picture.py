@@ -8,12 +8,11 @@ from __future__ import annotations
 import sys
 from collections import defaultdict
 from pathlib import Path
-from xml.sax.saxutils import escape
 
 from twinbus.core.failover import TRANSITIONS, Health, Signal
 
 sys.path.insert(0, str(Path(__file__).parent))
-from flow_picture import STYLE, box, text, tip, way
+from flow_picture import box, page, text, way
 
 PAGE = Path(__file__).with_name("FAILOVER.md")
 PICTURE = Path(__file__).with_name("failover.svg")
@@ -81,15 +80,8 @@ def arrow(before: Health, after: Health, signals: list[str]) -> str:
 
 def drawn() -> str:
     """The whole picture."""
-    size = f'viewBox="0 0 {WIDTH} {HEIGHT}" width="{WIDTH}" height="{HEIGHT}"'
     sends = {Health.DIVERTED: "sends go to the backlog", Health.HELD_AWAY: "no ping is sent"}
-    parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" {size} role="img" aria-labelledby="title">',
-        f'<title id="title">{escape(TITLE)}</title>',
-        f"<style>{STYLE}</style>",
-        f"<defs>{''.join(tip(kind) for kind in ('direct', 'detour', 'home'))}</defs>",
-        f'<rect width="{WIDTH}" height="{HEIGHT}" rx="12" fill="var(--page)"/>',
-    ]
+    parts = page(WIDTH, HEIGHT, TITLE)
     for health, (x, y) in PLACES.items():
         more = sends.get(health, "sends go to the primary")
         parts.append(box(x, y, BOX_WIDTH, BOX_HEIGHT, health.value, more))

@@ -78,15 +78,22 @@ def tip(kind: str) -> str:
     )
 
 
-def drawn() -> str:
-    """The whole picture."""
-    size = f'viewBox="0 0 {WIDTH} {HEIGHT}" width="{WIDTH}" height="{HEIGHT}"'
-    parts = [
+def page(width: int, height: int, title: str) -> list[str]:
+    """The beginning of every picture: its size, title, colours and background."""
+    size = f'viewBox="0 0 {width} {height}" width="{width}" height="{height}"'
+    return [
         f'<svg xmlns="http://www.w3.org/2000/svg" {size} role="img" aria-labelledby="title">',
-        f'<title id="title">{escape(TITLE)}</title>',
+        f'<title id="title">{escape(title)}</title>',
         f"<style>{STYLE}</style>",
         f"<defs>{''.join(tip(kind) for kind in ('direct', 'detour', 'home'))}</defs>",
-        f'<rect width="{WIDTH}" height="{HEIGHT}" rx="12" fill="var(--page)"/>',
+        f'<rect width="{width}" height="{height}" rx="12" fill="var(--page)"/>',
+    ]
+
+
+def drawn() -> str:
+    """The whole picture."""
+    parts = [
+        *page(WIDTH, HEIGHT, TITLE),
         box(24, 66, 150, 84, "your application", "send()"),
         box(706, 66, 150, 84, "receivers", "as always"),
         box(706, 262, 150, 84, "syphon", "with or without Spark"),

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import ast
 import importlib.util
-import re
+from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
+import yaml
 
 from tests.support.source import parse
 
@@ -25,13 +27,16 @@ def public_packages() -> tuple[str, ...]:
 
 
 def entries() -> list[str]:
-    """The pages of the navigation. The environment of the tests has no reader for YAML."""
-    settings = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
-    navigation = settings.partition("\nnav:\n")[2]
-    lines = [line.split(" #")[0].rstrip() for line in navigation.splitlines()]
-    lines = [line for line in lines if line.strip()]
-    assert lines and all(re.fullmatch(r" +- [^:]+:(?: \S+\.md)?", line) for line in lines), lines
-    return [line.rpartition(": ")[2] for line in lines if line.endswith(".md")]
+    """The pages of the navigation, in its order."""
+    return list(_pages_in(yaml.safe_load((ROOT / "mkdocs.yml").read_text(encoding="utf-8"))["nav"]))
+
+
+def _pages_in(part: Any) -> Iterator[str]:
+    if isinstance(part, str):
+        yield part
+    else:
+        for each in part.values() if isinstance(part, dict) else part:
+            yield from _pages_in(each)
 
 
 def site_markdown() -> ModuleType:

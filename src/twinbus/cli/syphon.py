@@ -115,7 +115,7 @@ def syphon(
     ] = 600.0,
     rate: Annotated[
         str | None,
-        typer.Option(help="Highest rate of messages that come home, as 500/s.", metavar="RATE"),
+        typer.Option(help="Maximum rate, for example 500/s.", metavar="RATE"),
     ] = None,
     chunk: Annotated[int, typer.Option(help="Messages in one chunk.", min=1, max=1_000)] = 1_000,
     receipts: Annotated[

@@ -23,7 +23,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from campaign.history import Event
+from campaign.history import BY_ITSELF, Event
 from campaign.windows import Window
 from twinbus.core.receipts import Outcome
 
@@ -40,7 +40,7 @@ LOCK_SHARE_MIN: Final = 0.8
 # A receiver that goes on first hears of what it has completed, or gives up after five seconds when
 # the broker is in trouble, too; then it reads what has waited for it.
 HINDERED_S_MAX: Final = 8.0
-# Somebody dies in parts: the JVM is killed, and its program a little later.
+# The rest of a syphon ends by itself so soon after a part of it was killed: one death.
 ONE_DEATH_S: Final = 30.0
 # Moments by a broker's wall clock are told in milliseconds, and that clock is kept right meanwhile.
 CLOCK_S: Final = 0.5
@@ -230,11 +230,22 @@ class Explanations:
         """How many deliveries of the backlog are without a receipt because their mover was killed;
         without any receipt one of them is that of the first copy."""
         received_s = self._moved_s[value]
-        lost = 0
+        lost = sum(
+            max(0, batch.covers(self._handed_out_s[value]) - batch.covers(received_s))
+            for batch in self._lost_batches()
+        )
+        return max(0, lost - (not received_s))
+
+    def _lost_batches(self) -> list[Ambiguity]:
+        """The times whose receipts are gone. Deaths that follow each other closely have one time
+        in common, and what the backlog handed out in it counts once."""
+        batches: list[Ambiguity] = []
         for death_s in self._deaths_of_movers():
             batch = Ambiguity("", death_s - BATCH_S_MAX, self._gone_s(death_s))
-            lost += max(0, batch.covers(self._handed_out_s[value]) - batch.covers(received_s))
-        return max(0, lost - (not received_s))
+            if batches and batch.begin_s <= batches[-1].end_s:
+                batch = Ambiguity("", batches[-1].begin_s, max(batches.pop().end_s, batch.end_s))
+            batches.append(batch)
+        return batches
 
     def _gone_s(self, death_s: float) -> float:
         """When nothing was left of a mover. Of one that dies in parts the others go on, with what
@@ -243,14 +254,17 @@ class Explanations:
         return max([death_s, *(e.end_s for e in parts if e.touches(death_s, death_s, 0.0))])
 
     def _deaths_of_movers(self) -> list[float]:
+        """When somebody killed a mover or a part of it, or it ended by itself. A syphon survives
+        the kill of a worker, so the next kill of the same syphon is a death of its own."""
         last_s: dict[str, float] = {}
         deaths: list[float] = []
         for kill in self._kills:
             if role_of(kill.process) in MOVERS:
-                if kill.at_s - last_s.get(kill.process, float("-inf")) > ONE_DEATH_S:
+                is_rest = kill.detail == BY_ITSELF
+                if not is_rest or kill.at_s - last_s.get(kill.process, -math.inf) > ONE_DEATH_S:
                     deaths.append(kill.at_s)
                 last_s[kill.process] = kill.at_s
-        return deaths
+        return sorted(deaths)
 
     # -- further deliveries -------------------------------------------------------------------
 

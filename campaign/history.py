@@ -21,10 +21,12 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, Final, Literal
 
-__all__ = ["ASKED", "LOCK_LOST", "Event", "Journal", "Tail", "merged", "read"]
+__all__ = ["ASKED", "BY_ITSELF", "LOCK_LOST", "Event", "Journal", "Tail", "merged", "read"]
 
 ASKED: Final = "asked to end"
 """The detail of a kill that was a SIGTERM."""
+BY_ITSELF: Final = "by itself"
+"""The detail of a kill that nobody did: a syphon has noticed that a part of it is gone."""
 LOCK_LOST: Final = "lock lost"
 """The detail of a completion that came too late: somebody else has the message by now."""
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from random import Random
 from typing import Final
 
-from campaign.history import Journal
+from campaign.history import BY_ITSELF, Journal
 from campaign.machine import Board, built_shim
 from campaign.plan import (
     BROKER_HOST,
@@ -220,5 +220,5 @@ class Site:
         async with self.turn(role):
             # Whoever had the turn may have seen to it.
             if self.roles[role] is child and self.notice(child):
-                self.journal.write("kill", "ok", process=child.name, detail="by itself")
+                self.journal.write("kill", "ok", process=child.name, detail=BY_ITSELF)
                 await self.start(role)

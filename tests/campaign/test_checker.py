@@ -9,7 +9,7 @@ import pytest
 
 from campaign.checker import Rules, Verdict, check
 from campaign.explanations import BATCH_S_MAX, CHUNK_S_MAX, LATE_S_MAX
-from campaign.history import Event
+from campaign.history import BY_ITSELF, Event
 
 RULES = Rules(
     places={
@@ -222,7 +222,14 @@ STORED = event("stored", "ok", 1.3, "s-1", place="backlog/1", process="secondary
     [
         pytest.param([STORED, ("mover-1.0", 2.5), ("mover-1.1", 9.5)], True, id="two of them"),
         pytest.param([("mover-1.0", 2.5), ("mover-1.1", 9.5)], False, id="it was never there"),
-        pytest.param([STORED, ("syphon-1.0", 2.5), ("syphon-1.0", 4.0)], False, id="one, in parts"),
+        pytest.param(
+            [STORED, ("syphon-1.0", 2.5), ("syphon-1.0", 4.0, BY_ITSELF)], False, id="one, in parts"
+        ),
+        pytest.param(
+            [STORED, ("syphon-1.0", 2.5, "worker"), ("syphon-1.0", 4.0, "jvm")],
+            True,
+            id="one that lost a worker before",
+        ),
         pytest.param(
             [
                 STORED,
@@ -239,7 +246,9 @@ def test_two_movers_killed_with_the_same_message_in_hand_leave_no_receipt(
     history: list[Any], is_explained: bool
 ) -> None:
     events = [
-        each if isinstance(each, Event) else event("kill", "ok", each[1], process=each[0])
+        each
+        if isinstance(each, Event)
+        else event("kill", "ok", each[1], process=each[0], detail="".join(each[2:]))
         for each in history
     ]
     assert verdict(GOOD, FURTHER, events).is_kept is is_explained
@@ -293,6 +302,35 @@ def test_a_syphon_that_dies_in_parts_goes_on_until_it_has_noticed(
         event("fault", "ok", undone_s, process="syphon-1", detail=fault),
     ]
     assert verdict(GOOD, FURTHER, events).is_kept is is_explained
+
+
+@pytest.mark.parametrize(
+    ("handed_out_s", "is_explained"),
+    [
+        pytest.param((1.4, 12.6), True, id="handed out while the rest of it was still there"),
+        pytest.param((1.4, 19.0), False, id="handed out when nothing of it was left"),
+        pytest.param((1.4,), False, id="handed out once, in the time of both deaths"),
+    ],
+)
+def test_a_syphon_that_lost_a_worker_dies_of_the_next_kill(
+    handed_out_s: tuple[float, ...], is_explained: bool
+) -> None:
+    """The tasks of a killed JVM sent the message home, and nobody was left to write it down."""
+    kills = [("worker", 0.2, 6.0), ("jvm", 12.5, 18.0)]
+    events = [
+        STORED,
+        *(event("delivered", "ok", at_s, "s-1", process="secondary") for at_s in handed_out_s),
+    ]
+    for part, at_s, undone_s in kills:
+        fault = f"kill syphon's {part}"
+        events += [
+            event("fault", "invoke", at_s, process="syphon-1", detail=fault),
+            event("kill", "ok", at_s, process="syphon-1.0", detail=part),
+            event("fault", "ok", undone_s, process="syphon-1", detail=fault),
+        ]
+    events.append(event("kill", "ok", 18.0, process="syphon-1.0", detail=BY_ITSELF))
+    late = [replace(each, at_s=each.at_s + 11.0) for each in FURTHER]
+    assert verdict(GOOD, late, events).is_kept is is_explained
 
 
 def test_an_ambiguity_of_another_time_explains_nothing() -> None:

@@ -16,5 +16,6 @@ CaFile = Annotated[
     Path | None, typer.Option(help="Trust the certificates in this file (PEM).", metavar="FILE")
 ]
 ManagementPort = Annotated[
-    int | None, typer.Option(help="The port for HTTP, for the official emulator (5300).")
+    int | None,
+    typer.Option("--management-port", help="The port for HTTP, for the official emulator (5300)."),
 ]

@@ -13,8 +13,8 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import logging
-import re
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
@@ -23,11 +23,15 @@ from twinbus.argument_types import type_shown
 from twinbus.core.events import (
     BacklogLevel,
     BacklogOutOfReach,
+    BacklogReady,
     BacklogUnattended,
     BacklogUnreachable,
     ClaimMissing,
+    Cleared,
+    Closed,
     DeadLettered,
     Diverted,
+    Drained,
     Event,
     Faulted,
     ForeignMessages,
@@ -36,7 +40,10 @@ from twinbus.core.events import (
     PingRefused,
     PingSent,
     PossibleDuplicate,
+    QueueReturned,
     QueueWithdrawn,
+    Restored,
+    RestoreDelayed,
     Suspected,
     SyphonStalled,
 )
@@ -110,15 +117,33 @@ class Occurrence:
         return f"{self.name}: {about}" if about else self.name
 
 
-class _Names(dict[type[Any], str]):
-    """``QueueWithdrawn`` is told as ``queue-withdrawn``."""
-
-    def __missing__(self, kind: type[Any]) -> str:
-        self[kind] = re.sub(r"(?<=[a-z])(?=[A-Z])", "-", kind.__name__).lower()
-        return self[kind]
-
-
-_NAMES: Final = _Names()
+# These words are stored, in journals and logs: they stay when a class gets another name.
+_NAMES: Final[Mapping[type[Event], str]] = {
+    Suspected: "suspected",
+    Cleared: "cleared",
+    Diverted: "diverted",
+    PingSent: "ping-sent",
+    PingFailed: "ping-failed",
+    PingRefused: "ping-refused",
+    RestoreDelayed: "restore-delayed",
+    Restored: "restored",
+    Held: "held",
+    QueueWithdrawn: "queue-withdrawn",
+    QueueReturned: "queue-returned",
+    BacklogOutOfReach: "backlog-out-of-reach",
+    BacklogUnreachable: "backlog-unreachable",
+    BacklogReady: "backlog-ready",
+    PossibleDuplicate: "possible-duplicate",
+    BacklogLevel: "backlog-level",
+    BacklogUnattended: "backlog-unattended",
+    SyphonStalled: "syphon-stalled",
+    ClaimMissing: "claim-missing",
+    DeadLettered: "dead-lettered",
+    ForeignMessages: "foreign-messages",
+    Drained: "drained",
+    Closed: "closed",
+    Faulted: "faulted",
+}
 
 
 class _Calendar:

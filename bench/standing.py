@@ -22,13 +22,13 @@ MEMORY_RATIO_MAX: Final = 1.10
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class Standings:
     resident_mb: float
     restart_s: float
     resident_restarted_mb: float
 
 
-def stand(system: System, messages: int) -> Standing:
+def stand(system: System, messages: int) -> Standings:
     """Fill a started system, kill it, start it again, and count what it kept."""
     queue = system.new_queue()
     fill(system, queue, messages)
@@ -40,10 +40,10 @@ def stand(system: System, messages: int) -> Standing:
     system.check_count(queue, messages)
     system.drop(queue)
     wait_until_quiet(system.pid)
-    return Standing(before_mb, restart_s, after_mb)
+    return Standings(before_mb, restart_s, after_mb)
 
 
-def our_standing(bench: Bench, messages: int) -> Standing | None:
+def our_standing(bench: Bench, messages: int) -> Standings | None:
     """Measured once per run and size, although two benchmarks ask for it."""
     if bench.ours is None:
         return None
@@ -57,7 +57,7 @@ def our_standing(bench: Bench, messages: int) -> Standing | None:
         finally:
             system.stop()
         progress(f"{key}: {known[key]}")
-    return Standing(**known[key])
+    return Standings(**known[key])
 
 
 def resident_memory(bench: Bench, name: str) -> list[Figure]:

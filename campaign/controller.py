@@ -27,7 +27,7 @@ from campaign.site import Site
 from campaign.syphon import RECEIPTS_SUFFIX
 from twinbus.core.encoding import decode_message
 from twinbus.core.envelope import restore
-from twinbus.core.parcel import Delivered
+from twinbus.core.parcel import ReceivedMessage
 from twinbus.drivers.amqp import AmqpDriver
 from twinbus.errors import TwinbusError
 
@@ -212,11 +212,11 @@ class Campaign:
             self._journal.write("complete", "ok", **facts)
         return len(found)
 
-    async def _of_the_twin(self, place: str) -> list[Delivered]:
+    async def _of_the_twin(self, place: str) -> list[ReceivedMessage]:
         """The messages of the other primary in a backlog queue."""
         text = self._site.brokers[SECONDARY].connection_string()
         driver = AmqpDriver.from_connection_string(text)
-        found: list[Delivered] = []
+        found: list[ReceivedMessage] = []
         try:
             receiver, begin = driver.receiver(place), 1
             while page := await receiver.peek(250, from_sequence=begin, timeout_s=10.0):

@@ -25,7 +25,7 @@ from typing import Final
 
 from campaign.history import BY_ITSELF, Event
 from campaign.windows import Window
-from twinbus.core.receipts import Outcome
+from twinbus.core.receipts import ReceiptOutcome
 
 # How long a mover may have a chunk in hand before it must give it up (half of a backlog lock).
 CHUNK_S_MAX: Final = 30.0
@@ -131,7 +131,7 @@ class Explanations:
     def move(self, value: str, event: Event) -> None:
         """A receipt; one that is not ok leaves it open whether a copy was made."""
         self._moved_s[value].append(event.at_s)
-        if event.detail == Outcome.MOVED:
+        if event.detail == ReceiptOutcome.MOVED:
             self._clear_moves[value].append(Ambiguity("", event.at_s - CHUNK_S_MAX, event.at_s))
         elif event.type != "ok":
             made = (event.at_s - CHUNK_S_MAX, event.at_s + LATE_S_MAX)

@@ -53,7 +53,7 @@ from twinbus.connection_string import parse_connection_string
 from twinbus.core.chunk import HomeRules
 from twinbus.core.encoding import decode_message, encode_message
 from twinbus.core.events import PossibleDuplicate
-from twinbus.core.parcel import Delivered, Parcel
+from twinbus.core.parcel import Parcel, ReceivedMessage
 from twinbus.core.receipts import Receipt
 from twinbus.drivers.amqp import AmqpDriver
 from twinbus.drivers.port import Receiver, Sender
@@ -363,7 +363,7 @@ class Receiving:
             else:
                 self._stage.journal.write("complete", "ok", **facts)
 
-    def _note(self, delivered: Delivered, place: str) -> str:
+    def _note(self, delivered: ReceivedMessage, place: str) -> str:
         message = decode_message(delivered)
         if message.content_type == PING_CONTENT_TYPE:
             self._stage.journal.write("ping", "ok", place=place)

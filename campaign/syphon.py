@@ -24,7 +24,7 @@ from campaign.cards import JVM, SOURCE, WORKER
 from campaign.history import Event
 from campaign.plan import PRIMARY, SECONDARY, Plan
 from campaign.processes import Child
-from twinbus.core.receipts import Outcome
+from twinbus.core.receipts import ReceiptOutcome
 
 RECEIPTS_SUFFIX: Final = ".receipts"
 CHUNK_COUNT: Final = 200
@@ -140,7 +140,7 @@ def ports_of(process: psutil.Process) -> set[int]:
 def receipts_in(path: Path, process: str, monotonic: Callable[[float], float]) -> Iterator[Event]:
     """The receipts of one process: lines of JSON, or a directory of Parquet files."""
     for row in _rows(path) if path.is_dir() else _lines(path):
-        outcome = Outcome(row["outcome"])
+        outcome = ReceiptOutcome(row["outcome"])
         yield Event(
             what="move",
             type="info" if outcome.may_repeat else "ok",

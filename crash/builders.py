@@ -13,8 +13,8 @@ from twinbus.broker.store.port import (
     PutCounters,
     PutEntity,
     QueueCounters,
-    Share,
-    Sheet,
+    SharedBody,
+    SharedBodySelection,
     Store,
 )
 
@@ -37,18 +37,20 @@ def chunk(
     return PutChunk(ChunkRow(queue_id, first_seq, count, 1_000, expires_ms, content))
 
 
-def sheet_of(*records: bytes) -> Sheet:
+def sheet_of(*records: bytes) -> SharedBody:
     """A sheet with these messages."""
     lengths = b"".join(len(record).to_bytes(4, "big") for record in records)
-    return Sheet(len(records), lengths + b"".join(records))
+    return SharedBody(len(records), lengths + b"".join(records))
 
 
-def share_of(sheet: Sheet, records: Sequence[bytes], places: Iterable[int], **row: int) -> PutChunk:
+def share_of(
+    sheet: SharedBody, records: Sequence[bytes], places: Iterable[int], **row: int
+) -> PutChunk:
     """A chunk that selects these places of a sheet."""
     chosen = sorted(places)
     blob = sheet_of(*(records[place] for place in chosen)).blob
     put = chunk(row.pop("first_seq", 1), len(chosen), blob=blob, **row)
-    return replace(put, share=Share(sheet, sum(1 << place for place in chosen)))
+    return replace(put, share=SharedBodySelection(sheet, sum(1 << place for place in chosen)))
 
 
 def in_session(session: str, first_seq: int, count: int = 10) -> list[PutChunk]:

@@ -15,7 +15,7 @@ from simulation.services import LOCK_S, Backlog, Home, Item
 from simulation.world import World
 from twinbus.core.encoding import encode_message
 from twinbus.core.envelope import alias
-from twinbus.core.parcel import Delivered
+from twinbus.core.parcel import ReceivedMessage
 from twinbus.message import BrokeredMessage
 from twinbus.service_errors import MessageNotFound, MessageRefused, ServiceError
 
@@ -31,8 +31,8 @@ def encoded_for(message_id: str, path: str, is_forged: bool) -> bytes:
     return plain if is_forged else alias(plain, path)
 
 
-def _delivered(backlog: Backlog, item: Item, world: World) -> Delivered:
-    delivered = Delivered(
+def _delivered(backlog: Backlog, item: Item, world: World) -> ReceivedMessage:
+    delivered = ReceivedMessage(
         path=backlog.name,
         encoded=encoded_for(item.mail.message_id, item.mail.path, item.mail.is_forged),
         sequence_number=item.number,

@@ -23,7 +23,7 @@ from simulation.watch import FactoryWatch, Watch
 from simulation.world import Process, World
 from twinbus.core.chunk_ledger import ChunkLedger
 from twinbus.core.classifier import Classifier
-from twinbus.core.events import Cleared, Diverted, Held, PingPrimary, Restored
+from twinbus.core.events import Cleared, Diverted, EntityHeld, PingPrimary, Restored
 from twinbus.core.failover import Health
 from twinbus.core.lifecycle import (
     CloseFactory,
@@ -142,7 +142,7 @@ class Factory(Process):
         for event in events:
             self.world.note("{} {}: {}", self.name, cause, event)
             self.watch.told(event, cause, run)
-            is_changed = is_changed or type(event) in (Cleared, Diverted, Restored, Held)
+            is_changed = is_changed or type(event) in (Cleared, Diverted, Restored, EntityHeld)
             if type(event) is Diverted:
                 self._interrupt(path)
         if is_changed:

@@ -20,20 +20,20 @@ from simulation.services import Backlog, Home, Mail
 from simulation.world import Process, World
 from twinbus.core.chunk import (
     HomeRules,
+    MoveErrorClass,
     Poison,
-    Verdict,
     batches_of,
+    classify_error,
     parts_of,
     plan_chunk,
     poison_of,
     sign_of,
-    verdict_of,
 )
 from twinbus.core.chunk_aside import SetAside
-from twinbus.core.chunk_board import Admission, Backoff, DestinationBoard, Sign, Standing
-from twinbus.core.chunk_ledger import ChunkLedger, Homeward, LedgerError, Place
-from twinbus.core.parcel import Delivered
-from twinbus.core.receipts import Outcome
+from twinbus.core.chunk_board import Backoff, DestinationBoard, SendPermission, Sign, Standing
+from twinbus.core.chunk_ledger import ChunkLedger, Homeward, LedgerError, MoverIdentity
+from twinbus.core.parcel import ReceivedMessage
+from twinbus.core.receipts import ReceiptOutcome
 from twinbus.service_errors import (
     MessageNotFound,
     OperationTimeout,
@@ -121,7 +121,7 @@ class Chunk:
         backlog: Backlog,
         aside: SetAside,
         ledger: ChunkLedger,
-        admission: Admission | None,
+        admission: SendPermission | None,
     ) -> None:
         self._mover, self._backlog, self._aside, self._ledger = mover, backlog, aside, ledger
         self._world, self._admission = mover.world, admission
@@ -132,19 +132,19 @@ class Chunk:
         admission = self._admission or board.admit(
             path, self._world.now_s, may_wait=not self._aside.holds(path)
         )
-        if admission is Admission.WAIT:
-            yield from self._set_aside(path, items, Outcome.PARKED)
+        if admission is SendPermission.WAIT:
+            yield from self._set_aside(path, items, ReceiptOutcome.PARKED)
             return
-        if admission is Admission.GIVE_UP:
+        if admission is SendPermission.GIVE_UP:
             lost = [Poison(item, "destination-not-found", f"{path} is gone") for item in items]
             yield from self.bury(lost)
             return
-        is_probe = admission is Admission.PROBE
+        is_probe = admission is SendPermission.PROBE
         for batch in batches_of(items, limit_bytes=LIMIT_BYTES):
             if not is_probe and board.standing(path) is not Standing.OPEN:
-                yield from self._set_aside(path, batch, Outcome.PARKED)
+                yield from self._set_aside(path, batch, ReceiptOutcome.PARKED)
             elif self._world.now_s >= self._ends_s:
-                yield from self._settle(batch, acts.abandon, Outcome.LEFT)
+                yield from self._settle(batch, acts.abandon, ReceiptOutcome.LEFT)
             else:
                 yield from self.send(home, batch)
             is_probe = False
@@ -168,7 +168,9 @@ class Chunk:
         return Ask(self._backlog, acts.complete, self._facts(items, ""))
 
     def complete(self, items: Sequence[Homeward]) -> Work:
-        yield from self._settle(items, acts.complete, Outcome.MOVED, Outcome.LOCK_LOST)
+        yield from self._settle(
+            items, acts.complete, ReceiptOutcome.MOVED, ReceiptOutcome.LOCK_LOST
+        )
 
     def _refused(self, home: Home, items: Sequence[Homeward], error: ServiceError) -> Work:
         pause_s = error.retry_after_s if isinstance(error, ServerBusy) else 0.0
@@ -180,14 +182,18 @@ class Chunk:
             pause_s_min=pause_s,
             is_silent=isinstance(error, OperationTimeout),
         )
-        verdict = verdict_of(error)
-        if verdict is Verdict.REFUSED and len(items) > 1:
+        verdict = classify_error(error)
+        if verdict is MoveErrorClass.REFUSED and len(items) > 1:
             for part in parts_of(items):
                 yield from self.send(home, part)
-        elif verdict is Verdict.REFUSED or (verdict is Verdict.GONE and board.is_lost(home.name)):
+        elif verdict is MoveErrorClass.REFUSED or (
+            verdict is MoveErrorClass.GONE and board.is_lost(home.name)
+        ):
             yield from self.bury([poison_of(item, error) for item in items])
         else:
-            outcome = Outcome.UNSURE if verdict is Verdict.UNSURE else Outcome.PARKED
+            outcome = (
+                ReceiptOutcome.UNSURE if verdict is MoveErrorClass.UNSURE else ReceiptOutcome.PARKED
+            )
             yield from self._set_aside(home.name, items, outcome)
 
     # -- settling -----------------------------------------------------------------------------
@@ -195,10 +201,14 @@ class Chunk:
     def bury(self, poison: Sequence[Poison]) -> Work:
         for item, reason, description in poison:
             yield from self._settle(
-                [item], acts.bury, Outcome.DEAD_LETTERED, Outcome.LEFT, f"{reason}: {description}"
+                [item],
+                acts.bury,
+                ReceiptOutcome.DEAD_LETTERED,
+                ReceiptOutcome.LEFT,
+                f"{reason}: {description}",
             )
 
-    def _set_aside(self, path: str, items: Sequence[Homeward], outcome: Outcome) -> Work:
+    def _set_aside(self, path: str, items: Sequence[Homeward], outcome: ReceiptOutcome) -> Work:
         request: Request = yield Ask(self._backlog, acts.defer, self._facts(items, ""))
         lost: list[int] = request.result if request.error is None else []
         numbers = [item.delivered.sequence_number for item in items]
@@ -209,8 +219,8 @@ class Chunk:
         self,
         items: Sequence[Homeward],
         act: Callable[[Request], ServiceError | None],
-        outcome: Outcome,
-        otherwise: Outcome = Outcome.LEFT,
+        outcome: ReceiptOutcome,
+        otherwise: ReceiptOutcome = ReceiptOutcome.LEFT,
         reason: str = "",
     ) -> Work:
         request: Request = yield Ask(self._backlog, act, self._facts(items, reason))
@@ -219,7 +229,9 @@ class Chunk:
             is_kept = lost is None or item.delivered.sequence_number in lost
             self._ledger.close([item], otherwise if is_kept else outcome, self._world.wall_ms())
 
-    def _facts(self, items: Sequence[Homeward], reason: str) -> tuple[Mover, list[Delivered], str]:
+    def _facts(
+        self, items: Sequence[Homeward], reason: str
+    ) -> tuple[Mover, list[ReceivedMessage], str]:
         return self._mover, [item.delivered for item in items], reason
 
 
@@ -284,16 +296,16 @@ class Mover(Process):
     def _bring_back(self, backlog: Backlog, aside: SetAside) -> Work:
         for path in aside.paths():
             admission = self.board.admit(path, self.world.now_s)
-            if admission is Admission.WAIT:
+            if admission is SendPermission.WAIT:
                 continue
-            numbers = aside.take(path, 1 if admission is Admission.PROBE else CHUNK_COUNT)
+            numbers = aside.take(path, 1 if admission is SendPermission.PROBE else CHUNK_COUNT)
             fetched = yield from self._fetch(backlog, numbers)
             settled: set[int] = set()
             if fetched.error is None:
                 self.world.seen.add("a mover brought back what was set aside")
                 settled = yield from self._bring_home(backlog, aside, fetched.result, admission)
             aside.add(path, [number for number in numbers if number not in settled])
-            if admission is Admission.PROBE:
+            if admission is SendPermission.PROBE:
                 self.board.release(path, self.world.now_s)
 
     def _fetch(self, backlog: Backlog, numbers: list[int]) -> Generator[Command, Any, Request]:
@@ -313,10 +325,12 @@ class Mover(Process):
         self,
         backlog: Backlog,
         aside: SetAside,
-        deliveries: list[Delivered],
-        admission: Admission | None,
+        deliveries: list[ReceivedMessage],
+        admission: SendPermission | None,
     ) -> Generator[Command, Any, set[int]]:
-        ledger = self._ledger(Place(backlog.name, "host", 1), deliveries, self.world.wall_ms())
+        ledger = self._ledger(
+            MoverIdentity(backlog.name, "host", 1), deliveries, self.world.wall_ms()
+        )
         chunk = self.chunk_type(self, backlog, aside, ledger, admission)
         plan = plan_chunk(deliveries, RULES, now_ms=self.world.wall_ms())
         yield from chunk.bury(plan.poison)
@@ -332,5 +346,5 @@ class Mover(Process):
         return {
             receipt.sequence_number
             for receipt in ledger.receipts
-            if receipt.outcome in (Outcome.MOVED, Outcome.DEAD_LETTERED)
+            if receipt.outcome in (ReceiptOutcome.MOVED, ReceiptOutcome.DEAD_LETTERED)
         }

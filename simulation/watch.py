@@ -33,7 +33,7 @@ from simulation.world import Broken, World
 from twinbus.core.events import (
     Cleared,
     Diverted,
-    Held,
+    EntityHeld,
     PingSent,
     PossibleDuplicate,
     QueueReturned,
@@ -462,7 +462,7 @@ class FactoryWatch:
         shadow.is_away = shadow.is_held = False
         shadow.restored_s = now_s
 
-    def _held(self, event: Held, cause: str, run: Run | None) -> None:
+    def _held(self, event: EntityHeld, cause: str, run: Run | None) -> None:
         shadow = self.shadows[event.path]
         if event.is_diverted != shadow.is_away:
             raise self._broken("S3 interval and class", "a hold moved the entity")
@@ -550,7 +550,7 @@ _JUDGES: Final[dict[type, Any]] = {
     Cleared: FactoryWatch._cleared,
     Diverted: FactoryWatch._diverted,
     Restored: FactoryWatch._restored,
-    Held: FactoryWatch._held,
+    EntityHeld: FactoryWatch._held,
     RestoreDelayed: FactoryWatch._restore_delayed,
     PingSent: FactoryWatch._ping_sent,
     QueueWithdrawn: FactoryWatch._withdrawn,

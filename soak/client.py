@@ -16,11 +16,11 @@ from twinbus.amqp.events import (
     DispositionReceived,
     Event,
     LinkAttached,
-    LinkDetached,
+    LinkDetachedEvent,
     Opened,
     SessionBegun,
 )
-from twinbus.amqp.link import ReceivingLink, SendingLink
+from twinbus.amqp.link import ReceiverLink, SenderLink
 from twinbus.amqp.performatives import Accepted, Attach, Disposition, Source, Target
 from twinbus.amqp.sections import AmqpValue, Message, Properties
 from twinbus.amqp.session import Session
@@ -95,7 +95,7 @@ class Client(asyncio.Protocol):
                     self._tell((event.role, delivery_id), event.state)
             case LinkAttached():
                 self._tell(id(event.link), event.link)
-            case LinkDetached():
+            case LinkDetachedEvent():
                 error = ClientError(f"a link was detached: {event.error}")
                 self._tell(id(event.link), error)
                 self._tell(("credit", id(event.link)), error)
@@ -137,7 +137,7 @@ class Client(asyncio.Protocol):
 
     # -- links ----------------------------------------------------------------------------
 
-    async def sender(self, address: str) -> SendingLink:
+    async def sender(self, address: str) -> SenderLink:
         handle, self._handle = self._handle, self._handle + 1
         link = self._open_session.attach_sender(
             Attach(
@@ -158,7 +158,7 @@ class Client(asyncio.Protocol):
 
     async def receiver(
         self, address: str, take: Callable[[DeliveryReceived], None], **source: Any
-    ) -> ReceivingLink:
+    ) -> ReceiverLink:
         handle, self._handle = self._handle, self._handle + 1
         link = self._open_session.attach_receiver(
             Attach(
@@ -175,18 +175,18 @@ class Client(asyncio.Protocol):
         await self._wait(id(link))
         return link
 
-    def grant(self, link: ReceivingLink, credit: int) -> None:
+    def grant(self, link: ReceiverLink, credit: int) -> None:
         link.grant(credit)
         self._flush()
 
-    async def detach(self, link: SendingLink | ReceivingLink) -> None:
+    async def detach(self, link: SenderLink | ReceiverLink) -> None:
         link.detach()
         self._takers.pop(id(link), None)
         self._flush()
 
     # -- work -----------------------------------------------------------------------------
 
-    async def send(self, link: SendingLink, payload: bytes) -> None:
+    async def send(self, link: SenderLink, payload: bytes) -> None:
         """Send one message; it is on disk when this returns."""
         while link.credit <= 0:
             await self._wait(("credit", id(link)))

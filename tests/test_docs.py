@@ -20,7 +20,7 @@ import typer
 from tests.support.source import parse
 from twinbus.cli import app
 from twinbus.core.envelope import Reason
-from twinbus.core.receipts import Outcome
+from twinbus.core.receipts import ReceiptOutcome
 from twinbus.errors import ConfigurationError
 from twinbus.pairing.hosting import SyphonHosting
 from twinbus.spark.connector.column_types import TYPE_NAMES
@@ -209,7 +209,7 @@ def backlog_options() -> list[str]:
         ("options: syphon", syphon_options()),
         ("options: hosting", [field.name for field in fields(SyphonHosting)]),
         ("options: backlog", backlog_options()),
-        ("outcomes", [outcome.value for outcome in Outcome]),
+        ("outcomes", [outcome.value for outcome in ReceiptOutcome]),
     ],
 )
 def test_the_page_on_spark_has_every_name_there_is(marker: str, names: list[str]) -> None:

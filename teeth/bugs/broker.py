@@ -10,7 +10,7 @@ import pytest
 from twinbus.broker import ingest
 from twinbus.broker.entities import dead_letter, fates, writing
 from twinbus.broker.entities.fan_out import Distribution
-from twinbus.broker.entities.history import History
+from twinbus.broker.entities.history import DuplicateHistory
 from twinbus.broker.entities.locks import LockRun, LockTable
 from twinbus.broker.entities.sessions import SessionLock, Sessions
 from twinbus.broker.namespace import Namespace
@@ -66,21 +66,21 @@ def forget_a_subscription(patch: pytest.MonkeyPatch) -> None:
 def ignore_the_window(patch: pytest.MonkeyPatch) -> None:
     """Duplicates are found only among what has not been written yet."""
 
-    def short(self: History, digest: bytes, _message: Any, _window_ms: int) -> bool:
+    def short(self: DuplicateHistory, digest: bytes, _message: Any, _window_ms: int) -> bool:
         page = self._seen.get(digest)
         return page is not None and page.at_ms is None
 
-    patch.setattr(History, "_is_known", short)
+    patch.setattr(DuplicateHistory, "_is_known", short)
 
 
 def keep_ids_in_memory(patch: pytest.MonkeyPatch) -> None:
     """The ids that were seen are not written with their messages."""
-    close = History.close
+    close = DuplicateHistory.close
 
-    def forgetful(self: History, queue_id: int, now_ms: int) -> None:
+    def forgetful(self: DuplicateHistory, queue_id: int, now_ms: int) -> None:
         close(self, queue_id, now_ms)
 
-    patch.setattr(History, "close", forgetful)
+    patch.setattr(DuplicateHistory, "close", forgetful)
 
 
 def give_no_reason(patch: pytest.MonkeyPatch) -> None:

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from twinbus.core.parcel import Delivered
+from twinbus.core.parcel import ReceivedMessage
 from twinbus.spark.connector import brain
-from twinbus.spark.connector.brain import Brain
+from twinbus.spark.connector.brain import StreamCoordinator
 from twinbus.spark.connector.holding import Holding
 from twinbus.spark.connector.rereading import Rereading
 
@@ -18,9 +18,11 @@ _SETTLING: set[asyncio.Task[Any]] = set()
 
 def settle_before_the_batch_is_written(patch: pytest.MonkeyPatch) -> None:
     """Messages are completed when their task has read them to the end."""
-    sealed = Brain._sealed
+    sealed = StreamCoordinator._sealed
 
-    def hasty(self: Brain, order_id: str, reader: str, facts: dict[str, Any]) -> dict[str, Any]:
+    def hasty(
+        self: StreamCoordinator, order_id: str, reader: str, facts: dict[str, Any]
+    ) -> dict[str, Any]:
         answer = sealed(self, order_id, reader, facts)
         epoch = int(order_id.partition("/")[0])
         _SETTLING.add(asyncio.ensure_future(self._keeper.settle(epoch)))
@@ -35,7 +37,7 @@ def drop_the_message_that_rang(patch: pytest.MonkeyPatch) -> None:
     begin = Rereading.__init__
 
     def without(
-        self: Rereading, receiver: Any, known: dict[int, bytes], handed: Delivered | None
+        self: Rereading, receiver: Any, known: dict[int, bytes], handed: ReceivedMessage | None
     ) -> None:
         if handed is not None:
             known = {n: token for n, token in known.items() if n != handed.sequence_number}

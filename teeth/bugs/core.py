@@ -14,10 +14,10 @@ from simulation.application import Parts
 from simulation.coverage import WatchedFailover
 from simulation.mover import Chunk, Mover, Work
 from simulation.services import Home
-from twinbus.core.chunk import Verdict as HomeVerdict
-from twinbus.core.chunk import poison_of, verdict_of
+from twinbus.core.chunk import MoveErrorClass as HomeVerdict
+from twinbus.core.chunk import classify_error, poison_of
 from twinbus.core.chunk_ledger import Homeward
-from twinbus.core.classifier import BACKLOG_ERRORS, BacklogVerdict, Classifier, Verdict
+from twinbus.core.classifier import BACKLOG_ERRORS, BacklogErrorClass, Classifier, PrimaryErrorClass
 from twinbus.core.events import Event, QueueWithdrawn
 from twinbus.core.failover import FailoverPolicy, Health, Signal
 from twinbus.core.lifecycle import Effect, PairLifecycle
@@ -249,7 +249,7 @@ class CompletesFirst(Mover):
 class CompletesWhatIsUnsure(Mover):
     class chunk_type(Chunk):
         def _refused(self, home: Home, items: Sequence[Homeward], error: ServiceError) -> Work:
-            if verdict_of(error) is HomeVerdict.UNSURE:
+            if classify_error(error) is HomeVerdict.UNSURE:
                 yield from self.complete(items)
             else:
                 yield from super()._refused(home, items, error)
@@ -258,7 +258,7 @@ class CompletesWhatIsUnsure(Mover):
 class BuriesWhatHasToWait(Mover):
     class chunk_type(Chunk):
         def _refused(self, home: Home, items: Sequence[Homeward], error: ServiceError) -> Work:
-            if verdict_of(error) is HomeVerdict.LATER:
+            if classify_error(error) is HomeVerdict.LATER:
                 yield from self.bury([poison_of(item, error) for item in items])
             else:
                 yield from super()._refused(home, items, error)
@@ -272,7 +272,7 @@ class Replaced(NamedTuple):
     check: str
 
 
-def _classified(rows: dict[type[BaseException], Verdict]) -> Parts:
+def _classified(rows: dict[type[BaseException], PrimaryErrorClass]) -> Parts:
     return Parts(classifier=Classifier().with_primary(rows))
 
 
@@ -312,7 +312,7 @@ REPLACED: Final = (
         "a refusal is not asked about",
         Parts(
             classifier=Classifier(
-                backlog={**BACKLOG_ERRORS, MessageRefused: BacklogVerdict.GIVE_UP}
+                backlog={**BACKLOG_ERRORS, MessageRefused: BacklogErrorClass.GIVE_UP}
             )
         ),
         "P20 one question",
@@ -339,11 +339,13 @@ REPLACED: Final = (
         "S3 interval and class",
     ),
     Replaced(
-        "throttling diverts", _classified({ServerBusy: Verdict.OUTAGE}), "S3 interval and class"
+        "throttling diverts",
+        _classified({ServerBusy: PrimaryErrorClass.OUTAGE}),
+        "S3 interval and class",
     ),
     Replaced(
         "a timeout does not count",
-        _classified({OperationTimeout: Verdict.CALLER}),
+        _classified({OperationTimeout: PrimaryErrorClass.CALLER}),
         "S3 interval and class",
     ),
     Replaced("the partner stays open", Parts(lifecycle=LeavesPartnerOpen), "S8 close and fault"),

@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 
 from twinbus.core import chunk, envelope_home
-from twinbus.core.chunk import Poison, Verdict, verdict_of
+from twinbus.core.chunk import MoveErrorClass, Poison, classify_error
 from twinbus.core.chunk_aside import SetAside
 from twinbus.core.chunk_ledger import Homeward
 from twinbus.core.events import Event
-from twinbus.core.receipts import Outcome
+from twinbus.core.receipts import ReceiptOutcome
 from twinbus.core.sending import Done, Send, Step, ToBacklog
-from twinbus.drivers.amqp.sending import SendingEnd
+from twinbus.drivers.amqp.sending import SenderEndpoint
 from twinbus.pairing import mover_queue
 from twinbus.pairing.backlog_search import BacklogSearch
 from twinbus.pairing.mover_chunk import ChunkRun
@@ -47,7 +47,7 @@ def complete_what_is_unsure(patch: pytest.MonkeyPatch) -> None:
     async def hopeful(
         self: ChunkRun, path: str, items: Sequence[Homeward], error: ServiceError, **more: Any
     ) -> None:
-        if verdict_of(error) is Verdict.UNSURE:
+        if classify_error(error) is MoveErrorClass.UNSURE:
             self._ledger.accepted(items)
             await self._complete(items)
         else:
@@ -61,7 +61,7 @@ def complete_poison(patch: pytest.MonkeyPatch) -> None:
 
     async def swept(self: ChunkRun, items: list[Homeward], reason: str, description: str) -> None:
         await self._receiver.complete([each.delivered for each in items], timeout_s=5.0)
-        self._close(items, Outcome.DEAD_LETTERED, reason)
+        self._close(items, ReceiptOutcome.DEAD_LETTERED, reason)
 
     patch.setattr(ChunkRun, "_dead_letter", swept)
 
@@ -98,7 +98,7 @@ def move_what_belongs_to_others(patch: pytest.MonkeyPatch) -> None:
 
 def hide_doubt(patch: pytest.MonkeyPatch) -> None:
     """A receipt never says that a second copy may be on the primary."""
-    patch.setattr(Outcome, "may_repeat", False)
+    patch.setattr(ReceiptOutcome, "may_repeat", False)
 
 
 def leave_the_aliases_on(patch: pytest.MonkeyPatch) -> None:
@@ -147,12 +147,12 @@ def acknowledge_before_the_backlog_has_it(patch: pytest.MonkeyPatch) -> None:
 
 def take_a_write_for_an_answer(patch: pytest.MonkeyPatch) -> None:
     """The lean driver takes a send for accepted when its connection breaks before the answer."""
-    give_up = SendingEnd.give_up
+    give_up = SenderEndpoint.give_up
 
-    def hopeful(self: SendingEnd, loss: Any) -> None:
+    def hopeful(self: SenderEndpoint, loss: Any) -> None:
         for outgoing in self._under_way.values():
             if not outgoing.future.done():
                 outgoing.future.set_result(None)
         give_up(self, loss)
 
-    patch.setattr(SendingEnd, "give_up", hopeful)
+    patch.setattr(SenderEndpoint, "give_up", hopeful)

@@ -20,7 +20,7 @@ from tests.pairing.mover.brokers import TIMEOUT_S, Pair, Scene, until
 from twinbus.core.encoding import decode_message, encode_message
 from twinbus.core.envelope import alias
 from twinbus.core.parcel import Parcel
-from twinbus.core.receipts import Outcome
+from twinbus.core.receipts import ReceiptOutcome
 from twinbus.drivers.amqp import AmqpDriver
 from twinbus.message import BrokeredMessage
 from twinbus.pairing.backlog_queues import owner_mark
@@ -123,7 +123,9 @@ class _Backlog:
         running = asyncio.create_task(mover.run())
         with suppress(TimeoutError):
             late = len(self._sent[self._late])
-            await until(lambda: mover.report.tally.counts[Outcome.PARKED] >= late, HOME_S_MAX)
+            await until(
+                lambda: mover.report.tally.counts[ReceiptOutcome.PARKED] >= late, HOME_S_MAX
+            )
         self._scene.enable(self._late)
         with suppress(TimeoutError):
             await until(lambda: self._scene.left() == len(FOREIGN), HOME_S_MAX)

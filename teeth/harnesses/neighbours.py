@@ -13,13 +13,13 @@ from random import Random
 
 from tests.model.rig import MemoryClient, Rig, create_queue
 from twinbus.amqp.delivery_states import Accepted
-from twinbus.amqp.link import SendingLink
+from twinbus.amqp.link import SenderLink
 from twinbus.amqp.sections import Message, Properties
 from twinbus.broker.access.claims import Claim
-from twinbus.broker.access.sas import Grant
+from twinbus.broker.access.sas import AccessGrant
 from twinbus.broker.entities.description import QueueDescription
 from twinbus.broker.fair_queue import Flow
-from twinbus.broker.options import Thresholds
+from twinbus.broker.options import ThrottleThresholds
 from twinbus.broker.store.memory import MemoryStore
 from twinbus.broker.throttle import Throttle
 from twinbus.broker.turns import TURN_S, Turns
@@ -57,17 +57,17 @@ def _rig() -> Rig:
     return Rig(MemoryStore(), lambda namespace: create_queue(namespace, QUEUE))
 
 
-def _client(rig: Rig, rule: str) -> tuple[MemoryClient, SendingLink]:
+def _client(rig: Rig, rule: str) -> tuple[MemoryClient, SenderLink]:
     client = rig.connect()
     peer = client._wire.peer
     peer._use_key((rig.namespace.name, "", rule))
-    peer.granted(Grant((), EVERYTHING, 1 << 40, "", rule, "key"))
+    peer.granted(AccessGrant((), EVERYTHING, 1 << 40, "", rule, "key"))
     link = client.attach_sender("orders")
     client.pump()
     return client, link
 
 
-def _give(client: MemoryClient, link: SendingLink, count: int, size: int) -> int:
+def _give(client: MemoryClient, link: SenderLink, count: int, size: int) -> int:
     """Hand the broker messages, whether it wants to read or not; the id of the last."""
     payload = Message(properties=Properties(), body=bytes(size)).encode()
     last = 0
@@ -80,7 +80,7 @@ def _give(client: MemoryClient, link: SendingLink, count: int, size: int) -> int
 def _pending(random: Random) -> list[str]:
     """The loud ones have used up the pending bytes, and the disk does not answer."""
     rig = _rig()
-    rig.namespace.throttle = Throttle(Thresholds(pending_bytes_max=PENDING_BYTES_MAX))
+    rig.namespace.throttle = Throttle(ThrottleThresholds(pending_bytes_max=PENDING_BYTES_MAX))
     loud = [_client(rig, "loud") for _ in range(random.randint(2, 40))]
     quiet, link = _client(rig, "quiet")
     for _ in range(3):

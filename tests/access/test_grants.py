@@ -7,7 +7,7 @@ import pytest
 from twinbus.broker.access import grants as grants_module
 from twinbus.broker.access.claims import AuthorizationRule, Claim, RuleSet
 from twinbus.broker.access.grants import Grants
-from twinbus.broker.access.sas import Audience, Grant, make_token, parse_token, verify
+from twinbus.broker.access.sas import AccessGrant, Audience, make_token, parse_token, verify
 
 NOW_S = 1_000
 AUDIENCE = Audience(frozenset({"h"}), 5672)
@@ -19,8 +19,8 @@ def grant(
     expires_s: int = NOW_S + 60,
     fingerprint: str = "f",
     scope: str = "",
-) -> Grant:
-    return Grant(
+) -> AccessGrant:
+    return AccessGrant(
         segments=tuple(path.split("/")) if path else (),
         claims=claims,
         expires_s=expires_s,
@@ -30,7 +30,7 @@ def grant(
     )
 
 
-def holding(*held: Grant) -> Grants:
+def holding(*held: AccessGrant) -> Grants:
     grants = Grants()
     for one in held:
         grants.add(one, now_s=NOW_S)
@@ -169,13 +169,13 @@ def test_a_grant_is_found_by_its_path_among_a_thousand() -> None:
     grants = holding(*[grant(f"topic/subscriptions/s{number}") for number in range(1_000)])
     asked = 0
 
-    def counted(self: Grant, segments: tuple[str, ...]) -> bool:
+    def counted(self: AccessGrant, segments: tuple[str, ...]) -> bool:
         nonlocal asked
         asked += 1
         return segments[: len(self.segments)] == self.segments
 
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(Grant, "covers", counted)
+        patched.setattr(AccessGrant, "covers", counted)
         assert grants.allows("topic/subscriptions/s7", Claim.SEND, now_s=NOW_S)
         assert not grants.allows("topic/subscriptions/other", Claim.SEND, now_s=NOW_S)
     assert asked == 1

@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 from twinbus.broker.access import sas
 from twinbus.broker.access.claims import AuthorizationRule, Claim, RuleSet
 from twinbus.broker.access.sas import (
+    AccessGrant,
     Audience,
-    Grant,
     is_backed,
     make_token,
     parse_resource,
@@ -46,7 +46,7 @@ def token(
     return make_token(resource=resource, rule_name=rule_name, key=key, expires_s=expires_s)
 
 
-def granted(text: str, *, now_s: float = NOW_S) -> Grant:
+def granted(text: str, *, now_s: float = NOW_S) -> AccessGrant:
     return verify(parse_token(text), audience=AUDIENCE, rules=RULES.get, now_s=now_s)
 
 

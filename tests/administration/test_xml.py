@@ -19,7 +19,7 @@ from twinbus.broker.administration.filter_xml import RULE_KIND, read_rule, rule_
 from twinbus.broker.administration.refusals import Refused
 from twinbus.broker.administration.vocabulary import ATOM, SCHEMA_INSTANCE, SERVICE_BUS
 from twinbus.broker.administration.xml_reading import description_in
-from twinbus.broker.administration.xml_writing import Entry, entry, entry_text, error, feed
+from twinbus.broker.administration.xml_writing import FeedEntry, entry, entry_text, error, feed
 from twinbus.broker.entities.description import QueueDescription
 from twinbus.broker.entities.filters import (
     CorrelationFilter,
@@ -130,7 +130,7 @@ def test_whatever_is_said_the_document_is_well_formed(title: str, note: str) -> 
     description = QueueDescription(path="a")
     object.__setattr__(description, "user_metadata", note)
     content = QUEUE.write(description, {}, "sb://localhost:5672", "2024-05")
-    item = Entry(f"http://localhost/{title}", title, QUEUE.kind, content)
+    item = FeedEntry(f"http://localhost/{title}", title, QUEUE.kind, content)
     for document in (
         entry(item, title),
         feed(title, title, title, [entry_text(item, title)] * 2, now_ms=1),

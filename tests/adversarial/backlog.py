@@ -18,8 +18,8 @@ from twinbus.amqp.delivery_states import Accepted
 from twinbus.amqp.message import Message
 from twinbus.amqp.properties import Properties
 from twinbus.core.chunk import HomeRules
-from twinbus.core.receipts import Outcome, Receipt
-from twinbus.core.shift import ShiftOrder
+from twinbus.core.receipts import Receipt, ReceiptOutcome
+from twinbus.core.shift import WorkOrder
 from twinbus.pairing.mover import Mover, MoverOptions
 from twinbus.pairing.mover_shift import work_shift
 
@@ -91,11 +91,11 @@ class Backlog(Scene):
             mover = Mover(secondary, primary, self.queues, chosen, on_receipts=take)
             assert (await mover.run(once=True)).faults == {}
         else:
-            order = ShiftOrder(queues=tuple(self.queues))
+            order = WorkOrder(queues=tuple(self.queues))
             report = await work_shift(secondary, primary, order, chosen, on_receipts=take)
             assert report.faults == {}
 
-    def outcomes(self) -> Counter[Outcome]:
+    def outcomes(self) -> Counter[ReceiptOutcome]:
         return Counter(each.outcome for each in self.receipts)
 
     def sent_home(self) -> dict[str, int]:

@@ -22,7 +22,7 @@ from itertools import pairwise
 from tests.support.broker_process import BrokerProcess
 from tests.support.wire_client import WireClient, connected
 from twinbus.amqp.events import DeliveryReceived
-from twinbus.amqp.link import ReceivingLink, SendingLink
+from twinbus.amqp.link import ReceiverLink, SenderLink
 from twinbus.amqp.performatives import Accepted
 from twinbus.amqp.sections import Message, Properties
 from twinbus.connection_string import parse_connection_string
@@ -109,8 +109,8 @@ class Bystander:
 
 def round_ms(
     client: WireClient,
-    sender: SendingLink,
-    receiver: ReceivingLink,
+    sender: SenderLink,
+    receiver: ReceiverLink,
     body: bytes,
     clock: Callable[[], float] = time.monotonic,
 ) -> list[float]:

@@ -20,7 +20,7 @@ from twinbus.amqp.connection import Connection, ConnectionOptions, Role
 from twinbus.amqp.decode import decode_value
 from twinbus.amqp.delivery_states import Accepted, Rejected
 from twinbus.amqp.encode import encode_value
-from twinbus.amqp.events import ConnectionClosed, DeliveryReceived, LinkDetached
+from twinbus.amqp.events import ConnectionClosed, DeliveryReceived, LinkDetachedEvent
 from twinbus.amqp.frames import PROTOCOL_AMQP, PROTOCOL_SASL, encode_frame
 from twinbus.amqp.limits import Budget
 from twinbus.amqp.performatives import SaslInit, SaslOutcome, encode_performative
@@ -219,7 +219,7 @@ def test_case_47_a_transfer_after_the_end_of_the_token_is_not_stored(
     """M6: it may have been on its way; it is dropped all the same."""
     with connected(broker.port, broker.token(path=queue, expires_in_s=SHORT_LIFE_S)) as client:
         sender = client.attach_sender(queue)
-        client.wait_for(LinkDetached, lambda event: event.link is sender)
+        client.wait_for(LinkDetachedEvent, lambda event: event.link is sender)
         sender.send(Message(body=b"late").encode(), b"late", settled=False)
         client.flush()
         client.pump()
@@ -380,7 +380,7 @@ def test_case_52_a_page_that_got_here_under_another_name_sees_nothing(
             assert_well_put(told["error"])
 
 
-ENDS = ConnectionClosed | LinkDetached
+ENDS = ConnectionClosed | LinkDetachedEvent
 
 
 def flood(client: WireClient, token: str, count: int, reply_credit: int) -> list[int]:

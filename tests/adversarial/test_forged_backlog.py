@@ -15,7 +15,7 @@ import pytest
 from tests.adversarial.backlog import Backlog, forged, with_properties
 from tests.pairing.mover.messages import backlog as backlog_message
 from twinbus.amqp.types import Int, Long, Symbol, Timestamp, UByte
-from twinbus.core.receipts import Outcome
+from twinbus.core.receipts import ReceiptOutcome
 
 ENGINES = ["mover", "shift"]
 NOT_ALLOWED = "destination-not-allowed"
@@ -43,7 +43,9 @@ async def test_case_111_a_destination_that_is_not_on_the_list_gets_nothing(
     # Nothing of it was restored: it can be looked at, and sent again, as it came.
     assert buried["bad"].properties == {"x-ms-path": payroll}
     told = {
-        each.message_id: each for each in backlog.receipts if each.outcome is Outcome.DEAD_LETTERED
+        each.message_id: each
+        for each in backlog.receipts
+        if each.outcome is ReceiptOutcome.DEAD_LETTERED
     }
     assert told["bad"].reason == told["loud"].reason == NOT_ALLOWED
     assert told["bad"].destination == payroll

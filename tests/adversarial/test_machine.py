@@ -21,7 +21,7 @@ from twinbus.broker import Broker, BrokerOptions, NamespaceSpec
 from twinbus.broker.access.sas import make_token
 from twinbus.broker.catalogue import Catalogue
 from twinbus.broker.delivery import delivered_message
-from twinbus.broker.entities.consumer import Consumer, Grant
+from twinbus.broker.entities.consumer import Consumer, DeliveryBatch
 from twinbus.broker.entities.description import QueueDescription
 from twinbus.broker.entities.locks import LockRun
 from twinbus.broker.entities.outcome import ABANDON, COMPLETE
@@ -64,19 +64,19 @@ class Machine:
         for queue in dirty:
             queue.committed()
 
-    def receive(self, queue: Queue, now: Instant) -> Grant | None:
+    def receive(self, queue: Queue, now: Instant) -> DeliveryBatch | None:
         """What a new receiver with one credit is given."""
         consumer = Consumer(lambda _grant: None, unsettled_max=10, credit=1)
         queue.attach(consumer)
         queue.wake(consumer)
-        grants: list[Grant] = []
+        grants: list[DeliveryBatch] = []
         for _read in range(5):
             grants += queue.pump(now)
             for request in queue.take_requests():
                 self._answer(queue, request)
         return grants[0] if grants else None
 
-    def fail(self, queue: Queue, grant: Grant | None, now: Instant) -> None:
+    def fail(self, queue: Queue, grant: DeliveryBatch | None, now: Instant) -> None:
         """The receiver gives the message back."""
         run = held(grant)
         assert queue.settle(run, run.unsettled, ABANDON, now, None) == 1
@@ -99,12 +99,12 @@ class Machine:
                 raise AssertionError(f"nothing here expires or becomes due: {request}")
 
 
-def held(grant: Grant | None) -> LockRun:
+def held(grant: DeliveryBatch | None) -> LockRun:
     assert grant is not None and grant.run is not None
     return grant.run
 
 
-def shown_delivery_count(grant: Grant | None) -> int:
+def shown_delivery_count(grant: DeliveryBatch | None) -> int:
     """The delivery count as a receiver reads it."""
     assert grant is not None
     header = Message.decode(delivered_message(grant.chunk, grant.blob, grant.start)).header

@@ -22,7 +22,7 @@ from twinbus.amqp.properties import Properties
 from twinbus.core.chunk_board import Backoff
 from twinbus.core.envelope import alias
 from twinbus.core.parcel import Parcel
-from twinbus.core.receipts import Outcome
+from twinbus.core.receipts import ReceiptOutcome
 from twinbus.pairing.mover import Mover, MoverOptions
 
 GOOD_COUNT = 4_000
@@ -92,11 +92,11 @@ async def test_case_115_poison_of_every_kind_ends_in_dead_letters(
         ("subscription", subscription),
     ):
         assert path in buried[name].description, buried[name]
-    assert backlog.outcomes()[Outcome.MOVED] == 5
+    assert backlog.outcomes()[ReceiptOutcome.MOVED] == 5
     assert await backlog.arrived(orders) == Counter(["a", "b"])
     # One that is disabled is no poison: it waits, and was tried a few times only.
     assert backlog.left() == 1
-    assert backlog.outcomes()[Outcome.PARKED] <= 6
+    assert backlog.outcomes()[ReceiptOutcome.PARKED] <= 6
 
 
 @pytest.mark.parametrize("kind", ["beside-others", "among-others"])
@@ -140,7 +140,7 @@ async def rate(pair: Pair, kind: str, *, has_poison: bool) -> float:
     running = asyncio.create_task(mover.run())
     try:
         async with asyncio.timeout(60):
-            while mover.report.tally.counts[Outcome.MOVED] < GOOD_COUNT:
+            while mover.report.tally.counts[ReceiptOutcome.MOVED] < GOOD_COUNT:
                 await asyncio.sleep(0.01)
         return GOOD_COUNT / (processor_s(pair) - began_s)
     finally:

@@ -13,7 +13,7 @@ from tests.pairing.mover.messages import backlog as backlog_message
 from twinbus.amqp.message import Message
 from twinbus.core.envelope_hops import HOPS_MAX
 from twinbus.core.parcel import Parcel
-from twinbus.core.receipts import Outcome, Receipt
+from twinbus.core.receipts import Receipt, ReceiptOutcome
 from twinbus.drivers.amqp import AmqpDriver
 from twinbus.drivers.port import ReceiveMode
 from twinbus.pairing.mover import move_chunk
@@ -53,8 +53,8 @@ async def test_case_113_what_comes_to_a_backlog_a_second_time_has_no_destination
 
     assert trips == 2
     assert [(each.outcome, each.reason) for each in ring.receipts] == [
-        (Outcome.MOVED, ""),
-        (Outcome.DEAD_LETTERED, "no-destination"),
+        (ReceiptOutcome.MOVED, ""),
+        (ReceiptOutcome.DEAD_LETTERED, "no-destination"),
     ]
     await ring.close()
 
@@ -74,8 +74,8 @@ async def test_case_113_a_ring_of_pairs_ends_after_eight_hops(standing_pair: Pai
     assert trips == HOPS_MAX + 2
     told = Counter((each.outcome, each.reason) for each in ring.receipts)
     assert told == {
-        (Outcome.MOVED, ""): HOPS_MAX + 1,
-        (Outcome.DEAD_LETTERED, "too-many-hops"): 1,
+        (ReceiptOutcome.MOVED, ""): HOPS_MAX + 1,
+        (ReceiptOutcome.DEAD_LETTERED, "too-many-hops"): 1,
     }
     last = ring.receipts[-1]
     assert last.destination in (ring.home, ring.away)

@@ -13,8 +13,8 @@ from tests.support.answers import assert_well_put
 from tests.support.broker_process import BrokerProcess
 from tests.support.wire_client import WireClient, connected
 from twinbus.amqp.delivery_states import Accepted, Rejected
-from twinbus.amqp.events import DeliveryReceived, LinkDetached
-from twinbus.amqp.link import ReceivingLink
+from twinbus.amqp.events import DeliveryReceived, LinkDetachedEvent
+from twinbus.amqp.link import ReceiverLink
 from twinbus.amqp.performatives import Attach, Source, Target
 from twinbus.amqp.sections import Message, Properties
 from twinbus.amqp.types import Described, Int, Symbol, Timestamp, UInt
@@ -46,12 +46,12 @@ def filtered(queue: str, filters: Any) -> Source:
     return Source(address=queue, filter=filters)
 
 
-def accept(client: WireClient, queue: str, session: Any, **fields: Any) -> ReceivingLink:
+def accept(client: WireClient, queue: str, session: Any, **fields: Any) -> ReceiverLink:
     """Ask for a session; the answer may be a refusal."""
     return client.attach_receiver(queue, source=filtered(queue, {FILTER: session}), **fields)
 
 
-def granted(link: ReceivingLink) -> str | None:
+def granted(link: ReceiverLink) -> str | None:
     source = link.peer.source
     name: str | None = None if source is None else (source.filter or {})[FILTER]
     return name
@@ -65,7 +65,7 @@ def put(client: WireClient, queue: str, session: str | None, *bodies: bytes) -> 
     ]
 
 
-def take(client: WireClient, link: ReceivingLink, count: int = 1) -> list[DeliveryReceived]:
+def take(client: WireClient, link: ReceiverLink, count: int = 1) -> list[DeliveryReceived]:
     link.grant(count)
     return [client.wait_for(DeliveryReceived) for _ in range(count)]
 
@@ -265,7 +265,7 @@ def test_case_84_a_queue_that_is_deleted_ends_the_waiting(
     client.flush()
     client.pump()
     broker.delete_queue(queue)
-    event = client.wait_for(LinkDetached, lambda detached: detached.link is link)
+    event = client.wait_for(LinkDetachedEvent, lambda detached: detached.link is link)
     assert event.error is not None and event.error.condition == "amqp:not-found"
 
 

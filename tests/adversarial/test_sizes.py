@@ -19,7 +19,7 @@ from tests.support.wire_client import WireClient, connected
 from twinbus.amqp.delivery_states import Accepted, Rejected
 from twinbus.amqp.encode import encode_value
 from twinbus.amqp.events import DeliveryReceived
-from twinbus.amqp.link import SendingLink
+from twinbus.amqp.link import SenderLink
 from twinbus.amqp.sections import (
     AmqpSequence,
     AmqpValue,
@@ -47,7 +47,7 @@ class Place:
         self.broker = broker
         self.client = client
         self.queue = broker.fresh_queue()
-        self.sender: SendingLink = client.attach_sender(self.queue)
+        self.sender: SenderLink = client.attach_sender(self.queue)
 
     def send(self, payload: bytes, message_format: int = 0) -> Any:
         return self.client.send(self.sender, payload, message_format=message_format)

@@ -13,7 +13,7 @@ from twinbus.amqp.frames import (
     encode_frame,
 )
 from twinbus.amqp.limits import AmqpLimits, Budget
-from twinbus.amqp.link import ReceivingLink, SendingLink
+from twinbus.amqp.link import ReceiverLink, SenderLink
 from twinbus.amqp.performatives import (
     Attach,
     Begin,
@@ -105,21 +105,21 @@ class Server:
         self.events.remove(event)
         return event
 
-    def incoming_link(self, handle: int = 0, credit: int = 100) -> ReceivingLink:
+    def incoming_link(self, handle: int = 0, credit: int = 100) -> ReceiverLink:
         """A link on which the client sends to us."""
         self.say(sending_attach(handle))
         link = self.take(LinkAttached).link
-        assert isinstance(link, ReceivingLink)
+        assert isinstance(link, ReceiverLink)
         link.accept(source=Source(), target=Target())
         link.grant(credit)
         self.said()
         return link
 
-    def outgoing_link(self, handle: int = 0) -> SendingLink:
+    def outgoing_link(self, handle: int = 0) -> SenderLink:
         """A link on which the client receives from us."""
         self.say(receiving_attach(handle))
         link = self.take(LinkAttached).link
-        assert isinstance(link, SendingLink)
+        assert isinstance(link, SenderLink)
         link.accept(source=Source(), target=Target())
         self.said()
         return link

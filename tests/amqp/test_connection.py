@@ -24,7 +24,7 @@ from tests.amqp.in_memory import (
     sasl,
     sending_attach,
 )
-from twinbus.amqp.connection import Connection, Phase, Role
+from twinbus.amqp.connection import Connection, ConnectionState, Role
 from twinbus.amqp.encode import encode_value
 from twinbus.amqp.errors import AmqpError, Condition
 from twinbus.amqp.events import (
@@ -32,7 +32,7 @@ from twinbus.amqp.events import (
     DeliveryReceived,
     Event,
     LinkAttached,
-    LinkDetached,
+    LinkDetachedEvent,
     Opened,
     SessionBegun,
     SessionEnded,
@@ -273,7 +273,7 @@ def test_the_engine_does_not_run_ahead_of_its_user() -> None:
     assert attached is not None and isinstance(attached[0], LinkAttached)
     attached[0].link.accept(source=Source(), target=Target())
     detached = server.connection.next_events()
-    assert detached is not None and isinstance(detached[0], LinkDetached)
+    assert detached is not None and isinstance(detached[0], LinkDetachedEvent)
     assert server.connection.next_events() is None
 
     assert [type(each).__name__ for each in server.said()] == ["Attach", "Detach"]
@@ -304,7 +304,7 @@ def test_a_close_is_answered_and_ends_everything() -> None:
 
     assert server.events == [ConnectionClosed(None, is_remote=True)]
     assert server.hear(frame(BEGIN, 2)) == []
-    assert server.connection.phase is Phase.CLOSED
+    assert server.connection.phase is ConnectionState.CLOSED
 
 
 def test_nothing_is_said_after_a_close() -> None:

@@ -15,7 +15,7 @@ from twinbus.amqp.events import (
     DeliveryReceived,
     Event,
     LinkAttached,
-    LinkDetached,
+    LinkDetachedEvent,
     SessionEnded,
 )
 from twinbus.amqp.frames import PROTOCOL_AMQP, PROTOCOL_SASL, encode_frame
@@ -70,7 +70,7 @@ def told(events: list[Event]) -> list[object]:
                         (each.link.name, each.delivery_id, each.message_format, each.payload,
                          each.settled, each.is_repeat)
                     )  # fmt: skip
-                case LinkDetached() | SessionEnded() | ConnectionClosed():
+                case LinkDetachedEvent() | SessionEnded() | ConnectionClosed():
                     said.append((type(each).__name__, str(each.error)))
                 case _:
                     said.append(type(each).__name__)

@@ -13,7 +13,7 @@ from twinbus.amqp.events import (
     DeliveryReceived,
     DispositionReceived,
     LinkAttached,
-    LinkDetached,
+    LinkDetachedEvent,
     SessionEnded,
     WindowOpened,
 )
@@ -49,7 +49,7 @@ def ended_with(server: Server) -> str:
 
 
 def detached_with(server: Server) -> str:
-    event = server.take(LinkDetached)
+    event = server.take(LinkDetachedEvent)
     assert event.link.is_detached and not server.session.is_ended
     return str(event.error.condition)
 
@@ -125,7 +125,7 @@ def test_links_and_sessions_end_on_both_sides() -> None:
     theirs.detach(AmqpError(Condition.NOT_FOUND, "It was deleted."))
     pair.settle()
     (event,) = pair.client_events
-    assert isinstance(event, LinkDetached) and event.link is ours
+    assert isinstance(event, LinkDetachedEvent) and event.link is ours
     assert event.error is not None and event.error.condition == Condition.NOT_FOUND
 
     session.end()
@@ -424,7 +424,7 @@ def test_unfinished_deliveries_share_the_allowance_of_their_connection() -> None
     assert server.take(DeliveryReceived)
     parts(server, 1, bytes(40))
     server.say(Detach(0, True))
-    assert server.take(LinkDetached).error is None
+    assert server.take(LinkDetachedEvent).error is None
     parts(server, 3, bytes(60))
     assert not server.events
     server.say(End())

@@ -8,15 +8,15 @@ from pathlib import Path
 from typing import Any
 
 from twinbus.aio import (
+    BacklogThresholds,
     Classifier,
     RotationPolicy,
     SendAvailabilityPairedNamespaceOptions,
     SyphonHosting,
-    Thresholds,
     TtlPolicy,
 )
 from twinbus.azure import Pairing
-from twinbus.core.classifier import Verdict
+from twinbus.core.classifier import PrimaryErrorClass
 
 SECONDARY = "Endpoint=sb://spare.example;SharedAccessKeyName=root;SharedAccessKey=a2V5"
 # Said in other words: the secondary itself, and keep_days, which is for all files of the pair.
@@ -32,11 +32,11 @@ def test_every_option_is_handed_on() -> None:
         "ping_primary_interval": timedelta(seconds=9),
         "ping_mode": "attach",
         "namespace_name": "shop",
-        "classifier": Classifier().with_primary({KeyError: Verdict.OUTAGE}),
+        "classifier": Classifier().with_primary({KeyError: PrimaryErrorClass.OUTAGE}),
         "rotation": RotationPolicy(pause_s=3.0),
         "journal": Path("journal"),
         "control": Path("control"),
-        "thresholds": Thresholds(unattended_s=60.0),
+        "thresholds": BacklogThresholds(unattended_s=60.0),
         "on_event": print,
         "allow_lossy_backlog": True,
         "require_secondary": True,

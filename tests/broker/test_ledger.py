@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from twinbus.broker.entities.consumer import Allowance, Consumer
-from twinbus.broker.receiving import LEDGER_SWEEP, DeliveryLedger
+from twinbus.broker.receiving import LEDGER_SWEEP, UnsettledDeliveries
 
 UINT_MAX = 2**32 - 1
 
@@ -19,14 +19,14 @@ def run(unsettled: int = 1) -> Any:
     return SimpleNamespace(unsettled=unsettled)
 
 
-def ledger_with(*entries: tuple[int, int, Any]) -> DeliveryLedger:
-    ledger = DeliveryLedger()
+def ledger_with(*entries: tuple[int, int, Any]) -> UnsettledDeliveries:
+    ledger = UnsettledDeliveries()
     for first_id, count, lock_run in entries:
         ledger.add(first_id, count, lock_run, SimpleNamespace())  # type: ignore[arg-type]
     return ledger
 
 
-def found(ledger: DeliveryLedger, first: int, last: int) -> list[tuple[int, int, Any]]:
+def found(ledger: UnsettledDeliveries, first: int, last: int) -> list[tuple[int, int, Any]]:
     """(wire id, count, run) for every part of a range."""
     return [
         (at & UINT_MAX, count, None if entry is None else entry.run)
@@ -59,7 +59,7 @@ def test_ids_that_were_never_used_are_not_there_at_all() -> None:
 
     assert found(ledger, 4, 2**31 - 1) == []
     assert found(ledger, 2, 2**31 - 1) == [(2, 2, a)]
-    assert found(DeliveryLedger(), 0, 2**31 - 1) == []
+    assert found(UnsettledDeliveries(), 0, 2**31 - 1) == []
 
 
 def test_runs_that_are_settled_hold_nothing_and_come_as_one_part() -> None:
@@ -95,7 +95,7 @@ def test_one_message_that_stays_locked_does_not_make_the_ledger_grow() -> None:
 def test_the_parts_of_a_range_are_what_a_simple_book_says(seed: int) -> None:
     """Against a dictionary of ids, with runs that are settled at random."""
     chance = Random(seed)
-    ledger, book, next_id = DeliveryLedger(), {}, 0
+    ledger, book, next_id = UnsettledDeliveries(), {}, 0
     for _ in range(200):
         next_id += chance.choice([0, 0, 1, 5])
         lock_run, count = run(), chance.randint(1, 6)

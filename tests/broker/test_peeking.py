@@ -15,7 +15,7 @@ from twinbus.broker import peeking
 from twinbus.broker.entities.chunk import span_mask
 from twinbus.broker.entities.queue import Queue
 from twinbus.broker.entities.record import Record, pack_chunk, pack_record
-from twinbus.broker.entities.shelf import Shelf
+from twinbus.broker.entities.shelf import ChunkCache
 from twinbus.broker.peeking import Found, peeked, read_peek
 from twinbus.broker.store.memory import MemoryStore
 from twinbus.broker.store.port import (
@@ -79,7 +79,7 @@ def filled_store(chunk_count: int, per_chunk: int) -> tuple[MemoryStore, Queue]:
             *(PutScheduled(1, total + at, 5, scheduled_record()) for at in range(1, total + 1)),
         ]
     )
-    queue = SimpleNamespace(queue_id=1, shelf=Shelf(), is_still_scheduled=lambda _seq: True)
+    queue = SimpleNamespace(queue_id=1, shelf=ChunkCache(), is_still_scheduled=lambda _seq: True)
     return store, cast(Queue, queue)
 
 
@@ -207,7 +207,7 @@ def test_nothing_is_shown_behind_what_was_not_read() -> None:
     store.commit([PutChunk(ChunkRow(1, 100, 1, 0, None, pack_chunk([pack_record(Record(b""))])))])
     found = run_steps(read_peek(queue, 21, 10, None, NOW_MS, store))
     assert [row.seq for row in found.scheduled] == list(range(21, 31))
-    gone = SimpleNamespace(queue_id=1, shelf=Shelf(), is_still_scheduled=lambda _seq: False)
+    gone = SimpleNamespace(queue_id=1, shelf=ChunkCache(), is_still_scheduled=lambda _seq: False)
 
     shown = run_steps(peeked(cast(Queue, gone), found, 21, 10, Instant(0.0, NOW_MS)))
 

@@ -27,7 +27,7 @@ from twinbus.broker import peer as peers
 from twinbus.broker.access.claims import RuleSet
 from twinbus.broker.catalogue_plan import Draft
 from twinbus.broker.entities import handing_out, history, queue, topic, writing
-from twinbus.broker.entities.consumer import Consumer, Grant
+from twinbus.broker.entities.consumer import Consumer, DeliveryBatch
 from twinbus.broker.entities.description import QueueDescription
 from twinbus.broker.entities.filters import RuleDescription, SqlFilter
 from twinbus.broker.entities.locks import LockRun
@@ -656,9 +656,9 @@ def test_deferred_messages_are_taken_in_steps_and_the_session_is_lost_between(
     assert machine.sessions is not None
     (lock,) = machine.sessions._locks.values()
     monkeypatch.setattr(management, "TAKEN_PER_STEP", 2)
-    built: list[Grant] = []
+    built: list[DeliveryBatch] = []
 
-    def lose_the_session(grant: Grant) -> dict[str, Any]:
+    def lose_the_session(grant: DeliveryBatch) -> dict[str, Any]:
         built.append(grant)
         if len(built) == 2:
             rig.loop.call_soon(partial(machine.sessions.release, lock, is_failure=True))
@@ -715,7 +715,7 @@ def test_a_message_is_dead_lettered_while_queues_are_closed_one_by_one(
     machine.enqueue(plain(), Waiting([], 0))
     rig.namespace.touch(machine)
     rig.run()
-    granted: list[Grant] = []
+    granted: list[DeliveryBatch] = []
     consumer = Consumer(granted.append, unsettled_max=1, credit=1)
     machine.attach(consumer)
     machine.wake(consumer)
@@ -749,7 +749,7 @@ def test_a_message_is_dead_lettered_while_queues_are_closed_one_by_one(
 
 def held_by_us(rig: Rig, machine: Queue, count: int) -> LockRun:
     """A lock on so many messages, which are in one chunk."""
-    granted: list[Grant] = []
+    granted: list[DeliveryBatch] = []
     machine.enqueue(plain(count), Waiting([], 0))
     consumer = Consumer(granted.append, unsettled_max=count, credit=count)
     machine.attach(consumer)

@@ -16,14 +16,14 @@ import pytest
 from tests.adversarial.talk import BATCH, batch_of
 from tests.model.rig import MemoryClient, Rig, create_queue
 from twinbus.amqp.delivery_states import Accepted, Modified, Rejected
-from twinbus.amqp.events import DeliveryReceived, DispositionReceived, LinkDetached
+from twinbus.amqp.events import DeliveryReceived, DispositionReceived, LinkDetachedEvent
 from twinbus.amqp.limits import DEFAULT_LIMITS
-from twinbus.amqp.link import SendingLink
+from twinbus.amqp.link import SenderLink
 from twinbus.amqp.sections import Message, Properties
 from twinbus.broker import namespace as namespaces
 from twinbus.broker import peer as peers
 from twinbus.broker.access.claims import Claim
-from twinbus.broker.access.sas import Grant
+from twinbus.broker.access.sas import AccessGrant
 from twinbus.broker.entities.description import EntityStatus, QueueDescription
 from twinbus.broker.entities.topic_description import SubscriptionDescription, TopicDescription
 from twinbus.broker.fair_queue import Flow
@@ -57,7 +57,7 @@ def batch(count: int, **properties: Any) -> bytes:
     )
 
 
-def begin(client: MemoryClient, link: SendingLink, payload: bytes) -> int:
+def begin(client: MemoryClient, link: SenderLink, payload: bytes) -> int:
     """Give the broker a batch and no turn but the first."""
     client.pump()
     delivery_id = link.send(payload, b"tag", settled=False, message_format=BATCH)
@@ -280,7 +280,7 @@ def granted(rig: Rig, rule: str) -> MemoryClient:
     peer = client._wire.peer
     peer._use_key(("model", "", rule))
     every = Claim.MANAGE | Claim.SEND | Claim.LISTEN
-    peer.granted(Grant((), every, 1 << 40, "", rule, "key"))
+    peer.granted(AccessGrant((), every, 1 << 40, "", rule, "key"))
     return client
 
 
@@ -290,7 +290,9 @@ def test_a_key_that_has_all_links_leaves_others_theirs() -> None:
     rig.namespace.links = SharedCapacity(20)
     loud = [granted(rig, "loud") for _ in range(2)]
     links = [each.attach_sender("orders") for each in loud for _ in range(15)]
-    refused = [event for each in loud for event in each.events if isinstance(event, LinkDetached)]
+    refused = [
+        event for each in loud for event in each.events if isinstance(event, LinkDetachedEvent)
+    ]
     assert 5 <= len(refused) <= 12
     assert all(
         each.error is not None and each.error.condition == "amqp:resource-limit-exceeded"

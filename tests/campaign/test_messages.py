@@ -13,7 +13,7 @@ from campaign.plan import Plan
 from twinbus.amqp.message import AmqpSequence, AmqpValue, DataSections
 from twinbus.amqp.types import Int, Long
 from twinbus.core.encoding import decode_message, encode_message
-from twinbus.core.parcel import Delivered
+from twinbus.core.parcel import ReceivedMessage
 from twinbus.message import BrokeredMessage
 
 PLAN = Plan(seed=3, began_s=1_800_000_000.0)
@@ -47,7 +47,7 @@ def test_messages_have_all_shapes() -> None:
 def test_what_was_encoded_has_the_same_print_when_it_is_decoded() -> None:
     for number in range(COUNT):
         sent = message_of(PLAN, f"s-{number}")
-        found = decode_message(Delivered("orders", encode_message(sent), 1))
+        found = decode_message(ReceivedMessage("orders", encode_message(sent), 1))
         assert differences(sent, found) == []
         assert print_of(sent) == print_of(found)
 

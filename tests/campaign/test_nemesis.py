@@ -20,7 +20,7 @@ from campaign.processes import LAUNCHERS, Child
 from campaign.site import Site
 from campaign.syphon import SparkChild
 from twinbus.core.encoding import encode_message
-from twinbus.core.parcel import Delivered
+from twinbus.core.parcel import ReceivedMessage
 from twinbus.drivers.amqp import AmqpDriver
 from twinbus.errors import TwinbusError
 from twinbus.message import BrokeredMessage
@@ -205,9 +205,9 @@ class Queue:
         assert len(numbers) == len(set(numbers)), "one number twice is refused"
         self.there = [each for each in self.there if each not in numbers]
 
-    async def peek(self, _count_max: int, *, timeout_s: float) -> list[Delivered]:
+    async def peek(self, _count_max: int, *, timeout_s: float) -> list[ReceivedMessage]:
         encoded = encode_message(BrokeredMessage(b"", message_id=nemesis.FILLER))
-        return [Delivered("backlog", encoded, number) for number in self.there]
+        return [ReceivedMessage("backlog", encoded, number) for number in self.there]
 
     async def close(self) -> None: ...
 

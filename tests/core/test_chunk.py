@@ -10,17 +10,17 @@ from twinbus.core.chunk import (
     BATCH_COUNT_MAX,
     SINGLES_MAX,
     HomeRules,
-    Verdict,
+    MoveErrorClass,
     batches_of,
+    classify_error,
     parts_of,
     plan_chunk,
     poison_of,
     sign_of,
-    verdict_of,
 )
 from twinbus.core.chunk_board import Sign
 from twinbus.core.chunk_ledger import Homeward
-from twinbus.core.parcel import Delivered
+from twinbus.core.parcel import ReceivedMessage
 from twinbus.service_errors import (
     CommunicationError,
     EntityNotFound,
@@ -33,8 +33,8 @@ RULES = HomeRules(primary_name="east")
 QUEUE = "east/x-servicebus-transfer/0"
 
 
-def delivered(encoded: bytes, number: int = 1, delivery_count: int = 0) -> Delivered:
-    return Delivered(
+def delivered(encoded: bytes, number: int = 1, delivery_count: int = 0) -> ReceivedMessage:
+    return ReceivedMessage(
         path=QUEUE, encoded=encoded, sequence_number=number, delivery_count=delivery_count
     )
 
@@ -118,29 +118,29 @@ def test_every_error_of_the_service_has_a_verdict() -> None:
     kinds = [getattr(service_errors, name) for name in service_errors.__all__]
     for kind in kinds:
         if issubclass(kind, ServiceError) and kind is not service_errors.TooLargeForBacklog:
-            assert isinstance(verdict_of(kind("it happened")), Verdict)
+            assert isinstance(classify_error(kind("it happened")), MoveErrorClass)
 
 
 @pytest.mark.parametrize(
     ("error", "verdict", "sign"),
     [
-        (CommunicationError("x", was_sent=False), Verdict.LATER, Sign.FAILED),
-        (CommunicationError("x", was_sent=True), Verdict.UNSURE, Sign.FAILED),
-        (OperationTimeout("x"), Verdict.UNSURE, Sign.FAILED),
-        (service_errors.ServerBusy("x"), Verdict.LATER, Sign.FAILED),
-        (service_errors.AccessRefused("x"), Verdict.LATER, Sign.FAILED),
-        (service_errors.EntityDisabled("x"), Verdict.LATER, Sign.FAILED),
-        (service_errors.QuotaExceeded("x"), Verdict.LATER, Sign.FAILED),
-        (MessageTooLarge("x"), Verdict.REFUSED, Sign.ACCEPTED),
-        (service_errors.MessageRefused("x"), Verdict.REFUSED, Sign.ACCEPTED),
-        (EntityNotFound("x"), Verdict.GONE, Sign.GONE),
-        (ServiceError("x"), Verdict.UNSURE, Sign.FAILED),
+        (CommunicationError("x", was_sent=False), MoveErrorClass.LATER, Sign.FAILED),
+        (CommunicationError("x", was_sent=True), MoveErrorClass.UNSURE, Sign.FAILED),
+        (OperationTimeout("x"), MoveErrorClass.UNSURE, Sign.FAILED),
+        (service_errors.ServerBusy("x"), MoveErrorClass.LATER, Sign.FAILED),
+        (service_errors.AccessRefused("x"), MoveErrorClass.LATER, Sign.FAILED),
+        (service_errors.EntityDisabled("x"), MoveErrorClass.LATER, Sign.FAILED),
+        (service_errors.QuotaExceeded("x"), MoveErrorClass.LATER, Sign.FAILED),
+        (MessageTooLarge("x"), MoveErrorClass.REFUSED, Sign.ACCEPTED),
+        (service_errors.MessageRefused("x"), MoveErrorClass.REFUSED, Sign.ACCEPTED),
+        (EntityNotFound("x"), MoveErrorClass.GONE, Sign.GONE),
+        (ServiceError("x"), MoveErrorClass.UNSURE, Sign.FAILED),
     ],
 )
 def test_an_error_means_what_the_table_says(
-    error: ServiceError, verdict: Verdict, sign: Sign
+    error: ServiceError, verdict: MoveErrorClass, sign: Sign
 ) -> None:
-    assert (verdict_of(error), sign_of(error)) == (verdict, sign)
+    assert (classify_error(error), sign_of(error)) == (verdict, sign)
 
 
 def test_a_refused_message_is_buried_with_its_destination_and_error() -> None:

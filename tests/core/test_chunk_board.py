@@ -9,9 +9,9 @@ import pytest
 from twinbus.core.chunk_board import (
     PROBE_S_MAX,
     TRANSITIONS,
-    Admission,
     Backoff,
     DestinationBoard,
+    SendPermission,
     Sign,
     Standing,
 )
@@ -38,7 +38,7 @@ def test_the_table_is_total() -> None:
 def test_a_destination_that_never_failed_is_open() -> None:
     board = make_board()
     board.receive("orders", Sign.ACCEPTED, 5)
-    assert board.admit("orders", 10) is Admission.SEND
+    assert board.admit("orders", 10) is SendPermission.SEND
     assert board.closed() == []
 
 
@@ -50,10 +50,10 @@ def test_a_destination_that_failed_is_left_alone_and_then_probed_by_one() -> Non
     assert 108 <= due_s <= 112
 
     # Then nothing goes there before its pause is over, and one batch after it
-    assert board.admit("orders", 107) is Admission.WAIT
-    assert board.admit("orders", due_s) is Admission.PROBE
-    assert board.admit("orders", due_s + 1) is Admission.WAIT
-    assert board.admit("news", 107) is Admission.SEND
+    assert board.admit("orders", 107) is SendPermission.WAIT
+    assert board.admit("orders", due_s) is SendPermission.PROBE
+    assert board.admit("orders", due_s + 1) is SendPermission.WAIT
+    assert board.admit("news", 107) is SendPermission.SEND
 
 
 def test_a_probe_that_is_accepted_opens_it_for_all() -> None:
@@ -61,7 +61,7 @@ def test_a_probe_that_is_accepted_opens_it_for_all() -> None:
     board.receive("orders", Sign.FAILED, 100)
     board.admit("orders", 200)
     board.receive("orders", Sign.ACCEPTED, 201)
-    assert board.admit("orders", 201) is Admission.SEND
+    assert board.admit("orders", 201) is SendPermission.SEND
     assert board.closed() == []
 
 
@@ -72,57 +72,57 @@ def test_pauses_double_to_the_last_one_and_begin_anew_after_a_success() -> None:
         board.receive("orders", Sign.FAILED, now_s)
         pauses.append(next_due_in_s(board, now_s))
         now_s += pauses[-1]
-        assert board.admit("orders", now_s) is Admission.PROBE
+        assert board.admit("orders", now_s) is SendPermission.PROBE
     for pause_s, expected_s in zip(pauses, (1, 2, 4, 8, 16, 32, 60, 60, 60), strict=True):
         assert 0.8 * expected_s <= pause_s <= 1.2 * expected_s
     board.receive("orders", Sign.ACCEPTED, now_s)
     board.receive("orders", Sign.FAILED, now_s)
-    assert board.admit("orders", now_s + 1.3) is Admission.PROBE
+    assert board.admit("orders", now_s + 1.3) is SendPermission.PROBE
 
 
 def test_many_failures_of_one_moment_count_once() -> None:
     board = make_board(first_s=10)
     for _batch in range(8):
         board.receive("orders", Sign.FAILED, 100)
-    assert board.admit("orders", 113) is Admission.PROBE
+    assert board.admit("orders", 113) is SendPermission.PROBE
 
 
 def test_a_late_success_does_not_open_a_closed_destination() -> None:
     board = make_board(first_s=10)
     board.receive("orders", Sign.FAILED, 100)
     board.receive("orders", Sign.ACCEPTED, 101)
-    assert board.admit("orders", 102) is Admission.WAIT
+    assert board.admit("orders", 102) is SendPermission.WAIT
 
 
 def test_a_throttled_destination_rests_at_least_as_long_as_it_asked() -> None:
     """F2: nothing is sent again for 10 s."""
     board = make_board(first_s=1)
     board.receive("orders", Sign.FAILED, 100, pause_s_min=10)
-    assert board.admit("orders", 109.9) is Admission.WAIT
-    assert board.admit("orders", 110) is Admission.PROBE
+    assert board.admit("orders", 109.9) is SendPermission.WAIT
+    assert board.admit("orders", 110) is SendPermission.PROBE
 
 
 def test_a_probe_that_nobody_reports_on_is_given_up() -> None:
     board = make_board(first_s=1)
     board.receive("orders", Sign.FAILED, 100)
-    assert board.admit("orders", 200) is Admission.PROBE
-    assert board.admit("orders", 199 + PROBE_S_MAX) is Admission.WAIT
-    assert board.admit("orders", 200 + PROBE_S_MAX) is Admission.PROBE
+    assert board.admit("orders", 200) is SendPermission.PROBE
+    assert board.admit("orders", 199 + PROBE_S_MAX) is SendPermission.WAIT
+    assert board.admit("orders", 200 + PROBE_S_MAX) is SendPermission.PROBE
 
 
 def test_a_missing_destination_is_lost_only_when_a_probe_misses_it_after_the_grace() -> None:
     """Y4: gone for longer than a grace period."""
     board = make_board(gone_grace_s=600, last_s=1_000)
     board.receive("orders", Sign.GONE, 0)
-    assert board.admit("orders", 0.5) is Admission.WAIT
+    assert board.admit("orders", 0.5) is SendPermission.WAIT
     # The grace is over, and nobody has looked since
     assert not board.is_lost("orders")
-    assert board.admit("orders", 601) is Admission.PROBE
+    assert board.admit("orders", 601) is SendPermission.PROBE
     board.receive("orders", Sign.GONE, 601)
     assert board.is_lost("orders")
-    assert board.admit("orders", 601.5) is Admission.GIVE_UP
+    assert board.admit("orders", 601.5) is SendPermission.GIVE_UP
     # It is probed all the same, and may come back
-    assert board.admit("orders", 601 + HOUR_S) is Admission.PROBE
+    assert board.admit("orders", 601 + HOUR_S) is SendPermission.PROBE
     board.receive("orders", Sign.ACCEPTED, 601 + HOUR_S)
     assert not board.is_lost("orders")
 
@@ -152,28 +152,28 @@ def test_all_may_be_probed_at_once_when_what_kept_them_away_is_over() -> None:
     board = make_board(first_s=50)
     board.receive("orders", Sign.FAILED, 100)
     board.hurry(101)
-    assert board.admit("orders", 101) is Admission.PROBE
+    assert board.admit("orders", 101) is SendPermission.PROBE
 
 
 def test_a_silent_destination_is_probed_by_those_only_who_may_wait() -> None:
     board = make_board(first_s=1)
     board.receive("silent", Sign.FAILED, 100, is_silent=True)
     board.receive("disabled", Sign.FAILED, 100)
-    assert board.admit("silent", 200, may_wait=False) is Admission.WAIT
-    assert board.admit("silent", 200) is Admission.PROBE
-    assert board.admit("disabled", 200, may_wait=False) is Admission.PROBE
+    assert board.admit("silent", 200, may_wait=False) is SendPermission.WAIT
+    assert board.admit("silent", 200) is SendPermission.PROBE
+    assert board.admit("disabled", 200, may_wait=False) is SendPermission.PROBE
 
 
 def test_a_probe_that_came_to_nothing_can_be_made_again() -> None:
     board = make_board(first_s=1)
     board.receive("orders", Sign.FAILED, 100)
-    assert board.admit("orders", 200) is Admission.PROBE
+    assert board.admit("orders", 200) is SendPermission.PROBE
     board.release("orders", 201)
-    assert board.admit("orders", 201) is Admission.WAIT
-    assert board.admit("orders", 203) is Admission.PROBE
+    assert board.admit("orders", 201) is SendPermission.WAIT
+    assert board.admit("orders", 203) is SendPermission.PROBE
     board.receive("orders", Sign.ACCEPTED, 204)
     board.release("orders", 204)
-    assert board.admit("orders", 204) is Admission.SEND
+    assert board.admit("orders", 204) is SendPermission.SEND
 
 
 def test_invented_destinations_do_not_fill_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -193,7 +193,7 @@ def test_more_missing_destinations_than_are_remembered_are_lost_all_the_same(
     lost = set()
     for now_s in range(24):
         path = f"missing-{now_s % 6}"
-        if board.admit(path, now_s) is not Admission.WAIT:
+        if board.admit(path, now_s) is not SendPermission.WAIT:
             board.receive(path, Sign.GONE, now_s)
         if board.is_lost(path):
             lost.add(path)
@@ -230,10 +230,10 @@ def test_what_is_closed_can_be_taken_up_on_another_clock() -> None:
 
     # Then all of it is as it was
     assert rounded(other.notes(5_000)) == rounded(notes)
-    assert other.admit("orders", 5_000) is Admission.WAIT
-    assert other.admit("gone", 5_000) is Admission.GIVE_UP
-    assert other.admit("silent", 5_000 + HOUR_S, may_wait=False) is Admission.WAIT
-    assert other.admit("orders", 5_000 + HOUR_S) is Admission.PROBE
+    assert other.admit("orders", 5_000) is SendPermission.WAIT
+    assert other.admit("gone", 5_000) is SendPermission.GIVE_UP
+    assert other.admit("silent", 5_000 + HOUR_S, may_wait=False) is SendPermission.WAIT
+    assert other.admit("orders", 5_000 + HOUR_S) is SendPermission.PROBE
 
 
 def test_notes_of_less_are_not_taken() -> None:

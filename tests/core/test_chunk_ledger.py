@@ -6,15 +6,17 @@ import pickle
 
 import pytest
 
-from twinbus.core.chunk_ledger import ChunkLedger, Homeward, LedgerError, Place
-from twinbus.core.parcel import Delivered
-from twinbus.core.receipts import Outcome, Receipt, Tally, to_json_line
+from twinbus.core.chunk_ledger import ChunkLedger, Homeward, LedgerError, MoverIdentity
+from twinbus.core.parcel import ReceivedMessage
+from twinbus.core.receipts import Receipt, ReceiptCounts, ReceiptOutcome, to_json_line
 
-PLACE = Place("east/x-servicebus-transfer/0", "host", 42)
+PLACE = MoverIdentity("east/x-servicebus-transfer/0", "host", 42)
 
 
 def item(number: int) -> Homeward:
-    delivered = Delivered(path=PLACE.queue, encoded=b"", sequence_number=number, enqueued_at_ms=5)
+    delivered = ReceivedMessage(
+        path=PLACE.queue, encoded=b"", sequence_number=number, enqueued_at_ms=5
+    )
     return Homeward(delivered, "orders", f"m{number}", b"12345")
 
 
@@ -42,19 +44,19 @@ def test_a_message_that_was_not_sent_cannot_be_accepted() -> None:
 def test_every_message_has_exactly_one_receipt() -> None:
     one, two = item(1), item(2)
     ledger = ledger_of(one, two)
-    ledger.close([one, two], Outcome.PARKED, 20, "down")
+    ledger.close([one, two], ReceiptOutcome.PARKED, 20, "down")
     assert ledger.is_closed
     with pytest.raises(LedgerError, match="receipt already"):
-        ledger.close([two], Outcome.MOVED, 30)
+        ledger.close([two], ReceiptOutcome.MOVED, 30)
     assert [each.sequence_number for each in ledger.receipts] == [1, 2]
 
 
 def test_a_receipt_tells_everything_but_the_content() -> None:
     one = item(1)
     ledger = ledger_of(one)
-    ledger.close([one], Outcome.MOVED, 20)
+    ledger.close([one], ReceiptOutcome.MOVED, 20)
     assert ledger.receipts == [
-        Receipt(PLACE.queue, 1, "m1", "orders", Outcome.MOVED, "", 5, 5, 10, 20, "host", 42)
+        Receipt(PLACE.queue, 1, "m1", "orders", ReceiptOutcome.MOVED, "", 5, 5, 10, 20, "host", 42)
     ]
     assert pickle.loads(pickle.dumps(ledger.receipts)) == ledger.receipts
     assert to_json_line(ledger.receipts[0]).startswith('{"queue":"east/x-servicebus-transfer/0"')
@@ -68,7 +70,11 @@ def test_a_chunk_that_is_cut_short_announces_what_may_come_twice() -> None:
     ledger.accepted([accepted])
     ledger.give_up(50, "stopped")
     outcomes = {each.sequence_number: each.outcome for each in ledger.receipts}
-    assert outcomes == {1: Outcome.LEFT, 2: Outcome.UNSURE, 3: Outcome.LOCK_LOST}
-    tally = Tally()
+    assert outcomes == {
+        1: ReceiptOutcome.LEFT,
+        2: ReceiptOutcome.UNSURE,
+        3: ReceiptOutcome.LOCK_LOST,
+    }
+    tally = ReceiptCounts()
     tally.add(ledger.receipts)
     assert (tally.total, tally.may_repeat_count) == (3, 2)

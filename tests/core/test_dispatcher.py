@@ -12,7 +12,7 @@ import pytest
 from twinbus.core.chunk_aside import SetAside
 from twinbus.core.chunk_board import DESTINATIONS_MAX, Backoff
 from twinbus.core.dispatcher import RETURNING_MAX, Dispatcher, ShiftLimits
-from twinbus.core.parcel import Delivered
+from twinbus.core.parcel import ReceivedMessage
 from twinbus.core.shift import BoardNote, ShiftReport
 
 DAY_S = 86_400.0
@@ -54,7 +54,7 @@ def test_an_idle_backlog_gets_no_orders() -> None:
 
 
 def test_only_the_queues_that_rang_are_ordered() -> None:
-    rung = Delivered(path=QUEUES[3], encoded=b"", sequence_number=7)
+    rung = ReceivedMessage(path=QUEUES[3], encoded=b"", sequence_number=7)
     (order,) = looked_through().orders({QUEUES[3]: rung}, 1.0)
     assert order.queues == (QUEUES[3],) and order.handed == (rung,)
     assert not order.discover, "it was looked through a second ago"

@@ -21,7 +21,7 @@ from twinbus.amqp.message import AmqpSequence, AmqpValue, DataSections, Message,
 from twinbus.amqp.properties import Header, Properties
 from twinbus.amqp.types import Described, Long, Symbol, Timestamp, UInt, ULong
 from twinbus.core.encoding import decode_message, encode_message, moment_of, ms_of
-from twinbus.core.parcel import Delivered
+from twinbus.core.parcel import ReceivedMessage
 from twinbus.errors import InvalidMessage
 from twinbus.message import BrokeredMessage
 from twinbus.service_errors import ServiceError
@@ -31,7 +31,7 @@ NOON = datetime(2026, 11, 16, 12, tzinfo=UTC)
 
 def received(encoded: bytes, **facts: Any) -> BrokeredMessage:
     facts = {"path": "orders", "sequence_number": 41, **facts}
-    return decode_message(Delivered(encoded=encoded, **facts))
+    return decode_message(ReceivedMessage(encoded=encoded, **facts))
 
 
 def sent_part(message: BrokeredMessage) -> BrokeredMessage:

@@ -12,7 +12,7 @@ from tests.core.roundtrip import as_delivered
 from twinbus.amqp.message import AmqpValue, Message
 from twinbus.amqp.properties import Properties
 from twinbus.core import envelope_away, envelope_home, envelope_plain
-from twinbus.core.envelope import Restored, TtlPolicy, alias, restore
+from twinbus.core.envelope import RestoredMessage, TtlPolicy, alias, restore
 from twinbus.core.envelope_plain import alias_plain, bare_start, restore_plain
 from twinbus.service_errors import EnvelopeError
 
@@ -37,11 +37,11 @@ def generally_aliased(encoded: bytes, path: str, owner: str) -> bytes:
     return b"".join((*front, buf[stops[4] :]))
 
 
-def generally_restored(encoded: bytes) -> Restored:
+def generally_restored(encoded: bytes) -> RestoredMessage:
     return envelope_home._restored(encoded, 0, 0, None, TtlPolicy.RESTART)
 
 
-def outcome(encoded: bytes) -> Restored | None:
+def outcome(encoded: bytes) -> RestoredMessage | None:
     try:
         return restore(encoded, now_ms=0)
     except EnvelopeError:

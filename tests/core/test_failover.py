@@ -7,7 +7,7 @@ import pytest
 from twinbus.core.events import (
     Cleared,
     Diverted,
-    Held,
+    EntityHeld,
     PingFailed,
     PingPrimary,
     PingRefused,
@@ -201,12 +201,12 @@ def test_an_entity_that_is_marked_healthy_is_home() -> None:
 def test_a_held_entity_stays_where_it_is() -> None:
     """P16: neither failures nor pings move it."""
     home = entity(interval_s=0)
-    assert home.hold(100) == [Held("orders", 100, False, "held")]
+    assert home.hold(100) == [EntityHeld("orders", 100, False, "held")]
     assert home.send_failed(101, "refused") == []
     assert home.health is Health.HELD_HOME
 
     away = diverted(at_s=100)
-    assert away.hold(101) == [Held("orders", 101, True, "held")]
+    assert away.hold(101) == [EntityHeld("orders", 101, True, "held")]
     assert away.ping_answered(1, 102, None) == []
     assert away.next_timer() is None
     assert away.is_diverted

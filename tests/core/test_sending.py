@@ -14,7 +14,7 @@ from twinbus.core.events import (
     PossibleDuplicate,
     QueueWithdrawn,
     Suspected,
-    told,
+    error_summary,
 )
 from twinbus.core.failover import CONFIRM_S, Failover, FailoverPolicy, Health
 from twinbus.core.retry import RetryPolicy
@@ -446,9 +446,9 @@ def test_a_queue_that_refuses_what_another_takes_is_withdrawn(error: ServiceErro
     assert step(send) == ToBacklog(FIRST, 30)
     assert send.answered(101, error) == []
     assert step(send, 101) == ToBacklog(SECOND, 59)
-    assert send.answered(102) == [QueueWithdrawn(FIRST, 102, told(error))]
+    assert send.answered(102) == [QueueWithdrawn(FIRST, 102, error_summary(error))]
     assert step(send, 102) == Done(SECOND)
-    assert pair.rotation.withdrawn_reasons == {FIRST: told(error)}
+    assert pair.rotation.withdrawn_reasons == {FIRST: error_summary(error)}
     assert seat.queue == SECOND
 
 

@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from twinbus.core.parcel import Delivered
+from twinbus.core.parcel import ReceivedMessage
 from twinbus.core.shift import (
     BoardNote,
-    ShiftOrder,
     ShiftReport,
+    WorkOrder,
     parts_of,
     report_from_json,
     report_to_json,
@@ -121,8 +121,8 @@ def test_what_is_nothing_like_a_report_is_refused(wrong: object) -> None:
 
 
 def test_an_order_crosses_processes() -> None:
-    message = Delivered(path="backlog", encoded=b"m", sequence_number=1, lock_token=bytes(16))
-    order = ShiftOrder(
+    message = ReceivedMessage(path="backlog", encoded=b"m", sequence_number=1, lock_token=bytes(16))
+    order = WorkOrder(
         queues=("backlog",), handed=(message,), returning={"backlog": {"orders": (1, 2)}}
     )
     assert pickle.loads(pickle.dumps(order)) == order

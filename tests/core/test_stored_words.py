@@ -5,10 +5,10 @@ from dataclasses import fields
 from typing import get_args
 
 from twinbus.core import events
-from twinbus.core.receipts import Outcome, Receipt, to_json_line
+from twinbus.core.receipts import Receipt, ReceiptOutcome, to_json_line
 from twinbus.core.shift import ShiftReport, report_from_json, report_to_json
 from twinbus.pairing import occurrence
-from twinbus.pairing.orders import Order
+from twinbus.pairing.orders import OperatorCommand
 from twinbus.spark.cost.state import Manifest
 from twinbus.spark.syphon.state import Control, Status
 
@@ -46,7 +46,7 @@ def test_every_event_has_its_stored_name() -> None:
 
 def test_every_outcome_has_its_stored_word() -> None:
     """Receipts carry these words, in Parquet and in JSON."""
-    assert [outcome.value for outcome in Outcome] == [
+    assert [outcome.value for outcome in ReceiptOutcome] == [
         "moved",
         "parked",
         "dead-lettered",
@@ -60,7 +60,7 @@ def test_every_outcome_has_its_stored_word() -> None:
 
 
 def test_a_receipt_has_its_stored_keys() -> None:
-    receipt = Receipt("q", 1, None, "d", next(iter(Outcome)), "", 2, None, 3, 4, "h", 5)
+    receipt = Receipt("q", 1, None, "d", next(iter(ReceiptOutcome)), "", 2, None, 3, 4, "h", 5)
     assert json.loads(to_json_line(receipt)) == {
         "queue": "q",
         "sequence_number": 1,
@@ -95,7 +95,7 @@ def test_a_report_of_a_task_has_its_keys() -> None:
 
 def test_files_of_operators_have_their_keys() -> None:
     """These files are written from the fields of their classes."""
-    assert [each.name for each in fields(Order)] == ["order", "is_held", "at"]
+    assert [each.name for each in fields(OperatorCommand)] == ["order", "is_held", "at"]
     assert [each.name for each in fields(Control)] == [
         "is_paused",
         "is_stopping",

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from twinbus.core.cost_estimate import HOUR_MS, Kind, Plan, estimate, idle_receives
+from twinbus.core.cost_estimate import HOUR_MS, CostKind, EstimateInput, estimate, idle_receives
 from twinbus.core.costs import (
     NOTHING,
     UNIT_BYTES,
@@ -28,7 +28,7 @@ from twinbus.prices import load_prices
 MINUTE_MS = 60_000
 STANDARD, BASIC = load_prices("standard"), load_prices("basic")
 # The question of the documentation (docs/COSTS.md).
-ASKED = Plan(
+ASKED = EstimateInput(
     backlog_queues=10,
     poll_ms=15 * MINUTE_MS,
     rate_per_s=Fraction(200),
@@ -41,7 +41,7 @@ ASKED = Plan(
 sizes = st.integers(0, 10 * UNIT_BYTES)
 
 
-def units(plan: Plan, prices: PriceSheet = STANDARD) -> dict[Kind, int]:
+def units(plan: EstimateInput, prices: PriceSheet = STANDARD) -> dict[CostKind, int]:
     return {line.kind: line.units for line in estimate(plan, prices).outage.lines}
 
 
@@ -50,7 +50,9 @@ def units(plan: Plan, prices: PriceSheet = STANDARD) -> dict[Kind, int]:
 
 def test_idle_receives_are_those_of_the_documentation() -> None:
     """C2: 40 an hour, 960 a day, 28,800 in 30 days (Y3)."""
-    idle = estimate(Plan(backlog_queues=10, poll_ms=15 * MINUTE_MS, syphons=1), STANDARD).idle
+    idle = estimate(
+        EstimateInput(backlog_queues=10, poll_ms=15 * MINUTE_MS, syphons=1), STANDARD
+    ).idle
     assert [(each.period, each.receives) for each in idle] == [
         ("hour", 40),
         ("day", 960),
@@ -66,7 +68,7 @@ def test_where_idle_links_end_a_long_poll_is_several_receives(
     poll_minutes: int, a_month: int
 ) -> None:
     """C2, C3: Azure ends a link after ten minutes, and a new one has a grant of its own."""
-    idle = estimate(Plan(poll_ms=poll_minutes * MINUTE_MS), STANDARD).idle
+    idle = estimate(EstimateInput(poll_ms=poll_minutes * MINUTE_MS), STANDARD).idle
     assert idle[-1].detached_receives == a_month
 
 
@@ -81,15 +83,15 @@ def test_the_outage_by_kind_of_operation() -> None:
     outage = estimate(ASKED, STANDARD).outage
     assert outage.messages == 200 * 45 * 60
     assert {line.kind: line.units for line in outage.lines} == {
-        Kind.SEND_PRIMARY: 540_000,
-        Kind.RECEIVE_PRIMARY: 540_000,
-        Kind.IDLE_POLLS: 10 * 3 * 3,
-        Kind.PAIRING: 10 + 8 * 11,
-        Kind.SEND_BACKLOG: 540_000,
-        Kind.RECEIVE_BACKLOG: 540_000,
-        Kind.PINGS: 12 * 8 * 45,
-        Kind.WATCH: 8 * 14,
-        Kind.WATCH_PEEKS: 10 * 8 * 14,
+        CostKind.SEND_PRIMARY: 540_000,
+        CostKind.RECEIVE_PRIMARY: 540_000,
+        CostKind.IDLE_POLLS: 10 * 3 * 3,
+        CostKind.PAIRING: 10 + 8 * 11,
+        CostKind.SEND_BACKLOG: 540_000,
+        CostKind.RECEIVE_BACKLOG: 540_000,
+        CostKind.PINGS: 12 * 8 * 45,
+        CostKind.WATCH: 8 * 14,
+        CostKind.WATCH_PEEKS: 10 * 8 * 14,
     }
     assert outage.total()[0] == outage.total(anyway=True)[0] + outage.total(anyway=False)[0]
 
@@ -106,8 +108,8 @@ def test_what_a_pair_costs_without_an_outage_is_not_because_of_one() -> None:
 def test_a_batch_saves_calls_and_no_charges() -> None:
     """C2: the syphon moves a hundred at a time, and pays for each."""
     lines = {line.kind: line for line in estimate(replace(ASKED, batch=100), STANDARD).outage.lines}
-    assert lines[Kind.RECEIVE_BACKLOG].amount.calls == 5_400
-    assert lines[Kind.RECEIVE_BACKLOG].units == 540_000
+    assert lines[CostKind.RECEIVE_BACKLOG].amount.calls == 5_400
+    assert lines[CostKind.RECEIVE_BACKLOG].units == 540_000
     assert units(replace(ASKED, batch=1)) == units(ASKED)
 
 
@@ -115,7 +117,7 @@ def test_a_sheet_that_charges_completing_makes_it_six() -> None:
     """C2: what is charged is the sheet's; what the documents count is four."""
     own = replace(STANDARD, charged=STANDARD.charged | {Operation.SETTLE})
     assert estimate(ASKED, own).outage.charges_per_message == 6
-    assert units(ASKED, own)[Kind.COMPLETE_BACKLOG] == 540_000
+    assert units(ASKED, own)[CostKind.COMPLETE_BACKLOG] == 540_000
 
 
 # -- time ---------------------------------------------------------------------------------
@@ -159,7 +161,7 @@ def test_every_sender_looks_at_the_backlog_while_it_is_diverted(outage_s: int, l
     plan = replace(ASKED, outage_ms=outage_s * 1000)
     assert plan.looks == looks
     lines = {line.kind: line for line in estimate(plan, STANDARD).outage.lines}
-    for kind, calls in ((Kind.WATCH, 8 * looks), (Kind.WATCH_PEEKS, 10 * 8 * looks)):
+    for kind, calls in ((CostKind.WATCH, 8 * looks), (CostKind.WATCH_PEEKS, 10 * 8 * looks)):
         assert lines[kind].units == lines[kind].amount.calls == calls
 
 
@@ -167,20 +169,20 @@ def test_a_look_shows_a_message_of_the_size_that_is_sent() -> None:
     """C2: the most there can be; a message of 65 KB is two steps for a peek, too."""
     large = replace(ASKED, size_bytes=65 * 1024)
     lines = {line.kind: line for line in estimate(large, STANDARD).outage.lines}
-    assert lines[Kind.WATCH_PEEKS].units == 2 * 1_120
-    assert lines[Kind.WATCH_PEEKS].amount.bytes_out == 1_120 * 65 * 1024
+    assert lines[CostKind.WATCH_PEEKS].units == 2 * 1_120
+    assert lines[CostKind.WATCH_PEEKS].amount.bytes_out == 1_120 * 65 * 1024
 
 
 def test_nobody_peeks_where_nothing_is() -> None:
     """C2: without messages the counts are all that is asked for; three fill three queues."""
-    assert units(replace(ASKED, rate_per_s=Fraction(0)))[Kind.WATCH_PEEKS] == 0
-    assert units(replace(ASKED, rate_per_s=Fraction(3, 2_700)))[Kind.WATCH_PEEKS] == 3 * 8 * 14
+    assert units(replace(ASKED, rate_per_s=Fraction(0)))[CostKind.WATCH_PEEKS] == 0
+    assert units(replace(ASKED, rate_per_s=Fraction(3, 2_700)))[CostKind.WATCH_PEEKS] == 3 * 8 * 14
 
 
 def test_the_watch_is_a_small_part() -> None:
     """C3: less than pings, and far below the messages."""
     paid = units(ASKED)
-    assert paid[Kind.WATCH] + paid[Kind.WATCH_PEEKS] < 2_000 < paid[Kind.PINGS]
+    assert paid[CostKind.WATCH] + paid[CostKind.WATCH_PEEKS] < 2_000 < paid[CostKind.PINGS]
 
 
 def test_a_poll_counts_when_it_ends() -> None:
@@ -236,7 +238,7 @@ def test_messages_that_are_expected_are_counted_like_those_that_came(
 
 
 plans = st.builds(
-    Plan,
+    EstimateInput,
     backlog_queues=st.integers(1, 100),
     poll_ms=st.integers(1_000, 2 * HOUR_MS),
     rate_per_s=st.fractions(0, 1_000, max_denominator=1_000),
@@ -254,7 +256,7 @@ plans = st.builds(
 
 @settings(deadline=None)
 @given(plans, st.sampled_from([STANDARD, BASIC, load_prices("premium")]))
-def test_an_estimate_adds_up(plan: Plan, prices: PriceSheet) -> None:
+def test_an_estimate_adds_up(plan: EstimateInput, prices: PriceSheet) -> None:
     """C3: the lines are the total, priced one after the other or all at once."""
     made = estimate(plan, prices)
     outage = made.outage
@@ -269,12 +271,12 @@ def test_an_estimate_adds_up(plan: Plan, prices: PriceSheet) -> None:
     st.sampled_from(["size_bytes", "outage_ms", "entities", "senders", "syphons"]),
     st.integers(0, 50),
 )
-def test_more_of_anything_never_costs_less(plan: Plan, name: str, more: int) -> None:
+def test_more_of_anything_never_costs_less(plan: EstimateInput, name: str, more: int) -> None:
     """C3: monotone; ``used`` stands still, because later tiers are cheaper."""
     plan = replace(plan, used=0)
     larger = replace(plan, **{name: getattr(plan, name) + more})
     assert estimate(plan, BASIC).outage.total()[1] <= estimate(larger, BASIC).outage.total()[1]
-    assert units(plan)[Kind.PINGS] <= units(larger)[Kind.PINGS]
+    assert units(plan)[CostKind.PINGS] <= units(larger)[CostKind.PINGS]
 
 
 # -- prices -------------------------------------------------------------------------------
@@ -304,8 +306,8 @@ def test_what_leaves_is_paid_by_the_gb() -> None:
     plain = {line.kind: line for line in estimate(ASKED, BASIC).outage.lines}
     paid = {kind: line.cost - plain[kind].cost for kind, line in lines.items()}
     gb = Decimal(540_000 * 2048) / 1_000_000_000
-    assert paid.pop(Kind.RECEIVE_PRIMARY) == paid.pop(Kind.RECEIVE_BACKLOG) == gb / 10
-    assert paid.pop(Kind.WATCH_PEEKS) == Decimal(1_120 * 2048) / 1_000_000_000 / 10
+    assert paid.pop(CostKind.RECEIVE_PRIMARY) == paid.pop(CostKind.RECEIVE_BACKLOG) == gb / 10
+    assert paid.pop(CostKind.WATCH_PEEKS) == Decimal(1_120 * 2048) / 1_000_000_000 / 10
     assert set(paid.values()) == {0}
 
 
@@ -315,7 +317,7 @@ def test_the_month_before_has_sent_bytes_out_too() -> None:
     own = replace(STANDARD, transfer_out=tiers)
     free = replace(STANDARD, transfer_out=(Tier(None, Decimal(0)),))
 
-    def transfer(plan: Plan) -> Decimal:
+    def transfer(plan: EstimateInput) -> Decimal:
         made, plain = (estimate(plan, prices).outage.total()[1] for prices in (own, free))
         return made - plain
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from twinbus.demo.books import Books
+from twinbus.demo.books import DeliveryCheck
 
 DESTINATIONS = {
     "orders": ("orders",),
@@ -10,8 +10,8 @@ DESTINATIONS = {
 }
 
 
-def books_with(*ids: str, entity: str = "orders", is_detoured: bool = False) -> Books:
-    books = Books(DESTINATIONS)
+def books_with(*ids: str, entity: str = "orders", is_detoured: bool = False) -> DeliveryCheck:
+    books = DeliveryCheck(DESTINATIONS)
     books.attempt(entity, ids)
     books.acknowledge(entity, ids, is_detoured=is_detoured)
     return books
@@ -55,7 +55,7 @@ def test_what_nobody_sent_there_is_unexpected() -> None:
 
 
 def test_a_send_that_failed_may_arrive_and_is_not_lost_when_it_does_not() -> None:
-    books = Books(DESTINATIONS)
+    books = DeliveryCheck(DESTINATIONS)
     books.attempt("orders", ["o1", "o2"])
     books.fail(2)
     books.arrive("orders", "o1")

@@ -11,7 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 from twinbus.cli import app
-from twinbus.demo.plan import DESTINATIONS, Plan
+from twinbus.demo.plan import DESTINATIONS, DemoScenario
 from twinbus.demo.result import Result
 from twinbus.errors import ConfigurationError
 
@@ -38,7 +38,7 @@ def played(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """What the command wanted to be played; the first entry is what comes of it."""
     wanted: list[Any] = [GOOD]
 
-    def play(plan: Plan, keep: Path | None) -> Result:
+    def play(plan: DemoScenario, keep: Path | None) -> Result:
         wanted.append((plan, keep))
         result: Result = wanted[0]
         return result
@@ -50,7 +50,7 @@ def played(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 def test_the_options_make_the_plan(played: list[Any]) -> None:
     told = ["--seed", "7", "--outage", "1m", "--rate", "50", "--keep", "there"]
     assert CliRunner().invoke(app, ["demo", *told]).exit_code == 0
-    assert played[1] == (Plan(seed=7, outage_s=60.0, rate_per_s=50.0), Path("there"))
+    assert played[1] == (DemoScenario(seed=7, outage_s=60.0, rate_per_s=50.0), Path("there"))
 
 
 def test_the_last_line_is_one_json_object(played: list[Any]) -> None:
@@ -102,15 +102,19 @@ def test_it_ends_with_1_when_something_is_lost_unexpected_or_failed(
 )
 def test_a_plan_that_makes_no_sense_is_refused(options: dict[str, float]) -> None:
     with pytest.raises(ConfigurationError, match="Use 1 to"):
-        Plan(**options)  # type: ignore[arg-type]
+        DemoScenario(**options)  # type: ignore[arg-type]
 
 
 def test_the_same_seed_is_the_same_run_and_another_is_not() -> None:
     def first_bodies(seed: int) -> list[bytes]:
-        return [next(Plan(seed=seed).bodies(entity)) for entity in DESTINATIONS]
+        return [next(DemoScenario(seed=seed).bodies(entity)) for entity in DESTINATIONS]
 
     assert first_bodies(1) == first_bodies(1) != first_bodies(2)
-    assert Plan(seed=1).kill_after_s == Plan(seed=1).kill_after_s != Plan(seed=2).kill_after_s
+    assert (
+        DemoScenario(seed=1).kill_after_s
+        == DemoScenario(seed=1).kill_after_s
+        != DemoScenario(seed=2).kill_after_s
+    )
 
 
 def test_a_directory_that_holds_something_is_not_written_to(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from io import StringIO
 import pytest
 from rich.console import Console
 
-from twinbus.demo.live import History, LiveScreen, curve, picture, screen_here
+from twinbus.demo.live import LiveScreen, RateHistory, curve, picture, screen_here
 from twinbus.demo.screen import PlainScreen, View
 
 CALM = View(
@@ -27,7 +27,7 @@ OUTAGE = replace(
 )
 
 
-def drawn(view: View, history: History, width: int = 100) -> str:
+def drawn(view: View, history: RateHistory, width: int = 100) -> str:
     console = Console(file=StringIO(), width=width, record=True)
     console.print(picture(view, history, 12.0, width))
     return console.export_text()
@@ -49,7 +49,7 @@ def test_seconds_without_the_primary_are_red() -> None:
 
 
 def test_a_second_counts_what_happened_in_it() -> None:
-    history = History()
+    history = RateHistory()
     history.add(CALM, 0.2)
     history.add(replace(CALM, sent=500), 0.9)
     history.add(replace(OUTAGE, arrived=391), 1.1)
@@ -61,7 +61,7 @@ def test_a_second_counts_what_happened_in_it() -> None:
 
 
 def test_the_picture_says_where_sends_go_and_what_waits() -> None:
-    history = History()
+    history = RateHistory()
     history.add(OUTAGE, 0.0)
     told = drawn(OUTAGE, history)
     assert "DOWN" in told
@@ -73,7 +73,7 @@ def test_the_picture_says_where_sends_go_and_what_waits() -> None:
 
 @pytest.mark.parametrize("width", [40, 80, 200])
 def test_the_picture_fits_the_terminal(width: int) -> None:
-    history = History()
+    history = RateHistory()
     history.add(CALM, 0.0)
     assert max(map(len, drawn(CALM, history, width).splitlines())) <= width
 

@@ -19,7 +19,7 @@ from twinbus.broker.entrance import shown_host
 from twinbus.broker.options import BrokerOptions
 from twinbus.broker.tls import keeper as keeper_module
 from twinbus.broker.tls.authority import issue, make_authority, missing_names, read_bundle
-from twinbus.broker.tls.keeper import DAY_S, Keeper, names_for
+from twinbus.broker.tls.keeper import DAY_S, CertificateStore, names_for
 from twinbus.errors import ConfigurationError
 
 
@@ -44,11 +44,11 @@ def shifted(monkeypatch: pytest.MonkeyPatch, days: float) -> None:
 
 def test_a_certificate_is_made_on_first_need_and_kept(tmp_path: Path) -> None:
     """M10: clients that trust ca.pem go on doing so after a restart."""
-    first = Keeper(tmp_path).ca_path
+    first = CertificateStore(tmp_path).ca_path
     assert first == tmp_path / "tls" / "ca.pem"
     before = {path.name: path.read_bytes() for path in (tmp_path / "tls").iterdir()}
 
-    Keeper(tmp_path).prepare()
+    CertificateStore(tmp_path).prepare()
 
     assert before == {path.name: path.read_bytes() for path in (tmp_path / "tls").iterdir()}
     assert set(before) == {"ca.pem", "authority.pem", "server.pem"}
@@ -56,16 +56,16 @@ def test_a_certificate_is_made_on_first_need_and_kept(tmp_path: Path) -> None:
 
 def test_nothing_is_made_before_it_is_needed(tmp_path: Path) -> None:
     """M10: a broker that nobody asks for TLS writes no keys."""
-    Keeper(tmp_path)
+    CertificateStore(tmp_path)
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_kept_certificate_is_shown_without_the_library_that_makes_them(tmp_path: Path) -> None:
     """M10: a start does not get slower by it."""
-    Keeper(tmp_path).prepare()
+    CertificateStore(tmp_path).prepare()
     code = (
         "import sys; from pathlib import Path; from twinbus.broker.tls.keeper import Keeper\n"
-        "Keeper(Path(sys.argv[1])).prepare()\n"
+        "CertificateStore(Path(sys.argv[1])).prepare()\n"
         "sys.exit('cryptography' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code, str(tmp_path)], timeout=30).returncode == 0
@@ -73,7 +73,7 @@ def test_a_kept_certificate_is_shown_without_the_library_that_makes_them(tmp_pat
 
 def test_keys_are_private_and_the_authority_is_not(tmp_path: Path) -> None:
     """M6: and the public file has no key in it."""
-    ca_path = Keeper(tmp_path).ca_path
+    ca_path = CertificateStore(tmp_path).ca_path
     assert ca_path is not None
     assert mode_of(ca_path) == 0o644
     assert b"PRIVATE" not in ca_path.read_bytes()
@@ -83,7 +83,9 @@ def test_keys_are_private_and_the_authority_is_not(tmp_path: Path) -> None:
 
 def test_the_certificate_has_the_names_that_clients_use(tmp_path: Path) -> None:
     """M10: the local ones, the host's, and those that were asked for."""
-    Keeper(tmp_path, names=names_for("bus.example", ("192.0.2.7", "Extra.Example"))).prepare()
+    CertificateStore(
+        tmp_path, names=names_for("bus.example", ("192.0.2.7", "Extra.Example"))
+    ).prepare()
     assert names_in(tmp_path / "tls" / "server.pem") == {
         "localhost",
         "*.localhost",
@@ -97,10 +99,10 @@ def test_the_certificate_has_the_names_that_clients_use(tmp_path: Path) -> None:
 
 def test_a_certificate_whose_names_no_longer_fit_is_issued_anew(tmp_path: Path) -> None:
     """M10: by the same authority, if that may sign for them: clients need not notice."""
-    Keeper(tmp_path, names=("bus.example", "192.0.2.7")).prepare()
+    CertificateStore(tmp_path, names=("bus.example", "192.0.2.7")).prepare()
     authority = (tmp_path / "tls" / "ca.pem").read_bytes()
 
-    Keeper(tmp_path, names=("eu.bus.example", "bus.localhost", "127.9.0.1")).prepare()
+    CertificateStore(tmp_path, names=("eu.bus.example", "bus.localhost", "127.9.0.1")).prepare()
 
     assert "eu.bus.example" in names_in(tmp_path / "tls" / "server.pem")
     assert (tmp_path / "tls" / "ca.pem").read_bytes() == authority
@@ -110,10 +112,10 @@ def test_a_name_that_the_authority_may_not_sign_for_needs_a_new_one(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """M13: otherwise its key could sign for any server there is."""
-    Keeper(tmp_path).prepare()
+    CertificateStore(tmp_path).prepare()
     authority = (tmp_path / "tls" / "ca.pem").read_bytes()
 
-    Keeper(tmp_path, names=("bus.example",)).prepare()
+    CertificateStore(tmp_path, names=("bus.example",)).prepare()
 
     assert "bus.example" in names_in(tmp_path / "tls" / "server.pem")
     assert (tmp_path / "tls" / "ca.pem").read_bytes() != authority
@@ -126,12 +128,12 @@ def test_the_machines_own_name_makes_no_new_authority(
 ) -> None:
     """M10: a container has another one with every start, and clients trust what they trust."""
     monkeypatch.setattr(socket, "gethostname", lambda: "one")
-    Keeper(tmp_path, names=names_for("0.0.0.0", ("bus.example",))).prepare()
+    CertificateStore(tmp_path, names=names_for("0.0.0.0", ("bus.example",))).prepare()
     authority = (tmp_path / "tls" / "ca.pem").read_bytes()
     monkeypatch.setattr(socket, "gethostname", lambda: "two")
 
     for _ in range(2):
-        Keeper(tmp_path, names=names_for("0.0.0.0", ("bus.example",))).prepare()
+        CertificateStore(tmp_path, names=names_for("0.0.0.0", ("bus.example",))).prepare()
         assert (tmp_path / "tls" / "ca.pem").read_bytes() == authority
         assert names_in(tmp_path / "tls" / "server.pem") & {"one", "two"} == set()
 
@@ -151,10 +153,10 @@ def test_an_authority_from_before_goes_on_being_used(
                 else real(self, extension, critical)
             ),
         )
-        Keeper(tmp_path).prepare()
+        CertificateStore(tmp_path).prepare()
     authority = (tmp_path / "tls" / "ca.pem").read_bytes()
 
-    Keeper(tmp_path, names=("bus.example",)).prepare()
+    CertificateStore(tmp_path, names=("bus.example",)).prepare()
 
     assert (tmp_path / "tls" / "ca.pem").read_bytes() == authority
 
@@ -220,7 +222,7 @@ def test_a_certificate_is_renewed_a_month_before_its_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """M10: also in a broker that runs all the time."""
-    keeper = Keeper(tmp_path)
+    keeper = CertificateStore(tmp_path)
     first = keeper.prepare()
     authority = (tmp_path / "tls" / "ca.pem").read_bytes()
 
@@ -240,9 +242,9 @@ def test_a_certificate_that_was_made_by_a_clock_ahead_of_time_is_issued_anew(
 ) -> None:
     """M10: no client would take it yet."""
     shifted(monkeypatch, days=100)
-    ahead = Keeper(tmp_path).prepare()
+    ahead = CertificateStore(tmp_path).prepare()
     monkeypatch.undo()
-    assert Keeper(tmp_path).prepare().expires_s < ahead.expires_s - 90 * DAY_S
+    assert CertificateStore(tmp_path).prepare().expires_s < ahead.expires_s - 90 * DAY_S
 
 
 def test_when_renewing_fails_the_old_certificate_is_shown_on(
@@ -253,7 +255,7 @@ def test_when_renewing_fails_the_old_certificate_is_shown_on(
     def full(*_arguments: object) -> None:
         raise OSError(28, "No space left on device")
 
-    keeper = Keeper(tmp_path)
+    keeper = CertificateStore(tmp_path)
     first = keeper.prepare()
     shifted(monkeypatch, days=340)
     monkeypatch.setattr(keeper_module, "write_private", full)
@@ -261,14 +263,14 @@ def test_when_renewing_fails_the_old_certificate_is_shown_on(
     assert keeper.ready() is first.context
     assert caplog.text.count("could not be renewed") == 1
     with pytest.raises(ConfigurationError, match="No space left"):
-        Keeper(tmp_path / "new").prepare()
+        CertificateStore(tmp_path / "new").prepare()
 
 
 def test_an_authority_that_would_end_before_its_certificates_is_replaced(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """M10: after almost nine years, and it is said."""
-    keeper = Keeper(tmp_path)
+    keeper = CertificateStore(tmp_path)
     keeper.prepare()
     before = (tmp_path / "tls" / "ca.pem").read_bytes()
     shifted(monkeypatch, days=3_300)
@@ -283,7 +285,7 @@ def test_what_is_lost_or_damaged_is_made_anew(
     tmp_path: Path, name: str, content: bytes | None
 ) -> None:
     """M10: the public file from the private one, a certificate by the authority."""
-    Keeper(tmp_path).prepare()
+    CertificateStore(tmp_path).prepare()
     path = tmp_path / "tls" / name
     mode = mode_of(path)
     path.unlink()
@@ -291,7 +293,7 @@ def test_what_is_lost_or_damaged_is_made_anew(
         path.write_bytes(content)
         path.chmod(mode)
     # Only a certificate that does not fit makes a keeper look at the authority.
-    Keeper(tmp_path, names=("other",)).prepare()
+    CertificateStore(tmp_path, names=("other",)).prepare()
 
     authority = read_bundle((tmp_path / "tls" / "authority.pem").read_bytes())
     server = certificate_in(tmp_path / "tls" / "server.pem")
@@ -301,15 +303,15 @@ def test_what_is_lost_or_damaged_is_made_anew(
 
 def test_a_key_that_others_may_read_is_refused(tmp_path: Path) -> None:
     """M6: it may have been copied."""
-    Keeper(tmp_path).prepare()
+    CertificateStore(tmp_path).prepare()
     (tmp_path / "tls" / "server.pem").chmod(0o644)
     with pytest.raises(ConfigurationError, match="open to others"):
-        Keeper(tmp_path).prepare()
+        CertificateStore(tmp_path).prepare()
 
 
 def test_without_a_data_directory_it_lives_as_long_as_the_broker() -> None:
     """M10: in a directory that nobody else can look into."""
-    keeper = Keeper(None)
+    keeper = CertificateStore(None)
     path = keeper.ca_path
     assert path is not None and path.exists()
     assert mode_of(path.parent) == 0o700
@@ -343,7 +345,7 @@ def _scheme(password: bytes) -> serialization.KeySerializationEncryption:
 def test_a_certificate_of_the_users_own_is_shown_and_nothing_is_made(tmp_path: Path) -> None:
     """M10: there is no authority of ours to trust then."""
     given = given_files(tmp_path)
-    keeper = Keeper(tmp_path / "data", given=given)
+    keeper = CertificateStore(tmp_path / "data", given=given)
     assert keeper.prepare().expires_s == pytest.approx(time.time() + 365 * DAY_S, abs=60)
     assert keeper.ca_path is None
     assert not (tmp_path / "data").exists()
@@ -364,13 +366,13 @@ def test_a_certificate_that_cannot_be_used_is_refused_with_a_sentence(tmp_path: 
         (key, certificate),
     ):
         with pytest.raises(ConfigurationError, match="PEM files that belong together") as refused:
-            Keeper(None, given=pair).prepare()
+            CertificateStore(None, given=pair).prepare()
         assert "secret" not in str(refused.value)
 
 
 def test_the_context_takes_nothing_older_than_tls_1_2(tmp_path: Path) -> None:
     """M10: and no trick that lets old bytes be sent again."""
-    context = Keeper(tmp_path).prepare().context
+    context = CertificateStore(tmp_path).prepare().context
     assert context.minimum_version is ssl.TLSVersion.TLSv1_2
     assert context.num_tickets == 0
     for option in (ssl.OP_NO_COMPRESSION, ssl.OP_NO_RENEGOTIATION, ssl.OP_NO_TICKET):

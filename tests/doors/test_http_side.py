@@ -20,7 +20,7 @@ from twinbus.broker import http_protocol
 from twinbus.broker.connection_slots import ConnectionSlots
 from twinbus.broker.doors import Door, Reception, bind
 from twinbus.broker.http_side import HttpSide
-from twinbus.broker.tls.keeper import Keeper
+from twinbus.broker.tls.keeper import CertificateStore
 
 REQUEST = b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"
 LAST_REQUEST = b"GET / HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
@@ -45,7 +45,7 @@ async def serving(application: Application, offences: list[str]) -> AsyncIterato
         note_mistake=note_mistake,
     )
     reception = Reception(
-        tls=Keeper(None),
+        tls=CertificateStore(None),
         http=http,
         amqp=None,
         slots=ConnectionSlots(strangers_max=10, connections_max=10),

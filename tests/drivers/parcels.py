@@ -6,7 +6,7 @@ from typing import Any
 
 from twinbus.amqp.sections import Message, Properties
 from twinbus.amqp.types import Symbol, Timestamp
-from twinbus.core.parcel import Delivered, Parcel
+from twinbus.core.parcel import Parcel, ReceivedMessage
 
 
 def parcel(body: bytes, *, annotations: dict[str, Any] | None = None, **properties: Any) -> Parcel:
@@ -25,11 +25,11 @@ def due_at(ms: int) -> dict[str, Any]:
     return {"x-opt-scheduled-enqueue-time": Timestamp(ms)}
 
 
-def body_of(delivered: Delivered) -> bytes:
+def body_of(delivered: ReceivedMessage) -> bytes:
     body = Message.decode(delivered.encoded).body
     assert isinstance(body, bytes)
     return body
 
 
-def bodies(messages: list[Delivered]) -> list[bytes]:
+def bodies(messages: list[ReceivedMessage]) -> list[bytes]:
     return [body_of(each) for each in messages]

@@ -18,7 +18,7 @@ from twinbus.drivers.amqp import AmqpDriver
 from twinbus.drivers.metered import MeteredDriver
 from twinbus.drivers.port import Driver
 from twinbus.drivers.servicebus import ServiceBusDriver
-from twinbus.metering.client_books import ClientBooks
+from twinbus.metering.client_books import ClientMeter
 from twinbus.service_errors import EntityNotFound, ServiceError
 from twinbus.testing import Bus
 
@@ -35,7 +35,7 @@ class Metered:
     def __init__(self, bus: Bus, driver: Driver, directory: Path) -> None:
         self._bus = bus
         self._directory = directory
-        self.books = ClientBooks(directory, name=bus.name, other_name="other")
+        self.books = ClientMeter(directory, name=bus.name, other_name="other")
         self.driver = MeteredDriver(driver, self.books)
 
     async def by_client(self) -> Totals:

@@ -16,7 +16,7 @@ from tests.durability.history import Asked, History, Sent
 from tests.support.wire_client import WireClient, connected
 from twinbus.amqp.delivery_states import Accepted, Modified, Rejected
 from twinbus.amqp.events import DeliveryReceived, DispositionReceived, Event
-from twinbus.amqp.link import ReceivingLink
+from twinbus.amqp.link import ReceiverLink
 from twinbus.amqp.performatives import Disposition
 from twinbus.amqp.sections import DataSections, Message
 from twinbus.amqp.types import Symbol, Timestamp
@@ -154,7 +154,7 @@ class Receiver(Worker):
     def _received(
         self,
         client: WireClient,
-        link: ReceivingLink,
+        link: ReceiverLink,
         event: DeliveryReceived,
         waiting: dict[int, tuple[str, Asked]],
     ) -> None:

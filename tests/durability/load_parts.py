@@ -14,7 +14,7 @@ from tests.durability.history import Asked, History, Sent
 from tests.durability.load import STATES, Receiver, Sender, parsed
 from tests.support.wire_client import WireClient
 from twinbus.amqp.events import DeliveryReceived, DispositionReceived
-from twinbus.amqp.link import ReceivingLink
+from twinbus.amqp.link import ReceiverLink
 from twinbus.amqp.performatives import Disposition, Source
 from twinbus.amqp.properties import Properties
 from twinbus.amqp.sections import AmqpValue, Message
@@ -43,7 +43,7 @@ def is_red(label: str) -> bool:
     return number_of(label) % 3 == 0
 
 
-def take_session(client: WireClient, address: str, session: str) -> ReceivingLink:
+def take_session(client: WireClient, address: str, session: str) -> ReceiverLink:
     source = Source(address=address, filter={FILTER: session})
     return client.attach_receiver(address, source=source)
 
@@ -120,7 +120,7 @@ class Holder(Receiver):
             self._leave(client, link, waiting)
 
     def _stay(
-        self, client: WireClient, link: ReceivingLink, waiting: dict[int, tuple[str, Asked]]
+        self, client: WireClient, link: ReceiverLink, waiting: dict[int, tuple[str, Asked]]
     ) -> None:
         link.grant(STAY_COUNT)
         until = time.monotonic() + self._random.uniform(0.01, 0.1)
@@ -128,7 +128,7 @@ class Holder(Receiver):
             self._look(client, link, waiting)
 
     def _look(
-        self, client: WireClient, link: ReceivingLink, waiting: dict[int, tuple[str, Asked]]
+        self, client: WireClient, link: ReceiverLink, waiting: dict[int, tuple[str, Asked]]
     ) -> None:
         for event in self.events(client):
             if isinstance(event, DeliveryReceived) and event.link is link:
@@ -139,7 +139,7 @@ class Holder(Receiver):
     def _received(
         self,
         client: WireClient,
-        link: ReceivingLink,
+        link: ReceiverLink,
         event: DeliveryReceived,
         waiting: dict[int, tuple[str, Asked]],
     ) -> None:
@@ -162,7 +162,7 @@ class Holder(Receiver):
         self._history.state_kept(session)
 
     def _leave(
-        self, client: WireClient, link: ReceivingLink, waiting: dict[int, tuple[str, Asked]]
+        self, client: WireClient, link: ReceiverLink, waiting: dict[int, tuple[str, Asked]]
     ) -> None:
         """What was not settled goes back with the session; answers are waited for."""
         while waiting:

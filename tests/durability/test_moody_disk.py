@@ -30,7 +30,7 @@ from twinbus.broker import namespace as namespace_module
 from twinbus.broker.broker import RunningNamespace
 from twinbus.broker.catalogue import Catalogue
 from twinbus.broker.entities.chunk import Chunk
-from twinbus.broker.entities.consumer import Consumer, Grant
+from twinbus.broker.entities.consumer import Consumer, DeliveryBatch
 from twinbus.broker.entities.facts import facts_of
 from twinbus.broker.entities.filters import RuleDescription, SqlFilter, TrueFilter
 from twinbus.broker.entities.outcome import ABANDON, COMPLETE, RELEASE, DeadLetter
@@ -146,7 +146,7 @@ class Crowd:
         queue.wake(consumer)
         self.namespace.access.touch(queue)
 
-    def _settle(self, queue: Queue, taken: Counter[str], grant: Grant) -> None:
+    def _settle(self, queue: Queue, taken: Counter[str], grant: DeliveryBatch) -> None:
         outcomes = [COMPLETE, ABANDON, RELEASE, DeadLetter("moody")]
         assert grant.run is not None
         for index in range(grant.start, grant.start + grant.count):
@@ -194,7 +194,7 @@ class Crowd:
             await asyncio.sleep(0.05)
 
 
-def _nowhere(_grant: Grant) -> None: ...
+def _nowhere(_grant: DeliveryBatch) -> None: ...
 
 
 def _id_at(chunk: Chunk, blob: bytes, index: int) -> str:

@@ -20,11 +20,11 @@ from twinbus.amqp.message import Message
 from twinbus.amqp.properties import Properties
 from twinbus.broker.catalogue import Catalogue
 from twinbus.broker.entities.chunk import span_mask
-from twinbus.broker.entities.consumer import Consumer, Grant
+from twinbus.broker.entities.consumer import Consumer, DeliveryBatch
 from twinbus.broker.entities.description import QueueDescription
 from twinbus.broker.entities.lane import READ_AHEAD_BYTES, READ_AHEAD_CHUNKS
 from twinbus.broker.entities.locks import LockRun
-from twinbus.broker.entities.outcome import Outcome
+from twinbus.broker.entities.outcome import SettlementOutcome
 from twinbus.broker.entities.queue import Queue
 from twinbus.broker.entities.record import IncomingMessage, Record, pack_record, unpack_record
 from twinbus.broker.entities.requests import (
@@ -280,7 +280,9 @@ class Driver:
             if not more and not tells:
                 return received
 
-    def settle(self, received: Received, outcome: Outcome, *, queue: Queue | None = None) -> Answer:
+    def settle(
+        self, received: Received, outcome: SettlementOutcome, *, queue: Queue | None = None
+    ) -> Answer:
         """Settle one message; the answer comes with the commit, if it still held its lock."""
         answer = Answer()
         assert received.run is not None
@@ -305,11 +307,11 @@ class Driver:
         return None if taken is None else _messages(taken)[0]
 
 
-def _by_hand(_grant: Grant) -> None:
+def _by_hand(_grant: DeliveryBatch) -> None:
     """Grants are looked at by the test."""
 
 
-def _messages(grant: Grant) -> list[Received]:
+def _messages(grant: DeliveryBatch) -> list[Received]:
     messages = []
     for index in range(grant.start, grant.start + grant.count):
         starts = grant.chunk.starts

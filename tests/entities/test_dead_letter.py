@@ -12,7 +12,7 @@ from twinbus.amqp.encode import encode_value
 from twinbus.amqp.limits import Budget
 from twinbus.amqp.sections import Message
 from twinbus.amqp.types import Long, Symbol
-from twinbus.broker.entities.consumer import Grant
+from twinbus.broker.entities.consumer import DeliveryBatch
 from twinbus.broker.entities.dead_letter import dead_lettered
 from twinbus.broker.entities.forwarding import forwarded
 from twinbus.broker.entities.outcome import DeadLetter
@@ -38,7 +38,7 @@ def annotations(message: IncomingMessage) -> list[tuple[str, Any]]:
     return [(str(values[at]), values[at + 1]) for at in range(0, len(values), 2)]
 
 
-def handed_out(driver: Driver, message: IncomingMessage) -> Grant:
+def handed_out(driver: Driver, message: IncomingMessage) -> DeliveryBatch:
     """The message as the newest in a queue, in somebody's hands."""
     driver.queue.enqueue([message], None)
     driver.commit()
@@ -81,7 +81,7 @@ def test_a_message_that_was_moved_before_has_every_annotation_once() -> None:
     ]
 
 
-def dead_lettered_in(grant: Grant, source: str) -> IncomingMessage:
+def dead_lettered_in(grant: DeliveryBatch, source: str) -> IncomingMessage:
     grant.chunk.blob = grant.blob
     return dead_lettered(grant.chunk, grant.start, DeadLetter("why"), source, grant.blob)
 

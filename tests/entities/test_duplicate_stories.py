@@ -12,7 +12,7 @@ import pytest
 
 from tests.entities.driver import FULL, Answer, Driver
 from twinbus.amqp.message import Message
-from twinbus.broker.entities.facts import MessageFacts
+from twinbus.broker.entities.facts import MessageKeys
 from twinbus.broker.entities.record import chunk_starts, unpack_record
 from twinbus.broker.store.port import ChunkRow
 
@@ -52,7 +52,7 @@ class Story:
         for _ in range(self.random.randint(1, 3)):
             message_id, body = self.random.choice(IDS), f"body-{len(self.sent)}"
             message = self.driver.message(body)
-            message.facts = MessageFacts(message_id, None, None, self.driver.now.wall_ms)
+            message.facts = MessageKeys(message_id, None, None, self.driver.now.wall_ms)
             messages.append(message)
             self.sent.append(Sent(message_id, self.now_s, answer, body))
         self.driver.queue.enqueue(messages, answer)

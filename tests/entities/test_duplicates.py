@@ -9,8 +9,8 @@ import pytest
 from tests.entities.driver import START_MS, Answer, Driver, bodies
 from twinbus.broker.catalogue import Catalogue
 from twinbus.broker.entities.description import QueueDescription
-from twinbus.broker.entities.facts import DIGEST_BYTES, MessageFacts
-from twinbus.broker.entities.history import DUPLICATE, LET_IN_COUNT, History
+from twinbus.broker.entities.facts import DIGEST_BYTES, MessageKeys
+from twinbus.broker.entities.history import DUPLICATE, LET_IN_COUNT, DuplicateHistory
 from twinbus.broker.entities.outcome import COMPLETE
 from twinbus.broker.entities.record import IncomingMessage
 from twinbus.errors import ConfigurationError
@@ -28,7 +28,7 @@ def named(driver: Driver, text: str, due_s: float | None = None) -> IncomingMess
     message_id, equals, body = text.rpartition("=")
     due_ms = None if due_s is None else START_MS + round(due_s * 1_000)
     message = driver.message(body, due_ms=due_ms)
-    message.facts = MessageFacts(message_id if equals else None, None, None, driver.now.wall_ms)
+    message.facts = MessageKeys(message_id if equals else None, None, None, driver.now.wall_ms)
     return message
 
 
@@ -288,15 +288,15 @@ def test_scheduled_messages_count_when_they_are_scheduled(driver: Driver) -> Non
 
 def test_a_clock_that_jumps_back_forgets_nothing_early() -> None:
     """M3: an id is kept for at least a window, and for no more than one from the jump on."""
-    history = History()
-    message = IncomingMessage(b"x", facts=MessageFacts("1", None, None, 1_000_000))
+    history = DuplicateHistory()
+    message = IncomingMessage(b"x", facts=MessageKeys("1", None, None, 1_000_000))
     assert history.sift([message], 60_000) == [message]
     history.close(1, 1_000_000)
     history.landed()
     assert history.sweep(1_000_001, 60_000) == 0
 
     # When the wall clock is set back by 900 s
-    again = IncomingMessage(b"x", facts=MessageFacts("1", None, None, 100_000))
+    again = IncomingMessage(b"x", facts=MessageKeys("1", None, None, 100_000))
     assert history.sift([again], 60_000) == []
     assert history.sweep(100_000, 60_000) == 0
     assert history.sweep(159_999, 60_000) == 0
@@ -310,8 +310,8 @@ def test_a_clock_that_jumps_back_forgets_nothing_early() -> None:
 def test_equal_ids_in_different_partitions_are_different() -> None:
     """M3: as in Azure, a partitioned entity compares the key and the id."""
     for is_partitioned, fresh_count in ((True, 2), (False, 1)):
-        history = History(is_partitioned=is_partitioned)
-        messages = [IncomingMessage(b"x", facts=MessageFacts("1", None, key)) for key in "ab"]
+        history = DuplicateHistory(is_partitioned=is_partitioned)
+        messages = [IncomingMessage(b"x", facts=MessageKeys("1", None, key)) for key in "ab"]
         assert len(history.sift(messages, 60_000)) == fresh_count
 
 

@@ -8,10 +8,10 @@ import pytest
 
 from twinbus.amqp.errors import AmqpError
 from twinbus.broker.entities.description import QueueDescription
-from twinbus.broker.entities.facts import MessageFacts
+from twinbus.broker.entities.facts import MessageKeys
 from twinbus.broker.entities.partitions import PARTITION_COUNT, Spread, keys_agree, partition_of
 from twinbus.broker.entities.record import IncomingMessage
-from twinbus.broker.options import Thresholds
+from twinbus.broker.options import ThrottleThresholds
 from twinbus.broker.throttle import Throttle
 
 PLAIN = QueueDescription(path="q", enable_partitioning=True)
@@ -20,11 +20,11 @@ DETECTING = QueueDescription(path="q", enable_partitioning=True, requires_duplic
 
 def facts(
     message_id: str | None = None, session: str | None = None, key: str | None = None
-) -> MessageFacts:
-    return MessageFacts(message_id, session, key)
+) -> MessageKeys:
+    return MessageKeys(message_id, session, key)
 
 
-def message(each: MessageFacts) -> IncomingMessage:
+def message(each: MessageKeys) -> IncomingMessage:
     return IncomingMessage(b"x", facts=each)
 
 
@@ -69,7 +69,7 @@ def test_two_keys_must_agree() -> None:
 
 def test_a_busy_partition_is_throttled_and_the_others_are_not() -> None:
     """F2: each has a sixteenth of the entity's rate."""
-    throttle = Throttle(Thresholds(entity_messages_per_s_max=160))
+    throttle = Throttle(ThrottleThresholds(entity_messages_per_s_max=160))
     throttle.check(1, 10, 0.0, {3: 10})
     with pytest.raises(AmqpError, match=r"Partition 3 .* Wait 10 seconds"):
         throttle.check(1, 1, 0.0, {3: 1})
@@ -83,7 +83,7 @@ def test_a_busy_partition_is_throttled_and_the_others_are_not() -> None:
 
 def test_a_batch_is_taken_as_a_whole_or_refused_as_a_whole() -> None:
     """F2: nothing is taken from a partition for a batch that another one refuses."""
-    throttle = Throttle(Thresholds(entity_messages_per_s_max=16))
+    throttle = Throttle(ThrottleThresholds(entity_messages_per_s_max=16))
     throttle.check(1, 5, 0.0, {7: 5})
     for _ in range(10):
         with pytest.raises(AmqpError):
@@ -93,7 +93,7 @@ def test_a_batch_is_taken_as_a_whole_or_refused_as_a_whole() -> None:
 
 def test_a_deleted_entity_leaves_nothing_behind() -> None:
     """F2: whoever gets its place begins afresh."""
-    throttle = Throttle(Thresholds(entity_messages_per_s_max=16))
+    throttle = Throttle(ThrottleThresholds(entity_messages_per_s_max=16))
     throttle.check(1, 5, 0.0, {7: 5})
     throttle.forget(1)
     throttle.check(1, 1, 0.0, {7: 1})

@@ -12,7 +12,7 @@ from twinbus.broker.entities.outcome import (
     DEFER,
     RELEASE,
     DeadLetter,
-    Outcome,
+    SettlementOutcome,
 )
 
 LOCK_S = 30.0
@@ -43,7 +43,7 @@ def counts(driver: Driver) -> tuple[int, int, int]:
     ids=["complete", "abandon", "defer", "dead-letter"],
 )
 def test_an_outcome_counts_once_it_is_on_disk(
-    driver: Driver, outcome: Outcome, expected: tuple[int, int, int]
+    driver: Driver, outcome: SettlementOutcome, expected: tuple[int, int, int]
 ) -> None:
     """M2 and M8: complete, abandon, defer and dead-letter are durable when answered."""
     driver.client(credit=1)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.entities.driver import Answer, Driver, bodies
-from twinbus.broker.entities.outcome import ABANDON, COMPLETE, DEFER, RELEASE, Outcome
+from twinbus.broker.entities.outcome import ABANDON, COMPLETE, DEFER, RELEASE, SettlementOutcome
 from twinbus.broker.entities.requests import size_of
 
 
@@ -98,7 +98,9 @@ def test_a_locked_message_may_be_completed_after_it_expired() -> None:
 
 
 @pytest.mark.parametrize("outcome", [ABANDON, RELEASE, DEFER])
-def test_a_message_that_expired_in_a_lock_goes_when_the_lock_does(outcome: Outcome) -> None:
+def test_a_message_that_expired_in_a_lock_goes_when_the_lock_does(
+    outcome: SettlementOutcome,
+) -> None:
     """M3: it comes back too late to be handed out again."""
     driver = Driver(lock_duration_ms=30_000)
     driver.sent("a", ttl_s=10)

@@ -8,8 +8,8 @@ from tests.entities.test_chunk import plain
 from twinbus.broker.entities import lane as lane_module
 from twinbus.broker.entities.chunk import Chunk
 from twinbus.broker.entities.consumer import Consumer
-from twinbus.broker.entities.lane import Lane
-from twinbus.broker.entities.shelf import Shelf
+from twinbus.broker.entities.lane import DeliveryStream
+from twinbus.broker.entities.shelf import ChunkCache
 from twinbus.broker.store.port import ChunkRow, LoadedChunk
 
 
@@ -25,16 +25,16 @@ def row_at(
     return LoadedChunk(ChunkRow(1, first_seq, count, 0, None, blob), gone or [], {})
 
 
-def make_lane(last_seq: int = 0) -> tuple[Shelf, Lane, Consumer]:
+def make_lane(last_seq: int = 0) -> tuple[ChunkCache, DeliveryStream, Consumer]:
     """A lane that somebody receives from."""
-    shelf = Shelf()
-    lane = Lane(shelf, last_seq)
+    shelf = ChunkCache()
+    lane = DeliveryStream(shelf, last_seq)
     receiver = Consumer(lambda _grant: None, 1)
     lane.turns.add(receiver)
     return shelf, lane, receiver
 
 
-def committed(shelf: Shelf, lane: Lane, chunk: Chunk) -> Chunk:
+def committed(shelf: ChunkCache, lane: DeliveryStream, chunk: Chunk) -> Chunk:
     shelf.expect(chunk)
     chunk.unsaved = False
     lane.append_committed(chunk)

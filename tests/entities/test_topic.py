@@ -11,7 +11,7 @@ from tests.entities.topic_driver import TopicDriver
 from tests.support.catalogue_changes import add_rule, change, create, delete, remove_rule
 from twinbus.broker import catalogue_plan
 from twinbus.broker.entities.description import QueueDescription
-from twinbus.broker.entities.facts import MessageFacts
+from twinbus.broker.entities.facts import MessageKeys
 from twinbus.broker.entities.filters import (
     CorrelationFilter,
     FalseFilter,
@@ -465,7 +465,7 @@ def test_changed_copies_with_a_shorter_time_to_live_are_not_mixed_up() -> None:
 
 def with_id(driver: TopicDriver, body: str, message_id: str, **properties: str) -> IncomingMessage:
     message = driver.typed_message(body, None, None, properties)
-    message.facts = MessageFacts(message_id, None, None)
+    message.facts = MessageKeys(message_id, None, None)
     return message
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from twinbus.broker.faults import Fault, FaultBoard, Scope
-from twinbus.broker.faults.board import FAULTS_MAX, ActiveFault, Phase
+from twinbus.broker.faults.board import FAULTS_MAX, ActiveFault, FaultPhase
 from twinbus.clock import AdjustableClock, Instant
 from twinbus.errors import ConfigurationError
 
@@ -21,7 +21,7 @@ class Witness:
         self.told: list[tuple[str, str]] = []
         self.ticks = 0
 
-    def changed(self, active: ActiveFault, before: Phase, after: Phase) -> None:
+    def changed(self, active: ActiveFault, before: FaultPhase, after: FaultPhase) -> None:
         self.told.append((str(before), str(after)))
 
     def tick(self, active: ActiveFault) -> None:

@@ -14,10 +14,10 @@ import pytest
 
 from tests.faults.switchboard import PATIENCE_S, Switchboard
 from tests.support.broker_process import BrokerProcess
-from twinbus.amqp.connection import Phase
+from twinbus.amqp.connection import ConnectionState
 from twinbus.broker.faults import Fault
 from twinbus.broker.faults.board import ActiveFault
-from twinbus.broker.faults.line import WAITING_BYTES_MAX, Line, Pipe
+from twinbus.broker.faults.line import WAITING_BYTES_MAX, DegradedConnection, Pipe
 
 
 def slow(latency_ms: float, jitter_ms: float = 0, bytes_per_s: float | None = None) -> ActiveFault:
@@ -100,7 +100,7 @@ class FakePeer:
         self.written: list[bytes] = []
         self.pauses: list[str] = []
         self.input = Gate()
-        self.connection = type("Connection", (), {"phase": Phase.RUNNING})()
+        self.connection = type("Connection", (), {"phase": ConnectionState.RUNNING})()
         self.transport = type(
             "Transport",
             (),
@@ -126,7 +126,7 @@ class FakePeer:
 async def test_what_arrives_later_does_not_overtake_what_is_still_under_way() -> None:
     """F5: one fault ends, another begins, and the bytes stay in order."""
     peer = FakePeer()
-    peer.line = line = Line(peer)  # type: ignore[arg-type]
+    peer.line = line = DegradedConnection(peer)  # type: ignore[arg-type]
     line.tune([slow(30)])
     peer.data_received(b"first")
     hole = ActiveFault(Fault("cannot-contact", how="half-open", seed=1), 0.0)
@@ -142,7 +142,7 @@ async def test_what_arrives_later_does_not_overtake_what_is_still_under_way() ->
 async def test_a_full_line_stops_the_peer_and_an_empty_one_lets_it_go_on() -> None:
     """F5: what waits is bounded."""
     peer = FakePeer()
-    peer.line = line = Line(peer)  # type: ignore[arg-type]
+    peer.line = line = DegradedConnection(peer)  # type: ignore[arg-type]
     line.tune([ActiveFault(Fault("cannot-contact", how="black-hole", seed=1), 0.0)])
     assert peer.input.reasons
     line.write(b"x" * WAITING_BYTES_MAX)

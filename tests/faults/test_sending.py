@@ -20,7 +20,7 @@ from tests.faults.switchboard import PATIENCE_S, Count, Switchboard, drained, pa
 from tests.sdk.clients import SEND_TIMEOUT_S, Sdk
 from tests.sdk.test_pings import ping
 from tests.support.broker_process import BrokerProcess
-from twinbus.broker.entities.facts import MessageFacts
+from twinbus.broker.entities.facts import MessageKeys
 from twinbus.broker.entities.partitions import partition_of
 
 
@@ -153,7 +153,7 @@ async def test_one_partition_is_throttled_and_the_others_are_not(
 ) -> None:
     """F2: a partitioned entity throttles per partition."""
     queue = broker.fresh_queue(enable_partitioning=True)
-    keys = {partition_of(MessageFacts(None, None, key)): key for key in map(str, range(200))}
+    keys = {partition_of(MessageKeys(None, None, key)): key for key in map(str, range(200))}
     sender = sdk.sender(queue)
 
     async def send(partition: int) -> None:

@@ -23,7 +23,7 @@ from twinbus.clock import Instant, SystemClock
 from twinbus.core.costs import Operation
 from twinbus.core.envelope import alias, ping
 from twinbus.metering import client_books
-from twinbus.metering.client_books import ClientBooks
+from twinbus.metering.client_books import ClientMeter
 from twinbus.service_errors import AccessRefused, CommunicationError
 
 PATIENCE_S = 10.0
@@ -33,8 +33,8 @@ def message(message_id: str, body: bytes = b"secret") -> bytes:
     return Message(properties=Properties(message_id=message_id), body=body).encode()
 
 
-def books_in(directory: Path, **chosen: Any) -> ClientBooks:
-    return ClientBooks(directory, **{"name": "contoso", "other_name": "localhost-5672", **chosen})
+def books_in(directory: Path, **chosen: Any) -> ClientMeter:
+    return ClientMeter(directory, **{"name": "contoso", "other_name": "localhost-5672", **chosen})
 
 
 def records_in(directory: Path, kind: str) -> list[dict[str, Any]]:
@@ -408,10 +408,10 @@ BEFORE_A_FORK = """
 import os, sys, time
 from pathlib import Path
 from twinbus.core.costs import Operation
-from twinbus.metering.client_books import ClientBooks
+from twinbus.metering.client_books import ClientMeter
 
-unused = ClientBooks(Path(sys.argv[1]), name="unused", other_name="o")
-used = ClientBooks(Path(sys.argv[1]), name="used", other_name="o")
+unused = ClientMeter(Path(sys.argv[1]), name="unused", other_name="o")
+used = ClientMeter(Path(sys.argv[1]), name="used", other_name="o")
 used.happened("orders", Operation.PEEK)
 for _ in range(2):
     if os.fork() == 0:
@@ -442,10 +442,10 @@ LEAVING = """
 import sys
 from pathlib import Path
 from tests.metering.test_client_books import message
-from twinbus.metering.client_books import ClientBooks
+from twinbus.metering.client_books import ClientMeter
 
 def work():
-    books = ClientBooks(Path(sys.argv[1]), name="contoso", other_name="o", audit=True)
+    books = ClientMeter(Path(sys.argv[1]), name="contoso", other_name="o", audit=True)
     books.sent("orders", [message(str(n)) for n in range(50)], is_own=True)
 
 work()

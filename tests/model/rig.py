@@ -24,7 +24,7 @@ from twinbus.amqp.connection import Connection, ConnectionOptions, Role
 from twinbus.amqp.events import DeliveriesReceived
 from twinbus.amqp.limits import AmqpLimits
 from twinbus.broker.access.claims import Claim, RuleSet
-from twinbus.broker.access.sas import Grant
+from twinbus.broker.access.sas import AccessGrant
 from twinbus.broker.entities.description import QueueDescription
 from twinbus.broker.namespace import Namespace
 from twinbus.broker.options import BrokerOptions
@@ -35,7 +35,7 @@ from twinbus.clock import Instant
 
 # Jumps of the clock are no silence of the peers.
 LIMITS = AmqpLimits(idle_timeout_s=4_000_000.0)
-FOR_EVER = Grant((), Claim.MANAGE | Claim.SEND | Claim.LISTEN, 1 << 40, "", "root", "key")
+FOR_EVER = AccessGrant((), Claim.MANAGE | Claim.SEND | Claim.LISTEN, 1 << 40, "", "root", "key")
 # Two ways to compute the same moment differ by less than this.
 ROUNDING_S = 1e-6
 # Turns of the loop that one step may take before something is said to run in circles.

@@ -12,7 +12,7 @@ from uuid import UUID
 
 from tests.model.rig import Rig
 from twinbus.amqp.events import DeliveryReceived
-from twinbus.amqp.link import ReceivingLink, SendingLink
+from twinbus.amqp.link import ReceiverLink, SenderLink
 from twinbus.amqp.performatives import Accepted, Error, Modified, Rejected, Released, Source
 from twinbus.amqp.sections import Header, Message, Properties
 from twinbus.amqp.types import Array, Int, Long, Symbol, Timestamp, UInt
@@ -77,7 +77,7 @@ def encoded(
     ).encode()
 
 
-Granted = tuple[str, ReceivingLink] | None
+Granted = tuple[str, ReceiverLink] | None
 REFUSALS = ("com.microsoft:session-cannot-be-locked", "com.microsoft:timeout")
 ALL_MS = 253_402_300_800_000
 
@@ -87,12 +87,12 @@ class Station:
 
     def __init__(self, rig: Rig) -> None:
         self.client = rig.connect()
-        self._senders: dict[str, SendingLink] = {}
-        self._receivers: dict[tuple[str, bool], ReceivingLink] = {}
+        self._senders: dict[str, SenderLink] = {}
+        self._receivers: dict[tuple[str, bool], ReceiverLink] = {}
 
     # -- sending --------------------------------------------------------------------------
 
-    def sender(self, path: str) -> SendingLink:
+    def sender(self, path: str) -> SenderLink:
         if path not in self._senders:
             self._senders[path] = self.client.attach_sender(path)
         return self._senders[path]
@@ -121,7 +121,7 @@ class Station:
 
     # -- receiving ------------------------------------------------------------------------
 
-    def receiver(self, path: str, *, deletes: bool = False) -> ReceivingLink:
+    def receiver(self, path: str, *, deletes: bool = False) -> ReceiverLink:
         key = (path, deletes)
         if key not in self._receivers:
             self._receivers[key] = self.client.attach_receiver(
@@ -145,14 +145,14 @@ class Station:
         (granted,) = (source.filter or {}).values()
         return granted, link
 
-    def was_lost(self, link: ReceivingLink) -> bool:
+    def was_lost(self, link: ReceiverLink) -> bool:
         """Whether the broker has taken a session back."""
         self.client.pump()
         if link.is_detached:
             assert self.client.refusal(link) == "com.microsoft:session-lock-lost"
         return link.is_detached
 
-    def let_go(self, link: ReceivingLink) -> None:
+    def let_go(self, link: ReceiverLink) -> None:
         link.detach()
         self.client.pump()
 
@@ -187,7 +187,7 @@ class Station:
         """Up to ``count`` messages, those that are there now."""
         return self.receive_on(self.receiver(path, deletes=deletes), count)
 
-    def receive_on(self, link: ReceivingLink, count: int) -> list[Got]:
+    def receive_on(self, link: ReceiverLink, count: int) -> list[Got]:
         link.grant(count)
         self.client.pump()
         link.grant(0)

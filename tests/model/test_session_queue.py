@@ -23,7 +23,7 @@ from tests.model.queue_model import seen
 from tests.model.rig import Rig, create_queue
 from tests.model.session_model import SessionModel
 from tests.model.station import STATES, STATUSES, Got, encoded
-from twinbus.amqp.link import ReceivingLink
+from twinbus.amqp.link import ReceiverLink
 from twinbus.broker.entities.description import QueueDescription
 from twinbus.broker.entities.sessions import Sessions
 
@@ -50,7 +50,7 @@ class SessionsAndModel(Machine):
         self.model = SessionModel(lock_s * 1_000, max_delivery_count, dead_letters_expired)
         rig = Rig(self.store(), lambda namespace: create_queue(namespace, description))
         self.begin(rig, {PATH: self.model})
-        self.links: dict[str, ReceivingLink] = {}
+        self.links: dict[str, ReceiverLink] = {}
         self.got: list[Got] = []
 
     # -- sending --------------------------------------------------------------------------

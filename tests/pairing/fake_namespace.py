@@ -12,9 +12,9 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 from twinbus.core.envelope_batches import BATCH_ENVELOPE_BYTES_MAX
-from twinbus.core.parcel import Delivered, Parcel
+from twinbus.core.parcel import Parcel, ReceivedMessage
 from twinbus.drivers.amqp.batches import check_size, sealed
-from twinbus.drivers.port import LinkFacts, NamespaceAddress, NextSession, ReceiveMode
+from twinbus.drivers.port import LinkProperties, NamespaceAddress, NextSession, ReceiveMode
 from twinbus.entity_path import BACKLOG_MARKER
 from twinbus.service_errors import (
     AccessRefused,
@@ -40,7 +40,7 @@ class FakeNamespace:
     def __init__(self, name: str = "contoso", *, message_bytes_max: int = 262_144) -> None:
         self.address = NamespaceAddress(f"{name}.example", 5671)
         self.message_bytes_max = message_bytes_max
-        self.limits: dict[str, LinkFacts] = {}
+        self.limits: dict[str, LinkProperties] = {}
         """What single paths take, where that is something else."""
         self.held: dict[str, list[bytes]] = {}
         self.batches: list[tuple[str, int]] = []
@@ -88,8 +88,8 @@ class FakeNamespace:
     async def close(self) -> None:
         self.is_closed = True
 
-    def facts(self, path: str) -> LinkFacts:
-        return self.limits.get(path, LinkFacts(self.message_bytes_max))
+    def facts(self, path: str) -> LinkProperties:
+        return self.limits.get(path, LinkProperties(self.message_bytes_max))
 
     async def reach(self, path: str, timeout_s: float, *, is_send: bool = False) -> None:
         """What stands before every answer."""
@@ -132,7 +132,7 @@ class _Link:
 
 
 class FakeSender(_Link):
-    facts: LinkFacts | None = None
+    facts: LinkProperties | None = None
 
     async def send(self, parcels: Sequence[Parcel], *, timeout_s: float) -> None:
         self._namespace.attempts.append(self.path)
@@ -152,7 +152,7 @@ class FakeSender(_Link):
         await self._namespace.reach(self.path, timeout_s)
         self._namespace.cancelled += sequence_numbers
 
-    async def attach(self, *, timeout_s: float) -> LinkFacts:
+    async def attach(self, *, timeout_s: float) -> LinkProperties:
         self._namespace.attached.append(self.path)
         await self._namespace.reach(self.path, timeout_s)
         self.facts = self._namespace.facts(self.path)
@@ -166,7 +166,7 @@ class FakeReceiver(_Link):
         if self._namespace.refuses_to_listen:
             raise AccessRefused("the claim Listen is missing", path=self.path)
 
-    async def receive(self, count_max: int, *, wait_s: float) -> list[Delivered]:
+    async def receive(self, count_max: int, *, wait_s: float) -> list[ReceivedMessage]:
         await self._namespace.reach(self.path, wait_s)
         self._check_claim()
         held = self._namespace.messages(self.path)
@@ -175,9 +175,9 @@ class FakeReceiver(_Link):
         taken, held[:] = held[:count_max], held[count_max:]
         return [self._delivered(encoded) for encoded in taken]
 
-    def _delivered(self, encoded: bytes) -> Delivered:
+    def _delivered(self, encoded: bytes) -> ReceivedMessage:
         number = self._namespace.next_sequence()
-        return Delivered(
+        return ReceivedMessage(
             path=self.path,
             encoded=encoded,
             sequence_number=number,
@@ -186,13 +186,13 @@ class FakeReceiver(_Link):
 
     async def peek(
         self, count_max: int, *, from_sequence: int = 1, timeout_s: float
-    ) -> list[Delivered]:
+    ) -> list[ReceivedMessage]:
         await self._namespace.reach(self.path, timeout_s)
         self._namespace.check_exists(self.path)
         self._check_claim()
         held = self._namespace.messages(self.path)[:count_max]
         return [
-            Delivered(
+            ReceivedMessage(
                 path=self.path,
                 encoded=encoded,
                 sequence_number=index,
@@ -203,22 +203,35 @@ class FakeReceiver(_Link):
 
     async def receive_deferred(
         self, sequence_numbers: Sequence[int], *, timeout_s: float
-    ) -> list[Delivered]:
+    ) -> list[ReceivedMessage]:
         raise EntityNotFound("no deferred messages here")
 
-    async def complete(self, messages: Sequence[Delivered], *, timeout_s: float) -> list[Delivered]:
+    async def complete(
+        self, messages: Sequence[ReceivedMessage], *, timeout_s: float
+    ) -> list[ReceivedMessage]:
         return []
 
-    async def abandon(self, messages: Sequence[Delivered], *, timeout_s: float) -> list[Delivered]:
+    async def abandon(
+        self, messages: Sequence[ReceivedMessage], *, timeout_s: float
+    ) -> list[ReceivedMessage]:
         return []
 
-    async def defer(self, messages: Sequence[Delivered], *, timeout_s: float) -> list[Delivered]:
+    async def defer(
+        self, messages: Sequence[ReceivedMessage], *, timeout_s: float
+    ) -> list[ReceivedMessage]:
         return []
 
     async def dead_letter(
-        self, messages: Sequence[Delivered], *, reason: str, description: str, timeout_s: float
-    ) -> list[Delivered]:
+        self,
+        messages: Sequence[ReceivedMessage],
+        *,
+        reason: str,
+        description: str,
+        timeout_s: float,
+    ) -> list[ReceivedMessage]:
         return []
 
-    async def renew(self, messages: Sequence[Delivered], *, timeout_s: float) -> list[Delivered]:
+    async def renew(
+        self, messages: Sequence[ReceivedMessage], *, timeout_s: float
+    ) -> list[ReceivedMessage]:
         return []

@@ -19,13 +19,13 @@ from twinbus.aio import (
     NamespaceManager,
     SendAvailabilityPairedNamespaceOptions,
 )
-from twinbus.broker.options import Thresholds
+from twinbus.broker.options import ThrottleThresholds
 from twinbus.drivers.embedded import EmbeddedNamespace
 
 PRIMARY_NAME = "primary"
 BACKLOG_QUEUE_COUNT = 3
 # A test's machine may have less than the usual reserve.
-ROOMY = Thresholds(disk_free_bytes_min=16 << 20)
+ROOMY = ThrottleThresholds(disk_free_bytes_min=16 << 20)
 
 
 def local_disk(directory: Path) -> EmbeddedNamespace:

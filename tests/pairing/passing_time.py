@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 
 from twinbus.pairing.pulse import Pulse
-from twinbus.pairing.routing import Routing
+from twinbus.pairing.routing import SendRouter
 
 
 class PassingTime(Pulse):
     """The clock and the pulse of a routing. Who waits is woken when its time has come."""
 
-    def __init__(self, routing: Routing) -> None:
+    def __init__(self, routing: SendRouter) -> None:
         super().__init__()
         self._now_s = 0.0
         self._alarms: list[tuple[float, asyncio.Future[None]]] = []

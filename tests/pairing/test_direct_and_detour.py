@@ -22,7 +22,7 @@ from twinbus.amqp.properties import Properties
 from twinbus.broker.ingest import BROKER_ANNOTATIONS
 from twinbus.core.chunk import HomeRules
 from twinbus.core.envelope import size_if_aliased
-from twinbus.core.parcel import Delivered, Parcel
+from twinbus.core.parcel import Parcel, ReceivedMessage
 from twinbus.pairing.factory_options import DriverName
 from twinbus.pairing.mover import Mover, MoverOptions
 from twinbus.service_errors import TooLargeForBacklog
@@ -44,7 +44,7 @@ def long_lived(encoded: bytes) -> bytes:
     return message.encode()
 
 
-def as_sent(delivered: Delivered) -> Any:
+def as_sent(delivered: ReceivedMessage) -> Any:
     """What a receiver sees of the sender's message."""
     message = Message.decode(delivered.encoded)
     for section in (message.message_annotations or {}, message.delivery_annotations or {}):
@@ -100,7 +100,7 @@ class Ways:
 
     async def seen(self, path: str, count: int) -> list[Any]:
         receiver = self.home.receiver(path)
-        found: list[Delivered] = []
+        found: list[ReceivedMessage] = []
         while len(found) < count:
             start = found[-1].sequence_number + 1 if found else 1
             more = await receiver.peek(count, from_sequence=start, timeout_s=20)

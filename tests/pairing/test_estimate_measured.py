@@ -13,19 +13,19 @@ from tests.pairing.conftest import OpenPair, Paired, eventually
 from tests.pairing.passing_time import PassingTime
 from tests.support.books import by_broker
 from twinbus.aio import BrokeredMessage
-from twinbus.core.cost_estimate import Kind, Plan, estimate
+from twinbus.core.cost_estimate import CostKind, EstimateInput, estimate
 from twinbus.core.retry import RetryPolicy
 from twinbus.core.sending import CredentialMemory
-from twinbus.core.watermarks import Thresholds
+from twinbus.core.watermarks import BacklogThresholds
 from twinbus.pairing.backlog_reader import BacklogReader
 from twinbus.pairing.hub import EventHub
-from twinbus.pairing.routing import Routing
+from twinbus.pairing.routing import SendRouter
 from twinbus.pairing.watch import BacklogWatch
 from twinbus.prices import load_prices
 from twinbus.testing import Bus, BusPair
 
 QUEUES = 10
-PLAN = Plan(backlog_queues=QUEUES, rate_per_s=Fraction(1), outage_ms=45 * 60_000)
+PLAN = EstimateInput(backlog_queues=QUEUES, rate_per_s=Fraction(1), outage_ms=45 * 60_000)
 
 
 def counted(bus: Bus) -> Counter[str]:
@@ -36,7 +36,7 @@ def counted(bus: Bus) -> Counter[str]:
     return units
 
 
-def estimated(plan: Plan) -> dict[Kind, int]:
+def estimated(plan: EstimateInput) -> dict[CostKind, int]:
     return {line.kind: line.units for line in estimate(plan, load_prices("basic")).outage.lines}
 
 
@@ -48,7 +48,7 @@ async def test_pairing_costs_what_is_estimated(
     for senders in (1, 2, 3):
         expected = estimated(replace(PLAN, senders=senders))
         await open_pair(backlog_queue_count=QUEUES)
-        paid = {"administration": expected[Kind.PAIRING]}
+        paid = {"administration": expected[CostKind.PAIRING]}
         await eventually(lambda paid=paid: counted(away) >= Counter(paid), "the first look")
         await asyncio.sleep(0.1)
         assert counted(away) == paid
@@ -57,7 +57,7 @@ async def test_pairing_costs_what_is_estimated(
 async def paired(open_pair: OpenPair, away: Bus) -> Paired:
     """A pair whose own watch has looked once, and waits now."""
     pair = await open_pair(backlog_queue_count=QUEUES)
-    once = {"administration": estimated(PLAN)[Kind.PAIRING]}
+    once = {"administration": estimated(PLAN)[CostKind.PAIRING]}
     await eventually(lambda: counted(away) == once, "the first look")
     return pair
 
@@ -75,12 +75,12 @@ async def test_the_watch_over_an_outage_costs_what_is_estimated(
     hub = EventHub("contoso")
     told: list[str] = []
     hub.listen(lambda occurrence: told.append(occurrence.name))
-    routing = Routing.unpaired(hub, RetryPolicy(), CredentialMemory())
+    routing = SendRouter.unpaired(hub, RetryPolicy(), CredentialMemory())
     time = PassingTime(routing)
     manager = pair.options.secondary_namespace_manager
     reader = BacklogReader(pair.secondary.driver, manager, queues)
     # How old a message is says the broker, whose hours are real ones.
-    watch = BacklogWatch(routing, reader, Thresholds(age_s=(10**6,)))
+    watch = BacklogWatch(routing, reader, BacklogThresholds(age_s=(10**6,)))
     before = counted(away)
     failover = routing.entity("orders").failover
     routing.tell(failover.force(0.0))
@@ -92,8 +92,8 @@ async def test_the_watch_over_an_outage_costs_what_is_estimated(
     await watch.stop()
     paid, expected = counted(away) - before, estimated(plan)
     assert paid == {
-        "administration": expected[Kind.WATCH],
-        "peek": expected[Kind.WATCH_PEEKS],
+        "administration": expected[CostKind.WATCH],
+        "peek": expected[CostKind.WATCH_PEEKS],
     }
     assert paid.total() == (QUEUES + 1) * plan.looks
 

@@ -16,7 +16,7 @@ from twinbus.core.events import Diverted, PossibleDuplicate
 from twinbus.core.failover import Health
 from twinbus.core.parcel import Parcel
 from twinbus.core.rotation import RotationPolicy
-from twinbus.drivers.port import LinkFacts
+from twinbus.drivers.port import LinkProperties
 from twinbus.errors import ConfigurationError
 from twinbus.service_errors import (
     AccessRefused,
@@ -635,8 +635,8 @@ async def test_the_smallest_backlog_queue_decides_what_fits(
 ) -> None:
     """P13, P20: whichever queue a message would go to, and however large the first one is."""
     pair = await open_fake_pair(is_paired=False)
-    pair.away.limits[pair.queues[1]] = LinkFacts(65_536)
-    pair.away.limits[pair.queues[2]] = LinkFacts(131_072)
+    pair.away.limits[pair.queues[1]] = LinkProperties(65_536)
+    pair.away.limits[pair.queues[2]] = LinkProperties(131_072)
     await pair.primary.pair_namespace(pair.options)
     if is_diverted:
         pair.primary.force_failover("orders")
@@ -656,7 +656,7 @@ async def test_a_batch_for_the_backlog_is_cut_to_the_smallest_queue(
 ) -> None:
     """P13, P20: a batch that the primary takes is taken in every state."""
     pair = await open_fake_pair(is_paired=False)
-    pair.away.limits[pair.queues[1]] = LinkFacts(65_536)
+    pair.away.limits[pair.queues[1]] = LinkProperties(65_536)
     await pair.primary.pair_namespace(pair.options)
     sender = pair.primary.create_message_sender("orders")
     await sender.send(BrokeredMessage(b"before"))
@@ -672,7 +672,7 @@ async def test_a_batch_that_the_primary_would_refuse_is_refused_in_every_state(
     fake_pair: FakePair, is_diverted: bool, is_same_sender: bool
 ) -> None:
     """P13: with the same error, also by a sender that has not sent anything before."""
-    fake_pair.home.limits["orders"] = LinkFacts(262_144, 100_000)
+    fake_pair.home.limits["orders"] = LinkProperties(262_144, 100_000)
     first = fake_pair.primary.create_message_sender("orders")
     await first.send(BrokeredMessage(b"before"))
     if is_diverted:
@@ -690,7 +690,7 @@ async def test_a_message_that_only_the_backlog_would_take_is_refused_in_every_st
     fake_pair: FakePair, is_diverted: bool
 ) -> None:
     """P13: it could never go home."""
-    fake_pair.home.limits["orders"] = LinkFacts(65_536)
+    fake_pair.home.limits["orders"] = LinkProperties(65_536)
     sender = fake_pair.primary.create_message_sender("orders")
     await sender.send(BrokeredMessage(b"before"))
     if is_diverted:

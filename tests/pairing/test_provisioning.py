@@ -14,7 +14,7 @@ from tests.support.answers import assert_well_put
 from twinbus.broker.access.claims import Claim
 from twinbus.drivers.amqp import AmqpDriver
 from twinbus.drivers.management import QueueProperties
-from twinbus.drivers.port import LinkFacts, NamespaceAddress
+from twinbus.drivers.port import LinkProperties, NamespaceAddress
 from twinbus.errors import ConfigurationError, EntityExists, InvalidEntityPath
 from twinbus.pairing.backlog_queues import (
     backlog_paths,
@@ -191,12 +191,12 @@ class Secondary:
         secondary = self
 
         class Sender:
-            async def attach(self, *, timeout_s: float) -> LinkFacts:
+            async def attach(self, *, timeout_s: float) -> LinkProperties:
                 if path in secondary.attach_errors:
                     raise secondary.attach_errors[path]
                 if path not in secondary.queues:
                     raise EntityNotFound("there is none", path=path)
-                return LinkFacts(262_144)
+                return LinkProperties(262_144)
 
             async def close(self) -> None:
                 secondary.closed_count += 1
@@ -339,7 +339,7 @@ async def test_attaching_to_many_silent_queues_ends_in_time() -> None:
     class Silent(Secondary):
         def sender(self, path: str) -> Any:
             class Sender:
-                async def attach(self, *, timeout_s: float) -> LinkFacts:
+                async def attach(self, *, timeout_s: float) -> LinkProperties:
                     given.append(timeout_s)
                     await asyncio.sleep(timeout_s)
                     raise OperationTimeout("no answer", path=path)

@@ -22,8 +22,8 @@ from twinbus.amqp.properties import Header
 from twinbus.core import pair_mark as pair_marks
 from twinbus.core.chunk import HomeRules, plan_chunk
 from twinbus.core.envelope import alias
-from twinbus.core.parcel import Delivered
-from twinbus.core.receipts import Outcome, Receipt
+from twinbus.core.parcel import ReceivedMessage
+from twinbus.core.receipts import Receipt, ReceiptOutcome
 from twinbus.core.ttl_policy import TtlPolicy
 from twinbus.pairing.backlog_queues import owner_mark
 from twinbus.pairing.factory_options import DriverName
@@ -167,7 +167,7 @@ async def test_foreign_messages_do_not_stand_before_others() -> None:
     far.put(QUEUE, ours("mine"), backlog("old"))
     receipts = await moved(far, home)
     assert sorted(home.queues["orders"].ids()) == ["mine", "old"]
-    foreign = [each for each in receipts if each.outcome is Outcome.FOREIGN]
+    foreign = [each for each in receipts if each.outcome is ReceiptOutcome.FOREIGN]
     assert len(foreign) == 1_000 and {each.reason for each in foreign} == {OTHER}
     assert {each.message_id for each in foreign} == {f"t{number}" for number in range(1_000)}
 
@@ -200,7 +200,10 @@ async def test_a_dry_run_shows_foreign_messages() -> None:
     far, home = FakeNamespace(QUEUE), FakeNamespace("orders")
     far.put(QUEUE, theirs("t1"), ours("mine"))
     report = await Mover(far, home, [QUEUE], MoverOptions(rules=rules())).preview()
-    assert (report.tally.counts[Outcome.FOREIGN], report.tally.counts[Outcome.WOULD_MOVE]) == (1, 1)
+    assert (
+        report.tally.counts[ReceiptOutcome.FOREIGN],
+        report.tally.counts[ReceiptOutcome.WOULD_MOVE],
+    ) == (1, 1)
     assert not any(each.is_deferred for each in far.queues[QUEUE].messages.values())
 
 
@@ -226,7 +229,7 @@ def test_what_is_wrong_with_a_foreign_message_is_for_its_own_pair_to_say() -> No
     """P21, Y8: it has expired, and is nobody's here."""
     sent = Message(header=Header(ttl_ms=10), body=b"x").encode()
     found = [
-        Delivered(
+        ReceivedMessage(
             path=QUEUE, encoded=alias(sent, "orders", owner), sequence_number=1, enqueued_at_ms=0
         )
         for owner in (OTHER, OWN)

@@ -10,16 +10,16 @@ import pytest
 from tests.pairing.conftest import eventually
 from tests.pairing.fake_namespace import FakeNamespace
 from tests.pairing.passing_time import PassingTime
-from twinbus.core.cost_estimate import Plan
+from twinbus.core.cost_estimate import EstimateInput
 from twinbus.core.retry import RetryPolicy
 from twinbus.core.sending import CredentialMemory
 from twinbus.core.watch_pace import WatchPace
-from twinbus.core.watermarks import Thresholds
+from twinbus.core.watermarks import BacklogThresholds
 from twinbus.drivers.management import MessageCounts, QueueProperties
 from twinbus.pairing.backlog_reader import BacklogReader
 from twinbus.pairing.hub import EventHub
 from twinbus.pairing.occurrence import Occurrence
-from twinbus.pairing.routing import Routing
+from twinbus.pairing.routing import SendRouter
 from twinbus.pairing.watch import BacklogWatch
 
 QUEUE = "contoso/x-servicebus-transfer/0"
@@ -49,16 +49,18 @@ class FakeManager:
 class Watched:
     """A watch over one queue of a fake, that looks every few milliseconds unless told."""
 
-    def __init__(self, thresholds: Thresholds | None = None, pace: WatchPace | None = None) -> None:
+    def __init__(
+        self, thresholds: BacklogThresholds | None = None, pace: WatchPace | None = None
+    ) -> None:
         self.namespace = FakeNamespace("fabrikam")
         self.manager = FakeManager(self.namespace)
         hub = EventHub("contoso")
         self.told: list[Occurrence] = []
         hub.listen(self.told.append)
-        self.routing = Routing.unpaired(hub, RetryPolicy(), CredentialMemory())
+        self.routing = SendRouter.unpaired(hub, RetryPolicy(), CredentialMemory())
         reader = BacklogReader(self.namespace, self.manager, [QUEUE])  # type: ignore[arg-type]
         self.watch = BacklogWatch(
-            self.routing, reader, thresholds or Thresholds(), pace or WatchPace(0.005, 0.005)
+            self.routing, reader, thresholds or BacklogThresholds(), pace or WatchPace(0.005, 0.005)
         )
 
     @property
@@ -79,7 +81,7 @@ async def test_a_backlog_that_is_empty_is_not_asked_again() -> None:
 
 async def test_a_backlog_is_watched_while_something_is_diverted_and_until_it_is_drained() -> None:
     """P16: levels on the way, and one event at the end."""
-    watched = Watched(Thresholds(percent_full=(50,), messages=(2,)))
+    watched = Watched(BacklogThresholds(percent_full=(50,), messages=(2,)))
     watched.watch.start()
     failover = watched.routing.entity("orders").failover
     watched.routing.tell(failover.force(1.0))
@@ -114,7 +116,7 @@ async def test_a_diversion_takes_as_many_looks_as_are_estimated(
     watched.namespace.messages(QUEUE).clear()
     await time.passes(3_600)
     await watched.watch.stop()
-    plan = Plan(
+    plan = EstimateInput(
         rate_per_s=Fraction(messages),
         outage_ms=(60 + diverted_s) * 1000,
         ping_ms=diverted_s * 1000,
@@ -179,7 +181,7 @@ async def test_a_diversion_during_a_look_is_not_missed() -> None:
 
 async def test_a_backlog_that_nobody_empties_is_an_event() -> None:
     """Y7: is a syphon running?"""
-    watched = Watched(Thresholds(unattended_s=0.05))
+    watched = Watched(BacklogThresholds(unattended_s=0.05))
     watched.namespace.messages(QUEUE).append(b"one")
     watched.watch.start()
     await eventually(lambda: "backlog-unattended" in watched.names, f"{watched.names}")

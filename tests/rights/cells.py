@@ -33,7 +33,7 @@ from tests.rights.world import SESSIONS, World
 from tests.support.wire_client import WireClient
 from twinbus.amqp.delivery_states import Accepted, Released
 from twinbus.amqp.events import ConnectionClosed, DeliveryReceived
-from twinbus.amqp.link import ReceivingLink, SendingLink
+from twinbus.amqp.link import ReceiverLink, SenderLink
 from twinbus.amqp.performatives import Source
 from twinbus.amqp.sections import Message, Properties
 from twinbus.amqp.types import Array, Long, Symbol, Timestamp
@@ -135,9 +135,9 @@ def _cell(who: Credential, operation: str, address: str, was_let_in: bool, is_ri
     return Cell("AMQP", who.label, operation, address, was_let_in, is_right)
 
 
-def _is_open(client: WireClient, link: SendingLink | ReceivingLink) -> bool:
+def _is_open(client: WireClient, link: SenderLink | ReceiverLink) -> bool:
     """Whether a link was not refused for lack of a right, or because it means nothing."""
-    terminus = link.peer.target if isinstance(link, SendingLink) else link.peer.source
+    terminus = link.peer.target if isinstance(link, SenderLink) else link.peer.source
     return terminus is not None or client.refusal(link) not in KEPT_OUT
 
 

@@ -16,7 +16,7 @@ from twinbus.amqp.delivery_states import Rejected
 from twinbus.amqp.message import Message
 from twinbus.amqp.properties import Properties
 from twinbus.amqp.types import Symbol
-from twinbus.broker.entities.facts import MessageFacts
+from twinbus.broker.entities.facts import MessageKeys
 from twinbus.broker.entities.partitions import partition_of
 
 RATE = 16 * 5
@@ -24,8 +24,8 @@ RATE = 16 * 5
 
 def keys_of_different_partitions() -> tuple[str, str]:
     first, second = "customer-1", "customer-2"
-    assert partition_of(MessageFacts(None, None, first)) != partition_of(
-        MessageFacts(None, None, second)
+    assert partition_of(MessageKeys(None, None, first)) != partition_of(
+        MessageKeys(None, None, second)
     )
     return first, second
 

@@ -12,7 +12,7 @@ from tests.pairing.mover.fake_namespace import FakeNamespace, FakeReceiver
 from tests.pairing.mover.messages import backlog, id_of
 from twinbus.clock import AdjustableClock
 from twinbus.core.chunk_board import Backoff
-from twinbus.core.parcel import Delivered
+from twinbus.core.parcel import ReceivedMessage
 from twinbus.service_errors import CommunicationError, OperationTimeout, ServiceError
 from twinbus.spark.bell import GATHER_S, LOCK_LEFT_S_MIN, Bell
 
@@ -40,12 +40,14 @@ class Locking(FakeNamespace):
 class LockingReceiver(FakeReceiver):
     _namespace: Locking
 
-    async def receive(self, count_max: int, *, wait_s: float) -> list[Delivered]:
+    async def receive(self, count_max: int, *, wait_s: float) -> list[ReceivedMessage]:
         until_ms = self._namespace.clock.now().wall_ms + int(LOCK_S * 1000)
         found = await super().receive(count_max, wait_s=wait_s)
         return [each._replace(locked_until_ms=until_ms) for each in found]
 
-    async def abandon(self, messages: Sequence[Delivered], *, timeout_s: float) -> list[Delivered]:
+    async def abandon(
+        self, messages: Sequence[ReceivedMessage], *, timeout_s: float
+    ) -> list[ReceivedMessage]:
         await asyncio.sleep(self._namespace.delay_s)
         self._namespace.abandoned += [id_of(each.encoded) for each in messages]
         return await super().abandon(messages, timeout_s=timeout_s)
@@ -256,7 +258,7 @@ async def test_one_queue_that_cannot_be_read_does_not_silence_the_others() -> No
                 receiver.receive = self.refuse  # type: ignore[method-assign]
             return receiver
 
-        async def refuse(self, count_max: int, *, wait_s: float) -> list[Delivered]:
+        async def refuse(self, count_max: int, *, wait_s: float) -> list[ReceivedMessage]:
             raise CommunicationError("cannot be read")
 
     namespace = Half("broken", "sound")
@@ -275,7 +277,7 @@ async def test_a_defect_in_a_poll_is_told_and_not_swallowed() -> None:
             receiver.receive = self.stumble  # type: ignore[method-assign]
             return receiver
 
-        async def stumble(self, count_max: int, *, wait_s: float) -> list[Delivered]:
+        async def stumble(self, count_max: int, *, wait_s: float) -> list[ReceivedMessage]:
             raise ZeroDivisionError
 
     async with ringing(Defect("a")) as bell:
@@ -291,7 +293,9 @@ async def test_a_service_that_does_not_answer_is_waited_for_once_when_closing() 
             receiver.abandon = self.doze  # type: ignore[method-assign]
             return receiver
 
-        async def doze(self, messages: Sequence[Delivered], *, timeout_s: float) -> list[Delivered]:
+        async def doze(
+            self, messages: Sequence[ReceivedMessage], *, timeout_s: float
+        ) -> list[ReceivedMessage]:
             await asyncio.sleep(0.2)
             raise OperationTimeout("no answer")
 

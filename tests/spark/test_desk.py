@@ -15,8 +15,8 @@ import pytest
 
 from twinbus.service_errors import CommunicationError, OperationTimeout
 from twinbus.spark import desk as desk_module
-from twinbus.spark.desk import LINE_BYTES_MAX, Desk, DeskAddress, DeskLine
-from twinbus.spark.engine import Engine
+from twinbus.spark.desk import LINE_BYTES_MAX, Desk, DeskAddress, DriverChannelClient
+from twinbus.spark.engine import LoopThread
 
 
 class Book:
@@ -69,7 +69,7 @@ async def said_to(address: DeskAddress, *said: bytes, ends: bool = False) -> byt
 
 async def test_a_task_reports_and_hears_an_answer() -> None:
     book = Book()
-    async with open_desk(book) as address, DeskLine(address) as line:
+    async with open_desk(book) as address, DriverChannelClient(address) as line:
         assert await line.ask("moved", count=3, queue="a") == {"heard": 1, "count": 3, "queue": "a"}
         assert await line.ask("done") == {"heard": 2}
     assert book.reports == [("moved", {"count": 3, "queue": "a"}), ("done", {})]
@@ -79,7 +79,7 @@ async def test_many_tasks_report_at_once_and_each_hears_its_own_answer() -> None
     book = Book()
 
     async def task(number: int) -> None:
-        async with DeskLine(address) as line:
+        async with DriverChannelClient(address) as line:
             answers = await asyncio.gather(
                 *(line.ask("moved", task=number, step=step) for step in range(20))
             )
@@ -94,7 +94,7 @@ async def test_many_tasks_report_at_once_and_each_hears_its_own_answer() -> None
 
 async def test_a_large_report_and_its_answer_arrive() -> None:
     numbers = list(range(200_000))
-    async with open_desk(Book()) as address, DeskLine(address) as line:
+    async with open_desk(Book()) as address, DriverChannelClient(address) as line:
         assert (await line.ask("aside", numbers=numbers))["numbers"] == numbers
 
 
@@ -154,7 +154,7 @@ async def test_garbage_ends_its_own_connection_only(
 ) -> None:
     book = Book()
     caplog.set_level(logging.WARNING)
-    async with open_desk(book) as address, DeskLine(address) as line:
+    async with open_desk(book) as address, DriverChannelClient(address) as line:
         await line.ask("before")
         assert await said_to(address, address.nonce.encode() + b"\n", garbage) == b""
         await line.ask("after")
@@ -165,7 +165,7 @@ async def test_garbage_ends_its_own_connection_only(
 
 async def test_a_line_without_an_end_is_cut_off() -> None:
     book = Book()
-    async with open_desk(book) as address, DeskLine(address) as line:
+    async with open_desk(book) as address, DriverChannelClient(address) as line:
         chunk = b"x" * (1 << 20)
         chunks = [chunk] * ((LINE_BYTES_MAX >> 20) * 2 + 2)
         assert await said_to(address, address.nonce.encode() + b"\n", *chunks) == b""
@@ -181,7 +181,7 @@ async def test_half_a_line_is_not_handled() -> None:
 
 
 async def test_an_answer_that_nobody_waited_for_is_not_taken_for_the_next() -> None:
-    async with open_desk(Book()) as address, DeskLine(address) as line:
+    async with open_desk(Book()) as address, DriverChannelClient(address) as line:
         slow = asyncio.create_task(line.ask("slow", delay_s=0.1))
         await asyncio.sleep(0.03)
         slow.cancel()
@@ -193,7 +193,7 @@ async def test_an_answer_that_nobody_waited_for_is_not_taken_for_the_next() -> N
 
 async def test_a_desk_that_does_not_answer_is_a_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(desk_module, "ASK_TIMEOUT_S", 0.1)
-    async with open_desk(Book()) as address, DeskLine(address) as line:
+    async with open_desk(Book()) as address, DriverChannelClient(address) as line:
         with pytest.raises(OperationTimeout, match="did not answer"):
             await line.ask("slow", delay_s=0.25)
         monkeypatch.setattr(desk_module, "ASK_TIMEOUT_S", 5.0)
@@ -203,7 +203,7 @@ async def test_a_desk_that_does_not_answer_is_a_timeout(monkeypatch: pytest.Monk
 async def test_closing_ends_what_is_being_asked() -> None:
     desk = Desk(Book().handle)
     address = await desk.start()
-    async with DeskLine(address) as line:
+    async with DriverChannelClient(address) as line:
         asking = asyncio.create_task(line.ask("slow", delay_s=30))
         await asyncio.sleep(0.05)
         await desk.close()
@@ -221,7 +221,7 @@ async def test_a_closed_desk_is_told_in_a_sentence() -> None:
     with pytest.raises(
         CommunicationError, match=f"not reached at 127.0.0.1:{address.port}"
     ) as told:
-        async with DeskLine(address):
+        async with DriverChannelClient(address):
             pass
     assert "driverHost" in str(told.value)
     assert address.nonce not in str(told.value)
@@ -229,7 +229,7 @@ async def test_a_closed_desk_is_told_in_a_sentence() -> None:
 
 @pytest.mark.parametrize("turns", range(8))
 def test_who_comes_while_the_desk_closes_is_not_served_afterwards(turns: int) -> None:
-    engine = Engine("desk")  # Its loop, because asyncio's own forgets sockets at this moment.
+    engine = LoopThread("desk")  # Its loop, because asyncio's own forgets sockets at this moment.
     engine.run(come_late(turns), timeout_s=10)
     engine.close()
 
@@ -256,7 +256,7 @@ async def test_a_name_that_is_not_this_machines_has_one_port_for_all_addresses(h
     assert address.host == host
     try:
         for local in ("127.0.0.1", "::1") if has_ipv6() else ("127.0.0.1",):
-            async with DeskLine(DeskAddress(local, address.port, address.nonce)) as line:
+            async with DriverChannelClient(DeskAddress(local, address.port, address.nonce)) as line:
                 await line.ask("moved")
     finally:
         await desk.close()
@@ -265,7 +265,7 @@ async def test_a_name_that_is_not_this_machines_has_one_port_for_all_addresses(h
 async def test_a_name_with_several_addresses_is_reached_by_its_name() -> None:
     desk = Desk(Book().handle)
     address = await desk.start("localhost")
-    async with DeskLine(address) as line:
+    async with DriverChannelClient(address) as line:
         await line.ask("moved")
     await desk.close()
 

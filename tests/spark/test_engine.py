@@ -20,14 +20,14 @@ from tests.pairing.mover.messages import id_of, plain
 from tests.support.broker_process import BrokerProcess
 from twinbus.core.parcel import Parcel
 from twinbus.drivers.amqp import AmqpDriver
-from twinbus.spark.engine import Engine
+from twinbus.spark.engine import LoopThread
 
 ORPHAN_S_MAX = 3.0
 
 
 @pytest.fixture
-def engine() -> Iterator[Engine]:
-    made = Engine("engine under test")
+def engine() -> Iterator[LoopThread]:
+    made = LoopThread("engine under test")
     yield made
     made.close()
 
@@ -55,19 +55,19 @@ def until(happened: Callable[[], object], timeout_s: float = 10.0) -> float:
     return time.monotonic() - began_s
 
 
-def test_work_is_done_on_the_engine_and_waited_for_here(engine: Engine) -> None:
+def test_work_is_done_on_the_engine_and_waited_for_here(engine: LoopThread) -> None:
     assert engine.run(where()) == "engine under test"
     assert threading.current_thread().name != "engine under test"
 
 
-def test_started_work_goes_on_between_two_calls(engine: Engine) -> None:
+def test_started_work_goes_on_between_two_calls(engine: LoopThread) -> None:
     resting = engine.start(nap(0.05))
     assert not resting.done()
     assert engine.run(where()) and not resting.done()
     assert resting.result(5) == "rested"
 
 
-def test_an_error_of_the_work_is_raised_here(engine: Engine) -> None:
+def test_an_error_of_the_work_is_raised_here(engine: LoopThread) -> None:
     async def stumble() -> None:
         raise KeyError("x")
 
@@ -76,21 +76,21 @@ def test_an_error_of_the_work_is_raised_here(engine: Engine) -> None:
     assert engine.run(where())
 
 
-def test_work_that_takes_too_long_is_cancelled(engine: Engine) -> None:
+def test_work_that_takes_too_long_is_cancelled(engine: LoopThread) -> None:
     told: list[str] = []
     with pytest.raises(TimeoutError):
         engine.run(nap(30, told), timeout_s=0.05)
     until(lambda: told == ["cancelled"])
 
 
-def test_a_plain_function_is_called_there(engine: Engine) -> None:
+def test_a_plain_function_is_called_there(engine: LoopThread) -> None:
     names: list[str] = []
     engine.call(lambda: names.append(threading.current_thread().name))
     until(lambda: names == ["engine under test"])
 
 
 def test_closing_cancels_what_runs_and_ends_the_thread() -> None:
-    engine, told = Engine("short-lived"), list[str]()
+    engine, told = LoopThread("short-lived"), list[str]()
     resting = engine.start(nap(30, told))
     engine.run(where())
     engine.close()
@@ -99,7 +99,7 @@ def test_closing_cancels_what_runs_and_ends_the_thread() -> None:
     assert "short-lived" not in {thread.name for thread in threading.enumerate()}
 
 
-def test_many_threads_use_one_engine(engine: Engine) -> None:
+def test_many_threads_use_one_engine(engine: LoopThread) -> None:
     found: list[str] = []
     threads = [
         threading.Thread(target=lambda: found.append(engine.run(nap(0.01)))) for _ in range(20)
@@ -127,7 +127,7 @@ WAITS_FOR_A_MESSAGE = """
     from twinbus.spark.engine import Engine
 
     connection_string, queue, ready = sys.argv[1:]
-    engine = Engine("bell", dies_with_parent=True)
+    engine = LoopThread("bell", dies_with_parent=True)
 
     async def armed() -> Bell:
         bell = Bell(AmqpDriver.from_connection_string(connection_string), [queue])
@@ -216,7 +216,7 @@ def test_a_busy_process_ends_too(tmp_path: Path) -> None:
     script = """
         import pathlib, sys, time
         from twinbus.spark.engine import Engine
-        engine = Engine("idle", dies_with_parent=True)
+        engine = LoopThread("idle", dies_with_parent=True)
         pathlib.Path(sys.argv[1]).write_text("ready")
         while True:
             sum(range(10_000))

@@ -27,7 +27,7 @@ from twinbus.service_errors import AccessRefused, ServiceError
 from twinbus.spark.bell import POLL_S, Bell
 from twinbus.spark.syphon import brain as brain_module
 from twinbus.spark.syphon import task as task_module
-from twinbus.spark.syphon.brain import Brain
+from twinbus.spark.syphon.brain import SyphonCoordinator
 from twinbus.spark.syphon.settings import SyphonSettings
 
 QUEUES = [f"east/x-servicebus-transfer/{number}" for number in range(10)]
@@ -174,7 +174,7 @@ def test_after_a_message_a_syphon_looks_once_an_hour_for_what_others_set_aside(
         receiver = driver.receiver(QUEUES[3])
         await receiver.defer(await receiver.receive(1, wait_s=10), timeout_s=10)
         there: Any = Reference(driver)
-        brain = Brain(
+        brain = SyphonCoordinator(
             SyphonSettings(
                 primary=there, secondary=there, primary_name="east", queues=tuple(QUEUES), tasks=1
             ),
@@ -210,7 +210,7 @@ class WholeSyphon:
             queues=tuple(QUEUES),
             tasks=2,
         )
-        self.brain = Brain(self.settings, clock=clock)
+        self.brain = SyphonCoordinator(self.settings, clock=clock)
 
     async def run(self) -> None:
         await self.brain.start()
@@ -218,7 +218,7 @@ class WholeSyphon:
         while True:
             epoch = await self.brain.next_epoch(epoch, once=False)
             shifts = [
-                task_module._Shift(self.settings, order, order_id, self.brain.address)
+                task_module._TaskRun(self.settings, order, order_id, self.brain.address)
                 for order_id, order in self.brain.orders(epoch).items()
             ]
             await asyncio.gather(*(shift.work() for shift in shifts))

@@ -23,7 +23,7 @@ from twinbus.broker.store.port import (
     DeleteEntity,
     Op,
     PutChunk,
-    Share,
+    SharedBodySelection,
     Store,
     Tombstone,
 )
@@ -92,7 +92,7 @@ def test_a_selection_that_does_not_fit_is_refused(ten_queues: Store) -> None:
     sheet = sheet_of(b"a", b"b")
     for selection in (0b111, 0b1, 0):
         with pytest.raises(ValueError, match="select"):
-            ten_queues.commit([PutChunk(chunk(1, 2).row, Share(sheet, selection))])
+            ten_queues.commit([PutChunk(chunk(1, 2).row, SharedBodySelection(sheet, selection))])
     assert all_chunks(ten_queues) == []
 
 

@@ -20,12 +20,12 @@ from twinbus.amqp.events import (
     DispositionReceived,
     Event,
     LinkAttached,
-    LinkDetached,
+    LinkDetachedEvent,
     Opened,
     SessionBegun,
 )
 from twinbus.amqp.limits import AmqpLimits
-from twinbus.amqp.link import ReceivingLink, SendingLink
+from twinbus.amqp.link import ReceiverLink, SenderLink
 from twinbus.amqp.performatives import Accepted, Attach, Disposition, Error, Source, Target
 from twinbus.amqp.sections import AmqpValue, Message, Properties
 from twinbus.amqp.session import Session
@@ -66,7 +66,7 @@ class WireClient:
         self.events: list[Event] = []
         self._handle = 0
         self._session: Session | None = None
-        self._nodes: dict[str, tuple[SendingLink, ReceivingLink]] = {}
+        self._nodes: dict[str, tuple[SenderLink, ReceiverLink]] = {}
 
     # -- plumbing -------------------------------------------------------------------------
 
@@ -129,7 +129,7 @@ class WireClient:
             self.wait_for(SessionBegun)
         return self._session
 
-    def attach_sender(self, address: str | None, **fields: Any) -> SendingLink:
+    def attach_sender(self, address: str | None, **fields: Any) -> SenderLink:
         """Ask for a link to send on; the answer may be a refusal, see refusal()."""
         handle, self._handle = self._handle, self._handle + 1
         link = self.session.attach_sender(
@@ -148,7 +148,7 @@ class WireClient:
         self.wait_for(LinkAttached, lambda event: event.link is link)
         return link
 
-    def attach_receiver(self, address: str | None, **fields: Any) -> ReceivingLink:
+    def attach_receiver(self, address: str | None, **fields: Any) -> ReceiverLink:
         """Ask for a link to receive on."""
         handle, self._handle = self._handle, self._handle + 1
         link = self.session.attach_receiver(
@@ -166,18 +166,18 @@ class WireClient:
         self.wait_for(LinkAttached, lambda event: event.link is link)
         return link
 
-    def refusal(self, link: SendingLink | ReceivingLink) -> str:
+    def refusal(self, link: SenderLink | ReceiverLink) -> str:
         """The condition with which the broker detached a link."""
         return str(self.detach_error(link).condition)
 
-    def detach_error(self, link: SendingLink | ReceivingLink) -> Error:
+    def detach_error(self, link: SenderLink | ReceiverLink) -> Error:
         """The error with which the broker detached a link."""
-        event = self.wait_for(LinkDetached, lambda detached: detached.link is link)
+        event = self.wait_for(LinkDetachedEvent, lambda detached: detached.link is link)
         assert event.error is not None
         error: Error = event.error
         return error
 
-    def node(self, address: str) -> tuple[SendingLink, ReceivingLink]:
+    def node(self, address: str) -> tuple[SenderLink, ReceiverLink]:
         """The links for requests to ``$cbs`` or a management node, and for its replies."""
         if address not in self._nodes:
             replies = self.attach_receiver(address, target=Target(address="reply-here"))
@@ -231,14 +231,14 @@ class WireClient:
             ),
         )
 
-    def _await_credit(self, link: SendingLink) -> None:
+    def _await_credit(self, link: SenderLink) -> None:
         deadline = time.monotonic() + self.timeout_s
         while link.credit <= 0:
             if time.monotonic() > deadline:
                 raise TimeoutError("the broker granted no credit")
             self.pump()
 
-    def send(self, link: SendingLink, payload: bytes, *, message_format: int = 0) -> Any:
+    def send(self, link: SenderLink, payload: bytes, *, message_format: int = 0) -> Any:
         """Send one delivery and wait for its outcome."""
         self._await_credit(link)
         tag = link.delivery_count.to_bytes(4, "big")

@@ -21,7 +21,7 @@ from twinbus.core.classifier import Classifier
 from twinbus.core.failover import Health
 from twinbus.core.rotation import RotationPolicy
 from twinbus.core.ttl_policy import TtlPolicy
-from twinbus.core.watermarks import Thresholds
+from twinbus.core.watermarks import BacklogThresholds
 from twinbus.drivers.port import NEXT_SESSION, ReceiveMode
 from twinbus.errors import (
     AccessDenied,
@@ -96,6 +96,7 @@ __all__ = [
     "AlreadyPaired",
     "AuthenticationFailed",
     "BacklogExhausted",
+    "BacklogThresholds",
     "BatchPartlySent",
     "BrokeredMessage",
     "CancelImpossible",
@@ -151,7 +152,6 @@ __all__ = [
     "StoreVersionMismatch",
     "SubscriptionClient",
     "SyphonHosting",
-    "Thresholds",
     "TooLargeForBacklog",
     "TopicClient",
     "TtlPolicy",

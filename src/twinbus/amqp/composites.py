@@ -33,7 +33,7 @@ C = TypeVar("C")
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class FieldType:
     """What one field may hold."""
 
     label: str
@@ -54,7 +54,7 @@ class Spec:
     head: bytes
     """Descriptor, encoded."""
     field_names: tuple[str, ...]
-    kinds: tuple[Kind, ...]
+    kinds: tuple[FieldType, ...]
     defaults: tuple[Any, ...]
     """MISSING for a mandatory field."""
 
@@ -186,7 +186,7 @@ def encode_composite(out: bytearray, value: Any, *, elide_trailing_nulls: bool =
         out.append(0x45)
 
 
-def _encode_field(body: bytearray, spec: Spec, name: str, kind: Kind, item: Any) -> None:
+def _encode_field(body: bytearray, spec: Spec, name: str, kind: FieldType, item: Any) -> None:
     try:
         kind.encode(body, item)
     except (ValueError, TypeError, KeyError, struct.error) as error:
@@ -212,15 +212,15 @@ def _writer(kind: type, accepted: type) -> Callable[[bytearray, Any], None]:
     return write
 
 
-def _simple(label: str, kind: type, accepted: type, codes: bytes) -> Kind:
-    return Kind(label, _is(kind), _writer(kind, accepted), codes)
+def _simple(label: str, kind: type, accepted: type, codes: bytes) -> FieldType:
+    return FieldType(label, _is(kind), _writer(kind, accepted), codes)
 
 
-def _mode(label: str, value_max: int) -> Kind:
+def _mode(label: str, value_max: int) -> FieldType:
     def accepts(value: Any) -> bool:
         return type(value) is UByte and value <= value_max
 
-    return Kind(label, accepts, _writer(UByte, int), b"\x50")
+    return FieldType(label, accepts, _writer(UByte, int), b"\x50")
 
 
 _MAP_CODES: Final = b"\xc1\xd1"
@@ -260,7 +260,7 @@ def symbol_array(value: Array | Iterable[str]) -> Array:
     return Array.of(0xA3 if all(len(item) < 256 for item in items) else 0xB3, items)
 
 
-def composite_kind(label: str, accepts: Callable[[Any], bool]) -> Kind:
+def composite_kind(label: str, accepts: Callable[[Any], bool]) -> FieldType:
     """A field that holds another composite."""
 
     def encode(out: bytearray, value: Any) -> None:
@@ -268,10 +268,10 @@ def composite_kind(label: str, accepts: Callable[[Any], bool]) -> Kind:
             raise TypeError(label)
         encode_composite(out, value)
 
-    return Kind(label, accepts, encode, b"\x00", decode_composite)
+    return FieldType(label, accepts, encode, b"\x00", decode_composite)
 
 
-KINDS: Final[dict[str, Kind]] = {
+KINDS: Final[dict[str, FieldType]] = {
     "boolean": _simple("a boolean", bool, bool, b"\x41\x42\x56"),
     "ubyte": _simple("a ubyte", UByte, int, b"\x50"),
     "ushort": _simple("a ushort", UShort, int, b"\x60"),
@@ -281,14 +281,14 @@ KINDS: Final[dict[str, Kind]] = {
     "symbol": _simple("a symbol", Symbol, str, _SYMBOL_CODES),
     "binary": _simple("a binary", bytes, bytes, b"\xa0\xb0"),
     "map": _simple("a map", dict, dict, _MAP_CODES),
-    "fields": Kind(
+    "fields": FieldType(
         "a map with symbol keys",
         _is(dict),
         _encode_fields_map,
         _MAP_CODES,
         _decode_fields_map,
     ),
-    "symbols": Kind(
+    "symbols": FieldType(
         "a symbol or an array of symbols",
         _is_symbols,
         _encode_symbols,

@@ -76,7 +76,7 @@ class Role(Enum):
     CLIENT = auto()
 
 
-class Phase(Enum):
+class ConnectionState(Enum):
     SASL_HEADER = auto()
     SASL = auto()
     AMQP_HEADER = auto()
@@ -107,7 +107,7 @@ class Connection:
         self.options = options
         self.limits = options.early_limits or options.limits
         """Those that count now."""
-        self.phase = Phase.SASL_HEADER
+        self.phase = ConnectionState.SASL_HEADER
         self.remote_open: Open | None = None
         self.remote_frame_size_bytes_max = FRAME_SIZE_BYTES_MIN
         self.sessions: dict[int, Session] = {}
@@ -137,7 +137,7 @@ class Connection:
 
     @property
     def is_closed(self) -> bool:
-        return self.phase is Phase.CLOSED
+        return self.phase is ConnectionState.CLOSED
 
     @property
     def has_output(self) -> bool:
@@ -179,12 +179,12 @@ class Connection:
 
     def feed(self, data: bytes) -> None:
         """Take bytes from the peer; next_events() acts on them."""
-        if self.phase is not Phase.CLOSED:
+        if self.phase is not ConnectionState.CLOSED:
             self._frames.feed(data)
 
     def next_events(self) -> list[Event] | None:
         """Act on one frame: what happened; None when no whole frame is left."""
-        if self.phase is Phase.CLOSED:
+        if self.phase is ConnectionState.CLOSED:
             return None
         events: list[Event] = []
         try:
@@ -196,9 +196,9 @@ class Connection:
 
     def _step(self, events: list[Event]) -> bool:
         """Take one header or frame; False when the rest of it has not arrived yet."""
-        if self.phase is Phase.RUNNING:
+        if self.phase is ConnectionState.RUNNING:
             return self._on_running_frame(events)
-        if self.phase in (Phase.SASL_HEADER, Phase.AMQP_HEADER):
+        if self.phase in (ConnectionState.SASL_HEADER, ConnectionState.AMQP_HEADER):
             return self._on_header(events)
         frame = self._frames.next_frame()
         if frame is None:
@@ -250,7 +250,7 @@ class Connection:
         header = self._frames.next_header()
         if header is None:
             return False
-        expected = PROTOCOL_SASL if self.phase is Phase.SASL_HEADER else PROTOCOL_AMQP
+        expected = PROTOCOL_SASL if self.phase is ConnectionState.SASL_HEADER else PROTOCOL_AMQP
         if header != expected:
             # The answer to a wrong header is the right one, then silence.
             self.write(expected)
@@ -261,20 +261,20 @@ class Connection:
                 )
             )
             return False
-        if self.phase is Phase.SASL_HEADER:
-            self.phase = Phase.SASL
+        if self.phase is ConnectionState.SASL_HEADER:
+            self.phase = ConnectionState.SASL
             if self.role is Role.SERVER:
                 self.write(PROTOCOL_SASL)
                 self.write(sasl.offer())
             return True
-        self.phase = Phase.OPEN
+        self.phase = ConnectionState.OPEN
         self._frames.frame_size_bytes_max = OPEN_FRAME_BYTES_MAX
         if self.role is Role.SERVER:
             self.write(PROTOCOL_AMQP)
         return True
 
     def _on_handshake_frame(self, frame: Frame, events: list[Event]) -> None:
-        wants_sasl = self.phase is Phase.SASL
+        wants_sasl = self.phase is ConnectionState.SASL
         if (frame.type == FRAME_SASL) is not wants_sasl:
             raise AmqpError(
                 Condition.NOT_ALLOWED,
@@ -297,7 +297,7 @@ class Connection:
         outcome, is_good = sasl.judge(performative)
         self.write(outcome)
         if is_good:
-            self.phase = Phase.AMQP_HEADER
+            self.phase = ConnectionState.AMQP_HEADER
             return
         self._end()
         sentence = "The SASL mechanism is not offered. Use ANONYMOUS and put a token to $cbs."
@@ -308,7 +308,7 @@ class Connection:
         if choice is not None:
             self.write(choice)
             return
-        self.phase = Phase.AMQP_HEADER
+        self.phase = ConnectionState.AMQP_HEADER
         self.write(PROTOCOL_AMQP)
         self._send_open()
 
@@ -350,20 +350,20 @@ class Connection:
             performative.max_frame_size, self.options.limits.frame_size_bytes_max
         )
         self._frames.frame_size_bytes_max = self.limits.frame_size_bytes_max
-        self.phase = Phase.RUNNING
+        self.phase = ConnectionState.RUNNING
         events.append(Opened(performative))
 
     def lift_limits(self) -> None:
         """The peer has shown who it is: from the next frame on it may use what was announced."""
         limits = self.limits = self._runs.limits = self.options.limits
-        if self.phase is Phase.RUNNING:
+        if self.phase is ConnectionState.RUNNING:
             self._frames.frame_size_bytes_max = limits.frame_size_bytes_max
 
     def close(self, error: AmqpError | None = None) -> None:
         """Say goodbye, with a reason if there is one; nothing can be sent afterwards."""
-        if self.phase is Phase.CLOSED:
+        if self.phase is ConnectionState.CLOSED:
             return
-        if self.phase in (Phase.OPEN, Phase.RUNNING):
+        if self.phase in (ConnectionState.OPEN, ConnectionState.RUNNING):
             if not self._has_sent_open:
                 # A close may only follow an open.
                 self._send_open()
@@ -371,7 +371,7 @@ class Connection:
         self._end()
 
     def _end(self) -> None:
-        self.phase = Phase.CLOSED
+        self.phase = ConnectionState.CLOSED
         self._last_words, self._out = self._out, []
 
     def abandon(self) -> None:
@@ -484,11 +484,11 @@ class Connection:
 
     def next_timer_s(self) -> float | None:
         """When handle_timer() wants to be called."""
-        return self._idle.next_timer_s() if self.phase is Phase.RUNNING else None
+        return self._idle.next_timer_s() if self.phase is ConnectionState.RUNNING else None
 
     def handle_timer(self, now_s: float) -> list[Event]:
         """Send a heartbeat, or give up on a silent peer, if it is time."""
-        if self.phase is not Phase.RUNNING:
+        if self.phase is not ConnectionState.RUNNING:
             return []
         if self._idle.is_peer_gone(now_s):
             error = AmqpError(

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from twinbus.amqp.performatives import Error, Open
 
 if TYPE_CHECKING:
-    from twinbus.amqp.link import ReceivingLink, SendingLink
+    from twinbus.amqp.link import ReceiverLink, SenderLink
     from twinbus.amqp.session import Session
 
 
@@ -40,14 +40,14 @@ class SessionEnded:
 class LinkAttached:
     """The peer asks for a link (answer with accept or refuse), or has answered ours."""
 
-    link: SendingLink | ReceivingLink
+    link: SenderLink | ReceiverLink
 
 
 @dataclass(slots=True)
-class LinkDetached:
+class LinkDetachedEvent:
     """A link is gone."""
 
-    link: SendingLink | ReceivingLink
+    link: SenderLink | ReceiverLink
     error: Error | None
 
 
@@ -55,14 +55,14 @@ class LinkDetached:
 class CreditChanged:
     """The peer updated its credit on a link we send on, or asks to drain it."""
 
-    link: SendingLink
+    link: SenderLink
 
 
 @dataclass(slots=True)
-class Drained:
+class LinkDrained:
     """The peer has sent all that it had for a link we receive on, and gave the credit back."""
 
-    link: ReceivingLink
+    link: ReceiverLink
 
 
 @dataclass(slots=True)
@@ -76,7 +76,7 @@ class WindowOpened:
 class DeliveryReceived:
     """A whole delivery has arrived."""
 
-    link: ReceivingLink
+    link: ReceiverLink
     delivery_id: int
     message_format: int
     payload: bytes
@@ -91,7 +91,7 @@ class DeliveryReceived:
 class DeliveriesReceived:
     """Whole deliveries with consecutive ids, none of them a repeat."""
 
-    link: ReceivingLink
+    link: ReceiverLink
     first_id: int
     message_format: int
     payloads: list[bytes]
@@ -135,9 +135,9 @@ Event = (
     | SessionBegun
     | SessionEnded
     | LinkAttached
-    | LinkDetached
+    | LinkDetachedEvent
     | CreditChanged
-    | Drained
+    | LinkDrained
     | WindowOpened
     | DeliveryReceived
     | DeliveriesReceived

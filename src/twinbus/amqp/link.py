@@ -160,7 +160,7 @@ def wire_error(error: AmqpError) -> Error:
     return Error(error.condition, error.description, error.info)
 
 
-class ReceivingLink(Link):
+class ReceiverLink(Link):
     """The peer sends, we receive."""
 
     role = ROLE_RECEIVER
@@ -287,7 +287,7 @@ class ReceivingLink(Link):
         return False
 
 
-class SendingLink(Link):
+class SenderLink(Link):
     """We send, the peer receives."""
 
     role = ROLE_SENDER

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 from uuid import UUID
 
-from twinbus.amqp.composites import KINDS, SPECS, Kind, composite, decode_fields
+from twinbus.amqp.composites import KINDS, SPECS, FieldType, composite, decode_fields
 from twinbus.amqp.decode import decode_value
 from twinbus.amqp.encode import ENCODERS, encode_into
 from twinbus.amqp.limits import Budget
@@ -48,13 +48,13 @@ def _write_timestamp(out: bytearray, value: int) -> None:
     ENCODERS[Timestamp](out, value, 0)
 
 
-KINDS["message-id"] = Kind(
+KINDS["message-id"] = FieldType(
     "a ulong, uuid, binary or string",
     _is_message_id,
     _write_message_id,
     b"\xa1\x98\xb1\xa0\xb0\x53\x80\x44",
 )
-KINDS["timestamp"] = Kind(
+KINDS["timestamp"] = FieldType(
     "a timestamp", lambda value: type(value) is Timestamp, _write_timestamp, b"\x83"
 )
 

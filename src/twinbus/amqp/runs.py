@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Final
 from twinbus.amqp.events import DeliveriesReceived, Event
 from twinbus.amqp.frames import HEAD_BYTES, Frame, FrameBuffer
 from twinbus.amqp.limits import AmqpLimits
-from twinbus.amqp.link import ReceivingLink
+from twinbus.amqp.link import ReceiverLink
 from twinbus.amqp.transfers import Transfer
 from twinbus.amqp.wire import unpack_u32
 
@@ -39,7 +39,7 @@ _HANDLE_SIZES: Final = {0x43: 1, 0x52: 2, 0x70: 5}
 class TransferShape:
     """Where the parts of a link's transfer frames are, and what the equal ones look like."""
 
-    link: ReceivingLink
+    link: ReceiverLink
     head: bytes
     id_at: int
     tag_head: bytes
@@ -51,7 +51,7 @@ class TransferShape:
 
 
 def shape_of(
-    frame: Frame, stop: int, link: ReceivingLink, transfer: Transfer
+    frame: Frame, stop: int, link: ReceiverLink, transfer: Transfer
 ) -> TransferShape | None:
     """The shape of a frame whose performative ends at ``stop``; None if it has no such.
 
@@ -129,7 +129,7 @@ class RunTaker:
     def learn(self, session: Session, transfer: Transfer, frame: Frame, position: int) -> None:
         """Remember how a link's transfers look once one follows another."""
         link = session.links.get(transfer.handle)
-        if isinstance(link, ReceivingLink) and link.next_run_id == transfer.delivery_id:
+        if isinstance(link, ReceiverLink) and link.next_run_id == transfer.delivery_id:
             self._shape = shape_of(frame, position, link, transfer)
 
     def take(self, events: list[Event]) -> bool:

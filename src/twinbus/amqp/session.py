@@ -20,10 +20,10 @@ from twinbus.amqp.events import (
     DeliveriesReceived,
     DeliveryReceived,
     DispositionReceived,
-    Drained,
     Event,
     LinkAttached,
-    LinkDetached,
+    LinkDetachedEvent,
+    LinkDrained,
     SessionEnded,
     WindowOpened,
 )
@@ -32,8 +32,8 @@ from twinbus.amqp.link import (
     ROLE_RECEIVER,
     ROLE_SENDER,
     Link,
-    ReceivingLink,
-    SendingLink,
+    ReceiverLink,
+    SenderLink,
     serial_is_after,
     wire_error,
 )
@@ -60,7 +60,7 @@ TRANSFER_OVERHEAD_BYTES_MAX = 128
 # A window as wide as this is never the bottleneck: credit decides.
 OUTGOING_WINDOW = 65_536
 
-AnyLink = SendingLink | ReceivingLink
+AnyLink = SenderLink | ReceiverLink
 
 
 class Session:
@@ -192,16 +192,16 @@ class Session:
         self._names.clear()
         self.owner = None
 
-    def attach_sender(self, attach: Attach) -> SendingLink:
+    def attach_sender(self, attach: Attach) -> SenderLink:
         """Client role: ask for a link that we send on."""
-        link = SendingLink(self, attach.handle, attach.name)
+        link = SenderLink(self, attach.handle, attach.name)
         self._names[link.name, link.role] = link
         self.send(attach)
         return link
 
-    def attach_receiver(self, attach: Attach) -> ReceivingLink:
+    def attach_receiver(self, attach: Attach) -> ReceiverLink:
         """Client role: ask for a link that we receive on."""
-        link = ReceivingLink(self, attach.handle, attach.name)
+        link = ReceiverLink(self, attach.handle, attach.name)
         self._names[link.name, link.role] = link
         self.send(attach)
         return link
@@ -289,7 +289,7 @@ class Session:
     def _deliver(
         self, link: AnyLink, transfer: Transfer, payload: bytes, events: list[Event]
     ) -> None:
-        if not isinstance(link, ReceivingLink):
+        if not isinstance(link, ReceiverLink):
             raise AmqpError(
                 Condition.NOT_ALLOWED, "A transfer came on a link that only sends to you."
             )
@@ -312,7 +312,7 @@ class Session:
 
     def _fail_link(self, link: AnyLink, error: AmqpError, events: list[Event]) -> None:
         link.detach(error)
-        events.append(LinkDetached(link, wire_error(error)))
+        events.append(LinkDetachedEvent(link, wire_error(error)))
 
     def _link(self, handle: int) -> AnyLink | None:
         link = self.links.get(handle)
@@ -339,7 +339,7 @@ class Session:
                 self.send_flow()
             return
         link = self._link(flow.handle)
-        if isinstance(link, SendingLink):
+        if isinstance(link, SenderLink):
             try:
                 link.on_flow(flow)
             except AmqpError as error:
@@ -347,7 +347,7 @@ class Session:
                 return
             events.append(CreditChanged(link))
         elif link is not None and link.on_drained(flow):
-            events.append(Drained(link))
+            events.append(LinkDrained(link))
         if link is not None and flow.echo:
             self.send_flow(link)
 
@@ -374,16 +374,16 @@ class Session:
         if answered is not None:
             self._register(answered, attach)
             answered.is_attached = True
-            if isinstance(answered, ReceivingLink):
+            if isinstance(answered, ReceiverLink):
                 answered.delivery_count = attach.initial_delivery_count or 0
             events.append(LinkAttached(answered))
             return
         self._check_attach(attach)
         self._detached_handles.discard(attach.handle)
-        kind = ReceivingLink if attach.role is ROLE_SENDER else SendingLink
+        kind = ReceiverLink if attach.role is ROLE_SENDER else SenderLink
         link = kind(self, attach.handle, attach.name)
         self._register(link, attach)
-        if isinstance(link, ReceivingLink):
+        if isinstance(link, ReceiverLink):
             link.delivery_count = attach.initial_delivery_count or 0
         events.append(LinkAttached(link))
 
@@ -437,4 +437,4 @@ class Session:
         link.is_detached = True
         self._unregister(link)
         self.send(Detach(handle=link.handle, closed=True))
-        events.append(LinkDetached(link, detach.error))
+        events.append(LinkDetachedEvent(link, detach.error))

@@ -26,7 +26,7 @@ from azure.servicebus import ServiceBusMessageBatch
 from azure.servicebus.aio import ServiceBusClient
 
 from twinbus.azure.credentials import token_source
-from twinbus.azure.engine import Engine
+from twinbus.azure.engine import PairConnection
 from twinbus.azure.failures import in_words_of_the_sdk, raise_in_words_of_the_sdk
 from twinbus.azure.messages import parcels_of, scheduled_parcels
 from twinbus.azure.pairing_settings import Pairing, pairing_given
@@ -70,7 +70,7 @@ class PairedServiceBusClient(ServiceBusClient):
         super().__init__(fully_qualified_namespace, credential, **retry, **kwargs)
         # Which entity a connection string is for is checked by this client, not by the one inside.
         inside = {name: value for name, value in kwargs.items() if name != "entity_name"}
-        self._engine = Engine(
+        self._engine = PairConnection(
             ServiceBusClient(
                 fully_qualified_namespace, credential, retry_total=0, **with_certificates(inside)
             ),
@@ -146,7 +146,7 @@ class PairedServiceBusSender:
 
     def __init__(
         self,
-        engine: Engine,
+        engine: PairConnection,
         path: str,
         *,
         fully_qualified_namespace: str,

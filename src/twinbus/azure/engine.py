@@ -22,7 +22,7 @@ from twinbus.azure.pairing_settings import Pairing
 from twinbus.connection_string import namespace_at
 from twinbus.drivers.amqp import AmqpDriver, AmqpOptions, Endpoint
 from twinbus.drivers.credentials import Credential
-from twinbus.drivers.management import ManagementClient, ManagementEndpoint
+from twinbus.drivers.management import AdministrationClient, AdministrationEndpoint
 from twinbus.drivers.port import NamespaceAddress, Sender
 from twinbus.drivers.servicebus import ServiceBusDriver
 from twinbus.pairing.factory import NAME_TIMEOUT_S, MessagingFactory
@@ -42,7 +42,7 @@ class RetryOptions(TypedDict):
     retry_mode: Literal["exponential", "fixed"]
 
 
-class Engine:
+class PairConnection:
     """One primary, one secondary."""
 
     def __init__(
@@ -62,8 +62,8 @@ class Engine:
         options = AmqpOptions(ca_file=ca_file)
         self.factory = MessagingFactory.from_driver(
             self._driver,
-            ManagementClient(
-                ManagementEndpoint.of(place),
+            AdministrationClient(
+                AdministrationEndpoint.of(place),
                 credential,
                 ca_file=ca_file,
                 timeout_s=NAME_TIMEOUT_S,

@@ -21,7 +21,7 @@ from twinbus.connection_string import namespace_at, parse_connection_string
 from twinbus.core.classifier import Classifier
 from twinbus.core.rotation import RotationPolicy
 from twinbus.core.ttl_policy import TtlPolicy
-from twinbus.core.watermarks import Thresholds
+from twinbus.core.watermarks import BacklogThresholds
 from twinbus.drivers.credentials import credential_of
 from twinbus.errors import ConfigurationError
 from twinbus.metering.pruning import check_keep_days
@@ -68,7 +68,7 @@ class Pairing:
     journal: str | os.PathLike[str] | None = None
     control: str | os.PathLike[str] | None = None
     on_event: Callable[[Occurrence], object] | None = None
-    thresholds: Thresholds = field(default_factory=Thresholds)
+    thresholds: BacklogThresholds = field(default_factory=BacklogThresholds)
     classifier: Classifier = field(default_factory=Classifier)
     rotation: RotationPolicy = field(default_factory=RotationPolicy)
     allow_lossy_backlog: bool = False

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from twinbus.broker.entities.description import EntityStatus, QueueDescription
     from twinbus.broker.entities.topic_description import SubscriptionDescription, TopicDescription
     from twinbus.broker.faults import Fault, Scope
-    from twinbus.broker.options import BrokerOptions, Thresholds
+    from twinbus.broker.options import BrokerOptions, ThrottleThresholds
 
 __all__ = [
     "Broker",
@@ -50,7 +50,7 @@ __all__ = [
     "QueueDescription",
     "Scope",
     "SubscriptionDescription",
-    "Thresholds",
+    "ThrottleThresholds",
     "TopicDescription",
 ]
 
@@ -63,7 +63,7 @@ _HOMES: Final = {
     "QueueDescription": "entities.description",
     "Scope": "faults",
     "SubscriptionDescription": "entities.topic_description",
-    "Thresholds": "options",
+    "ThrottleThresholds": "options",
     "TopicDescription": "entities.topic_description",
 }
 

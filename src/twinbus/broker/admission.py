@@ -16,14 +16,14 @@ from typing import TYPE_CHECKING
 from twinbus.amqp.errors import AmqpError, Condition
 from twinbus.broker.access.claims import Claim
 from twinbus.broker.access.grants import Grants
-from twinbus.broker.access.sas import Audience, Grant
+from twinbus.broker.access.sas import AccessGrant, Audience
 
 if TYPE_CHECKING:
     from twinbus.broker.attaching import AnyEnd
     from twinbus.broker.peer import Peer
 
 
-class Admission:
+class ConnectionAuthorization:
     """The grants of one peer, and the clock that ends them."""
 
     def __init__(self, peer: Peer, loop: asyncio.AbstractEventLoop) -> None:
@@ -46,7 +46,7 @@ class Admission:
             hostname = hostname.partition(":")[0]
         return self._peer.namespace.audience.known_as(hostname)
 
-    def grant(self, grant: Grant) -> None:
+    def grant(self, grant: AccessGrant) -> None:
         self._listens_until_s.clear()
         self._grants.add(grant, now_s=self._wall_s())
         if self._timer is None:

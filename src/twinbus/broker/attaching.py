@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from twinbus.amqp.errors import AmqpError, Condition
-from twinbus.amqp.link import ReceivingLink, SendingLink
+from twinbus.amqp.link import ReceiverLink, SenderLink
 from twinbus.amqp.performatives import Coordinator
 from twinbus.amqp.types import Int, Symbol
 from twinbus.broker.access.claims import Claim
@@ -18,9 +18,9 @@ from twinbus.broker.entities.forwarding import target_of
 from twinbus.broker.entities.queue import Queue
 from twinbus.broker.faults.attaches import catch_attach
 from twinbus.broker.management import ManagementDesk
-from twinbus.broker.receiving import ReceivingEnd
+from twinbus.broker.receiving import OutgoingLink
 from twinbus.broker.replies import ReplyEnd, RequestEnd
-from twinbus.broker.sending import SendingEnd
+from twinbus.broker.sending import IncomingLink
 from twinbus.broker.session_links import SessionClaim, session_wanted
 from twinbus.entity_path import Address, parse_address
 from twinbus.errors import InvalidEntityPath
@@ -28,8 +28,8 @@ from twinbus.errors import InvalidEntityPath
 if TYPE_CHECKING:
     from twinbus.broker.peer import Peer
 
-AnyLink = SendingLink | ReceivingLink
-AnyEnd = SendingEnd | ReceivingEnd | RequestEnd | ReplyEnd | SessionClaim
+AnyLink = SenderLink | ReceiverLink
+AnyEnd = IncomingLink | OutgoingLink | RequestEnd | ReplyEnd | SessionClaim
 
 SETTLED = 1
 BATCH_SIZE = Symbol("com.microsoft:max-message-batch-size")
@@ -59,10 +59,10 @@ def open_end(peer: Peer, link: AnyLink) -> None:
     attach = link.peer
     size_max = None
     properties = None
-    if isinstance(end, SendingEnd):
+    if isinstance(end, IncomingLink):
         size_max = end.queue.description.max_message_size_bytes
         properties = {BATCH_SIZE: Int(size_max)}
-        if isinstance(link, ReceivingLink):
+        if isinstance(link, ReceiverLink):
             # The envelope of a batch adds a little to the messages in it.
             link.message_size_bytes_max = peer.limits.batch_size_bytes_max
     link.accept(
@@ -78,12 +78,12 @@ def open_end(peer: Peer, link: AnyLink) -> None:
 def _end_for(peer: Peer, link: AnyLink) -> AnyEnd:
     address = _address(link)
     if address.node == "cbs":
-        if isinstance(link, ReceivingLink):
+        if isinstance(link, ReceiverLink):
             return RequestEnd(peer, link, "$cbs", peer.token_desk.handle)
         return ReplyEnd(peer, link, "$cbs")
     if address.node == "management":
         return _management_end(peer, link, address)
-    if isinstance(link, ReceivingLink):
+    if isinstance(link, ReceiverLink):
         peer.admission.demand(address.path, Claim.SEND)
         if address.sub_queue is not None:
             raise AmqpError(Condition.NOT_ALLOWED, "A dead-letter queue cannot be sent to.")
@@ -92,7 +92,7 @@ def _end_for(peer: Peer, link: AnyLink) -> AnyEnd:
             raise AmqpError(
                 Condition.NOT_ALLOWED, "A subscription cannot be sent to. Send to its topic."
             )
-        return SendingEnd(peer, link, target, address.path)
+        return IncomingLink(peer, link, target, address.path)
     peer.admission.demand(address.path, Claim.LISTEN)
     queue = _queue(peer, address)
     if not queue.description.gives_messages:
@@ -112,7 +112,7 @@ def _end_for(peer: Peer, link: AnyLink) -> AnyEnd:
     deletes = link.peer.snd_settle_mode == SETTLED
     if wanted is not None:
         return SessionClaim(peer, link, queue, address.path, wanted, deletes_on_receipt=deletes)
-    return ReceivingEnd(peer, link, queue, address.path, deletes_on_receipt=deletes)
+    return OutgoingLink(peer, link, queue, address.path, deletes_on_receipt=deletes)
 
 
 def not_here(queue: Queue) -> AmqpError:
@@ -134,13 +134,13 @@ def _management_end(peer: Peer, link: AnyLink, address: Address) -> AnyEnd:
                 raise
     queue = _queue(peer, address)
     path = str(address)
-    if isinstance(link, ReceivingLink):
+    if isinstance(link, ReceiverLink):
         return RequestEnd(peer, link, path, ManagementDesk(peer, queue, address.path).handle)
     return ReplyEnd(peer, link, path)
 
 
 def _address(link: AnyLink) -> Address:
-    terminus = link.peer.target if isinstance(link, ReceivingLink) else link.peer.source
+    terminus = link.peer.target if isinstance(link, ReceiverLink) else link.peer.source
     if isinstance(terminus, Coordinator):
         raise AmqpError(Condition.NOT_IMPLEMENTED, "Transactions are not offered.")
     if terminus is None or not terminus.address:

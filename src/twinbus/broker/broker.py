@@ -51,7 +51,7 @@ from twinbus.broker.store.datadir import DataDirectory
 from twinbus.broker.store.memory import MemoryStore
 from twinbus.broker.store.port import Store
 from twinbus.broker.store.sqlite import SqliteStore
-from twinbus.broker.tls.keeper import Keeper, names_for
+from twinbus.broker.tls.keeper import CertificateStore, names_for
 from twinbus.broker.turns import Turns
 from twinbus.clock import AdjustableClock, Clock, SystemClock
 from twinbus.entity_path import parse_entity_path
@@ -432,12 +432,12 @@ def audience_of(host: str) -> Audience:
     return Audience(names, 0, any_name=host.lower() not in LOOPBACK_NAMES)
 
 
-def _keeper(options: BrokerOptions) -> Keeper:
+def _keeper(options: BrokerOptions) -> CertificateStore:
     given = None
     if options.tls_certificate is not None and options.tls_key is not None:
         given = (options.tls_certificate, options.tls_key)
     names = names_for(options.host, options.tls_names)
-    return Keeper(options.data_directory, names=names, given=given)
+    return CertificateStore(options.data_directory, names=names, given=given)
 
 
 async def provide(namespace: Namespace, spec: NamespaceSpec) -> None:

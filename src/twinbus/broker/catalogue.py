@@ -31,7 +31,7 @@ from twinbus.broker.catalogue_rules import KIND_RULE, rule_of
 from twinbus.broker.entities.description import QueueDescription
 from twinbus.broker.entities.filters import compile_rule
 from twinbus.broker.entities.forwarding import targets_of
-from twinbus.broker.entities.history import History
+from twinbus.broker.entities.history import DuplicateHistory
 from twinbus.broker.entities.queue import Queue
 from twinbus.broker.entities.topic import Subscription, Topic
 from twinbus.broker.entities.topic_description import SubscriptionDescription, TopicDescription
@@ -198,7 +198,7 @@ class Catalogue:
                 machine.witness = self._witness
         if description.requires_duplicate_detection:
             seen = found.seen.get(queue_id, [])
-            queue.history = History(seen, is_partitioned=description.enable_partitioning)
+            queue.history = DuplicateHistory(seen, is_partitioned=description.enable_partitioning)
         if queue.sessions is not None:
             states = found.state_bytes.get(queue_id, 0)
             queue.sessions.recover(found.sessions.get(queue_id, []), states)

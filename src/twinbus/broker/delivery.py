@@ -15,7 +15,7 @@ from uuid import UUID
 from twinbus.amqp.encode import encode_value
 from twinbus.amqp.types import Symbol
 from twinbus.broker.entities.chunk import Chunk
-from twinbus.broker.entities.consumer import Grant
+from twinbus.broker.entities.consumer import DeliveryBatch
 from twinbus.broker.entities.record import Record, unpack_record
 
 DEFAULT_PRIORITY = 4
@@ -163,7 +163,7 @@ _SETTLED_FRAME = _layout(None)
 
 
 def plain_frames(
-    grant: Grant, channel: int, handle: int, first_delivery_id: int
+    grant: DeliveryBatch, channel: int, handle: int, first_delivery_id: int
 ) -> list[bytes] | None:
     """One transfer frame for each message of a grant.
 

@@ -24,7 +24,7 @@ from typing import cast
 from twinbus.broker.connection_slots import EVICTED, ConnectionSlots, Slot
 from twinbus.broker.http_side import HttpSide
 from twinbus.broker.tarpit import Tarpit, has_unread
-from twinbus.broker.tls.keeper import Keeper
+from twinbus.broker.tls.keeper import CertificateStore
 from twinbus.errors import ConfigurationError, PortTaken
 
 # Connections that wait for us to accept them: enough for a fleet that comes back at once. The
@@ -70,7 +70,7 @@ class Reception:
     def __init__(
         self,
         *,
-        tls: Keeper,
+        tls: CertificateStore,
         http: HttpSide,
         amqp: Callable[[Slot], asyncio.Protocol] | None,
         slots: ConnectionSlots,

@@ -19,7 +19,7 @@ from twinbus.broker.namespace import Namespace
 from twinbus.broker.offences import OffenceLog
 from twinbus.broker.options import BrokerOptions
 from twinbus.broker.peer import Peer
-from twinbus.broker.tls.keeper import Keeper
+from twinbus.broker.tls.keeper import CertificateStore
 
 if TYPE_CHECKING:
     from twinbus.broker.broker import Broker, RunningNamespace
@@ -74,7 +74,7 @@ def shown_host(host: str) -> str:
 
 
 def entrance_of_namespace(
-    namespace: Namespace, tls: Keeper, port: int, tls_port: int | None
+    namespace: Namespace, tls: CertificateStore, port: int, tls_port: int | None
 ) -> Entrance:
     """AMQP and the administration protocol for one namespace."""
     options = namespace.options

@@ -18,7 +18,7 @@ import asyncio
 from functools import partial
 from typing import TYPE_CHECKING
 
-from twinbus.broker.entities.consumer import Consumer, Grant
+from twinbus.broker.entities.consumer import Consumer, DeliveryBatch
 from twinbus.broker.entities.forwarding import forwarded, never_taken
 from twinbus.broker.entities.locks import LockRun
 from twinbus.broker.entities.outcome import RELEASE, Complete, DeadLetter
@@ -100,7 +100,7 @@ class Forwarder:
 
     # -- one slice ------------------------------------------------------------------------
 
-    def deliver(self, grant: Grant) -> None:
+    def deliver(self, grant: DeliveryBatch) -> None:
         """Messages of the source, to be moved now or given back."""
         now = self._namespace.now()
         target = self._open_target()
@@ -138,7 +138,12 @@ class Forwarder:
         return target
 
     def _move(
-        self, grant: Grant, mask: int, messages: list[IncomingMessage], target: Queue, now: Instant
+        self,
+        grant: DeliveryBatch,
+        mask: int,
+        messages: list[IncomingMessage],
+        target: Queue,
+        now: Instant,
     ) -> None:
         run = grant.run
         if run is None:
@@ -188,7 +193,7 @@ class Forwarder:
         self._namespace.touch(self._source)
         self._namespace.touch(target)
 
-    def _set_aside(self, grant: Grant, mask: int, reason: DeadLetter, now: Instant) -> None:
+    def _set_aside(self, grant: DeliveryBatch, mask: int, reason: DeadLetter, now: Instant) -> None:
         """Away from the others. A dead letter has nowhere to go: its lock keeps it apart."""
         if self._source.dead_letters is not None and grant.run is not None:
             self._source.settle(grant.run, mask, reason, now, None)
@@ -233,5 +238,5 @@ def _must_wait(target: Queue, messages: list[IncomingMessage]) -> bool:
     return target.history is not None and target.history.must_wait(messages, is_ours=True)
 
 
-def _nowhere(_grant: Grant) -> None:
+def _nowhere(_grant: DeliveryBatch) -> None:
     """A consumer without credit is given nothing."""

@@ -19,8 +19,8 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
 from twinbus.amqp.errors import AmqpError, Condition
-from twinbus.broker.receiving import ReceivingEnd
-from twinbus.broker.sending import SendingEnd
+from twinbus.broker.receiving import OutgoingLink
+from twinbus.broker.sending import IncomingLink
 
 if TYPE_CHECKING:
     from twinbus.broker.namespace import Namespace
@@ -54,10 +54,10 @@ class IdleLinks:
     def _look(self) -> None:
         self._look_at_some(self._links(), {})
 
-    def _links(self) -> Iterator[tuple[Any, Any, SendingEnd | ReceivingEnd]]:
+    def _links(self) -> Iterator[tuple[Any, Any, IncomingLink | OutgoingLink]]:
         for peer in list(self._namespace.peers):
             for link, end in peer.links_and_ends():
-                if isinstance(end, SendingEnd | ReceivingEnd):
+                if isinstance(end, IncomingLink | OutgoingLink):
                     yield peer, link, end
 
     def _look_at_some(

@@ -110,7 +110,7 @@ class Idleness:
         kind, path = entity.description.kind, entity.description.path
         name = self._namespace.name
 
-        def told(error: Exception | None) -> None:
+        def finished(error: Exception | None) -> None:
             if error is None:
                 logger.info("namespace %s: the %s %s is deleted: idle", name, kind, path)
                 return
@@ -119,7 +119,7 @@ class Idleness:
             if self._namespace.failure is None and not self._is_stopped:
                 self.look_at(entity)
 
-        self._namespace.submit(lambda draft: draft.delete(entity.queue_id, path), told)
+        self._namespace.submit(lambda draft: draft.delete(entity.queue_id, path), finished)
 
 
 def _idle_s(entity: Queue) -> float:

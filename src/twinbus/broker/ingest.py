@@ -35,7 +35,7 @@ from twinbus.amqp.sections import (
 )
 from twinbus.amqp.types import Symbol, Timestamp
 from twinbus.broker.entities.description import QueueDescription
-from twinbus.broker.entities.facts import MessageFacts, digest_of, facts_of
+from twinbus.broker.entities.facts import MessageKeys, digest_of, facts_of
 from twinbus.broker.entities.partitions import Spread, keys_agree
 from twinbus.broker.entities.record import PLAIN, IncomingMessage, Record, pack_record
 from twinbus.broker.property_limits import (
@@ -275,7 +275,7 @@ def _read_facts(
         if description.requires_duplicate_detection:
             # Here, because a batch is read in slices, and taken in at once.
             digest = digest_of(facts, is_partitioned=description.enable_partitioning)
-            message.facts = MessageFacts(*facts[:3], facts.arrived_ms, None, digest)
+            message.facts = MessageKeys(*facts[:3], facts.arrived_ms, None, digest)
         if description.requires_session and facts.session_id is None:
             raise AmqpError(
                 Condition.NOT_ALLOWED,

@@ -22,7 +22,7 @@ from twinbus.amqp.types import Array, Long, Timestamp
 from twinbus.broker.access.claims import Claim
 from twinbus.broker.answers import Answer, AnswerTicket, bad_request, empty, ok, refused
 from twinbus.broker.entities.chunk import Chunk
-from twinbus.broker.entities.consumer import Consumer, Grant
+from twinbus.broker.entities.consumer import Consumer, DeliveryBatch
 from twinbus.broker.entities.history import DUPLICATE
 from twinbus.broker.entities.locks import LockRun
 from twinbus.broker.entities.outcome import (
@@ -30,7 +30,7 @@ from twinbus.broker.entities.outcome import (
     COMPLETE,
     DEFER,
     DeadLetter,
-    Outcome,
+    SettlementOutcome,
 )
 from twinbus.broker.entities.partitions import Spread
 from twinbus.broker.entities.queue import Queue
@@ -58,7 +58,7 @@ from twinbus.broker.session_desk import (
 from twinbus.broker.store.port import SEQ_MAX, Store
 from twinbus.broker.throttle import MESSAGE_OVERHEAD_BYTES
 from twinbus.core.costs import Operation, units_of
-from twinbus.metering.tally import Tally
+from twinbus.metering.tally import OperationCounter
 from twinbus.steps import Steps
 
 if TYPE_CHECKING:
@@ -200,7 +200,7 @@ class ManagementDesk:
         if name not in _COUNTED_ELSEWHERE:
             self._tally(Operation.MANAGEMENT).happened()
 
-    def _tally(self, operation: Operation) -> Tally:
+    def _tally(self, operation: Operation) -> OperationCounter:
         return self._peer.namespace.meter.tally(self._path, operation)
 
     # -- locks ----------------------------------------------------------------------------
@@ -239,7 +239,7 @@ class ManagementDesk:
         self._go_on(self._settle(masks, outcome, ticket), answer, self._peer.turn_ends_s)
 
     def _settle(
-        self, masks: dict[LockRun, int], outcome: Outcome, ticket: _SharedTicket
+        self, masks: dict[LockRun, int], outcome: SettlementOutcome, ticket: _SharedTicket
     ) -> Iterator[None]:
         """Settle messages that are held, a few runs in each step.
 
@@ -486,7 +486,7 @@ def _tried(
         answer(refused(error))
 
 
-def _unused(_grant: Grant) -> None:
+def _unused(_grant: DeliveryBatch) -> None:
     """A deferred message is handed over in the reply, not on a link."""
 
 
@@ -535,7 +535,7 @@ def _seq(value: Any) -> int:
     return int(value)
 
 
-def _outcome(body: dict[str, Any], queue: Queue) -> Outcome:
+def _outcome(body: dict[str, Any], queue: Queue) -> SettlementOutcome:
     status = body.get("disposition-status")
     if status == "completed":
         return COMPLETE

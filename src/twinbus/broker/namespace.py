@@ -52,7 +52,7 @@ from twinbus.broker.faults.receives import holds_back
 from twinbus.broker.faults.stage import FaultStage
 from twinbus.broker.idleness import entities_kept_by
 from twinbus.broker.lookups import look_up
-from twinbus.broker.metering.books import Books
+from twinbus.broker.metering.books import NamespaceMetering
 from twinbus.broker.offences import OffenceLog
 from twinbus.broker.options import BrokerOptions
 from twinbus.broker.own_changes import (
@@ -143,7 +143,7 @@ class Namespace:
         self.unsettled = SharedCapacity(options.unsettled_max)
         self.input = SharedCapacity(INPUT_BYTES_MAX)
         self.output = SharedCapacity(OUTPUT_BYTES_MAX)
-        self.books = Books(
+        self.books = NamespaceMetering(
             name,
             options.metering_path,
             clock,
@@ -773,7 +773,7 @@ class Namespace:
     async def changed(self, plan: Callable[[Draft], object]) -> None:
         """Return once the change is on disk and holds; if it is refused nothing has changed."""
         done: asyncio.Future[None] = self._loop.create_future()
-        self.submit(plan, FutureTicket(done).told)
+        self.submit(plan, FutureTicket(done).finish)
         await done
 
     def _apply(self, draft: Draft, done: Callable[[], None]) -> Iterator[float]:

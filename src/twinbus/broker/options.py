@@ -17,7 +17,7 @@ IDLE_DETACH_S_MIN: Final = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Thresholds:
+class ThrottleThresholds:
     """Above these the broker answers ServerBusy before it stores anything (rule M11)."""
 
     pending_bytes_max: int = 64 << 20
@@ -51,7 +51,7 @@ class BrokerOptions:
     admin_port: int | None = 0
     """The port of the HTTP side; 0 takes a free one, None opens none."""
     limits: AmqpLimits = field(default_factory=AmqpLimits)
-    thresholds: Thresholds = field(default_factory=Thresholds)
+    thresholds: ThrottleThresholds = field(default_factory=ThrottleThresholds)
     metering_directory: Path | None = None
     """Where the operations log goes; None is below the data directory, and nowhere without one."""
     audit: bool = False

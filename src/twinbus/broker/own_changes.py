@@ -133,7 +133,7 @@ class FutureTicket:
         if not self._done.done():
             self._done.set_exception(error)
 
-    def told(self, error: Exception | None) -> None:
+    def finish(self, error: Exception | None) -> None:
         """The same of an administrative change."""
         if error is None:
             self.stored(range(0))

@@ -22,7 +22,7 @@ from twinbus.broker.delivery import (
     token_uuid,
 )
 from twinbus.broker.entities.chunk import Chunk, span_mask
-from twinbus.broker.entities.consumer import Grant
+from twinbus.broker.entities.consumer import DeliveryBatch
 from twinbus.broker.entities.facts import facts_of
 from twinbus.broker.entities.queue import Queue
 from twinbus.broker.entities.record import unpack_record
@@ -226,7 +226,7 @@ def read_scheduled(queue: Queue, seqs: list[int], store: Store) -> Steps[list[Sc
     return found
 
 
-def deferred_message(grant: Grant) -> dict[str, Any]:
+def deferred_message(grant: DeliveryBatch) -> dict[str, Any]:
     """A deferred message as the reply hands it over."""
     seq = grant.chunk.first_seq + grant.start
     if grant.run is None:

@@ -1,8 +1,8 @@
 """One client connection: protocol events in, queue machines and replies out.
 
     socket --> Connection (sans I/O) --> events --> the end of a link
-                                                      SendingEnd    client sends to a queue
-                                                      ReceivingEnd  client receives from a queue
+                                                      IncomingLink    client sends to a queue
+                                                      OutgoingLink  client receives from a queue
                                                       RequestEnd    client asks $cbs, $management
                                                       ReplyEnd      ... and is answered
 
@@ -24,7 +24,7 @@ from functools import partial
 from itertools import islice
 from typing import Any, cast
 
-from twinbus.amqp.connection import Connection, ConnectionOptions, Phase, Role
+from twinbus.amqp.connection import Connection, ConnectionOptions, ConnectionState, Role
 from twinbus.amqp.errors import AmqpError, Condition
 from twinbus.amqp.events import (
     ConnectionClosed,
@@ -34,14 +34,14 @@ from twinbus.amqp.events import (
     DispositionReceived,
     Event,
     LinkAttached,
-    LinkDetached,
+    LinkDetachedEvent,
     Opened,
     SessionBegun,
     SessionEnded,
     WindowOpened,
 )
-from twinbus.broker.access.sas import Grant
-from twinbus.broker.admission import Admission
+from twinbus.broker.access.sas import AccessGrant
+from twinbus.broker.admission import ConnectionAuthorization
 from twinbus.broker.attaching import AnyEnd, not_here, open_end
 from twinbus.broker.buffered_bytes import (
     OUTPUT_BYTES_COUNTED,
@@ -53,12 +53,12 @@ from twinbus.broker.cbs import TokenDesk
 from twinbus.broker.connection_slots import EVICTED, Slot
 from twinbus.broker.entities.forwarding import target_of
 from twinbus.broker.faults.contact import address_of
-from twinbus.broker.faults.line import Line
+from twinbus.broker.faults.line import DegradedConnection
 from twinbus.broker.input_gate import ASKING, LEAVING, OUTPUT, STORING, InputGate
 from twinbus.broker.namespace import Namespace, disk_failed
-from twinbus.broker.receiving import DeliveryLedger, ReceivingEnd, SharedAllowance
+from twinbus.broker.receiving import OutgoingLink, SharedAllowance, UnsettledDeliveries
 from twinbus.broker.replies import ReplyEnd
-from twinbus.broker.sending import SendingEnd
+from twinbus.broker.sending import IncomingLink
 from twinbus.broker.settling import settle
 from twinbus.broker.turns import TURN_S
 
@@ -103,7 +103,7 @@ class Peer(asyncio.Protocol):
         """When the bytes being worked on arrived: one look at the clock for all of them."""
         self.token_desk = TokenDesk(self)
         self._loop = asyncio.get_running_loop()
-        self.admission = Admission(self, self._loop)
+        self.admission = ConnectionAuthorization(self, self._loop)
         self.transport: asyncio.Transport | None = None
         self._transport: asyncio.Transport | None = None
         self._ends: dict[int, AnyEnd] = {}
@@ -149,7 +149,7 @@ class Peer(asyncio.Protocol):
         self._is_authenticated = False
         self.address = ""
         """Where the peer comes from, for the log."""
-        self.line: Line | None = None
+        self.line: DegradedConnection | None = None
         """Between us and the transport while a fault makes the network bad."""
 
     # -- transport ------------------------------------------------------------------------
@@ -184,7 +184,7 @@ class Peer(asyncio.Protocol):
             self._set_handshake_timer(self.limits.handshake_timeout_s)
             return
         self._note_offence("a peer did not finish its handshake in time")
-        if self.connection.phase is Phase.RUNNING:
+        if self.connection.phase is ConnectionState.RUNNING:
             self.cut(_no_token_in_time(had_one=self._had_grants))
         elif self._transport is not None:
             self._transport.abort()
@@ -396,18 +396,18 @@ class Peer(asyncio.Protocol):
 
     def _pause_receivers(self) -> None:
         for end in self._ends.values():
-            if isinstance(end, ReceivingEnd):
+            if isinstance(end, OutgoingLink):
                 end.pause()
 
     def _resume_receivers(self) -> None:
         for end in self._ends.values():
-            if isinstance(end, ReceivingEnd):
+            if isinstance(end, OutgoingLink):
                 end.resume()
 
     def pause_session(self, session: object) -> None:
         """The peer closed the session's window: none of its receivers gets any more."""
         for end in self._ends_of(session):
-            if isinstance(end, ReceivingEnd):
+            if isinstance(end, OutgoingLink):
                 end.pause()
 
     def _has_room(self) -> None:
@@ -416,7 +416,7 @@ class Peer(asyncio.Protocol):
 
     def _wake_receivers(self) -> None:
         for end in self._ends.values():
-            if isinstance(end, ReceivingEnd):
+            if isinstance(end, OutgoingLink):
                 end.wake()
 
     # -- output ---------------------------------------------------------------------------
@@ -446,7 +446,7 @@ class Peer(asyncio.Protocol):
         self._handed_bytes = 0
         if was_handed_much and not self._is_write_paused:
             self._resume_receivers()
-        if self.connection.phase is Phase.CLOSED:
+        if self.connection.phase is ConnectionState.CLOSED:
             self._begin_to_leave(transport)
 
     def _begin_to_leave(self, transport: asyncio.Transport) -> None:
@@ -527,11 +527,11 @@ class Peer(asyncio.Protocol):
             case LinkAttached():
                 self._advanced()
                 open_end(self, event.link)
-            case LinkDetached():
+            case LinkDetachedEvent():
                 self._forget(event.link)
             case WindowOpened():
                 for end in self._ends_of(event.session):
-                    if isinstance(end, ReceivingEnd | ReplyEnd):
+                    if isinstance(end, OutgoingLink | ReplyEnd):
                         end.resume()
             case SessionEnded():
                 for link in list(event.session.links.values()):
@@ -543,7 +543,7 @@ class Peer(asyncio.Protocol):
                 self._advanced()
                 if self._slot is not None:
                     self._slot.has_session = True
-                event.session.owner = DeliveryLedger()
+                event.session.owner = UnsettledDeliveries()
             case ConnectionClosed():
                 self._on_closed(event)
 
@@ -554,7 +554,7 @@ class Peer(asyncio.Protocol):
 
     def _on_deliveries(self, event: DeliveriesReceived) -> None:
         end = event.link.owner
-        taken = end.take_run(event) if isinstance(end, SendingEnd) else 0
+        taken = end.take_run(event) if isinstance(end, IncomingLink) else 0
         if taken < len(event.payloads):
             # Each of them may be a batch that takes a turn of its own.
             self._rest = islice(event.singles(), taken, None)
@@ -571,7 +571,7 @@ class Peer(asyncio.Protocol):
 
     def _on_credit(self, event: CreditChanged) -> None:
         end = self._ends.get(id(event.link))
-        if isinstance(end, ReceivingEnd | ReplyEnd):
+        if isinstance(end, OutgoingLink | ReplyEnd):
             try:
                 end.on_credit()
             except AmqpError as error:
@@ -649,8 +649,8 @@ class Peer(asyncio.Protocol):
         links = getattr(session, "links", {})
         return [self._ends[id(link)] for link in links.values() if id(link) in self._ends]
 
-    def ledger(self, session: Any) -> DeliveryLedger:
-        ledger: DeliveryLedger = session.owner
+    def ledger(self, session: Any) -> UnsettledDeliveries:
+        ledger: UnsettledDeliveries = session.owner
         return ledger
 
     def reply_end(self, session: object, path: str, reply_to: str | None) -> ReplyEnd | None:
@@ -664,7 +664,7 @@ class Peer(asyncio.Protocol):
 
     # -- access ---------------------------------------------------------------------------
 
-    def granted(self, grant: Grant) -> bool:
+    def granted(self, grant: AccessGrant) -> bool:
         """A token was shown; False when there are too many connections for another one."""
         if not self._is_authenticated and not self._authenticate(grant):
             return False
@@ -674,7 +674,7 @@ class Peer(asyncio.Protocol):
         self._set_handshake_timer(None)
         return True
 
-    def _authenticate(self, grant: Grant) -> bool:
+    def _authenticate(self, grant: AccessGrant) -> bool:
         """With its first token a peer is no stranger any more."""
         key = grant.scope, grant.rule_name
         if self._slot is not None and not self._slot.authenticate(key):
@@ -694,7 +694,7 @@ class Peer(asyncio.Protocol):
 
     def lost_all_grants(self) -> None:
         """Nothing is granted any more: the time for a token begins anew, and so does its limit."""
-        if self._handshake is None and self.connection.phase is Phase.RUNNING:
+        if self._handshake is None and self.connection.phase is ConnectionState.RUNNING:
             self._pre_auth_bytes, self._had_grants = 0, True
             self._set_handshake_timer(self.limits.token_timeout_s)
 
@@ -754,7 +754,7 @@ class Peer(asyncio.Protocol):
                 continue
             if queue is not None and queue.is_deleted:
                 self.detach(link, AmqpError(Condition.NOT_FOUND, "The queue was deleted."))
-            elif isinstance(end, ReceivingEnd) and target_of(end.queue) is not None:
+            elif isinstance(end, OutgoingLink) and target_of(end.queue) is not None:
                 self.detach(link, not_here(end.queue))
 
     def has_end(self, link: Any, end: AnyEnd) -> bool:

@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from twinbus.amqp.errors import AmqpError, Condition
-from twinbus.amqp.link import SendingLink
+from twinbus.amqp.link import SenderLink
 from twinbus.broker.access.claims import Claim
 from twinbus.broker.delivery import PLAIN_FRAME_OVERHEAD_BYTES, delivered_message, plain_frames
-from twinbus.broker.entities.consumer import Allowance, Consumer, Grant
+from twinbus.broker.entities.consumer import Allowance, Consumer, DeliveryBatch
 from twinbus.broker.entities.locks import TOKEN, LockRun
 from twinbus.broker.entities.queue import Queue
 from twinbus.broker.entities.sessions import SessionLock
@@ -32,16 +32,16 @@ LEDGER_SWEEP = 64
 
 
 @dataclass(slots=True)
-class Delivered:
+class DeliveryRun:
     """A run of deliveries of one link: delivery id ``first + i`` is chunk index ``start + i``."""
 
     first: int
     count: int
     run: LockRun
-    end: ReceivingEnd
+    end: OutgoingLink
 
 
-class DeliveryLedger:
+class UnsettledDeliveries:
     """What was sent on a session and is not settled, in the order of delivery ids.
 
     Ids are kept as numbers that never wrap; the 32-bit ones of the wire are mapped onto them.
@@ -49,20 +49,20 @@ class DeliveryLedger:
 
     def __init__(self) -> None:
         self._firsts: list[int] = []
-        self._entries: list[Delivered] = []
+        self._entries: list[DeliveryRun] = []
         self._next_id = 0
         self._sweep_at_count = LEDGER_SWEEP
         self._passed_count = 0
         """Settled entries that the last search went over."""
 
-    def add(self, first_id: int, count: int, run: LockRun, end: ReceivingEnd) -> None:
+    def add(self, first_id: int, count: int, run: LockRun, end: OutgoingLink) -> None:
         """Remember ``count`` delivery ids from ``first_id`` on."""
         if len(self._entries) >= self._sweep_at_count:
             self._sweep()
         # Ids between were used for settled deliveries and replies: nothing to remember.
         first = self._next_id + ((first_id - self._next_id) & _WRAP)
         self._firsts.append(first)
-        self._entries.append(Delivered(first, count, run, end))
+        self._entries.append(DeliveryRun(first, count, run, end))
         self._next_id = first + count
 
     def _sweep(self) -> None:
@@ -79,14 +79,14 @@ class DeliveryLedger:
         low = self._next_id + distance
         return max(0, low), min(self._next_id - 1, low + ((last - first) & _WRAP))
 
-    def find(self, first: int, last: int) -> Iterator[tuple[int, int, Delivered | None]]:
+    def find(self, first: int, last: int) -> Iterator[tuple[int, int, DeliveryRun | None]]:
         """The parts of a range of wire ids that were sent: (first, count, entry or None).
 
         None stands for ids that hold no lock any more; neighbours come as one.
         """
         return self.find_in(*self.span(first, last))
 
-    def find_in(self, at: int, high: int) -> Iterator[tuple[int, int, Delivered | None]]:
+    def find_in(self, at: int, high: int) -> Iterator[tuple[int, int, DeliveryRun | None]]:
         """The same for a span()."""
         if self._passed_count > LEDGER_SWEEP:
             # A peer may ask for the same thousands again and again: it is gone over them once.
@@ -150,7 +150,7 @@ class SharedAllowance(Allowance):
         self._shared.leave(self.holder)
 
 
-class ReceivingEnd:
+class OutgoingLink:
     """Sends a queue's messages to a client that receives."""
 
     claim = Claim.LISTEN
@@ -158,7 +158,7 @@ class ReceivingEnd:
     def __init__(
         self,
         peer: Peer,
-        link: SendingLink,
+        link: SenderLink,
         queue: Queue,
         path: str,
         *,
@@ -231,7 +231,7 @@ class ReceivingEnd:
             self._link.drained()
             self._peer.wants_flush()
 
-    def deliver(self, grant: Grant) -> None:
+    def deliver(self, grant: DeliveryBatch) -> None:
         link = self._link
         session = link.session
         first_id = link.reserve(grant.count)
@@ -253,11 +253,11 @@ class ReceivingEnd:
             self._peer.pause_session(session)
         self._peer.wants_flush()
 
-    def _fits_one_frame(self, grant: Grant) -> bool:
+    def _fits_one_frame(self, grant: DeliveryBatch) -> bool:
         largest = self.queue.description.max_message_size_bytes + PLAIN_FRAME_OVERHEAD_BYTES
         return largest <= self._link.session.connection.remote_frame_size_bytes_max
 
-    def _deliver_one_by_one(self, grant: Grant, first_id: int) -> None:
+    def _deliver_one_by_one(self, grant: DeliveryBatch, first_id: int) -> None:
         for offset in range(grant.count):
             index = grant.start + offset
             seq = grant.chunk.first_seq + index
@@ -322,5 +322,5 @@ class ReceivingEnd:
         self.consumer.deliver = _nowhere
 
 
-def _nowhere(_grant: Grant) -> None:
+def _nowhere(_grant: DeliveryBatch) -> None:
     """A consumer without credit is given nothing."""

@@ -18,7 +18,7 @@ from twinbus.amqp.errors import AmqpError, Condition, CostlyValue
 from twinbus.amqp.events import DeliveryReceived
 from twinbus.amqp.frames import encode_frame
 from twinbus.amqp.limits import AmqpLimits, Budget
-from twinbus.amqp.link import ReceivingLink, SendingLink
+from twinbus.amqp.link import ReceiverLink, SenderLink
 from twinbus.amqp.sections import AmqpValue, Message, Properties, decode_properties, scan_to_body
 from twinbus.amqp.transfers import encode_disposition
 from twinbus.broker.access.claims import Claim
@@ -58,7 +58,7 @@ class ReplyEnd:
 
     claim: Claim | None = None
 
-    def __init__(self, peer: Peer, link: SendingLink, path: str) -> None:
+    def __init__(self, peer: Peer, link: SenderLink, path: str) -> None:
         self._peer = peer
         self._link = link
         self.path = path
@@ -139,7 +139,7 @@ class RequestEnd:
 
     claim: Claim | None = None
 
-    def __init__(self, peer: Peer, link: ReceivingLink, path: str, handler: Handler) -> None:
+    def __init__(self, peer: Peer, link: ReceiverLink, path: str, handler: Handler) -> None:
         self._peer = peer
         self._link = link
         self.path = path

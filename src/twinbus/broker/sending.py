@@ -18,7 +18,7 @@ from twinbus.amqp.delivery_states import STATE_ACCEPTED, Error, Rejected, encode
 from twinbus.amqp.errors import AmqpError, Condition
 from twinbus.amqp.events import DeliveriesReceived, DeliveryReceived
 from twinbus.amqp.frames import encode_frame
-from twinbus.amqp.link import ReceivingLink
+from twinbus.amqp.link import ReceiverLink
 from twinbus.amqp.transfers import encode_disposition
 from twinbus.broker.access.claims import Claim
 from twinbus.broker.entities.description import EntityStatus
@@ -58,7 +58,7 @@ class SendTicket:
 
     __slots__ = ("_delivery_ids", "_link", "_load")
 
-    def __init__(self, link: SendingEnd, delivery_ids: range, load: int) -> None:
+    def __init__(self, link: IncomingLink, delivery_ids: range, load: int) -> None:
         self._link = link
         self._delivery_ids = delivery_ids
         self._load = load
@@ -70,12 +70,12 @@ class SendTicket:
         self._link.refuse_stored(self._delivery_ids, self._load, error)
 
 
-class SendingEnd:
+class IncomingLink:
     """Receives what a client sends."""
 
     claim = Claim.SEND
 
-    def __init__(self, peer: Peer, link: ReceivingLink, queue: Queue, path: str) -> None:
+    def __init__(self, peer: Peer, link: ReceiverLink, queue: Queue, path: str) -> None:
         self._peer = peer
         self._link = link
         self.queue = queue

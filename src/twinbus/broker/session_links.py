@@ -1,6 +1,6 @@
 """A client wants to receive from a session: this one, or the next one that has messages.
 
-    attach --> SessionClaim --granted--> ReceivingEnd --its time runs out--> detached
+    attach --> SessionClaim --granted--> OutgoingLink --its time runs out--> detached
                     |
                     +--held by another, or none came in time--> refused
 
@@ -16,13 +16,13 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from twinbus.amqp.errors import AmqpError, Condition
-from twinbus.amqp.link import SendingLink
+from twinbus.amqp.link import SenderLink
 from twinbus.amqp.types import Long, Symbol
 from twinbus.broker.access.claims import Claim
 from twinbus.broker.entities.queue import Queue
 from twinbus.broker.entities.sessions import SessionLock, Sessions, Waiter
 from twinbus.broker.property_limits import ID_CHARACTERS_MAX
-from twinbus.broker.receiving import ReceivingEnd
+from twinbus.broker.receiving import OutgoingLink
 from twinbus.broker.session_desk import session_lock_lost
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ _TICKS_AT_1970 = 621_355_968_000_000_000
 _TICKS_PER_MS = 10_000
 
 
-class Wanted(NamedTuple):
+class SessionRequest(NamedTuple):
     """What a client asked for."""
 
     session: str | None
@@ -49,7 +49,7 @@ class Wanted(NamedTuple):
     wait_s: float
 
 
-def session_wanted(link: SendingLink, queue: Queue) -> Wanted | None:
+def session_wanted(link: SenderLink, queue: Queue) -> SessionRequest | None:
     """The session a client wants to receive from; None when it wants none and there are none."""
     filters = {str(name): value for name, value in _filters(link).items()}
     if filters.keys() - {FILTER}:
@@ -70,10 +70,10 @@ def session_wanted(link: SendingLink, queue: Queue) -> Wanted | None:
             Condition.NOT_ALLOWED,
             f"The queue {path!r} has sessions. Receive from one, or from the next available.",
         )
-    return Wanted(_checked_name(filters[FILTER]), _wait_s(link))
+    return SessionRequest(_checked_name(filters[FILTER]), _wait_s(link))
 
 
-def _filters(link: SendingLink) -> dict[Any, Any]:
+def _filters(link: SenderLink) -> dict[Any, Any]:
     source = link.peer.source
     return (source.filter if source is not None else None) or {}
 
@@ -92,7 +92,7 @@ def _checked_name(value: object) -> str | None:
     )
 
 
-def _wait_s(link: SendingLink) -> float:
+def _wait_s(link: SenderLink) -> float:
     properties = {str(key): value for key, value in (link.peer.properties or {}).items()}
     value = properties.get(TIMEOUT)
     if value is None:
@@ -112,10 +112,10 @@ class SessionClaim:
     def __init__(
         self,
         peer: Peer,
-        link: SendingLink,
+        link: SenderLink,
         queue: Queue,
         path: str,
-        wanted: Wanted,
+        wanted: SessionRequest,
         *,
         deletes_on_receipt: bool,
     ) -> None:
@@ -173,7 +173,7 @@ class SessionClaim:
             # It has nothing in hand that others wait for. Clients listen for a last message as
             # long as the lock lasts, counted from the one before: they shall not be cut off.
             lock.deadline_s += self.queue.description.lock_duration_ms / 1000
-        end = ReceivingEnd(
+        end = OutgoingLink(
             self._peer,
             link,
             self.queue,

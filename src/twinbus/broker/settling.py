@@ -37,10 +37,10 @@ from twinbus.broker.entities.outcome import (
     DEFER,
     RELEASE,
     DeadLetter,
-    Outcome,
+    SettlementOutcome,
 )
 from twinbus.broker.faults.settlements import catch_settlement
-from twinbus.broker.receiving import Delivered, DeliveryLedger
+from twinbus.broker.receiving import DeliveryRun, UnsettledDeliveries
 from twinbus.broker.sending import as_amqp_error
 
 if TYPE_CHECKING:
@@ -103,7 +103,7 @@ def answer(session: Session, first: int, last: int, state: bytes) -> None:
 
 
 def settle(
-    namespace: Namespace, ledger: DeliveryLedger, event: DispositionReceived, stop_s: float
+    namespace: Namespace, ledger: UnsettledDeliveries, event: DispositionReceived, stop_s: float
 ) -> Callable[[float], bool] | None:
     """What a receiver decided about deliveries, unless a fault gets in its way.
 
@@ -115,7 +115,7 @@ def settle(
     return _apply_until(stop_s, namespace, ledger, event)
 
 
-def apply(namespace: Namespace, ledger: DeliveryLedger, event: DispositionReceived) -> None:
+def apply(namespace: Namespace, ledger: UnsettledDeliveries, event: DispositionReceived) -> None:
     """Apply a receiver's disposition to every delivery it names, if that was delayed by a fault and
     the session is still there."""
     if event.session.is_ended:
@@ -124,7 +124,7 @@ def apply(namespace: Namespace, ledger: DeliveryLedger, event: DispositionReceiv
 
 
 def _apply_until(
-    stop_s: float, namespace: Namespace, ledger: DeliveryLedger, event: DispositionReceived
+    stop_s: float, namespace: Namespace, ledger: UnsettledDeliveries, event: DispositionReceived
 ) -> Callable[[float], bool] | None:
     decided = _decision(event.state)
     if decided is None:
@@ -145,9 +145,9 @@ class _Settlement:
     def __init__(
         self,
         namespace: Namespace,
-        ledger: DeliveryLedger,
+        ledger: UnsettledDeliveries,
         event: DispositionReceived,
-        outcome: Outcome,
+        outcome: SettlementOutcome,
         state: bytes,
     ) -> None:
         self._namespace = namespace
@@ -168,7 +168,7 @@ class _Settlement:
             if time.monotonic() > stop_s:
                 return False
 
-    def _settle(self, first: int, count: int, entry: Delivered | None) -> None:
+    def _settle(self, first: int, count: int, entry: DeliveryRun | None) -> None:
         event = self._event
         self._at = first + count
         if entry is None:
@@ -181,10 +181,10 @@ class _Settlement:
 def _settle_run(
     namespace: Namespace,
     event: DispositionReceived,
-    entry: Delivered,
+    entry: DeliveryRun,
     first: int,
     count: int,
-    outcome: Outcome,
+    outcome: SettlementOutcome,
     state: bytes,
 ) -> None:
     run, queue = entry.run, entry.end.queue
@@ -221,10 +221,10 @@ def _settle_run(
 
 def _settle_partly(
     event: DispositionReceived,
-    entry: Delivered,
+    entry: DeliveryRun,
     held: int,
     wanted: int,
-    outcome: Outcome,
+    outcome: SettlementOutcome,
     state: bytes,
     now: Any,
 ) -> None:
@@ -244,7 +244,7 @@ def _settle_partly(
             answer(event.session, offset + start, offset + start + count - 1, _LOCK_LOST)
 
 
-def _decision(state: Any) -> tuple[Outcome, bytes] | None:
+def _decision(state: Any) -> tuple[SettlementOutcome, bytes] | None:
     """What a delivery state means here, and the state that answers it."""
     match state:
         case Accepted():

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from twinbus.amqp.errors import AmqpError, Condition
 from twinbus.broker.entities.partitions import PARTITION_COUNT
 from twinbus.broker.fair_share import Holder, SharedCapacity
-from twinbus.broker.options import Thresholds
+from twinbus.broker.options import ThrottleThresholds
 
 # With so much waiting for the disk, keys that have their share of it are not read from. It is what
 # a commit takes and what gathers meanwhile: more would only make everybody's commits longer.
@@ -47,7 +47,7 @@ class Bucket:
 class Throttle:
     """The thresholds of one namespace, and how near it is to them."""
 
-    def __init__(self, thresholds: Thresholds) -> None:
+    def __init__(self, thresholds: ThrottleThresholds) -> None:
         self._thresholds = thresholds
         self._buckets: dict[int | None, Bucket] = {}
         self._partitions: dict[int, dict[int, Bucket]] = {}

@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from twinbus.broker.entities.queue import Queue
 from twinbus.broker.entities.topic import Topic
 from twinbus.broker.entities.witness import audited_path
-from twinbus.broker.metering.audit import Line
+from twinbus.broker.metering.audit import AuditLine
 from twinbus.broker.own_changes import PlannedChanges
 from twinbus.broker.store.port import Op, PutChunk, PutCounters, PutSeen
 
@@ -44,7 +44,7 @@ class Transaction:
     is_large: bool = False
     """It is put together, shown and told in steps."""
     moves: list[Move] = field(default_factory=list)
-    audit_lines: list[Line] = field(default_factory=list)
+    audit_lines: list[AuditLine] = field(default_factory=list)
     """Written once it is on disk."""
 
     def halves(self) -> list[Transaction]:

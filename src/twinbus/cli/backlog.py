@@ -19,7 +19,7 @@ from twinbus.cli.showing import (
 from twinbus.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from twinbus.core.parcel import Delivered
+    from twinbus.core.parcel import ReceivedMessage
 
 __all__ = ["backlog_app"]
 
@@ -85,18 +85,19 @@ def show(
 
     from twinbus.cli.message_shown import record_of_message, show_message_records
     from twinbus.cli.receive import peeked
-    from twinbus.cli.sources import Source
-    from twinbus.core.envelope_home import told_of
+    from twinbus.cli.sources import MessageSource
+    from twinbus.core.envelope_home import read_destination
     from twinbus.entity_path import BacklogPath
 
-    async def ask() -> list[Delivered]:
+    async def ask() -> list[ReceivedMessage]:
         path = str(BacklogPath(await where.primary_name(), index))
         async with where.opened("secondary") as secondary:
-            return await peeked(secondary, Source(path, dead_letters), count)
+            return await peeked(secondary, MessageSource(path, dead_letters), count)
 
     found = asyncio.run(ask())
     records = [
-        {"destination": told_of(each.encoded)[0], **record_of_message(each)} for each in found
+        {"destination": read_destination(each.encoded)[0], **record_of_message(each)}
+        for each in found
     ]
     columns = ("number", "enqueued", "destination", "message_id", "state", "dead_letter_reason")
     show_message_records(records, output, columns)

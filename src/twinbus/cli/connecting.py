@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar, get_type_hints
 
 import typer
 
-from twinbus.cli.shared_options import CaFile, ManagementPort
+from twinbus.cli.shared_options import AdministrationPort, CaFile
 from twinbus.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -102,7 +102,7 @@ class Where:
     connection_string: str | None = None
     secondary: bool = False
     ca_file: Path | None = None
-    management_port: int | None = None
+    administration_port: int | None = None
 
     @property
     def role(self) -> Role:
@@ -120,7 +120,7 @@ class Where:
         from twinbus.pairing.open_namespace import opened_namespace
 
         return opened_namespace(
-            self._reference(), ca_file=self.ca_file, management_port=self.management_port
+            self._reference(), ca_file=self.ca_file, administration_port=self.administration_port
         )
 
     def text(self) -> str | None:
@@ -185,8 +185,8 @@ class WherePair:
     secondary: str | None = None
     primary_name_given: str | None = None
     ca_file: Path | None = None
-    primary_management_port: int | None = None
-    secondary_management_port: int | None = None
+    primary_administration_port: int | None = None
+    secondary_administration_port: int | None = None
 
     def opened(self, role: Role) -> AbstractAsyncContextManager[OpenNamespace]:
         is_secondary = role == "secondary"
@@ -195,9 +195,9 @@ class WherePair:
             connection_string=given,
             secondary=is_secondary and given is None,
             ca_file=self.ca_file,
-            management_port=self.secondary_management_port
+            administration_port=self.secondary_administration_port
             if is_secondary
-            else self.primary_management_port,
+            else self.primary_administration_port,
         ).opened()
 
     async def primary_name(self) -> str:
@@ -231,15 +231,15 @@ _NAMESPACE: Final = (
     ("connection_string", ConnectionStringOption, None),
     ("secondary", SecondaryOption, False),
     ("ca_file", CaFile, None),
-    ("management_port", ManagementPort, None),
+    ("administration_port", AdministrationPort, None),
 )
 _PAIR: Final = (
     ("primary", PrimaryReference, None),
     ("secondary", SecondaryReference, None),
     ("primary_name_given", PrimaryName, None),
     ("ca_file", CaFile, None),
-    ("primary_management_port", PrimaryPort, None),
-    ("secondary_management_port", SecondaryPort, None),
+    ("primary_administration_port", PrimaryPort, None),
+    ("secondary_administration_port", SecondaryPort, None),
 )
 
 

@@ -90,10 +90,10 @@ def cost_estimate(
     """
     check_form(output)
     from twinbus.cli.cost_estimate_shown import show_estimate
-    from twinbus.core.cost_estimate import Plan, estimate
+    from twinbus.core.cost_estimate import EstimateInput, estimate
     from twinbus.prices import load_prices
 
-    plan = Plan(
+    plan = EstimateInput(
         backlog_queues=backlog_queues,
         poll_ms=_ms(poll),
         idle_detach_ms=_ms(idle_detach),

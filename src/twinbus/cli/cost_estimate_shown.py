@@ -9,7 +9,7 @@ import typer
 
 from twinbus.cli.showing import counted, show_json
 from twinbus.cli.tables import show_table
-from twinbus.core.cost_estimate import CostEstimate, Line, OutageCost
+from twinbus.core.cost_estimate import CostEstimate, CostLine, OutageCost
 from twinbus.core.prices import GB, PriceSheet, money
 from twinbus.core.watch_pace import WATCH_INTERVAL_S, WATCH_INTERVAL_S_MAX
 
@@ -71,7 +71,7 @@ def _show_outage(made: CostEstimate) -> None:
     )
 
 
-def _outage_row(line: Line) -> tuple[str, ...]:
+def _outage_row(line: CostLine) -> tuple[str, ...]:
     amount = line.amount
     return (
         line.kind,

@@ -14,7 +14,7 @@ from typing import Annotated
 import typer
 
 from twinbus.cli.moments import moment
-from twinbus.cli.shared_options import CaFile, ManagementPort
+from twinbus.cli.shared_options import AdministrationPort, CaFile
 from twinbus.cli.showing import Output, check_form
 from twinbus.errors import ConfigurationError, TwinbusError
 
@@ -38,7 +38,7 @@ class ReconcileOptions:
     pair: str | None
     look: bool
     ca_file: Path | None
-    management_port: int | None
+    administration_port: int | None
     output: str
 
 
@@ -77,7 +77,7 @@ def reconcile(
         typer.Option("--look", help="Also look at what the queues hold now; nothing is taken."),
     ] = False,
     ca_file: CaFile = None,
-    management_port: ManagementPort = None,
+    administration_port: AdministrationPort = None,
     output: Output = "table",
 ) -> None:
     """Follow every message that was sent, and name those that are missing.
@@ -102,7 +102,7 @@ def reconcile(
             pair=pair,
             look=look,
             ca_file=ca_file,
-            management_port=management_port,
+            administration_port=administration_port,
             output=output,
         )
         if not any((primary_logs, secondary_logs, client_logs, receipts)):

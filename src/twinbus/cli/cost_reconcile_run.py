@@ -12,12 +12,12 @@ import typer
 from twinbus.cli.cost_reconcile import ReconcileOptions
 from twinbus.cli.showing import counted, show_json, wait_shown
 from twinbus.cli.tables import show_table
-from twinbus.core.reconciliation import EntityBooks, Fate, Outage, Reconciliation
+from twinbus.core.reconciliation import EntityReconciliation, Fate, Outage, Reconciliation
 from twinbus.errors import ConfigurationError
 from twinbus.pairing.environment import ROLES, Role, namespace_named_in
 from twinbus.spark.references import NamespaceRef, RefKind
 from twinbus.spark.session import local_session, require_pyspark
-from twinbus.spark.troubles import told_by_spark
+from twinbus.spark.troubles import translate_spark_errors
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -47,7 +47,11 @@ def run_reconcile(options: ReconcileOptions) -> bool | None:
         primary=references[0],
         secondary=references[1],
     )
-    with wait_shown("Spark starts, then the logs are read"), told_by_spark(), _session() as spark:
+    with (
+        wait_shown("Spark starts, then the logs are read"),
+        translate_spark_errors(),
+        _session() as spark,
+    ):
         answer = reconcile(
             spark, sources, pair=options.pair, begins=options.begins, ends=options.ends
         )
@@ -72,9 +76,9 @@ def _reference(role: Role, options: ReconcileOptions) -> NamespaceRef:
     named = namespace_named_in(os.environ, role)
     ca_file = None if options.ca_file is None else str(options.ca_file.resolve())
     if named.connection_string is not None:
-        return NamespaceRef(RefKind.ENV, named.source, ca_file, options.management_port)
+        return NamespaceRef(RefKind.ENV, named.source, ca_file, options.administration_port)
     host = str(named.fully_qualified_namespace)
-    return NamespaceRef(RefKind.HOST, host, ca_file, options.management_port)
+    return NamespaceRef(RefKind.HOST, host, ca_file, options.administration_port)
 
 
 def show_reconciliation(answer: Reconciliation, output: str) -> None:
@@ -107,7 +111,7 @@ def show_reconciliation(answer: Reconciliation, output: str) -> None:
     typer.echo(answer.verdict)
 
 
-def _row(books: EntityBooks, fates: list[Fate], has_outages: bool) -> list[str]:
+def _row(books: EntityReconciliation, fates: list[Fate], has_outages: bool) -> list[str]:
     counts = [books.sent, *(books.fates.get(fate, 0) for fate in fates)]
     duplicates = f"{books.duplicates:,}"
     if books.duplicates > books.duplicates_explained:

@@ -21,7 +21,7 @@ from twinbus.core.cost_report import CostReport, Quality, Slice
 from twinbus.core.prices import money
 
 if TYPE_CHECKING:
-    from twinbus.spark.cost.report import Made
+    from twinbus.spark.cost.report import ComputedReport
 
 __all__ = ["as_json", "show_report"]
 
@@ -30,7 +30,7 @@ SHOWN_MAX: Final = 50
 _COUNTS: Final = ("calls", "messages", "units", "bytes_in", "bytes_out")
 
 
-def show_report(made: Made, output: str) -> None:
+def show_report(made: ComputedReport, output: str) -> None:
     """Print it."""
     _SHOWN[output](made)
 
@@ -38,7 +38,7 @@ def show_report(made: Made, output: str) -> None:
 # -- tables -------------------------------------------------------------------------------
 
 
-def _show_tables(made: Made) -> None:
+def _show_tables(made: ComputedReport) -> None:
     report = made.report
     shown = report.slices[:SHOWN_MAX]
     left = len(report.slices) - len(shown)
@@ -114,7 +114,7 @@ def _troubles(quality: Quality) -> str:
 # -- JSON and CSV -------------------------------------------------------------------------
 
 
-def as_json(made: Made) -> dict[str, Any]:
+def as_json(made: ComputedReport) -> dict[str, Any]:
     """All that the report knows, and which days were computed for it."""
     report, prices, quality = made.report, made.report.prices, made.report.quality
     return {
@@ -201,29 +201,29 @@ def _exact(amount: Decimal) -> str:
     return f"{amount.normalize():f}" if amount else "0"
 
 
-def _show_json(made: Made) -> None:
+def _show_json(made: ComputedReport) -> None:
     show_json(as_json(made), "json")
 
 
-def _show_lines(made: Made) -> None:
+def _show_lines(made: ComputedReport) -> None:
     for each in made.report.slices:
         show_json(_slice(each), "jsonl")
 
 
-def _show_csv(made: Made) -> None:
+def _show_csv(made: ComputedReport) -> None:
     report = made.report
     writer = csv.DictWriter(sys.stdout, [*report.by, *_COUNTS, "cost"], lineterminator="\n")
     writer.writeheader()
     writer.writerows(_slice(each) for each in report.slices)
 
 
-def _show_page(made: Made) -> None:
+def _show_page(made: ComputedReport) -> None:
     from twinbus.pages.cost_page import render
 
     typer.echo(render(made.report), nl=False)
 
 
-_SHOWN: Final[Mapping[str, Callable[[Made], None]]] = {
+_SHOWN: Final[Mapping[str, Callable[[ComputedReport], None]]] = {
     "table": _show_tables,
     "json": _show_json,
     "jsonl": _show_lines,

@@ -42,9 +42,9 @@ def demo(
 
     Exit codes: 0 nothing was lost, unexpected or failed, 1 something was, 2 wrong usage.
     """
-    from twinbus.demo.plan import Plan
+    from twinbus.demo.plan import DemoScenario
 
-    plan = Plan(seed=seed, outage_s=seconds(outage), rate_per_s=float(rate_per_s(rate)))
+    plan = DemoScenario(seed=seed, outage_s=seconds(outage), rate_per_s=float(rate_per_s(rate)))
     # What runs the demo: the drivers and the pairing, which a wrong option need not wait for.
     from twinbus.demo.run import run_demo
 

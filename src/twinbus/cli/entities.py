@@ -21,7 +21,7 @@ from twinbus.durations import seconds
 from twinbus.errors import ConfigurationError, TwinbusError
 
 if TYPE_CHECKING:
-    from twinbus.drivers.management import ManagementClient, QueueProperties, TopicProperties
+    from twinbus.drivers.management import AdministrationClient, QueueProperties, TopicProperties
 
 __all__ = [
     "QUEUE_COLUMNS",
@@ -133,7 +133,7 @@ class SubscriptionCommand(TyperCommand):
 def list_them(
     where: Where,
     output: str,
-    listing: Callable[[ManagementClient], AsyncIterator[Any]],
+    listing: Callable[[AdministrationClient], AsyncIterator[Any]],
     columns: Sequence[str],
     *,
     numbers_from: int | None = None,
@@ -152,7 +152,7 @@ def show_it(
     where: Where,
     output: str,
     named: str,
-    get: Callable[[ManagementClient], Awaitable[Any]],
+    get: Callable[[AdministrationClient], Awaitable[Any]],
 ) -> None:
     """``named`` is what it is called in a sentence: "queue 'orders'"."""
     check_form(output)
@@ -160,7 +160,7 @@ def show_it(
 
 
 async def taken(
-    management: ManagementClient, path: str
+    management: AdministrationClient, path: str
 ) -> QueueProperties | TopicProperties | None:
     """The queue or topic that has this name; None: neither."""
     return await management.get_queue(path) or await management.get_topic(path)
@@ -172,8 +172,8 @@ def create_it(
     dry_run: bool,
     named: str,
     wanted: Any,
-    create: Callable[[ManagementClient], Awaitable[Any]],
-    get: Callable[[ManagementClient], Awaitable[Any]],
+    create: Callable[[AdministrationClient], Awaitable[Any]],
+    get: Callable[[AdministrationClient], Awaitable[Any]],
 ) -> None:
     check_form(output)
     record = _settings(wanted)
@@ -198,8 +198,8 @@ def delete_it(
     yes: bool,
     dry_run: bool,
     named: str,
-    get: Callable[[ManagementClient], Awaitable[Any]],
-    delete: Callable[[ManagementClient], Awaitable[None]],
+    get: Callable[[AdministrationClient], Awaitable[Any]],
+    delete: Callable[[AdministrationClient], Awaitable[None]],
 ) -> None:
     check_form(output)
     found = asked(where, lambda each: _found(each.management, named, get))
@@ -214,7 +214,9 @@ def delete_it(
 
 
 async def _found(
-    management: ManagementClient, named: str, get: Callable[[ManagementClient], Awaitable[Any]]
+    management: AdministrationClient,
+    named: str,
+    get: Callable[[AdministrationClient], Awaitable[Any]],
 ) -> Any:
     found = await get(management)
     if found is None:

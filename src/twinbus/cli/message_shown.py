@@ -11,7 +11,7 @@ import typer
 from twinbus.cli.showing import plain, show_records
 
 if TYPE_CHECKING:
-    from twinbus.core.parcel import Delivered
+    from twinbus.core.parcel import ReceivedMessage
 
 __all__ = ["record_of_message", "show_message_records", "show_messages"]
 
@@ -35,7 +35,7 @@ _TEXTS: Final = (
 )
 
 
-def record_of_message(delivered: Delivered) -> dict[str, Any]:
+def record_of_message(delivered: ReceivedMessage) -> dict[str, Any]:
     """What is known of a message. A body that is no text is ``body_base64``."""
     from twinbus.core.chunk_aside import state_of
     from twinbus.core.encoding import decode_message
@@ -71,7 +71,7 @@ def _body(body: Any) -> dict[str, Any]:
 
 
 def show_messages(
-    found: Sequence[Delivered], output: str, *, as_dead_letters: bool = False
+    found: Sequence[ReceivedMessage], output: str, *, as_dead_letters: bool = False
 ) -> None:
     """A table, a list in JSON, or a line for each."""
     records = [record_of_message(each) for each in found]

@@ -45,7 +45,7 @@ COLUMNS: Final = ("queue", "messages", "dead_letters", "oldest_age_s", "percent_
 
 
 @dataclass(frozen=True, slots=True)
-class Contact:
+class Reachability:
     """Whether a namespace answers."""
 
     role: str
@@ -108,7 +108,7 @@ def show_status(where: WherePair, options: StatusOptions, output: str) -> bool:
     return not attention
 
 
-def _waiting(secondary: Contact, queues: Sequence[QueueBacklog]) -> str:
+def _waiting(secondary: Reachability, queues: Sequence[QueueBacklog]) -> str:
     where = counted(len(queues), "backlog queue")
     known = [each.messages for each in queues if each.messages is not None]
     if not secondary.answers or (queues and not known):
@@ -161,7 +161,7 @@ def _syphon(given: Path | None) -> SyphonState | None:
 
 async def _looked(
     where: WherePair, options: StatusOptions, syphon: SyphonState | None
-) -> tuple[list[Contact], list[QueueBacklog], list[str]]:
+) -> tuple[list[Reachability], list[QueueBacklog], list[str]]:
     async with where.opened("primary") as primary, where.opened("secondary") as secondary:
         contacts = list(
             await asyncio.gather(_contact("primary", primary), _contact("secondary", secondary))
@@ -187,7 +187,7 @@ async def _looked(
     return contacts, queues, attention
 
 
-async def _contact(role: str, namespace: OpenNamespace) -> Contact:
+async def _contact(role: str, namespace: OpenNamespace) -> Reachability:
     address = str(namespace.driver.address)
     sender = namespace.driver.sender(UNKNOWN_PATH)
     try:
@@ -195,12 +195,12 @@ async def _contact(role: str, namespace: OpenNamespace) -> Contact:
     except EntityNotFound:
         pass
     except (CommunicationError, OperationTimeout) as error:
-        return Contact(role, address, False, error.sentence.rstrip("."))
+        return Reachability(role, address, False, error.sentence.rstrip("."))
     except ServiceError as error:
-        return Contact(role, address, True, error.sentence.rstrip("."))
+        return Reachability(role, address, True, error.sentence.rstrip("."))
     finally:
         await sender.close()
-    return Contact(role, address, True)
+    return Reachability(role, address, True)
 
 
 def _judged(name: str, queues: Sequence[QueueBacklog]) -> list[str]:

@@ -11,7 +11,15 @@ from twinbus.cli.preflight import PreflightOptions
 from twinbus.cli.showing import counted, show_json
 from twinbus.cli.tables import show_block
 from twinbus.pairing.open_namespace import OpenNamespace
-from twinbus.pairing.preflight import Ends, Expectation, Facts, Report, Severity, judge, observe
+from twinbus.pairing.preflight import (
+    Ends,
+    Expectation,
+    Observations,
+    Report,
+    Severity,
+    judge,
+    observe,
+)
 
 __all__ = ["run_preflight"]
 
@@ -26,7 +34,7 @@ def run_preflight(where: WherePair, options: PreflightOptions) -> bool:
     return report.is_ready
 
 
-async def _observed(where: WherePair, options: PreflightOptions) -> Facts:
+async def _observed(where: WherePair, options: PreflightOptions) -> Observations:
     expectation = Expectation(
         expected_outage_s=options.expected_outage_s,
         rate_per_s=options.rate_per_s,

@@ -20,10 +20,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 from twinbus.cli.connecting import Where, asked
 from twinbus.cli.showing import check_form, confirm, count_shown, counted, tell
-from twinbus.cli.sources import SUBSCRIPTIONS, Source, source_of
+from twinbus.cli.sources import SUBSCRIPTIONS, MessageSource, source_of
 
 if TYPE_CHECKING:
-    from twinbus.core.parcel import Delivered
+    from twinbus.core.parcel import ReceivedMessage
     from twinbus.drivers.management import QueueProperties, SubscriptionProperties
     from twinbus.drivers.port import Receiver
     from twinbus.pairing.open_namespace import OpenNamespace
@@ -62,7 +62,7 @@ def purge_it(
     source = source_of(path, dead_letters=dead_letters)
     kinds = Kinds(deferred, scheduled and source.topic is None and not source.is_dead_letters)
 
-    async def the_one(_namespace: OpenNamespace) -> list[Source]:
+    async def the_one(_namespace: OpenNamespace) -> list[MessageSource]:
         return [source]
 
     _purge(where, output, str(source), the_one, kinds, yes=yes, dry_run=dry_run)
@@ -81,14 +81,14 @@ def purge_topic(
     """Empty every subscription of a topic."""
     check_form(output)
 
-    async def subscriptions(namespace: OpenNamespace) -> list[Source]:
+    async def subscriptions(namespace: OpenNamespace) -> list[MessageSource]:
         management = namespace.management
         if await management.get_topic(topic) is None:
             from twinbus.service_errors import EntityNotFound
 
             raise EntityNotFound(f"there is no topic {topic!r}", hint="Check its spelling")
         return [
-            Source(f"{topic}{SUBSCRIPTIONS}{each.name}", dead_letters)
+            MessageSource(f"{topic}{SUBSCRIPTIONS}{each.name}", dead_letters)
             async for each in management.list_subscriptions(topic)
         ]
 
@@ -102,7 +102,7 @@ def _purge(
     where: Where,
     output: str,
     named: str,
-    places: Callable[[OpenNamespace], Awaitable[list[Source]]],
+    places: Callable[[OpenNamespace], Awaitable[list[MessageSource]]],
     kinds: Kinds,
     *,
     yes: bool,
@@ -131,7 +131,7 @@ def _purge(
 
 async def _removed(
     namespace: OpenNamespace,
-    places: Callable[[OpenNamespace], Awaitable[list[Source]]],
+    places: Callable[[OpenNamespace], Awaitable[list[MessageSource]]],
     kinds: Kinds,
     progress: Callable[[int], None],
 ) -> tuple[int, int]:
@@ -143,7 +143,7 @@ async def _removed(
     return removed, left
 
 
-async def count_in(namespace: OpenNamespace, source: Source) -> int:
+async def count_in(namespace: OpenNamespace, source: MessageSource) -> int:
     """How many messages there are: as the namespace counts, or seen one by one without Manage."""
     described = await _described(namespace, source)
     if described is None:
@@ -153,7 +153,7 @@ async def count_in(namespace: OpenNamespace, source: Source) -> int:
 
 
 async def _described(
-    namespace: OpenNamespace, source: Source
+    namespace: OpenNamespace, source: MessageSource
 ) -> QueueProperties | SubscriptionProperties | None:
     """Its properties; None for who may not ask. A key of one entity is not even known to the
     management of the namespace."""
@@ -167,7 +167,7 @@ async def _described(
 
 async def _removed_from(
     namespace: OpenNamespace,
-    source: Source,
+    source: MessageSource,
     kinds: Kinds,
     progress: Callable[[int], None],
     before: int,
@@ -184,7 +184,7 @@ async def _removed_from(
 # -- what can be received now ---------------------------------------------------------------
 
 
-async def _received(namespace: OpenNamespace, source: Source) -> AsyncIterator[int]:
+async def _received(namespace: OpenNamespace, source: MessageSource) -> AsyncIterator[int]:
     from twinbus.drivers.port import NEXT_SESSION, ReceiveMode
 
     began_ms = time.time() * 1000
@@ -209,7 +209,7 @@ async def _emptied(receiver: Receiver, began_ms: float) -> AsyncIterator[int]:
             return
 
 
-async def _has_sessions(namespace: OpenNamespace, source: Source) -> bool:
+async def _has_sessions(namespace: OpenNamespace, source: MessageSource) -> bool:
     """Dead letters have none. Who may not ask finds out when the queue refuses to be received
     from without one."""
     if source.is_dead_letters:
@@ -221,7 +221,7 @@ async def _has_sessions(namespace: OpenNamespace, source: Source) -> bool:
 # -- what waits for its number or its time --------------------------------------------------
 
 
-async def _parked(namespace: OpenNamespace, source: Source, kinds: Kinds) -> int:
+async def _parked(namespace: OpenNamespace, source: MessageSource, kinds: Kinds) -> int:
     from twinbus.core.chunk_aside import DEFERRED, SCHEDULED, state_of
 
     deferred: list[int] = []
@@ -245,7 +245,7 @@ async def _parked(namespace: OpenNamespace, source: Source, kinds: Kinds) -> int
     return removed
 
 
-async def _by_number(namespace: OpenNamespace, source: Source, numbers: list[int]) -> int:
+async def _by_number(namespace: OpenNamespace, source: MessageSource, numbers: list[int]) -> int:
     from twinbus.drivers.port import ReceiveMode
     from twinbus.service_errors import ServiceError
 
@@ -266,7 +266,7 @@ def _slices(numbers: list[int]) -> list[list[int]]:
     return [numbers[at : at + PEEK_COUNT] for at in range(0, len(numbers), PEEK_COUNT)]
 
 
-async def pages(receiver: Any) -> AsyncIterator[list[Delivered]]:
+async def pages(receiver: Any) -> AsyncIterator[list[ReceivedMessage]]:
     """Everything that can be seen, and nothing is taken."""
     following = 1
     try:

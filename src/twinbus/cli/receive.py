@@ -15,12 +15,12 @@ import typer
 from twinbus.cli.connecting import Where, asked, with_namespace
 from twinbus.cli.message_shown import show_messages
 from twinbus.cli.showing import Output, check_form, counted
-from twinbus.cli.sources import SUBSCRIPTIONS, Source, source_of
+from twinbus.cli.sources import SUBSCRIPTIONS, MessageSource, source_of
 from twinbus.durations import seconds
 from twinbus.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from twinbus.core.parcel import Delivered
+    from twinbus.core.parcel import ReceivedMessage
     from twinbus.drivers.port import NextSession, Receiver
     from twinbus.pairing.open_namespace import OpenNamespace
 
@@ -90,7 +90,11 @@ def receive(
 
 
 def _receiver(
-    namespace: OpenNamespace, source: Source, session: str | None, next_session: bool, delete: bool
+    namespace: OpenNamespace,
+    source: MessageSource,
+    session: str | None,
+    next_session: bool,
+    delete: bool,
 ) -> Receiver:
     from twinbus.drivers.port import NEXT_SESSION, ReceiveMode
 
@@ -100,10 +104,10 @@ def _receiver(
 
 
 async def _shown_and_completed(
-    receiver: Receiver, count: int, wait_s: float, output: str, source: Source, delete: bool
+    receiver: Receiver, count: int, wait_s: float, output: str, source: MessageSource, delete: bool
 ) -> None:
     """As they come, when each has a line of its own; all at once otherwise."""
-    held: list[Delivered] = []
+    held: list[ReceivedMessage] = []
     left, lost = count, 0
     while left:
         messages = await receiver.receive(min(left, BATCH_COUNT), wait_s=wait_s)
@@ -143,11 +147,11 @@ def peek(
 
 
 async def peeked(
-    namespace: OpenNamespace, source: Source, count: int, from_number: int = 1
-) -> list[Delivered]:
+    namespace: OpenNamespace, source: MessageSource, count: int, from_number: int = 1
+) -> list[ReceivedMessage]:
     """The first so many messages of a place, in the order of their numbers."""
     receiver = namespace.driver.receiver(source.path)
-    found: list[Delivered] = []
+    found: list[ReceivedMessage] = []
     try:
         while len(found) < count:
             page = await receiver.peek(
@@ -165,7 +169,7 @@ async def peeked(
     return found
 
 
-async def _check_no_topic(namespace: OpenNamespace, source: Source) -> None:
+async def _check_no_topic(namespace: OpenNamespace, source: MessageSource) -> None:
     """A topic has nothing to look at, which "no messages" would not say."""
     from twinbus.service_errors import ServiceError
 

@@ -22,10 +22,10 @@ from uuid import uuid4
 from twinbus.cli.entities import taken
 from twinbus.cli.purging import count_in, pages
 from twinbus.cli.showing import counted
-from twinbus.cli.sources import Source
+from twinbus.cli.sources import MessageSource
 from twinbus.core.chunk_aside import DEFERRED, state_of
 from twinbus.core.encoding import decode_message, encode_message
-from twinbus.core.parcel import Delivered, Parcel
+from twinbus.core.parcel import Parcel, ReceivedMessage
 from twinbus.errors import ConfigurationError, TwinbusError
 from twinbus.service_errors import (
     AccessRefused,
@@ -70,7 +70,7 @@ class Choice:
     def is_all(self) -> bool:
         return not self.ids and not self.numbers and self.reason is None
 
-    def takes(self, dead: Delivered) -> bool:
+    def takes(self, dead: ReceivedMessage) -> bool:
         """Whether a message fits everything that was said."""
         if self.numbers and dead.sequence_number not in self.numbers:
             return False
@@ -84,7 +84,7 @@ class Choice:
 
 
 async def count_of(
-    namespace: OpenNamespace, source: Source, choice: Choice, count: int | None
+    namespace: OpenNamespace, source: MessageSource, choice: Choice, count: int | None
 ) -> int:
     """How many would be sent."""
     if not choice.is_all:
@@ -95,7 +95,7 @@ async def count_of(
 
 async def resubmitted(
     namespace: OpenNamespace,
-    source: Source,
+    source: MessageSource,
     target: str,
     choice: Choice,
     count: int | None,
@@ -107,7 +107,7 @@ async def resubmitted(
     chosen = None if choice.is_all else await _chosen(namespace, source, choice, count)
     wanted = await count_of(namespace, source, choice, count) if chosen is None else len(chosen)
     receiver, sender = namespace.driver.receiver(source.path), namespace.driver.sender(target)
-    others: list[Delivered] = []
+    others: list[ReceivedMessage] = []
     done = 0
     try:
         while done < wanted:
@@ -149,8 +149,8 @@ async def resubmitted(
 async def _sent_each(
     receiver: Receiver,
     sender: Sender,
-    messages: Sequence[Delivered],
-    source: Source,
+    messages: Sequence[ReceivedMessage],
+    source: MessageSource,
     has_new_ids: bool,
 ) -> AsyncIterator[None]:
     """Send and complete one after the other."""
@@ -172,7 +172,7 @@ async def _sent_each(
 
 
 async def _chosen(
-    namespace: OpenNamespace, source: Source, choice: Choice, count: int | None
+    namespace: OpenNamespace, source: MessageSource, choice: Choice, count: int | None
 ) -> frozenset[int]:
     """The sequence numbers of those that are meant and can be received, the oldest first."""
     found: list[int] = []
@@ -185,7 +185,7 @@ async def _chosen(
     return frozenset(found[:count])
 
 
-def fresh(dead: Delivered, has_new_id: bool) -> Parcel:
+def fresh(dead: ReceivedMessage, has_new_id: bool) -> Parcel:
     """The message as it was before it died."""
     message = decode_message(dead)
     for name in _REASONS:

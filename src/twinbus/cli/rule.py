@@ -94,10 +94,10 @@ def create(
     """Add a rule. The one that every subscription is born with, $Default, takes everything: delete
     it to have a choice at all."""
     from twinbus.drivers.management import (
-        CorrelationFilter,
-        PlainFilter,
+        CorrelationRuleFilter,
+        NamedRuleFilter,
         RuleProperties,
-        SqlFilter,
+        SqlRuleFilter,
     )
 
     chosen = [sql is not None, bool(equals or has_property), every, none]
@@ -106,9 +106,9 @@ def create(
             "a rule needs one filter",
             hint="Give one of --sql, --equals with --property, --every, --none",
         )
-    filter_: Any = PlainFilter("FalseFilter" if none else "TrueFilter")
+    filter_: Any = NamedRuleFilter("FalseFilter" if none else "TrueFilter")
     if sql is not None:
-        filter_ = SqlFilter(sql)
+        filter_ = SqlRuleFilter(sql)
     elif equals or has_property:
         conditions = settings_in("--equals", equals or [])
         unknown = [name for name in conditions if name not in _CORRELATION]
@@ -118,7 +118,7 @@ def create(
                 hint=f"Use {', '.join(_CORRELATION)}, or --property",
             )
         texts = {name: str(value) for name, value in conditions.items()}
-        filter_ = CorrelationFilter(
+        filter_ = CorrelationRuleFilter(
             **texts, properties=settings_in("--property", has_property or [])
         )
     wanted = RuleProperties(name=rule, filter=filter_, action=action)

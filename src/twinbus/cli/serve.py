@@ -162,7 +162,7 @@ def serve(
     if metering is not None:
         check_directory(metering, "--metering")
     # The broker takes 0.4 s to load, which other commands and a wrong usage need not wait for.
-    from twinbus.broker.options import BrokerOptions, Thresholds
+    from twinbus.broker.options import BrokerOptions, ThrottleThresholds
     from twinbus.cli.serving import run_broker, with_tls_ports
     from twinbus.cli.wanted import namespace_specs
 
@@ -184,7 +184,7 @@ def serve(
         connections_max=connections,
         strangers_max=strangers,
         idle_detach_s=None if idle_detach is None else seconds(idle_detach),
-        thresholds=Thresholds(
+        thresholds=ThrottleThresholds(
             disk_free_bytes_min=disk_free_mb << 20,
             entity_messages_per_s_max=_rate(entity_rate),
             namespace_messages_per_s_max=_rate(namespace_rate),

@@ -14,19 +14,19 @@ from twinbus.errors import InvalidEntityPath
 
 if TYPE_CHECKING:
     from twinbus.drivers.management import (
-        ManagementClient,
+        AdministrationClient,
         QueueProperties,
         SubscriptionProperties,
     )
 
-__all__ = ["SUBSCRIPTIONS", "Source", "source_of", "split_subscription"]
+__all__ = ["SUBSCRIPTIONS", "MessageSource", "source_of", "split_subscription"]
 
 SUBSCRIPTIONS: Final = "/subscriptions/"
 _SUBSCRIPTIONS: Final = re.compile(re.escape(SUBSCRIPTIONS), re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class MessageSource:
     """A place that hands out messages."""
 
     entity: str
@@ -53,7 +53,7 @@ class Source:
         )
 
     async def described(
-        self, management: ManagementClient
+        self, management: AdministrationClient
     ) -> QueueProperties | SubscriptionProperties:
         """Its properties; raises EntityNotFound."""
         topic, found, name = self.entity.partition(SUBSCRIPTIONS)
@@ -78,7 +78,7 @@ def split_subscription(path: str) -> tuple[str, str] | None:
     return (parts[0], parts[1]) if len(parts) == 2 and all(parts) else None
 
 
-def source_of(path: str, *, dead_letters: bool = False) -> Source:
+def source_of(path: str, *, dead_letters: bool = False) -> MessageSource:
     """The place with this path; raises InvalidEntityPath."""
     address = parse_address(path)
     if address.node != "entity" or address.sub_queue == "transfer-dead-letter":
@@ -86,4 +86,4 @@ def source_of(path: str, *, dead_letters: bool = False) -> Source:
             f"nobody receives messages from {path!r:.80}",
             hint="Name a queue, <topic>/subscriptions/<name>, or one of them with --dead-letters",
         )
-    return Source(address.entity, dead_letters or address.sub_queue == "dead-letter")
+    return MessageSource(address.entity, dead_letters or address.sub_queue == "dead-letter")

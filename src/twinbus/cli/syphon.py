@@ -15,7 +15,7 @@ from typing import Annotated, cast
 import typer
 
 from twinbus.cli.quantities import RATE_PER_S_MIN, rate_between
-from twinbus.cli.shared_options import BACKLOG_QUEUE_COUNT_MAX, CaFile, ManagementPort
+from twinbus.cli.shared_options import BACKLOG_QUEUE_COUNT_MAX, AdministrationPort, CaFile
 from twinbus.cli.showing import Output, check_form
 from twinbus.errors import ConfigurationError
 from twinbus.metering.lines import check_directory
@@ -46,7 +46,7 @@ class SyphonOptions:
     """A path; on a cluster perhaps an address, which a Path would damage."""
     receipts_days: int | None = None
     ca_file: Path | None
-    management_port: int | None
+    administration_port: int | None
     output: str
     state: Path | None = None
     master: str | None = None
@@ -167,7 +167,7 @@ def syphon(
         typer.Option(help="What moves messages: amqp, our lean client, or servicebus, the SDK."),
     ] = "amqp",
     ca_file: CaFile = None,
-    management_port: ManagementPort = None,
+    administration_port: AdministrationPort = None,
     spool: Annotated[
         Path | None,
         typer.Option(
@@ -227,7 +227,7 @@ def syphon(
         receipts=receipts,
         receipts_days=receipts_days,
         ca_file=ca_file,
-        management_port=management_port,
+        administration_port=administration_port,
         output=output,
         state=state,
         master=master,

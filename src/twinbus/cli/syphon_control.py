@@ -60,10 +60,10 @@ def prepare() -> None:
 
     require_pyspark()
     from twinbus.spark.preparing import prepare as make
-    from twinbus.spark.troubles import told_by_spark
+    from twinbus.spark.troubles import translate_spark_errors
 
     typer.echo("preparing Spark's classes: about a minute", err=True)
-    with told_by_spark():
+    with translate_spark_errors():
         typer.echo(f"prepared: {make()}")
 
 

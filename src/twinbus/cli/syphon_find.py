@@ -55,7 +55,7 @@ def opened(role: Role, options: SyphonOptions) -> AbstractAsyncContextManager[Op
     return opened_namespace(
         named(role, options),
         ca_file=options.ca_file,
-        management_port=options.management_port,
+        administration_port=options.administration_port,
         metering=options.metering,
         keep_days=options.keep_days,
         name=options.primary_name if role == "primary" else None,

@@ -27,7 +27,7 @@ from twinbus.cli.syphon_shown import (
 from twinbus.core.chunk import HomeRules
 from twinbus.core.chunk_board import Backoff
 from twinbus.core.envelope import TtlPolicy
-from twinbus.core.receipts import Outcome, Receipt, foreign_in
+from twinbus.core.receipts import Receipt, ReceiptOutcome, foreign_in
 from twinbus.errors import TwinbusError
 from twinbus.pairing.backlog_queues import owner_mark
 from twinbus.pairing.backlog_search import BacklogSearch
@@ -144,7 +144,7 @@ class _Witness:
         self._file = None
         if options.receipts is not None:
             self._file = stack.enter_context(ReceiptFile(Path(options.receipts)))
-        self._counts: Counter[Outcome] = Counter()
+        self._counts: Counter[ReceiptOutcome] = Counter()
         self._foreign: set[str] = set()
         """The marks of other pairs that were met."""
         self._show = stack.enter_context(progress_shown(options.output, waiting))

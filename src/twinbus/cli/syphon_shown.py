@@ -14,33 +14,33 @@ import typer
 from twinbus.cli.syphon import EXIT_LEFT
 from twinbus.cli.tables import show_table
 from twinbus.core.pair_mark import address_in
-from twinbus.core.receipts import Outcome
+from twinbus.core.receipts import ReceiptOutcome
 
 EXIT_FAILED: Final = 1
 # What was parked may have been moved later in the same run: what is still set aside counts.
 _LEFT: Final = (
-    Outcome.DEAD_LETTERED,
-    Outcome.UNSURE,
-    Outcome.LOCK_LOST,
-    Outcome.LEFT,
+    ReceiptOutcome.DEAD_LETTERED,
+    ReceiptOutcome.UNSURE,
+    ReceiptOutcome.LOCK_LOST,
+    ReceiptOutcome.LEFT,
 )
 # These have left the backlog, or would.
 _DONE: Final = (
-    Outcome.MOVED,
-    Outcome.DEAD_LETTERED,
-    Outcome.WOULD_MOVE,
-    Outcome.WOULD_DEAD_LETTER,
+    ReceiptOutcome.MOVED,
+    ReceiptOutcome.DEAD_LETTERED,
+    ReceiptOutcome.WOULD_MOVE,
+    ReceiptOutcome.WOULD_DEAD_LETTER,
 )
 _MEANINGS: Final = {
-    Outcome.MOVED: "home, and gone from the backlog",
-    Outcome.PARKED: "set aside: the destination takes nothing now",
-    Outcome.DEAD_LETTERED: "in the dead-letter queue of the backlog queue, with a reason",
-    Outcome.UNSURE: "set aside, in doubt: a second copy may follow",
-    Outcome.LOCK_LOST: "home, and still in the backlog: a second copy will follow",
-    Outcome.LEFT: "untouched: they come again",
-    Outcome.FOREIGN: "left alone: they belong to another primary of the same name",
-    Outcome.WOULD_MOVE: "would be moved",
-    Outcome.WOULD_DEAD_LETTER: "would be dead-lettered",
+    ReceiptOutcome.MOVED: "home, and gone from the backlog",
+    ReceiptOutcome.PARKED: "set aside: the destination takes nothing now",
+    ReceiptOutcome.DEAD_LETTERED: "in the dead-letter queue of the backlog queue, with a reason",
+    ReceiptOutcome.UNSURE: "set aside, in doubt: a second copy may follow",
+    ReceiptOutcome.LOCK_LOST: "home, and still in the backlog: a second copy will follow",
+    ReceiptOutcome.LEFT: "untouched: they come again",
+    ReceiptOutcome.FOREIGN: "left alone: they belong to another primary of the same name",
+    ReceiptOutcome.WOULD_MOVE: "would be moved",
+    ReceiptOutcome.WOULD_DEAD_LETTER: "would be dead-lettered",
 }
 
 
@@ -48,7 +48,7 @@ _MEANINGS: Final = {
 class Summary:
     """What a run did."""
 
-    counts: Mapping[Outcome, int]
+    counts: Mapping[ReceiptOutcome, int]
     moved_bytes: int
     set_aside_count: int
     """Messages that wait for their destinations at the end of it."""
@@ -60,7 +60,7 @@ class Summary:
 
     @property
     def moved_per_s(self) -> float:
-        return self.counts[Outcome.MOVED] / max(self.elapsed_s, 0.001)
+        return self.counts[ReceiptOutcome.MOVED] / max(self.elapsed_s, 0.001)
 
     @property
     def may_repeat_count(self) -> int:
@@ -68,7 +68,7 @@ class Summary:
 
     def to_json(self) -> dict[str, Any]:
         return {
-            **{outcome.value: self.counts[outcome] for outcome in Outcome},
+            **{outcome.value: self.counts[outcome] for outcome in ReceiptOutcome},
             "may_repeat": self.may_repeat_count,
             "set_aside": self.set_aside_count,
             "moved_bytes": self.moved_bytes,
@@ -87,7 +87,7 @@ def exit_code(summary: Summary) -> int:
     return EXIT_LEFT if is_left or summary.was_cut_short else 0
 
 
-def done_count(counts: Mapping[Outcome, int]) -> int:
+def done_count(counts: Mapping[ReceiptOutcome, int]) -> int:
     """Messages that have left the backlog: what waits for its destination comes again."""
     return sum(counts.get(each, 0) for each in _DONE)
 
@@ -106,7 +106,7 @@ def show_summary(summary: Summary, output: str) -> None:
         typer.echo(json.dumps(summary.to_json()))
         return
     counts = summary.counts
-    shown = [each for each in Outcome if counts[each] or each is Outcome.MOVED]
+    shown = [each for each in ReceiptOutcome if counts[each] or each is ReceiptOutcome.MOVED]
     show_table(
         ("outcome", "messages", "meaning"),
         [(each.value, f"{counts[each]:,}", _MEANINGS[each]) for each in shown],

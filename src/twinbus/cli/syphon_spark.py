@@ -33,12 +33,12 @@ from twinbus.cli.syphon_shown import (
     show_summary,
 )
 from twinbus.core.envelope import TtlPolicy
-from twinbus.core.receipts import Outcome
+from twinbus.core.receipts import ReceiptOutcome
 from twinbus.pairing.environment import ROLES, Role
 from twinbus.spark.references import NamespaceRef, RefKind
 from twinbus.spark.syphon.settings import SyphonSettings
 from twinbus.spark.syphon.state import Status
-from twinbus.spark.troubles import SparkTrouble, told_by_spark
+from twinbus.spark.troubles import SparkTrouble, translate_spark_errors
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -72,7 +72,7 @@ def _run(spark: SparkSession, found: Found, options: SyphonOptions) -> int:
     from twinbus.spark.syphon.query import start_syphon
 
     began_s = time.monotonic()
-    with told_by_spark(), _signals() as is_stopping:
+    with translate_spark_errors(), _signals() as is_stopping:
         syphon = start_syphon(
             spark,
             _settings(found, options, spark),
@@ -162,13 +162,13 @@ def _reference(role: Role, options: SyphonOptions) -> NamespaceRef:
         return NamespaceRef.of_file(spool_file(options.spool))
     found = named(role, options)
     if found.connection_string is not None:
-        return NamespaceRef(RefKind.ENV, found.source, ca_file, options.management_port)
+        return NamespaceRef(RefKind.ENV, found.source, ca_file, options.administration_port)
     host = str(found.fully_qualified_namespace)
-    return NamespaceRef(RefKind.HOST, host, ca_file, options.management_port)
+    return NamespaceRef(RefKind.HOST, host, ca_file, options.administration_port)
 
 
-def _counts(status: Status) -> dict[Outcome, int]:
-    return {outcome: status.counts.get(outcome.value, 0) for outcome in Outcome}
+def _counts(status: Status) -> dict[ReceiptOutcome, int]:
+    return {outcome: status.counts.get(outcome.value, 0) for outcome in ReceiptOutcome}
 
 
 def _summary(

@@ -24,7 +24,7 @@ AMQP_PORT: Final = 5672
 
 
 @dataclass(slots=True)
-class Wanted:
+class NamespaceSpecBuilder:
     """One namespace, while the options are being read."""
 
     port: int
@@ -46,15 +46,15 @@ def namespace_specs(
     config: Path | None,
 ) -> list[NamespaceSpec]:
     """The namespaces that the options name."""
-    wanted: dict[str, Wanted] = {}
+    wanted: dict[str, NamespaceSpecBuilder] = {}
     if config is not None:
         for entry in parse_config_json(_text_of(config)):
-            wanted[entry.name] = Wanted(AMQP_PORT + len(wanted))
+            wanted[entry.name] = NamespaceSpecBuilder(AMQP_PORT + len(wanted))
             wanted[entry.name].take(entry)
     for name in names or ([] if wanted else [DEFAULT_NAMESPACE]):
         label, _colon, port = name.partition(":")
         number = parse_port(port, AMQP_PORT + len(wanted))
-        wanted.setdefault(label, Wanted(number)).port = number
+        wanted.setdefault(label, NamespaceSpecBuilder(number)).port = number
     for name in queues:
         for each, path in _addressed("--queue", name, wanted):
             each.queues.append(path)
@@ -76,7 +76,9 @@ def namespace_specs(
     ]
 
 
-def _addressed(option: str, name: str, wanted: dict[str, Wanted]) -> list[tuple[Wanted, str]]:
+def _addressed(
+    option: str, name: str, wanted: dict[str, NamespaceSpecBuilder]
+) -> list[tuple[NamespaceSpecBuilder, str]]:
     """The namespaces that ``[NAMESPACE:]PATH`` is for, and the path."""
     label, colon, path = name.rpartition(":")
     if colon and label not in wanted:

@@ -21,10 +21,10 @@ from typing import Final, NamedTuple, TypeVar
 from twinbus.core.chunk_board import Sign
 from twinbus.core.chunk_ledger import Homeward
 from twinbus.core.destinations import check_destination
-from twinbus.core.envelope import Reason, TtlPolicy, owner_of, restore, told_of
+from twinbus.core.envelope import Reason, TtlPolicy, owner_of, read_destination, restore
 from twinbus.core.envelope_batches import ranges_that_fit
 from twinbus.core.pair_mark import is_accepted
-from twinbus.core.parcel import Delivered
+from twinbus.core.parcel import ReceivedMessage
 from twinbus.entity_path import check_patterns
 from twinbus.service_errors import (
     AccessRefused,
@@ -48,14 +48,14 @@ __all__ = [
     "ChunkPlan",
     "Foreign",
     "HomeRules",
+    "MoveErrorClass",
     "Poison",
-    "Verdict",
     "batches_of",
+    "classify_error",
     "parts_of",
     "plan_chunk",
     "poison_of",
     "sign_of",
-    "verdict_of",
 ]
 
 # One refused message costs about 2 log2 of this in further sends, and a crash between sending
@@ -70,7 +70,7 @@ SINGLES_MAX: Final = 8
 DESCRIPTION_LENGTH_MAX: Final = 1_000
 
 
-class Verdict(Enum):
+class MoveErrorClass(Enum):
     """What an error means for the batch that met it."""
 
     LATER = auto()
@@ -83,29 +83,29 @@ class Verdict(Enum):
     """The destination does not exist."""
 
 
-VERDICTS: Final[Mapping[type[ServiceError], Verdict]] = {
-    ServerBusy: Verdict.LATER,
-    EntityDisabled: Verdict.LATER,
-    QuotaExceeded: Verdict.LATER,
+ERROR_CLASSES: Final[Mapping[type[ServiceError], MoveErrorClass]] = {
+    ServerBusy: MoveErrorClass.LATER,
+    EntityDisabled: MoveErrorClass.LATER,
+    QuotaExceeded: MoveErrorClass.LATER,
     # Rights can be given back; messages that were dead-lettered for them would not return.
-    AuthenticationFailed: Verdict.LATER,
-    AccessRefused: Verdict.LATER,
-    CommunicationError: Verdict.LATER,
-    OperationTimeout: Verdict.UNSURE,
-    ServiceInternalError: Verdict.UNSURE,
-    LinkDetached: Verdict.UNSURE,
-    MessageTooLarge: Verdict.REFUSED,
-    MessageRefused: Verdict.REFUSED,
-    EntityNotFound: Verdict.GONE,
+    AuthenticationFailed: MoveErrorClass.LATER,
+    AccessRefused: MoveErrorClass.LATER,
+    CommunicationError: MoveErrorClass.LATER,
+    OperationTimeout: MoveErrorClass.UNSURE,
+    ServiceInternalError: MoveErrorClass.UNSURE,
+    LinkDetached: MoveErrorClass.UNSURE,
+    MessageTooLarge: MoveErrorClass.REFUSED,
+    MessageRefused: MoveErrorClass.REFUSED,
+    EntityNotFound: MoveErrorClass.GONE,
     # What is not named above is nobody's fault that we know of: keep the message.
-    ServiceError: Verdict.UNSURE,
+    ServiceError: MoveErrorClass.UNSURE,
 }
-SIGNS: Final[Mapping[Verdict, Sign]] = {
-    Verdict.LATER: Sign.FAILED,
-    Verdict.UNSURE: Sign.FAILED,
+SIGNS: Final[Mapping[MoveErrorClass, Sign]] = {
+    MoveErrorClass.LATER: Sign.FAILED,
+    MoveErrorClass.UNSURE: Sign.FAILED,
     # A destination that judges a message is alive.
-    Verdict.REFUSED: Sign.ACCEPTED,
-    Verdict.GONE: Sign.GONE,
+    MoveErrorClass.REFUSED: Sign.ACCEPTED,
+    MoveErrorClass.GONE: Sign.GONE,
 }
 POISON_REASONS: Final[Mapping[type[ServiceError], str]] = {
     MessageTooLarge: "message-too-large",
@@ -115,14 +115,14 @@ POISON_REASONS: Final[Mapping[type[ServiceError], str]] = {
 }
 
 
-def verdict_of(error: ServiceError) -> Verdict:
+def classify_error(error: ServiceError) -> MoveErrorClass:
     """What ``error`` means for the batch that met it."""
-    return Verdict.UNSURE if error.is_ambiguous else _by_kind(VERDICTS, error)
+    return MoveErrorClass.UNSURE if error.is_ambiguous else _by_kind(ERROR_CLASSES, error)
 
 
 def sign_of(error: ServiceError) -> Sign:
     """What ``error`` says about its destination."""
-    return SIGNS[verdict_of(error)]
+    return SIGNS[classify_error(error)]
 
 
 _Value = TypeVar("_Value")
@@ -176,7 +176,9 @@ class ChunkPlan:
     foreign: list[Foreign] = field(default_factory=list)
 
 
-def plan_chunk(deliveries: Sequence[Delivered], rules: HomeRules, *, now_ms: int) -> ChunkPlan:
+def plan_chunk(
+    deliveries: Sequence[ReceivedMessage], rules: HomeRules, *, now_ms: int
+) -> ChunkPlan:
     """Restore every message and put it with the others of its destination."""
     plan = ChunkPlan()
     # Most chunks name a few destinations a thousand times: each name is checked once.
@@ -203,7 +205,7 @@ def plan_chunk(deliveries: Sequence[Delivered], rules: HomeRules, *, now_ms: int
         except EnvelopeError as error:
             # What is wrong with it is for its own pair to say.
             if not _is_ours(owner := owner_of(delivered.encoded), rules):
-                item = Homeward(delivered, *told_of(delivered.encoded), b"")
+                item = Homeward(delivered, *read_destination(delivered.encoded), b"")
                 plan.foreign.append(Foreign(item, owner))
             else:
                 plan.poison.append(_never_home(delivered, error))
@@ -216,9 +218,9 @@ def _is_ours(owner: str, rules: HomeRules) -> bool:
     return is_accepted(owner, rules.owner, rules.accepted_owners)
 
 
-def _never_home(delivered: Delivered, error: EnvelopeError) -> Poison:
+def _never_home(delivered: ReceivedMessage, error: EnvelopeError) -> Poison:
     """A message that says itself why it cannot go home."""
-    named, message_id = told_of(delivered.encoded)
+    named, message_id = read_destination(delivered.encoded)
     description = error.description
     # Where it wanted to go is anybody's text: short, and with everything unusual escaped.
     if named and error.reason != Reason.DESTINATION_NOT_ALLOWED:

@@ -24,7 +24,7 @@ from typing import Final
 from twinbus.core.shift import BoardNote
 from twinbus.errors import ConfigurationError
 
-__all__ = ["Admission", "Backoff", "DestinationBoard", "Sign", "Standing"]
+__all__ = ["Backoff", "DestinationBoard", "SendPermission", "Sign", "Standing"]
 
 # A probe that nobody reported on (its task was cancelled) is given up after this long: longer
 # than any send may take.
@@ -51,7 +51,7 @@ class Sign(Enum):
     """It does not exist."""
 
 
-class Admission(Enum):
+class SendPermission(Enum):
     """What to do with messages for a destination."""
 
     SEND = auto()
@@ -135,7 +135,7 @@ class DestinationBoard:
         entry = self._entries.get(path)
         return Standing.OPEN if entry is None else entry.standing
 
-    def admit(self, path: str, now_s: float, *, may_wait: bool = True) -> Admission:
+    def admit(self, path: str, now_s: float, *, may_wait: bool = True) -> SendPermission:
         """What to do with messages for ``path``; PROBE is said to one caller only.
 
         Somebody who may not wait does not get to probe a destination that gave no answer the
@@ -143,11 +143,11 @@ class DestinationBoard:
         """
         entry = self._entries.get(path)
         if entry is None or entry.standing is Standing.OPEN:
-            return Admission.SEND
+            return SendPermission.SEND
         if now_s >= entry.due_s and (may_wait or not entry.is_silent):
             entry.standing, entry.due_s = Standing.PROBING, now_s + PROBE_S_MAX
-            return Admission.PROBE
-        return Admission.GIVE_UP if entry.is_lost else Admission.WAIT
+            return SendPermission.PROBE
+        return SendPermission.GIVE_UP if entry.is_lost else SendPermission.WAIT
 
     def receive(
         self,

@@ -14,17 +14,17 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple, TypeAlias
 
-from twinbus.core.parcel import Delivered
-from twinbus.core.receipts import Outcome, Receipt
+from twinbus.core.parcel import ReceivedMessage
+from twinbus.core.receipts import Receipt, ReceiptOutcome
 from twinbus.service_errors import PairingError
 
-__all__ = ["ChunkLedger", "Homeward", "LedgerError", "Place"]
+__all__ = ["ChunkLedger", "Homeward", "LedgerError", "MoverIdentity"]
 
 
 _Key: TypeAlias = bytes | int
 
 
-def _keys(deliveries: Iterable[Delivered]) -> list[_Key]:
+def _keys(deliveries: Iterable[ReceivedMessage]) -> list[_Key]:
     """What tells a message of a chunk from the others; only looked at, it has no lock."""
     return [each.lock_token or each.sequence_number for each in deliveries]
 
@@ -32,7 +32,7 @@ def _keys(deliveries: Iterable[Delivered]) -> list[_Key]:
 class Homeward(NamedTuple):
     """One message of the backlog, and what the primary is to get."""
 
-    delivered: Delivered
+    delivered: ReceivedMessage
     destination: str
     message_id: str | None
     encoded: bytes
@@ -44,7 +44,7 @@ def _keys_of(items: Iterable[Homeward]) -> list[_Key]:
     return _keys([each.delivered for each in items])
 
 
-class Place(NamedTuple):
+class MoverIdentity(NamedTuple):
     """Where a chunk is moved: which queue it came from and who moves it."""
 
     queue: str
@@ -59,7 +59,9 @@ class LedgerError(PairingError):
 class ChunkLedger:
     """The books of one chunk."""
 
-    def __init__(self, place: Place, deliveries: Sequence[Delivered], received_ms: int) -> None:
+    def __init__(
+        self, place: MoverIdentity, deliveries: Sequence[ReceivedMessage], received_ms: int
+    ) -> None:
         self._place = place
         self._received_ms = received_ms
         self._open = dict(zip(_keys(deliveries), deliveries, strict=True))
@@ -77,14 +79,14 @@ class ChunkLedger:
         self._check(self._sent.keys() >= keys, "accepted a message that was not sent")
         self._accepted |= keys
 
-    def completable(self, items: Sequence[Homeward]) -> list[Delivered]:
+    def completable(self, items: Sequence[Homeward]) -> list[ReceivedMessage]:
         """What may be completed in the backlog now: all of ``items``, or LedgerError."""
         has_all = self._accepted.issuperset(_keys_of(items))
         self._check(has_all, "completed a message before it was accepted")
         return [each.delivered for each in items]
 
     def close(
-        self, items: Sequence[Homeward], outcome: Outcome, now_ms: int, reason: str = ""
+        self, items: Sequence[Homeward], outcome: ReceiptOutcome, now_ms: int, reason: str = ""
     ) -> None:
         """Their receipts: nothing more will be done with them."""
         queue, host, pid = self._place
@@ -117,13 +119,13 @@ class ChunkLedger:
         for key in list(self._open):
             item = self._sent.get(key) or Homeward(self._open[key], "", None, b"")
             if key in self._accepted:
-                outcome = Outcome.LOCK_LOST
+                outcome = ReceiptOutcome.LOCK_LOST
             else:
-                outcome = Outcome.UNSURE if key in self._sent else Outcome.LEFT
+                outcome = ReceiptOutcome.UNSURE if key in self._sent else ReceiptOutcome.LEFT
             self.close([item], outcome, now_ms, reason)
 
     @property
-    def unsettled(self) -> list[Delivered]:
+    def unsettled(self) -> list[ReceivedMessage]:
         """Messages whose locks are still needed."""
         return list(self._open.values())
 

@@ -31,7 +31,7 @@ from twinbus.service_errors import (
 )
 
 
-class Verdict(Enum):
+class PrimaryErrorClass(Enum):
     """What an error of the primary means for its entity (P7)."""
 
     OUTAGE = auto()
@@ -44,7 +44,7 @@ class Verdict(Enum):
     """Raised as it is."""
 
 
-class BacklogVerdict(Enum):
+class BacklogErrorClass(Enum):
     """What an error of a backlog queue means for the send that met it (P9)."""
 
     WITHDRAW = auto()
@@ -55,38 +55,38 @@ class BacklogVerdict(Enum):
     """Another queue would answer the same: never hop with such a message (P13)."""
 
 
-PRIMARY_ERRORS: Final[Mapping[type[BaseException], Verdict]] = MappingProxyType(
+PRIMARY_ERRORS: Final[Mapping[type[BaseException], PrimaryErrorClass]] = MappingProxyType(
     {
-        OperationTimeout: Verdict.OUTAGE,
-        CommunicationError: Verdict.OUTAGE,
-        ServiceInternalError: Verdict.OUTAGE,
-        LinkDetached: Verdict.OUTAGE,
-        ServerBusy: Verdict.THROTTLED,
-        AuthenticationFailed: Verdict.CREDENTIAL,
-        AccessRefused: Verdict.CALLER,
-        EntityNotFound: Verdict.CALLER,
-        EntityDisabled: Verdict.CALLER,
-        QuotaExceeded: Verdict.CALLER,
-        MessageTooLarge: Verdict.CALLER,
-        MessageRefused: Verdict.CALLER,
+        OperationTimeout: PrimaryErrorClass.OUTAGE,
+        CommunicationError: PrimaryErrorClass.OUTAGE,
+        ServiceInternalError: PrimaryErrorClass.OUTAGE,
+        LinkDetached: PrimaryErrorClass.OUTAGE,
+        ServerBusy: PrimaryErrorClass.THROTTLED,
+        AuthenticationFailed: PrimaryErrorClass.CREDENTIAL,
+        AccessRefused: PrimaryErrorClass.CALLER,
+        EntityNotFound: PrimaryErrorClass.CALLER,
+        EntityDisabled: PrimaryErrorClass.CALLER,
+        QuotaExceeded: PrimaryErrorClass.CALLER,
+        MessageTooLarge: PrimaryErrorClass.CALLER,
+        MessageRefused: PrimaryErrorClass.CALLER,
     }
 )
 
-BACKLOG_ERRORS: Final[Mapping[type[BaseException], BacklogVerdict]] = MappingProxyType(
+BACKLOG_ERRORS: Final[Mapping[type[BaseException], BacklogErrorClass]] = MappingProxyType(
     {
-        OperationTimeout: BacklogVerdict.WITHDRAW,
-        CommunicationError: BacklogVerdict.WITHDRAW,
-        ServiceInternalError: BacklogVerdict.WITHDRAW,
-        LinkDetached: BacklogVerdict.WITHDRAW,
-        AuthenticationFailed: BacklogVerdict.WITHDRAW,
-        AccessRefused: BacklogVerdict.WITHDRAW,
-        EntityNotFound: BacklogVerdict.WITHDRAW,
-        EntityDisabled: BacklogVerdict.WITHDRAW,
-        QuotaExceeded: BacklogVerdict.WITHDRAW,
-        ServerBusy: BacklogVerdict.TRY_ANOTHER,
-        MessageTooLarge: BacklogVerdict.ASK_ANOTHER,
-        MessageRefused: BacklogVerdict.ASK_ANOTHER,
-        TooLargeForBacklog: BacklogVerdict.GIVE_UP,
+        OperationTimeout: BacklogErrorClass.WITHDRAW,
+        CommunicationError: BacklogErrorClass.WITHDRAW,
+        ServiceInternalError: BacklogErrorClass.WITHDRAW,
+        LinkDetached: BacklogErrorClass.WITHDRAW,
+        AuthenticationFailed: BacklogErrorClass.WITHDRAW,
+        AccessRefused: BacklogErrorClass.WITHDRAW,
+        EntityNotFound: BacklogErrorClass.WITHDRAW,
+        EntityDisabled: BacklogErrorClass.WITHDRAW,
+        QuotaExceeded: BacklogErrorClass.WITHDRAW,
+        ServerBusy: BacklogErrorClass.TRY_ANOTHER,
+        MessageTooLarge: BacklogErrorClass.ASK_ANOTHER,
+        MessageRefused: BacklogErrorClass.ASK_ANOTHER,
+        TooLargeForBacklog: BacklogErrorClass.GIVE_UP,
     }
 )
 
@@ -95,8 +95,10 @@ BACKLOG_ERRORS: Final[Mapping[type[BaseException], BacklogVerdict]] = MappingPro
 class Classifier:
     """The two tables; give your own rows to change what counts."""
 
-    primary: Mapping[type[BaseException], Verdict] = field(default_factory=lambda: PRIMARY_ERRORS)
-    backlog: Mapping[type[BaseException], BacklogVerdict] = field(
+    primary: Mapping[type[BaseException], PrimaryErrorClass] = field(
+        default_factory=lambda: PRIMARY_ERRORS
+    )
+    backlog: Mapping[type[BaseException], BacklogErrorClass] = field(
         default_factory=lambda: BACKLOG_ERRORS
     )
 
@@ -104,22 +106,22 @@ class Classifier:
         for name in ("primary", "backlog"):
             check_type(name, getattr(self, name), Mapping, hint="Map classes of errors to verdicts")
 
-    def with_primary(self, rows: Mapping[type[BaseException], Verdict]) -> Classifier:
+    def with_primary(self, rows: Mapping[type[BaseException], PrimaryErrorClass]) -> Classifier:
         """This classifier with some rows of the primary's table replaced or added."""
         return Classifier({**self.primary, **rows}, self.backlog)
 
-    def at_primary(self, error: BaseException, *, credential_worked: bool) -> Verdict:
+    def at_primary(self, error: BaseException, *, credential_worked: bool) -> PrimaryErrorClass:
         """OUTAGE, THROTTLED or CALLER."""
         verdict = next(
             (self.primary[kind] for kind in type(error).__mro__ if kind in self.primary),
-            Verdict.CALLER,
+            PrimaryErrorClass.CALLER,
         )
-        if verdict is Verdict.CREDENTIAL:
-            return Verdict.OUTAGE if credential_worked else Verdict.CALLER
+        if verdict is PrimaryErrorClass.CREDENTIAL:
+            return PrimaryErrorClass.OUTAGE if credential_worked else PrimaryErrorClass.CALLER
         return verdict
 
-    def at_backlog(self, error: BaseException) -> BacklogVerdict:
+    def at_backlog(self, error: BaseException) -> BacklogErrorClass:
         return next(
             (self.backlog[kind] for kind in type(error).__mro__ if kind in self.backlog),
-            BacklogVerdict.GIVE_UP,
+            BacklogErrorClass.GIVE_UP,
         )

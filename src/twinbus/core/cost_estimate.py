@@ -40,17 +40,17 @@ from twinbus.core.costs import (
 )
 from twinbus.core.prices import UNITS_MAX, PriceSheet
 from twinbus.core.watch_pace import looks_within
-from twinbus.core.watermarks import Thresholds
+from twinbus.core.watermarks import BacklogThresholds
 from twinbus.errors import ConfigurationError
 
 __all__ = [
     "CostEstimate",
+    "CostKind",
+    "CostLine",
+    "EstimateInput",
     "Idle",
-    "Kind",
-    "Line",
     "MonthBefore",
     "OutageCost",
-    "Plan",
     "WhatIf",
     "estimate",
 ]
@@ -84,7 +84,7 @@ _WHAT_IF_POLLS_MS: Final = (60_000, 300_000, 900_000, 1_800_000)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class EstimateInput:
     """What is asked: a pair, its traffic and an outage."""
 
     backlog_queues: int = 10
@@ -141,7 +141,7 @@ class Plan:
         """
         if not self.pings:
             return 0
-        ages_s = Thresholds().age_s if self.messages else ()
+        ages_s = BacklogThresholds().age_s if self.messages else ()
         return looks_within((self.away_ms - self.failover_ms) / 1000, ages_s) + 1
 
     @property
@@ -160,7 +160,7 @@ def _shown(name: str, value: int | Fraction) -> str:
     return text if len(text) <= 40 else f"{text:.40}…"
 
 
-class Kind(StrEnum):
+class CostKind(StrEnum):
     """What is paid for."""
 
     SEND_PRIMARY = "send to primary"
@@ -178,20 +178,20 @@ class Kind(StrEnum):
 
 PAID_ANYWAY: Final = frozenset(
     {
-        Kind.SEND_PRIMARY,
-        Kind.RECEIVE_PRIMARY,
-        Kind.COMPLETE_PRIMARY,
-        Kind.IDLE_POLLS,
-        Kind.PAIRING,
+        CostKind.SEND_PRIMARY,
+        CostKind.RECEIVE_PRIMARY,
+        CostKind.COMPLETE_PRIMARY,
+        CostKind.IDLE_POLLS,
+        CostKind.PAIRING,
     }
 )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Line:
+class CostLine:
     """One kind of operation."""
 
-    kind: Kind
+    kind: CostKind
     amount: Amount
     units: int
     """Billable operations, by the sheet."""
@@ -220,7 +220,7 @@ class OutageCost:
     messages: int
     away_ms: int
     charges_per_message: int
-    lines: tuple[Line, ...]
+    lines: tuple[CostLine, ...]
 
     def total(self, *, anyway: bool | None = None) -> tuple[int, Decimal]:
         """Billable operations and cost of all lines, or of what is (not) paid anyway."""
@@ -256,7 +256,7 @@ class MonthBefore:
 class CostEstimate:
     """The whole answer."""
 
-    plan: Plan
+    plan: EstimateInput
     prices: PriceSheet
     before: MonthBefore
     idle: tuple[Idle, ...]
@@ -265,7 +265,7 @@ class CostEstimate:
     """Each number of syphons with each time of waiting, in this order."""
 
 
-def estimate(plan: Plan, prices: PriceSheet) -> CostEstimate:
+def estimate(plan: EstimateInput, prices: PriceSheet) -> CostEstimate:
     """What this pair costs while nothing happens, and what this outage will cost."""
     before = _month_before(plan, prices)
     return CostEstimate(
@@ -278,7 +278,7 @@ def estimate(plan: Plan, prices: PriceSheet) -> CostEstimate:
     )
 
 
-def _month_before(plan: Plan, prices: PriceSheet) -> MonthBefore:
+def _month_before(plan: EstimateInput, prices: PriceSheet) -> MonthBefore:
     """30 days of this traffic, or as much of it as makes the operations that were used."""
     one = list(_without_detour(plan, 1))
     units = sum(prices.billable(operation, amount) for _, operation, amount in one)
@@ -293,13 +293,13 @@ def _month_before(plan: Plan, prices: PriceSheet) -> MonthBefore:
 # -- idle ---------------------------------------------------------------------------------
 
 
-def idle_receives(plan: Plan, from_ms: int, to_ms: int) -> int:
+def idle_receives(plan: EstimateInput, from_ms: int, to_ms: int) -> int:
     """Empty receives of all syphons in a part of the time that began at 0."""
     polls = polls_until(to_ms, plan.poll_ms) - polls_until(from_ms, plan.poll_ms)
     return polls * plan.backlog_queues * plan.syphons
 
 
-def _idle(plan: Plan, prices: PriceSheet, before: MonthBefore, period: str) -> Idle:
+def _idle(plan: EstimateInput, prices: PriceSheet, before: MonthBefore, period: str) -> Idle:
     hours = PERIOD_HOURS[period]
     receives = idle_receives(plan, 0, hours * HOUR_MS)
     detached_receives = receives * plan.grants_per_poll
@@ -318,7 +318,7 @@ def _idle_cost(prices: PriceSheet, receives: int, used: int) -> Decimal:
     return prices.charge(prices.billable(Operation.EMPTY_RECEIVE, requests(receives)), used)
 
 
-def _what_if(plan: Plan, prices: PriceSheet, before: MonthBefore) -> Iterator[WhatIf]:
+def _what_if(plan: EstimateInput, prices: PriceSheet, before: MonthBefore) -> Iterator[WhatIf]:
     for syphons in sorted({*_WHAT_IF_SYPHONS, plan.syphons}):
         for poll_ms in sorted({*_WHAT_IF_POLLS_MS, plan.poll_ms}):
             other = replace(plan, syphons=syphons, poll_ms=poll_ms)
@@ -334,7 +334,7 @@ def _what_if(plan: Plan, prices: PriceSheet, before: MonthBefore) -> Iterator[Wh
 # -- the outage ---------------------------------------------------------------------------
 
 
-def _outage(plan: Plan, prices: PriceSheet, before: MonthBefore) -> OutageCost:
+def _outage(plan: EstimateInput, prices: PriceSheet, before: MonthBefore) -> OutageCost:
     lines = tuple(_priced(_operations(plan), prices, before))
     one = (*_without_detour(plan, 1), *_detour(plan, 1))
     return OutageCost(
@@ -345,42 +345,50 @@ def _outage(plan: Plan, prices: PriceSheet, before: MonthBefore) -> OutageCost:
     )
 
 
-def _without_detour(plan: Plan, count: int) -> Iterator[tuple[Kind, Operation, Amount]]:
+def _without_detour(
+    plan: EstimateInput, count: int
+) -> Iterator[tuple[CostKind, Operation, Amount]]:
     """What so many messages take anyway; the application receives singly."""
-    yield Kind.SEND_PRIMARY, Operation.SEND, messages_in(count, plan.size_bytes, plan.batch)
-    yield Kind.RECEIVE_PRIMARY, Operation.RECEIVE, messages_out(count, plan.size_bytes)
-    yield Kind.COMPLETE_PRIMARY, Operation.SETTLE, Amount(count, count, 0, 0, 0)
+    yield CostKind.SEND_PRIMARY, Operation.SEND, messages_in(count, plan.size_bytes, plan.batch)
+    yield CostKind.RECEIVE_PRIMARY, Operation.RECEIVE, messages_out(count, plan.size_bytes)
+    yield CostKind.COMPLETE_PRIMARY, Operation.SETTLE, Amount(count, count, 0, 0, 0)
 
 
-def _detour(plan: Plan, count: int) -> Iterator[tuple[Kind, Operation, Amount]]:
+def _detour(plan: EstimateInput, count: int) -> Iterator[tuple[CostKind, Operation, Amount]]:
     """What their detour takes on top; the application sends singly."""
-    yield Kind.SEND_BACKLOG, Operation.SEND, messages_in(count, plan.size_bytes)
-    yield Kind.RECEIVE_BACKLOG, Operation.RECEIVE, messages_out(count, plan.size_bytes, plan.batch)
-    yield Kind.COMPLETE_BACKLOG, Operation.SETTLE, Amount(count, count, 0, 0, 0)
+    yield CostKind.SEND_BACKLOG, Operation.SEND, messages_in(count, plan.size_bytes)
+    yield (
+        CostKind.RECEIVE_BACKLOG,
+        Operation.RECEIVE,
+        messages_out(count, plan.size_bytes, plan.batch),
+    )
+    yield CostKind.COMPLETE_BACKLOG, Operation.SETTLE, Amount(count, count, 0, 0, 0)
 
 
-def _operations(plan: Plan) -> Iterator[tuple[Kind, Operation, Amount]]:
+def _operations(plan: EstimateInput) -> Iterator[tuple[CostKind, Operation, Amount]]:
     """What is paid anyway, then the rest (rule 2)."""
     yield from _without_detour(plan, plan.messages)
     polls = idle_receives(plan, 0, plan.outage_ms)
-    yield Kind.IDLE_POLLS, Operation.EMPTY_RECEIVE, requests(polls)
+    yield CostKind.IDLE_POLLS, Operation.EMPTY_RECEIVE, requests(polls)
     # Each sender asks for each backlog queue and the first one makes them; then its watch looks
     # once, whether an earlier process has left anything.
     found_or_made = plan.backlog_queues * (plan.senders + 1)
-    yield Kind.PAIRING, Operation.ADMINISTRATION, requests(found_or_made + plan.senders)
+    yield CostKind.PAIRING, Operation.ADMINISTRATION, requests(found_or_made + plan.senders)
 
     yield from _detour(plan, plan.messages)
     pings = plan.entities * plan.senders * plan.pings
-    yield Kind.PINGS, Operation.PING, messages_in(pings, 0)
+    yield CostKind.PINGS, Operation.PING, messages_in(pings, 0)
     looks = plan.senders * plan.looks
-    yield Kind.WATCH, Operation.ADMINISTRATION, requests(looks)
+    yield CostKind.WATCH, Operation.ADMINISTRATION, requests(looks)
     shown = looks * min(plan.backlog_queues, plan.messages)
-    yield Kind.WATCH_PEEKS, Operation.PEEK, messages_out(shown, plan.size_bytes)
+    yield CostKind.WATCH_PEEKS, Operation.PEEK, messages_out(shown, plan.size_bytes)
 
 
 def _priced(
-    operations: Iterable[tuple[Kind, Operation, Amount]], prices: PriceSheet, before: MonthBefore
-) -> Iterator[Line]:
+    operations: Iterable[tuple[CostKind, Operation, Amount]],
+    prices: PriceSheet,
+    before: MonthBefore,
+) -> Iterator[CostLine]:
     """With their costs, one after the other into the month; free settlements are left out."""
     used, left = before.units, before.bytes_out
     for kind, operation, amount in operations:
@@ -388,5 +396,5 @@ def _priced(
             continue
         units = prices.billable(operation, amount)
         cost = prices.charge(units, used) + prices.transfer_charge(amount.bytes_out, left)
-        yield Line(kind=kind, amount=amount, units=units, cost=cost)
+        yield CostLine(kind=kind, amount=amount, units=units, cost=cost)
         used, left = used + units, left + amount.bytes_out

@@ -1,7 +1,7 @@
 """Gives the orders of the syphon's shifts: who empties which queue, and what is tried again when.
 
     a bell rang, a destination is due, a queue was never looked through
-        --orders()--> one ShiftOrder for each task --take()--> what they left behind
+        --orders()--> one WorkOrder for each task --take()--> what they left behind
 
 Rule 1: nothing is ordered for a queue that has nothing to do: an idle backlog costs no task.
 Rule 2: a queue is in one order of a batch at most; numbers that were handed out and not reported
@@ -30,8 +30,8 @@ from twinbus.core.chunk_aside import SetAside
 from twinbus.core.chunk_board import DESTINATIONS_MAX, Backoff
 from twinbus.core.look_pace import LookPace
 from twinbus.core.pair_mark import shared_look_s
-from twinbus.core.parcel import Delivered
-from twinbus.core.shift import BoardNote, ShiftOrder, ShiftReport
+from twinbus.core.parcel import ReceivedMessage
+from twinbus.core.shift import BoardNote, ShiftReport, WorkOrder
 
 __all__ = ["Dispatcher", "ShiftLimits"]
 
@@ -181,8 +181,8 @@ class Dispatcher:
         return min((each for each in dues if each is not None), default=None)
 
     def orders(
-        self, rung: Mapping[str, Delivered | None], now_s: float, *, everything: bool = False
-    ) -> list[ShiftOrder]:
+        self, rung: Mapping[str, ReceivedMessage | None], now_s: float, *, everything: bool = False
+    ) -> list[WorkOrder]:
         """Orders for the queues that rang and for what else is due; with ``everything`` for all
         queues, as after a crash."""
         self._take_back(now_s)
@@ -219,11 +219,11 @@ class Dispatcher:
     def _order(
         self,
         queues: tuple[str, ...],
-        rung: Mapping[str, Delivered | None],
+        rung: Mapping[str, ReceivedMessage | None],
         now_s: float,
         tasks: int,
         everything: bool,
-    ) -> ShiftOrder:
+    ) -> WorkOrder:
         returning: dict[str, dict[str, tuple[int, ...]]] = {}
         holding: dict[str, tuple[str, ...]] = {}
         for queue in queues:
@@ -235,7 +235,7 @@ class Dispatcher:
             if held := aside.paths():
                 holding[queue] = tuple(held)
         limits = self.limits
-        return ShiftOrder(
+        return WorkOrder(
             queues=queues,
             handed=tuple(each for queue in queues if (each := rung.get(queue)) is not None),
             returning=returning,
@@ -303,7 +303,7 @@ class Dispatcher:
 
     # -- reports --------------------------------------------------------------------------
 
-    def take(self, order: ShiftOrder, report: ShiftReport, now_s: float) -> None:
+    def take(self, order: WorkOrder, report: ShiftReport, now_s: float) -> None:
         """Remember what a shift left behind."""
         for queue in order.queues:
             self._unheard.discard(queue)
@@ -333,7 +333,7 @@ class Dispatcher:
             owed_s = report.debt_s * order.rate_per_s / self.limits.rate_per_s
             self._free_s = max(self._free_s, now_s) + owed_s
 
-    def _take_looks(self, order: ShiftOrder, report: ShiftReport, now_s: float) -> None:
+    def _take_looks(self, order: WorkOrder, report: ShiftReport, now_s: float) -> None:
         for queue in report.discovered:
             self._looked_s[queue] = now_s
             self._look_from.pop(queue, None)

@@ -58,7 +58,7 @@ from twinbus.core.envelope_times import (
     header_at,
     header_section,
 )
-from twinbus.core.parcel import Delivered
+from twinbus.core.parcel import ReceivedMessage
 from twinbus.errors import InvalidMessage
 from twinbus.message import BrokeredMessage, PartlyRead, check_moment
 from twinbus.service_errors import ServiceError
@@ -300,7 +300,7 @@ class _UnreadProperties:
     """Application properties that take long to decode."""
 
     raw: bytes
-    delivered: Delivered
+    delivered: ReceivedMessage
 
     def read(self) -> dict[Any, Any]:
         try:
@@ -309,7 +309,7 @@ class _UnreadProperties:
             raise _no_message(self.delivered) from error
 
 
-def decode_message(delivered: Delivered) -> BrokeredMessage:
+def decode_message(delivered: ReceivedMessage) -> BrokeredMessage:
     """The message that a driver received."""
     try:
         return _decoded(delivered)
@@ -317,7 +317,7 @@ def decode_message(delivered: Delivered) -> BrokeredMessage:
         raise _no_message(delivered) from error
 
 
-def _no_message(delivered: Delivered) -> ServiceError:
+def _no_message(delivered: ReceivedMessage) -> ServiceError:
     return ServiceError(
         "the service delivered bytes that are no message",
         path=delivered.path,
@@ -326,7 +326,7 @@ def _no_message(delivered: Delivered) -> ServiceError:
     )
 
 
-def _decoded(delivered: Delivered) -> BrokeredMessage:
+def _decoded(delivered: ReceivedMessage) -> BrokeredMessage:
     buf, (header_stop, delivery_stop, annotations_stop, properties_stop, stop) = outline(
         delivered.encoded
     )

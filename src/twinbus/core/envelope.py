@@ -31,7 +31,13 @@ from twinbus.core.envelope_away import (
     size_if_aliased,
 )
 from twinbus.core.envelope_batches import ranges_that_fit, split_to_fit
-from twinbus.core.envelope_home import Restored, message_id_of, owner_of, restore, told_of
+from twinbus.core.envelope_home import (
+    RestoredMessage,
+    message_id_of,
+    owner_of,
+    read_destination,
+    restore,
+)
 from twinbus.core.envelope_ping import is_ping, ping
 from twinbus.core.envelope_values import RESERVED_NAMES, Reason
 from twinbus.core.ttl_policy import TtlPolicy
@@ -39,7 +45,7 @@ from twinbus.core.ttl_policy import TtlPolicy
 __all__ = [
     "RESERVED_NAMES",
     "Reason",
-    "Restored",
+    "RestoredMessage",
     "TtlPolicy",
     "alias",
     "check_fits",
@@ -52,8 +58,8 @@ __all__ = [
     "owner_of",
     "ping",
     "ranges_that_fit",
+    "read_destination",
     "restore",
     "size_if_aliased",
     "split_to_fit",
-    "told_of",
 ]

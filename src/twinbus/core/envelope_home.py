@@ -81,7 +81,7 @@ _PING_BYTES: Final = PING_CONTENT_TYPE.encode()
 _SCHEDULED_PAIR: Final = encode_value(Symbol(SCHEDULED_ANNOTATION.decode()))
 
 
-class Restored(NamedTuple):
+class RestoredMessage(NamedTuple):
     """A message on its way home."""
 
     path: str
@@ -100,7 +100,7 @@ def restore(
     now_ms: int,
     enqueued_at_ms: int | None = None,
     ttl_policy: TtlPolicy = TtlPolicy.RESTART,
-) -> Restored:
+) -> RestoredMessage:
     """The message as it was sent, from the bytes that the backlog queue delivered.
 
     ``now_ms`` and ``enqueued_at_ms`` count for policies other than RESTART. Raises EnvelopeError
@@ -109,7 +109,7 @@ def restore(
     bare_at = bare_start(encoded)
     try:
         if bare_at and (plain := restore_plain(encoded, bare_at)):
-            return Restored(*plain)
+            return RestoredMessage(*plain)
         return _restored(encoded, bare_at, now_ms, enqueued_at_ms, ttl_policy)
     except DAMAGE as error:
         raise malformed(getattr(error, "description", "its bytes end too soon.")) from error
@@ -117,7 +117,7 @@ def restore(
 
 def _restored(
     encoded: bytes, bare_at: int, now_ms: int, enqueued_at_ms: int | None, ttl_policy: TtlPolicy
-) -> Restored:
+) -> RestoredMessage:
     buf, stops = outline(encoded, bare_at)
     _, _, annotations_stop, properties_stop, stop = stops
     found, application_properties = _take_aliases(buf, properties_stop, stop)
@@ -145,10 +145,10 @@ def _restored(
     whole = b"".join((*front, properties, application_properties, buf[stop:]))
     if _PING_BYTES in properties and is_ping(whole):
         raise _ping()
-    return Restored(path, whole, session_id, _message_id(buf, starts), owner)
+    return RestoredMessage(path, whole, session_id, _message_id(buf, starts), owner)
 
 
-def told_of(encoded: bytes) -> tuple[str, str | None]:
+def read_destination(encoded: bytes) -> tuple[str, str | None]:
     """(destination, message id) of a message that cannot be restored, as far as it has them."""
     path = ""
     try:

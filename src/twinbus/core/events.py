@@ -106,7 +106,7 @@ class Restored:
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class EntityHeld:
     """The entity stays where it is until somebody says otherwise."""
 
     path: str
@@ -231,14 +231,14 @@ class ForeignMessages:
 
 
 @dataclass(frozen=True, slots=True)
-class Drained:
+class BacklogDrained:
     """The backlog held messages and holds none any more."""
 
     at_s: float
 
 
 @dataclass(frozen=True, slots=True)
-class Closed:
+class FactoryClosedEvent:
     """A factory of the pair was closed."""
 
     side: str
@@ -263,7 +263,7 @@ Event: TypeAlias = (
     | PingRefused
     | RestoreDelayed
     | Restored
-    | Held
+    | EntityHeld
     | QueueWithdrawn
     | QueueReturned
     | BacklogOutOfReach
@@ -276,12 +276,12 @@ Event: TypeAlias = (
     | ClaimMissing
     | DeadLettered
     | ForeignMessages
-    | Drained
-    | Closed
+    | BacklogDrained
+    | FactoryClosedEvent
     | Faulted
 )
 
 
-def told(error: BaseException) -> str:
+def error_summary(error: BaseException) -> str:
     """An error as the reason of an event: one line, of a length that a log can bear."""
     return f"{type(error).__name__}: {error}".splitlines()[0][:REASON_CHARACTERS_MAX]

@@ -22,8 +22,8 @@ from typing import Final
 from twinbus.core.events import (
     Cleared,
     Diverted,
+    EntityHeld,
     Event,
-    Held,
     PingFailed,
     PingPrimary,
     PingRefused,
@@ -310,7 +310,7 @@ class Failover:
             case Health.HEALTHY:
                 return self._return_home(before, now_s, reason)
             case Health.HELD_HOME | Health.HELD_AWAY:
-                return [Held(self.path, now_s, after is Health.HELD_AWAY, reason)]
+                return [EntityHeld(self.path, now_s, after is Health.HELD_AWAY, reason)]
 
     def _divert(self, before: Health, now_s: float, reason: str) -> list[Event]:
         self.epoch += 1

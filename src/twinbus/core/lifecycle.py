@@ -29,7 +29,7 @@ class Side(Enum):
         return Side.SECONDARY if self is Side.PRIMARY else Side.PRIMARY
 
 
-class Standing(Enum):
+class FactoryState(Enum):
     OPEN = "open"
     CLOSED = "closed"
     FAULTED = "faulted"
@@ -66,15 +66,15 @@ class PairLifecycle:
 
     def __init__(self, *, hosts_syphon: bool) -> None:
         self.hosts_syphon = hosts_syphon
-        self.standings = {Side.PRIMARY: Standing.OPEN, Side.SECONDARY: Standing.OPEN}
+        self.standings = {Side.PRIMARY: FactoryState.OPEN, Side.SECONDARY: FactoryState.OPEN}
         self._window_end_s: float | None = None
 
     def closed(self, side: Side, now_s: float) -> list[Effect]:
         """A side has been closed by its owner."""
-        if not self._ends(side, Standing.CLOSED):
+        if not self._ends(side, FactoryState.CLOSED):
             return []
         effects = self._stops(side)
-        if self.hosts_syphon and self.standings[side.other] is Standing.OPEN:
+        if self.hosts_syphon and self.standings[side.other] is FactoryState.OPEN:
             self._window_end_s = now_s + CLOSE_WINDOW_S
             if side is Side.PRIMARY:
                 effects.append(CloseFactory(Side.SECONDARY))
@@ -82,10 +82,10 @@ class PairLifecycle:
 
     def faulted(self, side: Side, now_s: float, reason: str) -> list[Effect]:
         """A side cannot go on."""
-        if not self._ends(side, Standing.FAULTED):
+        if not self._ends(side, FactoryState.FAULTED):
             return []
         effects = self._stops(side)
-        if self.hosts_syphon and self.standings[side.other] is Standing.OPEN:
+        if self.hosts_syphon and self.standings[side.other] is FactoryState.OPEN:
             # First, because a syphon takes its time to stop and this is to happen at once.
             fault = FaultFactory(side.other, f"its {side.value} has faulted: {reason}")
             effects.insert(0, fault)
@@ -106,14 +106,14 @@ class PairLifecycle:
                 f"{CLOSE_WINDOW_S:g} s later",
             )
             for side, standing in self.standings.items()
-            if standing is Standing.OPEN
+            if standing is FactoryState.OPEN
         ]
 
-    def _ends(self, side: Side, standing: Standing) -> bool:
-        if self.standings[side] is not Standing.OPEN:
+    def _ends(self, side: Side, standing: FactoryState) -> bool:
+        if self.standings[side] is not FactoryState.OPEN:
             return False
         self.standings[side] = standing
-        if Standing.OPEN not in self.standings.values():
+        if FactoryState.OPEN not in self.standings.values():
             self._window_end_s = None
         return True
 
@@ -121,6 +121,6 @@ class PairLifecycle:
         effects: list[Effect] = []
         if side is Side.PRIMARY:
             effects.append(StopPings())
-        if self.hosts_syphon and self.standings[side.other] is Standing.OPEN:
+        if self.hosts_syphon and self.standings[side.other] is FactoryState.OPEN:
             effects.append(StopSyphon(CLOSE_WINDOW_S))
         return effects

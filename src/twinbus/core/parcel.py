@@ -38,7 +38,7 @@ class Parcel:
         return self._encoded
 
 
-class Delivered(NamedTuple):
+class ReceivedMessage(NamedTuple):
     """A message that a driver received; a tuple, which is made in a fifth of the time of a frozen
     dataclass: a drain makes one for every message."""
 

@@ -12,10 +12,10 @@ from collections.abc import Sequence
 from enum import StrEnum
 from typing import NamedTuple
 
-__all__ = ["Outcome", "Receipt", "Tally", "foreign_in", "to_json_line"]
+__all__ = ["Receipt", "ReceiptCounts", "ReceiptOutcome", "foreign_in", "to_json_line"]
 
 
-class Outcome(StrEnum):
+class ReceiptOutcome(StrEnum):
     """How a reception ended."""
 
     MOVED = "moved"
@@ -40,7 +40,7 @@ class Outcome(StrEnum):
     @property
     def may_repeat(self) -> bool:
         """Whether a second copy on the primary is announced by this."""
-        return self in (Outcome.UNSURE, Outcome.LOCK_LOST)
+        return self in (ReceiptOutcome.UNSURE, ReceiptOutcome.LOCK_LOST)
 
 
 class Receipt(NamedTuple):
@@ -53,7 +53,7 @@ class Receipt(NamedTuple):
     message_id: str | None
     destination: str
     """Empty when the message names none that can be used."""
-    outcome: Outcome
+    outcome: ReceiptOutcome
     reason: str
     """Why it was not moved; empty when it was. Of a foreign message the mark of its pair."""
     size_bytes: int
@@ -69,7 +69,7 @@ def foreign_in(receipts: Sequence[Receipt]) -> dict[str, int]:
     """How many messages of other pairs were left alone, by the marks of the pairs (P21)."""
     counts: dict[str, int] = {}
     for receipt in receipts:
-        if receipt.outcome is Outcome.FOREIGN:
+        if receipt.outcome is ReceiptOutcome.FOREIGN:
             counts[receipt.reason] = counts.get(receipt.reason, 0) + 1
     return counts
 
@@ -79,23 +79,23 @@ def to_json_line(receipt: Receipt) -> str:
     return json.dumps(receipt._asdict(), ensure_ascii=False, separators=(",", ":"))
 
 
-class Tally:
+class ReceiptCounts:
     """How many receptions ended how, and how many bytes came home."""
 
     def __init__(self) -> None:
-        self.counts = dict.fromkeys(Outcome, 0)
+        self.counts = dict.fromkeys(ReceiptOutcome, 0)
         self.moved_bytes = 0
 
     def add(self, receipts: Sequence[Receipt]) -> None:
         outcomes = [receipt.outcome for receipt in receipts]
         # An outcome is dear to hash, and most chunks have only one.
-        for outcome in Outcome:
+        for outcome in ReceiptOutcome:
             if count := outcomes.count(outcome):
                 self.counts[outcome] += count
                 if count == len(outcomes):
                     break
         self.moved_bytes += sum(
-            [receipt.size_bytes for receipt in receipts if receipt.outcome is Outcome.MOVED]
+            [receipt.size_bytes for receipt in receipts if receipt.outcome is ReceiptOutcome.MOVED]
         )
 
     @property

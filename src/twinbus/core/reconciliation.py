@@ -23,7 +23,7 @@ from typing import Any, Final, NamedTuple
 __all__ = [
     "Difference",
     "DifferenceKind",
-    "EntityBooks",
+    "EntityReconciliation",
     "Fate",
     "Given",
     "Outage",
@@ -110,7 +110,7 @@ class Outage:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class EntityBooks:
+class EntityReconciliation:
     """One queue or topic of the primary."""
 
     entity: str
@@ -174,7 +174,7 @@ class Reconciliation:
     ends: datetime | None = None
     """Exclusive. Messages whose send falls between both; their fates may come later."""
     given: Given
-    entities: tuple[EntityBooks, ...]
+    entities: tuple[EntityReconciliation, ...]
     differences: tuple[Difference, ...] = ()
     damaged_lines: int = 0
     """Lines of logs that could not be read."""

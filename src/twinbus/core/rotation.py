@@ -53,7 +53,7 @@ class Seat:
 
 
 @dataclass(slots=True)
-class _Standing:
+class _BacklogQueueState:
     """What is known about one queue."""
 
     queue: str
@@ -85,12 +85,12 @@ class BacklogRotation:
 
     def __init__(self, queues: Sequence[str], policy: RotationPolicy | None = None) -> None:
         self._policy = policy or RotationPolicy()
-        self._standings = {queue: _Standing(queue) for queue in queues}
+        self._standings = {queue: _BacklogQueueState(queue) for queue in queues}
 
     def add(self, queues: Sequence[str]) -> None:
         """Queues that were found after the pair was made (P19)."""
         for queue in queues:
-            self._standings.setdefault(queue, _Standing(queue))
+            self._standings.setdefault(queue, _BacklogQueueState(queue))
 
     @property
     def queues(self) -> tuple[str, ...]:
@@ -192,7 +192,7 @@ class BacklogRotation:
         one.failed_s = now_s
         return [] if was_withdrawn else [QueueWithdrawn(queue, now_s, reason)]
 
-    def _refusals(self, one: _Standing, now_s: float) -> int:
+    def _refusals(self, one: _BacklogQueueState, now_s: float) -> int:
         """How many there were before this one."""
         before = one.refusals if now_s - one.refused_s < self._policy.forgotten_s else 0
         one.refusals, one.refused_s = min(before + 1, 32), now_s
@@ -209,10 +209,10 @@ class BacklogRotation:
         if choice.is_probe:
             self._standings[choice.queue].is_probed = False
 
-    def _is_due(self, one: _Standing, now_s: float) -> bool:
+    def _is_due(self, one: _BacklogQueueState, now_s: float) -> bool:
         return one.withdrawn_until_s is not None and not one.is_probed and now_s >= self._due_s(one)
 
-    def _due_s(self, one: _Standing) -> float:
+    def _due_s(self, one: _BacklogQueueState) -> float:
         """When a withdrawn queue may be tried again."""
         assert one.withdrawn_until_s is not None
         if any(other.withdrawn_until_s is None for other in self._standings.values()):
@@ -220,7 +220,7 @@ class BacklogRotation:
         return min(one.withdrawn_until_s, one.failed_s + self._policy.pause_s)
 
 
-def _keep_or_pick(seat: Seat, usable: list[_Standing], rng: Random) -> str | None:
+def _keep_or_pick(seat: Seat, usable: list[_BacklogQueueState], rng: Random) -> str | None:
     """The sender's queue, if it can be used, else another one from now on (P8)."""
     if usable and seat.queue not in {one.queue for one in usable}:
         seat.queue = rng.choice(usable).queue

@@ -28,9 +28,9 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import TypeAlias
 
-from twinbus.core.classifier import BacklogVerdict, Classifier, Verdict
+from twinbus.core.classifier import BacklogErrorClass, Classifier, PrimaryErrorClass
 from twinbus.core.deadline import Deadline, reserve_s
-from twinbus.core.events import BacklogOutOfReach, Event, PossibleDuplicate, told
+from twinbus.core.events import BacklogOutOfReach, Event, PossibleDuplicate, error_summary
 from twinbus.core.failover import CONFIRM_S, Failover, Health
 from twinbus.core.retry import RetryPolicy
 from twinbus.core.rotation import BacklogRotation, Choice, Seat
@@ -312,10 +312,10 @@ class Send:
         verdict = self._rules.classifier.at_primary(
             error, credential_worked=self._rules.credential.has_worked
         )
-        self._was_outage = verdict is Verdict.OUTAGE
+        self._was_outage = verdict is PrimaryErrorClass.OUTAGE
         if self._was_outage:
             return self._outage(now_s, error)
-        if verdict is Verdict.THROTTLED and self._can_wait_for_quiet(now_s, error):
+        if verdict is PrimaryErrorClass.THROTTLED and self._can_wait_for_quiet(now_s, error):
             return []
         self._fail(error)
         return []
@@ -339,14 +339,14 @@ class Send:
             return []
         if self._failover.health is Health.HEALTHY:
             self._confirms_until_s = now_s + CONFIRM_S
-        return self._failover.suspect(now_s, told(error))
+        return self._failover.suspect(now_s, error_summary(error))
 
     def _count(self, now_s: float, error: BaseException) -> list[Event]:
         """The retries are used up: the failure counts for the entity, and surfaces unless it
         diverts."""
         if isinstance(error, ServiceError):
             error.used_up()
-        events = self._failover.send_failed(now_s, told(error))
+        events = self._failover.send_failed(now_s, error_summary(error))
         if not self._failover.is_diverted:
             self._fail(error)
         return events
@@ -389,13 +389,15 @@ class Send:
             return self._done(choice.queue, now_s, events + self._blame(now_s))
         self._remember(error, choice.queue)
         match self._rules.classifier.at_backlog(error):
-            case BacklogVerdict.WITHDRAW:
+            case BacklogErrorClass.WITHDRAW:
                 self._tried.add(choice.queue)
-                return rotation.failed(choice.queue, now_s, told(error), is_probe=choice.is_probe)
-            case BacklogVerdict.TRY_ANOTHER:
+                return rotation.failed(
+                    choice.queue, now_s, error_summary(error), is_probe=choice.is_probe
+                )
+            case BacklogErrorClass.TRY_ANOTHER:
                 self._tried.add(choice.queue)
                 return rotation.throttled(choice.queue, now_s, is_probe=choice.is_probe)
-            case BacklogVerdict.ASK_ANOTHER:
+            case BacklogErrorClass.ASK_ANOTHER:
                 self._tried.add(choice.queue)
                 if self._refusal is None:
                     self._refusal = (choice, error)
@@ -405,7 +407,7 @@ class Send:
                 self._seat.queue = None
                 self._fail(self._refusal[1])
                 return []
-            case BacklogVerdict.GIVE_UP:
+            case BacklogErrorClass.GIVE_UP:
                 rotation.let_go(choice)
                 self._fail(error)
                 return []
@@ -416,7 +418,7 @@ class Send:
             return []
         (choice, error), self._refusal = self._refusal, None
         return self._rules.rotation.failed(
-            choice.queue, now_s, told(error), is_probe=choice.is_probe, is_refusal=True
+            choice.queue, now_s, error_summary(error), is_probe=choice.is_probe, is_refusal=True
         )
 
     def _drop_refusal(self) -> None:

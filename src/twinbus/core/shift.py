@@ -1,6 +1,6 @@
 """What one task of the syphon is told to do, and what it tells when it has done it.
 
-    ShiftOrder --a task works on some backlog queues for some seconds--> ShiftReport
+    WorkOrder --a task works on some backlog queues for some seconds--> ShiftReport
 
 What has to be remembered between two shifts (which destinations are closed, which messages were
 set aside for them) stays with whoever gives the orders; a task remembers nothing.
@@ -20,13 +20,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, NamedTuple
 
-from twinbus.core.parcel import Delivered
+from twinbus.core.parcel import ReceivedMessage
 
 __all__ = [
     "Aside",
     "BoardNote",
-    "ShiftOrder",
     "ShiftReport",
+    "WorkOrder",
     "parts_of",
     "report_from_json",
     "report_to_json",
@@ -61,12 +61,12 @@ class BoardNote(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ShiftOrder:
+class WorkOrder:
     """What a task shall do. It crosses processes, so it is plain values only."""
 
     queues: tuple[str, ...]
     """The backlog queues to empty; no other shift of the batch has them."""
-    handed: tuple[Delivered, ...] = ()
+    handed: tuple[ReceivedMessage, ...] = ()
     """Messages that rang the bell, locked; ``handle`` is None."""
     returning: Aside = field(default_factory=dict)
     """What was set aside and may be tried now."""

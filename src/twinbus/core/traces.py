@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 
 from twinbus.core.reconciliation import Given
 
-__all__ = ["Trace", "told"]
+__all__ = ["Trace", "describe_trace"]
 
 
 class Trace(NamedTuple):
@@ -55,7 +55,7 @@ _STAYS: Final = {
 }
 
 
-def told(traces: Iterable[Trace], given: Given) -> str:
+def describe_trace(traces: Iterable[Trace], given: Given) -> str:
     """All of it in one sentence: what was sent, and then what happened, the oldest first."""
     found = sorted(traces, key=lambda each: (each.kind != "sent", each.at_ms))
     has_receipt = {(each.place, each.number) for each in found if each.kind == "receipt"}

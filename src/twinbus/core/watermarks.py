@@ -17,7 +17,7 @@ from math import inf
 from typing import Final
 
 from twinbus.argument_types import check_type, is_number
-from twinbus.core.events import BacklogLevel, BacklogUnattended, Drained, Event
+from twinbus.core.events import BacklogDrained, BacklogLevel, BacklogUnattended, Event
 from twinbus.errors import ConfigurationError
 
 # A level that moves to and fro around its threshold is one event, not one for every reading.
@@ -25,7 +25,7 @@ FALLS_TO: Final = 0.9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Thresholds:
+class BacklogThresholds:
     """Levels of one backlog queue that are events when they are passed."""
 
     percent_full: tuple[float, ...] = (50.0, 80.0, 95.0)
@@ -71,7 +71,7 @@ class _Stay:
 class Watermarks:
     """Remembers the levels that were passed."""
 
-    thresholds: Thresholds = field(default_factory=Thresholds)
+    thresholds: BacklogThresholds = field(default_factory=BacklogThresholds)
     holds_messages: bool = False
     """Whether there are any, as far as is known."""
     expected_s: float = inf
@@ -94,7 +94,7 @@ class Watermarks:
         # What was there is there until somebody has seen that it is not.
         self.holds_messages = any(map(_holds, readings)) or (held and not is_certain)
         if held and not self.holds_messages:
-            events.append(Drained(now_s))
+            events.append(BacklogDrained(now_s))
         messages = sum(reading.messages or 0 for reading in readings)
         self._expect(now_s, messages, 0, self._rate(("", "messages"), messages, now_s))
         return events

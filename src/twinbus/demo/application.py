@@ -21,9 +21,9 @@ from twinbus.aio import (
     NamespaceManager,
     SendAvailabilityPairedNamespaceOptions,
 )
-from twinbus.demo.books import Books
+from twinbus.demo.books import DeliveryCheck
 from twinbus.demo.files import Files
-from twinbus.demo.plan import BACKLOG_QUEUES, DESTINATIONS, PRIMARY, SECONDARY, Plan
+from twinbus.demo.plan import BACKLOG_QUEUES, DESTINATIONS, PRIMARY, SECONDARY, DemoScenario
 from twinbus.demo.workers import SteadySender, receive_all
 from twinbus.pairing.occurrence import Occurrence
 
@@ -36,7 +36,7 @@ PING_INTERVAL_S: Final = 1.0
 class Application:
     """Its senders and receivers, and what it noticed of the pair."""
 
-    def __init__(self, plan: Plan, books: Books, primary: MessagingFactory) -> None:
+    def __init__(self, plan: DemoScenario, books: DeliveryCheck, primary: MessagingFactory) -> None:
         self._primary = primary
         self._books = books
         self._senders = [
@@ -57,7 +57,7 @@ class Application:
     @classmethod
     @asynccontextmanager
     async def paired(
-        cls, plan: Plan, books: Books, addresses: Mapping[str, str], files: Files
+        cls, plan: DemoScenario, books: DeliveryCheck, addresses: Mapping[str, str], files: Files
     ) -> AsyncIterator[Application]:
         """Pair both namespaces; everything is closed at the end of the block."""
         async with (

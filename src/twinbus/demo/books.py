@@ -13,10 +13,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping
 
-__all__ = ["Books"]
+__all__ = ["DeliveryCheck"]
 
 
-class Books:
+class DeliveryCheck:
     """The counts of one run, message by message."""
 
     def __init__(self, destinations: Mapping[str, tuple[str, ...]]) -> None:

@@ -24,7 +24,7 @@ from twinbus.demo.plan import PRIMARY, SECONDARY
 from twinbus.errors import TwinbusError
 from twinbus.prices import load_prices
 from twinbus.spark.session import local_session
-from twinbus.spark.troubles import told_by_spark
+from twinbus.spark.troubles import translate_spark_errors
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from twinbus.core.cost_report import CostReport
     from twinbus.core.reconciliation import Reconciliation
 
-__all__ = ["Closed", "Closing", "books_of", "cost_of"]
+__all__ = ["Closing", "FinalReport", "books_of", "cost_of"]
 
 PRICES: Final = "standard"
 ANSWER_S_MAX: Final = 180.0
@@ -40,7 +40,7 @@ _GO: Final = b"go\n"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Closed:
+class FinalReport:
     """What the logs come to."""
 
     operations: int
@@ -64,10 +64,10 @@ class Closing:
         """Start Spark, and wait to be asked."""
         await self._child.start([__name__, str(self._directory)], {})
 
-    async def answer(self) -> Closed:
+    async def answer(self) -> FinalReport:
         """Ask now: the logs are complete."""
         said = await self._child.answer(_GO, within_s=ANSWER_S_MAX)
-        return Closed(**json.loads(said))
+        return FinalReport(**json.loads(said))
 
     async def close(self) -> None:
         await self._child.close()
@@ -76,7 +76,7 @@ class Closing:
 def main(directory: Path) -> None:
     """Start Spark, wait for a line, and answer."""
     files = Files(directory)
-    with told_by_spark():
+    with translate_spark_errors():
         spark = local_session("twinbus demo", fast_start=True, finds_sources=False)
         try:
             _prepare()
@@ -88,7 +88,7 @@ def main(directory: Path) -> None:
                 report, books = asked[0].result(), asked[1].result()
         finally:
             spark.stop()
-    closed = Closed(
+    closed = FinalReport(
         operations=report.total.units,
         cost=float(sum(pair.cost for pair in report.pairs)),
         currency=report.prices.currency,

@@ -29,7 +29,7 @@ from rich.text import Text
 from twinbus.demo.plan import DESTINATIONS, PRIMARY, SECONDARY, TOPIC
 from twinbus.demo.screen import PlainScreen, Screen, View
 
-__all__ = ["History", "LiveScreen", "curve", "picture", "screen_here"]
+__all__ = ["LiveScreen", "RateHistory", "curve", "picture", "screen_here"]
 
 _BARS: Final = " ▁▂▃▄▅▆▇█"
 _LEVELS: Final = len(_BARS) - 1
@@ -41,7 +41,7 @@ _WIDTH_MAX: Final = 110
 
 
 @dataclass(slots=True)
-class History:
+class RateHistory:
     """What came and went in each second so far."""
 
     sent: list[int] = field(default_factory=list)
@@ -86,7 +86,7 @@ def curve(values: Sequence[int], width: int, was_up: Sequence[bool] = ()) -> Tex
     return drawn
 
 
-def picture(view: View, history: History, elapsed_s: float, width: int) -> Panel:
+def picture(view: View, history: RateHistory, elapsed_s: float, width: int) -> Panel:
     """How things are, as wide as ``width``."""
     narrow, wide = _CURVE_WIDTH
     bars = max(narrow, min(wide, width - _BESIDE_CURVE))
@@ -120,7 +120,7 @@ def _flow(view: View) -> Table:
     return flow
 
 
-def _curves(view: View, history: History, width: int) -> Table:
+def _curves(view: View, history: RateHistory, width: int) -> Table:
     curves = Table.grid(padding=(0, 2))
     for justify in ("left", "left", "right", "left"):
         curves.add_column(justify=justify, no_wrap=True)
@@ -149,7 +149,7 @@ class LiveScreen:
     def __init__(self, console: Console) -> None:
         self._console = console
         self._began_s = time.monotonic()
-        self._history = History()
+        self._history = RateHistory()
         self._live = Live(console=console, auto_refresh=False, redirect_stderr=False)
 
     def say(self, sentence: str) -> None:

@@ -21,7 +21,7 @@ __all__ = [
     "SECONDARY",
     "SUBSCRIPTIONS",
     "TOPIC",
-    "Plan",
+    "DemoScenario",
 ]
 
 PRIMARY: Final = "east"
@@ -44,7 +44,7 @@ _BODY_BYTES: Final = (100, 2_000)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class DemoScenario:
     """One run."""
 
     seed: int = 1

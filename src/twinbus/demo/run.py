@@ -9,7 +9,7 @@ from pathlib import Path
 
 from twinbus.demo.files import opened_files
 from twinbus.demo.live import screen_here
-from twinbus.demo.plan import Plan
+from twinbus.demo.plan import DemoScenario
 from twinbus.demo.result import Result
 from twinbus.demo.screen import Screen
 from twinbus.demo.story import Story
@@ -20,7 +20,7 @@ from twinbus.spark.session import require_pyspark
 __all__ = ["run_demo"]
 
 
-def run_demo(plan: Plan, keep: Path | None, screen: Screen | None = None) -> Result:
+def run_demo(plan: DemoScenario, keep: Path | None, screen: Screen | None = None) -> Result:
     """Play the story; ``keep`` is a new directory for everything that it writes."""
     # Said now, and not in the middle of the outage.
     require_pyspark()

@@ -15,10 +15,10 @@ from contextlib import AsyncExitStack
 from typing import Final
 
 from twinbus.demo.application import FAILOVER_INTERVAL_S, PING_INTERVAL_S, Application
-from twinbus.demo.books import Books
-from twinbus.demo.closing import Closed, Closing
+from twinbus.demo.books import DeliveryCheck
+from twinbus.demo.closing import Closing, FinalReport
 from twinbus.demo.files import Files
-from twinbus.demo.plan import DESTINATIONS, QUEUES, SUBSCRIPTIONS, TOPIC, Plan
+from twinbus.demo.plan import DESTINATIONS, QUEUES, SUBSCRIPTIONS, TOPIC, DemoScenario
 from twinbus.demo.result import Result
 from twinbus.demo.screen import Screen, View
 from twinbus.demo.site import Site
@@ -39,11 +39,11 @@ FAREWELL_S: Final = 1.0
 class Story:
     """One run, in a directory of its own."""
 
-    def __init__(self, plan: Plan, files: Files, screen: Screen) -> None:
+    def __init__(self, plan: DemoScenario, files: Files, screen: Screen) -> None:
         self._plan = plan
         self._screen = screen
         self._files = files
-        self._books = Books(DESTINATIONS)
+        self._books = DeliveryCheck(DESTINATIONS)
         self._site = Site(files)
         self._syphon = SyphonProcess(files)
         self._closing = Closing(files)
@@ -73,7 +73,9 @@ class Story:
             self._say(closed.verdict)
         return self._result(closed, failover_s, drained, drain_s)
 
-    def _result(self, closed: Closed, failover_s: float, drained: int, drain_s: float) -> Result:
+    def _result(
+        self, closed: FinalReport, failover_s: float, drained: int, drain_s: float
+    ) -> Result:
         books = self._books
         return Result(
             sent=books.sent,

@@ -16,7 +16,7 @@ from itertools import islice
 from typing import Final
 
 from twinbus.aio import BrokeredMessage, MessageReceiver, MessageSender
-from twinbus.demo.books import Books
+from twinbus.demo.books import DeliveryCheck
 from twinbus.errors import TwinbusError
 
 __all__ = ["SteadySender", "receive_all"]
@@ -37,7 +37,7 @@ class SteadySender:
     def __init__(
         self,
         sender: MessageSender,
-        books: Books,
+        books: DeliveryCheck,
         bodies: Iterator[bytes],
         *,
         rate_per_s: float,
@@ -86,7 +86,7 @@ class SteadySender:
             self.first_detour_s = time.monotonic()
 
 
-async def receive_all(receiver: MessageReceiver, books: Books) -> None:
+async def receive_all(receiver: MessageReceiver, books: DeliveryCheck) -> None:
     """Receive, count and complete, until cancelled; a broker that is away is waited for."""
     while True:
         try:

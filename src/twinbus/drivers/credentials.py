@@ -23,12 +23,12 @@ from twinbus.service_errors import AuthenticationFailed
 from twinbus.shared_access import TOKEN_PREFIX, make_token
 
 __all__ = [
+    "AccessToken",
     "Credential",
     "IdentityCredential",
     "IdentityToken",
     "SharedKey",
     "SharedSignature",
-    "Token",
     "credential_in",
     "credential_of",
 ]
@@ -40,7 +40,7 @@ IDENTITY_SCOPE: Final = "https://servicebus.azure.net/.default"
 
 
 @dataclass(frozen=True, slots=True)
-class Token:
+class AccessToken:
     """Something to show at a door."""
 
     text: str = field(repr=False)
@@ -65,7 +65,7 @@ class IdentityCredential(Protocol):
 class Credential(Protocol):
     """A source of tokens."""
 
-    async def token_for(self, resource: str) -> Token:
+    async def token_for(self, resource: str) -> AccessToken:
         """A token for a URL such as ``sb://host:5672/orders``; raises AuthenticationFailed."""
 
 
@@ -76,12 +76,12 @@ class SharedKey:
     rule_name: str
     key: str = field(repr=False)
 
-    async def token_for(self, resource: str) -> Token:
+    async def token_for(self, resource: str) -> AccessToken:
         expires_s = int(time.time()) + SAS_LIFETIME_S
         text = make_token(
             resource=resource, rule_name=self.rule_name, key=self.key, expires_s=expires_s
         )
-        return Token(text, "sas", expires_s)
+        return AccessToken(text, "sas", expires_s)
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,10 +90,10 @@ class SharedSignature:
 
     signature: str = field(repr=False)
 
-    async def token_for(self, resource: str) -> Token:
+    async def token_for(self, resource: str) -> AccessToken:
         has_prefix = self.signature.startswith(TOKEN_PREFIX)
         text = self.signature if has_prefix else TOKEN_PREFIX + self.signature
-        return Token(text, "sas", float("inf"))
+        return AccessToken(text, "sas", float("inf"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,10 +102,10 @@ class IdentityToken:
 
     credential: IdentityCredential = field(repr=False)
 
-    async def token_for(self, resource: str) -> Token:
+    async def token_for(self, resource: str) -> AccessToken:
         try:
             found = await self._ask()
-            return Token(str(found.token), "jwt", float(found.expires_on))
+            return AccessToken(str(found.token), "jwt", float(found.expires_on))
         except Exception as error:
             raise AuthenticationFailed(
                 f"the credential gave no token: {type(error).__name__}",

@@ -24,7 +24,7 @@ from typing import Final
 
 from twinbus.broker.broker import Broker, NamespaceSpec, RunningNamespace
 from twinbus.broker.loop_thread import LoopThread
-from twinbus.broker.options import BrokerOptions, Thresholds
+from twinbus.broker.options import BrokerOptions, ThrottleThresholds
 from twinbus.broker.store.datadir import write_private
 from twinbus.clock import Clock
 from twinbus.connection_string import parse_connection_string
@@ -46,7 +46,7 @@ class EmbeddedNamespace:
         *,
         data_directory: str | Path | None = None,
         port: int = 0,
-        thresholds: Thresholds | None = None,
+        thresholds: ThrottleThresholds | None = None,
         clock: Clock | None = None,
     ) -> None:
         """``name`` is what the namespace calls itself; port 0 takes a free one at each start.
@@ -56,7 +56,7 @@ class EmbeddedNamespace:
         self.name = name
         self.data_directory = None if data_directory is None else Path(data_directory)
         self._port = port
-        self._thresholds = thresholds or Thresholds()
+        self._thresholds = thresholds or ThrottleThresholds()
         self._clock = clock
         self._thread: LoopThread | None = None
         self._broker: Broker | None = None

@@ -18,9 +18,9 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 
 from twinbus.core.costs import Operation
-from twinbus.core.parcel import Delivered, Parcel
-from twinbus.drivers.port import Driver, LinkFacts, NextSession, ReceiveMode, Receiver, Sender
-from twinbus.metering.client_books import ClientBooks
+from twinbus.core.parcel import Parcel, ReceivedMessage
+from twinbus.drivers.port import Driver, LinkProperties, NextSession, ReceiveMode, Receiver, Sender
+from twinbus.metering.client_books import ClientMeter
 
 __all__ = ["MeteredDriver", "MeteredSender", "sender_with_books"]
 
@@ -35,7 +35,7 @@ class MeteredSender:
     def __init__(
         self,
         inner: Sender,
-        books: ClientBooks,
+        books: ClientMeter,
         *,
         is_own: bool,
         unpack: Callable[[Parcel], list[bytes]] = _one_message,
@@ -68,10 +68,10 @@ class MeteredSender:
             self._books.happened(self.path, Operation.MANAGEMENT)
 
     @property
-    def facts(self) -> LinkFacts | None:
+    def facts(self) -> LinkProperties | None:
         return self.inner.facts
 
-    async def attach(self, *, timeout_s: float) -> LinkFacts:
+    async def attach(self, *, timeout_s: float) -> LinkProperties:
         return await self.inner.attach(timeout_s=timeout_s)
 
     async def close(self) -> None:
@@ -79,7 +79,7 @@ class MeteredSender:
 
 
 def sender_with_books(
-    sender: Sender, books: ClientBooks | None, unpack: Callable[[Parcel], list[bytes]]
+    sender: Sender, books: ClientMeter | None, unpack: Callable[[Parcel], list[bytes]]
 ) -> Sender:
     """The link of a sender with these books in place of those that it has, or with none."""
     plain = sender.inner if isinstance(sender, MeteredSender) else sender
@@ -89,7 +89,7 @@ def sender_with_books(
 class MeteredReceiver:
     """The port's Receiver."""
 
-    def __init__(self, inner: Receiver, books: ClientBooks, *, has_prefetch: bool) -> None:
+    def __init__(self, inner: Receiver, books: ClientMeter, *, has_prefetch: bool) -> None:
         self.path = inner.path
         self._inner = inner
         self._books = books
@@ -99,7 +99,7 @@ class MeteredReceiver:
     def session_id(self) -> str | None:
         return self._inner.session_id
 
-    async def receive(self, count_max: int, *, wait_s: float) -> list[Delivered]:
+    async def receive(self, count_max: int, *, wait_s: float) -> list[ReceivedMessage]:
         try:
             found = await self._inner.receive(count_max, wait_s=wait_s)
         except asyncio.CancelledError:
@@ -116,44 +116,57 @@ class MeteredReceiver:
             with self._books.harmless:
                 self._books.happened(self.path, Operation.EMPTY_RECEIVE)
 
-    def _came(self, operation: Operation, found: Sequence[Delivered]) -> None:
+    def _came(self, operation: Operation, found: Sequence[ReceivedMessage]) -> None:
         with self._books.harmless:
             self._books.received(self.path, operation, [len(each.encoded) for each in found])
 
     async def receive_deferred(
         self, sequence_numbers: Sequence[int], *, timeout_s: float
-    ) -> list[Delivered]:
+    ) -> list[ReceivedMessage]:
         found = await self._inner.receive_deferred(sequence_numbers, timeout_s=timeout_s)
         self._came(Operation.RECEIVE, found)
         return found
 
-    async def complete(self, messages: Sequence[Delivered], *, timeout_s: float) -> list[Delivered]:
+    async def complete(
+        self, messages: Sequence[ReceivedMessage], *, timeout_s: float
+    ) -> list[ReceivedMessage]:
         return await self._settled(messages, self._inner.complete(messages, timeout_s=timeout_s))
 
-    async def abandon(self, messages: Sequence[Delivered], *, timeout_s: float) -> list[Delivered]:
+    async def abandon(
+        self, messages: Sequence[ReceivedMessage], *, timeout_s: float
+    ) -> list[ReceivedMessage]:
         return await self._settled(messages, self._inner.abandon(messages, timeout_s=timeout_s))
 
-    async def defer(self, messages: Sequence[Delivered], *, timeout_s: float) -> list[Delivered]:
+    async def defer(
+        self, messages: Sequence[ReceivedMessage], *, timeout_s: float
+    ) -> list[ReceivedMessage]:
         return await self._settled(messages, self._inner.defer(messages, timeout_s=timeout_s))
 
     async def dead_letter(
-        self, messages: Sequence[Delivered], *, reason: str, description: str, timeout_s: float
-    ) -> list[Delivered]:
+        self,
+        messages: Sequence[ReceivedMessage],
+        *,
+        reason: str,
+        description: str,
+        timeout_s: float,
+    ) -> list[ReceivedMessage]:
         settling = self._inner.dead_letter(
             messages, reason=reason, description=description, timeout_s=timeout_s
         )
         return await self._settled(messages, settling)
 
     async def _settled(
-        self, messages: Sequence[Delivered], settling: Awaitable[list[Delivered]]
-    ) -> list[Delivered]:
+        self, messages: Sequence[ReceivedMessage], settling: Awaitable[list[ReceivedMessage]]
+    ) -> list[ReceivedMessage]:
         lost = await settling
         if len(messages) > len(lost):
             with self._books.harmless:
                 self._books.settled(self.path, len(messages) - len(lost))
         return lost
 
-    async def renew(self, messages: Sequence[Delivered], *, timeout_s: float) -> list[Delivered]:
+    async def renew(
+        self, messages: Sequence[ReceivedMessage], *, timeout_s: float
+    ) -> list[ReceivedMessage]:
         lost = await self._inner.renew(messages, timeout_s=timeout_s)
         if messages:
             with self._books.harmless:
@@ -162,7 +175,7 @@ class MeteredReceiver:
 
     async def peek(
         self, count_max: int, *, from_sequence: int = 1, timeout_s: float
-    ) -> list[Delivered]:
+    ) -> list[ReceivedMessage]:
         found = await self._inner.peek(count_max, from_sequence=from_sequence, timeout_s=timeout_s)
         self._came(Operation.PEEK, found)
         return found
@@ -174,7 +187,7 @@ class MeteredReceiver:
 class MeteredDriver:
     """The port's Driver. Its books are closed by who made them: others may use them, too."""
 
-    def __init__(self, inner: Driver, books: ClientBooks, *, is_own: bool = True) -> None:
+    def __init__(self, inner: Driver, books: ClientMeter, *, is_own: bool = True) -> None:
         """``is_own=False``: it moves messages that somebody else has sent, and audits none."""
         self.address = inner.address
         self.inner = inner

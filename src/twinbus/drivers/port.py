@@ -17,12 +17,12 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Final, Protocol
 
-from twinbus.core.parcel import Delivered, Parcel
+from twinbus.core.parcel import Parcel, ReceivedMessage
 
 __all__ = [
     "NEXT_SESSION",
     "Driver",
-    "LinkFacts",
+    "LinkProperties",
     "NamespaceAddress",
     "NextSession",
     "ReceiveMode",
@@ -57,7 +57,7 @@ class NamespaceAddress:
 
 
 @dataclass(frozen=True, slots=True)
-class LinkFacts:
+class LinkProperties:
     """What the service said when a sending link was attached."""
 
     message_bytes_max: int
@@ -99,10 +99,10 @@ class Sender(Protocol):
         """Take scheduled messages back; MessageNotFound if one of them is not there."""
 
     @property
-    def facts(self) -> LinkFacts | None:
+    def facts(self) -> LinkProperties | None:
         """What the service said when the link was last attached; None: it never was."""
 
-    async def attach(self, *, timeout_s: float) -> LinkFacts:
+    async def attach(self, *, timeout_s: float) -> LinkProperties:
         """Make sure that the link is open, and send nothing."""
 
     async def close(self) -> None:
@@ -118,36 +118,49 @@ class Receiver(Protocol):
     def session_id(self) -> str | None:
         """The session that is held, once the first receive has got one."""
 
-    async def receive(self, count_max: int, *, wait_s: float) -> list[Delivered]:
+    async def receive(self, count_max: int, *, wait_s: float) -> list[ReceivedMessage]:
         """Up to ``count_max`` messages: returns as soon as some are there (with what is there
         then), or empty after ``wait_s``."""
 
     async def receive_deferred(
         self, sequence_numbers: Sequence[int], *, timeout_s: float
-    ) -> list[Delivered]:
+    ) -> list[ReceivedMessage]:
         """Messages that were set aside, by their numbers; all of them, or MessageNotFound when
         one is not there (or locked by somebody else). Settled like every other message."""
 
-    async def complete(self, messages: Sequence[Delivered], *, timeout_s: float) -> list[Delivered]:
+    async def complete(
+        self, messages: Sequence[ReceivedMessage], *, timeout_s: float
+    ) -> list[ReceivedMessage]:
         """Settle them; returns those that could not be, because their lock was lost."""
 
-    async def abandon(self, messages: Sequence[Delivered], *, timeout_s: float) -> list[Delivered]:
+    async def abandon(
+        self, messages: Sequence[ReceivedMessage], *, timeout_s: float
+    ) -> list[ReceivedMessage]:
         """Give them back at once; returns those whose lock was lost."""
 
-    async def defer(self, messages: Sequence[Delivered], *, timeout_s: float) -> list[Delivered]:
+    async def defer(
+        self, messages: Sequence[ReceivedMessage], *, timeout_s: float
+    ) -> list[ReceivedMessage]:
         """Set them aside, to be asked for by number; returns those whose lock was lost."""
 
     async def dead_letter(
-        self, messages: Sequence[Delivered], *, reason: str, description: str, timeout_s: float
-    ) -> list[Delivered]:
+        self,
+        messages: Sequence[ReceivedMessage],
+        *,
+        reason: str,
+        description: str,
+        timeout_s: float,
+    ) -> list[ReceivedMessage]:
         """Move them to the dead-letter queue; returns those whose lock was lost."""
 
-    async def renew(self, messages: Sequence[Delivered], *, timeout_s: float) -> list[Delivered]:
+    async def renew(
+        self, messages: Sequence[ReceivedMessage], *, timeout_s: float
+    ) -> list[ReceivedMessage]:
         """Lock them for longer; returns those whose lock was lost."""
 
     async def peek(
         self, count_max: int, *, from_sequence: int = 1, timeout_s: float
-    ) -> list[Delivered]:
+    ) -> list[ReceivedMessage]:
         """Look at messages without taking them; no lock token."""
 
     async def close(self) -> None:

@@ -38,7 +38,7 @@ from weakref import WeakSet
 
 from twinbus.clock import Clock, SystemClock
 from twinbus.core.costs import Operation, units_of
-from twinbus.core.envelope import is_ping, message_id_of, told_of
+from twinbus.core.envelope import is_ping, message_id_of, read_destination
 from twinbus.core.envelope_layout import DAMAGE
 from twinbus.core.envelope_ping import PING_CONTENT_TYPE
 from twinbus.entity_path import backlog_owner
@@ -48,7 +48,7 @@ from twinbus.metering.operations import OperationsLog, operations_log
 from twinbus.metering.pruning import check_keep_days
 from twinbus.metering.tally import Meter
 
-__all__ = ["ClientBooks"]
+__all__ = ["ClientMeter"]
 
 logger = logging.getLogger("twinbus.metering")
 
@@ -105,7 +105,7 @@ class _Harmless:
         return True
 
 
-class ClientBooks:
+class ClientMeter:
     """The books of one client of one namespace. Any thread may count."""
 
     def __init__(
@@ -207,7 +207,7 @@ class ClientBooks:
         at_ms = self._clock.now().wall_ms
         if not backlog_owner(path):
             return [_Sent(at_ms, path, "", message_id_of(each), len(each)) for each in messages]
-        return [_Sent(at_ms, path, *told_of(each), len(each)) for each in messages]
+        return [_Sent(at_ms, path, *read_destination(each), len(each)) for each in messages]
 
     def _filled(self) -> None:
         self._is_full = True
@@ -335,7 +335,7 @@ class ClientBooks:
 
 # -- the end of a process, and the beginning of another ------------------------------------------
 
-_not_closed: Final[WeakSet[ClientBooks]] = WeakSet()
+_not_closed: Final[WeakSet[ClientMeter]] = WeakSet()
 
 
 def _close_all() -> None:

@@ -32,7 +32,7 @@ FORGOTTEN_AT_ONCE: Final = 2
 
 
 @dataclass(slots=True)
-class Tally:
+class OperationCounter:
     """One operation on one entity, since the namespace started."""
 
     entity: str
@@ -79,7 +79,7 @@ class Tally:
         """A request that carries no message."""
         self.took_in(1, 0, 1, 0)
 
-    def takes_over(self, other: Tally) -> None:
+    def takes_over(self, other: OperationCounter) -> None:
         """Count what another one has counted, and what of it is written."""
         self.calls, self.messages, self.units, self.bytes_in, self.bytes_out = self.total().plus(
             other.total()
@@ -93,8 +93,8 @@ class Meter:
     """The tallies of one namespace."""
 
     def __init__(self) -> None:
-        self._tallies: dict[tuple[str, Operation], Tally] = {}
-        self._changed: dict[tuple[str, Operation], Tally] = {}
+        self._tallies: dict[tuple[str, Operation], OperationCounter] = {}
+        self._changed: dict[tuple[str, Operation], OperationCounter] = {}
         self.unwritten_units_max = UNWRITTEN_UNITS_MIN
         """What may be counted before the next lines are on the disk."""
         self.room_units = self._flush_units
@@ -107,12 +107,12 @@ class Meter:
         self._written_off: deque[str] = deque()
         """Deleted entities whose lines are written."""
 
-    def tally(self, entity: str, operation: Operation) -> Tally:
+    def tally(self, entity: str, operation: Operation) -> OperationCounter:
         """Where to count an operation on an entity; ask once and keep it."""
         key = entity, operation
         tally = self._tallies.get(key)
         if tally is None:
-            tally = self._tallies[key] = Tally(entity, operation, self)
+            tally = self._tallies[key] = OperationCounter(entity, operation, self)
         return tally
 
     @property
@@ -123,7 +123,7 @@ class Meter:
         self.room_units = self._flush_units
         self.on_full()
 
-    def note_change(self, tally: Tally) -> None:
+    def note_change(self, tally: OperationCounter) -> None:
         tally.is_changed = True
         self._changed[tally.entity, tally.operation] = tally
 
@@ -132,7 +132,7 @@ class Meter:
         """Whether something was counted since the last lines."""
         return bool(self._changed)
 
-    def changed(self) -> list[Tally]:
+    def changed(self) -> list[OperationCounter]:
         """The tallies that have changed since they were asked for the last time."""
         changed, self._changed = list(self._changed.values()), {}
         for tally in changed:
@@ -173,7 +173,7 @@ class Meter:
         """What the log does not hold yet."""
         return sum(tally.units - tally.written.units for tally in self)
 
-    def __iter__(self) -> Iterator[Tally]:
+    def __iter__(self) -> Iterator[OperationCounter]:
         return iter(self._tallies.values())
 
 

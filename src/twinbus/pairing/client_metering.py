@@ -17,7 +17,7 @@ from typing import Final
 
 from twinbus.drivers.port import NamespaceAddress
 from twinbus.errors import ConfigurationError
-from twinbus.metering.client_books import ClientBooks
+from twinbus.metering.client_books import ClientMeter
 from twinbus.metering.lines import check_directory
 from twinbus.pairing.backlog_queues import has_no_name, primary_name_of
 
@@ -49,7 +49,7 @@ def client_books(
     name: str | None = None,
     audit: bool = False,
     keep_days: int | None = None,
-) -> ClientBooks | None:
+) -> ClientMeter | None:
     """The books that somebody wants; None for none. ``told_name`` asks the namespace itself."""
     if directory is None:
         if audit:
@@ -64,7 +64,7 @@ def client_books(
     if name is not None or not has_no_name(address):
         name = primary_name_of(address, given=name)
     other_name = _NOT_IN_NAMES.sub("-", str(address).lower()).strip("-.")
-    return ClientBooks(
+    return ClientMeter(
         _directory(directory),
         name=name,
         other_name=other_name,

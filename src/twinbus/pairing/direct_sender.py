@@ -28,7 +28,7 @@ from typing import Any, Final, Generic, Protocol, TypeVar
 from twinbus.core.failover import Health
 from twinbus.core.parcel import Parcel
 from twinbus.core.sending import first_attempt_s
-from twinbus.pairing.routing import Entity, Routing
+from twinbus.pairing.routing import Entity, SendRouter
 from twinbus.pairing.sending import PairedSender, checked_timeout_s
 from twinbus.service_errors import CommunicationError, LinkDetached, ServiceError
 
@@ -132,7 +132,7 @@ class DirectSender(Generic[M]):
         self,
         link: MessageLink[M],
         message: M,
-        routing: Routing,
+        routing: SendRouter,
         entity: Entity,
         timeout_s: float,
     ) -> bool:
@@ -167,7 +167,7 @@ class DirectSender(Generic[M]):
         self._run(self._sender.go_on(self._parcels_of(message), failure, start_s, timeout_s))
         return True
 
-    def _succeeded(self, routing: Routing, entity: Entity) -> None:
+    def _succeeded(self, routing: SendRouter, entity: Entity) -> None:
         routing.rules.credential.has_worked = True
         if entity.failover.health is Health.HEALTHY:
             entity.failover.direct_success = next(_NUMBERS)
@@ -175,7 +175,7 @@ class DirectSender(Generic[M]):
             self._run(_noted(routing, entity))
 
     async def _left(
-        self, routing: Routing, entity: Entity, start_s: float, success_mark: tuple[int, int]
+        self, routing: SendRouter, entity: Entity, start_s: float, success_mark: tuple[int, int]
     ) -> None:
         self._sender.caller_left(routing, entity, start_s, success_mark)
 
@@ -238,5 +238,5 @@ class DirectSender(Generic[M]):
             self._turn.release()
 
 
-async def _noted(routing: Routing, entity: Entity) -> None:
+async def _noted(routing: SendRouter, entity: Entity) -> None:
     routing.first_attempt_succeeded(entity)

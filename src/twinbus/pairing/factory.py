@@ -33,12 +33,12 @@ from twinbus.drivers.credentials import (
     credential_in,
     credential_of,
 )
-from twinbus.drivers.management import ManagementClient, ManagementEndpoint
+from twinbus.drivers.management import AdministrationClient, AdministrationEndpoint
 from twinbus.drivers.metered import MeteredDriver, sender_with_books
 from twinbus.drivers.port import Driver, NamespaceAddress, NextSession, ReceiveMode, Sender
 from twinbus.entity_path import parse_entity_path
 from twinbus.errors import ConfigurationError, ConnectionStringError
-from twinbus.metering.client_books import ClientBooks
+from twinbus.metering.client_books import ClientMeter
 from twinbus.metering.pruning import check_keep_days
 from twinbus.pairing.backlog_queues import primary_name_of
 from twinbus.pairing.backlog_reader import QueueBacklog
@@ -67,9 +67,9 @@ from twinbus.pairing.pair import Pair
 from twinbus.pairing.parcels import BROKERED, ENCODED, ParcelKind
 from twinbus.pairing.proven import memory_of
 from twinbus.pairing.receiving import MessageReceiver, receiver_path
-from twinbus.pairing.routing import Command, Routing
+from twinbus.pairing.routing import Command, SendRouter
 from twinbus.pairing.sending import PairedSender, checked_timeout_s
-from twinbus.pairing.standing import Standing
+from twinbus.pairing.standing import CallTracker
 
 __all__ = ["MessagingFactory"]
 
@@ -91,7 +91,7 @@ class MessagingFactory:
     """
 
     _entity_path: str | None = None
-    _asked: ManagementClient | None
+    _asked: AdministrationClient | None
     """Who tells the namespace's name."""
     given_name: str | None
     """What its user calls the namespace."""
@@ -159,7 +159,7 @@ class MessagingFactory:
         cls,
         port: Driver,
         /,
-        management: ManagementClient | None = None,
+        management: AdministrationClient | None = None,
         lean: Callable[[], Driver] | None = None,
         **options: Unpack[FactoryOptions],
     ) -> Self:
@@ -178,7 +178,7 @@ class MessagingFactory:
         return made
 
     def _bind(
-        self, driver: Driver, options: FactoryOptions, management: ManagementClient | None
+        self, driver: Driver, options: FactoryOptions, management: AdministrationClient | None
     ) -> None:
         check_options(options)
         self._driver = self._plain_driver = driver
@@ -193,11 +193,11 @@ class MessagingFactory:
         )
         memory = memory_of(driver.address, None if management is None else management.credential)
         self._hub = EventHub(str(driver.address))
-        self._standing = Standing(str(driver.address))
+        self._standing = CallTracker(str(driver.address))
         self._office = SendOffice(
             self._driver,
             self._standing,
-            Routing.unpaired(self._hub, retry_policy_in(options), memory),
+            SendRouter.unpaired(self._hub, retry_policy_in(options), memory),
             checked_timeout_s(options.get("operation_timeout", SEND_TIMEOUT_S)),
         )
         self._receivers: set[MessageReceiver] = set()
@@ -205,7 +205,7 @@ class MessagingFactory:
 
     def new_books(
         self, directory: Path | None, audit: bool, keep_days: int | None = None
-    ) -> ClientBooks | None:
+    ) -> ClientMeter | None:
         """Books of what this client does, kept in a directory; None for none."""
         return client_books(
             self.address,
@@ -216,7 +216,7 @@ class MessagingFactory:
             keep_days=keep_days,
         )
 
-    def keep_books(self, books: ClientBooks | None) -> None:
+    def keep_books(self, books: ClientMeter | None) -> None:
         """Write down there what is done from now on, by senders that exist already, too; closed
         with the factory."""
         plain = self._plain_driver
@@ -246,7 +246,7 @@ class MessagingFactory:
         return self._mover_driver
 
     @property
-    def routing(self) -> Routing:
+    def routing(self) -> SendRouter:
         """Where sends go now."""
         return self._office.routing
 
@@ -546,9 +546,11 @@ class MessagingFactory:
 
 def _management(
     parsed: ConnectionString, credential: Credential, options: FactoryOptions
-) -> ManagementClient:
+) -> AdministrationClient:
     """Whom to ask for the namespace's name, where its host does not tell it (P4)."""
-    endpoint = ManagementEndpoint.of(parsed, management_port=options.get("management_port"))
-    return ManagementClient(
+    endpoint = AdministrationEndpoint.of(
+        parsed, administration_port=options.get("administration_port")
+    )
+    return AdministrationClient(
         endpoint, credential, ca_file=ca_file_in(options), timeout_s=NAME_TIMEOUT_S
     )

@@ -39,7 +39,7 @@ class FactoryOptions(TypedDict, total=False):
     ca_file: str | Path | None
     """The authority that signed the namespace's certificate, where this machine does not know
     it."""
-    management_port: int | None
+    administration_port: int | None
     """Where its HTTP side is, if not at the usual place (the official emulator: 5300)."""
     operation_timeout: float
     """Seconds that a call may take when it says nothing else; 60."""

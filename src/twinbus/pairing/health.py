@@ -8,7 +8,7 @@ from datetime import datetime
 
 from twinbus.core.failover import Health
 from twinbus.pairing.occurrence import utc_at
-from twinbus.pairing.routing import Routing
+from twinbus.pairing.routing import SendRouter
 
 __all__ = ["EntityHealth", "health_of"]
 
@@ -39,7 +39,7 @@ class EntityHealth:
     """Why the pair has no backlog yet, or nothing: until then no send can be diverted (P19)."""
 
 
-def health_of(path: str, routing: Routing) -> EntityHealth:
+def health_of(path: str, routing: SendRouter) -> EntityHealth:
     """Also of an entity that was not used yet."""
     entity, withdrawn = routing.entities.get(path), routing.rules.rotation.withdrawn_reasons
     if entity is None:

@@ -21,7 +21,7 @@ from typing import Any, Literal, Protocol
 
 from twinbus.argument_types import is_number
 from twinbus.core.chunk import HomeRules
-from twinbus.core.receipts import Outcome, Receipt, foreign_in
+from twinbus.core.receipts import Receipt, ReceiptOutcome, foreign_in
 from twinbus.drivers.port import Driver
 from twinbus.errors import ConfigurationError
 from twinbus.pairing.backlog_search import BacklogSearch, ListQueues
@@ -146,9 +146,9 @@ def syphon_maker(job: SyphonJob) -> Callable[[], HostedSyphon]:
 
 
 def _tell_of_receipts(job: SyphonJob, receipts: Sequence[Receipt]) -> None:
-    if count := sum(each.outcome is Outcome.MOVED for each in receipts):
+    if count := sum(each.outcome is ReceiptOutcome.MOVED for each in receipts):
         job.on_moved(count)
-    if count := sum(each.outcome is Outcome.DEAD_LETTERED for each in receipts):
+    if count := sum(each.outcome is ReceiptOutcome.DEAD_LETTERED for each in receipts):
         job.on_dead_letters(count)
     for owner, count in foreign_in(receipts).items():
         job.on_foreign(owner, count)

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Final
 
 from twinbus.argument_types import type_shown
 from twinbus.core.chunk import HomeRules
-from twinbus.core.events import told
+from twinbus.core.events import error_summary
 from twinbus.drivers.management import QueueProperties
 from twinbus.drivers.port import NamespaceAddress
 from twinbus.errors import ConfigurationError
@@ -48,7 +48,7 @@ from twinbus.pairing.orders import OrderWatch
 from twinbus.pairing.pair import Pair
 from twinbus.pairing.pinger import Pinger
 from twinbus.pairing.provisioning import open_links, provision
-from twinbus.pairing.routing import Backlog, Routing
+from twinbus.pairing.routing import Backlog, SendRouter
 from twinbus.pairing.syphon_claims import (
     MissingClaim,
     known_destinations,
@@ -70,7 +70,7 @@ from twinbus.service_errors import (
 if TYPE_CHECKING:
     from twinbus.pairing.factory import MessagingFactory
 
-__all__ = ["Findings", "books_handed_on", "check_pairing", "find_out", "join"]
+__all__ = ["PairSetup", "books_handed_on", "check_pairing", "find_out", "join"]
 
 _log = logging.getLogger("twinbus.pairing")
 
@@ -139,7 +139,7 @@ def books_handed_on(primary: MessagingFactory, secondary: MessagingFactory) -> I
 
 
 @dataclass(frozen=True, slots=True)
-class Findings:
+class PairSetup:
     """What a pair is made of."""
 
     name: str
@@ -153,7 +153,7 @@ class Findings:
 
 async def find_out(
     primary: MessagingFactory, options: SendAvailabilityPairedNamespaceOptions
-) -> Findings:
+) -> PairSetup:
     """Ask both namespaces for what must be known before the first send."""
     contact = asyncio.create_task(_outage_of(primary))
     try:
@@ -167,7 +167,7 @@ async def find_out(
         queues = () if backlog is None else backlog.queues
         for missing in await _missing_claims(primary, options, name, queues, outage):
             raise missing.error()
-    return Findings(name, backlog, outage, backlog_error)
+    return PairSetup(name, backlog, outage, backlog_error)
 
 
 async def _missing_claims(
@@ -190,7 +190,7 @@ async def _missing_claims(
 
 async def find_out_later(
     primary: MessagingFactory, options: SendAvailabilityPairedNamespaceOptions, name: str
-) -> Findings:
+) -> PairSetup:
     """The same for a pair that waits for its secondary; raises why there is still no backlog. The
     primary is asked last: what counts is whether it can be contacted when sends can be diverted."""
     await _reach(options.messaging_factory, name)
@@ -200,7 +200,7 @@ async def find_out_later(
     except ServiceError:
         outage = ""  # Its sends tell the application what is wrong.
     # A claim that the hosted syphon lacks keeps no send from its backlog: the syphon reports it.
-    return Findings(name, backlog, outage)
+    return PairSetup(name, backlog, outage)
 
 
 async def _backlog_if_reachable(
@@ -216,10 +216,10 @@ async def _backlog_if_reachable(
     except (ServiceError, NoBacklogQueue) as error:
         if not error.is_transient:
             raise
-        return None, told(error)
+        return None, error_summary(error)
     except TimeoutError:
         late = f"the backlog queues were not ready within {SECONDARY_TIMEOUT_S:g} s"
-        return None, told(OperationTimeout(late))
+        return None, error_summary(OperationTimeout(late))
 
 
 async def _reach(secondary: MessagingFactory, name: str) -> None:
@@ -348,7 +348,7 @@ async def _primary_name(
 
 
 def join(
-    primary: MessagingFactory, options: SendAvailabilityPairedNamespaceOptions, found: Findings
+    primary: MessagingFactory, options: SendAvailabilityPairedNamespaceOptions, found: PairSetup
 ) -> Pair:
     """Put the pair together; nothing runs yet. What can fail comes first: after an error nobody
     listens, no file is open and the options are as they were."""
@@ -369,8 +369,8 @@ def join(
 def _pair(
     primary: MessagingFactory,
     options: SendAvailabilityPairedNamespaceOptions,
-    found: Findings,
-    routing: Routing,
+    found: PairSetup,
+    routing: SendRouter,
 ) -> Pair:
     pair = Pair(
         primary,
@@ -387,7 +387,7 @@ def _pair(
     wanted = backlog_paths(found.name, options.wanted_queue_count)
     _equip(pair, primary, options, found.name, wanted)
 
-    def complete(later: Findings) -> None:
+    def complete(later: PairSetup) -> None:
         assert later.backlog is not None
         _equip(pair, primary, options, later.name, later.backlog.queues)
         options.found_queues(len(later.backlog.queues))

@@ -24,20 +24,20 @@ from typing import Any, Final, NamedTuple, TypeAlias, assert_never
 from twinbus.amqp.message import Message
 from twinbus.core.deadline import Deadline
 from twinbus.core.envelope import alias, split_to_fit
-from twinbus.core.events import Event, PossibleDuplicate, told
+from twinbus.core.events import Event, PossibleDuplicate, error_summary
 from twinbus.core.parcel import Parcel
 from twinbus.core.rotation import Seat
 from twinbus.core.sending import Done, Fail, Send, ToBacklog, ToPrimary, Wait
 from twinbus.drivers.metered import sender_with_books
-from twinbus.drivers.port import Driver, LinkFacts, Sender
+from twinbus.drivers.port import Driver, LinkProperties, Sender
 from twinbus.errors import ConfigurationError
-from twinbus.metering.client_books import ClientBooks
+from twinbus.metering.client_books import ClientMeter
 from twinbus.pairing.batching_sender import BatchingSender
 from twinbus.pairing.parcels import ParcelKind
-from twinbus.pairing.routing import Backlog, Entity, Routing
+from twinbus.pairing.routing import Backlog, Entity, SendRouter
 from twinbus.service_errors import BatchPartlySent, MessageTooLarge
 
-__all__ = ["Hand", "Journey", "Links", "Outcome"]
+__all__ = ["Hand", "Journey", "Links", "SendResult"]
 
 _log = logging.getLogger("twinbus.pairing")
 
@@ -52,7 +52,7 @@ Hand: TypeAlias = Callable[[Sender, Sequence[Parcel], float], Awaitable[Any]]
 """One attempt at the primary: its sender, the parcels, the time in seconds."""
 
 
-class Outcome(NamedTuple):
+class SendResult(NamedTuple):
     """Where a send ended."""
 
     where: str
@@ -81,7 +81,7 @@ class Links:
         return self._primary
 
     def keep_books(
-        self, driver: Driver, books: ClientBooks | None, unpack: Callable[[Parcel], list[bytes]]
+        self, driver: Driver, books: ClientMeter | None, unpack: Callable[[Parcel], list[bytes]]
     ) -> None:
         """Count what is sent home from now on; ``driver`` is what new links are made by."""
         self._driver = driver
@@ -89,11 +89,11 @@ class Links:
             self._primary = sender_with_books(self._primary, books, unpack)
 
     @property
-    def primary_facts(self) -> LinkFacts | None:
+    def primary_facts(self) -> LinkProperties | None:
         """What the primary takes, if it was asked."""
         return None if self._primary is None else self._primary.facts
 
-    def backlog(self, routing: Routing, queue: str) -> BatchingSender:
+    def backlog(self, routing: SendRouter, queue: str) -> BatchingSender:
         if queue not in self._backlog:
             self._check_open()
             backlog, rotation = routing.backlog, routing.rules.rotation
@@ -104,7 +104,7 @@ class Links:
             )
         return self._backlog[queue]
 
-    def open_ahead(self, routing: Routing, queue: str) -> None:
+    def open_ahead(self, routing: SendRouter, queue: str) -> None:
         """Open the link to a backlog queue without a message, before it is needed: an outage
         may be about to be found. Nobody waits for it, and its error is that of the send which
         needs it."""
@@ -145,7 +145,7 @@ class Journey:
     def __init__(
         self,
         links: Links,
-        routing: Routing,
+        routing: SendRouter,
         entity: Entity,
         seat: Seat,
         parcels: Sequence[Parcel],
@@ -168,7 +168,7 @@ class Journey:
         """Whether the primary would get all messages at once, so that their size together counts;
         each message of a schedule is taken by itself."""
 
-    async def run(self, first_error: Exception | None = None) -> Outcome:
+    async def run(self, first_error: Exception | None = None) -> SendResult:
         """To its end; ``first_error`` is that of an attempt at the primary that was made before
         this began."""
         now_s = self._routing.now_s
@@ -185,7 +185,7 @@ class Journey:
                 case Wait():
                     await self._routing.pulse.wait(step.until_s - now_s())
                 case Done():
-                    return Outcome(step.where, self._answer, self._diverted)
+                    return SendResult(step.where, self._answer, self._diverted)
                 case Fail():
                     raise self._failure(step.error)
                 case _:
@@ -204,7 +204,7 @@ class Journey:
 
     def _answered(self, error: Exception | None) -> None:
         if error is not None:
-            self._entity.last_error = told(error)
+            self._entity.last_error = error_summary(error)
         now_s = self._routing.now_s()
         self._tell(self._send.answered(now_s, error))
         if error is not None and self._routing.backlog is not None:
@@ -257,7 +257,7 @@ class Journey:
         from twinbus.drivers.amqp.batches import check_size, sealed
 
         facts = self._links.primary_facts or self._entity.link_facts
-        assumed = LinkFacts(sys.maxsize, max(backlog.batch_bytes_max, BATCH_BYTES_MAX_ASSUMED))
+        assumed = LinkProperties(sys.maxsize, max(backlog.batch_bytes_max, BATCH_BYTES_MAX_ASSUMED))
         try:
             check_size(sealed(list(map(Parcel, encoded))), facts or assumed, self._links.path)
         except MessageTooLarge as error:

@@ -22,8 +22,8 @@ from twinbus.drivers.credentials import (
     credential_of,
 )
 from twinbus.drivers.management import (
-    ManagementClient,
-    ManagementEndpoint,
+    AdministrationClient,
+    AdministrationEndpoint,
     QueueProperties,
     SubscriptionProperties,
     TopicProperties,
@@ -45,7 +45,7 @@ class NamespaceManager:
         credential: Credential | IdentityCredential,
         *,
         namespace_name: str | None = None,
-        management_port: int | None = None,
+        administration_port: int | None = None,
         ca_file: str | Path | None = None,
         timeout_s: float = DEFAULT_TIMEOUT_S,
     ) -> None:
@@ -53,7 +53,7 @@ class NamespaceManager:
             namespace_at(fully_qualified_namespace),
             credential_of(credential),
             namespace_name=namespace_name,
-            management_port=management_port,
+            administration_port=administration_port,
             ca_file=ca_file,
             timeout_s=timeout_s,
         )
@@ -64,14 +64,14 @@ class NamespaceManager:
         connection_string: str,
         *,
         namespace_name: str | None = None,
-        management_port: int | None = None,
+        administration_port: int | None = None,
         ca_file: str | Path | None = None,
         timeout_s: float = DEFAULT_TIMEOUT_S,
     ) -> NamespaceManager:
         """A manager with the key or the signature of a connection string.
 
         ``namespace_name`` is what the namespace is called, if its host name does not tell;
-        ``management_port`` where its HTTP side is, if not at the usual place (the official
+        ``administration_port`` where its HTTP side is, if not at the usual place (the official
         emulator: 5300); ``ca_file`` the authority that signed its certificate.
         """
         parsed = parse_connection_string(connection_string)
@@ -80,14 +80,14 @@ class NamespaceManager:
             parsed,
             credential_in(parsed),
             namespace_name=namespace_name,
-            management_port=management_port,
+            administration_port=administration_port,
             ca_file=ca_file,
             timeout_s=timeout_s,
         )
         return made
 
     @classmethod
-    def over(cls, client: ManagementClient, address: NamespaceAddress) -> NamespaceManager:
+    def over(cls, client: AdministrationClient, address: NamespaceAddress) -> NamespaceManager:
         """A manager that uses a client which is there already."""
         made = cls.__new__(cls)
         made.address, made.client, made._name = address, client, None
@@ -99,14 +99,16 @@ class NamespaceManager:
         credential: Credential,
         *,
         namespace_name: str | None,
-        management_port: int | None,
+        administration_port: int | None,
         ca_file: str | Path | None,
         timeout_s: float,
     ) -> None:
         self.address = NamespaceAddress(parsed.host, parsed.effective_port)
         """Where the namespace has its door for messages."""
-        endpoint = ManagementEndpoint.of(parsed, management_port=management_port)
-        self.client = ManagementClient(endpoint, credential, ca_file=ca_file, timeout_s=timeout_s)
+        endpoint = AdministrationEndpoint.of(parsed, administration_port=administration_port)
+        self.client = AdministrationClient(
+            endpoint, credential, ca_file=ca_file, timeout_s=timeout_s
+        )
         self._name = namespace_name
 
     async def namespace_name(self) -> str:

@@ -18,7 +18,7 @@ from typing import Final
 
 from twinbus.clock import Clock
 from twinbus.core.claim_watch import ClaimWatch
-from twinbus.core.receipts import Outcome, Receipt, Tally
+from twinbus.core.receipts import Receipt, ReceiptCounts, ReceiptOutcome
 from twinbus.core.stall import STALL_S, StallWatch, why_stalled
 from twinbus.drivers.port import Driver
 from twinbus.pairing.backlog_search import BacklogSearch
@@ -62,7 +62,7 @@ async def move_chunk(
 class MoverReport:
     """What a mover has done so far."""
 
-    tally: Tally = field(default_factory=Tally)
+    tally: ReceiptCounts = field(default_factory=ReceiptCounts)
     faults: dict[str, ServiceError] = field(default_factory=dict)
     """Backlog queues that could not be read when it was last tried, each with its error."""
 
@@ -148,7 +148,10 @@ class Mover:
                 if self._on_refused is not None:
                     self._on_refused(path, claim)
             waiting, is_away = self.set_aside_count, crew.gate.is_closed
-            moved, now_s = self.report.tally.counts[Outcome.MOVED], crew.clock.now().monotonic_s
+            moved, now_s = (
+                self.report.tally.counts[ReceiptOutcome.MOVED],
+                crew.clock.now().monotonic_s,
+            )
             # Nobody knows what is in a queue that cannot be read.
             held = 0 if crew.debt_s > 0 else waiting + len(crew.faults)
             if stall.observe(waiting=held, moved=moved, now_s=now_s):
@@ -230,7 +233,9 @@ class Mover:
 
     def _take_receipts(self, receipts: Sequence[Receipt]) -> None:
         self.report.tally.add(receipts)
-        if self._search is not None and any(each.outcome is Outcome.MOVED for each in receipts):
+        if self._search is not None and any(
+            each.outcome is ReceiptOutcome.MOVED for each in receipts
+        ):
             self._search.note_moved()
         if self._on_receipts is not None:
             self._on_receipts(receipts)

@@ -26,19 +26,19 @@ from twinbus.clock import Clock
 from twinbus.core.chunk import (
     ChunkPlan,
     Foreign,
+    MoveErrorClass,
     Poison,
-    Verdict,
     batches_of,
+    classify_error,
     parts_of,
     poison_of,
     sign_of,
-    verdict_of,
 )
 from twinbus.core.chunk_aside import SetAside
-from twinbus.core.chunk_board import Admission, DestinationBoard, Sign, Standing
+from twinbus.core.chunk_board import DestinationBoard, SendPermission, Sign, Standing
 from twinbus.core.chunk_ledger import ChunkLedger, Homeward
-from twinbus.core.parcel import Delivered, Parcel
-from twinbus.core.receipts import Outcome
+from twinbus.core.parcel import Parcel, ReceivedMessage
+from twinbus.core.receipts import ReceiptOutcome
 from twinbus.drivers.port import Receiver
 from twinbus.pairing.mover_in_flight import InFlight
 from twinbus.pairing.mover_options import MoverOptions
@@ -76,7 +76,7 @@ class ChunkRun:
         ledger: ChunkLedger,
         options: MoverOptions,
         clock: Clock,
-        admission: Admission | None,
+        admission: SendPermission | None,
     ) -> None:
         """``admission`` is the board's word, for messages of one destination that were set
         aside; whoever has it did not ask for them in vain."""
@@ -143,18 +143,18 @@ class ChunkRun:
 
     async def _deliver(self, path: str, items: list[Homeward]) -> None:
         match self._admission or self._admitted(path):
-            case Admission.WAIT:
+            case SendPermission.WAIT:
                 self._land(path)
-                await self._set_aside(path, items, Outcome.PARKED, "its destination is down")
-            case Admission.GIVE_UP:
+                await self._set_aside(path, items, ReceiptOutcome.PARKED, "its destination is down")
+            case SendPermission.GIVE_UP:
                 self._land(path)
                 self._bury([self._lost(item) for item in items])
-            case Admission.SEND:
+            case SendPermission.SEND:
                 await self._send_all(path, items, is_probe=False)
-            case Admission.PROBE:
+            case SendPermission.PROBE:
                 await self._send_all(path, items, is_probe=True)
 
-    def _admitted(self, path: str) -> Admission:
+    def _admitted(self, path: str) -> SendPermission:
         # Whoever has messages set aside can probe with those; fresh ones need not wait for it.
         may_wait = not self._aside.holds(path)
         return self._board.admit(path, self._now_s(), may_wait=may_wait)
@@ -193,7 +193,7 @@ class ChunkRun:
             if not is_probe and self._board.standing(path) is not Standing.OPEN:
                 # It closed while this batch waited for its turn.
                 self._land(path, len(items))
-                await self._set_aside(path, items, Outcome.PARKED, "its destination is down")
+                await self._set_aside(path, items, ReceiptOutcome.PARKED, "its destination is down")
             elif self._now_s() >= self._ends_s:
                 self._land(path, len(items))
                 await self._leave(items, "the chunk was out of time")
@@ -221,8 +221,8 @@ class ChunkRun:
         self, path: str, items: Sequence[Homeward], error: ServiceError, *, is_probe: bool
     ) -> None:
         self._note(path, error)
-        verdict = verdict_of(error)
-        if verdict is Verdict.REFUSED and len(items) > 1:
+        verdict = classify_error(error)
+        if verdict is MoveErrorClass.REFUSED and len(items) > 1:
             # At once: one after the other would take as many round trips as there are messages.
             async with asyncio.TaskGroup() as group:
                 for part in parts_of(items):
@@ -230,13 +230,13 @@ class ChunkRun:
             return
         self._land(path, len(items))
         match verdict:
-            case Verdict.REFUSED:
+            case MoveErrorClass.REFUSED:
                 self._bury([poison_of(items[0], error)])
-            case Verdict.UNSURE if self._is_hopeless(items, is_probe):
+            case MoveErrorClass.UNSURE if self._is_hopeless(items, is_probe):
                 self._bury([poison_of(items[0], error)])
-            case Verdict.UNSURE:
-                await self._set_aside(path, items, Outcome.UNSURE, error.sentence)
-            case Verdict.GONE | Verdict.LATER:
+            case MoveErrorClass.UNSURE:
+                await self._set_aside(path, items, ReceiptOutcome.UNSURE, error.sentence)
+            case MoveErrorClass.GONE | MoveErrorClass.LATER:
                 await self._put_off(path, items, error)
 
     def _is_hopeless(self, items: Sequence[Homeward], is_probe: bool) -> bool:
@@ -247,7 +247,7 @@ class ChunkRun:
     async def _not_sent(self, path: str, items: list[Homeward], error: ServiceError) -> None:
         """The destination could not even be reached: nothing of this is in doubt."""
         self._note(path, error)
-        if verdict_of(error) is Verdict.REFUSED:
+        if classify_error(error) is MoveErrorClass.REFUSED:
             # It is there and takes no messages from anybody, as a subscription: waiting is vain.
             self._bury([poison_of(item, error) for item in items])
         else:
@@ -257,7 +257,7 @@ class ChunkRun:
         if self._board.is_lost(path):
             self._bury([poison_of(item, error) for item in items])
         else:
-            await self._set_aside(path, items, Outcome.PARKED, error.sentence)
+            await self._set_aside(path, items, ReceiptOutcome.PARKED, error.sentence)
 
     def _note(self, path: str, error: ServiceError) -> None:
         pause_s_min = error.retry_after_s if isinstance(error, ServerBusy) else 0.0
@@ -309,19 +309,19 @@ class ChunkRun:
             )
         except ServiceError as error:
             self._in_flight.failure_count += 1
-            self._close(items, Outcome.LOCK_LOST, f"moved, not completed: {error.sentence}")
+            self._close(items, ReceiptOutcome.LOCK_LOST, f"moved, not completed: {error.sentence}")
             return
         finally:
             for path, count in Counter(each.destination for each in items).items():
                 self._land(path, count)
         kept, moved = _parted(items, lost)
-        self._close(moved, Outcome.MOVED)
-        self._close(kept, Outcome.LOCK_LOST, "moved, and its lock was lost before")
+        self._close(moved, ReceiptOutcome.MOVED)
+        self._close(kept, ReceiptOutcome.LOCK_LOST, "moved, and its lock was lost before")
 
     async def _set_aside(
-        self, path: str, items: Sequence[Homeward], outcome: Outcome, reason: str
+        self, path: str, items: Sequence[Homeward], outcome: ReceiptOutcome, reason: str
     ) -> None:
-        lost: Sequence[Delivered] = ()
+        lost: Sequence[ReceivedMessage] = ()
         try:
             with suppress(ServiceError):
                 lost = await self._receiver.defer(
@@ -342,7 +342,7 @@ class ChunkRun:
             )
         for owner in dict.fromkeys(each.owner for each in foreign):
             theirs = [each.item for each in foreign if each.owner == owner]
-            self._close(theirs, Outcome.FOREIGN, owner)
+            self._close(theirs, ReceiptOutcome.FOREIGN, owner)
 
     def _bury(self, poison: Sequence[Poison]) -> None:
         if poison:
@@ -360,8 +360,8 @@ class ChunkRun:
         except ServiceError:
             lost = [each.delivered for each in items]
         kept, buried = _parted(items, lost)
-        self._close(buried, Outcome.DEAD_LETTERED, reason)
-        self._close(kept, Outcome.LEFT, f"not dead-lettered ({reason}): its lock was lost")
+        self._close(buried, ReceiptOutcome.DEAD_LETTERED, reason)
+        self._close(kept, ReceiptOutcome.LEFT, f"not dead-lettered ({reason}): its lock was lost")
 
     async def _leave(self, items: Sequence[Homeward], reason: str) -> None:
         """Back to the queue, for whoever receives next."""
@@ -369,9 +369,9 @@ class ChunkRun:
             await self._receiver.abandon(
                 [each.delivered for each in items], timeout_s=self._options.settle_timeout_s
             )
-        self._close(items, Outcome.LEFT, reason)
+        self._close(items, ReceiptOutcome.LEFT, reason)
 
-    def _close(self, items: Sequence[Homeward], outcome: Outcome, reason: str = "") -> None:
+    def _close(self, items: Sequence[Homeward], outcome: ReceiptOutcome, reason: str = "") -> None:
         if items:
             self._ledger.close(items, outcome, self._clock.now().wall_ms, reason)
 
@@ -392,7 +392,7 @@ def _graves(poison: Sequence[Poison]) -> dict[tuple[str, str], list[Homeward]]:
 
 
 def _parted(
-    items: Sequence[Homeward], lost: Sequence[Delivered]
+    items: Sequence[Homeward], lost: Sequence[ReceivedMessage]
 ) -> tuple[Sequence[Homeward], Sequence[Homeward]]:
     """(those whose lock was lost, the others)."""
     if not lost:

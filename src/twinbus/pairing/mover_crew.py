@@ -25,7 +25,7 @@ from typing import Final
 from twinbus.clock import Clock, SystemClock
 from twinbus.core.chunk_board import DestinationBoard
 from twinbus.core.look_pace import LookPace
-from twinbus.core.parcel import Delivered
+from twinbus.core.parcel import ReceivedMessage
 from twinbus.core.receipts import Receipt
 from twinbus.drivers.port import Driver
 from twinbus.pairing.mover_gate import PrimaryGate
@@ -196,7 +196,9 @@ class Crew:
             deliveries = await queue.receive(wait_s=wait_s)
         return await self.bring_home(queue, deliveries)
 
-    async def bring_home(self, queue: QueueMover, deliveries: Sequence[Delivered]) -> list[Receipt]:
+    async def bring_home(
+        self, queue: QueueMover, deliveries: Sequence[ReceivedMessage]
+    ) -> list[Receipt]:
         with self.working():
             return await queue.bring_home(deliveries)
 
@@ -214,7 +216,7 @@ class Crew:
         found_nothing = 0
         turn = asyncio.Lock()
 
-        async def received() -> list[Delivered]:
+        async def received() -> list[ReceivedMessage]:
             nonlocal found_nothing
             while True:
                 await self.keep_pace(may_receive)

@@ -11,7 +11,7 @@ from collections.abc import Collection
 from typing import Final
 
 from twinbus.clock import Clock
-from twinbus.core.chunk_board import Admission, DestinationBoard, Sign, Standing
+from twinbus.core.chunk_board import DestinationBoard, SendPermission, Sign, Standing
 from twinbus.pairing.mover_chunk import PRIMARY
 from twinbus.pairing.mover_senders import SenderPool
 from twinbus.service_errors import CommunicationError, OperationTimeout, ServiceError
@@ -48,7 +48,10 @@ class PrimaryGate:
 
     async def knocked(self) -> bool:
         """Knock, if the gate is closed and it is time to; whether that was done."""
-        if not self.is_closed or self._board.admit(PRIMARY, self._now_s()) is not Admission.PROBE:
+        if (
+            not self.is_closed
+            or self._board.admit(PRIMARY, self._now_s()) is not SendPermission.PROBE
+        ):
             return False
         sign = await self._knock()
         self._board.receive(PRIMARY, sign, self._now_s())

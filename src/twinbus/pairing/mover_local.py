@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 
-from twinbus.core.receipts import Tally
+from twinbus.core.receipts import ReceiptCounts
 from twinbus.drivers.port import Driver
 from twinbus.pairing.backlog_search import BacklogSearch
 from twinbus.pairing.mover import Mover, OnFault
@@ -59,7 +59,7 @@ class LocalSyphon:
         return self._task is not None and not self._task.done()
 
     @property
-    def tally(self) -> Tally:
+    def tally(self) -> ReceiptCounts:
         """What became of the messages so far."""
         return self._mover.report.tally
 

@@ -12,7 +12,7 @@ from contextlib import asynccontextmanager, suppress
 from typing import Final
 
 from twinbus.core.chunk_ledger import ChunkLedger
-from twinbus.core.parcel import Delivered
+from twinbus.core.parcel import ReceivedMessage
 from twinbus.drivers.port import Receiver
 from twinbus.service_errors import ServiceError
 
@@ -24,7 +24,7 @@ LOCK_S_MAX: Final = 60.0
 LOCK_S_MIN: Final = 2.0
 
 
-def lock_s(deliveries: Sequence[Delivered], now_ms: int) -> float:
+def lock_s(deliveries: Sequence[ReceivedMessage], now_ms: int) -> float:
     """How long the locks of a chunk last from now, as far as we can tell."""
     ends_ms = [each.locked_until_ms for each in deliveries if each.locked_until_ms is not None]
     left_s = (min(ends_ms) - now_ms) / 1000 if ends_ms else LOCK_S_MAX

@@ -11,7 +11,7 @@ from typing import Final
 
 from twinbus.core.chunk import HomeRules, plan_chunk
 from twinbus.core.chunk_aside import is_set_aside
-from twinbus.core.parcel import Delivered
+from twinbus.core.parcel import ReceivedMessage
 from twinbus.drivers.port import Receiver
 from twinbus.pairing.mover_chunk import PRIMARY
 
@@ -23,7 +23,7 @@ PAGE_COUNT: Final = 250
 
 async def pages(
     receiver: Receiver, first: int, *, timeout_s: float
-) -> AsyncIterator[list[Delivered]]:
+) -> AsyncIterator[list[ReceivedMessage]]:
     """Everything in the queue from a number on."""
     while page := await receiver.peek(PAGE_COUNT, from_sequence=first, timeout_s=timeout_s):
         yield page
@@ -35,7 +35,7 @@ async def pages(
 
 
 def set_aside_in(
-    page: Sequence[Delivered], rules: HomeRules, *, now_ms: int
+    page: Sequence[ReceivedMessage], rules: HomeRules, *, now_ms: int
 ) -> dict[str, list[int]]:
     """The numbers of what is set aside in a page, by destination; PRIMARY: without a usable one."""
     deferred = [each for each in page if is_set_aside(each.encoded)]

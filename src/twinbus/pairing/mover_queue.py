@@ -26,12 +26,12 @@ from typing import Final
 from twinbus.clock import Clock
 from twinbus.core.chunk import ChunkPlan, plan_chunk
 from twinbus.core.chunk_aside import SetAside
-from twinbus.core.chunk_board import Admission, DestinationBoard
-from twinbus.core.chunk_ledger import ChunkLedger, Place
+from twinbus.core.chunk_board import DestinationBoard, SendPermission
+from twinbus.core.chunk_ledger import ChunkLedger, MoverIdentity
 from twinbus.core.look_pace import LookPace
 from twinbus.core.pair_mark import shared_look_s
-from twinbus.core.parcel import Delivered
-from twinbus.core.receipts import Outcome, Receipt
+from twinbus.core.parcel import ReceivedMessage
+from twinbus.core.receipts import Receipt, ReceiptOutcome
 from twinbus.drivers.port import Driver
 from twinbus.pairing.few_at_once import few_at_once
 from twinbus.pairing.mover_chunk import PRIMARY, ChunkRun
@@ -51,7 +51,7 @@ PROBE_COUNT: Final = 10
 PATHS_AT_ONCE_MAX: Final = 16
 # The first chunk of a queue, before the size of its messages is known.
 FIRST_CHUNK_COUNT: Final = 100
-_SETTLED: Final = frozenset({Outcome.MOVED, Outcome.DEAD_LETTERED})
+_SETTLED: Final = frozenset({ReceiptOutcome.MOVED, ReceiptOutcome.DEAD_LETTERED})
 
 
 async def _always() -> bool:
@@ -80,7 +80,7 @@ class QueueMover:
         self.aside = SetAside()
         self.received_count = 0
         self._shared = shared
-        self._place = Place(queue, socket.gethostname(), os.getpid())
+        self._place = MoverIdentity(queue, socket.gethostname(), os.getpid())
         self._receiver = shared.secondary.receiver(queue)
         self._receiving = asyncio.Lock()
         self._discovering = asyncio.Lock()
@@ -96,7 +96,7 @@ class QueueMover:
         options = self._shared.options
         return min(options.chunk_count, ceil(options.rate_per_s or options.chunk_count))
 
-    async def receive(self, *, wait_s: float) -> list[Delivered]:
+    async def receive(self, *, wait_s: float) -> list[ReceivedMessage]:
         """A chunk, as soon as there is something; empty after ``wait_s``."""
         # One receive at a time: an idle queue costs one long poll, however many chunks may be
         # under way (Y3).
@@ -107,11 +107,11 @@ class QueueMover:
             self._adapt(deliveries)
         return deliveries
 
-    async def bring_home(self, deliveries: Sequence[Delivered]) -> list[Receipt]:
+    async def bring_home(self, deliveries: Sequence[ReceivedMessage]) -> list[Receipt]:
         """Send a chunk to its destinations and settle it: a receipt for each message."""
         return await self._bring_home(deliveries)
 
-    async def take_over(self, deliveries: Sequence[Delivered]) -> list[Receipt]:
+    async def take_over(self, deliveries: Sequence[ReceivedMessage]) -> list[Receipt]:
         """bring_home() for messages that were locked elsewhere; those whose lock is lost are
         left alone."""
         now_ms = self._shared.clock.now().wall_ms
@@ -127,7 +127,7 @@ class QueueMover:
         ]
         return left + await self._bring_home(ours)
 
-    async def give_back(self, deliveries: Sequence[Delivered], reason: str) -> list[Receipt]:
+    async def give_back(self, deliveries: Sequence[ReceivedMessage], reason: str) -> list[Receipt]:
         """Messages that nothing is done with: to whoever receives next."""
         if not deliveries:
             return []
@@ -137,7 +137,7 @@ class QueueMover:
             )
         return self._left(deliveries, reason)
 
-    async def _not_renewed(self, deliveries: list[Delivered]) -> list[Delivered]:
+    async def _not_renewed(self, deliveries: list[ReceivedMessage]) -> list[ReceivedMessage]:
         if not deliveries:
             return []
         try:
@@ -147,7 +147,7 @@ class QueueMover:
         except ServiceError:
             return deliveries
 
-    def _left(self, deliveries: Sequence[Delivered], reason: str) -> list[Receipt]:
+    def _left(self, deliveries: Sequence[ReceivedMessage], reason: str) -> list[Receipt]:
         if not deliveries:
             return []
         now_ms = self._shared.clock.now().wall_ms
@@ -156,14 +156,14 @@ class QueueMover:
         self._shared.on_receipts(ledger.receipts)
         return ledger.receipts
 
-    def _adapt(self, deliveries: Sequence[Delivered]) -> None:
+    def _adapt(self, deliveries: Sequence[ReceivedMessage]) -> None:
         """The next chunk holds as many messages of this size as a chunk should."""
         average_bytes = sum(len(each.encoded) for each in deliveries) // len(deliveries) + 1
         fitting = self._shared.options.chunk_bytes // average_bytes
         self._count = max(1, min(self._count_max, fitting))
 
     async def _bring_home(
-        self, deliveries: Sequence[Delivered], admission: Admission | None = None
+        self, deliveries: Sequence[ReceivedMessage], admission: SendPermission | None = None
     ) -> list[Receipt]:
         size = self._shared.in_flight.piece_count_max
         pieces = [deliveries[start : start + size] for start in range(0, len(deliveries), size)]
@@ -175,7 +175,7 @@ class QueueMover:
         return [receipt for each in moving for receipt in each.result()]
 
     async def _bring_piece(
-        self, deliveries: Sequence[Delivered], admission: Admission | None
+        self, deliveries: Sequence[ReceivedMessage], admission: SendPermission | None
     ) -> list[Receipt]:
         shared, now_ms = self._shared, self._shared.clock.now().wall_ms
         ledger = ChunkLedger(self._place, deliveries, now_ms)
@@ -225,10 +225,10 @@ class QueueMover:
         left = self.aside.count(path)
         while left > 0 and await may_go_on():
             admission = self._admission(path)
-            if admission is Admission.WAIT:
+            if admission is SendPermission.WAIT:
                 break
             # What a probe leaves in doubt may be doubled, so that it is small.
-            is_probe = admission is Admission.PROBE
+            is_probe = admission is SendPermission.PROBE
             count_max = PROBE_COUNT if is_probe else PAGE_COUNT
             count = min(left, count_max, self._shared.in_flight.piece_count_max)
             numbers = self.aside.take(path, count)
@@ -239,12 +239,12 @@ class QueueMover:
                 return error
         return None
 
-    def _admission(self, path: str) -> Admission:
+    def _admission(self, path: str) -> SendPermission:
         if path == PRIMARY:  # Messages without a usable destination.
-            return Admission.SEND
+            return SendPermission.SEND
         return self._shared.board.admit(path, self._shared.clock.now().monotonic_s)
 
-    async def _bring_back(self, path: str, numbers: list[int], admission: Admission) -> None:
+    async def _bring_back(self, path: str, numbers: list[int], admission: SendPermission) -> None:
         settled: set[int] = set()
         try:
             numbers, deliveries = await self._fetch(numbers)
@@ -253,10 +253,10 @@ class QueueMover:
         finally:
             # A deferred message whose lock ends is deferred again: its number is still needed.
             self.aside.add(path, [each for each in numbers if each not in settled])
-            if admission is Admission.PROBE:
+            if admission is SendPermission.PROBE:
                 self._shared.board.release(path, self._shared.clock.now().monotonic_s)
 
-    async def _fetch(self, numbers: list[int]) -> tuple[list[int], list[Delivered]]:
+    async def _fetch(self, numbers: list[int]) -> tuple[list[int], list[ReceivedMessage]]:
         """(the numbers that are still set aside, their messages).
 
         The service gives all or none. Where another mover was faster we look what is left, and
@@ -271,7 +271,7 @@ class QueueMover:
         except MessageNotFound:
             return numbers, []
 
-    async def _ask_for(self, numbers: list[int]) -> list[Delivered]:
+    async def _ask_for(self, numbers: list[int]) -> list[ReceivedMessage]:
         if not numbers:
             return []
         try:
@@ -336,14 +336,14 @@ class QueueMover:
             return interval_s
         return shared_look_s(interval_s, self.foreign_count + len(self.aside))
 
-    def _pages(self, first: int) -> AsyncIterator[list[Delivered]]:
+    def _pages(self, first: int) -> AsyncIterator[list[ReceivedMessage]]:
         return pages(self._receiver, first, timeout_s=self._shared.options.settle_timeout_s)
 
-    def _aside_in(self, page: Sequence[Delivered]) -> dict[str, list[int]]:
+    def _aside_in(self, page: Sequence[ReceivedMessage]) -> dict[str, list[int]]:
         now_ms = self._shared.clock.now().wall_ms
         return set_aside_in(page, self._shared.options.rules, now_ms=now_ms)
 
-    def _planned(self, deliveries: Sequence[Delivered]) -> ChunkPlan:
+    def _planned(self, deliveries: Sequence[ReceivedMessage]) -> ChunkPlan:
         now_ms = self._shared.clock.now().wall_ms
         plan = plan_chunk(deliveries, self._shared.options.rules, now_ms=now_ms)
         if plan.foreign:
@@ -364,11 +364,11 @@ class QueueMover:
             ledger = ChunkLedger(self._place, page, now_ms)
             plan = self._planned(page)
             for items in plan.by_destination.values():
-                ledger.close(items, Outcome.WOULD_MOVE, now_ms)
+                ledger.close(items, ReceiptOutcome.WOULD_MOVE, now_ms)
             for item, reason, _description in plan.poison:
-                ledger.close([item], Outcome.WOULD_DEAD_LETTER, now_ms, reason)
+                ledger.close([item], ReceiptOutcome.WOULD_DEAD_LETTER, now_ms, reason)
             for item, owner in plan.foreign:
-                ledger.close([item], Outcome.FOREIGN, now_ms, owner)
+                ledger.close([item], ReceiptOutcome.FOREIGN, now_ms, owner)
             self._shared.on_receipts(ledger.receipts)
 
     async def close(self) -> None:

@@ -25,8 +25,8 @@ from random import Random
 from typing import Final
 
 from twinbus.clock import Clock
-from twinbus.core.parcel import Delivered
-from twinbus.core.shift import ShiftOrder, ShiftReport
+from twinbus.core.parcel import ReceivedMessage
+from twinbus.core.shift import ShiftReport, WorkOrder
 from twinbus.drivers.port import Driver
 from twinbus.pairing.mover_crew import Crew
 from twinbus.pairing.mover_options import MoverOptions
@@ -48,7 +48,7 @@ KEEPING_S_MIN: Final = 1.0
 async def work_shift(
     secondary: Driver,
     primary: Driver,
-    order: ShiftOrder,
+    order: WorkOrder,
     options: MoverOptions,
     *,
     on_receipts: OnReceipts,
@@ -64,16 +64,16 @@ async def work_shift(
     all that are under way. The drivers stay open.
     """
     asked = (should_stop, has_enough)
-    shift = _Shift(secondary, primary, order, options, on_receipts, asked, clock, random)
+    shift = _WorkOrderRun(secondary, primary, order, options, on_receipts, asked, clock, random)
     return await shift.work()
 
 
-class _Shift:
+class _WorkOrderRun:
     def __init__(
         self,
         secondary: Driver,
         primary: Driver,
-        order: ShiftOrder,
+        order: WorkOrder,
         options: MoverOptions,
         on_receipts: OnReceipts,
         asked: tuple[Callable[[], bool], Callable[[], bool]],
@@ -172,7 +172,7 @@ class _Shift:
                 self._to_discover[queue.queue] = following
         await self._crew.bring_back(queue, self._may_begin)
 
-    def _handed(self, queue: QueueMover) -> list[Delivered]:
+    def _handed(self, queue: QueueMover) -> list[ReceivedMessage]:
         return [each for each in self._order.handed if each.path == queue.queue]
 
     @contextmanager

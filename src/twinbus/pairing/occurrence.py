@@ -21,6 +21,7 @@ from typing import Any, Final
 
 from twinbus.argument_types import type_shown
 from twinbus.core.events import (
+    BacklogDrained,
     BacklogLevel,
     BacklogOutOfReach,
     BacklogReady,
@@ -28,14 +29,13 @@ from twinbus.core.events import (
     BacklogUnreachable,
     ClaimMissing,
     Cleared,
-    Closed,
     DeadLettered,
     Diverted,
-    Drained,
+    EntityHeld,
     Event,
+    FactoryClosedEvent,
     Faulted,
     ForeignMessages,
-    Held,
     PingFailed,
     PingRefused,
     PingSent,
@@ -65,7 +65,7 @@ _WARNINGS: Final = (
     DeadLettered,
     ForeignMessages,
     Faulted,
-    Held,
+    EntityHeld,
 )
 # A difference between the clocks that is larger was made by somebody who has set one of them.
 CLOCK_SET_S_MIN: Final = 0.05
@@ -127,7 +127,7 @@ _NAMES: Final[Mapping[type[Event], str]] = {
     PingRefused: "ping-refused",
     RestoreDelayed: "restore-delayed",
     Restored: "restored",
-    Held: "held",
+    EntityHeld: "held",
     QueueWithdrawn: "queue-withdrawn",
     QueueReturned: "queue-returned",
     BacklogOutOfReach: "backlog-out-of-reach",
@@ -140,8 +140,8 @@ _NAMES: Final[Mapping[type[Event], str]] = {
     ClaimMissing: "claim-missing",
     DeadLettered: "dead-lettered",
     ForeignMessages: "foreign-messages",
-    Drained: "drained",
-    Closed: "closed",
+    BacklogDrained: "drained",
+    FactoryClosedEvent: "closed",
     Faulted: "faulted",
 }
 

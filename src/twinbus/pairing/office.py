@@ -12,11 +12,11 @@ from random import Random
 from typing import TYPE_CHECKING
 
 from twinbus.drivers.port import Driver, Sender
-from twinbus.metering.client_books import ClientBooks
+from twinbus.metering.client_books import ClientMeter
 from twinbus.pairing.parcels import ParcelKind
-from twinbus.pairing.routing import Routing
+from twinbus.pairing.routing import SendRouter
 from twinbus.pairing.sending import PairedSender
-from twinbus.pairing.standing import Standing
+from twinbus.pairing.standing import CallTracker
 from twinbus.service_errors import OperationTimeout
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ class SendOffice:
     """Gives out senders and knows the way."""
 
     def __init__(
-        self, driver: Driver, standing: Standing, routing: Routing, operation_timeout_s: float
+        self, driver: Driver, standing: CallTracker, routing: SendRouter, operation_timeout_s: float
     ) -> None:
         self.driver = driver
         self.standing = standing
@@ -55,7 +55,7 @@ class SendOffice:
         """The entities that somebody has a sender for."""
         return sorted({sender.path for sender in tuple(self._senders)})
 
-    def keep_books(self, driver: Driver, books: ClientBooks | None) -> None:
+    def keep_books(self, driver: Driver, books: ClientMeter | None) -> None:
         """What senders do is counted there from now on, whenever they were made."""
         self.driver = driver
         for sender in tuple(self._senders):

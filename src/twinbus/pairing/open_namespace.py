@@ -22,7 +22,7 @@ from twinbus.drivers.credentials import (
     credential_in,
     credential_of,
 )
-from twinbus.drivers.management import ManagementClient, ManagementEndpoint
+from twinbus.drivers.management import AdministrationClient, AdministrationEndpoint
 from twinbus.drivers.metered import MeteredDriver
 from twinbus.drivers.port import Driver
 from twinbus.errors import ConfigurationError
@@ -39,7 +39,7 @@ class OpenNamespace:
     """A namespace that may be used."""
 
     driver: Driver
-    management: ManagementClient
+    management: AdministrationClient
 
     async def primary_name(self, given: str | None = None) -> str:
         """Its name in the paths of its backlog queues; it is asked when its host does not tell."""
@@ -54,7 +54,7 @@ async def opened_namespace(
     reference: NamespaceReference,
     *,
     ca_file: Path | None = None,
-    management_port: int | None = None,
+    administration_port: int | None = None,
     metering: Path | None = None,
     keep_days: int | None = None,
     name: str | None = None,
@@ -67,7 +67,7 @@ async def opened_namespace(
             parsed,
             credential_in(parsed),
             ca_file=ca_file,
-            management_port=management_port,
+            administration_port=administration_port,
             metering=metering,
             keep_days=keep_days,
             name=name,
@@ -82,7 +82,7 @@ async def opened_namespace(
             parsed,
             IdentityToken(identity),
             ca_file=ca_file,
-            management_port=management_port,
+            administration_port=administration_port,
             metering=metering,
             keep_days=keep_days,
             name=name,
@@ -98,7 +98,7 @@ async def opened_with(
     credential: Credential | IdentityCredential,
     *,
     ca_file: Path | None = None,
-    management_port: int | None = None,
+    administration_port: int | None = None,
     metering: Path | None = None,
     keep_days: int | None = None,
     name: str | None = None,
@@ -108,9 +108,11 @@ async def opened_with(
     the books of what is done here, ``keep_days`` how long files in it are kept, and ``name`` the
     namespace's name in them, if it is known. ``driver`` is the library for messages."""
     shown = credential_of(credential)
-    endpoint = ManagementEndpoint.of(parsed, management_port=management_port)
+    endpoint = AdministrationEndpoint.of(parsed, administration_port=administration_port)
     port = _driver(driver, parsed, shown, None if ca_file is None else str(ca_file))
-    management = ManagementClient(endpoint, shown, ca_file=ca_file, entity_path=parsed.entity_path)
+    management = AdministrationClient(
+        endpoint, shown, ca_file=ca_file, entity_path=parsed.entity_path
+    )
 
     async def told_name() -> str:
         return (await management.namespace_info()).name

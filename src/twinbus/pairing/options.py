@@ -22,7 +22,7 @@ from twinbus.argument_types import check_type
 from twinbus.core.classifier import Classifier
 from twinbus.core.envelope import TtlPolicy
 from twinbus.core.rotation import RotationPolicy
-from twinbus.core.watermarks import Thresholds
+from twinbus.core.watermarks import BacklogThresholds
 from twinbus.entity_path import parse_entity_path
 from twinbus.errors import ConfigurationError
 from twinbus.metering.pruning import check_keep_days
@@ -50,7 +50,7 @@ _SWITCHES: Final = ("enable_syphon", "allow_lossy_backlog", "require_secondary")
 _KINDS: Final[Mapping[str, tuple[type, str]]] = {
     "classifier": (Classifier, "Give a Classifier(), with rows of your own"),
     "rotation": (RotationPolicy, "Give a RotationPolicy()"),
-    "thresholds": (Thresholds, "Give Thresholds()"),
+    "thresholds": (BacklogThresholds, "Give BacklogThresholds()"),
     "syphon": (SyphonHosting, "Give SyphonHosting('spark') or SyphonHosting('local')"),
 }
 
@@ -104,7 +104,7 @@ class SendAvailabilityPairedNamespaceOptions(PairedNamespaceOptions):
     control: str | os.PathLike[str] | None = field(default=None, kw_only=True)
     """A file with orders of an operator, as `twinbus pair failover` writes them; looked at every
     second. Who may write it may divert sends."""
-    thresholds: Thresholds = field(default_factory=Thresholds, kw_only=True)
+    thresholds: BacklogThresholds = field(default_factory=BacklogThresholds, kw_only=True)
     """Which levels of the backlog are events."""
     on_event: Callable[[Occurrence], object] | None = field(default=None, kw_only=True)
     """Called with every event, on the event loop: be quick."""

@@ -38,9 +38,9 @@ from typing import Final, Literal, TypeAlias
 from twinbus.core.failover import Failover
 from twinbus.entity_path import parse_entity_path
 from twinbus.errors import ConfigurationError, InvalidEntityPath
-from twinbus.pairing.routing import ALL_PATHS, Routing
+from twinbus.pairing.routing import ALL_PATHS, SendRouter
 
-__all__ = ["Order", "OrderWatch", "Verb", "give_order", "orders_in"]
+__all__ = ["OperatorCommand", "OrderWatch", "Verb", "give_order", "orders_in"]
 
 _log = logging.getLogger("twinbus.pairing")
 
@@ -57,7 +57,7 @@ _VERBS: Final = ("failover", "restore", "hold")
 
 
 @dataclass(frozen=True, slots=True)
-class Order:
+class OperatorCommand:
     """What somebody wants of one path, or of all of them."""
 
     order: Verb
@@ -69,7 +69,7 @@ class Order:
 # -- the file -------------------------------------------------------------------------------
 
 
-def orders_in(file: Path) -> dict[str, Order]:
+def orders_in(file: Path) -> dict[str, OperatorCommand]:
     """The last order of each path; raises ConfigurationError. No file: no orders."""
     try:
         with file.open("rb") as opened:
@@ -86,7 +86,7 @@ def orders_in(file: Path) -> dict[str, Order]:
         return {}  # Made beforehand, for its mode and group.
     try:
         told = json.loads(content)
-        orders = {path: Order(**each) for path, each in told.items()}
+        orders = {path: OperatorCommand(**each) for path, each in told.items()}
     except (ValueError, TypeError, AttributeError) as error:
         raise _unreadable(file, "it is not what `twinbus pair` writes") from error
     for path, each in orders.items():
@@ -97,20 +97,20 @@ def orders_in(file: Path) -> dict[str, Order]:
 
 def give_order(
     file: Path, path: str, verb: Verb, *, is_held: bool, group: str | None = None
-) -> dict[str, Order]:
+) -> dict[str, OperatorCommand]:
     """Write an order; all that stand then. One for all paths replaces those for single ones.
 
     ``group`` may read the file from then on, and nobody else but its owner.
     """
     canonical = path if path == ALL_PATHS else parse_entity_path(path)
     before = {} if canonical == ALL_PATHS else orders_in(file)
-    order = Order(verb, is_held, datetime.now(UTC).isoformat())
+    order = OperatorCommand(verb, is_held, datetime.now(UTC).isoformat())
     orders = {**before, canonical: order}
     _replace(file, orders, group)
     return orders
 
 
-def _replace(file: Path, orders: Mapping[str, Order], group: str | None) -> None:
+def _replace(file: Path, orders: Mapping[str, OperatorCommand], group: str | None) -> None:
     content = json.dumps({path: asdict(each) for path, each in orders.items()}, indent=2)
     mode, group_id = _access(file, group)
     name = ""
@@ -180,9 +180,9 @@ def _unreadable(file: Path, reason: str, hint: str | None = None) -> Configurati
 class OrderWatch:
     """Carries out what the file says, as long as the pair lives."""
 
-    def __init__(self, file: Path, routing: Routing) -> None:
+    def __init__(self, file: Path, routing: SendRouter) -> None:
         self._file, self._routing = file, routing
-        self._known: dict[str, Order] = {}
+        self._known: dict[str, OperatorCommand] = {}
         self._seen: tuple[int, int] | None = None
         self._task: asyncio.Task[None] | None = None
 
@@ -213,7 +213,7 @@ class OrderWatch:
                     if before.get(path) != order:
                         self._carry_out(path, order)
 
-    def _changed(self) -> dict[str, Order] | None:
+    def _changed(self) -> dict[str, OperatorCommand] | None:
         """The orders, if the file is another one than before."""
         try:
             facts = self._file.stat()
@@ -228,7 +228,7 @@ class OrderWatch:
             _log.warning("nothing was changed by the control file: %s", error)
             return None
 
-    def _carry_out(self, path: str, order: Order) -> None:
+    def _carry_out(self, path: str, order: OperatorCommand) -> None:
         match order.order:
             case "failover":
                 self._routing.command(path, Failover.force)

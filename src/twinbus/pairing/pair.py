@@ -19,12 +19,12 @@ from twinbus.core.claim_watch import LISTEN
 from twinbus.core.events import (
     BacklogUnreachable,
     ClaimMissing,
-    Closed,
     DeadLettered,
+    FactoryClosedEvent,
     Faulted,
     ForeignMessages,
     SyphonStalled,
-    told,
+    error_summary,
 )
 from twinbus.core.lifecycle import (
     CLOSE_WINDOW_S,
@@ -40,7 +40,7 @@ from twinbus.pairing.backlog_reader import BacklogReader
 from twinbus.pairing.completion import Completion
 from twinbus.pairing.orders import OrderWatch
 from twinbus.pairing.pinger import Pinger
-from twinbus.pairing.routing import Backlog, Routing
+from twinbus.pairing.routing import Backlog, SendRouter
 from twinbus.pairing.watch import BacklogWatch
 from twinbus.service_errors import NoBacklogQueue
 
@@ -68,7 +68,7 @@ class Pair:
         primary: MessagingFactory,
         secondary: MessagingFactory,
         *,
-        routing: Routing,
+        routing: SendRouter,
         pinger: Pinger,
         orders: OrderWatch | None,
         hosts_syphon: bool,
@@ -106,7 +106,7 @@ class Pair:
     def unreachable(self, error: BaseException) -> None:
         """The secondary still does not answer, or refuses: an event for each kind of reason, and
         not for every try."""
-        before, self.routing.backlog_error = self.routing.backlog_error, told(error)
+        before, self.routing.backlog_error = self.routing.backlog_error, error_summary(error)
         if before.partition(":")[0] != type(error).__name__:
             self._tell_unreachable()
 
@@ -147,7 +147,7 @@ class Pair:
         told, and another one begins soon."""
         if self._is_over:
             return
-        self.routing.tell([Faulted("syphon", time.monotonic(), told(error))])
+        self.routing.tell([Faulted("syphon", time.monotonic(), error_summary(error))])
         asyncio.get_running_loop().call_later(SYPHON_PAUSE_S, self._start_syphon)
 
     def syphon_stalled(self, reason: str) -> None:
@@ -197,7 +197,7 @@ class Pair:
         now_s = time.monotonic()
         if fault is None:
             effects = self._lifecycle.closed(side, now_s)
-            self.routing.tell([Closed(side.value, now_s)])
+            self.routing.tell([FactoryClosedEvent(side.value, now_s)])
         else:
             self._is_over = True
             effects = self._lifecycle.faulted(side, now_s, fault)

@@ -17,11 +17,11 @@ from typing import Final, assert_never
 from uuid import uuid4
 
 from twinbus.core.envelope import ping
-from twinbus.core.events import Event, PingPrimary, told
+from twinbus.core.events import Event, PingPrimary, error_summary
 from twinbus.core.parcel import Parcel
 from twinbus.drivers.port import Driver, Sender
 from twinbus.pairing.options import PingMode
-from twinbus.pairing.routing import Routing
+from twinbus.pairing.routing import SendRouter
 from twinbus.service_errors import AccessRefused, AuthenticationFailed, EntityNotFound
 
 __all__ = ["Pinger"]
@@ -39,7 +39,7 @@ class Pinger:
 
     def __init__(
         self,
-        routing: Routing,
+        routing: SendRouter,
         primary: Driver,
         mode: PingMode,
         contact: Callable[[], Awaitable[str]],
@@ -124,7 +124,7 @@ class Pinger:
             failover.ping_answered(
                 wanted.epoch,
                 self._routing.now_s(),
-                None if failure is None else told(failure),
+                None if failure is None else error_summary(failure),
                 refusal=_refusal(failure),
             )
         )

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final, Protocol
 
 from twinbus.drivers.management import QueueProperties
-from twinbus.drivers.port import Driver, LinkFacts
+from twinbus.drivers.port import Driver, LinkProperties
 from twinbus.errors import EntityExists
 from twinbus.pairing.backlog_queues import (
     Drift,
@@ -94,7 +94,7 @@ class Provisioned:
     """Why the queues could not be looked at, only attached to; None when they could."""
     paths: tuple[str, ...] = ()
     """The queues that can be used, in the order of their index."""
-    links: Mapping[str, LinkFacts] = field(default_factory=dict)
+    links: Mapping[str, LinkProperties] = field(default_factory=dict)
     """What was said when a sending link to a queue was opened, for those that were."""
 
     def warnings(self) -> tuple[str, ...]:
@@ -162,7 +162,7 @@ async def open_links(
     loop = asyncio.get_running_loop()
     until_s = loop.time() + timeout_s
 
-    async def opened(path: str) -> LinkFacts | ServiceError:
+    async def opened(path: str) -> LinkProperties | ServiceError:
         is_new = path in done.created
         for attempt in range(ATTEMPTS_MAX):
             answer = await _attach(driver, path, max(0.0, until_s - loop.time()))
@@ -177,7 +177,7 @@ async def open_links(
     answers = dict(zip(unseen, told, strict=True))
     failed = {path: each for path, each in answers.items() if isinstance(each, ServiceError)}
     missing = [Missing(path, _unreachable(error), error) for path, error in failed.items()]
-    linked = {path: each for path, each in answers.items() if isinstance(each, LinkFacts)}
+    linked = {path: each for path, each in answers.items() if isinstance(each, LinkProperties)}
     reached = replace(
         done,
         missing=(*done.missing, *missing),
@@ -306,7 +306,7 @@ async def _attached(
         at_once_max=AT_ONCE_MAX,
     )
     told = list(zip(paths, answers, strict=True))
-    links = {path: answer for path, answer in told if isinstance(answer, LinkFacts)}
+    links = {path: answer for path, answer in told if isinstance(answer, LinkProperties)}
     unreached = [
         Missing(path, _unreachable(answer), answer)
         for path, answer in told
@@ -321,7 +321,7 @@ async def _attached(
     )
 
 
-async def _attach(driver: Driver, path: str, timeout_s: float) -> LinkFacts | ServiceError:
+async def _attach(driver: Driver, path: str, timeout_s: float) -> LinkProperties | ServiceError:
     sender = driver.sender(path)
     try:
         return await sender.attach(timeout_s=timeout_s)

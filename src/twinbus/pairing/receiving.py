@@ -13,15 +13,15 @@ from types import TracebackType
 from typing import Any, Final, Self, TypeVar
 
 from twinbus.core.encoding import decode_message
-from twinbus.core.parcel import Delivered
+from twinbus.core.parcel import ReceivedMessage
 from twinbus.drivers.port import Receiver
 from twinbus.entity_path import parse_address
 from twinbus.errors import ConfigurationError
 from twinbus.message import BrokeredMessage
-from twinbus.pairing.standing import Standing
+from twinbus.pairing.standing import CallTracker
 from twinbus.service_errors import MessageLockLost
 
-__all__ = ["Held", "MessageReceiver", "receiver_path"]
+__all__ = ["LockHandle", "MessageReceiver", "receiver_path"]
 
 T = TypeVar("T")
 
@@ -46,7 +46,7 @@ class MessageReceiver:
         self,
         make: Callable[[], Receiver],
         path: str,
-        standing: Standing,
+        standing: CallTracker,
         *,
         timeout_s: float,
         forget: Callable[[MessageReceiver], object],
@@ -133,7 +133,9 @@ class MessageReceiver:
         """Move it to the dead-letter queue, with a reason."""
         link = self._opened()
 
-        async def move(messages: Sequence[Delivered], *, timeout_s: float) -> list[Delivered]:
+        async def move(
+            messages: Sequence[ReceivedMessage], *, timeout_s: float
+        ) -> list[ReceivedMessage]:
             return await link.dead_letter(
                 messages, reason=reason, description=description, timeout_s=timeout_s
             )
@@ -147,10 +149,10 @@ class MessageReceiver:
     async def _settle(
         self,
         message: BrokeredMessage,
-        verb: Callable[..., Coroutine[Any, Any, list[Delivered]]],
+        verb: Callable[..., Coroutine[Any, Any, list[ReceivedMessage]]],
     ) -> None:
         held = message.held
-        if not isinstance(held, Held) or held.receiver.path != self.path:
+        if not isinstance(held, LockHandle) or held.receiver.path != self.path:
             raise ConfigurationError(
                 "this message was not received here, so it cannot be settled here",
                 hint="Settle it with the receiver that it came from, or with message.complete()",
@@ -164,12 +166,12 @@ class MessageReceiver:
 
     # -- parts ----------------------------------------------------------------------------------
 
-    def _handed_out(self, found: list[Delivered]) -> list[BrokeredMessage]:
+    def _handed_out(self, found: list[ReceivedMessage]) -> list[BrokeredMessage]:
         messages = []
         for delivered in found:
             message = decode_message(delivered)
             if delivered.lock_token:
-                message.held = Held(self, delivered)
+                message.held = LockHandle(self, delivered)
             messages.append(message)
         return messages
 
@@ -206,12 +208,12 @@ class MessageReceiver:
         await self.close()
 
 
-class Held:
+class LockHandle:
     """What a received message needs to settle itself."""
 
     __slots__ = ("delivered", "receiver")
 
-    def __init__(self, receiver: MessageReceiver, delivered: Delivered) -> None:
+    def __init__(self, receiver: MessageReceiver, delivered: ReceivedMessage) -> None:
         self.receiver, self.delivered = receiver, delivered
 
     def settle(self, verb: str, message: BrokeredMessage, **reasons: str) -> Any:

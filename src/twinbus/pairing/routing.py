@@ -24,13 +24,13 @@ from functools import partial
 from random import Random
 from typing import Any, Final, TypeAlias
 
-from twinbus.core.classifier import Verdict
+from twinbus.core.classifier import PrimaryErrorClass
 from twinbus.core.events import BacklogReady, Diverted, Event, Restored
 from twinbus.core.failover import Failover, FailoverPolicy, Health
 from twinbus.core.retry import RetryPolicy
 from twinbus.core.rotation import BacklogRotation
 from twinbus.core.sending import CredentialMemory, SendRules
-from twinbus.drivers.port import Driver, LinkFacts, may_have_left
+from twinbus.drivers.port import Driver, LinkProperties, may_have_left
 from twinbus.entity_path import parse_entity_path
 from twinbus.pairing.hub import EventHub
 from twinbus.pairing.options import SendAvailabilityPairedNamespaceOptions
@@ -38,7 +38,7 @@ from twinbus.pairing.pulse import Pulse
 from twinbus.pairing.standing import DirectLink
 from twinbus.service_errors import SendInterrupted, ServiceError
 
-__all__ = ["ALL_PATHS", "Backlog", "Command", "Entity", "Routing"]
+__all__ = ["ALL_PATHS", "Backlog", "Command", "Entity", "SendRouter"]
 
 ALL_PATHS: Final = "*"
 """Every entity of the factory, those included that it has not used yet."""
@@ -75,7 +75,7 @@ class Entity:
     messages_diverted: int = 0
     """Since the process started."""
     last_error: str = ""
-    link_facts: LinkFacts | None = None
+    link_facts: LinkProperties | None = None
     """What it takes, as far as a sender of the factory was told."""
 
     def attempt_ended(self, task: asyncio.Task[Any]) -> None:
@@ -88,7 +88,7 @@ class Entity:
 
 
 @dataclass(slots=True, kw_only=True)
-class Routing:
+class SendRouter:
     """What all sends of a factory share."""
 
     hub: EventHub
@@ -110,7 +110,9 @@ class Routing:
     """What was said of all paths, for those that are used later."""
 
     @classmethod
-    def unpaired(cls, hub: EventHub, retry: RetryPolicy, credential: CredentialMemory) -> Routing:
+    def unpaired(
+        cls, hub: EventHub, retry: RetryPolicy, credential: CredentialMemory
+    ) -> SendRouter:
         rules = SendRules(rotation=BacklogRotation(()), credential=credential, retry=retry)
         return cls(hub=hub, rules=rules)
 
@@ -120,7 +122,7 @@ class Routing:
         backlog: Backlog | None,
         outage: str,
         backlog_error: str = "",
-    ) -> Routing:
+    ) -> SendRouter:
         """The routing of the same factory from now on. Without a backlog it waits for one, see
         complete()."""
         rules = SendRules(
@@ -133,7 +135,7 @@ class Routing:
             failover_interval_s=options.failover_interval.total_seconds(),
             ping_interval_s=options.ping_primary_interval.total_seconds(),
         )
-        return Routing(
+        return SendRouter(
             hub=self.hub,
             rules=rules,
             policy=policy,
@@ -206,7 +208,10 @@ class Routing:
     def _is_callers(self, error: BaseException) -> bool:
         rules = self.rules
         worked = rules.credential.has_worked
-        return rules.classifier.at_primary(error, credential_worked=worked) is not Verdict.OUTAGE
+        return (
+            rules.classifier.at_primary(error, credential_worked=worked)
+            is not PrimaryErrorClass.OUTAGE
+        )
 
     def first_attempt_succeeded(self, entity: Entity) -> None:
         """A send went straight to the primary, as nearly all do."""

@@ -19,10 +19,10 @@ from twinbus.core.rotation import Seat
 from twinbus.core.sending import cancelled_attempt, first_attempt_s
 from twinbus.drivers.port import Sender
 from twinbus.errors import ConfigurationError
-from twinbus.metering.client_books import ClientBooks
-from twinbus.pairing.journey import Hand, Journey, Links, Outcome
+from twinbus.metering.client_books import ClientMeter
+from twinbus.pairing.journey import Hand, Journey, Links, SendResult
 from twinbus.pairing.parcels import ENCODED, ParcelKind
-from twinbus.pairing.routing import Entity, Routing
+from twinbus.pairing.routing import Entity, SendRouter
 from twinbus.service_errors import CancelImpossible, PairingError
 
 if TYPE_CHECKING:
@@ -55,14 +55,14 @@ class PairedSender:
         self._kind = kind
         self._links = Links(path, office.driver, link)
         self._seat = Seat()
-        self._routing: Routing | None = None
+        self._routing: SendRouter | None = None
         self._entity: Entity | None = None
 
     # -- what callers ask ---------------------------------------------------------------------
 
     def send_parcels(
         self, parcels: Sequence[Parcel], *, timeout_s: float | None = None
-    ) -> Coroutine[Any, Any, Outcome]:
+    ) -> Coroutine[Any, Any, SendResult]:
         """Await it: it returns once they are durable. ``where`` is the path of the entity or of
         the backlog queue that took them (the last one, if a batch was sent in parts)."""
         return self._carry(parcels, _send, timeout_s)
@@ -102,7 +102,7 @@ class PairedSender:
         finally:
             standing.leave_send(task)
 
-    def keep_books(self, books: ClientBooks | None) -> None:
+    def keep_books(self, books: ClientMeter | None) -> None:
         """Count there what is sent from now on; None: nowhere."""
         self._links.keep_books(self.office.driver, books, self._kind.unpack)
 
@@ -116,7 +116,7 @@ class PairedSender:
 
     async def _carry(
         self, parcels: Sequence[Parcel], hand: Hand, timeout_s: float | None
-    ) -> Outcome:
+    ) -> SendResult:
         """One coroutine for the usual case, because every layer more is paid by every send."""
         if not parcels:
             raise ConfigurationError("there is nothing to send", hint="Give at least one message")
@@ -150,7 +150,7 @@ class PairedSender:
                         routing.first_attempt_succeeded(entity)
                         if entity.link_facts is None:
                             entity.link_facts = link.facts
-                        return Outcome(self.path, answer)
+                        return SendResult(self.path, answer)
                     finally:
                         entity.attempt_ended(task)
                 deadline = Deadline(start_s, start_s + timeout_s)
@@ -163,7 +163,7 @@ class PairedSender:
             office.standing.leave_send(task)
 
     def caller_left(
-        self, routing: Routing, entity: Entity, began_s: float, success_mark: tuple[int, int]
+        self, routing: SendRouter, entity: Entity, began_s: float, success_mark: tuple[int, int]
     ) -> None:
         """A first attempt was cancelled, by its caller or at the end of the factory (which says
         nothing about the entity)."""
@@ -179,7 +179,7 @@ class PairedSender:
 
     async def go_on(
         self, parcels: Sequence[Parcel], error: Exception, start_s: float, timeout_s: float
-    ) -> Outcome:
+    ) -> SendResult:
         """Go on with a send whose first attempt was made on a thread of its own and failed."""
         office = self.office
         try:
@@ -200,11 +200,11 @@ class PairedSender:
         finally:
             office.standing.leave_send(task)
 
-    def entity_in(self, routing: Routing) -> Entity | None:
+    def entity_in(self, routing: SendRouter) -> Entity | None:
         """The entity, if a send on the loop has asked that routing for it before."""
         return self._entity if self._routing is routing else None
 
-    def _known(self, parcels: Sequence[Parcel]) -> tuple[Routing, Entity]:
+    def _known(self, parcels: Sequence[Parcel]) -> tuple[SendRouter, Entity]:
         """The way that a send takes, once its messages could make the detour (P12, P13)."""
         routing = self.office.routing
         if self._entity is None or self._routing is not routing:
@@ -221,7 +221,7 @@ class PairedSender:
         parcels: Sequence[Parcel],
         hand: Hand,
         deadline: Deadline,
-        routing: Routing,
+        routing: SendRouter,
         entity: Entity,
     ) -> Journey:
         journey = Journey(
@@ -238,7 +238,7 @@ class PairedSender:
         if entity.failover.is_diverted:
             raise CancelImpossible.while_diverted(self.path)
         # A cancel has no way round: it is retried as an unpaired call and diverts nothing.
-        alone = Routing.unpaired(routing.hub, routing.rules.retry, routing.rules.credential)
+        alone = SendRouter.unpaired(routing.hub, routing.rules.retry, routing.rules.credential)
         deadline = Deadline(start_s, start_s + timeout_s)
         await self._journey((), hand, deadline, alone, alone.entity(self.path)).run()
 

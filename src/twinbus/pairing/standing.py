@@ -34,7 +34,7 @@ class DirectLink(Protocol):
         """End the send that is waiting, if there is one; from any thread."""
 
 
-class Standing:
+class CallTracker:
     """Open, closed or faulted."""
 
     def __init__(self, name: str) -> None:
@@ -184,7 +184,7 @@ class Standing:
         )
 
 
-_all: Final[WeakSet[Standing]] = WeakSet()
+_all: Final[WeakSet[CallTracker]] = WeakSet()
 
 
 def _inherit() -> None:

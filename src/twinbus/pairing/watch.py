@@ -15,9 +15,9 @@ import asyncio
 import logging
 
 from twinbus.core.watch_pace import WatchPace
-from twinbus.core.watermarks import Thresholds, Watermarks
+from twinbus.core.watermarks import BacklogThresholds, Watermarks
 from twinbus.pairing.backlog_reader import BacklogReader
-from twinbus.pairing.routing import Routing
+from twinbus.pairing.routing import SendRouter
 
 __all__ = ["BacklogWatch"]
 
@@ -29,9 +29,9 @@ class BacklogWatch:
 
     def __init__(
         self,
-        routing: Routing,
+        routing: SendRouter,
         reader: BacklogReader,
-        thresholds: Thresholds,
+        thresholds: BacklogThresholds,
         pace: WatchPace | None = None,
     ) -> None:
         self._routing = routing

@@ -21,7 +21,7 @@ from typing import Final
 
 from twinbus.clock import Clock, SystemClock
 from twinbus.core.chunk_board import Backoff
-from twinbus.core.parcel import Delivered
+from twinbus.core.parcel import ReceivedMessage
 from twinbus.drivers.port import Driver, Receiver
 from twinbus.service_errors import ServiceError
 
@@ -63,7 +63,7 @@ class Bell:
         self._clock = clock or SystemClock()
         self._random = random or Random()
         self._polls: dict[str, asyncio.Task[None]] = {}
-        self._rung: dict[str, Delivered] = {}
+        self._rung: dict[str, ReceivedMessage] = {}
         self._has_rung = asyncio.Event()
         self._defect: BaseException | None = None
 
@@ -79,7 +79,7 @@ class Bell:
                 poll.add_done_callback(self._ended)
                 self._polls[path] = poll
 
-    async def rung(self, wait_s: float) -> dict[str, Delivered | None]:
+    async def rung(self, wait_s: float) -> dict[str, ReceivedMessage | None]:
         """The queues that have messages, each with the locked message that rang (None when its
         lock is too old); empty after ``wait_s``. They stay silent until they are armed again."""
         with suppress(TimeoutError):
@@ -148,13 +148,13 @@ class Bell:
             self._defect = error
             self._has_rung.set()
 
-    def _is_fresh(self, message: Delivered) -> bool:
+    def _is_fresh(self, message: ReceivedMessage) -> bool:
         until_ms = message.locked_until_ms
         if until_ms is None:
             return True
         return (until_ms - self._clock.now().wall_ms) / 1000 >= self._lock_left_s_min
 
-    async def _give_back(self, messages: Mapping[str, Delivered]) -> None:
+    async def _give_back(self, messages: Mapping[str, ReceivedMessage]) -> None:
         """At once, so that a service that does not answer takes its time once only."""
         await asyncio.gather(*(_abandoned(self._receivers[p], m) for p, m in messages.items()))
 
@@ -163,7 +163,7 @@ class Bell:
             self._on_fault(path, error)
 
 
-async def _abandoned(receiver: Receiver, message: Delivered) -> None:
+async def _abandoned(receiver: Receiver, message: ReceivedMessage) -> None:
     with suppress(ServiceError):  # Its lock ends by itself.
         await receiver.abandon([message], timeout_s=SETTLE_TIMEOUT_S)
 

@@ -31,7 +31,7 @@ from twinbus.service_errors import CommunicationError, OperationTimeout, Service
 
 logger = logging.getLogger("twinbus.spark")
 
-__all__ = ["Desk", "DeskAddress", "DeskLine", "Handler"]
+__all__ = ["Desk", "DeskAddress", "DriverChannelClient", "Handler"]
 
 Handler = Callable[[str, dict[str, Any]], Awaitable[dict[str, Any]]]
 """Told what a report is and its facts; its answer goes back to the task."""
@@ -124,7 +124,7 @@ def _bound_to(host: str) -> socket.socket:
     return socket.create_server(("", 0))
 
 
-class DeskLine:
+class DriverChannelClient:
     """A task's connection to the desk; opened by ``async with``, used by one task at a time."""
 
     def __init__(self, address: DeskAddress) -> None:

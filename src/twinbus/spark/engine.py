@@ -16,7 +16,7 @@ from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
 from typing import Any, Final, TypeVar
 
-__all__ = ["Engine"]
+__all__ = ["LoopThread"]
 
 PARENT_INTERVAL_S: Final = 1.0
 JOIN_S_MAX: Final = 5.0
@@ -25,7 +25,7 @@ EXIT_ORPHANED: Final = 3
 Result = TypeVar("Result")
 
 
-class Engine:
+class LoopThread:
     """A running loop. Used from any thread."""
 
     def __init__(self, name: str, *, dies_with_parent: bool = False) -> None:

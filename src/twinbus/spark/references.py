@@ -83,7 +83,7 @@ class NamespaceRef:
     text: str
     """A variable, a path, a callable or a host; a connection string when the kind is RAW."""
     ca_file: str | None = None
-    management_port: int | None = None
+    administration_port: int | None = None
     jvm: str | None = None
     """When the kind is RAW: the mark of the JVM whose process read the options; see _own_jvm()."""
 
@@ -122,8 +122,8 @@ class NamespaceRef:
         options = {self.kind.value: self.text}
         if self.ca_file is not None:
             options[_CA_FILE] = self.ca_file
-        if self.management_port is not None:
-            options[_MANAGEMENT_PORT] = str(self.management_port)
+        if self.administration_port is not None:
+            options[_MANAGEMENT_PORT] = str(self.administration_port)
         return {_with_role(name, role): text for name, text in options.items()}
 
     # -- opened ---------------------------------------------------------------------------
@@ -155,7 +155,7 @@ class NamespaceRef:
             opening = opened_namespace(
                 reference,
                 ca_file=ca_file,
-                management_port=self.management_port,
+                administration_port=self.administration_port,
                 metering=metering,
                 keep_days=keep_days,
                 name=name,
@@ -167,7 +167,7 @@ class NamespaceRef:
                 parsed,
                 credential,
                 ca_file=ca_file,
-                management_port=self.management_port,
+                administration_port=self.administration_port,
                 metering=metering,
                 keep_days=keep_days,
                 name=name,

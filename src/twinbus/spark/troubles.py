@@ -17,7 +17,7 @@ from typing import Any, Final
 from twinbus.errors import ConfigurationError, TwinbusError
 from twinbus.spark.worker_python import is_missing
 
-__all__ = ["SparkTrouble", "sentence_in", "told_by_spark", "told_without_traceback"]
+__all__ = ["SparkTrouble", "sentence_in", "told_without_traceback", "translate_spark_errors"]
 
 _OURS: Final = re.compile(r"twinbus\.(?:service_)?errors\.\w+: (?P<sentence>[^\r\n]+)")
 # What stands before the reason, on a line of its own: which call of Java's it was.
@@ -59,7 +59,7 @@ def told_without_traceback() -> Iterator[None]:
 
 
 @contextmanager
-def told_by_spark() -> Iterator[None]:
+def translate_spark_errors() -> Iterator[None]:
     """Make Spark's errors a sentence."""
     from py4j.protocol import Py4JError, Py4JJavaError
     from pyspark.errors import PySparkException

@@ -17,7 +17,7 @@ from twinbus.core.classifier import Classifier
 from twinbus.core.failover import Health
 from twinbus.core.rotation import RotationPolicy
 from twinbus.core.ttl_policy import TtlPolicy
-from twinbus.core.watermarks import Thresholds
+from twinbus.core.watermarks import BacklogThresholds
 from twinbus.drivers.port import NEXT_SESSION, ReceiveMode
 from twinbus.errors import (
     AccessDenied,
@@ -94,6 +94,7 @@ __all__ = [
     "AlreadyPaired",
     "AuthenticationFailed",
     "BacklogExhausted",
+    "BacklogThresholds",
     "BatchPartlySent",
     "BrokeredMessage",
     "CancelImpossible",
@@ -149,7 +150,6 @@ __all__ = [
     "StoreVersionMismatch",
     "SubscriptionClient",
     "SyphonHosting",
-    "Thresholds",
     "TooLargeForBacklog",
     "TopicClient",
     "TtlPolicy",

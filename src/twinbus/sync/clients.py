@@ -19,7 +19,7 @@ from twinbus.core.parcel import Parcel
 from twinbus.message import BrokeredMessage
 from twinbus.pairing.clients import parcel_of
 from twinbus.pairing.direct_sender import DirectSender
-from twinbus.pairing.receiving import Held
+from twinbus.pairing.receiving import LockHandle
 from twinbus.sync.portal import PORTAL, Twin
 
 __all__ = ["MessageReceiver", "MessageSender", "QueueClient", "SubscriptionClient", "TopicClient"]
@@ -206,7 +206,7 @@ class QueueClient(MessageSender, MessageReceiver):
         MessageReceiver.close(self)
 
 
-class _BlockingHeld(Held):
+class _BlockingHeld(LockHandle):
     """Lets a received message settle itself without an ``await``."""
 
     __slots__ = ()
@@ -216,6 +216,6 @@ class _BlockingHeld(Held):
 
 
 def _blocking(message: BrokeredMessage) -> BrokeredMessage:
-    if isinstance(message.held, Held):
+    if isinstance(message.held, LockHandle):
         message.held = _BlockingHeld(message.held.receiver, message.held.delivered)
     return message

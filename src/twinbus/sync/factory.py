@@ -20,7 +20,7 @@ from twinbus import aio
 from twinbus.core.envelope import check_reserved_names
 from twinbus.core.parcel import Parcel
 from twinbus.drivers.credentials import Credential, IdentityCredential
-from twinbus.drivers.management import ManagementClient
+from twinbus.drivers.management import AdministrationClient
 from twinbus.drivers.port import Driver, NamespaceAddress, NextSession, ReceiveMode
 from twinbus.errors import ConfigurationError
 from twinbus.pairing.backlog_reader import QueueBacklog
@@ -131,7 +131,7 @@ class MessagingFactory:
         cls,
         port: Driver,
         /,
-        management: ManagementClient | None = None,
+        management: AdministrationClient | None = None,
         lean: Callable[[], Driver] | None = None,
         **options: Unpack[FactoryOptions],
     ) -> Self:

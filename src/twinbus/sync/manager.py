@@ -29,7 +29,7 @@ class NamespaceManager:
         credential: Credential | IdentityCredential,
         *,
         namespace_name: str | None = None,
-        management_port: int | None = None,
+        administration_port: int | None = None,
         ca_file: str | Path | None = None,
         timeout_s: float = DEFAULT_TIMEOUT_S,
     ) -> None:
@@ -37,7 +37,7 @@ class NamespaceManager:
             fully_qualified_namespace,
             credential,
             namespace_name=namespace_name,
-            management_port=management_port,
+            administration_port=administration_port,
             ca_file=ca_file,
             timeout_s=timeout_s,
         )
@@ -55,7 +55,7 @@ class NamespaceManager:
         connection_string: str,
         *,
         namespace_name: str | None = None,
-        management_port: int | None = None,
+        administration_port: int | None = None,
         ca_file: str | Path | None = None,
         timeout_s: float = DEFAULT_TIMEOUT_S,
     ) -> Self:
@@ -64,7 +64,7 @@ class NamespaceManager:
             aio.NamespaceManager.from_connection_string(
                 connection_string,
                 namespace_name=namespace_name,
-                management_port=management_port,
+                administration_port=administration_port,
                 ca_file=ca_file,
                 timeout_s=timeout_s,
             )

@@ -24,7 +24,7 @@ from twinbus.amqp.events import (
     LinkAttached,
 )
 from twinbus.amqp.limits import AmqpLimits
-from twinbus.amqp.link import ReceivingLink, SendingLink
+from twinbus.amqp.link import ReceiverLink, SenderLink
 from twinbus.amqp.performatives import Disposition
 from twinbus.amqp.sections import AmqpValue, Message, Properties
 from twinbus.amqp.types import Int
@@ -71,7 +71,7 @@ class Visit(asyncio.Protocol):
 
     def __init__(self, rogue: Rogue) -> None:
         self.rogue = rogue
-        self.replies: dict[str, SendingLink] = {}
+        self.replies: dict[str, SenderLink] = {}
         self.engine = Connection(
             Role.SERVER, ConnectionOptions(container_id="rogue", limits=rogue.limits)
         )
@@ -119,12 +119,12 @@ class Visit(asyncio.Protocol):
             case DispositionReceived() if self.rogue.on_disposition is not None:
                 self.rogue.on_disposition(self, event)
 
-    def _on_attach(self, link: SendingLink | ReceivingLink) -> None:
-        address = link.peer.target if isinstance(link, ReceivingLink) else link.peer.source
+    def _on_attach(self, link: SenderLink | ReceiverLink) -> None:
+        address = link.peer.target if isinstance(link, ReceiverLink) else link.peer.source
         node = str(address.address) if address is not None else ""  # type: ignore[union-attr]
         if "$" in node:
             self.accept(link)
-            if isinstance(link, SendingLink):
+            if isinstance(link, SenderLink):
                 self.replies[node] = link
             else:
                 link.owner = node
@@ -134,9 +134,9 @@ class Visit(asyncio.Protocol):
         else:
             self.accept(link)
 
-    def accept(self, link: SendingLink | ReceivingLink) -> None:
+    def accept(self, link: SenderLink | ReceiverLink) -> None:
         link.accept(source=link.peer.source, target=link.peer.target)
-        if isinstance(link, ReceivingLink) and self.rogue.credit:
+        if isinstance(link, ReceiverLink) and self.rogue.credit:
             link.grant(self.rogue.credit)
 
     def _on_delivery(self, event: DeliveryReceived) -> None:

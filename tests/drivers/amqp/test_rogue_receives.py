@@ -13,7 +13,7 @@ from tests.drivers.parcels import bodies, parcel
 from twinbus.amqp.delivery_states import Accepted, Error, Rejected
 from twinbus.amqp.errors import AmqpError, Condition
 from twinbus.amqp.limits import AmqpLimits
-from twinbus.amqp.link import SendingLink
+from twinbus.amqp.link import SenderLink
 from twinbus.amqp.performatives import Disposition
 from twinbus.amqp.types import Array, Int, Symbol
 from twinbus.drivers.amqp import AmqpDriver, AmqpOptions
@@ -37,7 +37,7 @@ class Shop:
 
     def __init__(self, rogue: Rogue, stock: list[bytes]) -> None:
         self.stock = stock
-        self.links: list[SendingLink] = []
+        self.links: list[SenderLink] = []
         rogue.on_attach = self.attached
 
     def attached(self, visit: Visit, link: Any) -> None:

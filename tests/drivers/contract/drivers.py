@@ -15,7 +15,7 @@ from twinbus.drivers.amqp import AmqpDriver
 from twinbus.drivers.metered import MeteredDriver
 from twinbus.drivers.port import Driver
 from twinbus.drivers.servicebus import ServiceBusDriver
-from twinbus.metering.client_books import ClientBooks
+from twinbus.metering.client_books import ClientMeter
 
 
 class WithBooks(MeteredDriver):
@@ -23,7 +23,7 @@ class WithBooks(MeteredDriver):
 
     def __init__(self, connection_string: str) -> None:
         self._directory = tempfile.TemporaryDirectory()
-        self._own_books = ClientBooks(
+        self._own_books = ClientMeter(
             Path(self._directory.name), name="test", other_name="test", audit=True
         )
         super().__init__(AmqpDriver.from_connection_string(connection_string), self._own_books)

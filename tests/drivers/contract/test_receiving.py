@@ -9,7 +9,7 @@ import pytest
 
 from tests.drivers.parcels import bodies, parcel
 from twinbus.amqp.sections import Message
-from twinbus.core.parcel import Delivered
+from twinbus.core.parcel import ReceivedMessage
 from twinbus.drivers.port import NEXT_SESSION, Driver, ReceiveMode, Receiver
 from twinbus.service_errors import (
     EntityNotFound,
@@ -314,8 +314,8 @@ async def test_many_are_settled_in_any_order_and_the_lost_ones_named(
     assert queue.deferred_message_count == (done if how == "defer" else 0)
 
 
-async def all_of(receiver: Receiver, count: int) -> list[Delivered]:
-    found: list[Delivered] = []
+async def all_of(receiver: Receiver, count: int) -> list[ReceivedMessage]:
+    found: list[ReceivedMessage] = []
     while len(found) < count:
         found += await receiver.receive(count - len(found), wait_s=SOON_S)
     return found

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.drivers.parcels import bodies, parcel
-from twinbus.broker.options import Thresholds
+from twinbus.broker.options import ThrottleThresholds
 from twinbus.connection_string import parse_connection_string
 from twinbus.drivers.embedded import EmbeddedNamespace
 from twinbus.drivers.port import Driver
@@ -20,7 +20,7 @@ from twinbus.service_errors import CommunicationError
 
 SOON_S = 30.0
 # A test's machine may have less than the usual reserve.
-ROOMY = Thresholds(disk_free_bytes_min=16 << 20)
+ROOMY = ThrottleThresholds(disk_free_bytes_min=16 << 20)
 
 
 async def all_in(driver: Driver, path: str) -> list[bytes]:

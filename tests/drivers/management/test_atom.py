@@ -16,7 +16,7 @@ from tests.sdk_admin.clients import Administration
 from tests.support.broker_process import BrokerProcess
 from twinbus.connection_string import parse_connection_string
 from twinbus.drivers.management import (
-    ManagementClient,
+    AdministrationClient,
     MessageCounts,
     QueueProperties,
     SubscriptionProperties,
@@ -134,7 +134,7 @@ async def test_the_stock_client_sees_the_queue_that_we_described() -> None:
     )
     with BrokerProcess(None) as broker:
         parsed = parse_connection_string(broker.connection_string)
-        made = await ManagementClient.from_connection_string(parsed).create_queue(wanted)
+        made = await AdministrationClient.from_connection_string(parsed).create_queue(wanted)
         stock = Administration("sync", broker)
         seen = await stock.get_queue("orders")
         await stock.close()

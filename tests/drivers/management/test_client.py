@@ -16,7 +16,7 @@ from twinbus.broker.access.claims import Claim
 from twinbus.broker.faults import Fault
 from twinbus.connection_string import parse_connection_string
 from twinbus.drivers.management import (
-    ManagementClient,
+    AdministrationClient,
     QueueProperties,
     SubscriptionProperties,
     TopicProperties,
@@ -51,22 +51,22 @@ UNUSUAL = QueueProperties(
 )
 
 
-def client_of(connection_string: str, **options: Any) -> ManagementClient:
+def client_of(connection_string: str, **options: Any) -> AdministrationClient:
     parsed = parse_connection_string(connection_string)
-    return ManagementClient.from_connection_string(parsed, **options)
+    return AdministrationClient.from_connection_string(parsed, **options)
 
 
 @pytest.fixture
-def client(servicebus: Bus) -> ManagementClient:
+def client(servicebus: Bus) -> AdministrationClient:
     return client_of(servicebus.connection_string)
 
 
-async def test_the_namespace_tells_its_name(client: ManagementClient) -> None:
+async def test_the_namespace_tells_its_name(client: AdministrationClient) -> None:
     info = await client.namespace_info()
     assert (info.name, info.messaging_sku) == ("test", "Standard")
 
 
-async def test_a_queue_is_made_as_described_and_read_back(client: ManagementClient) -> None:
+async def test_a_queue_is_made_as_described_and_read_back(client: AdministrationClient) -> None:
     made = await client.create_queue(UNUSUAL)
     found = await client.get_queue("shop/orders")
 
@@ -76,12 +76,12 @@ async def test_a_queue_is_made_as_described_and_read_back(client: ManagementClie
     assert replace(found, path=UNUSUAL.path, max_message_size_in_kilobytes=None) == UNUSUAL
 
 
-async def test_the_defaults_are_the_service_s_own(client: ManagementClient) -> None:
+async def test_the_defaults_are_the_service_s_own(client: AdministrationClient) -> None:
     made = await client.create_queue(QueueProperties(path="orders"))
     assert replace(made, max_message_size_in_kilobytes=None) == QueueProperties(path="orders")
 
 
-async def test_a_queue_that_forwards_says_where_to(client: ManagementClient) -> None:
+async def test_a_queue_that_forwards_says_where_to(client: AdministrationClient) -> None:
     await client.create_queue(QueueProperties(path="home"))
     await client.create_queue(
         QueueProperties(path="away", forward_to="home", forward_dead_lettered_messages_to="home")
@@ -92,7 +92,7 @@ async def test_a_queue_that_forwards_says_where_to(client: ManagementClient) -> 
 
 
 async def test_a_key_of_one_queue_administers_it_and_forwards_to_where_it_may_send(
-    client: ManagementClient, servicebus: Bus
+    client: AdministrationClient, servicebus: Bus
 ) -> None:
     """M14: the client shows a token for the target; the key decides what that is worth."""
     for path in ("mine", "theirs"):
@@ -125,7 +125,7 @@ async def test_a_token_for_a_target_is_made_out_to_this_namespace(servicebus: Bu
         assert endpoint.url_of(target) == f"{endpoint.url}a/b"
 
 
-async def test_what_is_not_there_is_none(client: ManagementClient, servicebus: Bus) -> None:
+async def test_what_is_not_there_is_none(client: AdministrationClient, servicebus: Bus) -> None:
     servicebus.topic("news")
     assert await client.get_queue("orders") is None
     assert await client.get_queue("news") is None, "a topic is no queue"
@@ -134,7 +134,7 @@ async def test_what_is_not_there_is_none(client: ManagementClient, servicebus: B
 
 
 async def test_a_list_is_whole_however_many_pages_it_has(
-    client: ManagementClient, servicebus: Bus
+    client: AdministrationClient, servicebus: Bus
 ) -> None:
     for number in range(230):
         servicebus.queue(f"{'odd' if number % 2 else 'Even'}/{number:03}")
@@ -145,7 +145,7 @@ async def test_a_list_is_whole_however_many_pages_it_has(
     assert len([queue async for queue in client.list_queues()]) == 230
 
 
-async def test_topics_and_subscriptions_come_and_go(client: ManagementClient) -> None:
+async def test_topics_and_subscriptions_come_and_go(client: AdministrationClient) -> None:
     await client.create_topic(TopicProperties(path="news", max_size_in_megabytes=2048))
     await client.create_subscription(
         SubscriptionProperties(topic="news", name="all", max_delivery_count=3)
@@ -163,7 +163,7 @@ async def test_topics_and_subscriptions_come_and_go(client: ManagementClient) ->
     assert [each async for each in client.list_topics()] == []
 
 
-async def test_counts_and_size_are_told(client: ManagementClient, servicebus: Bus) -> None:
+async def test_counts_and_size_are_told(client: AdministrationClient, servicebus: Bus) -> None:
     queue = servicebus.queue("orders")
     assert queue.active_message_count == 0
     found = await client.get_queue("orders")
@@ -171,14 +171,14 @@ async def test_counts_and_size_are_told(client: ManagementClient, servicebus: Bu
     assert (found.counts.total, found.size_bytes, found.percent_full) == (0, 0, 0.0)
 
 
-async def test_a_name_that_is_taken_is_said_to_be(client: ManagementClient) -> None:
+async def test_a_name_that_is_taken_is_said_to_be(client: AdministrationClient) -> None:
     await client.create_queue(QueueProperties(path="orders"))
     with pytest.raises(EntityExists) as caught:
         await client.create_queue(QueueProperties(path="orders"))
     assert (caught.value.kind, caught.value.path) == ("queue or topic", "orders")
 
 
-async def test_who_deletes_nothing_is_told(client: ManagementClient) -> None:
+async def test_who_deletes_nothing_is_told(client: AdministrationClient) -> None:
     with pytest.raises(EntityNotFound) as caught:
         await client.delete_queue("orders")
     assert caught.value.path == "orders"
@@ -186,12 +186,14 @@ async def test_who_deletes_nothing_is_told(client: ManagementClient) -> None:
 
 
 @pytest.mark.parametrize("path", ["$Resources/queues", "../orders", "a b", "orders?x=1", ""])
-async def test_only_the_name_of_an_entity_is_asked_for(client: ManagementClient, path: str) -> None:
+async def test_only_the_name_of_an_entity_is_asked_for(
+    client: AdministrationClient, path: str
+) -> None:
     with pytest.raises(InvalidEntityPath):
         await client.get_queue(path)
 
 
-async def test_a_property_that_the_service_does_not_take(client: ManagementClient) -> None:
+async def test_a_property_that_the_service_does_not_take(client: AdministrationClient) -> None:
     with pytest.raises(MessageRefused) as caught:
         await client.create_queue(QueueProperties(path="orders", max_delivery_count=-1))
     assert_well_put(str(caught.value))
@@ -213,7 +215,7 @@ async def test_a_wrong_key_is_an_authentication_failure(servicebus: Bus) -> None
     parsed = parse_connection_string(servicebus.connection_string)
     wrong = replace(parsed, shared_access_key="bm90IHRoZSBrZXk=")
     with pytest.raises(AuthenticationFailed) as caught:
-        await ManagementClient.from_connection_string(wrong).namespace_info()
+        await AdministrationClient.from_connection_string(wrong).namespace_info()
     assert_well_put(str(caught.value), "bm90IHRoZSBrZXk=")
 
 
@@ -292,7 +294,7 @@ async def test_tls_is_verified(tls_broker: BrokerProcess) -> None:
 
 
 async def test_the_port_of_an_emulator_can_be_named(tls_broker: BrokerProcess) -> None:
-    client = client_of(tls_broker.connection_string, management_port=tls_broker.admin_port)
+    client = client_of(tls_broker.connection_string, administration_port=tls_broker.admin_port)
     assert client.endpoint.port == tls_broker.admin_port != tls_broker.port
     assert (await client.namespace_info()).name == "demo"
 

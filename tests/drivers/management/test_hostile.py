@@ -10,8 +10,8 @@ import pytest
 
 from tests.support.answers import assert_well_put
 from twinbus.connection_string import parse_connection_string
-from twinbus.drivers.credentials import Token
-from twinbus.drivers.management import ManagementClient, ManagementEndpoint
+from twinbus.drivers.credentials import AccessToken
+from twinbus.drivers.management import AdministrationClient, AdministrationEndpoint
 from twinbus.drivers.management.answers import detail_of
 from twinbus.drivers.management.exchange import BODY_BYTES_MAX, HEAD_BYTES_MAX
 from twinbus.errors import EntityExists, TwinbusError
@@ -36,7 +36,7 @@ ENTRY = (
 
 
 @asynccontextmanager
-async def answering(answer: bytes, *, stays: bool = False) -> AsyncIterator[ManagementClient]:
+async def answering(answer: bytes, *, stays: bool = False) -> AsyncIterator[AdministrationClient]:
     """A client of a server that says just this to whoever comes."""
 
     visits: list[asyncio.Task[None]] = []
@@ -61,7 +61,7 @@ async def answering(answer: bytes, *, stays: bool = False) -> AsyncIterator[Mana
         "UseDevelopmentEmulator=true"
     )
     try:
-        yield ManagementClient.from_connection_string(parsed, timeout_s=1.0 if stays else 20.0)
+        yield AdministrationClient.from_connection_string(parsed, timeout_s=1.0 if stays else 20.0)
     finally:
         server.close()
         await asyncio.gather(*visits)
@@ -202,15 +202,15 @@ def test_a_sentence_is_passed_on_short_and_without_secrets() -> None:
 class SlowCredential:
     """An identity provider that does not answer."""
 
-    async def token_for(self, resource: str) -> Token:
+    async def token_for(self, resource: str) -> AccessToken:
         await asyncio.sleep(60)
         raise AssertionError("nobody waits so long")
 
 
 async def test_a_credential_that_never_answers_is_part_of_the_time() -> None:
     """P1: pairing cannot hang on a token service."""
-    endpoint = ManagementEndpoint("127.0.0.1", 1, uses_tls=False)
-    client = ManagementClient(endpoint, SlowCredential(), timeout_s=0.1)
+    endpoint = AdministrationEndpoint("127.0.0.1", 1, uses_tls=False)
+    client = AdministrationClient(endpoint, SlowCredential(), timeout_s=0.1)
     with pytest.raises(OperationTimeout, match="token") as caught:
         await client.get_queue("orders")
     assert_well_put(str(caught.value))

@@ -14,11 +14,11 @@ from twinbus.drivers.management.changing import (
     set_status,
 )
 from twinbus.drivers.management.rules import (
-    CorrelationFilter,
+    CorrelationRuleFilter,
     Filter,
-    PlainFilter,
+    NamedRuleFilter,
     RuleProperties,
-    SqlFilter,
+    SqlRuleFilter,
     rule_in,
     rule_xml,
 )
@@ -39,11 +39,11 @@ TOLD = b"""<entry xmlns="http://www.w3.org/2005/Atom"><title>orders</title>
 @pytest.mark.parametrize(
     "wanted",
     [
-        SqlFilter("a < 'b' & c"),
-        PlainFilter("TrueFilter"),
-        PlainFilter("FalseFilter"),
-        CorrelationFilter(label="<x>", session_id="s"),
-        CorrelationFilter(properties={"t": "x", "b": False, "n": -3, "big": 2**40, "f": 0.5}),
+        SqlRuleFilter("a < 'b' & c"),
+        NamedRuleFilter("TrueFilter"),
+        NamedRuleFilter("FalseFilter"),
+        CorrelationRuleFilter(label="<x>", session_id="s"),
+        CorrelationRuleFilter(properties={"t": "x", "b": False, "n": -3, "big": 2**40, "f": 0.5}),
     ],
 )
 @pytest.mark.parametrize("action", [None, "SET a = '<'"])
@@ -57,7 +57,7 @@ def test_a_rule_is_read_as_it_was_written(wanted: Filter, action: str | None) ->
 def test_what_xml_cannot_spell_is_refused() -> None:
     """M4: before it is sent."""
     with pytest.raises(ConfigurationError):
-        rule_xml(RuleProperties(name="x", filter=SqlFilter("a = '\x00'")))
+        rule_xml(RuleProperties(name="x", filter=SqlRuleFilter("a = '\x00'")))
 
 
 def test_an_update_sends_back_what_it_does_not_understand() -> None:

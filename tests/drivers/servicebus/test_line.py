@@ -141,7 +141,7 @@ async def test_an_opening_that_was_cancelled_leaves_no_error_that_nobody_hears(
     is_cancelled: bool,
 ) -> None:
     """P0: asyncio writes the traceback of a task that failed after its end was not waited for."""
-    opening: Any = object.__new__(line.Line)
+    opening: Any = object.__new__(line.SdkLink)
     opening.sdk = SimpleNamespace(_running=False)
     may_fail = asyncio.Event()
 

@@ -13,10 +13,10 @@ from azure.servicebus.exceptions import OperationTimeoutError
 
 from tests.drivers.servicebus.trouble import detached, fault
 from twinbus.amqp.sections import Message, Properties
-from twinbus.core.parcel import Delivered, Parcel
+from twinbus.core.parcel import Parcel, ReceivedMessage
 from twinbus.drivers.port import NEXT_SESSION, ReceiveMode
 from twinbus.drivers.servicebus import ServiceBusDriver
-from twinbus.drivers.servicebus.line import Line, _whole_transfer
+from twinbus.drivers.servicebus.line import SdkLink, _whole_transfer
 from twinbus.service_errors import (
     CommunicationError,
     LinkDetached,
@@ -38,12 +38,12 @@ async def put(driver: ServiceBusDriver, queue: str, *texts: str, session: str = 
     await sender.close()
 
 
-def bodies(messages: list[Delivered]) -> list[str]:
+def bodies(messages: list[ReceivedMessage]) -> list[str]:
     return [bytes(Message.decode(each.encoded).body).decode() for each in messages]
 
 
-async def all_of(receiver: Any, count: int) -> list[Delivered]:
-    received: list[Delivered] = []
+async def all_of(receiver: Any, count: int) -> list[ReceivedMessage]:
+    received: list[ReceivedMessage] = []
     while len(received) < count:
         more = await receiver.receive(count - len(received), wait_s=TIMEOUT_S)
         assert more, f"only {len(received)} of {count} came"
@@ -166,7 +166,7 @@ async def test_a_cancelled_receive_loses_no_message(
     await receiver.receive(1, wait_s=0.01)
     sent = [f"m{index}" for index in range(30)]
     sending = asyncio.create_task(slowly(driver, queue, sent))
-    received: list[Delivered] = []
+    received: list[ReceivedMessage] = []
     while len(received) < len(sent):
         receive = asyncio.create_task(receiver.receive(5, wait_s=TIMEOUT_S))
         await asyncio.wait([receive], timeout=0.003)
@@ -314,7 +314,7 @@ async def test_a_link_that_is_lost_does_not_make_the_wait_longer(
     await receiver.receive(1, wait_s=0.05)
     waits: list[float] = []
 
-    async def received_once(_count_max: int, wait_s: float) -> list[Delivered]:
+    async def received_once(_count_max: int, wait_s: float) -> list[ReceivedMessage]:
         waits.append(wait_s)
         if len(waits) == 1:
             await asyncio.sleep(0.3)
@@ -338,7 +338,7 @@ async def test_a_cancelled_goodbye_lets_go_all_the_same() -> None:
 
         def _create_handler(self, auth: object) -> None: ...
 
-    line = Line(Sdk())
+    line = SdkLink(Sdk())
     closing = asyncio.create_task(line.close())
     await asyncio.sleep(0.01)
     closing.cancel()

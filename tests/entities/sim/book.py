@@ -24,8 +24,8 @@ from twinbus.broker.entities.outcome import (
     Complete,
     DeadLetter,
     Defer,
-    Outcome,
     Release,
+    SettlementOutcome,
 )
 from twinbus.broker.entities.queue import Queue
 from twinbus.clock import Instant
@@ -185,7 +185,7 @@ class Book:
         else:
             entry.become(Phase.DEFERRED if entry.is_deferred else Phase.RETURNING)
 
-    def decide(self, entry: Entry, outcome: Outcome) -> None:
+    def decide(self, entry: Entry, outcome: SettlementOutcome) -> None:
         """The holder of the lock has settled the message."""
         match outcome:
             case Complete():
@@ -201,7 +201,7 @@ class Book:
                 free = Phase.DEFERRED if entry.is_deferred else Phase.FREE
                 entry.become(free, is_certain=True)
 
-    def acknowledged(self, entry: Entry, outcome: Outcome, version: int) -> None:
+    def acknowledged(self, entry: Entry, outcome: SettlementOutcome, version: int) -> None:
         """The settlement is on disk. Others may have had the message meanwhile."""
         if isinstance(outcome, Defer):
             entry.is_surely_deferred = True

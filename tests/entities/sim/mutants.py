@@ -17,7 +17,7 @@ from twinbus.broker.entities.chunk import Chunk
 from twinbus.broker.entities.grace import Grace
 from twinbus.broker.entities.locks import LockRun, LockTable
 from twinbus.broker.entities.queue import Queue
-from twinbus.broker.entities.shelf import Shelf
+from twinbus.broker.entities.shelf import ChunkCache
 from twinbus.broker.namespace import Namespace
 from twinbus.clock import Instant
 
@@ -70,8 +70,8 @@ def forget_during_a_read(patch: pytest.MonkeyPatch) -> None:
 
 def overlook_a_chunk_on_its_way(patch: pytest.MonkeyPatch) -> None:
     """A read that is faster than the commit's answer brings a second copy of the chunk."""
-    patch.setattr(Shelf, "expect", lambda _self, _chunk: None)
-    patch.setattr(Shelf, "forget", lambda _self, _chunk: None)
+    patch.setattr(ChunkCache, "expect", lambda _self, _chunk: None)
+    patch.setattr(ChunkCache, "forget", lambda _self, _chunk: None)
 
 
 def settle_after_the_lock_ran_out(patch: pytest.MonkeyPatch) -> None:

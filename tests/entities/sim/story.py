@@ -12,12 +12,19 @@ from random import Random
 from tests.entities.sim.book import Phase
 from tests.entities.sim.shadow import insist
 from tests.entities.sim.world import Delivery, World
-from twinbus.broker.entities.outcome import ABANDON, COMPLETE, DEFER, RELEASE, DeadLetter, Outcome
+from twinbus.broker.entities.outcome import (
+    ABANDON,
+    COMPLETE,
+    DEFER,
+    RELEASE,
+    DeadLetter,
+    SettlementOutcome,
+)
 from twinbus.broker.entities.queue import Queue
 
 STEPS_MAX = 240
 DEAD = DeadLetter("bad", "why")
-OUTCOMES: list[Outcome] = [COMPLETE, COMPLETE, ABANDON, DEFER, DEFER, RELEASE, DEAD]
+OUTCOMES: list[SettlementOutcome] = [COMPLETE, COMPLETE, ABANDON, DEFER, DEFER, RELEASE, DEAD]
 
 Step = Callable[[World, Random], None]
 

@@ -21,10 +21,10 @@ from twinbus.amqp.limits import AmqpLimits
 from twinbus.amqp.message import Message
 from twinbus.amqp.types import Long
 from twinbus.broker.access.claims import RuleSet
-from twinbus.broker.entities.consumer import Consumer, Grant
+from twinbus.broker.entities.consumer import Consumer, DeliveryBatch
 from twinbus.broker.entities.description import QueueDescription
 from twinbus.broker.entities.locks import LockRun
-from twinbus.broker.entities.outcome import RELEASE, Outcome
+from twinbus.broker.entities.outcome import RELEASE, SettlementOutcome
 from twinbus.broker.entities.queue import Queue
 from twinbus.broker.entities.record import IncomingMessage, Record, pack_record
 from twinbus.broker.management import ManagementDesk
@@ -312,7 +312,7 @@ class World:
     def attach(self, queue: Queue, *, deletes: bool, unsettled_max: int, credit: int) -> Client:
         self.note("attach", "dead" if queue is self.dead else "main", deletes, credit)
 
-        def deliver(grant: Grant) -> None:
+        def deliver(grant: DeliveryBatch) -> None:
             self._delivered(client, grant)
 
         consumer = Consumer(deliver, unsettled_max, deletes, credit)
@@ -362,7 +362,7 @@ class World:
         free = self.book.of(Phase.FREE, is_dead=queue is self.dead)
         return [entry for entry in free if not self.book.may_be_expired(entry)]
 
-    def _delivered(self, client: Client, grant: Grant) -> None:
+    def _delivered(self, client: Client, grant: DeliveryBatch) -> None:
         now, chunk, consumer = self.now(), grant.chunk, client.consumer
         insist(client in self.clients, "a receiver that is gone gets nothing")
         insist(consumer.credit >= 0, "nobody gets more than its credit")
@@ -394,7 +394,9 @@ class World:
         self.book.locked(entry, delivery.run.token(seq), until_s)
         delivery.entries[index] = entry
 
-    def settle(self, delivery: Delivery, mask: int, outcome: Outcome, *, answered: bool) -> None:
+    def settle(
+        self, delivery: Delivery, mask: int, outcome: SettlementOutcome, *, answered: bool
+    ) -> None:
         """Settle part of a delivery, which may have been settled before or have run out."""
         now = self.now()
         self.book.at(now)
@@ -549,5 +551,5 @@ class World:
             insist(entry.phase not in hidden, "a peek shows what is there, not", entry)
 
 
-def _label(grant: Grant, index: int) -> bytes:
+def _label(grant: DeliveryBatch, index: int) -> bytes:
     return grant.blob[grant.chunk.starts[index + 1] - LABEL_BYTES : grant.chunk.starts[index + 1]]

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 
 from tests.pairing.mover.messages import id_of
 from twinbus.amqp.message import Message
-from twinbus.core.parcel import Delivered, Parcel
-from twinbus.drivers.port import LinkFacts, NamespaceAddress, NextSession, ReceiveMode
+from twinbus.core.parcel import Parcel, ReceivedMessage
+from twinbus.drivers.port import LinkProperties, NamespaceAddress, NextSession, ReceiveMode
 from twinbus.service_errors import (
     CommunicationError,
     EntityNotFound,
@@ -108,11 +108,11 @@ class FakeSender:
         self._check(encoded)
         self._namespace.put(self.path, *encoded)
 
-    async def attach(self, *, timeout_s: float) -> LinkFacts:
+    async def attach(self, *, timeout_s: float) -> LinkProperties:
         await asyncio.sleep(0)
         await self._answered(timeout_s)
         self._check([])
-        return LinkFacts(self._namespace.limit_bytes)
+        return LinkProperties(self._namespace.limit_bytes)
 
     async def _answered(self, timeout_s: float) -> None:
         if self.path in self._namespace.silent:
@@ -153,7 +153,7 @@ class FakeReceiver:
             raise EntityNotFound(f"there is no {self.path!r}", path=self.path)
         return queue
 
-    async def receive(self, count_max: int, *, wait_s: float) -> list[Delivered]:
+    async def receive(self, count_max: int, *, wait_s: float) -> list[ReceivedMessage]:
         self._namespace.log.append(f"receive {count_max}")
         if self._namespace.receive_error is not None:
             raise self._namespace.receive_error
@@ -171,7 +171,7 @@ class FakeReceiver:
 
     async def receive_deferred(
         self, sequence_numbers: Sequence[int], *, timeout_s: float
-    ) -> list[Delivered]:
+    ) -> list[ReceivedMessage]:
         self._namespace.log.append(f"receive-deferred {len(sequence_numbers)}")
         for number in sequence_numbers:
             stored = self._queue.messages.get(number)
@@ -179,7 +179,7 @@ class FakeReceiver:
                 raise MessageNotFound(f"message {number} is not set aside", path=self.path)
         return [self._locked(number) for number in sequence_numbers]
 
-    def _locked(self, number: int) -> Delivered:
+    def _locked(self, number: int) -> ReceivedMessage:
         self._namespace.tokens += 1
         stored = self._queue.messages[number]
         stored.holder = self._namespace.tokens.to_bytes(16, "big")
@@ -187,7 +187,7 @@ class FakeReceiver:
         stored.delivery_count += 1
         return delivered._replace(lock_token=stored.holder)
 
-    def _shown(self, number: int) -> Delivered:
+    def _shown(self, number: int) -> ReceivedMessage:
         stored = self._queue.messages[number]
         message = Message.decode(stored.encoded)
         message.message_annotations = {
@@ -195,7 +195,7 @@ class FakeReceiver:
             "x-opt-sequence-number": number,
             **({"x-opt-message-state": 1} if stored.is_deferred else {}),
         }
-        return Delivered(
+        return ReceivedMessage(
             path=self.path,
             encoded=message.encode(),
             sequence_number=number,
@@ -203,7 +203,7 @@ class FakeReceiver:
             delivery_count=stored.delivery_count,
         )
 
-    def _held(self, messages: Sequence[Delivered]) -> tuple[list[int], list[Delivered]]:
+    def _held(self, messages: Sequence[ReceivedMessage]) -> tuple[list[int], list[ReceivedMessage]]:
         """(numbers of those that are still ours, the others)."""
         if self._namespace.settle_error is not None:
             raise self._namespace.settle_error
@@ -214,20 +214,26 @@ class FakeReceiver:
             (held if is_ours else lost).append(each)
         return [each.sequence_number for each in held], lost
 
-    async def complete(self, messages: Sequence[Delivered], *, timeout_s: float) -> list[Delivered]:
+    async def complete(
+        self, messages: Sequence[ReceivedMessage], *, timeout_s: float
+    ) -> list[ReceivedMessage]:
         numbers, lost = self._held(messages)
         self._namespace.log.append(f"complete {len(numbers)}")
         for number in numbers:
             del self._queue.messages[number]
         return lost
 
-    async def abandon(self, messages: Sequence[Delivered], *, timeout_s: float) -> list[Delivered]:
+    async def abandon(
+        self, messages: Sequence[ReceivedMessage], *, timeout_s: float
+    ) -> list[ReceivedMessage]:
         numbers, lost = self._held(messages)
         for number in numbers:
             self._queue.messages[number].holder = b""
         return lost
 
-    async def defer(self, messages: Sequence[Delivered], *, timeout_s: float) -> list[Delivered]:
+    async def defer(
+        self, messages: Sequence[ReceivedMessage], *, timeout_s: float
+    ) -> list[ReceivedMessage]:
         numbers, lost = self._held(messages)
         self._namespace.log.append(f"defer {len(numbers)}")
         for number in numbers:
@@ -236,22 +242,29 @@ class FakeReceiver:
         return lost
 
     async def dead_letter(
-        self, messages: Sequence[Delivered], *, reason: str, description: str, timeout_s: float
-    ) -> list[Delivered]:
+        self,
+        messages: Sequence[ReceivedMessage],
+        *,
+        reason: str,
+        description: str,
+        timeout_s: float,
+    ) -> list[ReceivedMessage]:
         numbers, lost = self._held(messages)
         for number in numbers:
             stored = self._queue.messages.pop(number)
             self._queue.dead.append((stored.encoded, reason, description))
         return lost
 
-    async def renew(self, messages: Sequence[Delivered], *, timeout_s: float) -> list[Delivered]:
+    async def renew(
+        self, messages: Sequence[ReceivedMessage], *, timeout_s: float
+    ) -> list[ReceivedMessage]:
         numbers, lost = self._held(messages)
         self._namespace.log.append(f"renew {len(numbers)}")
         return lost
 
     async def peek(
         self, count_max: int, *, from_sequence: int = 1, timeout_s: float
-    ) -> list[Delivered]:
+    ) -> list[ReceivedMessage]:
         self._namespace.peek_count += 1
         if self._namespace.peek_error is not None:
             raise self._namespace.peek_error

@@ -14,8 +14,8 @@ from tests.pairing.mover.fake_namespace import FakeNamespace, FakeReceiver
 from tests.pairing.mover.messages import backlog
 from twinbus.core.chunk import HomeRules
 from twinbus.core.chunk_board import Backoff
-from twinbus.core.parcel import Delivered, Parcel
-from twinbus.core.receipts import Outcome
+from twinbus.core.parcel import Parcel, ReceivedMessage
+from twinbus.core.receipts import ReceiptOutcome
 from twinbus.pairing.mover import Mover, MoverOptions
 from twinbus.pairing.mover_in_flight import InFlight
 from twinbus.service_errors import EntityDisabled, MessageRefused, OperationTimeout, ServiceError
@@ -252,7 +252,7 @@ async def test_a_silent_destination_does_not_keep_all_the_room(
     await asyncio.sleep(1.0)
     # The two chunks under way are home as far as they can be
     assert len(primary.queues["orders"].messages) >= 10
-    assert mover.report.tally.counts[Outcome.UNSURE] == 0
+    assert mover.report.tally.counts[ReceiptOutcome.UNSURE] == 0
     mover.stop()
     await task
 
@@ -263,11 +263,11 @@ async def test_what_the_backlog_does_not_let_go_of_frees_its_room(
     secondary, primary = FakeNamespace(*QUEUES), FakeNamespace("orders")
     secondary.put(QUEUES[0], *(backlog(f"m{number}") for number in range(30)))
 
-    async def complete(_: object, messages: Sequence[Delivered], **__: float) -> None:
+    async def complete(_: object, messages: Sequence[ReceivedMessage], **__: float) -> None:
         raise OperationTimeout("no answer")
 
     monkeypatch.setattr(FakeReceiver, "complete", complete)
     async with asyncio.timeout(20):
         mover = Mover(secondary, primary, QUEUES, options(in_flight_max=10))
         report = await mover.run(once=True)
-    assert report.tally.counts[Outcome.LOCK_LOST] == 30
+    assert report.tally.counts[ReceiptOutcome.LOCK_LOST] == 30

@@ -15,8 +15,8 @@ from tests.pairing.mover.messages import backlog, id_of, plain
 from twinbus.core.chunk import HomeRules
 from twinbus.core.chunk_board import Backoff
 from twinbus.core.chunk_ledger import LedgerError
-from twinbus.core.parcel import Delivered
-from twinbus.core.receipts import Outcome, Receipt
+from twinbus.core.parcel import ReceivedMessage
+from twinbus.core.receipts import Receipt, ReceiptOutcome
 from twinbus.drivers.port import Driver
 from twinbus.pairing.mover import Mover, MoverOptions, move_chunk
 from twinbus.pairing.mover_chunk import ChunkRun
@@ -339,7 +339,10 @@ def test_options_can_be_sent_to_another_process() -> None:
 
 
 def test_outcomes_that_announce_a_second_copy() -> None:
-    assert {each for each in Outcome if each.may_repeat} == {Outcome.UNSURE, Outcome.LOCK_LOST}
+    assert {each for each in ReceiptOutcome if each.may_repeat} == {
+        ReceiptOutcome.UNSURE,
+        ReceiptOutcome.LOCK_LOST,
+    }
 
 
 async def test_many_silent_destinations_do_not_hold_up_a_live_one(
@@ -407,15 +410,15 @@ async def test_messages_that_cannot_be_read_are_buried_and_end_nothing(
     secondary.put(QUEUE, plain("a"), backlog("b"), plain("c"))
     locked = FakeReceiver._locked
 
-    def unread(receiver: FakeReceiver, number: int) -> Delivered:
+    def unread(receiver: FakeReceiver, number: int) -> ReceivedMessage:
         delivered = locked(receiver, number)
         if number == 2:
             return delivered
         return delivered._replace(encoded=b"\x00\xff", sequence_number=0)
 
     def held(
-        receiver: FakeReceiver, messages: Sequence[Delivered]
-    ) -> tuple[list[int], list[Delivered]]:
+        receiver: FakeReceiver, messages: Sequence[ReceivedMessage]
+    ) -> tuple[list[int], list[ReceivedMessage]]:
         tokens = {each.lock_token for each in messages}
         stored = receiver._queue.messages.items()
         return [number for number, each in stored if each.holder in tokens], []
@@ -432,7 +435,7 @@ async def test_a_look_through_a_queue_ends_although_a_message_has_no_number(
     secondary.put(QUEUE, backlog("a"), backlog("b"))
     shown = FakeReceiver._shown
 
-    def unread(receiver: FakeReceiver, number: int) -> Delivered:
+    def unread(receiver: FakeReceiver, number: int) -> ReceivedMessage:
         return shown(receiver, number)._replace(sequence_number=0)
 
     monkeypatch.setattr(FakeReceiver, "_shown", unread)

@@ -15,9 +15,9 @@ from tests.pairing.mover.fake_namespace import FakeNamespace, FakeReceiver
 from tests.pairing.mover.messages import backlog
 from twinbus.core.chunk import HomeRules
 from twinbus.core.chunk_board import Backoff, DestinationBoard
-from twinbus.core.parcel import Delivered
-from twinbus.core.receipts import Outcome, Receipt
-from twinbus.core.shift import BoardNote, ShiftOrder, ShiftReport
+from twinbus.core.parcel import ReceivedMessage
+from twinbus.core.receipts import Receipt, ReceiptOutcome
+from twinbus.core.shift import BoardNote, ShiftReport, WorkOrder
 from twinbus.pairing.mover import MoverOptions
 from twinbus.pairing.mover_chunk import PRIMARY
 from twinbus.pairing.mover_gate import UNKNOWN_PATH
@@ -52,7 +52,7 @@ class Shifts:
 
     async def work(
         self,
-        order: ShiftOrder | None = None,
+        order: WorkOrder | None = None,
         *,
         should_stop: Callable[[], bool] = lambda: False,
         has_enough: Callable[[], bool] = lambda: False,
@@ -62,14 +62,14 @@ class Shifts:
             return await work_shift(
                 self.secondary,
                 self.primary,
-                order or ShiftOrder(queues=QUEUES),
+                order or WorkOrder(queues=QUEUES),
                 options(**more),
                 on_receipts=self.receipts.extend,
                 should_stop=should_stop,
                 has_enough=has_enough,
             )
 
-    def outcomes(self) -> Counter[Outcome]:
+    def outcomes(self) -> Counter[ReceiptOutcome]:
         return Counter(each.outcome for each in self.receipts)
 
 
@@ -84,7 +84,7 @@ def messages(prefix: str, count: int, path: str = "orders") -> list[bytes]:
 
 async def locked(
     secondary: FakeNamespace, queue: str, count: int = 1, lock_left_s: float = 60.0
-) -> tuple[Delivered, ...]:
+) -> tuple[ReceivedMessage, ...]:
     """What somebody else received from a queue."""
     until_ms = int((time.time() + lock_left_s) * 1000)
     found = await secondary.receiver(queue).receive(count, wait_s=1)
@@ -106,7 +106,7 @@ async def test_a_shift_empties_its_queues(shifts: Shifts) -> None:
     assert report == ShiftReport(emptied=report.emptied)
     assert set(report.emptied) == set(QUEUES)
     assert len(set(shifts.primary.queues["orders"].ids())) == 750
-    assert shifts.outcomes() == {Outcome.MOVED: 750}
+    assert shifts.outcomes() == {ReceiptOutcome.MOVED: 750}
 
 
 async def test_an_empty_queue_costs_one_receive(shifts: Shifts) -> None:
@@ -119,7 +119,7 @@ async def test_a_queue_that_cannot_be_read_is_told_and_the_others_go_on(
 ) -> None:
     receive = FakeReceiver.receive
 
-    async def refusing(self: FakeReceiver, count: int, *, wait_s: float) -> list[Delivered]:
+    async def refusing(self: FakeReceiver, count: int, *, wait_s: float) -> list[ReceivedMessage]:
         if self.path == FIRST:
             raise AccessRefused("Listen is missing")
         return await receive(self, count, wait_s=wait_s)
@@ -129,38 +129,38 @@ async def test_a_queue_that_cannot_be_read_is_told_and_the_others_go_on(
     report = await shifts.work()
     assert report.faults == {FIRST: "Listen is missing."}
     assert set(report.emptied) == set(QUEUES[1:])
-    assert shifts.outcomes() == {Outcome.MOVED: 10}
+    assert shifts.outcomes() == {ReceiptOutcome.MOVED: 10}
 
 
 async def test_no_chunk_is_received_after_so_many_messages(shifts: Shifts) -> None:
     shifts.secondary.put(FIRST, *messages("m", 1_000))
-    order = ShiftOrder(queues=(FIRST,), messages_max=150)
+    order = WorkOrder(queues=(FIRST,), messages_max=150)
     report = await shifts.work(order, chunk_count=50)
-    assert shifts.outcomes() == {Outcome.MOVED: 150}
+    assert shifts.outcomes() == {ReceiptOutcome.MOVED: 150}
     assert report.emptied == ()
 
 
 async def test_no_chunk_is_received_after_so_many_seconds(shifts: Shifts) -> None:
     shifts.secondary.put(FIRST, *messages("m", 1_000))
     shifts.primary.delay_s = 0.1
-    order = ShiftOrder(queues=(FIRST,), seconds_max=0.25)
+    order = WorkOrder(queues=(FIRST,), seconds_max=0.25)
     await shifts.work(order, chunk_count=10)
-    assert 20 <= shifts.outcomes()[Outcome.MOVED] <= 100
+    assert 20 <= shifts.outcomes()[ReceiptOutcome.MOVED] <= 100
 
 
 async def test_a_shift_keeps_its_rate(shifts: Shifts) -> None:
     shifts.secondary.put(FIRST, *messages("m", 30))
     began_s = time.monotonic()
-    await shifts.work(ShiftOrder(queues=(FIRST,), rate_per_s=50), chunk_count=10)
+    await shifts.work(WorkOrder(queues=(FIRST,), rate_per_s=50), chunk_count=10)
     assert time.monotonic() - began_s >= 0.3
-    assert shifts.outcomes() == {Outcome.MOVED: 30}
+    assert shifts.outcomes() == {ReceiptOutcome.MOVED: 30}
 
 
 async def test_a_slow_rate_does_not_keep_a_shift_beyond_its_time(shifts: Shifts) -> None:
     """And what it was ahead of its rate by is told, for the next one."""
     shifts.secondary.put(FIRST, *messages("m", 9))
     began_s = time.monotonic()
-    report = await shifts.work(ShiftOrder(queues=(FIRST,), rate_per_s=0.2, seconds_max=0.5))
+    report = await shifts.work(WorkOrder(queues=(FIRST,), rate_per_s=0.2, seconds_max=0.5))
     assert time.monotonic() - began_s < 2
     assert report.debt_s > 3 and report.emptied == ()
 
@@ -168,11 +168,11 @@ async def test_a_slow_rate_does_not_keep_a_shift_beyond_its_time(shifts: Shifts)
 async def test_a_dry_run_only_looks(shifts: Shifts) -> None:
     shifts.secondary.put(FIRST, *messages("m", 3), backlog("bad", "$management"))
     handed = await locked(shifts.secondary, FIRST)
-    await shifts.work(ShiftOrder(queues=QUEUES, handed=handed, is_dry_run=True))
+    await shifts.work(WorkOrder(queues=QUEUES, handed=handed, is_dry_run=True))
     assert shifts.outcomes() == {
-        Outcome.WOULD_MOVE: 3,
-        Outcome.WOULD_DEAD_LETTER: 1,
-        Outcome.LEFT: 1,
+        ReceiptOutcome.WOULD_MOVE: 3,
+        ReceiptOutcome.WOULD_DEAD_LETTER: 1,
+        ReceiptOutcome.LEFT: 1,
     }
     assert len(shifts.secondary.queues[FIRST].messages) == 4
     assert not any(each.holder for each in shifts.secondary.queues[FIRST].messages.values())
@@ -184,18 +184,18 @@ async def test_a_dry_run_only_looks(shifts: Shifts) -> None:
 async def test_messages_that_were_handed_over_are_moved(shifts: Shifts) -> None:
     shifts.secondary.put(FIRST, *messages("m", 5))
     handed = await locked(shifts.secondary, FIRST, 2)
-    await shifts.work(ShiftOrder(queues=(FIRST,), handed=handed))
+    await shifts.work(WorkOrder(queues=(FIRST,), handed=handed))
     assert sorted(shifts.primary.queues["orders"].ids()) == [f"m{n}" for n in range(5)]
-    assert shifts.outcomes() == {Outcome.MOVED: 5}
+    assert shifts.outcomes() == {ReceiptOutcome.MOVED: 5}
     assert "renew 2" not in shifts.secondary.log
 
 
 async def test_an_old_lock_is_renewed_before_its_message_is_moved(shifts: Shifts) -> None:
     shifts.secondary.put(FIRST, *messages("m", 2))
     handed = await locked(shifts.secondary, FIRST, 2, lock_left_s=10)
-    await shifts.work(ShiftOrder(queues=(FIRST,), handed=handed))
+    await shifts.work(WorkOrder(queues=(FIRST,), handed=handed))
     assert "renew 2" in shifts.secondary.log
-    assert shifts.outcomes() == {Outcome.MOVED: 2}
+    assert shifts.outcomes() == {ReceiptOutcome.MOVED: 2}
 
 
 async def test_a_message_whose_lock_is_lost_is_left_to_others(shifts: Shifts) -> None:
@@ -203,8 +203,8 @@ async def test_a_message_whose_lock_is_lost_is_left_to_others(shifts: Shifts) ->
     shifts.secondary.put(FIRST, *messages("m", 2))
     handed = await locked(shifts.secondary, FIRST, 2, lock_left_s=0)
     shifts.secondary.expire_locks()
-    await shifts.work(ShiftOrder(queues=(FIRST,), handed=handed))
-    assert shifts.outcomes() == {Outcome.LEFT: 2, Outcome.MOVED: 2}
+    await shifts.work(WorkOrder(queues=(FIRST,), handed=handed))
+    assert shifts.outcomes() == {ReceiptOutcome.LEFT: 2, ReceiptOutcome.MOVED: 2}
     assert sorted(shifts.primary.queues["orders"].ids()) == ["m0", "m1"]
 
 
@@ -216,7 +216,7 @@ async def test_a_handed_message_for_a_silent_destination_does_not_hold_up_its_qu
     shifts.secondary.put(FIRST, *messages("silent", 1, "news"), *messages("live", 10))
     handed = await locked(shifts.secondary, FIRST)
     task = asyncio.create_task(
-        shifts.work(ShiftOrder(queues=QUEUES, handed=handed), send_timeout_s=2.0)
+        shifts.work(WorkOrder(queues=QUEUES, handed=handed), send_timeout_s=2.0)
     )
     await asyncio.sleep(0.7)
     shifts.secondary.put(QUEUES[1], *messages("late", 1))
@@ -243,7 +243,7 @@ async def test_what_was_set_aside_is_brought_back_when_its_destination_may_be_tr
     assert len(shifts.primary.queues["orders"].messages) == 5
 
     shifts.primary.refusals.clear()
-    order = ShiftOrder(queues=QUEUES, returning=first.aside, board=(note("news"),))
+    order = WorkOrder(queues=QUEUES, returning=first.aside, board=(note("news"),))
     second = await shifts.work(order)
     assert second.aside == {} and second.board == ()
     assert second.opened == ("news",)
@@ -254,7 +254,7 @@ async def test_what_may_not_be_tried_yet_stays_in_the_report(shifts: Shifts) -> 
     shifts.secondary.put(FIRST, *messages("m", 3))
     for stored in shifts.secondary.queues[FIRST].messages.values():
         stored.is_deferred = True
-    order = ShiftOrder(
+    order = WorkOrder(
         queues=QUEUES, returning={FIRST: {"orders": (1, 2, 3)}}, board=(note("orders", 60),)
     )
     report = await shifts.work(order)
@@ -268,10 +268,10 @@ async def test_numbers_that_are_no_longer_set_aside_are_no_error(shifts: Shifts)
     """Rule 1 of an order: it may be worked twice."""
     shifts.secondary.put(FIRST, *messages("m", 3))
     shifts.secondary.queues[FIRST].messages[2].is_deferred = True
-    order = ShiftOrder(queues=(FIRST,), returning={FIRST: {"orders": (2, 700, 701)}})
+    order = WorkOrder(queues=(FIRST,), returning={FIRST: {"orders": (2, 700, 701)}})
     report = await shifts.work(order)
     assert report.aside == {} and report.faults == {}
-    assert shifts.outcomes() == {Outcome.MOVED: 3}
+    assert shifts.outcomes() == {ReceiptOutcome.MOVED: 3}
 
 
 async def test_fresh_messages_of_a_destination_that_others_hold_do_not_wait_for_it(
@@ -281,13 +281,13 @@ async def test_fresh_messages_of_a_destination_that_others_hold_do_not_wait_for_
     shifts.primary.silent.add("news")
     shifts.secondary.put(FIRST, *messages("m", 5, "news"))
     silent = note("news")._replace(is_silent=True)
-    order = ShiftOrder(queues=(FIRST,), board=(silent,), holding={FIRST: ("news",)}, seconds_max=0)
+    order = WorkOrder(queues=(FIRST,), board=(silent,), holding={FIRST: ("news",)}, seconds_max=0)
     handed = await locked(shifts.secondary, FIRST, 5)
     began_s = time.monotonic()
     report = await shifts.work(replace(order, handed=handed), send_timeout_s=5.0)
     assert time.monotonic() - began_s < 2
     assert report.aside == {FIRST: {"news": (1, 2, 3, 4, 5)}}
-    assert shifts.outcomes() == {Outcome.PARKED: 5}
+    assert shifts.outcomes() == {ReceiptOutcome.PARKED: 5}
 
 
 async def test_a_queue_is_looked_through_when_it_is_empty(shifts: Shifts) -> None:
@@ -295,9 +295,9 @@ async def test_a_queue_is_looked_through_when_it_is_empty(shifts: Shifts) -> Non
     shifts.secondary.put(FIRST, *messages("m", 3))
     for stored in shifts.secondary.queues[FIRST].messages.values():
         stored.is_deferred = True
-    report = await shifts.work(ShiftOrder(queues=QUEUES, discover={FIRST: 1}))
+    report = await shifts.work(WorkOrder(queues=QUEUES, discover={FIRST: 1}))
     assert report.discovered == (FIRST,)
-    assert shifts.outcomes() == {Outcome.MOVED: 3}
+    assert shifts.outcomes() == {ReceiptOutcome.MOVED: 3}
 
 
 async def test_a_look_that_takes_long_goes_on_in_the_next_shift(
@@ -311,7 +311,7 @@ async def test_a_look_that_takes_long_goes_on_in_the_next_shift(
 
     async def slow(
         self: FakeReceiver, count_max: int, *, from_sequence: int = 1, timeout_s: float
-    ) -> list[Delivered]:
+    ) -> list[ReceivedMessage]:
         await asyncio.sleep(0.3)
         return await peek(self, count_max, from_sequence=from_sequence, timeout_s=timeout_s)
 
@@ -319,7 +319,7 @@ async def test_a_look_that_takes_long_goes_on_in_the_next_shift(
     found: list[int] = []
     looks, first = 0, {FIRST: 1}
     while first:
-        order = ShiftOrder(
+        order = WorkOrder(
             queues=(FIRST,), discover=first, board=(note("news", 900),), seconds_max=0.4
         )
         report = await shifts.work(order)
@@ -335,7 +335,7 @@ async def test_a_queue_is_served_on_while_a_silent_destination_keeps_its_shift(
     """Y4: also when the time of the shift is over."""
     shifts.primary.silent.add("news")
     shifts.secondary.put(FIRST, *messages("silent", 1, "news"))
-    order = ShiftOrder(queues=QUEUES, seconds_max=0.3)
+    order = WorkOrder(queues=QUEUES, seconds_max=0.3)
     task = asyncio.create_task(shifts.work(order, send_timeout_s=2.0))
     await asyncio.sleep(0.7)
     shifts.secondary.put(QUEUES[1], *messages("late", 1))
@@ -369,11 +369,11 @@ async def test_a_queue_is_served_on_although_others_ring_while_a_silent_one_keep
 async def test_nothing_is_received_while_nobody_is_at_home(shifts: Shifts) -> None:
     shifts.secondary.put(FIRST, *messages("m", 10))
     handed = await locked(shifts.secondary, FIRST)
-    order = ShiftOrder(queues=QUEUES, handed=handed, board=(note(PRIMARY, 30), note("orders", 30)))
+    order = WorkOrder(queues=QUEUES, handed=handed, board=(note(PRIMARY, 30), note("orders", 30)))
     report = await shifts.work(order)
     assert report.is_primary_away
     assert {each.path for each in report.board} == {PRIMARY, "orders"}
-    assert shifts.outcomes() == {Outcome.LEFT: 1}
+    assert shifts.outcomes() == {ReceiptOutcome.LEFT: 1}
     assert not [line for line in shifts.secondary.log if line.startswith("receive")]
     # And what was handed over waits for nobody's lock
     assert not any(each.holder for each in shifts.secondary.queues[FIRST].messages.values())
@@ -381,11 +381,11 @@ async def test_nothing_is_received_while_nobody_is_at_home(shifts: Shifts) -> No
 
 async def test_a_shift_knocks_when_it_is_time_to(shifts: Shifts) -> None:
     shifts.secondary.put(FIRST, *messages("m", 10))
-    order = ShiftOrder(queues=QUEUES, board=(note(PRIMARY), note("orders", 30)))
+    order = WorkOrder(queues=QUEUES, board=(note(PRIMARY), note("orders", 30)))
     report = await shifts.work(order)
     assert not report.is_primary_away
     assert set(report.opened) == {PRIMARY, "orders"}
-    assert shifts.outcomes()[Outcome.MOVED] == 10
+    assert shifts.outcomes()[ReceiptOutcome.MOVED] == 10
 
 
 async def test_a_shift_ends_when_the_primary_goes_away(shifts: Shifts) -> None:
@@ -403,7 +403,7 @@ async def test_a_stop_ends_a_shift_after_its_chunks_with_a_report(shifts: Shifts
     shifts.primary.delay_s = 0.02
     report = await shifts.work(should_stop=lambda: len(shifts.receipts) >= 100, chunk_count=50)
     assert 100 <= len(shifts.receipts) <= 250
-    assert shifts.outcomes() == {Outcome.MOVED: len(shifts.receipts)}
+    assert shifts.outcomes() == {ReceiptOutcome.MOVED: len(shifts.receipts)}
     assert report.faults == {}
 
 
@@ -412,10 +412,10 @@ async def test_a_shift_that_shall_stop_before_it_begins_gives_back_what_it_has(
 ) -> None:
     shifts.secondary.put(FIRST, *messages("m", 5))
     handed = await locked(shifts.secondary, FIRST)
-    order = ShiftOrder(queues=QUEUES, handed=handed, returning={FIRST: {"news": (9,)}})
+    order = WorkOrder(queues=QUEUES, handed=handed, returning={FIRST: {"news": (9,)}})
     report = await shifts.work(order, should_stop=lambda: True)
     assert report.aside == {FIRST: {"news": (9,)}}
-    assert shifts.outcomes() == {Outcome.LEFT: 1}
+    assert shifts.outcomes() == {ReceiptOutcome.LEFT: 1}
     assert not any(each.holder for each in shifts.secondary.queues[FIRST].messages.values())
 
 
@@ -427,13 +427,13 @@ async def test_a_chunk_that_does_not_end_is_cut_off_and_the_report_is_made(
     shifts.secondary.put(FIRST, *messages("m", 3))
     shifts.primary.delay_s = 900
     report = await shifts.work(should_stop=lambda: "send orders 3" in shifts.primary.log)
-    assert shifts.outcomes() == {Outcome.UNSURE: 3}
+    assert shifts.outcomes() == {ReceiptOutcome.UNSURE: 3}
     assert FIRST not in report.emptied
 
 
 async def test_a_stop_does_not_wait_for_a_knock(shifts: Shifts) -> None:
     shifts.primary.silent |= {"orders", UNKNOWN_PATH}
-    order = ShiftOrder(queues=QUEUES, board=(note(PRIMARY), note("orders")))
+    order = WorkOrder(queues=QUEUES, board=(note(PRIMARY), note("orders")))
     began_s = time.monotonic()
     stop_s = began_s + 0.3
     await shifts.work(order, should_stop=lambda: time.monotonic() >= stop_s)
@@ -446,10 +446,10 @@ async def test_a_silent_destination_does_not_pass_for_a_primary_that_is_away(
     """Y4: that there is no such entity is an answer, too."""
     shifts.primary.silent.add("news")
     shifts.secondary.put(FIRST, *messages("m", 10))
-    order = ShiftOrder(queues=QUEUES, board=(note(PRIMARY), note("news", 30)))
+    order = WorkOrder(queues=QUEUES, board=(note(PRIMARY), note("news", 30)))
     report = await shifts.work(order)
     assert not report.is_primary_away
-    assert shifts.outcomes() == {Outcome.MOVED: 10}
+    assert shifts.outcomes() == {ReceiptOutcome.MOVED: 10}
 
 
 async def test_a_shift_that_has_enough_ends_what_it_began(shifts: Shifts) -> None:
@@ -458,7 +458,7 @@ async def test_a_shift_that_has_enough_ends_what_it_began(shifts: Shifts) -> Non
     shifts.primary.delay_s = 0.02
     report = await shifts.work(has_enough=lambda: len(shifts.receipts) >= 100, chunk_count=50)
     assert 100 <= len(shifts.receipts) <= 250
-    assert shifts.outcomes() == {Outcome.MOVED: len(shifts.receipts)}
+    assert shifts.outcomes() == {ReceiptOutcome.MOVED: len(shifts.receipts)}
     assert FIRST not in report.emptied and report.faults == {}
 
 
@@ -470,8 +470,8 @@ async def test_what_was_being_set_aside_when_a_shift_was_cut_off_is_in_its_repor
     defer, deferred = FakeReceiver.defer, asyncio.Event()
 
     async def slow(
-        self: FakeReceiver, given: Sequence[Delivered], *, timeout_s: float
-    ) -> list[Delivered]:
+        self: FakeReceiver, given: Sequence[ReceivedMessage], *, timeout_s: float
+    ) -> list[ReceivedMessage]:
         await defer(self, given, timeout_s=timeout_s)
         deferred.set()
         await asyncio.sleep(900)
@@ -526,10 +526,10 @@ async def test_a_dead_destination_ahead_of_a_live_one_over_several_shifts(shifts
     assert report.board == ()
 
 
-async def _following(report: ShiftReport) -> ShiftOrder:
+async def _following(report: ShiftReport) -> WorkOrder:
     """What somebody orders who remembers a report for a while."""
     board = DestinationBoard(Backoff(), Random())
     board.take_notes(report.board, time.monotonic())
     await asyncio.sleep(0.1)
     notes = board.notes(time.monotonic())
-    return ShiftOrder(queues=QUEUES, returning=report.aside, board=notes)
+    return WorkOrder(queues=QUEUES, returning=report.aside, board=notes)

@@ -12,9 +12,9 @@ from tests.support.access import connection_string_with
 from twinbus.broker.access.claims import Claim
 from twinbus.connection_string import parse_connection_string
 from twinbus.drivers.amqp import AmqpDriver
-from twinbus.drivers.management import ManagementClient
+from twinbus.drivers.management import AdministrationClient
 from twinbus.pairing.backlog_queues import backlog_paths, backlog_queue
-from twinbus.pairing.preflight import Ends, Expectation, Facts, judge, observe, probe
+from twinbus.pairing.preflight import Ends, Expectation, Observations, judge, observe, probe
 from twinbus.pairing.preflight.findings import Severity
 from twinbus.service_errors import (
     AccessRefused,
@@ -38,10 +38,10 @@ def ends(stack: AsyncExitStack, connection_string: str) -> Ends:
     driver = AmqpDriver.from_connection_string(connection_string)
     stack.push_async_callback(driver.close)
     parsed = parse_connection_string(connection_string)
-    return Ends(driver, ManagementClient.from_connection_string(parsed, timeout_s=10))
+    return Ends(driver, AdministrationClient.from_connection_string(parsed, timeout_s=10))
 
 
-async def seen(stack: AsyncExitStack, primary: str, secondary: str, **options: Any) -> Facts:
+async def seen(stack: AsyncExitStack, primary: str, secondary: str, **options: Any) -> Observations:
     return await observe(
         ends(stack, primary),
         ends(stack, secondary),

@@ -17,8 +17,8 @@ from twinbus.pairing.preflight.facts import (
     BacklogFacts,
     EntityFacts,
     Expectation,
-    Facts,
     NamespaceFacts,
+    Observations,
     PingFacts,
 )
 from twinbus.pairing.preflight.findings import Finding, Severity
@@ -49,7 +49,7 @@ def backlog(**changes: Any) -> tuple[BacklogFacts, ...]:
     )
 
 
-READY = Facts(
+READY = Observations(
     expectation=Expectation(rate_per_s=10),
     primary=NamespaceFacts(
         role="primary",
@@ -70,7 +70,7 @@ READY = Facts(
 )
 
 
-def findings(check: str, facts: Facts) -> list[Finding]:
+def findings(check: str, facts: Observations) -> list[Finding]:
     found = [finding for finding in judge(facts).findings if finding.check == check]
     for finding in found:
         assert finding.severity < Severity.WARNING or finding.fix, "whoever warns says what to do"
@@ -79,15 +79,15 @@ def findings(check: str, facts: Facts) -> list[Finding]:
     return found
 
 
-def worst(check: str, facts: Facts) -> Finding:
+def worst(check: str, facts: Observations) -> Finding:
     return findings(check, facts)[0]
 
 
-def primary(**changes: Any) -> Facts:
+def primary(**changes: Any) -> Observations:
     return replace(READY, primary=replace(READY.primary, **changes))
 
 
-def secondary(**changes: Any) -> Facts:
+def secondary(**changes: Any) -> Observations:
     return replace(READY, secondary=replace(READY.secondary, **changes))
 
 

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from tests.spark.books.rows import BACKLOG
 from twinbus.cli import app
-from twinbus.core.receipts import Outcome, Receipt, to_json_line
+from twinbus.core.receipts import Receipt, ReceiptOutcome, to_json_line
 from twinbus.core.reconciliation import Fate
 from twinbus.errors import ConfigurationError
 from twinbus.spark.books.places import LOOK_COLUMNS, LOOKED_COLUMNS
@@ -65,7 +65,9 @@ def run_of(name: str, *lines: str | None, is_open: bool = False) -> list[str]:
 
 def receipt(number: int, message_id: str) -> str:
     return to_json_line(
-        Receipt(BACKLOG, number, message_id, "orders", Outcome.MOVED, "", 9, 1, 2, 3, "host", 1)
+        Receipt(
+            BACKLOG, number, message_id, "orders", ReceiptOutcome.MOVED, "", 9, 1, 2, 3, "host", 1
+        )
     )
 
 

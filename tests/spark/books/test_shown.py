@@ -14,17 +14,17 @@ from twinbus.cli.cost_reconcile_run import SHOWN_MAX, show_reconciliation
 from twinbus.core.reconciliation import (
     Difference,
     DifferenceKind,
-    EntityBooks,
+    EntityReconciliation,
     Fate,
     Given,
     Reconciliation,
 )
-from twinbus.core.traces import Trace, told
+from twinbus.core.traces import Trace, describe_trace
 
 
 def books(missing: int = 0, **more: Any) -> Reconciliation:
     fates = {Fate.DELIVERED: 5, Fate.EXPIRED: 1, Fate.MISSING: missing}
-    orders = EntityBooks(
+    orders = EntityReconciliation(
         entity="orders", sent=6 + missing, fates=fates, duplicates=3, duplicates_explained=1
     )
     differences = tuple(
@@ -98,7 +98,7 @@ def test_a_copy_that_never_came_can_be_told() -> None:
         Trace(2_000, "stay", "news/subscriptions/a", 7, "primary", "stored", 2_000),
         Trace(1_999, "published", "news", 2, "primary"),
     ]
-    assert told(traces, Given(primary=True)) == (
+    assert describe_trace(traces, Given(primary=True)) == (
         "published in news at 1970-01-01T00:00:01.999Z with 2 copies; "
         "stored in news/subscriptions/a as 7 at 1970-01-01T00:00:02.000Z"
     )

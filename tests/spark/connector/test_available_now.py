@@ -9,7 +9,7 @@ from typing import cast
 import pytest
 
 from twinbus.core.chunk_board import Backoff
-from twinbus.core.parcel import Delivered
+from twinbus.core.parcel import ReceivedMessage
 from twinbus.drivers.port import Receiver
 from twinbus.errors import TwinbusError
 from twinbus.service_errors import CommunicationError, EntityDisabled, ServiceError
@@ -28,7 +28,7 @@ class FarReceiver:
         self._open_s = open_s
         self.given_back: list[int] = []
 
-    async def receive(self, _count_max: int, *, wait_s: float) -> list[Delivered]:
+    async def receive(self, _count_max: int, *, wait_s: float) -> list[ReceivedMessage]:
         if self._open_s:
             await asyncio.sleep(self._open_s)
             self._open_s = 0.0
@@ -39,9 +39,13 @@ class FarReceiver:
         answer = self._answers.pop(0)
         if isinstance(answer, ServiceError):
             raise answer
-        return [Delivered(path="", encoded=b"", sequence_number=answer, enqueued_at_ms=answer)]
+        return [
+            ReceivedMessage(path="", encoded=b"", sequence_number=answer, enqueued_at_ms=answer)
+        ]
 
-    async def abandon(self, messages: Sequence[Delivered], *, timeout_s: float) -> list[Delivered]:
+    async def abandon(
+        self, messages: Sequence[ReceivedMessage], *, timeout_s: float
+    ) -> list[ReceivedMessage]:
         self.given_back += [each.sequence_number for each in messages]
         return []
 

@@ -15,18 +15,18 @@ from tests.spark.connector.scene import fill, ids, left, taken
 from tests.support.broker_process import BrokerProcess
 from twinbus.clock import AdjustableClock, Clock, Instant, SystemClock
 from twinbus.core.chunk_board import Backoff
-from twinbus.core.parcel import Delivered
+from twinbus.core.parcel import ReceivedMessage
 from twinbus.drivers.amqp import AmqpDriver
 from twinbus.errors import ConfigurationError
 from twinbus.service_errors import CommunicationError, EntityNotFound, MessageRefused
 from twinbus.spark.connector import brain as brain_module
 from twinbus.spark.connector import holding as holding_module
 from twinbus.spark.connector import keeping, pauses, receiving
-from twinbus.spark.connector.brain import Brain, Reading
-from twinbus.spark.connector.orders import Order, Share
+from twinbus.spark.connector.brain import Reading, StreamCoordinator
+from twinbus.spark.connector.orders import BatchLimit, PartitionPlan
 from twinbus.spark.connector.receiving import OrderReader
 
-AMPLE = Share(10_000, 64 << 20)
+AMPLE = BatchLimit(10_000, 64 << 20)
 WAIT_S = 10.0
 
 
@@ -39,19 +39,19 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
 class Scene:
     """A brain over some queues of a broker."""
 
-    def __init__(self, broker: BrokerProcess, brain: Brain, driver: AmqpDriver) -> None:
+    def __init__(self, broker: BrokerProcess, brain: StreamCoordinator, driver: AmqpDriver) -> None:
         self.broker, self.brain, self.driver = broker, brain, driver
 
-    async def orders(self, epoch: int = 1) -> list[Order]:
+    async def orders(self, epoch: int = 1) -> list[PartitionPlan]:
         async with asyncio.timeout(WAIT_S):
             while not await self.brain.has_messages(0.5):
                 pass
         return await self.brain.orders(epoch)
 
-    def reader(self, order: Order, *, deletes: bool = False) -> OrderReader:
+    def reader(self, order: PartitionPlan, *, deletes: bool = False) -> OrderReader:
         return OrderReader(self.driver, order, deletes=deletes)
 
-    async def read(self, *orders: Order, deletes: bool = False) -> list[str]:
+    async def read(self, *orders: PartitionPlan, deletes: bool = False) -> list[str]:
         """All of these orders, read to their ends: the messages' ids."""
         found = []
         for order in orders:
@@ -66,13 +66,13 @@ class Scene:
 async def scene(
     broker: BrokerProcess,
     *paths: str,
-    limit: Share = AMPLE,
+    limit: BatchLimit = AMPLE,
     clock: Clock | None = None,
     **more: object,
 ) -> AsyncIterator[Scene]:
     driver = AmqpDriver.from_connection_string(broker.connection_string)
     reading = Reading(paths=paths, limit=limit, **more)  # type: ignore[arg-type]
-    brain = Brain(driver, reading, clock=clock)
+    brain = StreamCoordinator(driver, reading, clock=clock)
     try:
         async with asyncio.timeout(60):
             await brain.start("127.0.0.1")
@@ -273,7 +273,7 @@ async def test_a_lost_lock_is_counted_and_its_message_comes_again(
         assert await it.read(*orders) == ids(6)
         await asyncio.sleep(3.3)
         receiver = it.driver.receiver(queue)
-        stolen: list[Delivered] = await receiver.receive(3, wait_s=5)
+        stolen: list[ReceivedMessage] = await receiver.receive(3, wait_s=5)
         await receiver.complete(stolen, timeout_s=10)
         # The message that rang travels with its order; the others must be there to be read again.
         assert len(await it.read(*orders)) == 6 - len(stolen) + 1
@@ -309,7 +309,7 @@ async def test_a_batch_has_no_more_messages_than_allowed(broker: BrokerProcess) 
     queues = [broker.fresh_queue() for _ in range(3)]
     for queue in queues:
         fill(broker, queue, ids(50))
-    async with scene(broker, *queues, limit=Share(10, 1 << 20)) as it:
+    async with scene(broker, *queues, limit=BatchLimit(10, 1 << 20)) as it:
         found = 0
         for epoch in range(1, 40):
             if not await it.brain.has_messages(0.5):
@@ -328,7 +328,7 @@ async def test_queues_that_found_no_room_have_their_turn_in_the_next_batch(
     queues = [broker.fresh_queue() for _ in range(3)]
     for queue in queues:
         fill(broker, queue, ids(1))
-    async with scene(broker, *queues, limit=Share(1, 1 << 20)) as it:
+    async with scene(broker, *queues, limit=BatchLimit(1, 1 << 20)) as it:
         for epoch in (1, 2, 3):
             assert await it.read(*await it.orders(epoch)) == ids(1)
             await it.brain.settle(epoch)
@@ -340,7 +340,7 @@ async def test_a_batch_has_about_as_many_bytes_as_allowed(broker: BrokerProcess)
     """S1: maxBytesPerTrigger."""
     queue = broker.fresh_queue()
     fill(broker, queue, ids(60), b"x" * 50_000)
-    async with scene(broker, queue, limit=Share(1_000, 500_000)) as it:
+    async with scene(broker, queue, limit=BatchLimit(1_000, 500_000)) as it:
         count = len(await it.read(*await it.orders()))
         assert 10 <= count <= 12
 
@@ -348,7 +348,7 @@ async def test_a_batch_has_about_as_many_bytes_as_allowed(broker: BrokerProcess)
 async def test_several_readers_of_one_queue_share_its_messages(broker: BrokerProcess) -> None:
     queue = broker.fresh_queue()
     fill(broker, queue, ids(400))
-    async with scene(broker, queue, receivers_per_queue=2, limit=Share(300, 1 << 20)) as it:
+    async with scene(broker, queue, receivers_per_queue=2, limit=BatchLimit(300, 1 << 20)) as it:
         orders = await it.orders()
         assert len(orders) == 2
         assert len(await it.read(*orders)) == 300
@@ -375,7 +375,7 @@ async def test_available_now_takes_what_was_there_and_ends(
     monkeypatch.setattr(brain_module, "CLOCKS_APART_MS", 100)
     queue, quiet = broker.fresh_queue(), broker.fresh_queue()
     fill(broker, queue, ids(2_500))
-    async with scene(broker, queue, quiet, limit=Share(1_000, 64 << 20)) as it:
+    async with scene(broker, queue, quiet, limit=BatchLimit(1_000, 64 << 20)) as it:
         it.brain.only_until_now()
         found: list[str] = []
         for epoch in range(1, 10):
@@ -405,7 +405,9 @@ async def test_available_now_settles_its_last_batch_before_it_ends(
         receiver = it.brain._receivers[queue]
         complete, failures = receiver.complete, [CommunicationError("away")] * 3
 
-        async def fails_first(messages: Sequence[Delivered], **more: Any) -> list[Delivered]:
+        async def fails_first(
+            messages: Sequence[ReceivedMessage], **more: Any
+        ) -> list[ReceivedMessage]:
             if failures:
                 raise failures.pop()
             return await complete(messages, **more)
@@ -439,7 +441,7 @@ async def test_a_message_that_rang_and_could_not_be_deleted_is_not_handed_out(
     fill(broker, queue, ids(3))
     async with scene(broker, queue, deletes=True) as it:
 
-        async def fails(*_: Any, **more: Any) -> list[Delivered]:
+        async def fails(*_: Any, **more: Any) -> list[ReceivedMessage]:
             raise CommunicationError("away")
 
         monkeypatch.setattr(it.brain._receivers[queue], "complete", fails)
@@ -456,7 +458,7 @@ async def test_a_brain_that_closes_gives_back_what_rang(broker: BrokerProcess) -
     assert taken(broker, queue) == ids(1)
 
 
-async def until_refused(brain: Brain) -> None:
+async def until_refused(brain: StreamCoordinator) -> None:
     for _ in range(20):
         await brain.has_messages(0.5)
 
@@ -483,7 +485,7 @@ async def test_an_outage_is_waited_for(tmp_path: Path) -> None:
     with BrokerProcess(tmp_path / "data", namespace="east") as mortal:
         queue = mortal.fresh_queue()
         fill(mortal, queue, ids(100))
-        async with scene(mortal, queue, limit=Share(40, 1 << 20)) as it:
+        async with scene(mortal, queue, limit=BatchLimit(40, 1 << 20)) as it:
             first = await it.read(*await it.orders())
             await asyncio.to_thread(mortal.kill)
             await it.brain.settle(1)

@@ -35,7 +35,7 @@ from twinbus.amqp.types import (
     UShort,
 )
 from twinbus.core.encoding import encode_message
-from twinbus.core.parcel import Delivered
+from twinbus.core.parcel import ReceivedMessage
 from twinbus.errors import ConfigurationError, InvalidMessage
 from twinbus.message import BrokeredMessage
 from twinbus.spark.connector.column_types import TYPE_NAMES, text_and_type, value_of
@@ -53,9 +53,9 @@ NEW_YEAR = datetime(2027, 1, 1, tzinfo=UTC)
 NEW_YEAR_MS = 1_798_761_600_000
 
 
-def delivered(encoded: bytes, **facts: Any) -> Delivered:
+def delivered(encoded: bytes, **facts: Any) -> ReceivedMessage:
     known = {"path": "orders", "sequence_number": 41, "enqueued_at_ms": NOW_MS, **facts}
-    return Delivered(encoded=encoded, **known)
+    return ReceivedMessage(encoded=encoded, **known)
 
 
 def row_of(encoded: bytes, **facts: Any) -> dict[str, Any]:
@@ -63,7 +63,7 @@ def row_of(encoded: bytes, **facts: Any) -> dict[str, Any]:
     return row
 
 
-def rows_of(deliveries: list[Delivered]) -> list[dict[str, Any]]:
+def rows_of(deliveries: list[ReceivedMessage]) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = _in_numbers(to_batch(deliveries)).to_pylist()
     return rows
 

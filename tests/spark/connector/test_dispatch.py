@@ -21,16 +21,16 @@ from twinbus.service_errors import (
 )
 from twinbus.spark.connector import dispatch as module
 from twinbus.spark.connector.dispatch import LINKS_MAX, Dispatch
-from twinbus.spark.connector.outgoing import Outgoing
+from twinbus.spark.connector.outgoing import EncodedRow
 
 
-def outgoing(number: int, destination: str | None = None, size_bytes: int = 10) -> Outgoing:
+def outgoing(number: int, destination: str | None = None, size_bytes: int = 10) -> EncodedRow:
     body = f"{number:06}".encode().ljust(size_bytes, b".")
     message = BrokeredMessage(body, message_id=f"m-{number}")
-    return Outgoing(destination, encode_message(message), f"m-{number}")
+    return EncodedRow(destination, encode_message(message), f"m-{number}")
 
 
-def many(count: int, destination: str | None = None, size_bytes: int = 10) -> list[Outgoing]:
+def many(count: int, destination: str | None = None, size_bytes: int = 10) -> list[EncodedRow]:
     return [outgoing(number, destination, size_bytes) for number in range(count)]
 
 
@@ -38,7 +38,7 @@ def to(namespace: FakeNamespace, *, timeout_s: float = 5.0, in_flight: int = 4) 
     return Dispatch(namespace, timeout_s=timeout_s, batches_in_flight_max=in_flight)
 
 
-def encoded(messages: Sequence[Outgoing]) -> list[bytes]:
+def encoded(messages: Sequence[EncodedRow]) -> list[bytes]:
     return [each.encoded for each in messages]
 
 

@@ -13,7 +13,7 @@ from twinbus.spark.connector.holding import (
     Lock,
     Turn,
 )
-from twinbus.spark.connector.orders import Share, places, shares
+from twinbus.spark.connector.orders import BatchLimit, places, shares
 
 ORDER = "1/0"
 
@@ -273,7 +273,7 @@ def test_a_message_that_moves_while_it_is_renewed_is_renewed_on() -> None:
 
 @pytest.mark.parametrize(("count", "messages_max"), [(1, 10), (3, 10), (10, 10), (64, 7), (3, 1)])
 def test_shares_add_up_to_the_limit_and_nobody_has_none(count: int, messages_max: int) -> None:
-    found = shares(count, Share(messages_max, 1_000))
+    found = shares(count, BatchLimit(messages_max, 1_000))
     assert sum(each.messages_max for each in found) == messages_max
     assert len(found) == min(count, messages_max)
     assert min(each.messages_max for each in found) >= 1

@@ -9,12 +9,12 @@ from typing import cast
 import pytest
 
 from twinbus.clock import AdjustableClock, Instant
-from twinbus.core.parcel import Delivered
+from twinbus.core.parcel import ReceivedMessage
 from twinbus.drivers.port import Receiver
 from twinbus.service_errors import CommunicationError, EntityNotFound, OperationTimeout
 from twinbus.spark.connector import keeping
 from twinbus.spark.connector.holding import Holding, Lock
-from twinbus.spark.connector.keeping import Keeper
+from twinbus.spark.connector.keeping import LockKeeper
 
 ORDER = "1/0"
 TICK_S = 0.002
@@ -37,17 +37,23 @@ class FakeReceiver:
         if answer is not None:
             await answer.wait()
 
-    async def renew(self, messages: Sequence[Delivered], *, timeout_s: float) -> list[Delivered]:
+    async def renew(
+        self, messages: Sequence[ReceivedMessage], *, timeout_s: float
+    ) -> list[ReceivedMessage]:
         self.renewals.append(len(messages))
         await self._answer()
         return []
 
-    async def complete(self, messages: Sequence[Delivered], *, timeout_s: float) -> list[Delivered]:
+    async def complete(
+        self, messages: Sequence[ReceivedMessage], *, timeout_s: float
+    ) -> list[ReceivedMessage]:
         await self._answer()
         self.completions.append([each.sequence_number for each in messages])
         return []
 
-    async def abandon(self, messages: Sequence[Delivered], *, timeout_s: float) -> list[Delivered]:
+    async def abandon(
+        self, messages: Sequence[ReceivedMessage], *, timeout_s: float
+    ) -> list[ReceivedMessage]:
         await self._answer()
         self.given_back += [each.sequence_number for each in messages]
         return []
@@ -60,7 +66,9 @@ class Scene:
         self.clock = AdjustableClock(Instant(100.0, 0), is_manual=True)
         self.holding = Holding()
         self.receivers = {path: FakeReceiver(path) for path in paths}
-        self.keeper = Keeper(cast(dict[str, Receiver], self.receivers), self.holding, self.clock)
+        self.keeper = LockKeeper(
+            cast(dict[str, Receiver], self.receivers), self.holding, self.clock
+        )
 
     def hold(self, path: str, count: int, order_id: str = ORDER, *, is_sealed: bool = True) -> None:
         """An order of the first batch that has so many messages, read to its end or not."""

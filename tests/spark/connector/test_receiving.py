@@ -6,15 +6,15 @@ import pytest
 
 from tests.pairing.mover.fake_namespace import FakeNamespace
 from twinbus.clock import AdjustableClock, Instant
-from twinbus.core.parcel import Delivered
+from twinbus.core.parcel import ReceivedMessage
 from twinbus.service_errors import CommunicationError, MessageRefused, ServerBusy, ServiceError
 from twinbus.spark.connector import receiving
-from twinbus.spark.connector.brain import Brain, Reading
-from twinbus.spark.connector.orders import Order, Share
+from twinbus.spark.connector.brain import Reading, StreamCoordinator
+from twinbus.spark.connector.orders import BatchLimit, PartitionPlan
 from twinbus.spark.connector.receiving import OrderReader
 from twinbus.spark.desk import DeskAddress
 
-SHARE = Share(100, 1 << 20)
+SHARE = BatchLimit(100, 1 << 20)
 HOUR_MS = 3_600_000
 
 
@@ -25,7 +25,7 @@ async def test_a_task_that_waits_for_one_that_gets_on_with_nothing_fails(
     monkeypatch.setattr(receiving, "WAIT_INTERVAL_S", 0)
     clock = AdjustableClock(is_manual=True)
     desk = DeskAddress("127.0.0.1", 1, "nonce")
-    order = Order(order_id="1/0", path="orders", share=SHARE, desk=desk)
+    order = PartitionPlan(order_id="1/0", path="orders", share=SHARE, desk=desk)
     reader = OrderReader(FakeNamespace("orders"), order, clock=clock)
     answers = ["a/0", "a/500", "a/500", "b/500", "b/500", "b/500", "nobody asks any more"]
 
@@ -39,12 +39,12 @@ async def test_a_task_that_waits_for_one_that_gets_on_with_nothing_fails(
     assert answers == ["nobody asks any more"]
 
 
-def brain_that_rang(driver: FakeNamespace, *, deletes: bool = False) -> Brain:
+def brain_that_rang(driver: FakeNamespace, *, deletes: bool = False) -> StreamCoordinator:
     """A message rang that was locked for ten seconds, by a clock that is an hour ahead of ours."""
     clock = AdjustableClock(Instant(100.0, 0), is_manual=True)
     reading = Reading(paths=("orders",), limit=SHARE, deletes=deletes)
-    brain = Brain(driver, reading, clock=clock)
-    message = Delivered(
+    brain = StreamCoordinator(driver, reading, clock=clock)
+    message = ReceivedMessage(
         path="orders",
         encoded=b"",
         sequence_number=1,

@@ -18,7 +18,7 @@ from tests.support.broker_process import BrokerProcess
 from twinbus.amqp.message import AmqpValue
 from twinbus.amqp.types import Int, Long, Timestamp, UByte
 from twinbus.core.encoding import decode_message, encode_message
-from twinbus.core.parcel import Delivered, Parcel
+from twinbus.core.parcel import Parcel, ReceivedMessage
 from twinbus.drivers.amqp import AmqpDriver
 from twinbus.drivers.port import ReceiveMode
 from twinbus.message import BrokeredMessage
@@ -69,10 +69,10 @@ def taken(broker: BrokerProcess, path: str) -> list[BrokeredMessage]:
     return [decode_message(each) for each in asyncio.run(_taken(broker, path))]
 
 
-async def _taken(broker: BrokerProcess, path: str) -> list[Delivered]:
+async def _taken(broker: BrokerProcess, path: str) -> list[ReceivedMessage]:
     driver = AmqpDriver.from_connection_string(broker.connection_string)
     receiver = driver.receiver(path, mode=ReceiveMode.RECEIVE_AND_DELETE)
-    found: list[Delivered] = []
+    found: list[ReceivedMessage] = []
     while more := await receiver.receive(1_000, wait_s=0.3):
         found += more
     await driver.close()

@@ -10,7 +10,7 @@ import pyarrow.parquet
 
 from tests.spark.cost.logs import line, write
 from twinbus.spark.cost import counting
-from twinbus.spark.cost.blocks import Block, Piece
+from twinbus.spark.cost.blocks import Block, FileSlice
 from twinbus.spark.cost.days import day_number
 
 DAY = day_number("2026-11-16")
@@ -18,7 +18,7 @@ LATE = "2026-11-17T00:00:00"
 
 
 def block_of(path: Path, number: int = 0) -> pa.RecordBatch:
-    block = Block(number, DAY, [Piece(str(path), 0, path.stat().st_size)])
+    block = Block(number, DAY, [FileSlice(str(path), 0, path.stat().st_size)])
     pieces = [piece._asdict() for piece in block.pieces]
     return pa.RecordBatch.from_pylist([{**block._asdict(), "pieces": pieces}])
 

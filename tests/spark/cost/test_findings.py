@@ -28,13 +28,13 @@ def note(**fields: Any) -> Row:
 
 def test_a_file_contributes_to_a_day_although_another_copy_was_counted() -> None:
     """C3: of a line in three files any two may be removed, and the third is read again."""
-    from twinbus.spark.cost.findings import Findings
+    from twinbus.spark.cost.findings import BlockNotes
 
     days = [DAY, "2026-11-17", "2026-11-18"]
     of_blocks = [note(block=at, file_day=day_number(day)) for at, day in enumerate(days)]
     of_blocks.append(note(block=3, file_day=NO_DAY))
 
-    found = Findings(of_blocks, [note(block=None, file_day=None)])
+    found = BlockNotes(of_blocks, [note(block=None, file_day=None)])
 
     assert [found.days_of(day) for day in (*days, "")] == [{DAY}] * 4
     assert found.days_of("2026-11-19") == set()
@@ -43,13 +43,13 @@ def test_a_file_contributes_to_a_day_although_another_copy_was_counted() -> None
 
 def test_damaged_lines_are_counted_by_their_file_and_reason() -> None:
     """C3: damaged records are counted, also those of blocks that share lines with another one."""
-    from twinbus.spark.cost.findings import Findings
+    from twinbus.spark.cost.findings import BlockNotes
 
     torn = {"operation": None, "reason": "torn"}
     of_blocks = [note(), note(records=2, **torn), note(block=1, records=1, **torn)]
     of_blocks.append(note(records=5, file_day=NO_DAY, **torn))
 
-    found = Findings(of_blocks, [])
+    found = BlockNotes(of_blocks, [])
 
     assert found.damaged_of(DAY) == {"torn": 3}
     assert found.damaged_of("") == {"torn": 5}
@@ -57,10 +57,10 @@ def test_damaged_lines_are_counted_by_their_file_and_reason() -> None:
 
 def test_a_day_ends_behind_its_last_line() -> None:
     """C3: a line that begins and ends with the minute is in the report; so is one that goes on."""
-    from twinbus.spark.cost.findings import Findings
+    from twinbus.spark.cost.findings import BlockNotes
 
-    at_once = Findings(counted=[note(to_ms=MINUTE * 60_000)]).summary_of(DAY)
-    goes_on = Findings(counted=[note(to_ms=(MINUTE + 3) * 60_000)]).summary_of(DAY)
+    at_once = BlockNotes(counted=[note(to_ms=MINUTE * 60_000)]).summary_of(DAY)
+    goes_on = BlockNotes(counted=[note(to_ms=(MINUTE + 3) * 60_000)]).summary_of(DAY)
 
     assert (at_once["first_minute"], at_once["end_minute"]) == (MINUTE, MINUTE + 1)
     assert goes_on["end_minute"] == MINUTE + 3
@@ -68,7 +68,7 @@ def test_a_day_ends_behind_its_last_line() -> None:
 
 def test_a_run_is_closed_by_one_line_and_bounded_by_another() -> None:
     """C3: how much of an open run may be missing is what it has said last."""
-    from twinbus.spark.cost.findings import Findings
+    from twinbus.spark.cost.findings import BlockNotes
 
     counted = [
         note(operation="opened", unwritten_units_max=500), note(to_ms=7), note(run="s"),
@@ -78,7 +78,7 @@ def test_a_run_is_closed_by_one_line_and_bounded_by_another() -> None:
         note(run="t", operation="opened", unwritten_units_max=500, to_ms=MINUTE * 60_000),
     ]  # fmt: skip
 
-    runs = {run: facts for _, _, run, facts in Findings(counted=counted).summary_of(DAY)["runs"]}
+    runs = {run: facts for _, _, run, facts in BlockNotes(counted=counted).summary_of(DAY)["runs"]}
 
     assert (runs["r"]["is_closed"], runs["r"]["unwritten_units_max"]) == (False, 500)
     assert runs["r"]["to_ms"] == MINUTE * 60_000 + 9_000

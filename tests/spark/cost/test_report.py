@@ -29,7 +29,7 @@ from twinbus.spark.cost.state import CostState, Manifest
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from twinbus.spark.cost.report import Made
+    from twinbus.spark.cost.report import ComputedReport
     from twinbus.spark.cost.update import Computed
 
 AWAY = {"namespace": "away", "run": "00000000000000bb"}
@@ -71,7 +71,9 @@ def write_two_days(logs: Path) -> None:
     )
 
 
-def report(spark: SparkSession, logs: Path, state: Path | None = None, **asked: Any) -> Made:
+def report(
+    spark: SparkSession, logs: Path, state: Path | None = None, **asked: Any
+) -> ComputedReport:
     from twinbus.spark.cost.report import Asked, cost_report
 
     return cost_report(spark, [logs], Asked(**({"prices": PRICES} | asked)), state=state)
@@ -96,13 +98,13 @@ def logs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def first(spark: SparkSession, logs: Path) -> Made:
+def first(spark: SparkSession, logs: Path) -> ComputedReport:
     """The first report about them."""
     return report(spark, logs, month_already=13_000_000)
 
 
 def test_a_report_tells_what_was_done_and_what_it_cost(
-    spark: SparkSession, logs: Path, first: Made
+    spark: SparkSession, logs: Path, first: ComputedReport
 ) -> None:
     """C2, C3: detours, pings and polling by pair; slices that add up; what may be missing."""
     told = first.report
@@ -160,7 +162,7 @@ def test_a_report_tells_what_was_done_and_what_it_cost(
 
 
 def test_a_price_sheet_that_charges_settlements_and_transfer_is_followed(
-    spark: SparkSession, logs: Path, first: Made
+    spark: SparkSession, logs: Path, first: ComputedReport
 ) -> None:
     """C3: what is charged is the sheet's word."""
     sheet = replace(
@@ -264,7 +266,11 @@ def test_a_manifest_that_nobody_can_read_is_forgotten(tmp_path: Path, text: str)
 
 
 def test_the_command_answers_in_four_forms(
-    spark: SparkSession, logs: Path, first: Made, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    spark: SparkSession,
+    logs: Path,
+    first: ComputedReport,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """C3: `twinbus cost report` as a table, JSON, CSV and a page."""
     from twinbus.cli import app
@@ -306,7 +312,7 @@ def test_the_command_answers_in_four_forms(
 
 
 def test_a_time_without_lines_is_told_in_a_sentence(
-    spark: SparkSession, logs: Path, first: Made
+    spark: SparkSession, logs: Path, first: ComputedReport
 ) -> None:
     """C3: nothing was counted, and that is said before anything is computed in vain."""
     times = {"begins": datetime(2026, 11, 17, tzinfo=UTC),

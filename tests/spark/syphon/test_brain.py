@@ -14,14 +14,14 @@ import pytest
 
 from tests.pairing.mover.fake_namespace import FakeNamespace
 from tests.pairing.mover.messages import backlog
-from twinbus.core.parcel import Delivered
-from twinbus.core.shift import BoardNote, ShiftOrder, ShiftReport, report_to_json
+from twinbus.core.parcel import ReceivedMessage
+from twinbus.core.shift import BoardNote, ShiftReport, WorkOrder, report_to_json
 from twinbus.core.stall import StallWatch
 from twinbus.drivers.management import MessageCounts, QueueProperties
 from twinbus.errors import ConfigurationError
 from twinbus.service_errors import AccessRefused, CommunicationError
 from twinbus.spark.syphon import brain as brain_module
-from twinbus.spark.syphon.brain import Brain
+from twinbus.spark.syphon.brain import SyphonCoordinator
 from twinbus.spark.syphon.settings import SyphonSettings
 from twinbus.spark.syphon.state import Control, StateDir, Status
 from twinbus.spark.syphon.task import tried_again
@@ -56,7 +56,7 @@ class Head:
         self.secondary.patience_s = 0.02
         self.primary = FakeNamespace("orders")
         self.references: Any = (Reference(self.primary), Reference(self.secondary))
-        self.brain = Brain(
+        self.brain = SyphonCoordinator(
             SyphonSettings(
                 primary=self.references[0],
                 secondary=self.references[1],
@@ -68,7 +68,7 @@ class Head:
         )
         self.epoch = 0
 
-    async def ordered(self) -> ShiftOrder:
+    async def ordered(self) -> WorkOrder:
         """The order of the next batch."""
         async with asyncio.timeout(5):
             self.epoch = await self.brain.next_epoch(self.epoch, once=False)
@@ -355,8 +355,10 @@ async def test_a_query_that_says_it_has_stopped_has_let_go_of_its_namespaces(
 
 def test_a_second_try_renews_what_the_first_was_handed() -> None:
     """Y1: it may be home already, and nobody but who holds its lock may send it."""
-    handed = Delivered(path=QUEUES[0], encoded=b"", sequence_number=1, locked_until_ms=1 << 60)
-    order = tried_again(ShiftOrder(queues=QUEUES, handed=(handed,)))
+    handed = ReceivedMessage(
+        path=QUEUES[0], encoded=b"", sequence_number=1, locked_until_ms=1 << 60
+    )
+    order = tried_again(WorkOrder(queues=QUEUES, handed=(handed,)))
     assert [each.locked_until_ms for each in order.handed] == [0]
     assert order.discover == dict.fromkeys(QUEUES, 1)
 

@@ -22,7 +22,7 @@ from tests.spark.brokers import SparkPair
 from twinbus.cli import app, syphon_session, syphon_spark
 from twinbus.cli.syphon import SyphonOptions
 from twinbus.cli.syphon_shown import Summary, done_count, exit_code
-from twinbus.core.receipts import Outcome
+from twinbus.core.receipts import ReceiptOutcome
 from twinbus.errors import ConfigurationError
 from twinbus.spark.syphon import query
 from twinbus.spark.syphon.state import Control, StateDir, Status
@@ -138,7 +138,7 @@ async def test_the_program_empties_queues_beyond_the_count_that_it_was_told(
 
 def test_what_was_parked_and_came_home_later_is_home() -> None:
     """The exit code is about what is left at the end, not about what has happened meanwhile."""
-    counts = Counter({Outcome.MOVED: 5, Outcome.PARKED: 5})
+    counts = Counter({ReceiptOutcome.MOVED: 5, ReceiptOutcome.PARKED: 5})
     told: dict[str, Any] = {"moved_bytes": 1, "faults": {}, "elapsed_s": 1.0}
     assert exit_code(Summary(counts=counts, set_aside_count=0, **told)) == 0
     assert exit_code(Summary(counts=counts, set_aside_count=1, **told)) == 3
@@ -148,9 +148,11 @@ def test_what_was_parked_and_came_home_later_is_home() -> None:
 
 def test_progress_is_what_has_left_the_backlog() -> None:
     """Not what is set aside, which comes again and would be counted twice."""
-    counts = Counter({Outcome.MOVED: 5, Outcome.PARKED: 7, Outcome.DEAD_LETTERED: 1})
+    counts = Counter(
+        {ReceiptOutcome.MOVED: 5, ReceiptOutcome.PARKED: 7, ReceiptOutcome.DEAD_LETTERED: 1}
+    )
     assert done_count(counts) == 6
-    assert done_count({Outcome.WOULD_MOVE: 3, Outcome.WOULD_DEAD_LETTER: 2}) == 5
+    assert done_count({ReceiptOutcome.WOULD_MOVE: 3, ReceiptOutcome.WOULD_DEAD_LETTER: 2}) == 5
 
 
 def test_a_stall_is_told_on_the_terminal_once(capsys: pytest.CaptureFixture[str]) -> None:

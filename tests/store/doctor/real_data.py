@@ -8,7 +8,7 @@ from typing import Any
 
 from tests.drivers.parcels import bodies, due_at, parcel
 from twinbus.amqp.sections import Message
-from twinbus.broker.options import Thresholds
+from twinbus.broker.options import ThrottleThresholds
 from twinbus.drivers.embedded import EmbeddedNamespace
 from twinbus.drivers.management.entities import (
     QueueProperties,
@@ -18,7 +18,7 @@ from twinbus.pairing.manager import NamespaceManager
 
 NAME = "shop"
 STORE = Path(f"namespace-{NAME}") / "store.db"
-ROOMY = Thresholds(disk_free_bytes_min=16 << 20)
+ROOMY = ThrottleThresholds(disk_free_bytes_min=16 << 20)
 SOON_S = 30.0
 FAR_MS = 4_000_000_000_000
 SUBSCRIPTIONS = ("red", "green", "blue")

@@ -12,14 +12,14 @@ from twinbus.broker.catalogue_repair import check_catalogue
 from twinbus.broker.data_doctor import examine_data
 from twinbus.broker.entities.description import QueueDescription
 from twinbus.broker.entities.topic_description import SubscriptionDescription
-from twinbus.broker.options import Thresholds
+from twinbus.broker.options import ThrottleThresholds
 from twinbus.broker.store.catalogue_rows import CatalogueRows
 from twinbus.broker.store.findings import FindingKind, Severity
 from twinbus.broker.store.port import EntityRow
 from twinbus.drivers.embedded import EmbeddedNamespace
 
 SOON_S = 30.0
-ROOMY = Thresholds(disk_free_bytes_min=16 << 20)
+ROOMY = ThrottleThresholds(disk_free_bytes_min=16 << 20)
 RED = "news/subscriptions/red"
 
 EXPECTED: dict[str, tuple[FindingKind, dict[str, list[str]]]] = {

@@ -9,7 +9,7 @@ from random import Random
 
 from twinbus.core import envelope
 from twinbus.core.encoding import decode_message
-from twinbus.core.parcel import Delivered
+from twinbus.core.parcel import ReceivedMessage
 from twinbus.drivers.amqp.facts import FactReader
 from twinbus.errors import TwinbusError
 from verification.fuzz import grammar
@@ -39,13 +39,13 @@ class EnvelopeTarget(BaseTarget):
         elif kind == 1:
             meter.call("restore", _restore, encoded)
         elif kind == 2:
-            delivered = Delivered("orders", encoded, 1)
+            delivered = ReceivedMessage("orders", encoded, 1)
             meter.call("decode_message", decode_message, delivered)
         else:
             reader = FactReader()
             meter.call("read facts", reader.read, encoded)
             meter.call("read facts", reader.read, encoded)
-            meter.call("told_of", envelope.told_of, encoded)
+            meter.call("read_destination", envelope.read_destination, encoded)
             meter.call("check_reserved", envelope.check_reserved, encoded)
 
 

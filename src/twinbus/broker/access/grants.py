@@ -12,7 +12,7 @@ from __future__ import annotations
 from typing import Final
 
 from twinbus.broker.access.claims import Claim
-from twinbus.broker.access.sas import Grant, RuleLookup, is_backed
+from twinbus.broker.access.sas import AccessGrant, RuleLookup, is_backed
 
 __all__ = ["Grants"]
 
@@ -26,14 +26,14 @@ class Grants:
     __slots__ = ("_by_segments", "_grants")
 
     def __init__(self) -> None:
-        self._grants: dict[tuple[object, ...], Grant] = {}
-        self._by_segments: dict[tuple[str, ...], dict[tuple[object, ...], Grant]] = {}
+        self._grants: dict[tuple[object, ...], AccessGrant] = {}
+        self._by_segments: dict[tuple[str, ...], dict[tuple[object, ...], AccessGrant]] = {}
         """The same by the path that each is made out to; few are made out to one path."""
 
     def __len__(self) -> int:
         return len(self._grants)
 
-    def add(self, grant: Grant, *, now_s: float) -> None:
+    def add(self, grant: AccessGrant, *, now_s: float) -> None:
         """Keep a grant; a renewed one takes the place of the one it renews."""
         key = (grant.segments, grant.scope, grant.rule_name, grant.key_fingerprint)
         self._grants.pop(key, None)
@@ -93,4 +93,4 @@ class Grants:
             del self._by_segments[grant.segments]
 
 
-_NONE: Final[dict[tuple[object, ...], Grant]] = {}
+_NONE: Final[dict[tuple[object, ...], AccessGrant]] = {}

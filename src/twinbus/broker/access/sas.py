@@ -29,8 +29,8 @@ from twinbus.shared_access import TOKEN_PREFIX, keyed_digest, make_token
 
 __all__ = [
     "LOOPBACK_NAMES",
+    "AccessGrant",
     "Audience",
-    "Grant",
     "RuleLookup",
     "SasToken",
     "is_backed",
@@ -116,7 +116,7 @@ class Audience:
 
 
 @dataclass(frozen=True, slots=True)
-class Grant:
+class AccessGrant:
     """What a verified token allows, where, and until when."""
 
     segments: tuple[str, ...]
@@ -157,7 +157,7 @@ def parse_token(text: str) -> SasToken:
     )
 
 
-def verify(token: SasToken, *, audience: Audience, rules: RuleLookup, now_s: float) -> Grant:
+def verify(token: SasToken, *, audience: Audience, rules: RuleLookup, now_s: float) -> AccessGrant:
     """What the token grants; raises AccessDenied when it is not true, not for us, or too old."""
     segments = parse_resource(token.resource, audience)
     found = _signer(token, segments, rules)
@@ -166,7 +166,7 @@ def verify(token: SasToken, *, audience: Audience, rules: RuleLookup, now_s: flo
     if token.expiry_s <= now_s:
         raise AccessDenied("the token has expired", hint="Check the clocks of both machines")
     scope, rule, key = found
-    return Grant(
+    return AccessGrant(
         segments=segments,
         claims=rule.claims,
         expires_s=min(token.expiry_s, int(now_s) + GRANT_LIFETIME_S_MAX),
@@ -176,7 +176,7 @@ def verify(token: SasToken, *, audience: Audience, rules: RuleLookup, now_s: flo
     )
 
 
-def is_backed(grant: Grant, rules: RuleLookup) -> bool:
+def is_backed(grant: AccessGrant, rules: RuleLookup) -> bool:
     """Whether the rule and the key that signed for this grant still stand, with all its claims."""
     scope_rules = rules(grant.scope)
     rule = scope_rules.find(grant.rule_name) if scope_rules is not None else None

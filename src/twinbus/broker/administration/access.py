@@ -14,14 +14,14 @@ from typing import Final, Protocol
 from starlette.requests import Request
 
 from twinbus.broker.access.claims import Claim, RuleSet
-from twinbus.broker.access.sas import Audience, Grant, is_backed, parse_token, verify
+from twinbus.broker.access.sas import AccessGrant, Audience, is_backed, parse_token, verify
 from twinbus.broker.administration.requests import host_name_of
 from twinbus.clock import Instant
 from twinbus.errors import AccessDenied
 
 __all__ = [
     "SLOT",
-    "Place",
+    "TokenAudience",
     "audience_of",
     "check_still_granted",
     "grant_in",
@@ -36,7 +36,7 @@ SLOT: Final = "twinbus.slot"
 _SIGNATURE: Final = "SharedAccessSignature "
 
 
-class Place(Protocol):
+class TokenAudience(Protocol):
     """What a token is shown to: a namespace, or what is left of one that was stopped."""
 
     @property
@@ -47,7 +47,7 @@ class Place(Protocol):
     def now(self) -> Instant: ...
 
 
-def grant_of(request: Request, namespace: Place) -> Grant:
+def grant_of(request: Request, namespace: TokenAudience) -> AccessGrant:
     """What the request's token grants; raises AccessDenied."""
     shown = request.headers.get("authorization", "")
     if not shown:
@@ -62,7 +62,7 @@ def grant_of(request: Request, namespace: Place) -> Grant:
     return grant
 
 
-def grant_in(shown: str, namespace: Place, audience: Audience) -> Grant:
+def grant_in(shown: str, namespace: TokenAudience, audience: Audience) -> AccessGrant:
     """What the token in a header grants; raises AccessDenied."""
     if shown.startswith(_BEARER):
         shown = shown[len(_BEARER) :]
@@ -79,7 +79,7 @@ def grant_in(shown: str, namespace: Place, audience: Audience) -> Grant:
     )
 
 
-def check_still_granted(grant: Grant, namespace: Place) -> None:
+def check_still_granted(grant: AccessGrant, namespace: TokenAudience) -> None:
     """Raise AccessDenied when the rule, its key or the token ended while a body was read."""
     is_over = grant.expires_s <= namespace.now().wall_ms / 1000
     if is_over or not is_backed(grant, namespace.rules_for):
@@ -89,11 +89,11 @@ def check_still_granted(grant: Grant, namespace: Place) -> None:
         )
 
 
-def audience_of(request: Request, namespace: Place) -> Audience:
+def audience_of(request: Request, namespace: TokenAudience) -> Audience:
     """The names and the port under which the caller reached the namespace."""
     port = request.scope["server"][1]
     return replace(namespace.audience, port=port).known_as(host_name_of(request))
 
 
-def may_manage(grant: Grant, segments: tuple[str, ...]) -> bool:
+def may_manage(grant: AccessGrant, segments: tuple[str, ...]) -> bool:
     return Claim.MANAGE in grant.claims and grant.covers(segments)

@@ -39,7 +39,7 @@ from twinbus.broker.administration.subscription_desk import (
     put_rule,
     put_subscription,
 )
-from twinbus.broker.administration.targets import Kind, Target, parse_target
+from twinbus.broker.administration.targets import RequestTarget, TargetKind, parse_target
 from twinbus.broker.administration.xml_writing import error
 from twinbus.broker.broker import RunningNamespace
 from twinbus.broker.faults.administration import trouble_with
@@ -50,7 +50,7 @@ __all__ = ["answer", "answer_for_any", "namespace_application"]
 
 Handler = Callable[[Call], Awaitable[Answer]]
 
-HANDLERS: Final[dict[tuple[Kind, str], Handler]] = {
+HANDLERS: Final[dict[tuple[TargetKind, str], Handler]] = {
     ("namespace", "GET"): get_namespace,
     ("queues", "GET"): list_queues,
     ("topics", "GET"): list_topics,
@@ -144,7 +144,7 @@ def _is_known(request: Request) -> bool:
     return slot is None or slot.is_authenticated
 
 
-def _count(namespace: RunningNamespace, target: Target) -> None:
+def _count(namespace: RunningNamespace, target: RequestTarget) -> None:
     """C1: every request is metered, with its entity if there is one."""
     path = "/".join(target.segments)
     # A name that nothing has would be counted for ever.
@@ -152,7 +152,7 @@ def _count(namespace: RunningNamespace, target: Target) -> None:
     namespace.access.meter.tally(known, Operation.ADMINISTRATION).happened()
 
 
-def _handler(target: Target, method: str) -> Handler:
+def _handler(target: RequestTarget, method: str) -> Handler:
     handler = HANDLERS.get((target.kind, method))
     if handler is None:
         known = [verb for kind, verb in HANDLERS if kind == target.kind]

@@ -10,13 +10,13 @@ from urllib.parse import quote
 
 from starlette.requests import Request
 
-from twinbus.broker.access.sas import Audience, Grant
+from twinbus.broker.access.sas import AccessGrant, Audience
 from twinbus.broker.administration.access import audience_of, check_still_granted
 from twinbus.broker.administration.forward_rights import check_forwards
 from twinbus.broker.administration.refusals import Refused
 from twinbus.broker.administration.requests import body_of, page_of
-from twinbus.broker.administration.targets import Target
-from twinbus.broker.administration.xml_writing import Entry, entry, entry_text, feed
+from twinbus.broker.administration.targets import RequestTarget
+from twinbus.broker.administration.xml_writing import FeedEntry, entry, entry_text, feed
 from twinbus.broker.broker import RunningNamespace
 from twinbus.broker.entities.description import QueueDescription
 
@@ -41,9 +41,9 @@ class Call:
 
     request: Request
     namespace: RunningNamespace
-    target: Target
+    target: RequestTarget
     version: str
-    grant: Grant
+    grant: AccessGrant
     """What the caller's token allows, in this place and elsewhere."""
 
     async def body(self) -> bytes:
@@ -84,11 +84,11 @@ class Call:
         scheme, host = self.request.scope["scheme"], self.request.headers["host"]
         return f"{scheme}://{host}/{quote(path, safe='/$')}?api-version={self.version}"
 
-    def one(self, item: Entry, status: int = 200) -> Answer:
+    def one(self, item: FeedEntry, status: int = 200) -> Answer:
         return Answer(status, entry(item, self.namespace.name))
 
     async def many(
-        self, title: str, path: str, found: Sequence[Item], as_entry: Callable[[Item], Entry]
+        self, title: str, path: str, found: Sequence[Item], as_entry: Callable[[Item], FeedEntry]
     ) -> Answer:
         """The part of a list that was asked for; a few entries in each turn of the loop."""
         page = page_of(self.request)

@@ -16,7 +16,7 @@ from twinbus.broker.administration.descriptions import QUEUE, SUBSCRIPTION, TOPI
 from twinbus.broker.administration.facts import queue_facts, topic_facts
 from twinbus.broker.administration.refusals import Refused
 from twinbus.broker.administration.xml_reading import local_name
-from twinbus.broker.administration.xml_writing import Entry
+from twinbus.broker.administration.xml_writing import FeedEntry
 from twinbus.broker.entities.description import QueueDescription
 from twinbus.broker.entities.filters import RuleDescription
 from twinbus.broker.entities.queue import Queue
@@ -82,13 +82,13 @@ async def delete(call: Call, path: str, what: str) -> Answer:
     return Answer(200, b"")
 
 
-def entry_of(call: Call, machine: Queue) -> Entry:
+def entry_of(call: Call, machine: Queue) -> FeedEntry:
     """The entity as it is told."""
     description = machine.description
     shape = _SHAPES_BY_CLASS[type(description)]
     facts = topic_facts(machine) if isinstance(machine, Topic) else queue_facts(machine)
     path = description.display_path
-    return Entry(
+    return FeedEntry(
         call.href(path),
         description.name if isinstance(description, SubscriptionDescription) else path,
         shape.kind,

@@ -7,7 +7,7 @@ from twinbus.broker.administration.described import create, delete, entry_of, fi
 from twinbus.broker.administration.descriptions import QUEUE, TOPIC
 from twinbus.broker.administration.values import time_text
 from twinbus.broker.administration.xml_reading import description_in
-from twinbus.broker.administration.xml_writing import Entry, element, escaped
+from twinbus.broker.administration.xml_writing import FeedEntry, element, escaped
 
 __all__ = [
     "delete_entity",
@@ -30,7 +30,9 @@ async def get_namespace(call: Call) -> Answer:
         "NamespaceType": "Messaging",
     }
     content = "".join(element(name, text) for name, text in told.items())
-    return call.one(Entry(call.href("$namespaceinfo"), namespace.name, "NamespaceInfo", content))
+    return call.one(
+        FeedEntry(call.href("$namespaceinfo"), namespace.name, "NamespaceInfo", content)
+    )
 
 
 async def list_queues(call: Call) -> Answer:

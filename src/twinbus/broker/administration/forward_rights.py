@@ -18,8 +18,8 @@ from typing import Final
 from starlette.requests import Request
 
 from twinbus.broker.access.claims import Claim
-from twinbus.broker.access.sas import Audience, Grant
-from twinbus.broker.administration.access import Place, audience_of, grant_in
+from twinbus.broker.access.sas import AccessGrant, Audience
+from twinbus.broker.administration.access import TokenAudience, audience_of, grant_in
 from twinbus.broker.entities.description import QueueDescription
 from twinbus.errors import AccessDenied
 
@@ -34,8 +34,8 @@ PROOFS: Final = {
 
 def check_forwards(
     request: Request,
-    namespace: Place,
-    caller: Grant,
+    namespace: TokenAudience,
+    caller: AccessGrant,
     before: QueueDescription | None,
     after: QueueDescription,
 ) -> None:
@@ -51,11 +51,11 @@ def check_forwards(
             )
 
 
-def _may_send(grant: Grant, path: str) -> bool:
+def _may_send(grant: AccessGrant, path: str) -> bool:
     return Claim.SEND in grant.claims and grant.covers(tuple(path.split("/")))
 
 
-def _is_proven(request: Request, namespace: Place, header: str, target: str) -> bool:
+def _is_proven(request: Request, namespace: TokenAudience, header: str, target: str) -> bool:
     shown = request.headers.get(header)
     if not shown:
         return False
@@ -67,7 +67,7 @@ def _is_proven(request: Request, namespace: Place, header: str, target: str) -> 
     return _may_send(grant, target)
 
 
-def _audience(request: Request, namespace: Place) -> Audience:
+def _audience(request: Request, namespace: TokenAudience) -> Audience:
     """A client makes the token out to the URL of the target, which may name any of our ports."""
     here = audience_of(request, namespace)
     return replace(here, other_ports=here.other_ports | {namespace.audience.port})

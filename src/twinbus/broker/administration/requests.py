@@ -18,7 +18,7 @@ from twinbus.broker.administration.refusals import Refused
 from twinbus.broker.administration.request_gate import BODY_BYTES_MAX
 
 __all__ = [
-    "Page",
+    "PageRequest",
     "body_of",
     "check_host",
     "host_name_of",
@@ -39,7 +39,7 @@ _HOST = re.compile(
 _DIGITS = re.compile(r"[0-9]{1,9}", re.ASCII)
 
 
-class Page(NamedTuple):
+class PageRequest(NamedTuple):
     """Which part of a list is asked for."""
 
     skip: int
@@ -67,7 +67,7 @@ def version_of(request: Request) -> str:
     return version
 
 
-def page_of(request: Request) -> Page:
+def page_of(request: Request) -> PageRequest:
     """The page that ``$skip`` and ``$top`` ask for."""
     if request.query_params.get("$filter") is not None:
         raise Refused(400, "Lists cannot be filtered here. Leave $filter out.")
@@ -75,7 +75,7 @@ def page_of(request: Request) -> Page:
     top = _number(request, "$top", PAGE_SIZE_MAX)
     if skip > SKIP_MAX or top < 1:
         raise Refused(400, f"The query's $skip must be at most {SKIP_MAX}, and $top at least 1.")
-    return Page(skip, min(top, PAGE_SIZE_MAX))
+    return PageRequest(skip, min(top, PAGE_SIZE_MAX))
 
 
 async def body_of(request: Request) -> bytes:

@@ -10,7 +10,7 @@ from twinbus.broker.administration.described import create, delete, entry_of, mi
 from twinbus.broker.administration.descriptions import SUBSCRIPTION
 from twinbus.broker.administration.filter_xml import RULE_KIND, read_rule, rule_text
 from twinbus.broker.administration.xml_reading import children, description_in
-from twinbus.broker.administration.xml_writing import Entry
+from twinbus.broker.administration.xml_writing import FeedEntry
 from twinbus.broker.entities.filters import RuleDescription
 from twinbus.broker.entities.topic import Subscription, Topic
 
@@ -111,7 +111,7 @@ def _rule(call: Call) -> RuleDescription:
     return rule
 
 
-def _entry(call: Call, rule: RuleDescription) -> Entry:
+def _entry(call: Call, rule: RuleDescription) -> FeedEntry:
     href = call.href(f"{_path(call)}/rules/{rule.name}")
     made_at_ms = rule.created_at_ms
-    return Entry(href, rule.name, RULE_KIND, rule_text(rule), made_at_ms, made_at_ms)
+    return FeedEntry(href, rule.name, RULE_KIND, rule_text(rule), made_at_ms, made_at_ms)

@@ -17,9 +17,9 @@ from typing import Literal
 from twinbus.broker.administration.refusals import Refused
 from twinbus.entity_path import parse_entity_path
 
-__all__ = ["Target", "parse_target"]
+__all__ = ["RequestTarget", "parse_target"]
 
-Kind = Literal[
+TargetKind = Literal[
     "namespace",
     "queues",
     "topics",
@@ -32,10 +32,10 @@ Kind = Literal[
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class RequestTarget:
     """What a request is about."""
 
-    kind: Kind
+    kind: TargetKind
     path: str = ""
     """Of the queue or topic, as the client wrote it."""
     subscription: str = ""
@@ -50,7 +50,7 @@ class Target:
         return tuple(parse_entity_path(path).split("/"))
 
 
-def parse_target(path: str) -> Target:
+def parse_target(path: str) -> RequestTarget:
     """Read the decoded path of a request."""
     parts = path.removeprefix("/").split("/")
     first = parts[0].lower()
@@ -58,30 +58,30 @@ def parse_target(path: str) -> Target:
         return _reserved(first, parts[1:])
     lowered = [part.lower() for part in parts]
     if "subscriptions" not in lowered[1:]:
-        return Target("entity", "/".join(parts))
+        return RequestTarget("entity", "/".join(parts))
     at = lowered.index("subscriptions", 1)
     return _below_topic("/".join(parts[:at]), parts[at + 1 :])
 
 
-def _reserved(first: str, rest: list[str]) -> Target:
+def _reserved(first: str, rest: list[str]) -> RequestTarget:
     if first == "$namespaceinfo" and not rest:
-        return Target("namespace")
+        return RequestTarget("namespace")
     if first == "$resources" and len(rest) == 1:
         if rest[0].lower() == "queues":
-            return Target("queues")
+            return RequestTarget("queues")
         if rest[0].lower() == "topics":
-            return Target("topics")
+            return RequestTarget("topics")
     raise Refused(404, "There is nothing here under that path. Check its spelling.")
 
 
-def _below_topic(topic: str, rest: list[str]) -> Target:
+def _below_topic(topic: str, rest: list[str]) -> RequestTarget:
     match rest:
         case []:
-            return Target("subscriptions", topic)
+            return RequestTarget("subscriptions", topic)
         case [subscription]:
-            return Target("subscription", topic, subscription)
+            return RequestTarget("subscription", topic, subscription)
         case [subscription, word] if word.lower() == "rules":
-            return Target("rules", topic, subscription)
+            return RequestTarget("rules", topic, subscription)
         case [subscription, word, rule] if word.lower() == "rules":
-            return Target("rule", topic, subscription, rule)
+            return RequestTarget("rule", topic, subscription, rule)
     raise Refused(404, "There is nothing here under that path. Check its spelling.")

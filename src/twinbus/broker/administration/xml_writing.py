@@ -18,7 +18,7 @@ from xml.sax.saxutils import escape
 from twinbus.broker.administration.values import time_text
 from twinbus.broker.administration.vocabulary import ATOM, SCHEMA_INSTANCE, SERVICE_BUS
 
-__all__ = ["Entry", "element", "entry", "entry_text", "error", "escaped", "feed"]
+__all__ = ["FeedEntry", "element", "entry", "entry_text", "error", "escaped", "feed"]
 
 DECLARATION = '<?xml version="1.0" encoding="utf-8"?>'
 # XML 1.0 has no way to write these, not even escaped.
@@ -27,7 +27,7 @@ _UNSPEAKABLE = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ff
 _ENTITIES = {'"': "&quot;", "'": "&apos;", "\r": "&#13;"}
 
 
-class Entry(NamedTuple):
+class FeedEntry(NamedTuple):
     """One thing that is told: a queue, a rule, the namespace."""
 
     href: str
@@ -50,7 +50,7 @@ def element(name: str, content: str | None) -> str:
     return "" if content is None else f"<{name}>{content}</{name}>"
 
 
-def entry(item: Entry, author: str) -> bytes:
+def entry(item: FeedEntry, author: str) -> bytes:
     """A document with one entry."""
     return f"{DECLARATION}{entry_text(item, author)}".encode()
 
@@ -81,7 +81,7 @@ def error(status: int, sentence: str) -> bytes:
     return f"<Error><Code>{status}</Code><Detail>{escaped(sentence)}</Detail></Error>".encode()
 
 
-def entry_text(item: Entry, author: str) -> str:
+def entry_text(item: FeedEntry, author: str) -> str:
     """An entry as it stands in a feed."""
     href = escaped(item.href)
     return (

@@ -49,7 +49,7 @@ class Allowance:
 class Consumer:
     """One receiving link."""
 
-    deliver: Callable[[Grant], None]
+    deliver: Callable[[DeliveryBatch], None]
     """Hands messages to the peer; called by whoever runs the machine, never by the machine."""
     unsettled_max: int
     """With this many messages locked and not settled it is given no more."""
@@ -90,7 +90,7 @@ class Consumer:
 
 
 @dataclass(slots=True)
-class Grant:
+class DeliveryBatch:
     """Messages for one consumer: ``count`` of them from index ``start`` of the chunk.
 
     The blob travels with the grant, because the chunk may give its own copy back at once.

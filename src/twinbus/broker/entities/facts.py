@@ -20,7 +20,7 @@ _MESSAGE_ID, _GROUP_ID = 0, 10
 _PARTITION_KEY = "x-opt-partition-key"
 
 
-class MessageFacts(NamedTuple):
+class MessageKeys(NamedTuple):
     """The ids of one message."""
 
     message_id: str | None
@@ -35,7 +35,7 @@ class MessageFacts(NamedTuple):
     """What duplicate detection remembers of it, if that is known already."""
 
 
-def facts_of(record: bytes, arrived_ms: int = 0) -> MessageFacts:
+def facts_of(record: bytes, arrived_ms: int = 0) -> MessageKeys:
     """The ids of a stored message."""
     taken_apart = unpack_record(record, 0, len(record))
     bare = taken_apart.bare
@@ -45,7 +45,7 @@ def facts_of(record: bytes, arrived_ms: int = 0) -> MessageFacts:
     if span is not None:
         message_id = property_field(bare, span, _MESSAGE_ID)
         session_id = property_field(bare, span, _GROUP_ID)
-    return MessageFacts(
+    return MessageKeys(
         _as_text(message_id),
         session_id if isinstance(session_id, str) else None,
         _partition_key(taken_apart),
@@ -53,7 +53,7 @@ def facts_of(record: bytes, arrived_ms: int = 0) -> MessageFacts:
     )
 
 
-def digest_of(facts: MessageFacts, *, is_partitioned: bool) -> bytes | None:
+def digest_of(facts: MessageKeys, *, is_partitioned: bool) -> bytes | None:
     """What stands for a message's id; None if it has none.
 
     ``is_partitioned``: equal ids in different partitions are different (as in Azure).

@@ -23,7 +23,7 @@ from urllib.parse import urlsplit
 from twinbus.amqp.encode import encode_value
 from twinbus.amqp.types import Long, Symbol
 from twinbus.broker.access.sas import Audience
-from twinbus.broker.entities.consumer import Grant
+from twinbus.broker.entities.consumer import DeliveryBatch
 from twinbus.broker.entities.description import FORWARD_FIELDS, QueueDescription
 from twinbus.broker.entities.facts import facts_of
 from twinbus.broker.entities.outcome import DeadLetter
@@ -213,7 +213,7 @@ def _needs(description: QueueDescription) -> list[str]:
 
 
 def forwarded(
-    source: Queue, grant: Grant, index: int, target: QueueDescription, now: Instant
+    source: Queue, grant: DeliveryBatch, index: int, target: QueueDescription, now: Instant
 ) -> IncomingMessage:
     """A message that was handed out, as its target takes it in."""
     seq = grant.chunk.first_seq + index

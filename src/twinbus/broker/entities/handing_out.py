@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 
 from twinbus.broker.entities import fates
 from twinbus.broker.entities.chunk import Chunk
-from twinbus.broker.entities.consumer import Grant
-from twinbus.broker.entities.lane import Lane
+from twinbus.broker.entities.consumer import DeliveryBatch
+from twinbus.broker.entities.lane import DeliveryStream
 from twinbus.clock import Instant
 
 if TYPE_CHECKING:
@@ -27,9 +27,9 @@ GRANT_COST = 16
 PUMP_COST_MAX = 512
 
 
-def pump(queue: Queue, now: Instant) -> list[Grant]:
+def pump(queue: Queue, now: Instant) -> list[DeliveryBatch]:
     """Hand out what can be handed out, or a good part of it: queue.has_more says which."""
-    grants: list[Grant] = []
+    grants: list[DeliveryBatch] = []
     if queue.sessions is None:
         _pump(queue, queue.lane, now, grants, PUMP_COST_MAX)
         return grants
@@ -44,7 +44,9 @@ def pump(queue: Queue, now: Instant) -> list[Grant]:
     return grants
 
 
-def _pump(queue: Queue, lane: Lane, now: Instant, grants: list[Grant], left: int) -> int:
+def _pump(
+    queue: Queue, lane: DeliveryStream, now: Instant, grants: list[DeliveryBatch], left: int
+) -> int:
     """Hand out what the lane has; what is left of the cost that is allowed."""
     while (consumer := lane.turns.first()) is not None:
         if left <= 0:
@@ -62,7 +64,7 @@ def _pump(queue: Queue, lane: Lane, now: Instant, grants: list[Grant], left: int
     return left
 
 
-def _next_source(queue: Queue, lane: Lane, now: Instant) -> tuple[Chunk, int, int] | None:
+def _next_source(queue: Queue, lane: DeliveryStream, now: Instant) -> tuple[Chunk, int, int] | None:
     """The oldest messages that can be handed out: (chunk, index, count)."""
     returned = _first_fresh(queue, lane.returned.first, now)
     head = _first_fresh(queue, lane.head, now)

@@ -20,7 +20,7 @@ from collections import deque
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final
 
-from twinbus.broker.entities.facts import DIGEST_BYTES, MessageFacts, digest_of
+from twinbus.broker.entities.facts import DIGEST_BYTES, MessageKeys, digest_of
 from twinbus.broker.entities.record import IncomingMessage
 from twinbus.broker.entities.witness import Happening, Remark
 from twinbus.broker.store.port import SeenRow
@@ -37,7 +37,7 @@ LET_IN_COUNT: Final = 256
 # Ids that are forgotten in one go, about a millisecond; the rest comes with the next timer.
 FORGOTTEN_AT_ONCE: Final = 4_096
 
-DUPLICATE: Final = MessageFacts(None, None, None)
+DUPLICATE: Final = MessageKeys(None, None, None)
 """What the facts of a message are replaced with when it was dropped."""
 
 
@@ -65,7 +65,7 @@ def _apart(digests: bytearray) -> Iterable[bytes]:
     return (whole[at : at + DIGEST_BYTES] for at in range(0, len(whole), DIGEST_BYTES))
 
 
-class History:
+class DuplicateHistory:
     """The ids of one queue."""
 
     def __init__(self, rows: Iterable[SeenRow] = (), *, is_partitioned: bool = False) -> None:
@@ -243,7 +243,7 @@ class History:
 
 
 def without_duplicates(
-    queue: Queue, history: History, messages: list[IncomingMessage], ticket: Ticket | None
+    queue: Queue, history: DuplicateHistory, messages: list[IncomingMessage], ticket: Ticket | None
 ) -> list[IncomingMessage]:
     """What a queue has to take in now of what came; the ticket is looked after if that is none."""
     if history.must_wait(messages):
@@ -253,7 +253,7 @@ def without_duplicates(
 
 
 def sifted(
-    queue: Queue, history: History, messages: list[IncomingMessage], ticket: Ticket | None
+    queue: Queue, history: DuplicateHistory, messages: list[IncomingMessage], ticket: Ticket | None
 ) -> list[IncomingMessage]:
     """The same, of messages for which nothing has to be waited."""
     window_ms = queue.description.duplicate_detection_window_ms
@@ -269,7 +269,7 @@ def sifted(
     return fresh
 
 
-def sweep_history(queue: Queue, history: History, now: Instant) -> None:
+def sweep_history(queue: Queue, history: DuplicateHistory, now: Instant) -> None:
     """Forget the ids whose time is over, in memory now and on disk with the next batch."""
     through = history.sweep(now.wall_ms, queue.description.duplicate_detection_window_ms)
     queue.batch.seen_through = max(queue.batch.seen_through, through)

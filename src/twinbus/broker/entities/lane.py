@@ -19,7 +19,7 @@ from collections.abc import Iterable
 from twinbus.broker.entities.chunk import Chunk
 from twinbus.broker.entities.consumer import Turns
 from twinbus.broker.entities.returned import Returned
-from twinbus.broker.entities.shelf import Shelf
+from twinbus.broker.entities.shelf import ChunkCache
 from twinbus.broker.store.port import LoadedChunk
 
 # One disk read fetches about this much; two of them bound what a lane with receivers holds.
@@ -27,10 +27,10 @@ READ_AHEAD_BYTES = 1 << 20
 READ_AHEAD_CHUNKS = 256
 
 
-class Lane:
+class DeliveryStream:
     """What is handed out next, and to whom."""
 
-    def __init__(self, shelf: Shelf, last_seq: int, session: str | None = None) -> None:
+    def __init__(self, shelf: ChunkCache, last_seq: int, session: str | None = None) -> None:
         self.session = session
         self._shelf = shelf
         self._window: deque[Chunk] = deque()

@@ -36,7 +36,7 @@ class DeadLetter:
     description: str = ""
 
 
-Outcome = Complete | Abandon | Release | Defer | DeadLetter
+SettlementOutcome = Complete | Abandon | Release | Defer | DeadLetter
 
 COMPLETE = Complete()
 ABANDON = Abandon()

@@ -16,7 +16,7 @@ from typing import Final
 from zlib import crc32
 
 from twinbus.broker.entities.description import QueueDescription
-from twinbus.broker.entities.facts import MessageFacts
+from twinbus.broker.entities.facts import MessageKeys
 from twinbus.broker.entities.record import IncomingMessage
 
 __all__ = ["PARTITION_COUNT", "Spread", "keys_agree", "partition_of"]
@@ -25,7 +25,7 @@ __all__ = ["PARTITION_COUNT", "Spread", "keys_agree", "partition_of"]
 PARTITION_COUNT: Final = 16
 
 
-def partition_of(facts: MessageFacts | None, *, by_message_id: bool = False) -> int | None:
+def partition_of(facts: MessageKeys | None, *, by_message_id: bool = False) -> int | None:
     """The partition of a message that was given one or has a key; None if any would do."""
     if facts is None:
         return None
@@ -37,7 +37,7 @@ def partition_of(facts: MessageFacts | None, *, by_message_id: bool = False) -> 
     return crc32(key.encode()) % PARTITION_COUNT if key else None
 
 
-def keys_agree(facts: MessageFacts) -> bool:
+def keys_agree(facts: MessageKeys) -> bool:
     """Whether session id and partition key are not both there and different."""
     both = facts.session_id is not None and facts.partition_key is not None
     return not both or facts.session_id == facts.partition_key
@@ -55,7 +55,7 @@ class Spread:
         """Give every message its partition; how many each of them gets, pings included."""
         shares: Counter[int] = Counter()
         for message in messages:
-            facts = message.facts or MessageFacts(None, None, None)
+            facts = message.facts or MessageKeys(None, None, None)
             partition = partition_of(facts, by_message_id=description.requires_duplicate_detection)
             if partition is None:
                 partition = self._take()

@@ -25,24 +25,24 @@ from twinbus.broker.entities import fates, handing_out
 from twinbus.broker.entities.batch import Arrival, Batch, Ticket
 from twinbus.broker.entities.calendar import Calendar
 from twinbus.broker.entities.chunk import Chunk, span_mask
-from twinbus.broker.entities.consumer import Consumer, Grant
+from twinbus.broker.entities.consumer import Consumer, DeliveryBatch
 from twinbus.broker.entities.description import QueueDescription
 from twinbus.broker.entities.history import (
     LET_IN_COUNT,
-    History,
+    DuplicateHistory,
     sifted,
     sweep_history,
     without_duplicates,
 )
-from twinbus.broker.entities.lane import Lane
+from twinbus.broker.entities.lane import DeliveryStream
 from twinbus.broker.entities.locks import LockRun, LockTable
 from twinbus.broker.entities.outcome import (
     Abandon,
     Complete,
     DeadLetter,
     Defer,
-    Outcome,
     Release,
+    SettlementOutcome,
 )
 from twinbus.broker.entities.record import IncomingMessage, expiry_of
 from twinbus.broker.entities.requests import (
@@ -54,7 +54,7 @@ from twinbus.broker.entities.requests import (
     size_of,
 )
 from twinbus.broker.entities.sessions import Sessions
-from twinbus.broker.entities.shelf import Shelf
+from twinbus.broker.entities.shelf import ChunkCache
 from twinbus.broker.entities.witness import Happening, Note, Witness
 from twinbus.broker.entities.writing import (
     CHANGE_COST,
@@ -110,8 +110,8 @@ class Queue:
         self.state_bytes = 0
         self.deferred_count = counters.deferred_count
         self.scheduled_count = counters.scheduled_count
-        self.shelf = Shelf()
-        self.lane = Lane(self.shelf, counters.next_seq - 1)
+        self.shelf = ChunkCache()
+        self.lane = DeliveryStream(self.shelf, counters.next_seq - 1)
         self.sessions: Sessions | None = None
         if description.requires_session and dead_letters is not None:
             self.sessions = Sessions(self)
@@ -129,7 +129,7 @@ class Queue:
         """The last pump() ended before everything was handed out that could be."""
         self.is_deleted = False
         self.witness: Witness | None = None
-        self.history: History | None = None
+        self.history: DuplicateHistory | None = None
         """The ids it has seen, if it detects duplicates; set by whoever makes the queue."""
         self.accessed_at_ms = 0
         self.visit_count = 0
@@ -289,7 +289,7 @@ class Queue:
         if self.history is not None:
             self._let_in(self.history)
 
-    def _let_in(self, history: History) -> None:
+    def _let_in(self, history: DuplicateHistory) -> None:
         """Look at some of what waited for an original that was on its way."""
         left = LET_IN_COUNT
         while left > 0 and history.can_let_in:
@@ -463,21 +463,23 @@ class Queue:
         if self.sessions is not None:
             self.sessions.stir(lane)
 
-    def _lane_for(self, consumer: Consumer) -> Lane:
+    def _lane_for(self, consumer: Consumer) -> DeliveryStream:
         return self.lane if consumer.session is None else consumer.session.lane
 
-    def lane_of(self, chunk: Chunk) -> Lane | None:
+    def lane_of(self, chunk: Chunk) -> DeliveryStream | None:
         """Where the messages of a chunk are handed out; None while nobody has their session."""
         return self.lane if self.sessions is None else self.sessions.lane_of(chunk.session or "")
 
-    def pump(self, now: Instant) -> list[Grant]:
+    def pump(self, now: Instant) -> list[DeliveryBatch]:
         """Hand out what can be handed out, or a good part of it: has_more says which."""
         self.has_more = False
         if not self.description.status.can_receive:
             return []
         return handing_out.pump(self, now)
 
-    def grant(self, consumer: Consumer, chunk: Chunk, start: int, free: int, now: Instant) -> Grant:
+    def grant(
+        self, consumer: Consumer, chunk: Chunk, start: int, free: int, now: Instant
+    ) -> DeliveryBatch:
         """Hand over as many of the free messages from ``start`` as the consumer has room for."""
         blob = chunk.blob
         if blob is None:
@@ -496,7 +498,7 @@ class Queue:
             run = self._lock(chunk, start, count, now, consumer)
         if not chunk.returned:
             chunk.drop_blob()
-        return Grant(consumer, chunk, blob, start, count, run)
+        return DeliveryBatch(consumer, chunk, blob, start, count, run)
 
     def _lock(
         self, chunk: Chunk, start: int, count: int, now: Instant, consumer: Consumer | None
@@ -513,7 +515,12 @@ class Queue:
     # -- settling -------------------------------------------------------------------------
 
     def settle(
-        self, run: LockRun, mask: int, outcome: Outcome, now: Instant, ticket: Ticket | None
+        self,
+        run: LockRun,
+        mask: int,
+        outcome: SettlementOutcome,
+        now: Instant,
+        ticket: Ticket | None,
     ) -> int:
         """Apply ``outcome`` to the messages of ``run`` in ``mask`` that it still holds.
 
@@ -529,7 +536,9 @@ class Queue:
         self._apply(run.chunk, mask, outcome, ticket)
         return mask
 
-    def _apply(self, chunk: Chunk, mask: int, outcome: Outcome, ticket: Ticket | None) -> None:
+    def _apply(
+        self, chunk: Chunk, mask: int, outcome: SettlementOutcome, ticket: Ticket | None
+    ) -> None:
         match outcome:
             case Release():
                 fates.restore_expiry(self, chunk)
@@ -557,7 +566,7 @@ class Queue:
 
     def take_deferred(
         self, chunk: Chunk, index: int, consumer: Consumer | None, now: Instant
-    ) -> Grant | None:
+    ) -> DeliveryBatch | None:
         """Hand out one message that is reserved; None leaves it where it was."""
         chunk.moving &= ~(1 << index)
         return None if consumer is None else self.grant(consumer, chunk, index, 1, now)
@@ -676,7 +685,7 @@ class Queue:
         self._calendar.note_expiry(next_expiry_ms)
         self._calendar.note_due(next_due_ms)
 
-    def ask_next(self, lane: Lane) -> None:
+    def ask_next(self, lane: DeliveryStream) -> None:
         """Have the next chunks of a lane read, unless they are on their way."""
         if not lane.is_loading and lane.needs_more():
             lane.is_loading = True

@@ -25,7 +25,7 @@ from struct import unpack_from as unpack_struct_from
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from twinbus.broker.entities.facts import MessageFacts
+    from twinbus.broker.entities.facts import MessageKeys
 
 PRIORITY = 0x01
 EXPIRY = 0x02
@@ -75,7 +75,7 @@ class IncomingMessage:
     expires_ms: int | None = None
     due_ms: int | None = None
     """Scheduled: becomes visible at this wall time."""
-    facts: MessageFacts | None = None
+    facts: MessageKeys | None = None
     """Read for queues that need them (facts.py)."""
     trail: Trail | None = None
 

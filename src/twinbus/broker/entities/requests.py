@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from twinbus.broker.entities.chunk import Chunk
-from twinbus.broker.entities.lane import Lane
+from twinbus.broker.entities.lane import DeliveryStream
 from twinbus.broker.store.port import ScheduledRow
 
 
@@ -21,7 +21,7 @@ class LoadNext:
     A lane with a session is only interested in the chunks of that session.
     """
 
-    lane: Lane
+    lane: DeliveryStream
     after_seq: int
     through_seq: int
 

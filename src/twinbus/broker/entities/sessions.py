@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING
 from twinbus.broker.entities import fates
 from twinbus.broker.entities.batch import NotedState
 from twinbus.broker.entities.chunk import Chunk
-from twinbus.broker.entities.lane import Lane
+from twinbus.broker.entities.lane import DeliveryStream
 from twinbus.broker.entities.locks import LockRun
 from twinbus.broker.store.port import SessionBook, session_state_bytes
 from twinbus.clock import Instant
@@ -57,7 +57,7 @@ class SessionLock:
     """One session in the hands of one receiver."""
 
     session: str
-    lane: Lane
+    lane: DeliveryStream
     owner: object
     """The connection it belongs to; only that one may renew it or touch its state."""
     lost: News
@@ -112,7 +112,7 @@ class Sessions:
         """Sessions with messages and without a holder, in the order in which they wait."""
         self._locks: dict[str, SessionLock] = {}
         self._waiters: dict[Waiter, None] = {}
-        self._ready: dict[Lane, None] = {}
+        self._ready: dict[DeliveryStream, None] = {}
         self._times: list[tuple[float, int, SessionLock | Waiter]] = []
         self._ties = count()
         self._news: deque[News] = deque()
@@ -177,7 +177,7 @@ class Sessions:
         duration_ms = self._queue.description.lock_duration_ms
         lock = SessionLock(
             session,
-            Lane(self._queue.shelf, book.last_seq, session),
+            DeliveryStream(self._queue.shelf, book.last_seq, session),
             owner,
             lost,
             now.monotonic_s + duration_ms / 1000,
@@ -294,15 +294,15 @@ class Sessions:
 
     # -- what the queue tells -------------------------------------------------------------
 
-    def lane_of(self, session: str) -> Lane | None:
+    def lane_of(self, session: str) -> DeliveryStream | None:
         lock = self._locks.get(session)
         return None if lock is None else lock.lane
 
-    def stir(self, lane: Lane) -> None:
+    def stir(self, lane: DeliveryStream) -> None:
         """There may be something to hand out."""
         self._ready[lane] = None
 
-    def take_ready(self) -> list[Lane]:
+    def take_ready(self) -> list[DeliveryStream]:
         """The lanes to look at; one with a message still on its way back is not.
 
         A receiver may wake a lane whose session it has just lost, before it hears of that.

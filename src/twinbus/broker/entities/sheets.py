@@ -16,7 +16,7 @@ from itertools import groupby
 
 from twinbus.broker.entities.batch import CHUNK_BYTES_MAX, CHUNK_COUNT_MAX
 from twinbus.broker.entities.record import IncomingMessage, pack_chunk
-from twinbus.broker.store.port import Share, Sheet
+from twinbus.broker.store.port import SharedBody, SharedBodySelection
 
 
 class Draft:
@@ -27,7 +27,7 @@ class Draft:
     def __init__(self) -> None:
         self._records: list[bytes] = []
         self._size = 0
-        self._sheet: Sheet | None = None
+        self._sheet: SharedBody | None = None
 
     def has_room_for(self, record: bytes) -> bool:
         if self._sheet is not None or len(self._records) == CHUNK_COUNT_MAX:
@@ -40,10 +40,10 @@ class Draft:
         self._size += len(record)
         return len(self._records) - 1
 
-    def sheet(self) -> Sheet:
+    def sheet(self) -> SharedBody:
         """All of it; from now on nothing can be added."""
         if self._sheet is None:
-            self._sheet = Sheet(len(self._records), pack_chunk(self._records))
+            self._sheet = SharedBody(len(self._records), pack_chunk(self._records))
         return self._sheet
 
 
@@ -90,7 +90,7 @@ def _draft_of(message: IncomingMessage) -> Draft | None:
     return message.draft if type(message) is SharedMessage else None
 
 
-def packed(messages: list[IncomingMessage]) -> tuple[bytes, Share | None]:
+def packed(messages: list[IncomingMessage]) -> tuple[bytes, SharedBodySelection | None]:
     """The blob of a chunk, and which sheet it could share."""
     share = _share_of(messages) if type(messages[0]) is SharedMessage else None
     if share is None or len(messages) < share.sheet.count:
@@ -98,7 +98,7 @@ def packed(messages: list[IncomingMessage]) -> tuple[bytes, Share | None]:
     return share.sheet.blob, share
 
 
-def _share_of(messages: list[IncomingMessage]) -> Share | None:
+def _share_of(messages: list[IncomingMessage]) -> SharedBodySelection | None:
     draft: Draft | None = None
     selection = 0
     for message in messages:
@@ -108,4 +108,4 @@ def _share_of(messages: list[IncomingMessage]) -> Share | None:
         if message.draft is not draft or selection >> message.place:
             return None
         selection |= 1 << message.place
-    return None if draft is None else Share(draft.sheet(), selection)
+    return None if draft is None else SharedBodySelection(draft.sheet(), selection)

@@ -14,7 +14,7 @@ from twinbus.broker.entities.grace import Grace
 from twinbus.broker.store.port import LoadedChunk
 
 
-class Shelf:
+class ChunkCache:
     """The chunks of one queue that are in use."""
 
     def __init__(self) -> None:

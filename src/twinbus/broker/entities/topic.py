@@ -31,7 +31,7 @@ from twinbus.broker.entities.filters import (
     RuleBook,
     RuleDescription,
 )
-from twinbus.broker.entities.history import History, without_duplicates
+from twinbus.broker.entities.history import DuplicateHistory, without_duplicates
 from twinbus.broker.entities.queue import Queue
 from twinbus.broker.entities.record import IncomingMessage, Trail, expiry_of
 from twinbus.broker.entities.requests import FindTimes, ScheduledSize, size_of
@@ -228,7 +228,7 @@ class Topic(Queue):
         self._inbox_bytes += size
         self._inbox.append(_Inbound(messages, ticket, size))
 
-    def _let_in(self, history: History) -> None:
+    def _let_in(self, history: DuplicateHistory) -> None:
         """What waited comes in again, at once: it is looked at in the topic's turns."""
         for messages, ticket in history.take_waiting():
             self.enqueue(messages, ticket)

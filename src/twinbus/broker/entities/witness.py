@@ -71,7 +71,7 @@ class Remark(NamedTuple):
     """The broker itself moves the message: if the store refuses it, the next batch has it."""
 
 
-class Closed(NamedTuple):
+class BatchAudit(NamedTuple):
     """What one closed batch does."""
 
     stored: Sequence[Chunk]
@@ -89,7 +89,7 @@ class Witness(Protocol):
     def next_publication(self) -> int:
         """A number for a message that a topic passes on; no other one has it."""
 
-    def closed(self, queue: Queue, batch: Closed) -> None:
+    def closed(self, queue: Queue, batch: BatchAudit) -> None:
         """All of it is on disk, or none."""
 
     def delivered(self, queue: Queue, chunk: Chunk, blob: bytes, start: int, count: int) -> None:

@@ -25,7 +25,7 @@ from twinbus.broker.entities.chunk import Chunk, spans_of
 from twinbus.broker.entities.facts import session_of
 from twinbus.broker.entities.record import IncomingMessage
 from twinbus.broker.entities.sheets import on_sheets, packed
-from twinbus.broker.entities.witness import Closed, Note
+from twinbus.broker.entities.witness import BatchAudit, Note
 from twinbus.broker.store.port import (
     ChunkRow,
     DeleteChunks,
@@ -258,12 +258,12 @@ def _put_seen(queue: Queue, frozen: Frozen, ops: list[Op]) -> None:
         ops.append(ForgetSeen(queue.queue_id, frozen.batch.seen_through))
 
 
-def closed_in(queue: Queue, batch: Batch) -> Closed:
+def closed_in(queue: Queue, batch: Batch) -> BatchAudit:
     """What the witness is told of the batch that was closed last."""
     trails = [message.trail for arrival in batch.arrivals for message in arrival.messages]
     records = [message.record for arrival in batch.scheduled for message in arrival.messages]
     scheduled = list(enumerate(records, queue.next_seq - len(records)))
-    return Closed(queue.saving, trails, scheduled, batch.notes)
+    return BatchAudit(queue.saving, trails, scheduled, batch.notes)
 
 
 def tickets_of(queue: Queue, batch: Batch) -> Iterator[tuple[Ticket, range]]:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from twinbus.amqp.errors import AmqpError, Condition
 from twinbus.broker.access.claims import Claim
-from twinbus.broker.faults.board import ActiveFault, FaultBoard, Phase
+from twinbus.broker.faults.board import ActiveFault, FaultBoard, FaultPhase
 from twinbus.broker.faults.sends import failure
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ def catch_attach(board: FaultBoard, end: AnyEnd) -> bool:
     if end.path == "$cbs":
         return False
     path = entity_of(end.path)
-    crashed = board.crash_of(path, Phase.DOWN)
+    crashed = board.crash_of(path, FaultPhase.DOWN)
     if crashed is not None and crashed.strikes():
         if crashed.fault.links == "hang":
             return True

@@ -36,7 +36,7 @@ TIMER_SLACK_S: Final = 0.001
 Listing = list[dict[str, Any]]
 
 
-class Phase(StrEnum):
+class FaultPhase(StrEnum):
     """Where a fault is in its life."""
 
     WAITING = "waiting"
@@ -52,7 +52,7 @@ class ActiveFault:
     def __init__(self, fault: Fault, now_s: float) -> None:
         self.fault = fault
         self.id = fault.id
-        self.phase = Phase.WAITING
+        self.phase = FaultPhase.WAITING
         self.hit_count = 0
         self.chance = Random(fault.seed)
         self.diagnostics_path = ""
@@ -65,7 +65,7 @@ class ActiveFault:
 
     @property
     def is_on(self) -> bool:
-        return self.phase not in (Phase.WAITING, Phase.GONE)
+        return self.phase not in (FaultPhase.WAITING, FaultPhase.GONE)
 
     def covers(self, path: str, subsystem: str) -> bool:
         return self.fault.scope.covers(path, subsystem)
@@ -97,7 +97,7 @@ class ActiveFault:
 
     def to_json(self, now_s: float) -> dict[str, Any]:
         """The fault with its state, for people and programs."""
-        ends_s = self.plan[-1][0] if self.plan[-1][1] is Phase.GONE else None
+        ends_s = self.plan[-1][0] if self.plan[-1][1] is FaultPhase.GONE else None
         told = {
             **self.fault.to_json(),
             "phase": str(self.phase),
@@ -110,7 +110,7 @@ class ActiveFault:
         return told
 
 
-def _plan(fault: Fault, now_s: float) -> list[tuple[float, Phase]]:
+def _plan(fault: Fault, now_s: float) -> list[tuple[float, FaultPhase]]:
     """When each phase begins, in order."""
     begins_s = now_s + fault.starts_after_s
     ends_s = None if fault.lasts_s is None else begins_s + fault.lasts_s
@@ -119,19 +119,19 @@ def _plan(fault: Fault, now_s: float) -> list[tuple[float, Phase]]:
         gone_s = slow_s + (fault.slow_s or 0.0)
         if ends_s is not None:
             slow_s, gone_s = min(slow_s, ends_s), min(gone_s, ends_s)
-        return [(begins_s, Phase.DOWN), (slow_s, Phase.SLOW), (gone_s, Phase.GONE)]
-    plan = [(begins_s, Phase.ACTIVE)]
+        return [(begins_s, FaultPhase.DOWN), (slow_s, FaultPhase.SLOW), (gone_s, FaultPhase.GONE)]
+    plan = [(begins_s, FaultPhase.ACTIVE)]
     if KINDS[fault.kind].is_moment and fault.rate_per_s is None:
         ends_s = begins_s
     if ends_s is not None:
-        plan.append((ends_s, Phase.GONE))
+        plan.append((ends_s, FaultPhase.GONE))
     return plan
 
 
 class Stage(Protocol):
     """Does what begins and ends with a fault."""
 
-    def changed(self, active: ActiveFault, before: Phase, after: Phase) -> None:
+    def changed(self, active: ActiveFault, before: FaultPhase, after: FaultPhase) -> None:
         """The fault went from one phase to the next."""
 
     def tick(self, active: ActiveFault) -> None:
@@ -193,7 +193,7 @@ class FaultBoard:
             raise ConfigurationError(f"there is no fault {id!r:.80}", hint=self.names_told())
         chosen = list(self._faults) if id is None else [id]
         for each in chosen:
-            self._move(self._faults[each], Phase.GONE)
+            self._move(self._faults[each], FaultPhase.GONE)
         self._arm()
         return len(chosen)
 
@@ -239,7 +239,7 @@ class FaultBoard:
                 return active
         return None
 
-    def crash_of(self, path: str, phase: Phase) -> ActiveFault | None:
+    def crash_of(self, path: str, phase: FaultPhase) -> ActiveFault | None:
         """The crash that the entity's subsystem is in, if it is in that phase."""
         for active in self.covering("crash-subsystem", path):
             if active.phase is phase:
@@ -269,9 +269,9 @@ class FaultBoard:
             if now_s + TIMER_SLACK_S >= at_s and _ORDER[phase] > _ORDER[active.phase]:
                 self._move(active, phase)
 
-    def _move(self, active: ActiveFault, phase: Phase) -> None:
+    def _move(self, active: ActiveFault, phase: FaultPhase) -> None:
         before, active.phase = active.phase, phase
-        if phase is Phase.GONE:
+        if phase is FaultPhase.GONE:
             self._faults.pop(active.id, None)
         elif active.fault.rate_per_s is not None and KINDS[active.fault.kind].is_moment:
             active.next_tick_s = self._now_s() + 1 / active.fault.rate_per_s
@@ -295,4 +295,4 @@ class FaultBoard:
         return self._clock.now().monotonic_s
 
 
-_ORDER: Final = {phase: order for order, phase in enumerate(Phase)}
+_ORDER: Final = {phase: order for order, phase in enumerate(FaultPhase)}

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from twinbus.broker.connection_slots import EVICTED, Slot
 from twinbus.broker.faults.board import ActiveFault
-from twinbus.broker.faults.line import Line, hang_up, reset_on_close
+from twinbus.broker.faults.line import DegradedConnection, hang_up, reset_on_close
 from twinbus.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ class _Unheard(NamedTuple):
     must_be_tls: bool
 
 
-class Contact:
+class NetworkFaults:
     """The connections of one namespace, as good or bad as the faults say."""
 
     def __init__(self, namespace: Namespace) -> None:
@@ -169,7 +169,7 @@ class Contact:
             hang_up(peer)
         elif found:
             if peer.line is None:
-                peer.line = Line(peer)
+                peer.line = DegradedConnection(peer)
             peer.line.tune(found)
         elif peer.line is not None:
             line, peer.line = peer.line, None

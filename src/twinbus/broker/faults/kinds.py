@@ -43,7 +43,7 @@ WHOLE_NUMBERS: Final = frozenset({"seed", "http_status"})
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class FaultKind:
     """One kind of fault. A tuple of texts is a choice, with the usual one in front."""
 
     summary: str
@@ -56,20 +56,20 @@ class Kind:
 
 _ERROR = {"condition": "amqp:internal-error", "probability": 1.0}
 
-KINDS: Final[Mapping[str, Kind]] = {
-    "cannot-send": Kind(
+KINDS: Final[Mapping[str, FaultKind]] = {
+    "cannot-send": FaultKind(
         "Sends fail: with an error, without an answer, or by losing their link.",
         {"how": ("error", "timeout", "detach"), "applied_probability": 0.0, **_ERROR},
     ),
-    "cannot-receive": Kind(
+    "cannot-receive": FaultKind(
         "Nothing can be received: an error, nothing at all, or the link is lost.",
         {"how": ("error", "timeout", "detach"), **_ERROR},
     ),
-    "cannot-manage": Kind(
+    "cannot-manage": FaultKind(
         "Administration fails: with an HTTP error, or without an answer.",
         {"how": ("error", "timeout"), "http_status": 500, "probability": 1.0},
     ),
-    "cannot-contact": Kind(
+    "cannot-contact": FaultKind(
         "The namespace cannot be reached over the network.",
         {
             "how": ("refuse", "black-hole", "reset", "slow", "half-open", "gateway-error"),
@@ -82,15 +82,15 @@ KINDS: Final[Mapping[str, Kind]] = {
         },
         is_namespace_wide=True,
     ),
-    "throttle": Kind(
+    "throttle": FaultKind(
         "Sends are refused with ServerBusy before anything is stored: all, or above a rate.",
         {"rate_per_s": None, "probability": 1.0},
     ),
-    "delayed-visibility": Kind(
+    "delayed-visibility": FaultKind(
         "Sends are acknowledged at once and their messages appear later.",
         {"delay_s": DELAY_S_MAX, "jitter_s": 0.0, "probability": 1.0},
     ),
-    "crash-subsystem": Kind(
+    "crash-subsystem": FaultKind(
         "A subsystem goes down with its locks, comes back, and is slow for a while.",
         {
             "applied_probability": 0.5,
@@ -101,22 +101,22 @@ KINDS: Final[Mapping[str, Kind]] = {
         },
         needs_subsystem=True,
     ),
-    "lost-disposition": Kind(
+    "lost-disposition": FaultKind(
         "A settlement is applied or not, and its answer never comes.",
         {"how": ("timeout", "reset"), "applied_probability": 0.5, "probability": 1.0},
     ),
-    "detach": Kind(
+    "detach": FaultKind(
         "Links are detached by force, once or at a rate.",
         {"rate_per_s": None, "probability": 1.0, "condition": "amqp:link:detach-forced"},
         is_moment=True,
     ),
-    "lock-loss": Kind("Every message and session lock is lost at once.", {}, is_moment=True),
-    "disk-full": Kind(
+    "lock-loss": FaultKind("Every message and session lock is lost at once.", {}, is_moment=True),
+    "disk-full": FaultKind(
         "The disk has no room: what is sent or settled is refused.",
         {"probability": 1.0},
         is_namespace_wide=True,
     ),
-    "slow-disk": Kind(
+    "slow-disk": FaultKind(
         "Every commit takes longer.",
         {"latency_ms": 200.0, "jitter_ms": 0.0},
         is_namespace_wide=True,

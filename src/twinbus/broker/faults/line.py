@@ -17,7 +17,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
-from twinbus.amqp.connection import Phase
+from twinbus.amqp.connection import ConnectionState
 from twinbus.broker.faults.board import ActiveFault
 from twinbus.broker.input_gate import FROZEN
 
@@ -83,7 +83,7 @@ class Pipe:
         self.pump(float("inf"))
 
 
-class Line:
+class DegradedConnection:
     """Both directions of one connection."""
 
     def __init__(self, peer: Peer) -> None:
@@ -142,7 +142,7 @@ class Line:
 
     def write(self, data: bytes) -> None:
         self._outward.push(data, self._now_s(), self._slow)
-        if self._peer.connection.phase is Phase.CLOSED and not self._outward.is_dead:
+        if self._peer.connection.phase is ConnectionState.CLOSED and not self._outward.is_dead:
             # The socket is closed behind the last words; they must not come too late for it.
             self._outward.empty()
         self._balance()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from twinbus.broker.faults.board import FaultBoard, Phase
+from twinbus.broker.faults.board import FaultBoard, FaultPhase
 
 if TYPE_CHECKING:
     from twinbus.broker.entities.queue import Queue
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 def holds_back(namespace: Namespace, queue: Queue) -> bool:
     """Whether nothing of the queue is handed out at this moment."""
     board, path = namespace.faults, queue.description.path
-    if board.crash_of(path, Phase.DOWN) is not None:
+    if board.crash_of(path, FaultPhase.DOWN) is not None:
         return True
     for active in board.covering("cannot-receive", path):
         if active.fault.how == "timeout":
@@ -25,7 +25,7 @@ def holds_back(namespace: Namespace, queue: Queue) -> bool:
 
 def _is_paced(board: FaultBoard, namespace: Namespace, queue: Queue, path: str) -> bool:
     """A subsystem that came back hands out once in a while, for the length of its latency."""
-    slow = board.crash_of(path, Phase.SLOW)
+    slow = board.crash_of(path, FaultPhase.SLOW)
     if slow is None or queue in slow.let_through:
         if slow is not None:
             slow.let_through.discard(queue)

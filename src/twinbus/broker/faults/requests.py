@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from twinbus.broker.faults.board import ActiveFault, FaultBoard, Phase
+from twinbus.broker.faults.board import ActiveFault, FaultBoard, FaultPhase
 from twinbus.broker.faults.line import hang_up
 from twinbus.broker.faults.sends import check_throttle, failure
 
@@ -38,7 +38,7 @@ def catch_request(peer: Peer, path: str, operation: str, work: Work, answer: Ans
     if active is not None:
         _fail(active, peer, work)
         return True
-    slow = board.crash_of(path, Phase.SLOW)
+    slow = board.crash_of(path, FaultPhase.SLOW)
     if slow is not None and slow.strikes():
         board.later(slow.latency_s(), work, answer)
         return True
@@ -46,7 +46,7 @@ def catch_request(peer: Peer, path: str, operation: str, work: Work, answer: Ans
 
 
 def _struck(board: FaultBoard, path: str, operation: str) -> ActiveFault | None:
-    crashed = board.crash_of(path, Phase.DOWN)
+    crashed = board.crash_of(path, FaultPhase.DOWN)
     if crashed is not None and crashed.strikes():
         return crashed
     kind = _FAULT_OF.get(operation)

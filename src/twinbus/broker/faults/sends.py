@@ -12,13 +12,13 @@ from twinbus.amqp.errors import AmqpError, Condition
 from twinbus.broker.entities.facts import facts_of
 from twinbus.broker.entities.partitions import partition_of
 from twinbus.broker.entities.record import IncomingMessage
-from twinbus.broker.faults.board import ActiveFault, FaultBoard, Phase
+from twinbus.broker.faults.board import ActiveFault, FaultBoard, FaultPhase
 from twinbus.broker.throttle import busy
 
 if TYPE_CHECKING:
     from twinbus.amqp.events import DeliveryReceived
     from twinbus.broker.ingest import Ingested
-    from twinbus.broker.sending import SendingEnd
+    from twinbus.broker.sending import IncomingLink
     from twinbus.clock import Instant
 
 
@@ -40,7 +40,7 @@ def failure(active: ActiveFault) -> AmqpError:
 
 
 def catch_send(
-    board: FaultBoard, end: SendingEnd, event: DeliveryReceived, taken: Ingested, now: Instant
+    board: FaultBoard, end: IncomingLink, event: DeliveryReceived, taken: Ingested, now: Instant
 ) -> bool:
     """Whether a fault took care of the send; raises what refuses it."""
     path = end.queue.description.path
@@ -49,13 +49,13 @@ def catch_send(
     if active is not None:
         _fail(active, end, event, taken)
         return True
-    crashed = board.crash_of(path, Phase.DOWN)
+    crashed = board.crash_of(path, FaultPhase.DOWN)
     if crashed is not None:
         crashed.strikes()
         _swallow(crashed, end, event, taken)
         return True
     hide(board, path, taken.messages, now)
-    slow = board.crash_of(path, Phase.SLOW)
+    slow = board.crash_of(path, FaultPhase.SLOW)
     if slow is not None and slow.strikes():
         end.hold(event)
         board.later(slow.latency_s(), end.store_held, event, taken)
@@ -63,7 +63,7 @@ def catch_send(
     return False
 
 
-def _fail(active: ActiveFault, end: SendingEnd, event: DeliveryReceived, taken: Ingested) -> None:
+def _fail(active: ActiveFault, end: IncomingLink, event: DeliveryReceived, taken: Ingested) -> None:
     if active.fault.how == "timeout":
         _swallow(active, end, event, taken)
     elif active.fault.how == "detach":
@@ -73,7 +73,7 @@ def _fail(active: ActiveFault, end: SendingEnd, event: DeliveryReceived, taken: 
 
 
 def _swallow(
-    active: ActiveFault, end: SendingEnd, event: DeliveryReceived, taken: Ingested
+    active: ActiveFault, end: IncomingLink, event: DeliveryReceived, taken: Ingested
 ) -> None:
     end.hold(event)
     if active.is_applied() and taken.messages:

@@ -9,17 +9,17 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from twinbus.broker.faults.board import ActiveFault, FaultBoard, Phase
+from twinbus.broker.faults.board import ActiveFault, FaultBoard, FaultPhase
 from twinbus.broker.faults.line import hang_up
 
 if TYPE_CHECKING:
     from twinbus.amqp.events import DispositionReceived
     from twinbus.broker.namespace import Namespace
-    from twinbus.broker.receiving import DeliveryLedger
+    from twinbus.broker.receiving import UnsettledDeliveries
 
 
 def catch_settlement(
-    namespace: Namespace, ledger: DeliveryLedger, event: DispositionReceived
+    namespace: Namespace, ledger: UnsettledDeliveries, event: DispositionReceived
 ) -> bool:
     """Whether a fault took care of the settlement."""
     # settling.py asks here first, so it cannot be imported before this module is there.
@@ -39,7 +39,7 @@ def catch_settlement(
         if lost.fault.how == "reset":
             hang_up(entry.end.peer)
         return True
-    slow = board.crash_of(path, Phase.SLOW)
+    slow = board.crash_of(path, FaultPhase.SLOW)
     if slow is not None and slow.strikes():
         board.later(slow.latency_s(), apply, namespace, ledger, event)
         return True
@@ -47,7 +47,7 @@ def catch_settlement(
 
 
 def _lost(board: FaultBoard, path: str) -> ActiveFault | None:
-    crashed = board.crash_of(path, Phase.DOWN)
+    crashed = board.crash_of(path, FaultPhase.DOWN)
     if crashed is not None and crashed.strikes():
         return crashed
     return board.strikes("lost-disposition", path)

@@ -10,8 +10,8 @@ from twinbus.amqp.errors import AmqpError, Condition
 from twinbus.broker.access.claims import Claim
 from twinbus.broker.faults import crash
 from twinbus.broker.faults.attaches import entity_of
-from twinbus.broker.faults.board import ActiveFault, Phase
-from twinbus.broker.faults.contact import Contact
+from twinbus.broker.faults.board import ActiveFault, FaultPhase
+from twinbus.broker.faults.contact import NetworkFaults
 from twinbus.broker.faults.sends import failure
 
 if TYPE_CHECKING:
@@ -23,23 +23,23 @@ class FaultStage:
 
     def __init__(self, namespace: Namespace) -> None:
         self._namespace = namespace
-        self.contact = Contact(namespace)
+        self.contact = NetworkFaults(namespace)
 
-    def changed(self, active: ActiveFault, before: Phase, after: Phase) -> None:
-        if before is Phase.WAITING and after is Phase.GONE:
+    def changed(self, active: ActiveFault, before: FaultPhase, after: FaultPhase) -> None:
+        if before is FaultPhase.WAITING and after is FaultPhase.GONE:
             return
         match active.fault.kind:
             case "cannot-contact":
                 self.contact.changed()
-            case "crash-subsystem" if after is Phase.DOWN:
+            case "crash-subsystem" if after is FaultPhase.DOWN:
                 self._crash(active)
-            case "cannot-send" if after is Phase.ACTIVE and active.fault.how == "detach":
+            case "cannot-send" if after is FaultPhase.ACTIVE and active.fault.how == "detach":
                 self._detach(active, failure(active), Claim.SEND)
-            case "cannot-receive" if after is Phase.ACTIVE and active.fault.how != "timeout":
+            case "cannot-receive" if after is FaultPhase.ACTIVE and active.fault.how != "timeout":
                 self._detach(active, failure(active), Claim.LISTEN)
-            case "detach" | "lock-loss" if after is Phase.ACTIVE:
+            case "detach" | "lock-loss" if after is FaultPhase.ACTIVE:
                 self.tick(active)
-        if after is not Phase.ACTIVE:
+        if after is not FaultPhase.ACTIVE:
             self._wake(active)
 
     def tick(self, active: ActiveFault) -> None:

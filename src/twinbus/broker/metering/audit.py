@@ -26,9 +26,9 @@ from twinbus.broker.entities.chunk import Chunk, spans_of
 from twinbus.broker.entities.facts import annotation_of
 from twinbus.broker.entities.queue import Queue
 from twinbus.broker.entities.record import Trail, unpack_record
-from twinbus.broker.entities.witness import Closed, Happening, Note, Remark, audited_path
+from twinbus.broker.entities.witness import BatchAudit, Happening, Note, Remark, audited_path
 from twinbus.clock import Clock
-from twinbus.core.envelope_home import message_id_of, told_of
+from twinbus.core.envelope_home import message_id_of, read_destination
 from twinbus.entity_path import backlog_owner
 from twinbus.metering.audit_lines import AuditLines
 from twinbus.metering.lines import JsonLines, timestamp
@@ -36,7 +36,7 @@ from twinbus.metering.lines import JsonLines, timestamp
 _ORIGINAL_SEQ = "x-opt-enqueue-sequence-number"
 
 Submit = Callable[[Callable[[], None]], None]
-Line = dict[str, Any]
+AuditLine = dict[str, Any]
 
 
 class AuditLog:
@@ -56,7 +56,7 @@ class AuditLog:
         self._publication = 0
         self._clock = clock
         self._submit: Submit | None = None
-        self._closed: list[Line] = []
+        self._closed: list[AuditLine] = []
         """Of the batches that the next commit takes."""
 
     def start(self, submit: Submit) -> None:
@@ -79,7 +79,7 @@ class AuditLog:
         self._publication += 1
         return self._publication
 
-    def closed(self, queue: Queue, batch: Closed) -> None:
+    def closed(self, queue: Queue, batch: BatchAudit) -> None:
         trails = iter(batch.trails)
         for chunk in batch.stored:
             lines = self._run(queue, Happening.STORED, chunk, chunk.blob or b"", 0, chunk.count)
@@ -99,12 +99,12 @@ class AuditLog:
 
     def _run(
         self, queue: Queue, what: Happening, chunk: Chunk, blob: bytes, start: int, count: int
-    ) -> Iterator[Line]:
+    ) -> Iterator[AuditLine]:
         for index in range(start, start + count):
             record = blob[chunk.starts[index] : chunk.starts[index + 1]]
             yield self._named(queue, what, record, chunk.first_seq + index)
 
-    def _noted(self, queue: Queue, note: Note | Remark) -> Iterator[Line]:
+    def _noted(self, queue: Queue, note: Note | Remark) -> Iterator[AuditLine]:
         if isinstance(note, Remark):
             line = self._named(queue, note.what, note.message.record, None)
             line |= _way(note.message.trail)
@@ -117,7 +117,7 @@ class AuditLog:
                 line = self._line(queue, note.what, note.first_seq + index)
                 yield {**line, "reason": note.reason} if note.reason else line
 
-    def _named(self, queue: Queue, what: Happening, record: bytes, seq: int | None) -> Line:
+    def _named(self, queue: Queue, what: Happening, record: bytes, seq: int | None) -> AuditLine:
         line = self._line(queue, what, seq)
         taken_apart = unpack_record(record, 0, len(record))
         line |= {"message_id": message_id_of(taken_apart.bare), "bytes": len(record)}
@@ -128,11 +128,11 @@ class AuditLog:
             if taken_apart.expires_ms is not None:
                 line["expires"] = timestamp(taken_apart.expires_ms)
             if backlog_owner(queue.description.path):
-                line["destination"] = told_of(taken_apart.bare)[0]
+                line["destination"] = read_destination(taken_apart.bare)[0]
         return line
 
-    def _line(self, queue: Queue, what: Happening, seq: int | None = None) -> Line:
-        line: Line = {
+    def _line(self, queue: Queue, what: Happening, seq: int | None = None) -> AuditLine:
+        line: AuditLine = {
             "at": timestamp(self._clock.now().wall_ms),
             "entity": audited_path(queue),
             "event": what.value,
@@ -141,12 +141,12 @@ class AuditLog:
 
     # -- the disk -------------------------------------------------------------------------
 
-    def take_closed(self) -> list[Line]:
+    def take_closed(self) -> list[AuditLine]:
         """The lines of the batches that were closed."""
         lines, self._closed = self._closed, []
         return lines
 
-    def behind(self, commit: Callable[[], None], lines: list[Line]) -> Callable[[], None]:
+    def behind(self, commit: Callable[[], None], lines: list[AuditLine]) -> Callable[[], None]:
         """A commit with its lines behind it (rule 2)."""
         at_ms = self._clock.now().wall_ms
 
@@ -156,17 +156,17 @@ class AuditLog:
 
         return commit_and_tell if lines else commit
 
-    def _write(self, lines: list[Line]) -> None:
+    def _write(self, lines: list[AuditLine]) -> None:
         if lines and self._submit is not None:
             at_ms = self._clock.now().wall_ms
             self._submit(lambda: self._lines.append(at_ms, lines))
 
 
-def _way(trail: Trail | None) -> Line:
+def _way(trail: Trail | None) -> AuditLine:
     """What is told of how a message came here (rule 3)."""
     if trail is None:
         return {}
-    told: Line = {}
+    told: AuditLine = {}
     if trail.entity:
         told |= {"from_entity": trail.entity, "from_sequence_number": trail.number}
     return told if trail.publication is None else {**told, "publication": trail.publication}

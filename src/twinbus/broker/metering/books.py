@@ -7,13 +7,13 @@ from collections.abc import Callable
 from pathlib import Path
 from random import Random
 
-from twinbus.broker.metering.audit import AuditLog, Line
+from twinbus.broker.metering.audit import AuditLine, AuditLog
 from twinbus.clock import Clock
 from twinbus.metering.operations import OperationsLog, Timers, operations_log
 from twinbus.metering.tally import Meter
 
 
-class Books:
+class NamespaceMetering:
     """Kept from the first touch of a namespace to its close."""
 
     def __init__(
@@ -62,11 +62,13 @@ class Books:
         if self._operations is not None:
             self._operations.stop()
 
-    def take_lines(self) -> list[Line]:
+    def take_lines(self) -> list[AuditLine]:
         """What the audit says of the batches that were closed."""
         return [] if self.audit is None else self.audit.take_closed()
 
-    def written_with(self, commit: Callable[[], None], lines: list[Line]) -> Callable[[], None]:
+    def written_with(
+        self, commit: Callable[[], None], lines: list[AuditLine]
+    ) -> Callable[[], None]:
         """The commit with the lines of the audit behind it."""
         return commit if self.audit is None else self.audit.behind(commit, lines)
 

@@ -65,7 +65,7 @@ _LOOSE_ENDS: Final = {
 }
 
 
-class Ledger(NamedTuple):
+class StoreHeader(NamedTuple):
     commit_number: int
     queue_id_last: int
     store_id: bytes
@@ -88,9 +88,9 @@ class Audit:
         self._connection = connection
         self._path = path
 
-    def ledger(self) -> Ledger:
+    def ledger(self) -> StoreHeader:
         rows = self._sealed("SELECT commit_number, queue_id_last, store_id, crc FROM ledger")
-        found = [Ledger(*row) for row in rows]
+        found = [StoreHeader(*row) for row in rows]
         if len(found) != 1:
             raise self._damaged(f"its ledger has {len(found)} rows instead of one")
         return found[0]

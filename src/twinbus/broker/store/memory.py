@@ -42,7 +42,7 @@ from twinbus.broker.store.port import (
     StoreStatistics,
     Tombstone,
 )
-from twinbus.broker.store.shelf import QueueShelf, Table, Undo
+from twinbus.broker.store.shelf import MemoryQueueRows, Table, Undo
 from twinbus.errors import StoreFailed
 
 _Row = TypeVar("_Row")
@@ -70,7 +70,7 @@ class MemoryStore:
         self._entities: Table[EntityRow] = Table()
         self._counters: Table[QueueCounters] = Table()
         self._meta: Table[MetaValue] = Table()
-        self._queues: Table[QueueShelf] = Table()
+        self._queues: Table[MemoryQueueRows] = Table()
 
     def open(self) -> Recovered:
         if self._is_open:
@@ -109,7 +109,7 @@ class MemoryStore:
         match op:
             case PutEntity(entity):
                 if entity.queue_id not in self._queues.rows:
-                    undo.change(self._queues.set, entity.queue_id, QueueShelf())
+                    undo.change(self._queues.set, entity.queue_id, MemoryQueueRows())
                 undo.change(self._entities.set, entity.queue_id, entity)
             case DeleteEntity(queue_id):
                 undo.change(self._queues.set, queue_id, None)
@@ -137,7 +137,7 @@ class MemoryStore:
         | DeleteScheduled
         | ForgetSeen
         | PutSessionState,
-        queue: QueueShelf,
+        queue: MemoryQueueRows,
         undo: Undo,
     ) -> None:
         match op:
@@ -265,6 +265,6 @@ class MemoryStore:
         if not self._is_open:
             raise StoreFailed(path=":memory:", detail="it is not open")
 
-    def _queue(self, queue_id: int) -> QueueShelf:
+    def _queue(self, queue_id: int) -> MemoryQueueRows:
         self._require_open()
-        return self._queues.rows.get(queue_id) or QueueShelf()
+        return self._queues.rows.get(queue_id) or MemoryQueueRows()

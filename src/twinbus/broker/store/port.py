@@ -58,7 +58,7 @@ class ChunkRow:
 
 
 @dataclass(slots=True, eq=False)
-class Sheet:
+class SharedBody:
     """Messages that several chunks of one commit have in common, as one blob."""
 
     count: int
@@ -66,10 +66,10 @@ class Sheet:
 
 
 @dataclass(slots=True, eq=False)
-class Share:
+class SharedBodySelection:
     """The messages of a chunk are these of a sheet, in the same order."""
 
-    sheet: Sheet
+    sheet: SharedBody
     selection: int
     """Bit i stands for message i of the sheet."""
 
@@ -167,7 +167,7 @@ class PutChunk:
     """
 
     row: ChunkRow
-    share: Share | None = None
+    share: SharedBodySelection | None = None
 
 
 @dataclass(slots=True)

@@ -21,7 +21,7 @@ from itertools import accumulate
 from struct import Struct, pack, unpack_from
 from typing import Final, NamedTuple
 
-from twinbus.broker.store.port import Op, PutChunk, Share, Sheet
+from twinbus.broker.store.port import Op, PutChunk, SharedBody, SharedBodySelection
 
 # A row that refers to a sheet takes about as much room as this.
 SHARED_BYTES_MIN: Final = 256
@@ -39,7 +39,7 @@ class SheetPlan(NamedTuple):
 
     ids: dict[int, int]
     """id(share) -> id of the sheet, for the chunks that select from one."""
-    sheets: list[tuple[int, Sheet]]
+    sheets: list[tuple[int, SharedBody]]
 
 
 NO_SHEETS: Final = SheetPlan({}, [])
@@ -63,7 +63,7 @@ def plan_sheets(ops: Iterable[Op], commit_number: int) -> SheetPlan:
     return plan
 
 
-def _worthwhile(chunks: list[PutChunk]) -> list[Share]:
+def _worthwhile(chunks: list[PutChunk]) -> list[SharedBodySelection]:
     """The shares of one sheet that are to stay shares; the others become copies."""
     sized = sorted((len(op.row.blob), at) for at, op in enumerate(chunks))
     sheet_bytes = len(chunks[0].share.sheet.blob) if chunks[0].share else 0
@@ -96,7 +96,7 @@ def select(blob: bytes, count: int, selection: bytes) -> bytes:
     return pack(f">{len(chosen)}I", *map(len, chosen)) + b"".join(chosen)
 
 
-def packed_selection(share: Share) -> bytes:
+def packed_selection(share: SharedBodySelection) -> bytes:
     """The stored form of a selection: a bit mask, lowest byte first; nothing means everything."""
     count = share.sheet.count
     if share.selection == (1 << count) - 1:
@@ -104,7 +104,7 @@ def packed_selection(share: Share) -> bytes:
     return share.selection.to_bytes((count + 7) // 8, "little")
 
 
-def check_share(share: Share, count: int) -> None:
+def check_share(share: SharedBodySelection, count: int) -> None:
     """Raise ValueError unless a chunk of ``count`` messages can select so."""
     if share.selection < 0 or share.selection >> share.sheet.count:
         raise ValueError("a selection reaches behind its sheet")

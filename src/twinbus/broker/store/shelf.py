@@ -19,7 +19,7 @@ from twinbus.broker.store.port import (
     ScheduledRow,
     SeenRow,
     SessionBook,
-    Share,
+    SharedBodySelection,
     session_state_bytes,
 )
 from twinbus.broker.store.sheets import packed_selection, select
@@ -57,13 +57,13 @@ class Table(Generic[_Value]):
         return previous
 
 
-class QueueShelf:
+class MemoryQueueRows:
     """Everything that one queue has in store."""
 
     def __init__(self) -> None:
         self._chunks: dict[int, ChunkRow] = {}
         self._gone: dict[int, list[Run]] = {}
-        self._shares: dict[int, Share] = {}
+        self._shares: dict[int, SharedBodySelection] = {}
         self._states: dict[int, State] = {}
         self._scheduled: dict[int, ScheduledRow] = {}
         self._seen: dict[int, SeenRow] = {}
@@ -93,7 +93,9 @@ class QueueShelf:
                 self.expiry_keys.add((row.expires_ms, first_seq))
         return previous
 
-    def set_share(self, first_seq: int, share: Share | None) -> Share | None:
+    def set_share(
+        self, first_seq: int, share: SharedBodySelection | None
+    ) -> SharedBodySelection | None:
         previous = self._shares.pop(first_seq, None)
         if share is not None:
             self._shares[first_seq] = share
@@ -179,7 +181,7 @@ class QueueShelf:
             return None
         return self._chunks[first_seq]
 
-    def put_chunk(self, row: ChunkRow, share: Share | None, undo: Undo) -> None:
+    def put_chunk(self, row: ChunkRow, share: SharedBodySelection | None, undo: Undo) -> None:
         nearest = self.chunk_keys.at_or_before(row.last_seq)
         if nearest is not None and self._chunks[nearest].last_seq >= row.first_seq:
             raise ValueError("a chunk overlaps one that is stored")

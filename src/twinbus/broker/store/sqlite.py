@@ -17,7 +17,7 @@ import apsw
 
 from twinbus.broker.store import schema
 from twinbus.broker.store.arguments import Roster, admit
-from twinbus.broker.store.audit import Audit, Ledger
+from twinbus.broker.store.audit import Audit, StoreHeader
 from twinbus.broker.store.connection import (
     WRITER_CACHE_KIB,
     open_reader,
@@ -115,7 +115,7 @@ class SqliteStore:
     def _mark_path(self) -> Path:
         return beside(self._path, ".mark")
 
-    def _compare_with_mark(self, ledger: Ledger) -> None:
+    def _compare_with_mark(self, ledger: StoreHeader) -> None:
         mark = read_mark(self._mark_path)
         if mark is None:
             return

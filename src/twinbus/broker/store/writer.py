@@ -17,7 +17,7 @@ from typing import Final
 
 import apsw
 
-from twinbus.broker.store.audit import Ledger
+from twinbus.broker.store.audit import StoreHeader
 from twinbus.broker.store.connection import checkpoint_on_close, translated
 from twinbus.broker.store.mark import Mark
 from twinbus.broker.store.writes import update_ledger
@@ -36,7 +36,9 @@ RESTART_PAGES: Final = 1536
 class Writer:
     """The one writing connection of a store."""
 
-    def __init__(self, connection: apsw.Connection, path: Path, ledger: Ledger, mark: Mark) -> None:
+    def __init__(
+        self, connection: apsw.Connection, path: Path, ledger: StoreHeader, mark: Mark
+    ) -> None:
         self._connection = connection
         self._cursor = connection.cursor()
         self._path = path
@@ -55,7 +57,7 @@ class Writer:
         """Run the work as one transaction; return once it is durable."""
         self.require_working()
         self._checkpoint_if_due()
-        ledger = Ledger(
+        ledger = StoreHeader(
             self.ledger.commit_number + 1,
             self.ledger.queue_id_last if queue_id_last is None else queue_id_last,
             self.ledger.store_id,

@@ -32,7 +32,7 @@ HEADLINE: Final = "twinbus "
 
 
 @dataclass(frozen=True, slots=True)
-class Made:
+class IssuedCertificate:
     """A certificate with its key."""
 
     certificate: x509.Certificate
@@ -61,7 +61,7 @@ class Made:
         return f"{HEADLINE}{headline}\n".encode() + key_pem + self.certificate_pem
 
 
-def make_authority(label: str, now_s: float, names: tuple[str, ...] = ()) -> Made:
+def make_authority(label: str, now_s: float, names: tuple[str, ...] = ()) -> IssuedCertificate:
     """A new authority. ``label`` tells it from others in a list of certificates; ``names`` are
     what it may sign for, beside the local ones (rule 2)."""
     key = ec.generate_private_key(ec.SECP256R1())
@@ -75,10 +75,10 @@ def make_authority(label: str, now_s: float, names: tuple[str, ...] = ()) -> Mad
         .add_extension(identifier, critical=False)
         .sign(key, hashes.SHA256())
     )
-    return Made(certificate, key, ())
+    return IssuedCertificate(certificate, key, ())
 
 
-def missing_names(authority: Made, names: tuple[str, ...]) -> tuple[str, ...]:
+def missing_names(authority: IssuedCertificate, names: tuple[str, ...]) -> tuple[str, ...]:
     """The names that an authority may not sign for; one of ours from before has no such limit."""
     try:
         found = authority.certificate.extensions.get_extension_for_class(x509.NameConstraints)
@@ -120,7 +120,7 @@ def _covers(permitted: x509.GeneralName, name: str) -> bool:
     return False
 
 
-def issue(authority: Made, names: tuple[str, ...], now_s: float) -> Made:
+def issue(authority: IssuedCertificate, names: tuple[str, ...], now_s: float) -> IssuedCertificate:
     """A certificate for a server that is known under ``names`` (host names and addresses)."""
     key = ec.generate_private_key(ec.SECP256R1())
     signer = authority.certificate
@@ -134,10 +134,10 @@ def issue(authority: Made, names: tuple[str, ...], now_s: float) -> Made:
         .add_extension(identifier, critical=False)
         .sign(authority.key, hashes.SHA256())
     )
-    return Made(certificate, key, names)
+    return IssuedCertificate(certificate, key, names)
 
 
-def read_bundle(content: bytes) -> Made:
+def read_bundle(content: bytes) -> IssuedCertificate:
     """What ``bundle`` wrote; raises ValueError when it is damaged."""
     key = serialization.load_pem_private_key(content, None)
     if not isinstance(key, ec.EllipticCurvePrivateKey):
@@ -145,7 +145,7 @@ def read_bundle(content: bytes) -> Made:
     certificate = x509.load_pem_x509_certificate(content)
     if certificate.public_key() != key.public_key():
         raise ValueError("the key is not the certificate's")
-    return Made(certificate, key, ())
+    return IssuedCertificate(certificate, key, ())
 
 
 def expiry_of(content: bytes) -> float:

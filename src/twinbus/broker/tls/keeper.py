@@ -35,7 +35,7 @@ from twinbus.broker.store.datadir import read_private, write_private
 from twinbus.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from twinbus.broker.tls.authority import Made
+    from twinbus.broker.tls.authority import IssuedCertificate
 
 logger = logging.getLogger("twinbus.broker")
 
@@ -62,7 +62,7 @@ class Credentials:
     renew_at_s: float
 
 
-class Keeper:
+class CertificateStore:
     """The certificate of one broker. ``prepare`` may be called on any thread."""
 
     def __init__(
@@ -222,7 +222,7 @@ class Keeper:
         own = socket.gethostname().lower()
         return tuple(name for name in self._names if name != own or name in LOCAL_NAMES)
 
-    def _authority(self, path: Path) -> Made:
+    def _authority(self, path: Path) -> IssuedCertificate:
         """The authority that clients trust already, or a new one."""
         from twinbus.broker.tls.authority import make_authority, missing_names, read_bundle
 

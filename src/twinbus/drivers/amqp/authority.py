@@ -14,7 +14,7 @@ from functools import partial
 from typing import Final
 
 from twinbus.drivers.amqp.attempts import Attempt
-from twinbus.drivers.amqp.line import Line
+from twinbus.drivers.amqp.line import AmqpConnection
 from twinbus.drivers.amqp.nodes import TokenNode
 from twinbus.drivers.amqp.patience import in_time
 from twinbus.drivers.credentials import Credential
@@ -36,7 +36,7 @@ _KINDS: Final = {"sas": "servicebus.windows.net:sastoken", "jwt": "jwt"}
 class Authority:
     """Shows tokens on one line."""
 
-    def __init__(self, line: Line, credential: Credential) -> None:
+    def __init__(self, line: AmqpConnection, credential: Credential) -> None:
         self._line = line
         self._credential = credential
         self._node: TokenNode | None = None

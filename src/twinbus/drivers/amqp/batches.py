@@ -18,7 +18,7 @@ from twinbus.amqp.sections import Message, MessageSections, Properties, scan_mes
 from twinbus.amqp.types import Symbol
 from twinbus.core.envelope_plain import plain_head
 from twinbus.core.parcel import Parcel
-from twinbus.drivers.port import LinkFacts
+from twinbus.drivers.port import LinkProperties
 from twinbus.service_errors import MessageRefused, MessageTooLarge
 
 FORMAT_MESSAGE: Final = 0
@@ -58,7 +58,7 @@ def sealed(parcels: Sequence[Parcel]) -> Sealed:
     return Sealed(b"".join(parts), FORMAT_BATCH, largest)
 
 
-def check_size(load: Sealed, facts: LinkFacts, path: str) -> None:
+def check_size(load: Sealed, facts: LinkProperties, path: str) -> None:
     """Raise MessageTooLarge for what a link refuses. A service that is sent too much takes the
     link away, from everybody who sends on it."""
     if load.largest_bytes > facts.message_bytes_max:
@@ -77,7 +77,7 @@ def envelope_of(encoded: bytes) -> bytes:
     """The sections of a batch in front of its messages."""
     if head := plain_head(encoded):
         return head
-    routing = Routing(encoded)
+    routing = BatchKeys(encoded)
     annotations = {} if routing.partition_key is None else {PARTITION_KEY: routing.partition_key}
     message = Message(
         message_annotations=annotations or None,
@@ -86,7 +86,7 @@ def envelope_of(encoded: bytes) -> bytes:
     return message.encode()[:-_EMPTY_BODY_BYTES]
 
 
-class Routing:
+class BatchKeys:
     """What of an encoded message the service wants to know beside it."""
 
     def __init__(self, encoded: bytes) -> None:

@@ -6,7 +6,7 @@ import asyncio
 from dataclasses import replace
 
 from twinbus.connection_string import ConnectionString, namespace_at, parse_connection_string
-from twinbus.drivers.amqp.namespace import Namespace
+from twinbus.drivers.amqp.namespace import ConnectionPool
 from twinbus.drivers.amqp.options import AmqpOptions, Endpoint
 from twinbus.drivers.amqp.receiver import AmqpReceiver
 from twinbus.drivers.amqp.sender import AmqpSender
@@ -33,7 +33,7 @@ class AmqpDriver:
         self.address = endpoint.address
         self.options = options or AmqpOptions()
         self._endpoint, self._credential = endpoint, credential_of(credential)
-        self._namespace = Namespace(endpoint, self._credential, self.options)
+        self._namespace = ConnectionPool(endpoint, self._credential, self.options)
         self._open: set[AmqpSender | AmqpReceiver] = set()
 
     @classmethod

@@ -21,16 +21,16 @@ from twinbus.amqp.events import (
     DeliveriesReceived,
     DeliveryReceived,
     DispositionReceived,
-    Drained,
     LinkAttached,
-    LinkDetached,
+    LinkDetachedEvent,
+    LinkDrained,
     SessionBegun,
     SessionEnded,
     WindowOpened,
 )
-from twinbus.amqp.link import ReceivingLink, SendingLink
+from twinbus.amqp.link import ReceiverLink, SenderLink
 from twinbus.amqp.performatives import ROLE_RECEIVER, ROLE_SENDER, Attach, Source, Target
-from twinbus.drivers.amqp.line import Line
+from twinbus.drivers.amqp.line import AmqpConnection
 from twinbus.drivers.amqp.refusals import Loss, closed_by_us, detached
 
 UNSETTLED: Final = 0
@@ -38,7 +38,7 @@ SETTLED: Final = 1
 FIRST: Final = 0
 SECOND: Final = 1
 
-AnyLink = TypeVar("AnyLink", SendingLink, ReceivingLink)
+AnyLink = TypeVar("AnyLink", SenderLink, ReceiverLink)
 
 
 class End:
@@ -47,13 +47,13 @@ class End:
     holds_line = True
     """Whether a retired line is still needed because of it."""
 
-    def __init__(self, line: Line, path: str) -> None:
+    def __init__(self, line: AmqpConnection, path: str) -> None:
         self.line = line
         self.path = path
         self.loss: Loss | None = None
         self.session = line.begin(self)
         self._attached: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._links: list[SendingLink | ReceivingLink] = []
+        self._links: list[SenderLink | ReceiverLink] = []
         self._unanswered_count = 0
         self._is_leaving = False
 
@@ -68,7 +68,7 @@ class End:
 
     # -- attaching ------------------------------------------------------------------------
 
-    def attach_sender(self, address: str, name: str) -> SendingLink:
+    def attach_sender(self, address: str, name: str) -> SenderLink:
         link = self.session.attach_sender(
             Attach(
                 name=name,
@@ -91,7 +91,7 @@ class End:
         snd_settle_mode: int,
         rcv_settle_mode: int,
         properties: dict[Any, Any] | None = None,
-    ) -> ReceivingLink:
+    ) -> ReceiverLink:
         link = self.session.attach_receiver(
             Attach(
                 name=name,
@@ -124,7 +124,7 @@ class End:
 
     def _on_attached(self, event: LinkAttached) -> None:
         answer = event.link.peer
-        place = answer.target if isinstance(event.link, SendingLink) else answer.source
+        place = answer.target if isinstance(event.link, SenderLink) else answer.source
         if place is None:
             return  # A refusal: the reason follows in a detach.
         self._unanswered_count -= 1
@@ -147,13 +147,13 @@ class End:
                 self.on_delivery(event)
             case CreditChanged() | WindowOpened() | SessionBegun():
                 self.on_room()
-            case Drained():
+            case LinkDrained():
                 self.on_drained()
             case LinkAttached():
                 self._on_attached(event)
-            case LinkDetached() | SessionEnded():
+            case LinkDetachedEvent() | SessionEnded():
                 self.lost(detached(event.error, self.path, was_open=self._attached.done()))
-                if isinstance(event, LinkDetached):
+                if isinstance(event, LinkDetachedEvent):
                     self.close()
 
     def opened(self) -> None:

@@ -25,7 +25,7 @@ from twinbus.amqp.sections import MessageSections, scan_front
 from twinbus.amqp.wire import FIXED_WIDTHS
 
 
-class Facts(NamedTuple):
+class DeliveryMetadata(NamedTuple):
     """The service's own notes on a message."""
 
     sequence_number: int = 0
@@ -34,7 +34,7 @@ class Facts(NamedTuple):
     delivery_count: int = 0
 
 
-_UNKNOWN: Final = Facts()
+_UNKNOWN: Final = DeliveryMetadata()
 
 _SEQUENCE_NUMBER: Final = "x-opt-sequence-number"
 _ENQUEUED: Final = "x-opt-enqueued-time"
@@ -89,7 +89,7 @@ class FactReader:
             return found[number], found[enqueued], found[until], found[count]
         return self._read_with_care(message)
 
-    def _read_with_care(self, message: bytes) -> Facts:
+    def _read_with_care(self, message: bytes) -> DeliveryMetadata:
         try:
             sections = scan_front(message, 0, len(message))
             facts = _facts(message, sections)
@@ -123,12 +123,12 @@ class FactReader:
         self._expected = self._equal(message)
 
 
-def _facts(message: bytes, sections: MessageSections) -> Facts:
+def _facts(message: bytes, sections: MessageSections) -> DeliveryMetadata:
     annotations: dict[Any, Any] = {}
     if sections.message_annotations is not None:
         start, stop = sections.message_annotations
         annotations = decode_value(message, start, stop, Budget(STORED_LIMITS))[0]
-    return Facts(
+    return DeliveryMetadata(
         _whole(annotations.get(_SEQUENCE_NUMBER)) or 0,
         _whole(annotations.get(_ENQUEUED)),
         _whole(annotations.get(_LOCKED_UNTIL)),

@@ -25,10 +25,10 @@ from twinbus.amqp.events import (
     DeliveriesReceived,
     DeliveryReceived,
     DispositionReceived,
-    Drained,
     Event,
     LinkAttached,
-    LinkDetached,
+    LinkDetachedEvent,
+    LinkDrained,
     Opened,
     SessionBegun,
     SessionEnded,
@@ -57,7 +57,7 @@ CLOSE_TIMEOUT_S: Final = 1.0
 _PRODUCT: Final = {Symbol("product"): "twinbus"}
 
 
-class Line(asyncio.Protocol):
+class AmqpConnection(asyncio.Protocol):
     """One connection. Made by open_line()."""
 
     def __init__(self, endpoint: Endpoint, options: AmqpOptions) -> None:
@@ -229,10 +229,10 @@ class Line(asyncio.Protocol):
 
     def _on_event(self, event: Event) -> None:
         match event:
-            case DeliveriesReceived() | DeliveryReceived() | LinkAttached() | LinkDetached():
+            case DeliveriesReceived() | DeliveryReceived() | LinkAttached() | LinkDetachedEvent():
                 if event.link.owner is not None:
                     event.link.owner.on_event(event)
-            case CreditChanged() | Drained():
+            case CreditChanged() | LinkDrained():
                 if event.link.owner is not None:
                     event.link.owner.on_event(event)
             case DispositionReceived() | SessionEnded():
@@ -291,10 +291,10 @@ class Line(asyncio.Protocol):
 
 async def open_line(
     endpoint: Endpoint, options: AmqpOptions, context: ssl.SSLContext | None
-) -> Line:
+) -> AmqpConnection:
     """Connect and exchange opens; raises CommunicationError. How long is the caller's business."""
     loop = asyncio.get_running_loop()
-    line = Line(endpoint, options)
+    line = AmqpConnection(endpoint, options)
     address = endpoint.address
     try:
         await loop.create_connection(

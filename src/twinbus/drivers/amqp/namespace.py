@@ -1,7 +1,7 @@
 """The connections of one driver: where an end gets its line from.
 
-    Trunk       a line with its authority and its management nodes
-    Namespace   the trunks of one driver: one, or as many as its links need
+    PooledConnection       a line with its authority and its management nodes
+    ConnectionPool   the trunks of one driver: one, or as many as its links need
 
 Rule 1: links share a connection as long as it has room and can be heard.
 """
@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 from twinbus.drivers.amqp.attempts import Attempt
 from twinbus.drivers.amqp.authority import Authority
 from twinbus.drivers.amqp.ends import End
-from twinbus.drivers.amqp.line import Line, open_line
+from twinbus.drivers.amqp.line import AmqpConnection, open_line
 from twinbus.drivers.amqp.nodes import ManagementNode
 from twinbus.drivers.amqp.options import AmqpOptions, Endpoint
 from twinbus.drivers.amqp.refusals import closed_by_us
@@ -27,10 +27,10 @@ from twinbus.service_errors import AccessRefused
 AnyEnd = TypeVar("AnyEnd", bound=End)
 
 
-class Trunk:
+class PooledConnection:
     """One line and what is shared by everybody on it."""
 
-    def __init__(self, line: Line, credential: Credential) -> None:
+    def __init__(self, line: AmqpConnection, credential: Credential) -> None:
         self.line = line
         self.authority = Authority(line, credential)
         self._nodes: dict[str, ManagementNode] = {}
@@ -75,7 +75,9 @@ class Trunk:
         self._opening.pop(path, None)
         return node
 
-    async def attached(self, path: str, make: Callable[[Line], AnyEnd], *, is_told: bool) -> AnyEnd:
+    async def attached(
+        self, path: str, make: Callable[[AmqpConnection], AnyEnd], *, is_told: bool
+    ) -> AnyEnd:
         """A new link; ``is_told``: the service was shown a token for it just now.
 
         Who is refused with a token of earlier shows another one: the old one may have run out by
@@ -94,19 +96,19 @@ class Trunk:
                 return end
 
 
-class Namespace:
+class ConnectionPool:
     """All connections of one driver."""
 
     def __init__(self, endpoint: Endpoint, credential: Credential, options: AmqpOptions) -> None:
         self.endpoint = endpoint
         self._credential = credential
         self._options = options
-        self._trunks: list[Trunk] = []
-        self._opening: Attempt[Trunk] = Attempt()
+        self._trunks: list[PooledConnection] = []
+        self._opening: Attempt[PooledConnection] = Attempt()
         self._context = _tls_context(options.ca_file) if endpoint.uses_tls else None
         self._is_closed = False
 
-    async def trunk(self) -> Trunk:
+    async def trunk(self) -> PooledConnection:
         """A connection with room for one more end."""
         if self._is_closed:
             raise closed_by_us(f"the driver for {self.endpoint.address}").error("", was_sent=False)
@@ -117,12 +119,14 @@ class Namespace:
                 return trunk
         return await self._opening.result(self._open)
 
-    async def attached(self, path: str, make: Callable[[Line], AnyEnd]) -> tuple[Trunk, AnyEnd]:
+    async def attached(
+        self, path: str, make: Callable[[AmqpConnection], AnyEnd]
+    ) -> tuple[PooledConnection, AnyEnd]:
         """A new link, and the connection that it is on."""
         trunk, is_told = await self._admitted(path)
         return trunk, await trunk.attached(path, make, is_told=is_told)
 
-    async def _admitted(self, path: str) -> tuple[Trunk, bool]:
+    async def _admitted(self, path: str) -> tuple[PooledConnection, bool]:
         """A connection with room, on which the service knows who we are (for ``path``), and
         whether it was told just now."""
         while True:
@@ -136,9 +140,9 @@ class Namespace:
         for trunk in self._trunks:
             trunk.line.suspect(since_s)
 
-    async def _open(self) -> Trunk:
+    async def _open(self) -> PooledConnection:
         line = await open_line(self.endpoint, self._options, self._context)
-        trunk = Trunk(line, self._credential)
+        trunk = PooledConnection(line, self._credential)
         self._trunks.append(trunk)
         return trunk
 

@@ -20,7 +20,7 @@ from twinbus.amqp.sections import AmqpValue, Message, Properties
 from twinbus.amqp.transfers import encode_disposition
 from twinbus.amqp.types import Symbol, UInt
 from twinbus.drivers.amqp.ends import FIRST, SETTLED, End
-from twinbus.drivers.amqp.line import Line
+from twinbus.drivers.amqp.line import AmqpConnection
 from twinbus.drivers.amqp.refusals import Loss, quoted, status_refusal
 from twinbus.service_errors import (
     AuthenticationFailed,
@@ -38,7 +38,7 @@ _UINT_MAX: Final = 0xFFFFFFFF
 class Node(End):
     """Two links to a node of the service."""
 
-    def __init__(self, line: Line, path: str, node: str) -> None:
+    def __init__(self, line: AmqpConnection, path: str, node: str) -> None:
         super().__init__(line, path)
         self._reply_to = f"reply-{uuid4()}"
         self._answers = self.attach_receiver(
@@ -119,7 +119,7 @@ class Node(End):
 class TokenNode(Node):
     """``$cbs``: shows tokens."""
 
-    def __init__(self, line: Line) -> None:
+    def __init__(self, line: AmqpConnection) -> None:
         super().__init__(line, "$cbs", "$cbs")
 
     async def show(self, *, path: str, audience: str, text: str, kind: str) -> None:
@@ -145,7 +145,7 @@ def _token_refusal(status: int, text: object, path: str) -> ServiceError:
 class ManagementNode(Node):
     """``<entity>/$management``: what is neither sending nor receiving."""
 
-    def __init__(self, line: Line, path: str) -> None:
+    def __init__(self, line: AmqpConnection, path: str) -> None:
         super().__init__(line, path, f"{path}/$management")
 
     async def request(

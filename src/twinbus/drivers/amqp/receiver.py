@@ -16,13 +16,13 @@ from uuid import UUID, uuid4
 
 from twinbus.amqp.errors import Condition
 from twinbus.amqp.types import Array, Int, Long, UInt
-from twinbus.core.parcel import Delivered
+from twinbus.core.parcel import ReceivedMessage
 from twinbus.drivers.amqp.attempts import Attempt
 from twinbus.drivers.amqp.facts import FactReader
-from twinbus.drivers.amqp.line import Line
-from twinbus.drivers.amqp.namespace import Namespace, Trunk
+from twinbus.drivers.amqp.line import AmqpConnection
+from twinbus.drivers.amqp.namespace import ConnectionPool, PooledConnection
 from twinbus.drivers.amqp.patience import OPEN_TIMEOUT_S_MAX, OPEN_TIMEOUT_S_MIN, in_time, timed_out
-from twinbus.drivers.amqp.receiving import SESSION_FILTER, Arrival, ReceivingEnd, Settlement
+from twinbus.drivers.amqp.receiving import SESSION_FILTER, Arrival, ReceiverEndpoint, Settlement
 from twinbus.drivers.amqp.refusals import closed_by_us
 from twinbus.drivers.amqp.settling import (
     ABANDON,
@@ -55,7 +55,7 @@ class AmqpReceiver:
 
     def __init__(
         self,
-        namespace: Namespace,
+        namespace: ConnectionPool,
         path: str,
         *,
         mode: ReceiveMode,
@@ -70,15 +70,15 @@ class AmqpReceiver:
         self._prefetch = prefetch
         self._has_session = session is not None
         self._on_close = on_close
-        self._trunk: Trunk | None = None
-        self._end: ReceivingEnd | None = None
-        self._opening: Attempt[ReceivingEnd] = Attempt()
+        self._trunk: PooledConnection | None = None
+        self._end: ReceiverEndpoint | None = None
+        self._opening: Attempt[ReceiverEndpoint] = Attempt()
         self._turn = asyncio.Lock()
         self._is_closed = False
 
     # -- receiving ------------------------------------------------------------------------
 
-    async def receive(self, count_max: int, *, wait_s: float) -> list[Delivered]:
+    async def receive(self, count_max: int, *, wait_s: float) -> list[ReceivedMessage]:
         loop = asyncio.get_running_loop()
         deadline_s = loop.time() + wait_s
         try:
@@ -95,7 +95,7 @@ class AmqpReceiver:
         finally:
             self._turn.release()
 
-    async def _received(self, count_max: int, deadline_s: float) -> list[Delivered]:
+    async def _received(self, count_max: int, deadline_s: float) -> list[ReceivedMessage]:
         loop = asyncio.get_running_loop()
         is_last = False
         while True:
@@ -112,15 +112,19 @@ class AmqpReceiver:
                     raise
                 is_last = is_last or not was_idle
 
-    def _delivered(self, end: ReceivingEnd, arrivals: Sequence[Arrival]) -> list[Delivered]:
+    def _delivered(
+        self, end: ReceiverEndpoint, arrivals: Sequence[Arrival]
+    ) -> list[ReceivedMessage]:
         path, deletes, read = self.path, self._deletes, end.facts.read
         # By position: names would take as long again as everything else here.
         return [
-            Delivered(path, payload, *read(payload), b"" if deletes else tag, (end, delivery_id))
+            ReceivedMessage(
+                path, payload, *read(payload), b"" if deletes else tag, (end, delivery_id)
+            )
             for delivery_id, tag, payload in arrivals
         ]
 
-    async def _fresh(self, wait_s: float) -> ReceivingEnd:
+    async def _fresh(self, wait_s: float) -> ReceiverEndpoint:
         """The link there is if it has messages or is open, or a new one."""
         if self._is_closed:
             raise self._closed()
@@ -144,9 +148,9 @@ class AmqpReceiver:
                 timeout_s, path=self.path, doing="opening a link from", was_sent=False
             ) from None
 
-    async def _open(self, wait_s: float) -> ReceivingEnd:
-        def made(line: Line) -> ReceivingEnd:
-            return ReceivingEnd(
+    async def _open(self, wait_s: float) -> ReceiverEndpoint:
+        def made(line: AmqpConnection) -> ReceiverEndpoint:
+            return ReceiverEndpoint(
                 line,
                 self.path,
                 f"receiver-{uuid4()}",
@@ -168,29 +172,40 @@ class AmqpReceiver:
 
     # -- settling -------------------------------------------------------------------------
 
-    async def complete(self, messages: Sequence[Delivered], *, timeout_s: float) -> list[Delivered]:
+    async def complete(
+        self, messages: Sequence[ReceivedMessage], *, timeout_s: float
+    ) -> list[ReceivedMessage]:
         return await self._settle(messages, COMPLETE, timeout_s)
 
-    async def abandon(self, messages: Sequence[Delivered], *, timeout_s: float) -> list[Delivered]:
+    async def abandon(
+        self, messages: Sequence[ReceivedMessage], *, timeout_s: float
+    ) -> list[ReceivedMessage]:
         return await self._settle(messages, ABANDON, timeout_s)
 
-    async def defer(self, messages: Sequence[Delivered], *, timeout_s: float) -> list[Delivered]:
+    async def defer(
+        self, messages: Sequence[ReceivedMessage], *, timeout_s: float
+    ) -> list[ReceivedMessage]:
         return await self._settle(messages, DEFER, timeout_s)
 
     async def dead_letter(
-        self, messages: Sequence[Delivered], *, reason: str, description: str, timeout_s: float
-    ) -> list[Delivered]:
+        self,
+        messages: Sequence[ReceivedMessage],
+        *,
+        reason: str,
+        description: str,
+        timeout_s: float,
+    ) -> list[ReceivedMessage]:
         return await self._settle(messages, dead_letter(reason, description), timeout_s)
 
     async def _settle(
-        self, messages: Sequence[Delivered], decision: Decision, timeout_s: float
-    ) -> list[Delivered]:
+        self, messages: Sequence[ReceivedMessage], decision: Decision, timeout_s: float
+    ) -> list[ReceivedMessage]:
         self._check_settling()
-        on_links: dict[ReceivingEnd, dict[int, Delivered]] = {}
-        by_token: list[Delivered] = []
+        on_links: dict[ReceiverEndpoint, dict[int, ReceivedMessage]] = {}
+        by_token: list[ReceivedMessage] = []
         for message in messages:
             end, delivery_id = message.handle or (None, 0)
-            if isinstance(end, ReceivingEnd) and end.loss is None:
+            if isinstance(end, ReceiverEndpoint) and end.loss is None:
                 on_links.setdefault(end, {})[delivery_id] = message
             else:
                 by_token.append(message)
@@ -201,8 +216,8 @@ class AmqpReceiver:
             return lost + await self._settle_by_token(by_token, decision, timeout_s)
 
     async def _settle_on(
-        self, end: ReceivingEnd, by_id: dict[int, Delivered], decision: Decision
-    ) -> list[Delivered]:
+        self, end: ReceiverEndpoint, by_id: dict[int, ReceivedMessage], decision: Decision
+    ) -> list[ReceivedMessage]:
         settlement: Settlement = end.settle(list(by_id), decision.state)
         try:
             await settlement.future
@@ -211,9 +226,9 @@ class AmqpReceiver:
         return [by_id[each] for each in sorted(settlement.lost)]
 
     async def _settle_by_token(
-        self, messages: Sequence[Delivered], decision: Decision, timeout_s: float
-    ) -> list[Delivered]:
-        async def ask(some: Sequence[Delivered]) -> None:
+        self, messages: Sequence[ReceivedMessage], decision: Decision, timeout_s: float
+    ) -> list[ReceivedMessage]:
+        async def ask(some: Sequence[ReceivedMessage]) -> None:
             body = {**decision.body, "lock-tokens": tokens_of(some)}
             await self._request("update-disposition", body, timeout_s)
 
@@ -227,10 +242,12 @@ class AmqpReceiver:
                 hint="Receive with ReceiveMode.PEEK_LOCK",
             )
 
-    async def renew(self, messages: Sequence[Delivered], *, timeout_s: float) -> list[Delivered]:
+    async def renew(
+        self, messages: Sequence[ReceivedMessage], *, timeout_s: float
+    ) -> list[ReceivedMessage]:
         self._check_settling()
 
-        async def ask(some: Sequence[Delivered]) -> None:
+        async def ask(some: Sequence[ReceivedMessage]) -> None:
             if self._has_session:
                 await self._request("renew-session-lock", {}, timeout_s)
             else:
@@ -245,7 +262,7 @@ class AmqpReceiver:
 
     async def peek(
         self, count_max: int, *, from_sequence: int = 1, timeout_s: float
-    ) -> list[Delivered]:
+    ) -> list[ReceivedMessage]:
         body = {"from-sequence-number": Long(from_sequence), "message-count": Int(count_max)}
         async with self._in_time(timeout_s, "peeking into"):
             answer = await self._request("peek-message", body, timeout_s)
@@ -253,7 +270,7 @@ class AmqpReceiver:
 
     async def receive_deferred(
         self, sequence_numbers: Sequence[int], *, timeout_s: float
-    ) -> list[Delivered]:
+    ) -> list[ReceivedMessage]:
         body = {
             "sequence-numbers": Array.of(_LONG, [Long(each) for each in sequence_numbers]),
             "receiver-settle-mode": UInt(0 if self._deletes else 1),
@@ -262,17 +279,17 @@ class AmqpReceiver:
             answer = await self._request("receive-by-sequence-number", body, timeout_s)
         return self._listed(answer)
 
-    def _listed(self, answer: dict[str, Any]) -> list[Delivered]:
+    def _listed(self, answer: dict[str, Any]) -> list[ReceivedMessage]:
         reader = FactReader()
         return [self._listed_one(reader, each) for each in answer.get("messages") or []]
 
-    def _listed_one(self, reader: FactReader, entry: Any) -> Delivered:
+    def _listed_one(self, reader: FactReader, entry: Any) -> ReceivedMessage:
         encoded = entry.get("message") if isinstance(entry, dict) else None
         if not isinstance(encoded, bytes):
             raise ServiceInternalError("the answer holds no messages", path=self.path)
         token = entry.get("lock-token")
         number, enqueued_ms, until_ms, count = reader.read(encoded)
-        return Delivered(
+        return ReceivedMessage(
             path=self.path,
             encoded=encoded,
             sequence_number=number,

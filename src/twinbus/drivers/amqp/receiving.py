@@ -24,7 +24,7 @@ from twinbus.amqp.transfers import encode_disposition
 from twinbus.amqp.types import Symbol, UInt
 from twinbus.drivers.amqp.ends import FIRST, SECOND, SETTLED, UNSETTLED, End
 from twinbus.drivers.amqp.facts import FactReader
-from twinbus.drivers.amqp.line import CLOSE_TIMEOUT_S, Line
+from twinbus.drivers.amqp.line import CLOSE_TIMEOUT_S, AmqpConnection
 from twinbus.drivers.amqp.refusals import Loss, refusal
 from twinbus.service_errors import LinkDetached, ServiceInternalError
 
@@ -64,12 +64,12 @@ class Settlement:
         return ids
 
 
-class ReceivingEnd(End):
+class ReceiverEndpoint(End):
     """Receives from one entity, or from one session of it."""
 
     def __init__(
         self,
-        line: Line,
+        line: AmqpConnection,
         path: str,
         name: str,
         *,

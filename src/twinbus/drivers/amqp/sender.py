@@ -15,13 +15,13 @@ from uuid import uuid4
 from twinbus.amqp.types import Array, Long
 from twinbus.core.parcel import Parcel
 from twinbus.drivers.amqp.attempts import Attempt
-from twinbus.drivers.amqp.batches import FORMAT_BATCH, Routing, Sealed, check_size, sealed
+from twinbus.drivers.amqp.batches import FORMAT_BATCH, BatchKeys, Sealed, check_size, sealed
 from twinbus.drivers.amqp.line import QUIET_S
-from twinbus.drivers.amqp.namespace import Namespace
+from twinbus.drivers.amqp.namespace import ConnectionPool
 from twinbus.drivers.amqp.patience import in_time, timed_out
 from twinbus.drivers.amqp.refusals import closed_by_us
-from twinbus.drivers.amqp.sending import NeverLeft, SendingEnd
-from twinbus.drivers.port import LinkFacts, note_unsent
+from twinbus.drivers.amqp.sending import NeverLeft, SenderEndpoint
+from twinbus.drivers.port import LinkProperties, note_unsent
 from twinbus.service_errors import (
     MessageRefused,
     ServiceError,
@@ -35,13 +35,13 @@ class AmqpSender:
     """A way into one queue or topic."""
 
     def __init__(
-        self, namespace: Namespace, path: str, on_close: Callable[[AmqpSender], None]
+        self, namespace: ConnectionPool, path: str, on_close: Callable[[AmqpSender], None]
     ) -> None:
         self.path = path
         self._namespace = namespace
         self._on_close = on_close
-        self._end: SendingEnd | None = None
-        self._opening: Attempt[SendingEnd] = Attempt()
+        self._end: SenderEndpoint | None = None
+        self._opening: Attempt[SenderEndpoint] = Attempt()
         self._is_closed = False
 
     # -- sending --------------------------------------------------------------------------
@@ -90,13 +90,13 @@ class AmqpSender:
             timer.cancel()
 
     @property
-    def facts(self) -> LinkFacts | None:
+    def facts(self) -> LinkProperties | None:
         return None if self._end is None else self._end.facts
 
-    async def attach(self, *, timeout_s: float) -> LinkFacts:
+    async def attach(self, *, timeout_s: float) -> LinkProperties:
         return (await self._fresh(timeout_s, timeout_s)).facts
 
-    async def _fresh(self, left_s: float, timeout_s: float) -> SendingEnd:
+    async def _fresh(self, left_s: float, timeout_s: float) -> SenderEndpoint:
         """An open link, the one there is or a new one."""
         if self._is_closed:
             raise self._closed()
@@ -116,9 +116,9 @@ class AmqpSender:
                 timeout_s, path=self.path, doing="opening a link to", was_sent=False
             ) from None
 
-    async def _open(self) -> SendingEnd:
+    async def _open(self) -> SenderEndpoint:
         _trunk, end = await self._namespace.attached(
-            self.path, lambda line: SendingEnd(line, self.path, f"sender-{uuid4()}")
+            self.path, lambda line: SenderEndpoint(line, self.path, f"sender-{uuid4()}")
         )
         old, self._end = self._end, end
         if old is not None:
@@ -166,7 +166,7 @@ class AmqpSender:
 
 def _entry(encoded: bytes) -> dict[str, Any]:
     """A message to be scheduled, with what the service wants to know beside it."""
-    routing = Routing(encoded)
+    routing = BatchKeys(encoded)
     known = {
         "message-id": routing.message_id,
         "session-id": routing.session_id,

@@ -22,9 +22,9 @@ from twinbus.amqp.performatives import ROLE_SENDER
 from twinbus.amqp.transfers import encode_disposition
 from twinbus.amqp.types import Symbol
 from twinbus.drivers.amqp.ends import End
-from twinbus.drivers.amqp.line import Line
+from twinbus.drivers.amqp.line import AmqpConnection
 from twinbus.drivers.amqp.refusals import ABOUT_ONE_MESSAGE, Loss, refusal
-from twinbus.drivers.port import LinkFacts
+from twinbus.drivers.port import LinkProperties
 from twinbus.service_errors import LinkDetached, ServiceError, ServiceInternalError
 
 _WRAP: Final = 0xFFFFFFFF
@@ -43,7 +43,7 @@ class NeverLeft(Exception):
         super().__init__(loss)
 
 
-class Outgoing:
+class PendingDelivery:
     """One delivery on its way, and the call that waits for it."""
 
     __slots__ = ("future", "message_format", "payload", "written_at_flush")
@@ -61,28 +61,28 @@ class Outgoing:
             self.future.set_exception(TimeoutError())
 
 
-class SendingEnd(End):
+class SenderEndpoint(End):
     """Sends deliveries to one entity."""
 
-    def __init__(self, line: Line, path: str, name: str) -> None:
+    def __init__(self, line: AmqpConnection, path: str, name: str) -> None:
         super().__init__(line, path)
         self._loop = asyncio.get_running_loop()
-        self._waiting: deque[Outgoing] = deque()
-        self._under_way: dict[int, Outgoing] = {}
+        self._waiting: deque[PendingDelivery] = deque()
+        self._under_way: dict[int, PendingDelivery] = {}
         self.link = self.attach_sender(path, name)
-        self.facts = LinkFacts(MESSAGE_BYTES_MAX_DEFAULT)
+        self.facts = LinkProperties(MESSAGE_BYTES_MAX_DEFAULT)
 
     def opened(self) -> None:
         answer = self.link.peer
         told = (answer.properties or {}).get(BATCH_BYTES_MAX)
-        self.facts = LinkFacts(
+        self.facts = LinkProperties(
             answer.max_message_size or MESSAGE_BYTES_MAX_DEFAULT,
             told if isinstance(told, int) else None,
         )
 
-    def post(self, payload: bytes, message_format: int) -> Outgoing:
+    def post(self, payload: bytes, message_format: int) -> PendingDelivery:
         """Send one delivery, now or as soon as there is credit; its future is the outcome."""
-        outgoing = Outgoing(payload, message_format, self._loop.create_future())
+        outgoing = PendingDelivery(payload, message_format, self._loop.create_future())
         if self.loss is not None:
             outgoing.future.set_exception(NeverLeft(self.loss))
         elif self._waiting or not self._has_room:
@@ -91,7 +91,7 @@ class SendingEnd(End):
             self._write(outgoing)
         return outgoing
 
-    def has_left(self, outgoing: Outgoing) -> bool:
+    def has_left(self, outgoing: PendingDelivery) -> bool:
         """Whether bytes of it may have reached the service."""
         written = outgoing.written_at_flush
         return written is not None and self.line.flush_count > written
@@ -100,7 +100,7 @@ class SendingEnd(End):
     def _has_room(self) -> bool:
         return self.link.credit > 0 and self.line.can_write and not self.session.is_blocked
 
-    def _write(self, outgoing: Outgoing) -> None:
+    def _write(self, outgoing: PendingDelivery) -> None:
         link = self.link
         tag = link.delivery_count.to_bytes(4, "big")
         outgoing.written_at_flush = self.line.flush_count
@@ -118,7 +118,7 @@ class SendingEnd(End):
             if not outgoing.future.done():
                 self._write(outgoing)
 
-    def forget(self, outgoing: Outgoing) -> None:
+    def forget(self, outgoing: PendingDelivery) -> None:
         """Nobody waits for it any more; what has not left stays here."""
         outgoing.payload = b""
         waiting = self._waiting
@@ -176,7 +176,7 @@ class SendingEnd(End):
     def is_busy(self) -> bool:
         return any(not each.future.done() for each in self._all())
 
-    def _all(self) -> list[Outgoing]:
+    def _all(self) -> list[PendingDelivery]:
         return [*self._under_way.values(), *self._waiting]
 
     def give_up(self, loss: Loss) -> None:

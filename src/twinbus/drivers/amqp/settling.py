@@ -22,7 +22,7 @@ from twinbus.amqp.delivery_states import (
 )
 from twinbus.amqp.errors import Condition
 from twinbus.amqp.types import Array, Symbol
-from twinbus.core.parcel import Delivered
+from twinbus.core.parcel import ReceivedMessage
 from twinbus.service_errors import MessageLockLost, MessageNotFound, MessageRefused, SessionLockLost
 
 # Tokens in one request; the service's own limit is not written down, the broker's is 1,000.
@@ -61,7 +61,7 @@ def dead_letter(reason: str, description: str) -> Decision:
     )
 
 
-def tokens_of(messages: Sequence[Delivered]) -> Array:
+def tokens_of(messages: Sequence[ReceivedMessage]) -> Array:
     """Their lock tokens, as requests want them."""
     for each in messages:
         if len(each.lock_token) != _TOKEN_BYTES:
@@ -73,17 +73,17 @@ def tokens_of(messages: Sequence[Delivered]) -> Array:
     return Array.of(_UUID, [UUID(bytes_le=each.lock_token) for each in messages])
 
 
-Ask = Callable[[Sequence[Delivered]], Awaitable[Any]]
+Ask = Callable[[Sequence[ReceivedMessage]], Awaitable[Any]]
 
 
-async def lost_of(messages: Sequence[Delivered], ask: Ask) -> list[Delivered]:
+async def lost_of(messages: Sequence[ReceivedMessage], ask: Ask) -> list[ReceivedMessage]:
     """Ask for all of them; those whose lock was lost, in their order."""
     size = TOKENS_PER_REQUEST_MAX
     if len(messages) <= size:
         return await _lost_among(messages, ask)
     room = asyncio.Semaphore(REQUESTS_AT_ONCE_MAX)
 
-    async def in_turn(part: Sequence[Delivered]) -> list[Delivered]:
+    async def in_turn(part: Sequence[ReceivedMessage]) -> list[ReceivedMessage]:
         async with room:
             return await _lost_among(part, ask)
 
@@ -92,7 +92,7 @@ async def lost_of(messages: Sequence[Delivered], ask: Ask) -> list[Delivered]:
     return [each for part in found for each in part]
 
 
-async def _lost_among(messages: Sequence[Delivered], ask: Ask) -> list[Delivered]:
+async def _lost_among(messages: Sequence[ReceivedMessage], ask: Ask) -> list[ReceivedMessage]:
     if not messages or not await _is_lost(messages, ask):
         return []
     if len(messages) == 1:
@@ -101,7 +101,7 @@ async def _lost_among(messages: Sequence[Delivered], ask: Ask) -> list[Delivered
     return [each for each, is_lost in zip(messages, answers, strict=True) if is_lost]
 
 
-async def _is_lost(messages: Sequence[Delivered], ask: Ask) -> bool:
+async def _is_lost(messages: Sequence[ReceivedMessage], ask: Ask) -> bool:
     try:
         await ask(messages)
     except (MessageLockLost, SessionLockLost, MessageNotFound):

@@ -1,6 +1,6 @@
 """Entities over the service's HTTP interface (ATOM): Azure, the official emulator, our broker.
 
-client.py      ManagementClient: the verbs
+client.py      AdministrationClient: the verbs
 endpoint.py    which door a namespace has for HTTP
 exchange.py    one HTTP request and its bounded answer, on asyncio streams
 answers.py     what a status means: one table, one sentence
@@ -17,8 +17,8 @@ Rule 3: no retry happens here; whoever asks knows how long it may take.
 from __future__ import annotations
 
 from twinbus.drivers.management.changing import AccessRule
-from twinbus.drivers.management.client import PAGE_SIZE, Knock, ManagementClient
-from twinbus.drivers.management.endpoint import ManagementEndpoint
+from twinbus.drivers.management.client import PAGE_SIZE, AdministrationClient, Knock
+from twinbus.drivers.management.endpoint import AdministrationEndpoint
 from twinbus.drivers.management.entities import (
     MessageCounts,
     NamespaceInfo,
@@ -27,25 +27,25 @@ from twinbus.drivers.management.entities import (
     TopicProperties,
 )
 from twinbus.drivers.management.rules import (
-    CorrelationFilter,
-    PlainFilter,
+    CorrelationRuleFilter,
+    NamedRuleFilter,
     RuleProperties,
-    SqlFilter,
+    SqlRuleFilter,
 )
 
 __all__ = [
     "PAGE_SIZE",
     "AccessRule",
-    "CorrelationFilter",
+    "AdministrationClient",
+    "AdministrationEndpoint",
+    "CorrelationRuleFilter",
     "Knock",
-    "ManagementClient",
-    "ManagementEndpoint",
     "MessageCounts",
+    "NamedRuleFilter",
     "NamespaceInfo",
-    "PlainFilter",
     "QueueProperties",
     "RuleProperties",
-    "SqlFilter",
+    "SqlRuleFilter",
     "SubscriptionProperties",
     "TopicProperties",
 ]

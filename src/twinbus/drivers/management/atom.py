@@ -31,7 +31,16 @@ from twinbus.errors import ConfigurationError
 from twinbus.iso_duration import NEVER, format_duration_us, parse_duration_us
 from twinbus.service_errors import ServiceInternalError
 
-__all__ = ["QUEUE", "SUBSCRIPTION", "TOPIC", "Entry", "Page", "Shape", "namespace_in", "page_in"]
+__all__ = [
+    "QUEUE",
+    "SUBSCRIPTION",
+    "TOPIC",
+    "FeedPage",
+    "ParsedEntry",
+    "Shape",
+    "namespace_in",
+    "page_in",
+]
 
 ATOM: Final = "{http://www.w3.org/2005/Atom}"
 SERVICE_BUS: Final = "http://schemas.microsoft.com/netservices/2010/10/servicebus/connect"
@@ -243,7 +252,7 @@ _COUNTS: Final[Mapping[str, str]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class ParsedEntry:
     """One entity as it was told: its title, and its description by the element's name."""
 
     title: str
@@ -252,23 +261,23 @@ class Entry:
 
 
 @dataclass(frozen=True, slots=True)
-class Page:
+class FeedPage:
     """The entries of a document, and whether the service has more of them."""
 
-    entries: tuple[Entry, ...]
+    entries: tuple[ParsedEntry, ...]
     has_more: bool
 
 
-def page_in(body: bytes) -> Page:
+def page_in(body: bytes) -> FeedPage:
     """The entries of a feed, or the one that the document is."""
     root = _parsed(body)
     if root.tag == f"{ATOM}entry":
-        return Page(_entries([root]), has_more=False)
+        return FeedPage(_entries([root]), has_more=False)
     if root.tag != f"{ATOM}feed":
         raise _unreadable("it is neither an entry nor a feed")
     links = root.findall(f"{ATOM}link")
     has_more = any(link.get("rel") == "next" for link in links)
-    return Page(_entries(root.findall(f"{ATOM}entry")), has_more)
+    return FeedPage(_entries(root.findall(f"{ATOM}entry")), has_more)
 
 
 def namespace_in(body: bytes) -> NamespaceInfo:
@@ -280,14 +289,14 @@ def namespace_in(body: bytes) -> NamespaceInfo:
     raise _unreadable("it has no NamespaceInfo")
 
 
-def _entries(found: list[Element]) -> tuple[Entry, ...]:
+def _entries(found: list[Element]) -> tuple[ParsedEntry, ...]:
     entries = []
     for entry in found:
         content = entry.find(f"{ATOM}content")
         # The service tells of what does not exist with an entry that has no content.
         if content is not None and len(content):
             kind = str(content[0].tag).removeprefix(_CONNECT)
-            entries.append(Entry(_text_in(entry, f"{ATOM}title"), kind, content[0]))
+            entries.append(ParsedEntry(_text_in(entry, f"{ATOM}title"), kind, content[0]))
     return tuple(entries)
 
 

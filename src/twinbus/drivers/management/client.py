@@ -1,6 +1,6 @@
 """The management of one namespace, asked over HTTP.
 
-    client = ManagementClient.from_connection_string(parsed)
+    client = AdministrationClient.from_connection_string(parsed)
     queue = await client.get_queue("orders")           # None when there is none
     async for queue in client.list_queues("orders/"): ...
 
@@ -29,7 +29,7 @@ from twinbus.drivers.management.atom import (
     SERVICE_BUS,
     SUBSCRIPTION,
     TOPIC,
-    Entry,
+    ParsedEntry,
     Shape,
     namespace_in,
     page_in,
@@ -41,7 +41,7 @@ from twinbus.drivers.management.changing import (
     set_key,
     set_status,
 )
-from twinbus.drivers.management.endpoint import ManagementEndpoint
+from twinbus.drivers.management.endpoint import AdministrationEndpoint
 from twinbus.drivers.management.entities import (
     NamespaceInfo,
     QueueProperties,
@@ -58,7 +58,7 @@ from twinbus.service_errors import (
     ServiceInternalError,
 )
 
-__all__ = ["Knock", "ManagementClient"]
+__all__ = ["AdministrationClient", "Knock"]
 
 API_VERSION: Final = "2021-05"
 """The oldest that knows of everything here; Azure and our broker both speak it."""
@@ -90,12 +90,12 @@ class Knock:
     """How far its clock is ahead of ours; None when it did not tell the time."""
 
 
-class ManagementClient:
+class AdministrationClient:
     """One namespace. It holds no connection between calls, so there is nothing to close."""
 
     def __init__(
         self,
-        endpoint: ManagementEndpoint,
+        endpoint: AdministrationEndpoint,
         credential: Credential,
         *,
         ca_file: str | Path | None = None,
@@ -113,11 +113,11 @@ class ManagementClient:
         cls,
         parsed: ConnectionString,
         *,
-        management_port: int | None = None,
+        administration_port: int | None = None,
         ca_file: str | Path | None = None,
         timeout_s: float = DEFAULT_TIMEOUT_S,
-    ) -> ManagementClient:
-        endpoint = ManagementEndpoint.of(parsed, management_port=management_port)
+    ) -> AdministrationClient:
+        endpoint = AdministrationEndpoint.of(parsed, administration_port=administration_port)
         return cls(
             endpoint,
             credential_in(parsed),
@@ -259,7 +259,7 @@ class ManagementClient:
 
     # -- asking ---------------------------------------------------------------------------
 
-    async def _entry(self, element: str, kind: str, path: str, target: str) -> Entry | None:
+    async def _entry(self, element: str, kind: str, path: str, target: str) -> ParsedEntry | None:
         try:
             page = page_in(await self._ask("read", kind, path, target))
         except EntityNotFound:
@@ -268,14 +268,14 @@ class ManagementClient:
         found = [entry for entry in page.entries if entry.kind == element]
         return found[0] if found else None
 
-    async def _existing(self, path: str, elements: tuple[str, ...]) -> Entry:
+    async def _existing(self, path: str, elements: tuple[str, ...]) -> ParsedEntry:
         page = page_in(await self._ask("read", "entity", path, f"/{_quoted(path)}"))
         for entry in page.entries:
             if entry.kind in elements:
                 return entry
         raise EntityNotFound(f"there is no entity {path!r}", path=path, hint="Check its spelling")
 
-    async def _change(self, path: str, entry: Entry) -> None:
+    async def _change(self, path: str, entry: ParsedEntry) -> None:
         told = {
             name: entry.described.findtext(element)
             for name, element in (("forward_to", FORWARD_TO), (_FORWARD_DEAD, FORWARD_DEAD_TO))
@@ -293,7 +293,7 @@ class ManagementClient:
 
     async def _listed(
         self, element: str, kind: str, path: str, target: str
-    ) -> AsyncIterator[Entry]:
+    ) -> AsyncIterator[ParsedEntry]:
         skip = 0
         for _ in range(PAGES_MAX):
             query = f"&$skip={skip}&$top={PAGE_SIZE}"
@@ -310,7 +310,7 @@ class ManagementClient:
 
     async def _created(
         self, shape: Shape, kind: str, path: str, target: str, value: _AnyProperties
-    ) -> Entry:
+    ) -> ParsedEntry:
         forwards = {name: getattr(value, name, None) for name in _PROOFS}
         headers = {**_XML, **await self._forwarding(forwards)}
         body = await self._ask(
@@ -394,15 +394,15 @@ class ManagementClient:
             ) from error
 
 
-def _queue(entry: Entry, path: str) -> QueueProperties:
+def _queue(entry: ParsedEntry, path: str) -> QueueProperties:
     return QueueProperties(path=path, **QUEUE.read(entry.described))
 
 
-def _topic(entry: Entry, path: str) -> TopicProperties:
+def _topic(entry: ParsedEntry, path: str) -> TopicProperties:
     return TopicProperties(path=path, **TOPIC.read(entry.described))
 
 
-def _subscription(entry: Entry, topic: str, name: str) -> SubscriptionProperties:
+def _subscription(entry: ParsedEntry, topic: str, name: str) -> SubscriptionProperties:
     return SubscriptionProperties(topic=topic, name=name, **SUBSCRIPTION.read(entry.described))
 
 

@@ -17,7 +17,7 @@ from typing import Final
 from twinbus.connection_string import ConnectionString
 from twinbus.errors import ConfigurationError
 
-__all__ = ["ManagementEndpoint"]
+__all__ = ["AdministrationEndpoint"]
 
 HTTPS_PORT: Final = 443
 EMULATOR_PORT: Final = 5300
@@ -25,7 +25,7 @@ EMULATOR_PORT: Final = 5300
 
 
 @dataclass(frozen=True, slots=True)
-class ManagementEndpoint:
+class AdministrationEndpoint:
     """A host, a port and whether TLS is spoken there."""
 
     host: str
@@ -34,15 +34,16 @@ class ManagementEndpoint:
 
     @classmethod
     def of(
-        cls, parsed: ConnectionString, *, management_port: int | None = None
-    ) -> ManagementEndpoint:
+        cls, parsed: ConnectionString, *, administration_port: int | None = None
+    ) -> AdministrationEndpoint:
         """The door of the namespace that a connection string names."""
-        if management_port is not None and not 1 <= management_port <= 65_535:
+        if administration_port is not None and not 1 <= administration_port <= 65_535:
             raise ConfigurationError(
-                f"management_port is {management_port!r}", hint="Use a number from 1 to 65535"
+                f"administration_port is {administration_port!r}",
+                hint="Use a number from 1 to 65535",
             )
         usual = HTTPS_PORT if parsed.uses_tls else EMULATOR_PORT
-        return cls(parsed.host, management_port or parsed.port or usual, parsed.uses_tls)
+        return cls(parsed.host, administration_port or parsed.port or usual, parsed.uses_tls)
 
     @property
     def authority(self) -> str:

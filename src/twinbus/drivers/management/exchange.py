@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from twinbus.drivers.management.endpoint import ManagementEndpoint
+from twinbus.drivers.management.endpoint import AdministrationEndpoint
 from twinbus.service_errors import CommunicationError, OperationTimeout, ServiceInternalError
 
 __all__ = ["HttpAnswer", "exchange"]
@@ -46,7 +46,7 @@ class _Garbled(Exception):
 
 
 async def exchange(
-    endpoint: ManagementEndpoint,
+    endpoint: AdministrationEndpoint,
     tls: ssl.SSLContext | None,
     *,
     method: str,
@@ -73,7 +73,7 @@ async def exchange(
 
 
 async def _exchange(
-    endpoint: ManagementEndpoint, tls: ssl.SSLContext | None, request: bytes
+    endpoint: AdministrationEndpoint, tls: ssl.SSLContext | None, request: bytes
 ) -> HttpAnswer:
     reader, writer = await _connected(endpoint, tls)
     try:
@@ -91,7 +91,7 @@ async def _exchange(
 
 
 async def _connected(
-    endpoint: ManagementEndpoint, tls: ssl.SSLContext | None
+    endpoint: AdministrationEndpoint, tls: ssl.SSLContext | None
 ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
     try:
         return await asyncio.open_connection(
@@ -113,7 +113,7 @@ async def _connected(
 
 
 def _request(
-    endpoint: ManagementEndpoint,
+    endpoint: AdministrationEndpoint,
     method: str,
     target: str,
     headers: Mapping[str, str],

@@ -1,6 +1,6 @@
 """The rules of a subscription as a client sees them, as XML and back.
 
-    RuleProperties(name="urgent", filter=SqlFilter("priority > 3"), action="SET seen = 1")
+    RuleProperties(name="urgent", filter=SqlRuleFilter("priority > 3"), action="SET seen = 1")
 
 Rule 1: what is written are texts, numbers and truth values; any other type of a property is read
         as its text.
@@ -15,15 +15,15 @@ from typing import Any, Final
 from xml.etree.ElementTree import Element
 from xml.sax.saxutils import escape
 
-from twinbus.drivers.management.atom import SERVICE_BUS, TEXT, Entry
+from twinbus.drivers.management.atom import SERVICE_BUS, TEXT, ParsedEntry
 
 __all__ = [
     "RULE",
-    "CorrelationFilter",
+    "CorrelationRuleFilter",
     "Filter",
-    "PlainFilter",
+    "NamedRuleFilter",
     "RuleProperties",
-    "SqlFilter",
+    "SqlRuleFilter",
     "rule_in",
     "rule_xml",
 ]
@@ -49,14 +49,14 @@ _INT_MAX: Final = 2**31
 
 
 @dataclass(frozen=True, slots=True)
-class SqlFilter:
+class SqlRuleFilter:
     """An expression that must be true of a message."""
 
     expression: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CorrelationFilter:
+class CorrelationRuleFilter:
     """Values that a message must have; None is not looked at."""
 
     correlation_id: str | None = None
@@ -71,13 +71,13 @@ class CorrelationFilter:
 
 
 @dataclass(frozen=True, slots=True)
-class PlainFilter:
+class NamedRuleFilter:
     """Every message (TrueFilter), none (FalseFilter), or a kind that is not known here."""
 
     kind: str = "TrueFilter"
 
 
-Filter = SqlFilter | CorrelationFilter | PlainFilter
+Filter = SqlRuleFilter | CorrelationRuleFilter | NamedRuleFilter
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,7 +85,7 @@ class RuleProperties:
     """Which messages a subscription takes, and what it does to them."""
 
     name: str
-    filter: Filter = PlainFilter()
+    filter: Filter = NamedRuleFilter()
     action: str | None = None
     """An expression that changes the subscription's copy."""
 
@@ -107,11 +107,11 @@ def rule_xml(rule: RuleProperties) -> bytes:
 
 def _filter_xml(wanted: Filter) -> str:
     match wanted:
-        case SqlFilter(expression):
+        case SqlRuleFilter(expression):
             kind, inside = "SqlFilter", _sql(expression)
-        case PlainFilter(kind):
+        case NamedRuleFilter(kind):
             inside = _sql("1=0" if kind == "FalseFilter" else "1=1")
-        case CorrelationFilter():
+        case CorrelationRuleFilter():
             kind, inside = "CorrelationFilter", _correlation(wanted)
     return f'<Filter i:type="{kind}">{inside}</Filter>'
 
@@ -120,7 +120,7 @@ def _sql(expression: str) -> str:
     return f"{_element('SqlExpression', expression)}<CompatibilityLevel>20</CompatibilityLevel>"
 
 
-def _correlation(wanted: CorrelationFilter) -> str:
+def _correlation(wanted: CorrelationRuleFilter) -> str:
     said = [(name, getattr(wanted, field)) for name, field in _CONDITIONS.items()]
     parts = [_element(name, value) for name, value in said if value is not None]
     pairs = [_pair(name, value) for name, value in wanted.properties.items()]
@@ -150,14 +150,14 @@ def _element(name: str, text: str) -> str:
 # -- in -------------------------------------------------------------------------------------
 
 
-def rule_in(entry: Entry) -> RuleProperties:
+def rule_in(entry: ParsedEntry) -> RuleProperties:
     """The rule that an entry tells of."""
     found = entry.described.find(_CONNECT + "Filter")
     action = entry.described.find(_CONNECT + "Action")
     expression = None if action is None else action.findtext(_CONNECT + "SqlExpression")
     return RuleProperties(
         name=entry.described.findtext(_CONNECT + "Name") or entry.title,
-        filter=PlainFilter() if found is None else _filter_in(found),
+        filter=NamedRuleFilter() if found is None else _filter_in(found),
         action=expression or None,
     )
 
@@ -165,12 +165,12 @@ def rule_in(entry: Entry) -> RuleProperties:
 def _filter_in(found: Element) -> Filter:
     match kind := _type_of(found):
         case "SqlFilter":
-            return SqlFilter(found.findtext(_CONNECT + "SqlExpression") or "")
+            return SqlRuleFilter(found.findtext(_CONNECT + "SqlExpression") or "")
         case "CorrelationFilter":
             told = {field: found.findtext(_CONNECT + name) for name, field in _CONDITIONS.items()}
             conditions = {field: text for field, text in told.items() if text is not None}
-            return CorrelationFilter(**conditions, properties=_pairs_in(found))
-    return PlainFilter(kind)
+            return CorrelationRuleFilter(**conditions, properties=_pairs_in(found))
+    return NamedRuleFilter(kind)
 
 
 def _pairs_in(found: Element) -> dict[str, Any]:

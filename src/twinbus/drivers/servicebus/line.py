@@ -5,9 +5,9 @@ whether a message had left when the line broke, the bytes of a message as they w
 receive that can be cancelled without losing a message, and an end that does not wait.
 tests/drivers/servicebus/test_line.py fails when a new version changes the names used here.
 
-    Line            every object of the SDK: look at it, drop it, close it
-    SendingLine     knows whether something was sent since a mark
-    ReceivingLine   takes messages with their bytes, and settles many at once
+    SdkLink            every object of the SDK: look at it, drop it, close it
+    SdkSenderLink     knows whether something was sent since a mark
+    SdkReceiverLink   takes messages with their bytes, and settles many at once
 
 Rule 1: a line is dropped once and for good; whoever needs another one has the SDK make one.
 Rule 2: dropping waits for nobody, so it is safe in a cancelled task and when the peer is silent.
@@ -32,7 +32,7 @@ from azure.servicebus._pyamqp.receiver import check_disposition_outcome, outcome
 from azure.servicebus.aio._transport._pyamqp_transport_async import PyamqpTransportAsync
 from azure.servicebus.exceptions import OperationTimeoutError
 
-from twinbus.drivers.port import LinkFacts
+from twinbus.drivers.port import LinkProperties
 
 # A read that finds a whole frame in the buffer does not wait; half a frame is on its way.
 FRAME_S: Final = 0.2
@@ -62,7 +62,7 @@ Mark: TypeAlias = tuple[Any, int]
 """How far a sending link had come: the link, and what it had sent."""
 
 
-class Line:
+class SdkLink:
     """An object of the SDK and its connection."""
 
     def __init__(self, sdk: Any) -> None:
@@ -199,7 +199,7 @@ class Line:
             return  # There is nobody to tell, and nothing that the caller could do.
 
 
-class SendingLine(Line):
+class SdkSenderLink(SdkLink):
     """A sender of the SDK."""
 
     def send(self, outgoing: Any, timeout_s: float) -> Awaitable[None]:
@@ -249,16 +249,16 @@ class SendingLine(Line):
         return False
 
     @property
-    def facts(self) -> LinkFacts | None:
+    def facts(self) -> LinkProperties | None:
         """What the service takes, as it said when the link was attached, and what a batch may
         have by the SDK's own reckoning; None while there has been no link."""
         message_bytes_max = int(self.sdk._max_message_size_on_link)
         if not message_bytes_max:
             return None
-        return LinkFacts(message_bytes_max, int(self.sdk._max_batch_size_on_link))
+        return LinkProperties(message_bytes_max, int(self.sdk._max_batch_size_on_link))
 
 
-class ReceivingLine(Line):
+class SdkReceiverLink(SdkLink):
     """A receiver of the SDK."""
 
     def __init__(self, sdk: Any, *, prefetch: int) -> None:
@@ -404,7 +404,7 @@ def _lost_link() -> AMQPException:
 
 
 def encoded_of(message: Any) -> bytes:
-    """A message of a ReceivingLine in message format 0, as the service delivered it."""
+    """A message of a SdkReceiverLink in message format 0, as the service delivered it."""
     encoded: bytes = message._as_delivered
     return encoded
 

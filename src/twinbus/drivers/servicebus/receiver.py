@@ -18,13 +18,13 @@ from uuid import UUID
 
 from azure.servicebus import ServiceBusReceivedMessage
 
-from twinbus.core.parcel import Delivered
+from twinbus.core.parcel import ReceivedMessage
 from twinbus.drivers.port import NEXT_SESSION, NextSession
 from twinbus.drivers.servicebus.line import (
     ABANDONED,
     ACCEPTED,
     DEFERRED,
-    ReceivingLine,
+    SdkReceiverLink,
     encoded_of,
     note_renewed,
 )
@@ -71,8 +71,8 @@ class SdkReceiver:
         self._forget = forget
         self._prefetch = prefetch
         self._session = session
-        self._line: ReceivingLine | None = None
-        self._opening: asyncio.Future[ReceivingLine] | None = None
+        self._line: SdkReceiverLink | None = None
+        self._opening: asyncio.Future[SdkReceiverLink] | None = None
         self._receiving = asyncio.Lock()
         self._settling = asyncio.Lock()
         self._watch = Watch(self._let_go)
@@ -81,7 +81,7 @@ class SdkReceiver:
 
     # -- receiving --------------------------------------------------------------------------
 
-    async def receive(self, count_max: int, *, wait_s: float) -> list[Delivered]:
+    async def receive(self, count_max: int, *, wait_s: float) -> list[ReceivedMessage]:
         until_s = asyncio.get_running_loop().time() + wait_s
         try:
             async with asyncio.timeout_at(until_s):
@@ -93,7 +93,9 @@ class SdkReceiver:
         finally:
             self._receiving.release()
 
-    async def _received(self, count_max: int, wait_s: float, until_s: float) -> list[Delivered]:
+    async def _received(
+        self, count_max: int, wait_s: float, until_s: float
+    ) -> list[ReceivedMessage]:
         was_open = self._line is not None
         try:
             return await self._received_once(count_max, wait_s)
@@ -104,7 +106,7 @@ class SdkReceiver:
         left_s = until_s - asyncio.get_running_loop().time()
         return await self._received_once(count_max, max(0.0, left_s))
 
-    async def _received_once(self, count_max: int, wait_s: float) -> list[Delivered]:
+    async def _received_once(self, count_max: int, wait_s: float) -> list[ReceivedMessage]:
         doing = "receiving from"
         try:
             line = await self._open(doing, session_wait_s=wait_s, is_receiving=True)
@@ -122,7 +124,7 @@ class SdkReceiver:
 
     async def receive_deferred(
         self, sequence_numbers: Sequence[int], *, timeout_s: float
-    ) -> list[Delivered]:
+    ) -> list[ReceivedMessage]:
         numbers = list(sequence_numbers)
         if not numbers:
             return []
@@ -141,7 +143,7 @@ class SdkReceiver:
 
     async def peek(
         self, count_max: int, *, from_sequence: int = 1, timeout_s: float
-    ) -> list[Delivered]:
+    ) -> list[ReceivedMessage]:
         messages = await self._call(
             lambda line: line.sdk.peek_messages(
                 count_max, sequence_number=max(1, from_sequence), timeout=timeout_s
@@ -151,11 +153,13 @@ class SdkReceiver:
         )
         return [self._delivered(message, has_lock=False) for message in messages]
 
-    def _delivered(self, message: ServiceBusReceivedMessage, *, has_lock: bool = True) -> Delivered:
+    def _delivered(
+        self, message: ServiceBusReceivedMessage, *, has_lock: bool = True
+    ) -> ReceivedMessage:
         raw = message.raw_amqp_message
         annotations: dict[Any, Any] = dict(raw.annotations or {})
         token = message.lock_token if has_lock else None
-        return Delivered(
+        return ReceivedMessage(
             path=self.path,
             encoded=encoded_of(message),
             sequence_number=annotations.get(b"x-opt-sequence-number", 0),
@@ -168,21 +172,27 @@ class SdkReceiver:
 
     # -- settling ---------------------------------------------------------------------------
 
-    async def complete(self, messages: Sequence[Delivered], *, timeout_s: float) -> list[Delivered]:
+    async def complete(
+        self, messages: Sequence[ReceivedMessage], *, timeout_s: float
+    ) -> list[ReceivedMessage]:
         return await self._settle(messages, ACCEPTED, "completed", timeout_s=timeout_s)
 
-    async def abandon(self, messages: Sequence[Delivered], *, timeout_s: float) -> list[Delivered]:
+    async def abandon(
+        self, messages: Sequence[ReceivedMessage], *, timeout_s: float
+    ) -> list[ReceivedMessage]:
         return await self._settle(messages, ABANDONED, "abandoned", timeout_s=timeout_s)
 
-    async def defer(self, messages: Sequence[Delivered], *, timeout_s: float) -> list[Delivered]:
+    async def defer(
+        self, messages: Sequence[ReceivedMessage], *, timeout_s: float
+    ) -> list[ReceivedMessage]:
         return await self._settle(messages, DEFERRED, "defered", timeout_s=timeout_s)
 
     async def _settle(
-        self, messages: Sequence[Delivered], state: Any, status: str, *, timeout_s: float
-    ) -> list[Delivered]:
+        self, messages: Sequence[ReceivedMessage], state: Any, status: str, *, timeout_s: float
+    ) -> list[ReceivedMessage]:
         """Those that came by the open link are settled on it, the others by their tokens."""
 
-        async def settle(line: ReceivingLine) -> list[Delivered]:
+        async def settle(line: SdkReceiverLink) -> list[ReceivedMessage]:
             on_link = [each for each in messages if line.holds(each.handle)]
             lost = await self._settled_on(line, on_link, state)
             here = set(map(id, on_link))
@@ -197,8 +207,8 @@ class SdkReceiver:
         return await self._call(settle, "settling in", timeout_s=timeout_s) if messages else []
 
     async def _settled_on(
-        self, line: ReceivingLine, messages: Sequence[Delivered], state: Any
-    ) -> list[Delivered]:
+        self, line: SdkReceiverLink, messages: Sequence[ReceivedMessage], state: Any
+    ) -> list[ReceivedMessage]:
         if not messages:
             return []
         refused = await line.settle([each.handle for each in messages], state)
@@ -208,10 +218,15 @@ class SdkReceiver:
         return [messages[place] for place in sorted(refused)]
 
     async def dead_letter(
-        self, messages: Sequence[Delivered], *, reason: str, description: str, timeout_s: float
-    ) -> list[Delivered]:
-        async def dead_letter(line: ReceivingLine) -> list[Delivered]:
-            lost: list[Delivered] = []
+        self,
+        messages: Sequence[ReceivedMessage],
+        *,
+        reason: str,
+        description: str,
+        timeout_s: float,
+    ) -> list[ReceivedMessage]:
+        async def dead_letter(line: SdkReceiverLink) -> list[ReceivedMessage]:
+            lost: list[ReceivedMessage] = []
             others = [each for each in messages if each.handle is None]
             for message in messages:
                 if message.handle is None:
@@ -238,8 +253,10 @@ class SdkReceiver:
         _check_locked(messages)
         return await self._call(dead_letter, "settling in", timeout_s=timeout_s) if messages else []
 
-    async def renew(self, messages: Sequence[Delivered], *, timeout_s: float) -> list[Delivered]:
-        async def renew(line: ReceivingLine) -> list[Delivered]:
+    async def renew(
+        self, messages: Sequence[ReceivedMessage], *, timeout_s: float
+    ) -> list[ReceivedMessage]:
+        async def renew(line: SdkReceiverLink) -> list[ReceivedMessage]:
             if self._session is None:
                 return await self._renewed(line, messages, timeout_s)
             # One lock covers all messages of a session.
@@ -255,8 +272,8 @@ class SdkReceiver:
         return await self._call(renew, "renewing in", timeout_s=timeout_s) if messages else []
 
     async def _renewed(
-        self, line: ReceivingLine, messages: Sequence[Delivered], timeout_s: float
-    ) -> list[Delivered]:
+        self, line: SdkReceiverLink, messages: Sequence[ReceivedMessage], timeout_s: float
+    ) -> list[ReceivedMessage]:
         by_token = {each.lock_token: each.handle for each in messages}
 
         async def renew(tokens: Sequence[UUID]) -> None:
@@ -268,12 +285,12 @@ class SdkReceiver:
         return await self._by_token(messages, renew)
 
     async def _by_token(
-        self, messages: Sequence[Delivered], ask: Callable[[Sequence[UUID]], Awaitable[Any]]
-    ) -> list[Delivered]:
+        self, messages: Sequence[ReceivedMessage], ask: Callable[[Sequence[UUID]], Awaitable[Any]]
+    ) -> list[ReceivedMessage]:
         """Ask for many at once, and one by one where the service refused all because of one;
         those whose lock was lost. One request at a time: the SDK reads one answer at a time."""
 
-        async def is_lost(some: Sequence[Delivered]) -> bool:
+        async def is_lost(some: Sequence[ReceivedMessage]) -> bool:
             try:
                 await ask([UUID(bytes_le=each.lock_token) for each in some])
             except Exception as error:
@@ -282,7 +299,7 @@ class SdkReceiver:
                 return True
             return False
 
-        lost: list[Delivered] = []
+        lost: list[ReceivedMessage] = []
         for start in range(0, len(messages), TOKENS_PER_REQUEST_MAX):
             some = messages[start : start + TOKENS_PER_REQUEST_MAX]
             if not await is_lost(some):
@@ -297,7 +314,7 @@ class SdkReceiver:
     # -- one call ---------------------------------------------------------------------------
 
     async def _call(
-        self, operation: Callable[[ReceivingLine], Awaitable[T]], doing: str, *, timeout_s: float
+        self, operation: Callable[[SdkReceiverLink], Awaitable[T]], doing: str, *, timeout_s: float
     ) -> T:
         """Carry something out to its end, also when the caller is cancelled: what the SDK reads
         meanwhile may be a message for somebody else."""
@@ -332,7 +349,7 @@ class SdkReceiver:
             call.exception()  # Nobody may be left to be told.
 
     async def _carried_out(
-        self, operation: Callable[[ReceivingLine], Awaitable[T]], doing: str, timeout_s: float
+        self, operation: Callable[[SdkReceiverLink], Awaitable[T]], doing: str, timeout_s: float
     ) -> T:
         until_s = asyncio.get_running_loop().time() + timeout_s
         try:
@@ -356,7 +373,7 @@ class SdkReceiver:
 
     async def _open(
         self, doing: str, *, session_wait_s: float, is_receiving: bool = False
-    ) -> ReceivingLine:
+    ) -> SdkReceiverLink:
         """A line that can be used, opened again if the service took it away."""
         line = self._line
         if line is not None:
@@ -372,10 +389,10 @@ class SdkReceiver:
             self._opening = self._started(self._opened(doing, session_wait_s))
         return await self._result_of(self._opening)
 
-    async def _opened(self, doing: str, session_wait_s: float) -> ReceivingLine:
+    async def _opened(self, doing: str, session_wait_s: float) -> SdkReceiverLink:
         is_next = self._session is NEXT_SESSION
         wait_s = max(session_wait_s, SESSION_WAIT_S_MIN) if is_next else None
-        line = ReceivingLine(self._make(wait_s), prefetch=self._prefetch)
+        line = SdkReceiverLink(self._make(wait_s), prefetch=self._prefetch)
         watch = Watch(line.drop)
         try:
             with watch.until(asyncio.get_running_loop().time() + OPEN_S + (wait_s or 0.0)):
@@ -392,7 +409,7 @@ class SdkReceiver:
         self._line = line
         return line
 
-    def _failed(self, error: Exception, line: ReceivingLine, doing: str) -> ServiceError:
+    def _failed(self, error: Exception, line: SdkReceiverLink, doing: str) -> ServiceError:
         failure = translated(error, doing=doing, path=self.path, link_error=line.link_error)
         is_broken = isinstance(failure, CommunicationError | LinkDetached | SessionLockLost)
         if (is_broken or line.is_dropped) and self._line is line:
@@ -419,7 +436,7 @@ class SdkReceiver:
         self._let_go()
 
 
-def _check_locked(messages: Sequence[Delivered]) -> None:
+def _check_locked(messages: Sequence[ReceivedMessage]) -> None:
     for each in messages:
         if len(each.lock_token) != _TOKEN_BYTES:
             raise MessageRefused(

@@ -23,8 +23,8 @@ from azure.servicebus import ServiceBusMessageBatch
 from azure.servicebus.exceptions import OperationTimeoutError
 
 from twinbus.core.parcel import Parcel
-from twinbus.drivers.port import LinkFacts, note_unsent
-from twinbus.drivers.servicebus.line import Mark, SendingLine
+from twinbus.drivers.port import LinkProperties, note_unsent
+from twinbus.drivers.servicebus.line import Mark, SdkSenderLink
 from twinbus.drivers.servicebus.sealed import (
     encode_native,
     is_native,
@@ -53,14 +53,14 @@ class _Work(NamedTuple):
     """What a call is about: for its errors, and for what may be tried again."""
 
     doing: str
-    has_left: Callable[[SendingLine, Mark | None], bool]
+    has_left: Callable[[SdkSenderLink, Mark | None], bool]
     """Whether the service may have seen it."""
 
 
-_SENDING: Final = _Work("sending to", SendingLine.has_sent_since)
-_SCHEDULING: Final = _Work("scheduling in", SendingLine.has_asked_since)
-_CANCELLING: Final = _Work("cancelling in", SendingLine.has_asked_since)
-_OPENING: Final = _Work("opening", SendingLine.has_only_opened)
+_SENDING: Final = _Work("sending to", SdkSenderLink.has_sent_since)
+_SCHEDULING: Final = _Work("scheduling in", SdkSenderLink.has_asked_since)
+_CANCELLING: Final = _Work("cancelling in", SdkSenderLink.has_asked_since)
+_OPENING: Final = _Work("opening", SdkSenderLink.has_only_opened)
 
 
 class SdkSender:
@@ -72,8 +72,8 @@ class SdkSender:
         self.path = path
         self._make = make
         self._forget = forget
-        self._line: SendingLine | None = None
-        self._last_facts: LinkFacts | None = None
+        self._line: SdkSenderLink | None = None
+        self._last_facts: LinkProperties | None = None
         """Those of the last link that is gone."""
         self._turn = Turn()
         self._watch = Watch(self._let_go)
@@ -84,7 +84,7 @@ class SdkSender:
             return
         outgoing = self._outgoing(parcels)
 
-        def send(line: SendingLine) -> Awaitable[None]:
+        def send(line: SdkSenderLink) -> Awaitable[None]:
             return line.send(outgoing, timeout_s)
 
         try:
@@ -111,8 +111,8 @@ class SdkSender:
             timeout_s,
         )
 
-    async def attach(self, *, timeout_s: float) -> LinkFacts:
-        async def attach(line: SendingLine) -> LinkFacts:
+    async def attach(self, *, timeout_s: float) -> LinkProperties:
+        async def attach(line: SdkSenderLink) -> LinkProperties:
             await line.open()
             facts = line.facts
             assert facts is not None
@@ -121,7 +121,7 @@ class SdkSender:
         return await self._call(attach, _OPENING, timeout_s)
 
     @property
-    def facts(self) -> LinkFacts | None:
+    def facts(self) -> LinkProperties | None:
         return (self._line and self._line.facts) or self._last_facts
 
     async def close(self) -> None:
@@ -147,7 +147,7 @@ class SdkSender:
     # -- one call ---------------------------------------------------------------------------
 
     async def _call(
-        self, operation: Callable[[SendingLine], Awaitable[T]], work: _Work, timeout_s: float
+        self, operation: Callable[[SdkSenderLink], Awaitable[T]], work: _Work, timeout_s: float
     ) -> T:
         """An attempt in our turn, and one more if the link was gone before anything left on it.
 
@@ -155,7 +155,7 @@ class SdkSender:
         """
         now_s = asyncio.get_running_loop().time()
         until_s = now_s + timeout_s
-        line: SendingLine | None = None
+        line: SdkSenderLink | None = None
         mark: Mark | None = None
         try:
             if not self._turn.take():
@@ -190,17 +190,17 @@ class SdkSender:
             note_unsent(cancelled)
             raise
 
-    async def _usable_line(self) -> SendingLine:
+    async def _usable_line(self) -> SdkSenderLink:
         if self._is_closed:
             raise closed(f"the sender to {self.path!r}", self.path)
         if self._line is not None and not await self._line.look():
             self._let_go()
         if self._line is None or self._line.is_dropped:
-            self._line = SendingLine(self._make())
+            self._line = SdkSenderLink(self._make())
         return self._line
 
     def _fail(
-        self, error: BaseException, line: SendingLine, mark: Mark | None, work: _Work
+        self, error: BaseException, line: SdkSenderLink, mark: Mark | None, work: _Work
     ) -> None:
         """Raise what went wrong, unless it may be tried once more on a new link."""
         if not isinstance(error, Exception):
@@ -215,7 +215,7 @@ class SdkSender:
             raise failure from error
 
     def _failed(
-        self, error: Exception, line: SendingLine, mark: Mark | None, work: _Work
+        self, error: Exception, line: SdkSenderLink, mark: Mark | None, work: _Work
     ) -> ServiceError:
         was_sent = work.has_left(line, mark)
         failure = translated(
@@ -257,7 +257,7 @@ def _encoded(parcel: Parcel) -> list[bytes]:
     return [parcel.encoded]
 
 
-def _is_unsettled(error: Exception, line: SendingLine) -> bool:
+def _is_unsettled(error: Exception, line: SdkSenderLink) -> bool:
     """Whether the SDK's sender may still wait for an answer that the service owes it."""
     is_silence = isinstance(error, OperationTimeoutError) and not condition_of(error)
     return is_silence or line.is_dropped

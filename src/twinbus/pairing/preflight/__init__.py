@@ -12,9 +12,18 @@ Rule 2: whatever cannot be seen is said to be unknown, never assumed.
 
 from __future__ import annotations
 
-from twinbus.pairing.preflight.facts import Expectation, Facts
+from twinbus.pairing.preflight.facts import Expectation, Observations
 from twinbus.pairing.preflight.findings import Finding, Report, Severity
 from twinbus.pairing.preflight.probe import Ends, observe
 from twinbus.pairing.preflight.rules import judge
 
-__all__ = ["Ends", "Expectation", "Facts", "Finding", "Report", "Severity", "judge", "observe"]
+__all__ = [
+    "Ends",
+    "Expectation",
+    "Finding",
+    "Observations",
+    "Report",
+    "Severity",
+    "judge",
+    "observe",
+]

@@ -17,8 +17,8 @@ __all__ = [
     "BacklogFacts",
     "EntityFacts",
     "Expectation",
-    "Facts",
     "NamespaceFacts",
+    "Observations",
     "PingFacts",
 ]
 
@@ -101,7 +101,7 @@ class PingFacts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Facts:
+class Observations:
     """Everything that was seen."""
 
     expectation: Expectation

@@ -20,8 +20,8 @@ from twinbus.amqp.message import Message
 from twinbus.core.envelope_ping import ping
 from twinbus.core.parcel import Parcel
 from twinbus.drivers.management import (
+    AdministrationClient,
     Knock,
-    ManagementClient,
     NamespaceInfo,
     QueueProperties,
     TopicProperties,
@@ -36,8 +36,8 @@ from twinbus.pairing.preflight.facts import (
     BacklogFacts,
     EntityFacts,
     Expectation,
-    Facts,
     NamespaceFacts,
+    Observations,
     PingFacts,
 )
 from twinbus.service_errors import (
@@ -76,7 +76,7 @@ class Ends:
     """The two doors of a namespace."""
 
     driver: Driver
-    management: ManagementClient
+    management: AdministrationClient
 
 
 async def observe(
@@ -88,7 +88,7 @@ async def observe(
     entities: Sequence[str] = (),
     may_ping: bool = True,
     timeout_s: float = DEFAULT_TIMEOUT_S,
-) -> Facts:
+) -> Observations:
     """Look at everything; raises nothing but what a programmer's mistake raises."""
     ours, theirs = await asyncio.gather(
         _Look.at(primary, timeout_s), _Look.at(secondary, timeout_s)
@@ -104,7 +104,7 @@ async def observe(
         _namespace(theirs, "secondary", [each.send for each in backlog]),
     )
     can_ping = may_ping and facts_of_primary.amqp is None
-    return Facts(
+    return Observations(
         expectation=expectation,
         primary=facts_of_primary,
         secondary=facts_of_secondary,
@@ -121,7 +121,7 @@ class _Look:
     """A namespace while it is looked at: its doors, and what the management said first."""
 
     driver: Driver
-    management: ManagementClient
+    management: AdministrationClient
     timeout_s: float
     knock: Knock | TwinbusError
     info: NamespaceInfo | TwinbusError
@@ -204,7 +204,7 @@ async def _entities(look: _Look, named: Sequence[str]) -> list[EntityFacts]:
     return await few_at_once(found, seen, at_once_max=AT_ONCE_MAX)
 
 
-async def _listed(management: ManagementClient) -> list[QueueProperties | TopicProperties]:
+async def _listed(management: AdministrationClient) -> list[QueueProperties | TopicProperties]:
     """The first of the entities that applications use."""
     found: list[QueueProperties | TopicProperties] = []
     found += [each async for each in management.list_queues()]

@@ -15,12 +15,12 @@ from collections.abc import Callable, Iterator
 from typing import Final
 
 from twinbus.pairing.preflight import rules_backlog, rules_namespaces, rules_primary
-from twinbus.pairing.preflight.facts import Facts
+from twinbus.pairing.preflight.facts import Observations
 from twinbus.pairing.preflight.findings import Finding, Report
 
 __all__ = ["judge"]
 
-CHECKS: Final[tuple[Callable[[Facts], Iterator[Finding]], ...]] = (
+CHECKS: Final[tuple[Callable[[Observations], Iterator[Finding]], ...]] = (
     rules_namespaces.amqp,
     rules_namespaces.management,
     rules_namespaces.same_place,
@@ -38,6 +38,6 @@ CHECKS: Final[tuple[Callable[[Facts], Iterator[Finding]], ...]] = (
 )
 
 
-def judge(facts: Facts) -> Report:
+def judge(facts: Observations) -> Report:
     """All checks."""
     return Report.of(finding for check in CHECKS for finding in check(facts))

@@ -9,7 +9,7 @@ from typing import Final
 from twinbus.drivers.management import QueueProperties
 from twinbus.errors import TwinbusError
 from twinbus.pairing.backlog_queues import BACKLOG_SIZE_MB, danger_in, drift_of
-from twinbus.pairing.preflight.facts import BacklogFacts, Facts
+from twinbus.pairing.preflight.facts import BacklogFacts, Observations
 from twinbus.pairing.preflight.findings import Finding, Severity
 from twinbus.pairing.preflight.wording import counted, named
 from twinbus.service_errors import AccessRefused, EntityNotFound
@@ -23,7 +23,7 @@ OVERHEAD_BYTES: Final = 512
 _MEGABYTE: Final = 1 << 20
 
 
-def backlog_queues(facts: Facts) -> Findings:
+def backlog_queues(facts: Observations) -> Findings:
     """Whether there is a place for messages to wait."""
     if facts.secondary.amqp is not None or not facts.backlog:
         return
@@ -50,7 +50,7 @@ def backlog_queues(facts: Facts) -> Findings:
         yield find(Severity.OK, (named(facts.secondary),), says)
 
 
-def backlog_claims(facts: Facts) -> Findings:
+def backlog_claims(facts: Observations) -> Findings:
     """Whether the backlog queues can be used."""
     if facts.secondary.amqp is not None:
         return
@@ -104,7 +104,7 @@ def _claim(
         yield Finding("claims", Severity.OK, tuple(each.path for each in there), says)
 
 
-def drift(facts: Facts) -> Findings:
+def drift(facts: Observations) -> Findings:
     """Whether backlog queues that exist are like those that we would make (P4)."""
     alike = []
     used = _used(facts)
@@ -130,7 +130,7 @@ def drift(facts: Facts) -> Findings:
         yield Finding("drift", Severity.OK, tuple(alike), says)
 
 
-def leftovers(facts: Facts) -> Findings:
+def leftovers(facts: Observations) -> Findings:
     """Whether messages wait there although nothing is wrong."""
     waiting = {each.path: each.counts.active for each in _known(facts) if each.counts.active}
     if waiting:
@@ -152,7 +152,7 @@ def leftovers(facts: Facts) -> Findings:
         )
 
 
-def headroom(facts: Facts) -> Findings:
+def headroom(facts: Observations) -> Findings:
     """Whether the backlog queues have room for the outage that is expected."""
     for queue in _known(facts):
         if queue.percent_full >= PERCENT_FULL_NOTED:
@@ -190,7 +190,7 @@ def headroom(facts: Facts) -> Findings:
         )
 
 
-def message_sizes(facts: Facts) -> Findings:
+def message_sizes(facts: Observations) -> Findings:
     """Whether what fits the primary fits the backlog (P13)."""
     limits = [each.message_bytes_max for each in facts.backlog if each.message_bytes_max]
     if not limits:
@@ -207,7 +207,7 @@ def message_sizes(facts: Facts) -> Findings:
         )
 
 
-def _room_bytes(facts: Facts) -> int:
+def _room_bytes(facts: Observations) -> int:
     """What the backlog queues can take, those included that pairing will make."""
     room = sum(each.max_size_in_megabytes * _MEGABYTE - each.size_bytes for each in _used(facts))
     if facts.secondary.management is None:
@@ -216,11 +216,11 @@ def _room_bytes(facts: Facts) -> int:
     return room
 
 
-def _used(facts: Facts) -> list[QueueProperties]:
+def _used(facts: Observations) -> list[QueueProperties]:
     """Those that pairing would use (P20)."""
     allow_lossy = facts.expectation.allow_lossy
     return [each for each in _known(facts) if danger_in(each, allow_lossy=allow_lossy) is None]
 
 
-def _known(facts: Facts) -> list[QueueProperties]:
+def _known(facts: Observations) -> list[QueueProperties]:
     return [each.properties for each in facts.backlog if each.properties is not None]

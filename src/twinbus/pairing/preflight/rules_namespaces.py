@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Final
 
-from twinbus.pairing.preflight.facts import Facts
+from twinbus.pairing.preflight.facts import Observations
 from twinbus.pairing.preflight.findings import Finding, Severity
 from twinbus.pairing.preflight.wording import named
 from twinbus.service_errors import AccessRefused, AuthenticationFailed
@@ -19,7 +19,7 @@ CLOCK_AHEAD_S_NOTED: Final = 5.0
 CLOCK_AHEAD_S_MAX: Final = 300.0
 
 
-def amqp(facts: Facts) -> Findings:
+def amqp(facts: Observations) -> Findings:
     """Whether messages can be sent there at all."""
     for namespace in (facts.primary, facts.secondary):
         find = partial(Finding, "amqp", subjects=(named(namespace),))
@@ -34,7 +34,7 @@ def amqp(facts: Facts) -> Findings:
                 yield find(Severity.PROBLEM, says=error.sentence, fix=fix)
 
 
-def management(facts: Facts) -> Findings:
+def management(facts: Observations) -> Findings:
     """Whether its entities can be looked at."""
     for namespace in (facts.primary, facts.secondary):
         find = partial(Finding, "management", subjects=(named(namespace),))
@@ -52,7 +52,7 @@ def management(facts: Facts) -> Findings:
             )
 
 
-def same_place(facts: Facts) -> Findings:
+def same_place(facts: Observations) -> Findings:
     """Whether one accident would take both."""
     ours, theirs = facts.primary, facts.secondary
     find = partial(Finding, "same-place", subjects=("both namespaces",))
@@ -74,7 +74,7 @@ def same_place(facts: Facts) -> Findings:
         yield find(Severity.OK, says="they are at different addresses")
 
 
-def clocks(facts: Facts) -> Findings:
+def clocks(facts: Observations) -> Findings:
     """Whether tokens, schedules and lifetimes mean the same time everywhere."""
     for namespace in (facts.primary, facts.secondary):
         find = partial(Finding, "clock", subjects=(named(namespace),))

@@ -7,7 +7,7 @@ from datetime import timedelta
 from functools import partial
 
 from twinbus.errors import TwinbusError
-from twinbus.pairing.preflight.facts import Facts
+from twinbus.pairing.preflight.facts import Observations
 from twinbus.pairing.preflight.findings import Finding, Severity
 from twinbus.pairing.preflight.wording import counted, named
 from twinbus.service_errors import AccessRefused, EntityNotFound
@@ -15,7 +15,7 @@ from twinbus.service_errors import AccessRefused, EntityNotFound
 Findings = Iterator[Finding]
 
 
-def primary_name(facts: Facts) -> Findings:
+def primary_name(facts: Observations) -> Findings:
     """Whether the backlog queues have a name."""
     find = partial(Finding, "primary-name", subjects=(named(facts.primary),))
     if isinstance(facts.primary_name, TwinbusError):
@@ -26,7 +26,7 @@ def primary_name(facts: Facts) -> Findings:
         yield find(Severity.OK, says=f"in its backlog queues it is called {facts.primary_name!r}")
 
 
-def entities(facts: Facts) -> Findings:
+def entities(facts: Observations) -> Findings:
     """Whether the application may send where it wants to."""
     if facts.primary.amqp is not None:
         return
@@ -58,7 +58,7 @@ def entities(facts: Facts) -> Findings:
         )
 
 
-def duplicate_windows(facts: Facts) -> Findings:
+def duplicate_windows(facts: Observations) -> Findings:
     """Whether a message that comes home twice is recognised."""
     outage = timedelta(seconds=facts.expectation.expected_outage_s)
     without = []
@@ -88,7 +88,7 @@ def duplicate_windows(facts: Facts) -> Findings:
         )
 
 
-def pings(facts: Facts) -> Findings:
+def pings(facts: Observations) -> Findings:
     """Whether the primary can be asked for its health without anybody noticing."""
     subjects = (named(facts.primary),)
     seen = [ping.path for ping in facts.pings if ping.was_seen]
@@ -116,7 +116,7 @@ def pings(facts: Facts) -> Findings:
         yield _unknown_pings(facts)
 
 
-def _unknown_pings(facts: Facts) -> Finding:
+def _unknown_pings(facts: Observations) -> Finding:
     find = partial(Finding, "pings", Severity.NOTE)
     other = 'or set ping_mode="attach" in the pairing options'
     if facts.pings_left_out:

@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING, Any, Final
 from twinbus.core.reconciliation import (
     Difference,
     DifferenceKind,
-    EntityBooks,
+    EntityReconciliation,
     Fate,
     Given,
     Outage,
     Reconciliation,
 )
-from twinbus.core.traces import Trace, told
+from twinbus.core.traces import Trace, describe_trace
 from twinbus.entity_path import backlog_owner, backlog_prefix
 from twinbus.errors import ConfigurationError
 from twinbus.spark.books.accounts import TOOK, Time, accounts_of, by_entity, entries, within
@@ -356,8 +356,8 @@ def _ms(moment: datetime | None) -> int | None:
     return None if moment is None else round(moment.timestamp() * 1000)
 
 
-def _entity(row: Any, outages: tuple[Outage, ...]) -> EntityBooks:
-    return EntityBooks(
+def _entity(row: Any, outages: tuple[Outage, ...]) -> EntityReconciliation:
+    return EntityReconciliation(
         entity=row["entity"],
         sent=row["sent"],
         fates={fate: row[name] for fate, name in TOOK.items()},
@@ -371,7 +371,7 @@ def _entity(row: Any, outages: tuple[Outage, ...]) -> EntityBooks:
 
 def _differences(rows: Iterable[Any], given: Given) -> Iterable[Difference]:
     for row in sorted(rows, key=lambda row: (row["entity"], row["message_id"] or "")):
-        said = told((Trace(*each) for each in row["traces"] or ()), given)
+        said = describe_trace((Trace(*each) for each in row["traces"] or ()), given)
         for kind, count in (
             (DifferenceKind.MISSING, row["missing"]),
             (DifferenceKind.UNEXPECTED, row["unexpected"]),
@@ -396,7 +396,7 @@ def _cut(count: int) -> Iterable[str]:
         yield f"Only {DIFFERENCES_MAX:,} ids that differ are listed; the counts hold for all."
 
 
-def _notes(entities: Iterable[EntityBooks], *, has_range: bool) -> Iterable[str]:
+def _notes(entities: Iterable[EntityReconciliation], *, has_range: bool) -> Iterable[str]:
     nameless = sum(each.without_id for each in entities)
     if nameless and has_range:
         yield (

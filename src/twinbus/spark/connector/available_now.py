@@ -15,7 +15,7 @@ from random import Random
 from typing import Final
 
 from twinbus.core.chunk_board import Backoff
-from twinbus.core.parcel import Delivered
+from twinbus.core.parcel import ReceivedMessage
 from twinbus.drivers.port import Receiver
 from twinbus.service_errors import ServiceError
 from twinbus.spark.connector.receiving import Patience, explained
@@ -48,12 +48,12 @@ class AvailableNow:
         """Ask these no more."""
         self._unfinished = [path for path in self._unfinished if path not in paths]
 
-    async def knock(self, keep: Callable[[str, Delivered], object]) -> None:
+    async def knock(self, keep: Callable[[str, ReceivedMessage], object]) -> None:
         """Give ``keep`` a first message of every queue that has one, locked."""
         paths, self._unfinished = self._unfinished, []
         found = await asyncio.gather(*map(self._first_of, paths), return_exceptions=True)
         for path, message in zip(paths, found, strict=True):
-            if not isinstance(message, Delivered):
+            if not isinstance(message, ReceivedMessage):
                 continue
             if (message.enqueued_at_ms or 0) <= self.until_ms:
                 self._unfinished.append(path)
@@ -66,7 +66,7 @@ class AvailableNow:
             if isinstance(error, BaseException):
                 raise error
 
-    async def _first_of(self, path: str) -> Delivered | None:
+    async def _first_of(self, path: str) -> ReceivedMessage | None:
         loop = asyncio.get_running_loop()
         ends_s, failure_count = loop.time() + PATIENCE_S, 0
         while True:

@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING, Final
 
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
-from twinbus.core.parcel import Delivered
+from twinbus.core.parcel import ReceivedMessage
 from twinbus.drivers.port import Receiver
 from twinbus.service_errors import ServiceError
 from twinbus.spark.connector.options import ReadOptions
 from twinbus.spark.connector.receiving import explained
 from twinbus.spark.connector.selecting import selected_paths
-from twinbus.spark.engine import Engine
+from twinbus.spark.engine import LoopThread
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -53,8 +53,8 @@ async def _paths_of(options: ReadOptions) -> list[str]:
         return list(await selected_paths(options, namespace))
 
 
-def _pages(options: ReadOptions, path: str) -> Iterator[list[Delivered]]:
-    engine = Engine(f"peek {path}")
+def _pages(options: ReadOptions, path: str) -> Iterator[list[ReceivedMessage]]:
+    engine = LoopThread(f"peek {path}")
     opening = options.namespace.opened()
     try:
         namespace = engine.run(opening.__aenter__())

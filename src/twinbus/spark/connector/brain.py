@@ -29,20 +29,20 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from twinbus.clock import Clock, SystemClock
-from twinbus.core.parcel import Delivered
+from twinbus.core.parcel import ReceivedMessage
 from twinbus.drivers.port import Driver
 from twinbus.errors import TwinbusError
 from twinbus.service_errors import ServiceError
 from twinbus.spark.bell import Bell
 from twinbus.spark.connector.available_now import AvailableNow
 from twinbus.spark.connector.holding import Holding, Lock, Turn
-from twinbus.spark.connector.keeping import SETTLE_TIMEOUT_S, Ending, Keeper
-from twinbus.spark.connector.orders import Order, Share, places, portable, shares
+from twinbus.spark.connector.keeping import SETTLE_TIMEOUT_S, Ending, LockKeeper
+from twinbus.spark.connector.orders import BatchLimit, PartitionPlan, places, portable, shares
 from twinbus.spark.connector.pauses import Pauses
 from twinbus.spark.connector.receiving import HOPELESS, explained, lock_left_s
 from twinbus.spark.desk import Desk, DeskAddress
 
-__all__ = ["Brain", "Reading"]
+__all__ = ["Reading", "StreamCoordinator"]
 
 _LOG = logging.getLogger("twinbus.spark")
 
@@ -64,14 +64,14 @@ class Reading:
     """How a query reads."""
 
     paths: tuple[str, ...]
-    limit: Share
+    limit: BatchLimit
     """What a batch may have at most."""
     deletes: bool = False
     poll_s: float = 900.0
     receivers_per_queue: int = 1
 
 
-class Brain:
+class StreamCoordinator:
     """One run of one query, in the running event loop."""
 
     def __init__(self, driver: Driver, reading: Reading, *, clock: Clock | None = None) -> None:
@@ -88,9 +88,9 @@ class Brain:
         self._desk = Desk(self._heard)
         self._address: DeskAddress | None = None
         self._holding = Holding(deletes=reading.deletes)
-        self._keeper = Keeper(self._receivers, self._holding, self._clock)
-        self._rung: dict[str, Delivered | None] = {}
-        self._plans: dict[int, list[Order]] = {}
+        self._keeper = LockKeeper(self._receivers, self._holding, self._clock)
+        self._rung: dict[str, ReceivedMessage | None] = {}
+        self._plans: dict[int, list[PartitionPlan]] = {}
         self._available_now: AvailableNow | None = None
         self._failure: TwinbusError | None = None
         self._is_listening = False
@@ -170,14 +170,14 @@ class Brain:
                     for path, message in (await self._bell.rung(0)).items():
                         self._keep(path, message)
 
-    def _keep(self, path: str, message: Delivered | None) -> None:
+    def _keep(self, path: str, message: ReceivedMessage | None) -> None:
         """A message that rang is renewed like all others, until a batch has room for it."""
         self._rung[path] = None if message is None else portable(message)
         if message is not None:
             self._holding.plan(_apart(path), _APART)
             self._hand(_apart(path), message)
 
-    def _hand(self, order_id: str, message: Delivered) -> None:
+    def _hand(self, order_id: str, message: ReceivedMessage) -> None:
         now = self._clock.now()
         lock_s = lock_left_s([message], now.wall_ms)
         self._holding.hand(order_id, [Lock.of(message)], lock_s=lock_s, now_s=now.monotonic_s)
@@ -192,7 +192,7 @@ class Brain:
 
     # -- a batch --------------------------------------------------------------------------
 
-    async def orders(self, epoch: int) -> list[Order]:
+    async def orders(self, epoch: int) -> list[PartitionPlan]:
         """What the tasks of a batch shall read: the queues that rang.
 
         After a restart Spark asks again for the batch that was under way. It is empty now: other
@@ -205,19 +205,21 @@ class Brain:
             ]
         return self._plans[epoch]
 
-    def _shared_out(self, paths: Sequence[str]) -> Iterable[tuple[tuple[str, int], Share]]:
+    def _shared_out(self, paths: Sequence[str]) -> Iterable[tuple[tuple[str, int], BatchLimit]]:
         where = places(paths, self._reading.receivers_per_queue)
         # The limit may be smaller than the number of queues; the others ring again.
         return list(zip(where, shares(len(where), self._reading.limit), strict=False))
 
-    async def _order(self, epoch: int, index: int, path: str, turn: int, share: Share) -> Order:
+    async def _order(
+        self, epoch: int, index: int, path: str, turn: int, share: BatchLimit
+    ) -> PartitionPlan:
         assert self._address is not None
         order_id = f"{epoch}/{index}"
         handed = self._rung.pop(path, None) if turn == 0 else None
         self._holding.plan(order_id, epoch)
         if handed is not None:
             handed = await self._handed(order_id, path, handed)
-        return Order(
+        return PartitionPlan(
             order_id=order_id,
             path=path,
             share=share,
@@ -226,7 +228,9 @@ class Brain:
             enqueued_until_ms=None if self._available_now is None else self._available_now.until_ms,
         )
 
-    async def _handed(self, order_id: str, path: str, message: Delivered) -> Delivered | None:
+    async def _handed(
+        self, order_id: str, path: str, message: ReceivedMessage
+    ) -> ReceivedMessage | None:
         """The message that rang moves from the bell to its order, unless its lock was lost."""
         if not self._holding.move(_apart(path), order_id):
             return None
@@ -236,7 +240,7 @@ class Brain:
             return message if settled else None
         return message
 
-    async def _delete(self, path: str, message: Delivered) -> tuple[int, int]:
+    async def _delete(self, path: str, message: ReceivedMessage) -> tuple[int, int]:
         """Delete the message that rang: how many are gone, how many locks were lost. When nobody
         knows it is not ours: if it is gone, it is lost, as at most once allows."""
         try:
@@ -336,15 +340,15 @@ class Brain:
         return {}
 
 
-_Answer = Callable[[Brain, str, str, dict[str, Any]], dict[str, Any]]
+_Answer = Callable[[StreamCoordinator, str, str, dict[str, Any]], dict[str, Any]]
 _ANSWERS: Final[dict[str, _Answer]] = {
-    "begin": Brain._begin,
-    "alive": Brain._alive,
-    "received": Brain._received,
-    "missing": Brain._missing,
-    "deleted": Brain._deleted,
-    "sealed": Brain._sealed,
-    "left": Brain._left,
+    "begin": StreamCoordinator._begin,
+    "alive": StreamCoordinator._alive,
+    "received": StreamCoordinator._received,
+    "missing": StreamCoordinator._missing,
+    "deleted": StreamCoordinator._deleted,
+    "sealed": StreamCoordinator._sealed,
+    "left": StreamCoordinator._left,
 }
 
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 
 from twinbus.core.envelope_layout import DAMAGE
-from twinbus.core.parcel import Delivered
+from twinbus.core.parcel import ReceivedMessage
 from twinbus.spark.connector.column_types import text_and_type
 from twinbus.spark.connector.message_rows import VALUE_COUNT, raw_row, row_of
 
@@ -115,7 +115,7 @@ class _Maps:
         )
 
 
-def to_batch(deliveries: Sequence[Delivered]) -> pa.RecordBatch:
+def to_batch(deliveries: Sequence[ReceivedMessage]) -> pa.RecordBatch:
     """One row per message, in order. Their bodies together stay below 2 GiB (Arrow's limit)."""
     rows = []
     texts, kinds, system = _Maps(), _Maps(), _Maps()

@@ -26,11 +26,11 @@ from typing import Final, TypeVar
 from twinbus.core.envelope_batches import ranges_that_fit
 from twinbus.core.parcel import Parcel
 from twinbus.core.retry import RetryPolicy
-from twinbus.drivers.port import Driver, LinkFacts, Sender
+from twinbus.drivers.port import Driver, LinkProperties, Sender
 from twinbus.errors import ConfigurationError
 from twinbus.pairing.few_at_once import few_at_once
 from twinbus.service_errors import MessageTooLarge, ServerBusy, ServiceError
-from twinbus.spark.connector.outgoing import Outgoing
+from twinbus.spark.connector.outgoing import EncodedRow
 
 __all__ = ["Dispatch", "Shipped"]
 
@@ -72,12 +72,12 @@ class Dispatch:
         self._timeout_s = timeout_s
         self._in_flight_max = batches_in_flight_max
         self._rng = rng or Random()
-        self._facts: dict[str, LinkFacts] = {}
+        self._facts: dict[str, LinkProperties] = {}
         self._senders: dict[str, Sender] = {}
         """The one that was used last stands last."""
         self._in_use: set[str] = set()
 
-    async def ship(self, messages: Sequence[Outgoing], *, default: str | None) -> None:
+    async def ship(self, messages: Sequence[EncodedRow], *, default: str | None) -> None:
         """Send one Arrow batch; ``default`` is for rows that name no destination."""
         groups = _grouped(messages, default)
         await few_at_once(groups, self._learn, at_once_max=DESTINATIONS_AT_ONCE_MAX)
@@ -97,7 +97,7 @@ class Dispatch:
                     path, lambda left_s: sender.attach(timeout_s=left_s)
                 )
 
-    async def _ship_to(self, path: str, group: Sequence[Outgoing]) -> None:
+    async def _ship_to(self, path: str, group: Sequence[EncodedRow]) -> None:
         limit_bytes = self._facts[path].batch_limit_bytes
         async with self._sender(path) as sender:
             await few_at_once(
@@ -106,7 +106,7 @@ class Dispatch:
                 at_once_max=self._in_flight_max,
             )
 
-    async def _send(self, path: str, sender: Sender, batch: Sequence[Outgoing]) -> None:
+    async def _send(self, path: str, sender: Sender, batch: Sequence[EncodedRow]) -> None:
         parcels = [Parcel(each.encoded) for each in batch]
         shipped = self.shipped.setdefault(path, Shipped())
         is_unsure = False
@@ -170,8 +170,8 @@ class Dispatch:
                 await self._senders.pop(oldest).close()
 
 
-def _grouped(messages: Sequence[Outgoing], default: str | None) -> dict[str, list[Outgoing]]:
-    groups: dict[str, list[Outgoing]] = {}
+def _grouped(messages: Sequence[EncodedRow], default: str | None) -> dict[str, list[EncodedRow]]:
+    groups: dict[str, list[EncodedRow]] = {}
     for message in messages:
         path = message.destination or default
         if path is None:
@@ -183,7 +183,7 @@ def _grouped(messages: Sequence[Outgoing], default: str | None) -> dict[str, lis
     return groups
 
 
-def _check_sizes(path: str, group: Sequence[Outgoing], facts: LinkFacts) -> None:
+def _check_sizes(path: str, group: Sequence[EncodedRow], facts: LinkProperties) -> None:
     for message in group:
         if len(message.encoded) > facts.message_bytes_max:
             raise MessageTooLarge(
@@ -194,7 +194,7 @@ def _check_sizes(path: str, group: Sequence[Outgoing], facts: LinkFacts) -> None
             )
 
 
-def _batches(group: Sequence[Outgoing], limit_bytes: int) -> list[Sequence[Outgoing]]:
+def _batches(group: Sequence[EncodedRow], limit_bytes: int) -> list[Sequence[EncodedRow]]:
     return [
         group[start : min(start + BATCH_COUNT_MAX, fitting.stop)]
         for fitting in ranges_that_fit((len(each.encoded) for each in group), limit_bytes)

@@ -34,9 +34,9 @@ from itertools import islice
 from math import inf
 from typing import Final
 
-from twinbus.core.parcel import Delivered
+from twinbus.core.parcel import ReceivedMessage
 
-__all__ = ["Counts", "Holding", "Ledger", "Lock", "Renewal", "Turn"]
+__all__ = ["Counts", "Holding", "Lock", "PartitionLedger", "Renewal", "Turn"]
 
 LEASE_S: Final = 5.0
 """Owners are heard from every second, also while Spark does not read from them."""
@@ -59,12 +59,12 @@ class Lock:
     token: bytes
 
     @classmethod
-    def of(cls, message: Delivered) -> Lock:
+    def of(cls, message: ReceivedMessage) -> Lock:
         return cls(message.path, message.sequence_number, message.lock_token)
 
-    def as_message(self) -> Delivered:
+    def as_message(self) -> ReceivedMessage:
         """As drivers want it, to settle by the token alone."""
-        return Delivered(
+        return ReceivedMessage(
             path=self.path,
             encoded=b"",
             sequence_number=self.sequence_number,
@@ -105,7 +105,7 @@ class Renewal:
 
 
 @dataclass(slots=True)
-class Ledger:
+class PartitionLedger:
     """One order."""
 
     epoch: int
@@ -141,13 +141,13 @@ class Holding:
         """``deletes``: messages are deleted when they are received, so there are no locks."""
         self.counts = Counts()
         self._deletes = deletes
-        self._ledgers: dict[str, Ledger] = {}
+        self._ledgers: dict[str, PartitionLedger] = {}
 
     # -- orders ---------------------------------------------------------------------------
 
     def plan(self, order_id: str, epoch: int) -> None:
         """An order that tasks may ask for from now on."""
-        self._ledgers[order_id] = Ledger(epoch)
+        self._ledgers[order_id] = PartitionLedger(epoch)
 
     def begin(self, order_id: str, reader: str, now_s: float) -> Turn:
         """``reader`` wants to read the order from its beginning."""
@@ -283,11 +283,11 @@ class Holding:
 
     # -- the batch was written ------------------------------------------------------------
 
-    def of_epoch(self, epoch: int) -> dict[str, Ledger]:
+    def of_epoch(self, epoch: int) -> dict[str, PartitionLedger]:
         """The orders of this batch alone."""
         return {name: each for name, each in self._ledgers.items() if each.epoch == epoch}
 
-    def written(self, epoch: int) -> dict[str, Ledger]:
+    def written(self, epoch: int) -> dict[str, PartitionLedger]:
         """The orders of this batch and of all before it, until close() is told of each."""
         found = {name: each for name, each in self._ledgers.items() if each.epoch <= epoch}
         for ledger in found.values():

@@ -23,11 +23,11 @@ from typing import Final
 from twinbus.clock import Clock
 from twinbus.drivers.port import Receiver
 from twinbus.service_errors import ServiceError
-from twinbus.spark.connector.holding import Holding, Ledger, Lock, Renewal
+from twinbus.spark.connector.holding import Holding, Lock, PartitionLedger, Renewal
 from twinbus.spark.connector.pauses import Pauses
 from twinbus.spark.connector.receiving import HOPELESS
 
-__all__ = ["Ending", "Keeper"]
+__all__ = ["Ending", "LockKeeper"]
 
 _LOG = logging.getLogger("twinbus.spark")
 
@@ -54,7 +54,7 @@ class Ending:
     """By queue: messages that went back, because no task read its part of a batch to the end."""
 
 
-class Keeper:
+class LockKeeper:
     """For one run of one query, in the running event loop."""
 
     def __init__(self, receivers: Mapping[str, Receiver], holding: Holding, clock: Clock) -> None:
@@ -145,7 +145,7 @@ class Keeper:
             ending.unread.pop(path, None)
         return ending
 
-    def _may_be_settled(self, ledger: Ledger) -> bool:
+    def _may_be_settled(self, ledger: PartitionLedger) -> bool:
         path = next((lock.path for lock in ledger.locks.values()), "")
         return self._pauses.is_over(path, self._now_s())
 
@@ -156,7 +156,7 @@ class Keeper:
         ends = (self._end(name, each, Ending()) for name, each in orders.items())
         await asyncio.gather(*ends, return_exceptions=True)
 
-    async def _end(self, order_id: str, ledger: Ledger, ending: Ending) -> None:
+    async def _end(self, order_id: str, ledger: PartitionLedger, ending: Ending) -> None:
         path, given_back = "", 0
         while slices := self._slices(order_id):
             path = slices[0][0].path

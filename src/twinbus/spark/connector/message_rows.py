@@ -32,7 +32,7 @@ from twinbus.core.envelope_layout import (
     value_at,
 )
 from twinbus.core.envelope_times import CREATION_TIME, EXPIRY_TIME, TTL_MS_UNSPECIFIED, header_at
-from twinbus.core.parcel import Delivered
+from twinbus.core.parcel import ReceivedMessage
 from twinbus.spark.connector.column_types import text_and_type
 
 __all__ = [
@@ -58,7 +58,9 @@ VALUE_COUNT: Final = 24
 """Columns that are no maps."""
 
 
-def row_of(delivered: Delivered) -> tuple[tuple[Any, ...], dict[str, Any], dict[str, str | None]]:
+def row_of(
+    delivered: ReceivedMessage,
+) -> tuple[tuple[Any, ...], dict[str, Any], dict[str, str | None]]:
     """(columns that are no maps, application properties, system properties)."""
     buf, (header_stop, delivery_stop, annotations_stop, properties_stop, stop) = outline(
         delivered.encoded
@@ -99,7 +101,7 @@ def row_of(delivered: Delivered) -> tuple[tuple[Any, ...], dict[str, Any], dict[
     return row, properties, others
 
 
-def raw_row(delivered: Delivered) -> tuple[Any, ...]:
+def raw_row(delivered: ReceivedMessage) -> tuple[Any, ...]:
     """What the service said beside the message, and the message as it is."""
     facts = (
         _long(delivered.sequence_number),

@@ -46,10 +46,10 @@ from twinbus.spark.connector.message_rows import (
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
-__all__ = ["Outgoing", "check_columns", "messages_of"]
+__all__ = ["EncodedRow", "check_columns", "messages_of"]
 
 
-class Outgoing(NamedTuple):
+class EncodedRow(NamedTuple):
     """One message to be sent."""
 
     destination: str | None
@@ -140,7 +140,7 @@ def _unknown_column(name: str) -> ConfigurationError:
 # --- rows --------------------------------------------------------------------------------------
 
 
-def messages_of(batch: pa.RecordBatch, *, now_ms: int) -> list[Outgoing]:
+def messages_of(batch: pa.RecordBatch, *, now_ms: int) -> list[EncodedRow]:
     """The rows of a batch as messages, in order; InvalidMessage names what cannot be sent."""
     columns = {
         name: _values(batch.column(index), name)
@@ -165,7 +165,7 @@ def _rows(columns: Mapping[str, Sequence[Any]], count: int) -> Iterator[dict[str
         yield {name: value for name, value in zip(names, values, strict=True) if value is not None}
 
 
-def _message(row: dict[str, Any], now_ms: int) -> Outgoing:
+def _message(row: dict[str, Any], now_ms: int) -> EncodedRow:
     get = row.get
     id_types = dict(get("systemProperties", ()))
     message_id = _id(row, "messageId", id_types.get(MESSAGE_ID_TYPE))
@@ -189,7 +189,7 @@ def _message(row: dict[str, Any], now_ms: int) -> Outgoing:
     if kind != "data":
         encoded += _sections(kind, body)
     destination = parse_entity_path(row["destination"]) if "destination" in row else None
-    return Outgoing(destination, encoded, str(message_id))
+    return EncodedRow(destination, encoded, str(message_id))
 
 
 def _id(row: dict[str, Any], name: str, type_name: str | None) -> Any:

@@ -17,14 +17,14 @@ from concurrent.futures import Future
 from contextlib import AsyncExitStack, suppress
 from typing import TYPE_CHECKING, Final
 
-from twinbus.core.parcel import Delivered
+from twinbus.core.parcel import ReceivedMessage
 from twinbus.pairing.open_namespace import OpenNamespace
 from twinbus.service_errors import ServiceError
 from twinbus.spark.connector.columns import to_batch
 from twinbus.spark.connector.options import Mode, ReadOptions
-from twinbus.spark.connector.orders import Order
+from twinbus.spark.connector.orders import PartitionPlan
 from twinbus.spark.connector.receiving import OrderReader
-from twinbus.spark.engine import Engine
+from twinbus.spark.engine import LoopThread
 from twinbus.spark.references import NamespaceRef
 
 if TYPE_CHECKING:
@@ -35,11 +35,11 @@ __all__ = ["batches_of"]
 CLOSE_TIMEOUT_S: Final = 10.0
 
 
-class _Standing:
+class _WorkerConnection:
     """A namespace that stays open between the tasks of this process."""
 
     def __init__(self, reference: NamespaceRef) -> None:
-        self.engine = Engine("twinbus worker")
+        self.engine = LoopThread("twinbus worker")
         self._stack = AsyncExitStack()
         try:
             self.namespace: OpenNamespace = self.engine.run(
@@ -55,14 +55,14 @@ class _Standing:
         self.engine.close()
 
 
-_STANDING: Final[dict[NamespaceRef, _Standing]] = {}
+_STANDING: Final[dict[NamespaceRef, _WorkerConnection]] = {}
 """A worker has one task at a time."""
 
 
-def batches_of(options: ReadOptions, order: Order) -> Iterator[pa.RecordBatch]:
+def batches_of(options: ReadOptions, order: PartitionPlan) -> Iterator[pa.RecordBatch]:
     """The rows of one order."""
     reference = options.namespace
-    standing = _STANDING.pop(reference, None) or _Standing(reference)
+    standing = _STANDING.pop(reference, None) or _WorkerConnection(reference)
     deletes = options.mode is Mode.RECEIVE_AND_DELETE
     try:
         yield from _batches(standing, order, deletes=deletes)
@@ -72,10 +72,12 @@ def batches_of(options: ReadOptions, order: Order) -> Iterator[pa.RecordBatch]:
     _STANDING[reference] = standing
 
 
-def _batches(standing: _Standing, order: Order, *, deletes: bool) -> Iterator[pa.RecordBatch]:
+def _batches(
+    standing: _WorkerConnection, order: PartitionPlan, *, deletes: bool
+) -> Iterator[pa.RecordBatch]:
     engine = standing.engine
     stack = AsyncExitStack()
-    coming: Future[list[Delivered]] | None = None
+    coming: Future[list[ReceivedMessage]] | None = None
     try:
         reader = OrderReader(standing.namespace.driver, order, deletes=deletes)
         engine.run(stack.enter_async_context(reader))

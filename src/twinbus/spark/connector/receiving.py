@@ -21,7 +21,7 @@ from typing import Any, Final
 from uuid import uuid4
 
 from twinbus.clock import Clock, SystemClock
-from twinbus.core.parcel import Delivered
+from twinbus.core.parcel import ReceivedMessage
 from twinbus.drivers.port import Driver, ReceiveMode, Receiver
 from twinbus.errors import ConfigurationError, TwinbusError
 from twinbus.service_errors import (
@@ -32,9 +32,9 @@ from twinbus.service_errors import (
     ServiceError,
 )
 from twinbus.spark.connector.holding import Turn
-from twinbus.spark.connector.orders import Order
+from twinbus.spark.connector.orders import PartitionPlan
 from twinbus.spark.connector.rereading import Rereading
-from twinbus.spark.desk import DeskLine
+from twinbus.spark.desk import DriverChannelClient
 
 __all__ = ["HOPELESS", "OrderReader", "Patience", "explained", "lock_left_s"]
 
@@ -71,7 +71,7 @@ class Patience:
         self._wait_s = wait_s
         self._is_open = False
 
-    async def receive(self, receiver: Receiver, count_max: int) -> list[Delivered]:
+    async def receive(self, receiver: Receiver, count_max: int) -> list[ReceivedMessage]:
         """Up to so many messages; none when there are none for now."""
         loop = asyncio.get_running_loop()
         began_s = loop.time()
@@ -92,13 +92,18 @@ class OrderReader:
     """Reads one order, in the running event loop; used by ``async with``."""
 
     def __init__(
-        self, driver: Driver, order: Order, *, deletes: bool = False, clock: Clock | None = None
+        self,
+        driver: Driver,
+        order: PartitionPlan,
+        *,
+        deletes: bool = False,
+        clock: Clock | None = None,
     ) -> None:
         self._driver = driver
         self._order = order
         self._mode = ReceiveMode.RECEIVE_AND_DELETE if deletes else ReceiveMode.PEEK_LOCK
         self._clock = clock or SystemClock()
-        self._desk = DeskLine(order.desk)
+        self._desk = DriverChannelClient(order.desk)
         self._name = uuid4().hex
         self._stack = AsyncExitStack()
         self._receiver: Receiver = driver.receiver(order.path, mode=self._mode)
@@ -160,7 +165,7 @@ class OrderReader:
 
     # -- chunks ---------------------------------------------------------------------------
 
-    async def chunk(self) -> list[Delivered]:
+    async def chunk(self) -> list[ReceivedMessage]:
         """The next messages; none when the order has come to its end."""
         messages = await self._known_chunk()
         if not messages and not self._is_sealed and not self._is_at_end:
@@ -174,7 +179,7 @@ class OrderReader:
         if not self._is_sealed:
             self._is_sealed = await self._say("sealed")
 
-    async def _known_chunk(self) -> list[Delivered]:
+    async def _known_chunk(self) -> list[ReceivedMessage]:
         assert self._earlier is not None
         messages = await self._earlier.chunk()
         if self._earlier.missing:
@@ -182,7 +187,7 @@ class OrderReader:
             self._earlier.missing = []
         return messages
 
-    async def _new_chunk(self) -> list[Delivered]:
+    async def _new_chunk(self) -> list[ReceivedMessage]:
         wanted = self._wanted()
         if wanted <= 0:
             return []
@@ -220,7 +225,7 @@ class OrderReader:
             with suppress(ServiceError):
                 await old.close()
 
-    async def _report(self, messages: list[Delivered]) -> None:
+    async def _report(self, messages: list[ReceivedMessage]) -> None:
         locks = [[each.sequence_number, each.lock_token.hex()] for each in messages]
         lock_s = lock_left_s(messages, self._clock.now().wall_ms)
         is_taken = False
@@ -260,7 +265,7 @@ class OrderReader:
                 await self._ask("left")
 
 
-def lock_left_s(messages: Sequence[Delivered], now_ms: int) -> float:
+def lock_left_s(messages: Sequence[ReceivedMessage], now_ms: int) -> float:
     """How long their locks last. This machine's clock may be behind the service's, which has
     shown at least the time at which it took the newest of them."""
     ends = [each.locked_until_ms for each in messages if each.locked_until_ms is not None]
@@ -268,7 +273,7 @@ def lock_left_s(messages: Sequence[Delivered], now_ms: int) -> float:
     return (min(ends) - now_ms) / 1000 if ends else LOCK_S_USUAL
 
 
-def _stuck(order: Order) -> ServiceError:
+def _stuck(order: PartitionPlan) -> ServiceError:
     return MessageRefused(
         f"a task has waited {WAIT_S_MAX / 60:.0f} minutes for another one that reads the same part "
         f"of {order.path!r} and gets on with nothing",
@@ -276,7 +281,7 @@ def _stuck(order: Order) -> ServiceError:
     )
 
 
-def _refused(turn: Turn, order: Order) -> ServiceError:
+def _refused(turn: Turn, order: PartitionPlan) -> ServiceError:
     if turn is Turn.DELETED:
         return MessageRefused(
             f"a batch of messages from {order.path!r} was to be read twice, and they were deleted "

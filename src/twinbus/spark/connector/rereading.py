@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from twinbus.core.parcel import Delivered
+from twinbus.core.parcel import ReceivedMessage
 from twinbus.drivers.port import Receiver
 
 __all__ = ["Rereading"]
@@ -27,13 +27,13 @@ class Rereading:
     """The known messages of one order."""
 
     def __init__(
-        self, receiver: Receiver, tokens: Mapping[int, bytes], handed: Delivered | None
+        self, receiver: Receiver, tokens: Mapping[int, bytes], handed: ReceivedMessage | None
     ) -> None:
         """``tokens`` by sequence number; ``handed`` is one of them that is here already."""
         self._receiver = receiver
         self._tokens = dict(tokens)
         self._numbers = list(tokens)
-        self._here: dict[int, Delivered] = {}
+        self._here: dict[int, ReceivedMessage] = {}
         if handed is not None:
             self._here[handed.sequence_number] = handed
         self.missing: list[int] = []
@@ -43,7 +43,7 @@ class Rereading:
         self._numbers = list(self._here)
         self._tokens = dict.fromkeys(self._here, b"")
 
-    async def chunk(self) -> list[Delivered]:
+    async def chunk(self) -> list[ReceivedMessage]:
         """The next of them; none when there are no more."""
         while self._numbers:
             numbers, self._numbers = (

@@ -30,8 +30,8 @@ from pyspark.sql.datasource import (
 from twinbus.errors import ConfigurationError
 from twinbus.spark.connector.dispatch import Dispatch
 from twinbus.spark.connector.options import WriteOptions
-from twinbus.spark.connector.outgoing import Outgoing, check_columns, messages_of
-from twinbus.spark.engine import Engine
+from twinbus.spark.connector.outgoing import EncodedRow, check_columns, messages_of
+from twinbus.spark.engine import LoopThread
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -68,7 +68,7 @@ class _Writing:
         check_columns(schema, has_destination=self._options.destination is not None)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        engine = Engine(_ENGINE_NAME)
+        engine = LoopThread(_ENGINE_NAME)
         try:
             return _written(engine, self._options, iterator)
         finally:
@@ -115,8 +115,10 @@ def _tell(text: str, messages: Sequence[WriterCommitMessage | None]) -> None:
 # --- one task ----------------------------------------------------------------------------------
 
 
-def _written(engine: Engine, options: WriteOptions, batches: Iterator[pa.RecordBatch]) -> Written:
-    line = _Line(options)
+def _written(
+    engine: LoopThread, options: WriteOptions, batches: Iterator[pa.RecordBatch]
+) -> Written:
+    line = _SinkConnection(options)
     try:
         under_way: Future[None] | None = None
         for batch in batches:
@@ -126,14 +128,14 @@ def _written(engine: Engine, options: WriteOptions, batches: Iterator[pa.RecordB
             under_way = engine.start(line.ship(outgoing)) if outgoing else None
         if under_way is not None:
             under_way.result()
-        return line.told()
+        return line.summary()
     finally:
         # What was accepted stays accepted, however the line ends.
         with suppress(Exception):
             engine.run(line.close(), timeout_s=CLOSE_S_MAX)
 
 
-class _Line:
+class _SinkConnection:
     """A task's way to the namespace; a task without rows opens none."""
 
     def __init__(self, options: WriteOptions) -> None:
@@ -141,7 +143,7 @@ class _Line:
         self._stack = AsyncExitStack()
         self._dispatch: Dispatch | None = None
 
-    async def ship(self, outgoing: Sequence[Outgoing]) -> None:
+    async def ship(self, outgoing: Sequence[EncodedRow]) -> None:
         if self._dispatch is None:
             namespace = await self._stack.enter_async_context(self._options.namespace.opened())
             self._dispatch = Dispatch(
@@ -151,7 +153,7 @@ class _Line:
             )
         await self._dispatch.ship(outgoing, default=self._options.destination)
 
-    def told(self) -> Written:
+    def summary(self) -> Written:
         shipped = {} if self._dispatch is None else self._dispatch.shipped
         return Written(
             {path: each.messages for path, each in shipped.items()},

@@ -27,12 +27,12 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from twinbus.errors import ConfigurationError
-from twinbus.spark.connector.brain import Brain, Reading
+from twinbus.spark.connector.brain import Reading, StreamCoordinator
 from twinbus.spark.connector.options import Mode, ReadOptions
-from twinbus.spark.connector.orders import Order, Share
+from twinbus.spark.connector.orders import BatchLimit, PartitionPlan
 from twinbus.spark.connector.selecting import selected_paths
 from twinbus.spark.desk import LOOPBACK
-from twinbus.spark.engine import Engine
+from twinbus.spark.engine import LoopThread
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -109,7 +109,7 @@ class ServiceBusStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
         from twinbus.spark.connector.reading import batches_of
 
         order = partition.value
-        assert isinstance(order, Order)
+        assert isinstance(order, PartitionPlan)
         return batches_of(self._options, order)
 
 
@@ -117,7 +117,7 @@ class _Post:
     """A brain with what it needs to run."""
 
     def __init__(self, options: ReadOptions) -> None:
-        self.engine = Engine("twinbus source", dies_with_parent=True)
+        self.engine = LoopThread("twinbus source", dies_with_parent=True)
         self._stack = AsyncExitStack()
         try:
             self.brain = self.engine.run(self._open(options))
@@ -125,16 +125,16 @@ class _Post:
             self.close()
             raise
 
-    async def _open(self, options: ReadOptions) -> Brain:
+    async def _open(self, options: ReadOptions) -> StreamCoordinator:
         namespace = await self._stack.enter_async_context(options.namespace.opened())
         reading = Reading(
             paths=await selected_paths(options, namespace),
-            limit=Share(options.messages_per_trigger_max, options.bytes_per_trigger_max),
+            limit=BatchLimit(options.messages_per_trigger_max, options.bytes_per_trigger_max),
             deletes=options.mode is Mode.RECEIVE_AND_DELETE,
             poll_s=options.wait_s,
             receivers_per_queue=options.receivers_per_queue,
         )
-        brain = Brain(namespace.driver, reading)
+        brain = StreamCoordinator(namespace.driver, reading)
         self._stack.push_async_callback(brain.close)
         await brain.start(options.driver_host or os.environ.get("SPARK_LOCAL_IP") or LOOPBACK)
         return brain

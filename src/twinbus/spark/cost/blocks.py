@@ -20,7 +20,7 @@ from pyspark.sql import DataFrame, SparkSession
 from twinbus.spark.cost.days import NO_DAY, day_number
 from twinbus.spark.cost.log_files import LogFile, bundled
 
-__all__ = ["Block", "Piece", "blocks_of", "frame_of", "piece_of", "sharing", "size_of"]
+__all__ = ["Block", "FileSlice", "blocks_of", "frame_of", "piece_of", "sharing", "size_of"]
 
 # A task has some copies of it in memory, as text and as columns.
 BLOCK_BYTES: Final = 16 << 20
@@ -32,7 +32,7 @@ BLOCKS: Final = (
 )
 
 
-class Piece(NamedTuple):
+class FileSlice(NamedTuple):
     path: str
     begin: int
     end: int
@@ -41,7 +41,7 @@ class Piece(NamedTuple):
 class Block(NamedTuple):
     block: int
     file_day: int
-    pieces: list[Piece]
+    pieces: list[FileSlice]
 
 
 def blocks_of(files: Iterable[LogFile], size_max: int = BLOCK_BYTES) -> list[Block]:
@@ -53,15 +53,15 @@ def blocks_of(files: Iterable[LogFile], size_max: int = BLOCK_BYTES) -> list[Blo
             if end - begin > room:
                 blocks.append(Block(len(blocks), day_number(bundle) if bundle else NO_DAY, []))
                 room = size_max
-            blocks[-1].pieces.append(Piece(path, begin, end))
+            blocks[-1].pieces.append(FileSlice(path, begin, end))
             room -= end - begin
     return blocks
 
 
-def _pieces(file: LogFile, size_max: int) -> list[Piece]:
+def _pieces(file: LogFile, size_max: int) -> list[FileSlice]:
     size = file.fingerprint.size
     cuts = [*range(0, size, size_max), size]
-    return [Piece(file.path, *each) for each in pairwise(cuts)]
+    return [FileSlice(file.path, *each) for each in pairwise(cuts)]
 
 
 def frame_of(spark: SparkSession, blocks: Sequence[Block]) -> DataFrame:

@@ -14,10 +14,10 @@ from pyspark.sql import Row
 from twinbus.metering.operations import CLOSED, FLUSHED
 from twinbus.spark.cost.days import MINUTE_MS, MINUTES_A_DAY, NO_DAY, day_named
 
-__all__ = ["Findings"]
+__all__ = ["BlockNotes"]
 
 
-class Findings:
+class BlockNotes:
     """The notes of counting.py, and what they tell.
 
     Those ``of_blocks`` are about every block by itself: a file contributes to a day also with

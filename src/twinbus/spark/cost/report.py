@@ -34,9 +34,9 @@ from twinbus.spark.cost.state import CostState, literal_path
 from twinbus.spark.cost.summaries import Summaries, logged_minutes
 from twinbus.spark.cost.update import Computed, update
 from twinbus.spark.fitting import fitting
-from twinbus.spark.troubles import SparkTrouble, told_by_spark
+from twinbus.spark.troubles import SparkTrouble, translate_spark_errors
 
-__all__ = ["Asked", "Made", "cost_report", "default_state"]
+__all__ = ["Asked", "ComputedReport", "cost_report", "default_state"]
 
 # A plot has room for about so many.
 STEPS_MAX: Final = 120
@@ -65,7 +65,7 @@ class Asked:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Made:
+class ComputedReport:
     """A report, and how it was made."""
 
     report: CostReport
@@ -77,12 +77,12 @@ class Made:
 
 def cost_report(
     spark: SparkSession, directories: Sequence[Path], asked: Asked, *, state: Path | None = None
-) -> Made:
+) -> ComputedReport:
     """Count what is new in the logs below the directories, and tell what was asked."""
     logs = find_logs(directories)
-    with CostState(state or default_state(directories)).held() as kept, told_by_spark():
+    with CostState(state or default_state(directories)).held() as kept, translate_spark_errors():
         try:
-            with told_by_spark():
+            with translate_spark_errors():
                 computed = update(spark, kept, logs)
                 return _made(spark, kept, asked, computed)
         except ConfigurationError:
@@ -110,7 +110,7 @@ def default_state(directories: Sequence[Path]) -> Path:
 
 def _made(
     spark: SparkSession, state: CostState, asked: Asked, computed: tuple[Computed, ...]
-) -> Made:
+) -> ComputedReport:
     first, end, logged = _minutes(state, asked)
     step = next((s for s in STEPS_MINUTES if end - first <= s * STEPS_MAX), MINUTES_A_DAY)
     has_hours = step >= MINUTES_AN_HOUR and _is_of_hours(asked)
@@ -152,7 +152,7 @@ def _made(
         pairs=answers.pairs(),
         quality=answers.quality(summaries.damaged(), summaries.open_runs()),
     )
-    return Made(report=report, computed=computed, damaged=tuple(state.damaged_paths()))
+    return ComputedReport(report=report, computed=computed, damaged=tuple(state.damaged_paths()))
 
 
 def _sums(spark: SparkSession, state: CostState, days: Sequence[str], kind: str) -> DataFrame:

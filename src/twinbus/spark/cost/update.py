@@ -28,7 +28,7 @@ from twinbus.spark.cost.counting import (
     lines_of,
 )
 from twinbus.spark.cost.days import NO_DAY, day_number
-from twinbus.spark.cost.findings import Findings
+from twinbus.spark.cost.findings import BlockNotes
 from twinbus.spark.cost.log_files import LogFile, bundled
 from twinbus.spark.cost.state import Bundle, CostState, Manifest, Part
 from twinbus.spark.fitting import fitting
@@ -84,16 +84,16 @@ def _files_of_day(manifest: Manifest, day: str) -> set[str]:
 
 def _compute(
     spark: SparkSession, bundles: Mapping[str, tuple[LogFile, ...]], aside: Path
-) -> Findings:
+) -> BlockNotes:
     """Sums of these files, and damaged lines, as files in ``aside``."""
     blocks = blocks_of(file for members in bundles.values() for file in members)
     if not blocks:
-        return Findings()
+        return BlockNotes()
     with fitting(spark, NOTES_BYTES):
         notes = frame_of(spark, blocks).transform(counted_by_block, aside).collect()
     shared = sharing(note.asDict() for note in notes if note.first is not None)
     if not shared:
-        return Findings(notes, notes)
+        return BlockNotes(notes, notes)
     for number in shared:
         for kind in (MINUTES, HOURS):
             for path in aside.glob(f"{kind}/*/{number}.parquet"):
@@ -107,13 +107,13 @@ def _compute(
             .collect()
         )
     apart = [note for note in notes if note.block not in shared]
-    return Findings(notes, [*apart, *together])
+    return BlockNotes(notes, [*apart, *together])
 
 
 def _keep(
     state: CostState,
     aside: Path,
-    found: Findings,
+    found: BlockNotes,
     bundles: Mapping[str, tuple[LogFile, ...]],
     changed: set[str],
     days: set[str],

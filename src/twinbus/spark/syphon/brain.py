@@ -35,9 +35,9 @@ from typing import TYPE_CHECKING, Any, Final
 from twinbus.clock import Clock, SystemClock
 from twinbus.core.claim_watch import LISTEN, SEND
 from twinbus.core.dispatcher import Dispatcher
-from twinbus.core.parcel import Delivered
-from twinbus.core.receipts import Outcome
-from twinbus.core.shift import ShiftOrder, ShiftReport, report_from_json
+from twinbus.core.parcel import ReceivedMessage
+from twinbus.core.receipts import ReceiptOutcome
+from twinbus.core.shift import ShiftReport, WorkOrder, report_from_json
 from twinbus.core.stall import StallWatch, why_stalled
 from twinbus.drivers.port import Driver
 from twinbus.errors import ConfigurationError
@@ -48,10 +48,10 @@ from twinbus.spark.syphon.settings import SyphonSettings
 from twinbus.spark.syphon.state import Control, StateDir, Status
 
 if TYPE_CHECKING:
-    from twinbus.drivers.management import ManagementClient
+    from twinbus.drivers.management import AdministrationClient
     from twinbus.pairing.backlog_search import BacklogSearch
 
-__all__ = ["Brain"]
+__all__ = ["SyphonCoordinator"]
 
 LOOK_INTERVAL_S: Final = 0.2
 """How often control.json is looked at while nothing happens."""
@@ -66,7 +66,7 @@ CONTROL_FAULT: Final = "control"
 _log = logging.getLogger("twinbus.spark")
 
 
-class Brain:
+class SyphonCoordinator:
     """Used from one event loop, between start() and close()."""
 
     def __init__(self, settings: SyphonSettings, *, clock: Clock | None = None) -> None:
@@ -82,7 +82,7 @@ class Brain:
         self._unlistened: set[str] = set()
         """Queues that may not be received from."""
         self._stall = StallWatch()
-        self._orders: dict[str, ShiftOrder] = {}
+        self._orders: dict[str, WorkOrder] = {}
         self._orders_epoch = -1
         self._ordered_s = 0.0
         self._has_begun = False
@@ -97,7 +97,7 @@ class Brain:
         """Set once the first search has ended, with or without an answer."""
         self._secondary: Driver
         self._primary: Driver
-        self._management: ManagementClient
+        self._management: AdministrationClient
         self.address: DeskAddress
 
     async def start(self) -> None:
@@ -156,13 +156,13 @@ class Brain:
         self._remember(epoch + 1, orders)
         return epoch + 1
 
-    def orders(self, epoch: int) -> dict[str, ShiftOrder]:
+    def orders(self, epoch: int) -> dict[str, WorkOrder]:
         """The orders of an epoch, by their ids."""
         if epoch != self._orders_epoch:
             self._remember(epoch, self._dispatcher.orders({}, self._now_s(), everything=True))
         return self._orders
 
-    def _remember(self, epoch: int, orders: list[ShiftOrder]) -> None:
+    def _remember(self, epoch: int, orders: list[WorkOrder]) -> None:
         self._orders_epoch = epoch
         is_dry_run = self._settings.is_dry_run
         self._orders = {
@@ -174,7 +174,7 @@ class Brain:
         self._status.epoch = epoch
         self._doing("moving")
 
-    async def _what_is_left(self) -> list[ShiftOrder]:
+    async def _what_is_left(self) -> list[WorkOrder]:
         dispatcher, is_dry_run = self._dispatcher, self._settings.is_dry_run
         await self._searched.wait()
         while True:
@@ -192,7 +192,7 @@ class Brain:
             self._doing("paused" if control.is_paused else "waiting")
             await asyncio.sleep(LOOK_INTERVAL_S)
 
-    async def _work_to_do(self) -> list[ShiftOrder]:
+    async def _work_to_do(self) -> list[WorkOrder]:
         while True:
             control = self._control()
             if control.is_stopping or self._is_replaced():
@@ -212,7 +212,7 @@ class Brain:
             elif orders := self._dispatcher.orders(await self._rung(), self._now_s()):
                 return orders
 
-    async def _rung(self) -> dict[str, Delivered | None]:
+    async def _rung(self) -> dict[str, ReceivedMessage | None]:
         if self._bell is None:
             self._bell = self._new_bell()
             if self._was_deaf:
@@ -337,7 +337,7 @@ class Brain:
             self._status.moved_bytes += int(facts["moved_bytes"])
             if facts["counts"]:
                 self._dispatcher.note_sign(self._now_s())
-            if self._search is not None and facts["counts"].get(Outcome.MOVED.value):
+            if self._search is not None and facts["counts"].get(ReceiptOutcome.MOVED.value):
                 self._search.note_moved()
             for queue, owner, count in facts.get("foreign", ()):
                 self._met_foreign(str(queue), str(owner), int(count))
@@ -364,7 +364,7 @@ class Brain:
         known[owner] = known.get(owner, 0) + count
         self._dispatcher.met_foreign(queue, count)
 
-    def _take(self, order: ShiftOrder, report: ShiftReport) -> None:
+    def _take(self, order: WorkOrder, report: ShiftReport) -> None:
         self._dispatcher.take(order, report, self._now_s())
         for queue in order.queues:
             self._status.faults.pop(queue, None)
@@ -446,7 +446,7 @@ class Brain:
         has_begun = self._stall.observe(
             # Nobody knows what is in a queue that cannot be read.
             waiting=0 if is_paused else waiting + dispatcher.unfinished_count + len(unread),
-            moved=self._counts[Outcome.MOVED.value],
+            moved=self._counts[ReceiptOutcome.MOVED.value],
             now_s=now_s,
         )
         if not self._stall.is_stalled:

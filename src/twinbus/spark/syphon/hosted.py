@@ -31,7 +31,7 @@ from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 from twinbus.core.claim_watch import LISTEN, SEND, ClaimWatch
-from twinbus.core.receipts import Outcome
+from twinbus.core.receipts import ReceiptOutcome
 from twinbus.drivers.amqp import AmqpDriver
 from twinbus.drivers.metered import MeteredDriver
 from twinbus.drivers.port import Driver
@@ -44,7 +44,7 @@ from twinbus.spark.syphon.private_dir import private_dir
 from twinbus.spark.syphon.query import Syphon, start_syphon
 from twinbus.spark.syphon.settings import SyphonSettings, is_local
 from twinbus.spark.syphon.state import Status
-from twinbus.spark.troubles import told_by_spark
+from twinbus.spark.troubles import translate_spark_errors
 
 __all__ = ["SparkSyphon", "maker"]
 
@@ -149,7 +149,7 @@ class SparkSyphon:
     def _live(self) -> None:
         error: BaseException | None = None
         try:
-            with told_by_spark():
+            with translate_spark_errors():
                 self._host()
         except BaseException as raised:
             error = raised
@@ -203,8 +203,8 @@ class SparkSyphon:
         self._tell_refused(status.refused)
         self._tell_stall(status.stalled)
         self._tell_foreign(status.foreign)
-        self._tell_dead_letters(status.counts.get(Outcome.DEAD_LETTERED.value, 0))
-        self._tell_moved(status.counts.get(Outcome.MOVED.value, 0))
+        self._tell_dead_letters(status.counts.get(ReceiptOutcome.DEAD_LETTERED.value, 0))
+        self._tell_moved(status.counts.get(ReceiptOutcome.MOVED.value, 0))
 
     def _tell_foreign(self, counts: dict[str, int]) -> None:
         for owner, count in counts.items():

@@ -23,10 +23,10 @@ from twinbus.spark.syphon.settings import SyphonSettings
 from twinbus.spark.troubles import told_without_traceback
 
 if TYPE_CHECKING:
-    from twinbus.core.shift import ShiftOrder
+    from twinbus.core.shift import WorkOrder
     from twinbus.spark.desk import DeskAddress
-    from twinbus.spark.engine import Engine
-    from twinbus.spark.syphon.brain import Brain
+    from twinbus.spark.engine import LoopThread
+    from twinbus.spark.syphon.brain import SyphonCoordinator
 
 __all__ = ["FORMAT", "BacklogSource"]
 
@@ -47,27 +47,27 @@ class BacklogSource(DataSource):
         return RECEIPT_COLUMNS
 
     @told_without_traceback()
-    def streamReader(self, schema: Any) -> BacklogReader:
-        return BacklogReader(SyphonSettings.from_options(self.options))
+    def streamReader(self, schema: Any) -> SyphonStreamReader:
+        return SyphonStreamReader(SyphonSettings.from_options(self.options))
 
 
 @dataclass
 class ShiftPartition(InputPartition):
     """An order on its way to a task."""
 
-    order: ShiftOrder
+    order: WorkOrder
     order_id: str
     desk: DeskAddress
 
 
-class BacklogReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+class SyphonStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Spark's calls, passed on to the brain (on the driver) or to a shift (in a task)."""
 
     def __init__(self, settings: SyphonSettings) -> None:
         self._settings = settings
         self._is_once = False
-        self._engine: Engine | None = None
-        self._brain: Brain | None = None
+        self._engine: LoopThread | None = None
+        self._brain: SyphonCoordinator | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         return {"_settings": self._settings, "_is_once": False, "_engine": None, "_brain": None}
@@ -101,13 +101,13 @@ class BacklogReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             finally:
                 self._engine.close()
 
-    def _awake(self) -> tuple[Engine, Brain]:
+    def _awake(self) -> tuple[LoopThread, SyphonCoordinator]:
         if self._engine is None or self._brain is None:
-            from twinbus.spark.engine import Engine
-            from twinbus.spark.syphon.brain import Brain
+            from twinbus.spark.engine import LoopThread
+            from twinbus.spark.syphon.brain import SyphonCoordinator
 
-            self._engine = Engine("twinbus-syphon", dies_with_parent=True)
-            self._brain = Brain(self._settings)
+            self._engine = LoopThread("twinbus-syphon", dies_with_parent=True)
+            self._brain = SyphonCoordinator(self._settings)
             self._engine.run(self._brain.start())
         return self._engine, self._brain
 
@@ -127,5 +127,5 @@ class BacklogReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         )
 
 
-async def _called(brain: Brain, epoch: int) -> dict[str, ShiftOrder]:
+async def _called(brain: SyphonCoordinator, epoch: int) -> dict[str, WorkOrder]:
     return brain.orders(epoch)

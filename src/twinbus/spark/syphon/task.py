@@ -20,12 +20,12 @@ from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
-from twinbus.core.receipts import Outcome, Receipt, Tally
-from twinbus.core.shift import ShiftOrder, ShiftReport, parts_of, report_to_json
+from twinbus.core.receipts import Receipt, ReceiptCounts, ReceiptOutcome
+from twinbus.core.shift import ShiftReport, WorkOrder, parts_of, report_to_json
 from twinbus.pairing.mover_shift import work_shift
 from twinbus.service_errors import ServiceError
-from twinbus.spark.desk import DeskAddress, DeskLine
-from twinbus.spark.engine import Engine
+from twinbus.spark.desk import DeskAddress, DriverChannelClient
+from twinbus.spark.engine import LoopThread
 from twinbus.spark.syphon.receipt_rows import to_record_batch
 from twinbus.spark.syphon.settings import SyphonSettings
 
@@ -45,7 +45,7 @@ GC_THRESHOLD: Final = 500_000
 
 def work_order(
     settings: SyphonSettings,
-    order: ShiftOrder,
+    order: WorkOrder,
     order_id: str,
     desk: DeskAddress,
     *,
@@ -56,8 +56,8 @@ def work_order(
     gc.freeze()
     if is_second_try:
         order = tried_again(order)
-    engine = Engine("twinbus-shift", dies_with_parent=True)
-    shift = _Shift(settings, order, order_id, desk)
+    engine = LoopThread("twinbus-shift", dies_with_parent=True)
+    shift = _TaskRun(settings, order, order_id, desk)
     try:
         future = engine.start(shift.work())
         future.add_done_callback(lambda _done: shift.finished.put(None))
@@ -74,7 +74,7 @@ def work_order(
         engine.close()
 
 
-def tried_again(order: ShiftOrder) -> ShiftOrder:
+def tried_again(order: WorkOrder) -> WorkOrder:
     """The order for whoever comes after a task that failed or was killed.
 
     It took along what it knew of messages set aside. And what it was handed may be home already:
@@ -88,13 +88,13 @@ def tried_again(order: ShiftOrder) -> ShiftOrder:
 
 
 @dataclass(slots=True)
-class _Shift:
+class _TaskRun:
     settings: SyphonSettings
-    order: ShiftOrder
+    order: WorkOrder
     order_id: str
     desk: DeskAddress
     finished: queue.SimpleQueue[Sequence[Receipt] | None] = field(default_factory=queue.SimpleQueue)
-    tally: Tally = field(default_factory=Tally)
+    tally: ReceiptCounts = field(default_factory=ReceiptCounts)
     foreign: Counter[tuple[str, str]] = field(default_factory=Counter)
     """Messages of other pairs, by backlog queue and mark."""
     is_stopping: bool = False
@@ -123,27 +123,27 @@ class _Shift:
     def _take(self, receipts: Sequence[Receipt]) -> None:
         self.finished.put(receipts)
         self.tally.add(receipts)
-        for receipt in receipts if self.tally.counts[Outcome.FOREIGN] else ():
-            if receipt.outcome is Outcome.FOREIGN:
+        for receipt in receipts if self.tally.counts[ReceiptOutcome.FOREIGN] else ():
+            if receipt.outcome is ReceiptOutcome.FOREIGN:
                 self.foreign[receipt.queue, receipt.reason] += 1
 
     # -- the desk -------------------------------------------------------------------------
 
-    async def _line(self, stack: AsyncExitStack) -> DeskLine | None:
+    async def _line(self, stack: AsyncExitStack) -> DriverChannelClient | None:
         try:
-            return await stack.enter_async_context(DeskLine(self.desk))
+            return await stack.enter_async_context(DriverChannelClient(self.desk))
         except ServiceError as error:
             _log.warning("%s", error)
             return None
 
-    async def _tell(self, line: DeskLine | None) -> None:
+    async def _tell(self, line: DriverChannelClient | None) -> None:
         with suppress(ServiceError):
             while line is not None:
                 await self._progress(line)
                 await asyncio.sleep(PROGRESS_INTERVAL_S)
 
-    async def _progress(self, line: DeskLine) -> None:
-        tally, self.tally = self.tally, Tally()
+    async def _progress(self, line: DriverChannelClient) -> None:
+        tally, self.tally = self.tally, ReceiptCounts()
         counts = {outcome.value: count for outcome, count in tally.counts.items() if count}
         foreign, self.foreign = self.foreign, Counter()
         answer = await line.ask(
@@ -155,7 +155,7 @@ class _Shift:
         self.is_stopping = self.is_stopping or bool(answer.get("stop"))
         self.has_enough = self.has_enough or bool(answer.get("enough"))
 
-    async def _report(self, line: DeskLine | None, report: ShiftReport) -> None:
+    async def _report(self, line: DriverChannelClient | None, report: ShiftReport) -> None:
         if line is not None:
             try:
                 await self._progress(line)

@@ -25,7 +25,7 @@ from twinbus.broker.entities.filters.rule_values import check_text
 from twinbus.errors import ConfigurationError
 
 
-class Kind(enum.Enum):
+class TokenKind(enum.Enum):
     WORD = "a name"
     KEYWORD = "a keyword"
     NAME = "a name in brackets"
@@ -48,13 +48,13 @@ _CLOSERS: Final = {"'": "'", '"': '"', "[": "]"}
 class Token(NamedTuple):
     """One word and where it begins."""
 
-    kind: Kind
+    kind: TokenKind
     value: Any
     """A keyword in upper case, a sign, a name, or the value of a constant."""
     position: int
 
     def __str__(self) -> str:
-        return "the end" if self.kind is Kind.END else quoted(str(self.value))
+        return "the end" if self.kind is TokenKind.END else quoted(str(self.value))
 
 
 def quoted(text: str) -> str:
@@ -76,7 +76,7 @@ def tokens_of(expression: str) -> list[Token]:
     check_text(expression, "the expression", EXPRESSION_CHARACTERS_MAX)
     lexer = _Lexer(expression)
     tokens = []
-    while (token := lexer.next()).kind is not Kind.END:
+    while (token := lexer.next()).kind is not TokenKind.END:
         tokens.append(token)
     if not tokens:
         raise ConfigurationError("the expression is empty", hint="Write 1=1, or SET and REMOVE")
@@ -94,7 +94,7 @@ class _Lexer:
             self.pos += 1
         start = self.pos
         if start >= len(text):
-            return Token(Kind.END, "", start)
+            return Token(TokenKind.END, "", start)
         char = text[start]
         if char in _CLOSERS:
             return self._enclosed(start, _CLOSERS[char])
@@ -110,7 +110,7 @@ class _Lexer:
         for symbol, known in ((self.text[start : start + 2], _PAIRS), (self.text[start], _SINGLES)):
             if symbol in known:
                 self.pos = start + len(symbol)
-                return Token(Kind.SYMBOL, symbol, start)
+                return Token(TokenKind.SYMBOL, symbol, start)
         raise refusal(
             f"{quoted(self.text[start])} means nothing",
             start,
@@ -129,15 +129,15 @@ class _Lexer:
     def _word(self, start: int) -> Token:
         word = self._run()
         if word.upper() in KEYWORDS:
-            return Token(Kind.KEYWORD, word.upper(), start)
-        return Token(Kind.WORD, _checked_name(word, start), start)
+            return Token(TokenKind.KEYWORD, word.upper(), start)
+        return Token(TokenKind.WORD, _checked_name(word, start), start)
 
     def _parameter(self, start: int) -> Token:
         self.pos += 1
         name = self._run()
         if not name:
             raise refusal("a parameter has no name", start, "Write @ and a name")
-        return Token(Kind.PARAMETER, "@" + _checked_name(name, start), start)
+        return Token(TokenKind.PARAMETER, "@" + _checked_name(name, start), start)
 
     def _enclosed(self, start: int, closer: str) -> Token:
         """Text or a name up to ``closer``, which stands twice where it is meant itself."""
@@ -157,10 +157,10 @@ class _Lexer:
             self.pos += 1
         value = "".join(parts)
         if closer == "'":
-            return Token(Kind.TEXT, value, start)
+            return Token(TokenKind.TEXT, value, start)
         if not value:
             raise refusal("a name is empty", start)
-        return Token(Kind.NAME, _checked_name(value, start), start)
+        return Token(TokenKind.NAME, _checked_name(value, start), start)
 
     def _number(self, start: int) -> Token:
         whole = self._digits()
@@ -172,11 +172,11 @@ class _Lexer:
         if self._run():
             raise refusal("a number is followed by a letter", start, "Put a space between them")
         if not fraction and not exponent:
-            return Token(Kind.NUMBER, _whole_number(whole, start), start)
+            return Token(TokenKind.NUMBER, _whole_number(whole, start), start)
         value = float((whole or "0") + fraction + exponent)
         if math.isinf(value):
             raise refusal("a number is too large", start)
-        return Token(Kind.NUMBER, value, start)
+        return Token(TokenKind.NUMBER, value, start)
 
     def _digits(self) -> str:
         start = self.pos

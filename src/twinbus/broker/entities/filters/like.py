@@ -31,7 +31,7 @@ Sign: TypeAlias = str | None
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class PatternSegment:
     """What stands between two % of a pattern."""
 
     signs: tuple[Sign, ...]
@@ -106,7 +106,7 @@ class LikePattern:
         return True
 
 
-def _usual(pieces: list[Piece]) -> Callable[[str], bool] | None:
+def _usual(pieces: list[PatternSegment]) -> Callable[[str], bool] | None:
     """The patterns that nearly everybody writes, as Python has them: x, x%, %x and %x%."""
     literals = [piece.literal for piece in pieces]
     match literals:
@@ -137,7 +137,7 @@ def _escaped(characters: Iterator[str]) -> str:
     raise FilterError("a LIKE pattern ends with its escape character")
 
 
-def _piece(signs: list[Sign]) -> Piece:
+def _piece(signs: list[Sign]) -> PatternSegment:
     any_steps = 0
     for index, sign in enumerate(signs):
         if sign is None:
@@ -147,7 +147,7 @@ def _piece(signs: list[Sign]) -> Piece:
         if sign is not None:
             steps[sign] |= 1 << index
     literal = None if any_steps else "".join(sign or "" for sign in signs)
-    return Piece(tuple(signs), literal, steps, any_steps)
+    return PatternSegment(tuple(signs), literal, steps, any_steps)
 
 
 def _pieces(pattern: str, escape: str | None) -> list[list[Sign]]:

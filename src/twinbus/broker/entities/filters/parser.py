@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from twinbus.broker.entities.filters.lexer import Kind, Token, quoted, refusal, tokens_of
+from twinbus.broker.entities.filters.lexer import Token, TokenKind, quoted, refusal, tokens_of
 from twinbus.broker.entities.filters.like import LikePattern
 from twinbus.broker.entities.filters.limits import INT64_MAX, NESTING_MAX
 from twinbus.broker.entities.filters.rule_values import PropertyValue
@@ -75,7 +75,7 @@ def parse_action(expression: str, parameters: Mapping[str, PropertyValue]) -> li
     """The statements of an action, in order."""
     parser = _Parser(tokens_of(expression), parameters)
     statements = []
-    while parser.token.kind is not Kind.END:
+    while parser.token.kind is not TokenKind.END:
         statements.append(parser.statement())
         while parser.skip(";"):
             pass
@@ -105,14 +105,14 @@ class _Parser:
         return found
 
     def _is(self, word: str) -> bool:
-        return self.token.kind in (Kind.KEYWORD, Kind.SYMBOL) and self.token.value == word
+        return self.token.kind in (TokenKind.KEYWORD, TokenKind.SYMBOL) and self.token.value == word
 
     def expect(self, word: str) -> None:
         if not self.skip(word):
             raise refusal(f"{self.token} stands where {word!r} should be", self.token.position)
 
     def expect_end(self) -> None:
-        if self.token.kind is not Kind.END:
+        if self.token.kind is not TokenKind.END:
             raise refusal(f"{self.token} is not expected", self.token.position)
 
     # --- levels ------------------------------------------------------------------------------
@@ -135,7 +135,7 @@ class _Parser:
 
     def _next_level(self) -> int:
         token = self.token
-        if token.kind in (Kind.KEYWORD, Kind.SYMBOL):
+        if token.kind in (TokenKind.KEYWORD, TokenKind.SYMBOL):
             return _LEVELS.get(token.value, 0)
         return 0
 
@@ -182,7 +182,7 @@ class _Parser:
     def _chain(self, left: Node, first: Token, signs: str, level: int) -> Node:
         head = self._within_range(self.value(left, first), first)
         rest = []
-        while self.token.kind is Kind.SYMBOL and self.token.value in signs:
+        while self.token.kind is TokenKind.SYMBOL and self.token.value in signs:
             sign = self.take().value
             rest.append((sign, self.operand(level)))
         return Arithmetic(head, tuple(rest))
@@ -196,7 +196,7 @@ class _Parser:
             node = self._is_null(item)
         elif token.value == "NOT":
             node = Not(self._membership(item, self.take()))
-        elif token.kind is Kind.KEYWORD:
+        elif token.kind is TokenKind.KEYWORD:
             node = self._membership(item, token)
         else:
             node = Comparison(token.value, item, self.operand(_SUM))
@@ -212,9 +212,9 @@ class _Parser:
         return Not(IsNull(item)) if negated else IsNull(item)
 
     def _membership(self, item: Node, token: Token) -> Node:
-        if token.kind is Kind.KEYWORD and token.value == "IN":
+        if token.kind is TokenKind.KEYWORD and token.value == "IN":
             return In(item, self._choices())
-        if token.kind is Kind.KEYWORD and token.value == "LIKE":
+        if token.kind is TokenKind.KEYWORD and token.value == "LIKE":
             pattern = self.operand(_SUM)
             escape = self._escape() if self.skip("ESCAPE") else None
             return Like(item, pattern, escape, _fixed_shape(pattern, escape, token))
@@ -269,15 +269,15 @@ class _Parser:
 
     def _primary(self) -> Node:
         token = self.take()
-        if token.kind in (Kind.TEXT, Kind.NUMBER):
+        if token.kind in (TokenKind.TEXT, TokenKind.NUMBER):
             return Constant(token.value)
-        if token.kind is Kind.PARAMETER:
+        if token.kind is TokenKind.PARAMETER:
             return self._parameter(token)
-        if token.kind is Kind.KEYWORD and token.value in _CONSTANTS:
+        if token.kind is TokenKind.KEYWORD and token.value in _CONSTANTS:
             return Constant(_CONSTANTS[token.value])
-        if token.kind is Kind.KEYWORD and token.value == "EXISTS":
+        if token.kind is TokenKind.KEYWORD and token.value == "EXISTS":
             return self._exists()
-        if token.kind is Kind.WORD and self._is("("):
+        if token.kind is TokenKind.WORD and self._is("("):
             return self._function(token)
         return self._property(token, readable)
 
@@ -313,13 +313,13 @@ class _Parser:
         return node
 
     def _property(self, token: Token, settle_system: Callable[[str], str]) -> Property:
-        if token.kind not in (Kind.WORD, Kind.NAME):
+        if token.kind not in (TokenKind.WORD, TokenKind.NAME):
             raise refusal(f"{token} stands where a value should be", token.position)
         if not self.skip("."):
             return Property(False, token.value)
         name = self.take()
         scope = token.value.lower()
-        if token.kind is Kind.NAME or scope not in _SCOPES or name.kind not in _NAMES:
+        if token.kind is TokenKind.NAME or scope not in _SCOPES or name.kind not in _NAMES:
             raise refusal(
                 f"{token}.{name} is not a property",
                 token.position,
@@ -336,7 +336,7 @@ class _Parser:
 
     def statement(self) -> Statement:
         token = self.take()
-        verb = token.value.upper() if token.kind is Kind.WORD else ""
+        verb = token.value.upper() if token.kind is TokenKind.WORD else ""
         if verb == "SET":
             target = self._target(writable)
             self.expect("=")
@@ -375,7 +375,7 @@ def _fixed_shape(pattern: Node, escape: Node | None, token: Token) -> LikePatter
         raise refusal(error.sentence.rstrip("."), token.position, hint) from None
 
 
-_NAMES: Final = (Kind.WORD, Kind.NAME)
+_NAMES: Final = (TokenKind.WORD, TokenKind.NAME)
 _JOINERS: Final[dict[int, Callable[[_Parser, Node, Token], Node]]] = {
     _OR: _Parser.alternatives,
     _AND: _Parser.conditions,

@@ -30,7 +30,7 @@ from twinbus.core.chunk import (
     sign_of,
 )
 from twinbus.core.chunk_aside import SetAside
-from twinbus.core.chunk_board import Backoff, DestinationBoard, SendPermission, Sign, Standing
+from twinbus.core.chunk_board import Backoff, CircuitState, DestinationBoard, SendPermission, Sign
 from twinbus.core.chunk_ledger import ChunkLedger, Homeward, LedgerError, MoverIdentity
 from twinbus.core.parcel import ReceivedMessage
 from twinbus.core.receipts import ReceiptOutcome
@@ -141,7 +141,7 @@ class Chunk:
             return
         is_probe = admission is SendPermission.PROBE
         for batch in batches_of(items, limit_bytes=LIMIT_BYTES):
-            if not is_probe and board.standing(path) is not Standing.OPEN:
+            if not is_probe and board.state(path) is not CircuitState.FLOWING:
                 yield from self._set_aside(path, batch, ReceiptOutcome.PARKED)
             elif self._world.now_s >= self._ends_s:
                 yield from self._settle(batch, acts.abandon, ReceiptOutcome.LEFT)

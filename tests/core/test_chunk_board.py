@@ -10,10 +10,10 @@ from twinbus.core.chunk_board import (
     PROBE_S_MAX,
     TRANSITIONS,
     Backoff,
+    CircuitState,
     DestinationBoard,
     SendPermission,
     Sign,
-    Standing,
 )
 from twinbus.core.shift import BoardNote
 from twinbus.errors import ConfigurationError
@@ -31,7 +31,7 @@ def next_due_in_s(board: DestinationBoard, now_s: float) -> float:
 
 def test_the_table_is_total() -> None:
     assert {(standing, sign) for standing, row in TRANSITIONS.items() for sign in row} == {
-        (standing, sign) for standing in Standing for sign in Sign
+        (standing, sign) for standing in CircuitState for sign in Sign
     }
 
 

@@ -1,7 +1,7 @@
 """Which destinations take messages now: back-off and half-open probes, one entry for each.
 
-    OPEN --failed--> CLOSED --due--> PROBING --accepted--> OPEN
-                       ^------------- failed ----'  (a longer pause)
+    FLOWING --failed--> BLOCKED --due--> HALF_OPEN --accepted--> FLOWING
+                           ^--------------- failed ----'  (a longer pause)
 
 Rule 1: while a destination is closed nothing is sent to it; when its pause is over one batch goes
         as a probe, and everything else waits for what becomes of that.
@@ -24,7 +24,7 @@ from typing import Final
 from twinbus.core.shift import BoardNote
 from twinbus.errors import ConfigurationError
 
-__all__ = ["Backoff", "DestinationBoard", "SendPermission", "Sign", "Standing"]
+__all__ = ["Backoff", "CircuitState", "DestinationBoard", "SendPermission", "Sign"]
 
 # A probe that nobody reported on (its task was cancelled) is given up after this long: longer
 # than any send may take.
@@ -35,10 +35,10 @@ PROBE_S_MAX: Final = 120.0
 DESTINATIONS_MAX: Final = 10_000
 
 
-class Standing(Enum):
-    OPEN = auto()
-    CLOSED = auto()
-    PROBING = auto()
+class CircuitState(Enum):
+    FLOWING = auto()
+    BLOCKED = auto()
+    HALF_OPEN = auto()
 
 
 class Sign(Enum):
@@ -62,22 +62,22 @@ class SendPermission(Enum):
     """It has been gone for too long: dead-letter them."""
 
 
-TRANSITIONS: Final[Mapping[Standing, Mapping[Sign, Standing]]] = {
-    Standing.OPEN: {
-        Sign.ACCEPTED: Standing.OPEN,
-        Sign.FAILED: Standing.CLOSED,
-        Sign.GONE: Standing.CLOSED,
+TRANSITIONS: Final[Mapping[CircuitState, Mapping[Sign, CircuitState]]] = {
+    CircuitState.FLOWING: {
+        Sign.ACCEPTED: CircuitState.FLOWING,
+        Sign.FAILED: CircuitState.BLOCKED,
+        Sign.GONE: CircuitState.BLOCKED,
     },
-    Standing.CLOSED: {
+    CircuitState.BLOCKED: {
         # Sent before it closed (rule 2).
-        Sign.ACCEPTED: Standing.CLOSED,
-        Sign.FAILED: Standing.CLOSED,
-        Sign.GONE: Standing.CLOSED,
+        Sign.ACCEPTED: CircuitState.BLOCKED,
+        Sign.FAILED: CircuitState.BLOCKED,
+        Sign.GONE: CircuitState.BLOCKED,
     },
-    Standing.PROBING: {
-        Sign.ACCEPTED: Standing.OPEN,
-        Sign.FAILED: Standing.CLOSED,
-        Sign.GONE: Standing.CLOSED,
+    CircuitState.HALF_OPEN: {
+        Sign.ACCEPTED: CircuitState.FLOWING,
+        Sign.FAILED: CircuitState.BLOCKED,
+        Sign.GONE: CircuitState.BLOCKED,
     },
 }
 
@@ -113,7 +113,7 @@ class Backoff:
 
 @dataclass(slots=True)
 class _Entry:
-    standing: Standing = Standing.OPEN
+    state: CircuitState = CircuitState.FLOWING
     failure_count: int = 0
     due_s: float = 0.0
     """When the next probe may go, or when the one under way is given up."""
@@ -131,9 +131,9 @@ class DestinationBoard:
         self._random = random
         self._entries: dict[str, _Entry] = {}
 
-    def standing(self, path: str) -> Standing:
+    def state(self, path: str) -> CircuitState:
         entry = self._entries.get(path)
-        return Standing.OPEN if entry is None else entry.standing
+        return CircuitState.FLOWING if entry is None else entry.state
 
     def admit(self, path: str, now_s: float, *, may_wait: bool = True) -> SendPermission:
         """What to do with messages for ``path``; PROBE is said to one caller only.
@@ -142,10 +142,10 @@ class DestinationBoard:
         last time: that takes a whole timeout.
         """
         entry = self._entries.get(path)
-        if entry is None or entry.standing is Standing.OPEN:
+        if entry is None or entry.state is CircuitState.FLOWING:
             return SendPermission.SEND
         if now_s >= entry.due_s and (may_wait or not entry.is_silent):
-            entry.standing, entry.due_s = Standing.PROBING, now_s + PROBE_S_MAX
+            entry.state, entry.due_s = CircuitState.HALF_OPEN, now_s + PROBE_S_MAX
             return SendPermission.PROBE
         return SendPermission.GIVE_UP if entry.is_lost else SendPermission.WAIT
 
@@ -166,18 +166,18 @@ class DestinationBoard:
             if sign is Sign.ACCEPTED:
                 return
             entry = self._made(path)
-        before, entry.standing = entry.standing, TRANSITIONS[entry.standing][sign]
-        if entry.standing is Standing.OPEN:
+        before, entry.state = entry.state, TRANSITIONS[entry.state][sign]
+        if entry.state is CircuitState.FLOWING:
             del self._entries[path]
-        elif before is not Standing.CLOSED:
+        elif before is not CircuitState.BLOCKED:
             entry.is_silent, entry.is_refused = is_silent, is_refused
             self._close(entry, sign, now_s, pause_s_min)
 
     def release(self, path: str, now_s: float) -> None:
         """A probe that came to nothing, because there was nothing to send after all."""
         entry = self._entries.get(path)
-        if entry is not None and entry.standing is Standing.PROBING:
-            entry.standing = Standing.CLOSED
+        if entry is not None and entry.state is CircuitState.HALF_OPEN:
+            entry.state = CircuitState.BLOCKED
             entry.due_s = now_s + self._backoff.pause_s(1, self._random)
 
     def _made(self, path: str) -> _Entry:
@@ -205,12 +205,14 @@ class DestinationBoard:
     def hurry(self, now_s: float) -> None:
         """What kept them all away is over: every closed destination may be probed now."""
         for entry in self._entries.values():
-            if entry.standing is Standing.CLOSED:
+            if entry.state is CircuitState.BLOCKED:
                 entry.due_s = min(entry.due_s, now_s)
 
     def closed(self) -> list[str]:
         """Destinations that take nothing now."""
-        return [path for path, each in self._entries.items() if each.standing is not Standing.OPEN]
+        return [
+            path for path, each in self._entries.items() if each.state is not CircuitState.FLOWING
+        ]
 
     def refused(self) -> list[str]:
         """Those of them for which the claim Send is missing."""
@@ -222,7 +224,7 @@ class DestinationBoard:
 
     def _noted(self, path: str, entry: _Entry, now_s: float) -> BoardNote:
         due_in_s = max(0.0, entry.due_s - now_s)
-        if entry.standing is Standing.PROBING:
+        if entry.state is CircuitState.HALF_OPEN:
             # Nobody will hear of this probe any more; another one may follow soon.
             due_in_s = self._backoff.first_s
         gone_since_s = entry.gone_since_s
@@ -243,7 +245,7 @@ class DestinationBoard:
             known = self._entries.get(note.path)
             if known is None or note.failure_count > known.failure_count:
                 entry = known or self._made(note.path)
-                entry.standing, entry.failure_count = Standing.CLOSED, note.failure_count
+                entry.state, entry.failure_count = CircuitState.BLOCKED, note.failure_count
                 entry.due_s = now_s + note.due_in_s
                 entry.gone_since_s = None if note.gone_for_s is None else now_s - note.gone_for_s
                 entry.is_lost, entry.is_silent = note.is_lost, note.is_silent

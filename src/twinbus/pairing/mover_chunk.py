@@ -35,7 +35,7 @@ from twinbus.core.chunk import (
     sign_of,
 )
 from twinbus.core.chunk_aside import SetAside
-from twinbus.core.chunk_board import DestinationBoard, SendPermission, Sign, Standing
+from twinbus.core.chunk_board import CircuitState, DestinationBoard, SendPermission, Sign
 from twinbus.core.chunk_ledger import ChunkLedger, Homeward
 from twinbus.core.parcel import Parcel, ReceivedMessage
 from twinbus.core.receipts import ReceiptOutcome
@@ -116,7 +116,7 @@ class ChunkRun:
                 sending.create_task(self._pass_over(plan.foreign))
             together = {}
             for path, items in plan.by_destination.items():
-                if self._senders.knows(path) and self._board.standing(path) is Standing.OPEN:
+                if self._senders.knows(path) and self._board.state(path) is CircuitState.FLOWING:
                     together[path] = items
                 else:
                     # Nobody waits for one that may take its time to answer.
@@ -190,7 +190,7 @@ class ChunkRun:
         is_probe: bool = False,
     ) -> None:
         async with turns:
-            if not is_probe and self._board.standing(path) is not Standing.OPEN:
+            if not is_probe and self._board.state(path) is not CircuitState.FLOWING:
                 # It closed while this batch waited for its turn.
                 self._land(path, len(items))
                 await self._set_aside(path, items, ReceiptOutcome.PARKED, "its destination is down")

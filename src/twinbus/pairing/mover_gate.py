@@ -11,7 +11,7 @@ from collections.abc import Collection
 from typing import Final
 
 from twinbus.clock import Clock
-from twinbus.core.chunk_board import DestinationBoard, SendPermission, Sign, Standing
+from twinbus.core.chunk_board import CircuitState, DestinationBoard, SendPermission, Sign
 from twinbus.pairing.mover_chunk import PRIMARY
 from twinbus.pairing.mover_senders import SenderPool
 from twinbus.service_errors import CommunicationError, OperationTimeout, ServiceError
@@ -38,7 +38,7 @@ class PrimaryGate:
 
     @property
     def is_closed(self) -> bool:
-        return self._board.standing(PRIMARY) is not Standing.OPEN
+        return self._board.state(PRIMARY) is not CircuitState.FLOWING
 
     async def opened(self) -> None:
         """Return once the primary can be reached; knocks when it is time to."""

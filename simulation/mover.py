@@ -141,7 +141,7 @@ class Chunk:
             return
         is_probe = admission is SendPermission.PROBE
         for batch in batches_of(items, limit_bytes=LIMIT_BYTES):
-            if not is_probe and board.state(path) is not CircuitState.FLOWING:
+            if not is_probe and board.state(path) is not CircuitState.CLOSED:
                 yield from self._set_aside(path, batch, ReceiptOutcome.PARKED)
             elif self._world.now_s >= self._ends_s:
                 yield from self._settle(batch, acts.abandon, ReceiptOutcome.LEFT)

@@ -39,7 +39,7 @@ def test_a_destination_that_never_failed_is_open() -> None:
     board = make_board()
     board.receive("orders", Sign.ACCEPTED, 5)
     assert board.admit("orders", 10) is SendPermission.SEND
-    assert board.closed() == []
+    assert board.open_circuits() == []
 
 
 def test_a_destination_that_failed_is_left_alone_and_then_probed_by_one() -> None:
@@ -62,7 +62,7 @@ def test_a_probe_that_is_accepted_opens_it_for_all() -> None:
     board.admit("orders", 200)
     board.receive("orders", Sign.ACCEPTED, 201)
     assert board.admit("orders", 201) is SendPermission.SEND
-    assert board.closed() == []
+    assert board.open_circuits() == []
 
 
 def test_pauses_double_to_the_last_one_and_begin_anew_after_a_success() -> None:
@@ -181,7 +181,7 @@ def test_invented_destinations_do_not_fill_the_memory(monkeypatch: pytest.Monkey
     board = make_board()
     for index in range(10):
         board.receive(f"invented-{index}", Sign.GONE, index)
-    assert len(board.closed()) == 3
+    assert len(board.open_circuits()) == 3
 
 
 def test_more_missing_destinations_than_are_remembered_are_lost_all_the_same(

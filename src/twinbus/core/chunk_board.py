@@ -1,16 +1,16 @@
 """Which destinations take messages now: back-off and half-open probes, one entry for each.
 
-    FLOWING --failed--> BLOCKED --due--> HALF_OPEN --accepted--> FLOWING
-                           ^--------------- failed ----'  (a longer pause)
+    CLOSED --failed--> OPEN --due--> HALF_OPEN --accepted--> CLOSED
+                         ^------------- failed ----'  (a longer pause)
 
-Rule 1: while a destination is closed nothing is sent to it; when its pause is over one batch goes
-        as a probe, and everything else waits for what becomes of that.
-Rule 2: only a probe opens it again. What was on its way when it closed changes nothing: neither
-        a late success, nor more failures of the same moment.
-Rule 3: one that does not exist is closed like the others, and *lost* once it has been missing
-        for the grace period; a probe must find it missing at the end of it. Whatever else it
-        answers meanwhile, the grace period begins anew.
-Rule 4: what is closed can be written down and taken up by another board, whose clock differs.
+Rule 1: while the circuit of a destination is open nothing is sent there; when its pause is over
+        one batch goes as a probe, and everything else waits for the result.
+Rule 2: only a probe closes the circuit again. What was on its way when it opened changes nothing:
+        neither a late success, nor more failures of the same moment.
+Rule 3: the circuit of a destination that does not exist opens like the others. The destination is
+        *missing* once it was not found for the whole grace period; a probe must not find it at the
+        end of the period. After any other answer the grace period begins anew.
+Rule 4: open circuits can be exported, and imported in another process, whose clock differs.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ DESTINATIONS_MAX: Final = 10_000
 
 
 class CircuitState(Enum):
-    FLOWING = auto()
-    BLOCKED = auto()
+    CLOSED = auto()
+    OPEN = auto()
     HALF_OPEN = auto()
 
 
@@ -63,21 +63,21 @@ class SendPermission(Enum):
 
 
 TRANSITIONS: Final[Mapping[CircuitState, Mapping[Sign, CircuitState]]] = {
-    CircuitState.FLOWING: {
-        Sign.ACCEPTED: CircuitState.FLOWING,
-        Sign.FAILED: CircuitState.BLOCKED,
-        Sign.GONE: CircuitState.BLOCKED,
+    CircuitState.CLOSED: {
+        Sign.ACCEPTED: CircuitState.CLOSED,
+        Sign.FAILED: CircuitState.OPEN,
+        Sign.GONE: CircuitState.OPEN,
     },
-    CircuitState.BLOCKED: {
-        # Sent before it closed (rule 2).
-        Sign.ACCEPTED: CircuitState.BLOCKED,
-        Sign.FAILED: CircuitState.BLOCKED,
-        Sign.GONE: CircuitState.BLOCKED,
+    CircuitState.OPEN: {
+        # Sent before it opened (rule 2).
+        Sign.ACCEPTED: CircuitState.OPEN,
+        Sign.FAILED: CircuitState.OPEN,
+        Sign.GONE: CircuitState.OPEN,
     },
     CircuitState.HALF_OPEN: {
-        Sign.ACCEPTED: CircuitState.FLOWING,
-        Sign.FAILED: CircuitState.BLOCKED,
-        Sign.GONE: CircuitState.BLOCKED,
+        Sign.ACCEPTED: CircuitState.CLOSED,
+        Sign.FAILED: CircuitState.OPEN,
+        Sign.GONE: CircuitState.OPEN,
     },
 }
 
@@ -113,7 +113,7 @@ class Backoff:
 
 @dataclass(slots=True)
 class _Entry:
-    state: CircuitState = CircuitState.FLOWING
+    state: CircuitState = CircuitState.CLOSED
     failure_count: int = 0
     due_s: float = 0.0
     """When the next probe may go, or when the one under way is given up."""
@@ -124,7 +124,7 @@ class _Entry:
 
 
 class DestinationBoard:
-    """The standing of every destination that has failed; all others are open."""
+    """The circuit of every destination that has failed; all other circuits are closed."""
 
     def __init__(self, backoff: Backoff, random: Random) -> None:
         self._backoff = backoff
@@ -133,7 +133,7 @@ class DestinationBoard:
 
     def state(self, path: str) -> CircuitState:
         entry = self._entries.get(path)
-        return CircuitState.FLOWING if entry is None else entry.state
+        return CircuitState.CLOSED if entry is None else entry.state
 
     def admit(self, path: str, now_s: float, *, may_wait: bool = True) -> SendPermission:
         """What to do with messages for ``path``; PROBE is said to one caller only.
@@ -142,7 +142,7 @@ class DestinationBoard:
         last time: that takes a whole timeout.
         """
         entry = self._entries.get(path)
-        if entry is None or entry.state is CircuitState.FLOWING:
+        if entry is None or entry.state is CircuitState.CLOSED:
             return SendPermission.SEND
         if now_s >= entry.due_s and (may_wait or not entry.is_silent):
             entry.state, entry.due_s = CircuitState.HALF_OPEN, now_s + PROBE_S_MAX
@@ -167,17 +167,17 @@ class DestinationBoard:
                 return
             entry = self._made(path)
         before, entry.state = entry.state, TRANSITIONS[entry.state][sign]
-        if entry.state is CircuitState.FLOWING:
+        if entry.state is CircuitState.CLOSED:
             del self._entries[path]
-        elif before is not CircuitState.BLOCKED:
+        elif before is not CircuitState.OPEN:
             entry.is_silent, entry.is_refused = is_silent, is_refused
-            self._close(entry, sign, now_s, pause_s_min)
+            self._open(entry, sign, now_s, pause_s_min)
 
     def release(self, path: str, now_s: float) -> None:
         """A probe that came to nothing, because there was nothing to send after all."""
         entry = self._entries.get(path)
         if entry is not None and entry.state is CircuitState.HALF_OPEN:
-            entry.state = CircuitState.BLOCKED
+            entry.state = CircuitState.OPEN
             entry.due_s = now_s + self._backoff.pause_s(1, self._random)
 
     def _made(self, path: str) -> _Entry:
@@ -186,7 +186,7 @@ class DestinationBoard:
             made.gone_since_s = self._entries.pop(next(iter(self._entries))).gone_since_s
         return made
 
-    def _close(self, entry: _Entry, sign: Sign, now_s: float, pause_s_min: float) -> None:
+    def _open(self, entry: _Entry, sign: Sign, now_s: float, pause_s_min: float) -> None:
         entry.failure_count += 1
         pause_s = self._backoff.pause_s(entry.failure_count, self._random)
         entry.due_s = now_s + max(pause_s, pause_s_min)
@@ -203,20 +203,20 @@ class DestinationBoard:
         return entry is not None and entry.is_lost
 
     def hurry(self, now_s: float) -> None:
-        """What kept them all away is over: every closed destination may be probed now."""
+        """What kept them all away is over: every open circuit may be probed now."""
         for entry in self._entries.values():
-            if entry.state is CircuitState.BLOCKED:
+            if entry.state is CircuitState.OPEN:
                 entry.due_s = min(entry.due_s, now_s)
 
-    def closed(self) -> list[str]:
+    def open_circuits(self) -> list[str]:
         """Destinations that take nothing now."""
         return [
-            path for path, each in self._entries.items() if each.state is not CircuitState.FLOWING
+            path for path, each in self._entries.items() if each.state is not CircuitState.CLOSED
         ]
 
     def refused(self) -> list[str]:
         """Those of them for which the claim Send is missing."""
-        return [path for path in self.closed() if self._entries[path].is_refused]
+        return [path for path in self.open_circuits() if self._entries[path].is_refused]
 
     def notes(self, now_s: float) -> tuple[BoardNote, ...]:
         """Every destination that takes nothing, for another board."""
@@ -240,12 +240,12 @@ class DestinationBoard:
         )
 
     def take_notes(self, notes: Iterable[BoardNote], now_s: float) -> None:
-        """Close what was closed elsewhere; who has seen more failures in a row knows better."""
+        """Open what is open elsewhere; whoever has seen more failures in a row knows better."""
         for note in notes:
             known = self._entries.get(note.path)
             if known is None or note.failure_count > known.failure_count:
                 entry = known or self._made(note.path)
-                entry.state, entry.failure_count = CircuitState.BLOCKED, note.failure_count
+                entry.state, entry.failure_count = CircuitState.OPEN, note.failure_count
                 entry.due_s = now_s + note.due_in_s
                 entry.gone_since_s = None if note.gone_for_s is None else now_s - note.gone_for_s
                 entry.is_lost, entry.is_silent = note.is_lost, note.is_silent

@@ -155,7 +155,7 @@ class Mover:
             # Nobody knows what is in a queue that cannot be read.
             held = 0 if crew.debt_s > 0 else waiting + len(crew.faults)
             if stall.observe(waiting=held, moved=moved, now_s=now_s):
-                closed = crew.board.closed()
+                closed = crew.board.open_circuits()
                 why = why_stalled(
                     waiting,
                     closed=closed,

@@ -116,7 +116,7 @@ class ChunkRun:
                 sending.create_task(self._pass_over(plan.foreign))
             together = {}
             for path, items in plan.by_destination.items():
-                if self._senders.knows(path) and self._board.state(path) is CircuitState.FLOWING:
+                if self._senders.knows(path) and self._board.state(path) is CircuitState.CLOSED:
                     together[path] = items
                 else:
                     # Nobody waits for one that may take its time to answer.
@@ -190,7 +190,7 @@ class ChunkRun:
         is_probe: bool = False,
     ) -> None:
         async with turns:
-            if not is_probe and self._board.state(path) is not CircuitState.FLOWING:
+            if not is_probe and self._board.state(path) is not CircuitState.CLOSED:
                 # It closed while this batch waited for its turn.
                 self._land(path, len(items))
                 await self._set_aside(path, items, ReceiptOutcome.PARKED, "its destination is down")

@@ -38,7 +38,7 @@ class PrimaryGate:
 
     @property
     def is_closed(self) -> bool:
-        return self._board.state(PRIMARY) is not CircuitState.FLOWING
+        return self._board.state(PRIMARY) is not CircuitState.CLOSED
 
     async def opened(self) -> None:
         """Return once the primary can be reached; knocks when it is time to."""
@@ -61,7 +61,7 @@ class PrimaryGate:
 
     async def _knock(self) -> Sign:
         """Whether anybody answers: some are asked, because one alone may be a silent entity."""
-        closed = [each for each in self._board.closed() if each != PRIMARY]
+        closed = [each for each in self._board.open_circuits() if each != PRIMARY]
         # Those that closed last may all be silent ones: what took messages last is asked as well.
         paths = {*closed[-KNOCKS_MAX:], *self._senders.latest(KNOCKS_MAX), UNKNOWN_PATH}
         is_answered = await anybody_answers(self._senders, paths, timeout_s=self._timeout_s)

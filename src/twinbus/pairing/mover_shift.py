@@ -220,7 +220,7 @@ class _WorkOrderRun:
 
     def _report(self) -> ShiftReport:
         crew = self._crew
-        closed = set(crew.board.closed())
+        closed = set(crew.board.open_circuits())
         return ShiftReport(
             aside={queue.queue: queue.aside.numbers() for queue in crew.queues if queue.aside},
             board=crew.board.notes(self._now_s()),

@@ -92,7 +92,7 @@ async def _fill(away: TwinbusNode, messages: int, size_bytes: int) -> None:
     from twinbus.connection_string import parse_connection_string
     from twinbus.core.encoding import encode_message
     from twinbus.core.envelope import alias
-    from twinbus.core.parcel import Parcel
+    from twinbus.core.parcel import OutgoingMessage
     from twinbus.drivers.amqp import AmqpDriver
     from twinbus.message import BrokeredMessage
 
@@ -105,7 +105,9 @@ async def _fill(away: TwinbusNode, messages: int, size_bytes: int) -> None:
                 *(
                     sender.send(
                         [
-                            Parcel(alias(encode_message(BrokeredMessage(body), now_ms=0), QUEUE))
+                            OutgoingMessage(
+                                alias(encode_message(BrokeredMessage(body), now_ms=0), QUEUE)
+                            )
                             for _ in range(BATCH)
                         ],
                         timeout_s=60,

@@ -143,7 +143,7 @@ async def _fill(
     poison_every: int,
 ) -> None:
     from twinbus.connection_string import parse_connection_string
-    from twinbus.core.parcel import Parcel
+    from twinbus.core.parcel import OutgoingMessage
     from twinbus.drivers.amqp import AmqpDriver
 
     session = SESSION if has_sessions else None
@@ -156,12 +156,12 @@ async def _fill(
         share = messages // len(queues)
         for first in range(number * share, (number + 1) * share, BATCH):
             batch = [
-                Parcel(front + b"%0*d" % (ID_BYTES, at) + back)
+                OutgoingMessage(front + b"%0*d" % (ID_BYTES, at) + back)
                 for at in range(first, first + BATCH)
                 for front, back in (templates[at % len(templates)],)
             ]
             if poison_every and first % poison_every == 0:
-                batch.append(Parcel(poison))
+                batch.append(OutgoingMessage(poison))
             await sender.send(batch, timeout_s=60)
 
     try:

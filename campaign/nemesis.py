@@ -29,7 +29,7 @@ from campaign.processes import BrokerChild
 from campaign.site import Site
 from campaign.syphon import SparkChild
 from twinbus.core.encoding import decode_message, encode_message
-from twinbus.core.parcel import Parcel
+from twinbus.core.parcel import OutgoingMessage
 from twinbus.drivers.amqp import AmqpDriver
 from twinbus.errors import TwinbusError
 from twinbus.message import BrokeredMessage
@@ -226,7 +226,7 @@ class Nemesis:
         numbers: list[int] = []
         try:
             sender = driver.sender(fault.place)
-            parcel = Parcel(encode_message(filler))
+            parcel = OutgoingMessage(encode_message(filler))
             try:
                 while len(numbers) < 2 * (FULL_MB << 20) // FILLER_BYTES:
                     numbers += await sender.schedule([parcel], timeout_s=5.0)

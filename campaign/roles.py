@@ -53,7 +53,7 @@ from twinbus.connection_string import parse_connection_string
 from twinbus.core.chunk import HomeRules
 from twinbus.core.encoding import decode_message, encode_message
 from twinbus.core.events import PossibleDuplicate
-from twinbus.core.parcel import Parcel, ReceivedMessage
+from twinbus.core.parcel import OutgoingMessage, ReceivedMessage
 from twinbus.core.receipts import Receipt
 from twinbus.drivers.amqp import AmqpDriver
 from twinbus.drivers.port import Receiver, Sender
@@ -61,7 +61,7 @@ from twinbus.drivers.servicebus.sealed import sealed_batch
 from twinbus.errors import TwinbusError
 from twinbus.pairing.backlog_queues import owner_mark
 from twinbus.pairing.mover import Mover, MoverOptions
-from twinbus.pairing.occurrence import Occurrence
+from twinbus.pairing.occurrence import EventRecord
 from twinbus.service_errors import BatchPartlySent, OperationTimeout, ServiceError
 from verification.fair_clock import FairClock
 
@@ -253,11 +253,11 @@ class Sending:
         self._count += 1
         return f"{self._stage.name}-{self._count}"
 
-    def _tell(self, occurrence: Occurrence) -> None:
+    def _tell(self, occurrence: EventRecord) -> None:
         note_duplicates(self._stage, occurrence)
 
 
-def note_duplicates(stage: Stage, occurrence: Occurrence) -> None:
+def note_duplicates(stage: Stage, occurrence: EventRecord) -> None:
     """Write down what a pair tells of messages that may be there twice."""
     event = occurrence.event
     if isinstance(event, PossibleDuplicate):
@@ -465,7 +465,9 @@ class Probing:
             await driver.close()
 
     async def _probe(self, sender: Sender, receiver: Receiver) -> None:
-        await sender.send([Parcel(encode_message(BrokeredMessage(b"?")))], timeout_s=PROBE_S_MAX)
+        await sender.send(
+            [OutgoingMessage(encode_message(BrokeredMessage(b"?")))], timeout_s=PROBE_S_MAX
+        )
         # An earlier one whose sender had no answer may be there, too.
         found = await receiver.receive(RECEIVE_COUNT_MAX, wait_s=PROBE_S_MAX)
         if not found:

@@ -26,8 +26,8 @@ PLACES = {
     Health.HEALTHY: (60, 150),
     Health.SUSPECT: (370, 150),
     Health.DIVERTED: (720, 150),
-    Health.HELD_HOME: (60, 350),
-    Health.HELD_AWAY: (720, 350),
+    Health.HELD_ON_PRIMARY: (60, 350),
+    Health.HELD_ON_BACKLOG: (720, 350),
 }
 # Each arrow: its path, and where the middle of its words stands.
 ARROWS = {
@@ -42,16 +42,16 @@ ARROWS = {
         "M850 150V70Q850 50 830 50H120Q100 50 100 70V146",
         (455, 42),
     ),
-    (Health.HEALTHY, Health.HELD_HOME): ("M120 214V346", (98, 286)),
-    (Health.HELD_HOME, Health.HEALTHY): ("M170 350V218", (230, 286)),
-    (Health.SUSPECT, Health.HELD_HOME): ("M455 214V348Q455 368 435 368H234", (345, 360)),
-    (Health.HELD_HOME, Health.DIVERTED): (
+    (Health.HEALTHY, Health.HELD_ON_PRIMARY): ("M120 214V346", (98, 286)),
+    (Health.HELD_ON_PRIMARY, Health.HEALTHY): ("M170 350V218", (230, 286)),
+    (Health.SUSPECT, Health.HELD_ON_PRIMARY): ("M455 214V348Q455 368 435 368H234", (345, 360)),
+    (Health.HELD_ON_PRIMARY, Health.DIVERTED): (
         "M230 396H650Q670 396 670 376V216Q670 196 690 196H716",
         (455, 414),
     ),
-    (Health.DIVERTED, Health.HELD_AWAY): ("M780 214V346", (758, 286)),
-    (Health.HELD_AWAY, Health.DIVERTED): ("M830 350V218", (892, 286)),
-    (Health.HELD_AWAY, Health.HEALTHY): (
+    (Health.DIVERTED, Health.HELD_ON_BACKLOG): ("M780 214V346", (758, 286)),
+    (Health.HELD_ON_BACKLOG, Health.DIVERTED): ("M830 350V218", (892, 286)),
+    (Health.HELD_ON_BACKLOG, Health.HEALTHY): (
         "M805 414V440Q805 460 785 460H50Q30 460 30 440V202Q30 182 44 182H56",
         (455, 478),
     ),
@@ -80,7 +80,7 @@ def arrow(before: Health, after: Health, signals: list[str]) -> str:
 
 def drawn() -> str:
     """The whole picture."""
-    sends = {Health.DIVERTED: "sends go to the backlog", Health.HELD_AWAY: "no ping is sent"}
+    sends = {Health.DIVERTED: "sends go to the backlog", Health.HELD_ON_BACKLOG: "no ping is sent"}
     parts = page(WIDTH, HEIGHT, TITLE)
     for health, (x, y) in PLACES.items():
         more = sends.get(health, "sends go to the primary")

@@ -23,7 +23,7 @@ from simulation.watch import FactoryWatch, Watch
 from simulation.world import Process, World
 from twinbus.core.chunk_ledger import ChunkLedger
 from twinbus.core.classifier import Classifier
-from twinbus.core.events import Cleared, Diverted, EntityHeld, PingPrimary, Restored
+from twinbus.core.events import Diverted, EntityHeld, PingPrimary, Restored, SuspicionCleared
 from twinbus.core.failover import Health
 from twinbus.core.lifecycle import (
     CloseFactory,
@@ -33,11 +33,11 @@ from twinbus.core.lifecycle import (
     Side,
     StopPings,
 )
-from twinbus.core.rotation import BacklogRotation, Seat
+from twinbus.core.rotation import BacklogRotation, QueueAffinity
 from twinbus.core.sending import (
-    CredentialMemory,
-    Send,
-    SendRules,
+    CredentialHistory,
+    SendDecision,
+    SendPolicy,
 )
 from twinbus.service_errors import FactoryFaulted, ServerBusy, ServiceError
 
@@ -55,7 +55,7 @@ class Parts:
 
     failover: type[WatchedFailover] = WatchedFailover
     rotation: type[BacklogRotation] = BacklogRotation
-    send: type[Send] = Send
+    send: type[SendDecision] = SendDecision
     classifier: Classifier = field(default_factory=Classifier)
     lifecycle: type[PairLifecycle] = PairLifecycle
     interrupts: bool = True
@@ -110,14 +110,14 @@ class Factory(Process):
         self.world, self._plan, self._parts, self.namespaces = world, plan, parts, namespaces
         self.failovers = {path: parts.failover(path, plan.policy) for path in plan.paths}
         self.rotation = parts.rotation(plan.queues)
-        self.rules = SendRules(
+        self.rules = SendPolicy(
             rotation=self.rotation,
-            credential=CredentialMemory(),
+            credential=CredentialHistory(),
             retry=plan.retry,
             classifier=parts.classifier,
         )
         self.lifecycle = parts.lifecycle(hosts_syphon=plan.hosts_syphon)
-        self.seats = [Seat() for _ in range(plan.senders)]
+        self.seats = [QueueAffinity() for _ in range(plan.senders)]
         self.runs: dict[Run, None] = {}
         self.watch: FactoryWatch = watch.of_factory(self)
         self.is_open = True
@@ -142,7 +142,12 @@ class Factory(Process):
         for event in events:
             self.world.note("{} {}: {}", self.name, cause, event)
             self.watch.told(event, cause, run)
-            is_changed = is_changed or type(event) in (Cleared, Diverted, Restored, EntityHeld)
+            is_changed = is_changed or type(event) in (
+                SuspicionCleared,
+                Diverted,
+                Restored,
+                EntityHeld,
+            )
             if type(event) is Diverted:
                 self._interrupt(path)
         if is_changed:

@@ -11,7 +11,7 @@ from random import Random
 from simulation.application import Factory, Namespaces
 from simulation.services import Mail
 from simulation.world import World
-from twinbus.core.rotation import Seat
+from twinbus.core.rotation import QueueAffinity
 
 # Longer than the longest pause of a withdrawn queue.
 LONG_S = 120.0
@@ -78,7 +78,7 @@ def check_factory(world: World, factory: Factory) -> None:
             raise world.broken("S9 liveness", f"{path} has not come home")
     later_s, withdrawn = world.now_s + LONG_S, set(factory.watch.withdrawn_s)
     for _ in factory.rotation.queues:
-        choice = factory.rotation.choose(Seat(), later_s, Random(0))
+        choice = factory.rotation.choose(QueueAffinity(), later_s, Random(0))
         withdrawn.discard(choice.queue if choice is not None and choice.is_probe else "")
     if withdrawn:
         raise world.broken("S9 liveness", f"{sorted(withdrawn)} would never be tried again")

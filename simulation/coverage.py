@@ -10,7 +10,7 @@ from collections import Counter
 from typing import Final
 
 from twinbus.core.events import Event, PingPrimary
-from twinbus.core.failover import TRANSITIONS, Failover, Health, Signal
+from twinbus.core.failover import TRANSITIONS, EntityFailover, Health, Signal
 
 PAIRS: Final = tuple((health, signal) for health, row in TRANSITIONS.items() for signal in row)
 
@@ -98,7 +98,7 @@ CURRENT = Visits()
 """Where the machines of this process are counted; a batch of seeds begins with an empty one."""
 
 
-class WatchedFailover(Failover):
+class WatchedFailover(EntityFailover):
     """The real machine, and a count of what it was told in which state."""
 
     def send_succeeded(self, now_s: float) -> list[Event]:

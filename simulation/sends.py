@@ -16,12 +16,12 @@ from simulation.services import Backlog, Home, Mail, Service
 from twinbus.core.deadline import Deadline
 from twinbus.core.events import Event
 from twinbus.core.sending import (
-    Done,
-    Fail,
-    Send,
+    SendDecision,
+    SendFailed,
+    SendSucceeded,
+    SendToBacklog,
+    SendToPrimary,
     Step,
-    ToBacklog,
-    ToPrimary,
     Wait,
     cancelled_attempt,
     first_attempt_s,
@@ -41,6 +41,7 @@ class Run:
 
     __slots__ = (
         "_world",
+        "affinity",
         "asked",
         "asked_home_s",
         "callers_error",
@@ -60,7 +61,6 @@ class Run:
         "refused_by",
         "request",
         "returns",
-        "seat",
         "send",
         "sent_away",
         "success_mark",
@@ -71,10 +71,12 @@ class Run:
         "was_unclear",
     )
 
-    def __init__(self, factory: Factory, mail: Mail, letter: Letter, send: type[Send]) -> None:
+    def __init__(
+        self, factory: Factory, mail: Mail, letter: Letter, send: type[SendDecision]
+    ) -> None:
         self.factory, self.mail, self._world = factory, mail, factory.world
         self.deadline = Deadline.after(self._world.now_s, letter.timeout_s)
-        self.seat = letter.sender
+        self.affinity = letter.sender
         self.send = send(
             factory.failovers[mail.path],
             factory.rules,
@@ -126,7 +128,7 @@ class Run:
             return
         self.request = None
         self.factory.watch.answered(self, request)
-        self.factory.rules.credential.has_worked = True
+        self.factory.rules.credential.has_succeeded = True
         events = self.factory.failovers[self.mail.path].send_succeeded(self._world.now_s)
         self.factory.observe(self.mail.path, events, "send", self)
         self._over()
@@ -148,10 +150,10 @@ class Run:
     def _carry_out(self, step: Step, was_waiting: bool) -> None:
         watch, world, namespaces = self.factory.watch, self._world, self.factory.namespaces
         match step:
-            case ToPrimary():
+            case SendToPrimary():
                 watch.to_primary(self, step.timeout_s, was_waiting)
                 self._ask(namespaces.homes[self.mail.path], _store_home, step.timeout_s)
-            case ToBacklog():
+            case SendToBacklog():
                 watch.to_backlog(self, step.queue, step.timeout_s)
                 self._ask(namespaces.backlogs[step.queue], _store_away, step.timeout_s)
                 if self.is_probe and world.network_chance.random() < LEAVES_SHARE:
@@ -160,10 +162,10 @@ class Run:
                 watch.waits(self, step.until_s, was_waiting)
                 self.is_waiting = True
                 world.at(step.until_s, self.factory, self.go, self.token)
-            case Done():
+            case SendSucceeded():
                 self._over()
                 watch.done(self, step.where)
-            case Fail():
+            case SendFailed():
                 self._over()
                 watch.failed(self, step.error)
             case _:

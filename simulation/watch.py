@@ -31,16 +31,16 @@ from simulation.shadow import (
 )
 from simulation.world import Broken, World
 from twinbus.core.events import (
-    Cleared,
+    BacklogQueueReinstated,
+    BacklogQueueWithdrawn,
     Diverted,
     EntityHeld,
     PingSent,
     PossibleDuplicate,
-    QueueReturned,
-    QueueWithdrawn,
     Restored,
     RestoreDelayed,
     Suspected,
+    SuspicionCleared,
 )
 from twinbus.errors import TwinbusError
 from twinbus.service_errors import (
@@ -177,12 +177,12 @@ class FactoryWatch:
         self._probing[queue] = run
 
     def _check_seat(self, run: Run, queue: str, now_s: float) -> None:
-        kept = self._seats.get(run.seat)
+        kept = self._seats.get(run.affinity)
         if kept is not None and kept != queue and kept not in run.asked:
             is_free = kept not in self.withdrawn_s and now_s >= self._busy_until_s.get(kept, 0.0)
             if is_free:
                 raise self._broken("P8 queue is kept", f"{queue} although {kept} is well")
-        self._seats[run.seat] = queue
+        self._seats[run.affinity] = queue
 
     def waits(self, run: Run, until_s: float, was_waiting: bool) -> None:
         now_s = self._world.now_s
@@ -244,7 +244,7 @@ class FactoryWatch:
             # A probe until somebody tells whose fault it was.
             run.refused_by.append(queue)
             if len(run.refused_by) > 1:
-                self._seats.pop(run.seat, None)
+                self._seats.pop(run.affinity, None)
             return
         if was_probe:
             del self._probing[queue]
@@ -253,7 +253,7 @@ class FactoryWatch:
         if error is None or (isinstance(error, ServerBusy) and was_probe):
             self.withdrawn_s.pop(queue, None)
             if error is None:
-                self._seats[run.seat] = queue
+                self._seats[run.affinity] = queue
                 self._blame(run)
         elif isinstance(error, QUEUE_IS_BAD) and (was_probe or queue not in self.withdrawn_s):
             self.withdrawn_s[queue] = self._world.now_s
@@ -415,7 +415,7 @@ class FactoryWatch:
             raise self._broken("S3 interval and class", f"{kind} made {event.path} suspect")
         shadow.suspect_s = self._world.now_s
 
-    def _cleared(self, event: Cleared, cause: str, run: Run | None) -> None:
+    def _cleared(self, event: SuspicionCleared, cause: str, run: Run | None) -> None:
         shadow = self.shadows[event.path]
         if cause != "mark" and shadow.last_success_s < self._world.now_s:
             raise self._broken("S3 interval and class", "cleared without a success")
@@ -486,13 +486,13 @@ class FactoryWatch:
                 raise self._broken("S7 pings", "the first ping does not go at once")
         shadow.last_ping_s = now_s
 
-    def _withdrawn(self, event: QueueWithdrawn, cause: str, run: Run | None) -> None:
+    def _withdrawn(self, event: BacklogQueueWithdrawn, cause: str, run: Run | None) -> None:
         self._world.seen.add("a backlog queue was withdrawn")
         is_blamed = run is not None and event.queue in self.withdrawn_s
         if run is None or not (is_blamed or isinstance(run.last_error, QUEUE_IS_BAD)):
             raise self._broken("S6 shared withdrawal", f"{event.queue} did nothing wrong")
 
-    def _returned(self, event: QueueReturned, cause: str, run: Run | None) -> None:
+    def _returned(self, event: BacklogQueueReinstated, cause: str, run: Run | None) -> None:
         if event.queue in self.withdrawn_s:
             raise self._broken("S6 shared withdrawal", f"{event.queue} returned unproven")
 
@@ -547,14 +547,14 @@ class FactoryWatch:
 
 _JUDGES: Final[dict[type, Any]] = {
     Suspected: FactoryWatch._suspected,
-    Cleared: FactoryWatch._cleared,
+    SuspicionCleared: FactoryWatch._cleared,
     Diverted: FactoryWatch._diverted,
     Restored: FactoryWatch._restored,
     EntityHeld: FactoryWatch._held,
     RestoreDelayed: FactoryWatch._restore_delayed,
     PingSent: FactoryWatch._ping_sent,
-    QueueWithdrawn: FactoryWatch._withdrawn,
-    QueueReturned: FactoryWatch._returned,
+    BacklogQueueWithdrawn: FactoryWatch._withdrawn,
+    BacklogQueueReinstated: FactoryWatch._returned,
     PossibleDuplicate: FactoryWatch._possible_duplicate,
 }
 

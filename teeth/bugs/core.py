@@ -18,11 +18,18 @@ from twinbus.core.chunk import MoveErrorClass as HomeVerdict
 from twinbus.core.chunk import classify_error, poison_of
 from twinbus.core.chunk_ledger import Homeward
 from twinbus.core.classifier import BACKLOG_ERRORS, BacklogErrorClass, Classifier, PrimaryErrorClass
-from twinbus.core.events import Event, QueueWithdrawn
+from twinbus.core.events import BacklogQueueWithdrawn, Event
 from twinbus.core.failover import FailoverPolicy, Health, Signal
 from twinbus.core.lifecycle import Effect, PairLifecycle
-from twinbus.core.rotation import BacklogRotation, Choice, Seat
-from twinbus.core.sending import Done, Fail, Send, Step, ToBacklog, ToPrimary
+from twinbus.core.rotation import BacklogQueueChoice, BacklogRotation, QueueAffinity
+from twinbus.core.sending import (
+    SendDecision,
+    SendFailed,
+    SendSucceeded,
+    SendToBacklog,
+    SendToPrimary,
+    Step,
+)
 from twinbus.service_errors import MessageRefused, OperationTimeout, ServerBusy, ServiceError
 
 
@@ -78,7 +85,7 @@ class PingEndsHold(WatchedFailover):
     def ping_answered(
         self, epoch: int, now_s: float, failure: str | None, *, refusal: str = ""
     ) -> list[Event]:
-        if self.health is Health.HELD_AWAY and failure is None:
+        if self.health is Health.HELD_ON_BACKLOG and failure is None:
             return self._receive(Signal.MARKED_HEALTHY, now_s, "a ping succeeded")
         return super().ping_answered(epoch, now_s, failure, refusal=refusal)
 
@@ -111,27 +118,27 @@ class WithdrawalIsNotShared(BacklogRotation):
     def failed(
         self, queue: str, now_s: float, reason: str, *, is_probe: bool, is_refusal: bool = False
     ) -> list[Event]:
-        return [QueueWithdrawn(queue, now_s, reason)]
+        return [BacklogQueueWithdrawn(queue, now_s, reason)]
 
 
 class EverybodyProbes(BacklogRotation):
     def choose(
         self,
-        seat: Seat,
+        affinity: QueueAffinity,
         now_s: float,
         rng: Random,
         *,
         avoid: Collection[str] = (),
         is_question: bool = False,
-    ) -> Choice | None:
-        choice = super().choose(seat, now_s, rng, avoid=avoid, is_question=is_question)
+    ) -> BacklogQueueChoice | None:
+        choice = super().choose(affinity, now_s, rng, avoid=avoid, is_question=is_question)
         if choice is not None:
-            self._standings[choice.queue].is_probed = False
+            self._queue_states[choice.queue].is_probed = False
         return choice
 
 
 class CancelledProbeIsKept(BacklogRotation):
-    def let_go(self, choice: Choice) -> None:
+    def release(self, choice: BacklogQueueChoice) -> None:
         pass
 
 
@@ -140,7 +147,7 @@ class WithdrawnForGood(BacklogRotation):
         self, queue: str, now_s: float, reason: str, *, is_probe: bool, is_refusal: bool = False
     ) -> list[Event]:
         events = super().failed(queue, now_s, reason, is_probe=is_probe, is_refusal=is_refusal)
-        self._standings[queue].withdrawn_until_s = float("inf")
+        self._queue_states[queue].withdrawn_until_s = float("inf")
         return events
 
 
@@ -149,44 +156,44 @@ class ThrottlingWithdraws(BacklogRotation):
         return self.failed(queue, now_s, "busy", is_probe=is_probe)
 
 
-class RefusingQueueStays(Send):
+class RefusingQueueStays(SendDecision):
     def _blame(self, now_s: float) -> list[Event]:
         self._drop_refusal()
         return []
 
 
-class IgnoresDiversion(Send):
+class IgnoresDiversion(SendDecision):
     def step(self, now_s: float) -> tuple[Step, list[Event]]:
         if self._end is None and self._failover.is_diverted and self._retries == 0:
             self._retries += 1
-            return ToPrimary(0.1), []
+            return SendToPrimary(0.1), []
         return super().step(now_s)
 
 
-class KeepsNoReserve(Send):
+class KeepsNoReserve(SendDecision):
     def _primary_end_s(self) -> float:
         return self._deadline.end_s
 
 
-class AcksTooSoon(Send):
+class AcksTooSoon(SendDecision):
     def step(self, now_s: float) -> tuple[Step, list[Event]]:
         step, events = super().step(now_s)
-        if isinstance(step, ToBacklog):
-            self._end = Done(step.queue)
+        if isinstance(step, SendToBacklog):
+            self._end = SendSucceeded(step.queue)
             return self._end, events
         return step, events
 
 
-class ForgetsToReroute(Send):
+class ForgetsToReroute(SendDecision):
     def _count(self, now_s: float, error: BaseException) -> list[Event]:
         events = super()._count(now_s, error)
         self._fail(error)
         return events
 
 
-class StaysWithOneQueue(Send):
+class StaysWithOneQueue(SendDecision):
     def _backlog_answered(
-        self, choice: Choice, now_s: float, error: BaseException | None
+        self, choice: BacklogQueueChoice, now_s: float, error: BaseException | None
     ) -> list[Event]:
         events = super()._backlog_answered(choice, now_s, error)
         if error is not None:
@@ -194,38 +201,38 @@ class StaysWithOneQueue(Send):
         return events
 
 
-class HidesDoubt(Send):
+class HidesDoubt(SendDecision):
     def _done(self, where: str, now_s: float, events: list[Event]) -> list[Event]:
         self._unclear = None
         return super()._done(where, now_s, events)
 
 
-class DeniesDoubt(Send):
-    def _fail(self, error: BaseException) -> Fail:
+class DeniesDoubt(SendDecision):
+    def _fail(self, error: BaseException) -> SendFailed:
         self._unclear = None
         if isinstance(error, ServiceError):
             error.is_ambiguous = False
         return super()._fail(error)
 
 
-class RetriesForEver(Send):
+class RetriesForEver(SendDecision):
     def _may_retry(self) -> bool:
         return True
 
 
-class ReturnsAtOnceWhenThrottled(Send):
+class ReturnsAtOnceWhenThrottled(SendDecision):
     def _can_wait_for_quiet(self, now_s: float, error: BaseException) -> bool:
         return now_s < self._deadline.end_s
 
 
-class OutlivesItsDeadline(Send):
-    def _backlog_timeout_s(self, choice: Choice, now_s: float) -> float:
+class OutlivesItsDeadline(SendDecision):
+    def _backlog_timeout_s(self, choice: BacklogQueueChoice, now_s: float) -> float:
         return 60.0
 
 
-class BacklogErrorCounts(Send):
+class BacklogErrorCounts(SendDecision):
     def _backlog_answered(
-        self, choice: Choice, now_s: float, error: BaseException | None
+        self, choice: BacklogQueueChoice, now_s: float, error: BaseException | None
     ) -> list[Event]:
         events = super()._backlog_answered(choice, now_s, error)
         if isinstance(error, OperationTimeout):

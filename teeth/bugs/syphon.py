@@ -15,7 +15,7 @@ from twinbus.core.chunk_aside import SetAside
 from twinbus.core.chunk_ledger import Homeward
 from twinbus.core.events import Event
 from twinbus.core.receipts import ReceiptOutcome
-from twinbus.core.sending import Done, Send, Step, ToBacklog
+from twinbus.core.sending import SendDecision, SendSucceeded, SendToBacklog, Step
 from twinbus.drivers.amqp.sending import SenderEndpoint
 from twinbus.pairing import mover_queue
 from twinbus.pairing.backlog_search import BacklogSearch
@@ -133,16 +133,16 @@ def forget_the_session(patch: pytest.MonkeyPatch) -> None:
 
 def acknowledge_before_the_backlog_has_it(patch: pytest.MonkeyPatch) -> None:
     """Now and then a diverted send is done when its queue has been chosen."""
-    decide, diverted = Send.step, count(1)
+    decide, diverted = SendDecision.step, count(1)
 
-    def hasty(self: Send, now_s: float) -> tuple[Step, list[Event]]:
+    def hasty(self: SendDecision, now_s: float) -> tuple[Step, list[Event]]:
         step, events = decide(self, now_s)
-        if isinstance(step, ToBacklog) and next(diverted) % 10 == 0:
-            self._end = Done(step.queue)
+        if isinstance(step, SendToBacklog) and next(diverted) % 10 == 0:
+            self._end = SendSucceeded(step.queue)
             return self._end, events
         return step, events
 
-    patch.setattr(Send, "step", hasty)
+    patch.setattr(SendDecision, "step", hasty)
 
 
 def take_a_write_for_an_answer(patch: pytest.MonkeyPatch) -> None:

@@ -19,7 +19,7 @@ from pathlib import Path
 from tests.pairing.mover.brokers import TIMEOUT_S, Pair, Scene, until
 from twinbus.core.encoding import decode_message, encode_message
 from twinbus.core.envelope import alias
-from twinbus.core.parcel import Parcel
+from twinbus.core.parcel import OutgoingMessage
 from twinbus.core.receipts import ReceiptOutcome
 from twinbus.drivers.amqp import AmqpDriver
 from twinbus.message import BrokeredMessage
@@ -104,12 +104,12 @@ class _Backlog:
         for path, messages in self._sent.items():
             for number, message in enumerate(messages):
                 queue = self._scene.queues[number % len(self._scene.queues)]
-                parcel = Parcel(alias(encode_message(message), path))
+                parcel = OutgoingMessage(alias(encode_message(message), path))
                 await driver.sender(queue).send([parcel], timeout_s=TIMEOUT_S)
 
         foreign = [BrokeredMessage(b"not ours", message_id=each) for each in FOREIGN]
         for message in foreign:
-            parcel = Parcel(alias(encode_message(message), self._open, OTHER_PAIR))
+            parcel = OutgoingMessage(alias(encode_message(message), self._open, OTHER_PAIR))
             await driver.sender(self._scene.queues[0]).send([parcel], timeout_s=TIMEOUT_S)
 
     async def _move(self) -> None:

@@ -14,7 +14,7 @@ from twinbus.amqp.message import Message
 from twinbus.amqp.properties import Header, Properties
 from twinbus.amqp.types import Long
 from twinbus.core.envelope import alias
-from twinbus.core.parcel import Parcel
+from twinbus.core.parcel import OutgoingMessage
 from twinbus.service_errors import MessageRefused
 
 PING = "application/vnd.ms-servicebus-ping"
@@ -48,7 +48,7 @@ async def test_case_116_a_detour_makes_no_ping_of_a_message(backlog: Backlog) ->
     """M7, P12: an application that uses the content type hears of it, in an outage too."""
     sender = backlog.driver(backlog.pair.secondary).sender(backlog.queues[0])
     for body, ttl_ms in ((b"real", None), (b"", 1_000)):
-        detoured = Parcel(alias(message("m", body, ttl_ms), "orders"))
+        detoured = OutgoingMessage(alias(message("m", body, ttl_ms), "orders"))
         with pytest.raises(MessageRefused):
             await sender.send([detoured], timeout_s=TIMEOUT_S)
     assert backlog.left() == 0
@@ -79,7 +79,7 @@ async def test_case_116_what_would_be_swallowed_at_home_is_not_brought_home(
             application_properties={"x-ms-path": orders, **aliases},
             body=body,
         )
-        await sender.send([Parcel(plain.encode())], timeout_s=TIMEOUT_S)
+        await sender.send([OutgoingMessage(plain.encode())], timeout_s=TIMEOUT_S)
     good = backlog.surround(orders)
     await backlog.syphon(engine)
 

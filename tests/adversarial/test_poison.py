@@ -21,7 +21,7 @@ from twinbus.amqp.message import Message
 from twinbus.amqp.properties import Properties
 from twinbus.core.chunk_board import Backoff
 from twinbus.core.envelope import alias
-from twinbus.core.parcel import Parcel
+from twinbus.core.parcel import OutgoingMessage
 from twinbus.core.receipts import ReceiptOutcome
 from twinbus.pairing.mover import Mover, MoverOptions
 
@@ -44,7 +44,7 @@ async def fill(backlog: Backlog, messages: list[bytes]) -> None:
         mine = messages[index :: len(backlog.queues)]
         sender = driver.sender(queue)
         for start in range(0, len(mine), 500):
-            parcels = [Parcel(each) for each in mine[start : start + 500]]
+            parcels = [OutgoingMessage(each) for each in mine[start : start + 500]]
             await sender.send(parcels, timeout_s=TIMEOUT_S)
 
 

@@ -12,7 +12,7 @@ from tests.pairing.mover.brokers import TIMEOUT_S, Pair
 from tests.pairing.mover.messages import backlog as backlog_message
 from twinbus.amqp.message import Message
 from twinbus.core.envelope_hops import HOPS_MAX
-from twinbus.core.parcel import Parcel
+from twinbus.core.parcel import OutgoingMessage
 from twinbus.core.receipts import Receipt, ReceiptOutcome
 from twinbus.drivers.amqp import AmqpDriver
 from twinbus.drivers.port import ReceiveMode
@@ -143,5 +143,5 @@ class Router:
         for delivered in await self._receiver.receive(10, wait_s=0.3):
             message = Message.decode(delivered.encoded)
             properties = {**(message.application_properties or {}), "x-ms-path": self._onwards}
-            parcel = Parcel(replace(message, application_properties=properties).encode())
+            parcel = OutgoingMessage(replace(message, application_properties=properties).encode())
             await self._sender.send([parcel], timeout_s=TIMEOUT_S)

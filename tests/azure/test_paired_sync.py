@@ -83,7 +83,7 @@ def test_the_factory_of_a_sync_client_is_a_blocking_one(
         client.get_queue_sender(orders).send_messages(ServiceBusMessage("away"))
         assert sum(queue.messages or 0 for queue in factory.backlog()) == 1
         other_thread.submit(factory.hold, orders).result()
-        assert factory.health(orders).state is Health.HELD_AWAY
+        assert factory.health(orders).state is Health.HELD_ON_BACKLOG
         options = factory.paired_namespace_options
         assert options is not None and isinstance(options.messaging_factory, MessagingFactory)
         assert options.failover_interval == timedelta(0) and options.backlog_queue_count == 2

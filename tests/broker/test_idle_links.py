@@ -11,7 +11,7 @@ from tests.spark.virtual_time import VirtualLoop
 from twinbus.broker.broker import Broker, NamespaceSpec, RunningNamespace
 from twinbus.broker.options import BrokerOptions
 from twinbus.core.encoding import encode_message
-from twinbus.core.parcel import Parcel
+from twinbus.core.parcel import OutgoingMessage
 from twinbus.drivers import credentials
 from twinbus.drivers.amqp import AmqpDriver, authority
 from twinbus.errors import ConfigurationError
@@ -44,8 +44,8 @@ def told(loop: VirtualLoop, story: Story, idle_detach_s: float | None = IDLE_S) 
     loop.run_until_complete(asyncio.wait_for(play(), 30 * 86_400))
 
 
-def parcel() -> Parcel:
-    return Parcel(encode_message(BrokeredMessage(b"x")))
+def parcel() -> OutgoingMessage:
+    return OutgoingMessage(encode_message(BrokeredMessage(b"x")))
 
 
 def links(namespace: RunningNamespace) -> int:

@@ -193,7 +193,7 @@ class Queue:
 
     receiver = sender
 
-    async def schedule(self, _parcels: Any, *, timeout_s: float) -> list[int]:
+    async def schedule(self, _messages: Any, *, timeout_s: float) -> list[int]:
         if len(self.there) >= self._answered + self._lost:
             raise TwinbusError("it is full")
         self.there.append(len(self.there) + 1)

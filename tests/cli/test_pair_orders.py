@@ -63,15 +63,15 @@ async def test_every_application_of_a_pair_does_what_is_ordered(
             await until(factory, "orders", Health.DIVERTED)
             assert factory.health("invoices").state is Health.HEALTHY
         await order("hold", "orders")
-        await until(one, "orders", Health.HELD_AWAY)
+        await until(one, "orders", Health.HELD_ON_BACKLOG)
         await order("restore", "orders")
         await until(one, "orders", Health.HEALTHY)
         await order("failover", "orders", "--hold")
-        await until(one, "orders", Health.HELD_AWAY)
+        await until(one, "orders", Health.HELD_ON_BACKLOG)
 
         # One that starts now finds it held, before its first send
         late = await paired(servicebus_pair, control)
-        assert late.health("orders").state is Health.HELD_AWAY
+        assert late.health("orders").state is Health.HELD_ON_BACKLOG
         await order("restore", "*")
         for factory in (one, other, late):
             await until(factory, "orders", Health.HEALTHY)
@@ -86,12 +86,12 @@ async def test_an_application_that_starts_later_does_not_repeat_a_moment(
 ) -> None:
     """P16: a failover that is not held was about its moment."""
     control = tmp_path / "control.json"
-    orders.give_order(control, "orders", "failover", is_held=False)
+    orders.write_command(control, "orders", "failover", is_held=False)
     factory = await paired(servicebus_pair, control)
     await asyncio.sleep(0.1)
     assert factory.health("orders").state is Health.HEALTHY
     # The same order given again is another one
-    orders.give_order(control, "orders", "failover", is_held=False)
+    orders.write_command(control, "orders", "failover", is_held=False)
     await until(factory, "orders", Health.DIVERTED)
     await factory.close()
 
@@ -101,7 +101,7 @@ async def test_a_file_that_cannot_be_read_changes_nothing(
 ) -> None:
     """P16: neither a broken one nor none; it is told, and orders work again afterwards."""
     control = tmp_path / "control.json"
-    orders.give_order(control, "orders", "failover", is_held=True)
+    orders.write_command(control, "orders", "failover", is_held=True)
     factory = await paired(servicebus_pair, control)
     control.write_text("{nonsense")
     async with asyncio.timeout(10):
@@ -109,8 +109,8 @@ async def test_a_file_that_cannot_be_read_changes_nothing(
             await asyncio.sleep(0.01)
     control.unlink()
     await asyncio.sleep(0.1)
-    assert factory.health("orders").state is Health.HELD_AWAY
-    orders.give_order(control, "orders", "restore", is_held=False)
+    assert factory.health("orders").state is Health.HELD_ON_BACKLOG
+    orders.write_command(control, "orders", "restore", is_held=False)
     await until(factory, "orders", Health.HEALTHY)
     await factory.close()
 
@@ -157,7 +157,7 @@ def test_a_mode_that_the_operator_has_chosen_is_kept(typed_nowhere: Any, tmp_pat
     control.chmod(0o666)
     assert "everybody may write it" in typed_nowhere.refused("pair", "hold", "a", *options)
     with pytest.raises(ConfigurationError, match="chmod o-w"):
-        orders.orders_in(control)
+        orders.read_commands(control)
 
 
 def test_a_group_can_be_let_in(typed_nowhere: Any, tmp_path: Path) -> None:

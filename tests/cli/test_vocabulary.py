@@ -12,7 +12,7 @@ from typer.testing import CliRunner, Result
 from twinbus.cli import app, preflight_run, syphon_run
 from twinbus.cli.wanted import namespace_specs
 from twinbus.errors import ConfigurationError, TwinbusError
-from twinbus.pairing.environment import namespace_in
+from twinbus.pairing.environment import read_namespace
 from twinbus.testing.bus import Bus
 
 NOWHERE = (
@@ -114,12 +114,12 @@ def test_serve_takes_both_names_of_a_subscription(path: str) -> None:
 def test_twinbus_variables_count_where_the_others_are_not_set() -> None:
     names = ("CONNECTION_STRING", "FULLY_QUALIFIED_NAMESPACE")
     for name in names:
-        found = namespace_in({f"TWINBUS_{name}": "x"}, "primary")
+        found = read_namespace({f"TWINBUS_{name}": "x"}, "primary")
         assert found is not None and found.source == f"TWINBUS_{name}"
-        found = namespace_in({f"TWINBUS_SECONDARY_{name}": "x"}, "secondary")
+        found = read_namespace({f"TWINBUS_SECONDARY_{name}": "x"}, "secondary")
         assert found is not None and found.source == f"TWINBUS_SECONDARY_{name}"
     both = {"TWINBUS_CONNECTION_STRING": "x", "SERVICEBUS_FULLY_QUALIFIED_NAMESPACE": "y"}
-    found = namespace_in(both, "primary")
+    found = read_namespace(both, "primary")
     assert found is not None and found.source == "SERVICEBUS_FULLY_QUALIFIED_NAMESPACE"
 
 

@@ -144,8 +144,10 @@ def test_while_the_primary_is_away_nobody_is_sent() -> None:
     """Y4: an outage of the whole primary costs a knock now and then, with longer pauses."""
     board = looked_through()
     (order,) = board.orders({QUEUES[0]: None}, 0.0)
-    board.take(order, ShiftReport(is_primary_away=True, board=(closed("orders", 30.0),)), 0.0)
-    assert board.is_primary_away and not board.has_work(100.0)
+    board.take(
+        order, ShiftReport(is_primary_unreachable=True, board=(closed("orders", 30.0),)), 0.0
+    )
+    assert board.is_primary_unreachable and not board.has_work(100.0)
     first_s = board.next_due_s(0.0)
     assert first_s is not None and 0.8 <= first_s <= 1.2
     assert board.knock_paths() == ["orders"]
@@ -153,7 +155,9 @@ def test_while_the_primary_is_away_nobody_is_sent() -> None:
     second_s = board.next_due_s(first_s)
     assert second_s is not None and second_s - first_s > 1.2
     board.knocked(True, second_s)
-    assert not board.is_primary_away and board.has_work(second_s), "its queue was not emptied"
+    assert not board.is_primary_unreachable and board.has_work(second_s), (
+        "its queue was not emptied"
+    )
     assert all(note.due_in_s <= 0 for note in board.closed(second_s))
 
 
@@ -314,7 +318,7 @@ def test_knocks_go_to_other_doors_each_time() -> None:
     board = looked_through()
     (order,) = board.orders({QUEUES[0]: None}, 0.0)
     notes = tuple(closed(f"d{number}", 30.0) for number in range(20))
-    board.take(order, ShiftReport(is_primary_away=True, board=notes), 0.0)
+    board.take(order, ShiftReport(is_primary_unreachable=True, board=notes), 0.0)
     asked = set(board.knock_paths())
     assert len(asked) == 8
     for turn in range(2):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from twinbus.core.events import (
-    Cleared,
     Diverted,
     EntityHeld,
     PingFailed,
@@ -15,16 +14,17 @@ from twinbus.core.events import (
     Restored,
     RestoreDelayed,
     Suspected,
+    SuspicionCleared,
 )
-from twinbus.core.failover import TRANSITIONS, Failover, FailoverPolicy, Health, Signal
+from twinbus.core.failover import TRANSITIONS, EntityFailover, FailoverPolicy, Health, Signal
 
 
-def entity(interval_s: float = 10, ping_interval_s: float = 60) -> Failover:
+def entity(interval_s: float = 10, ping_interval_s: float = 60) -> EntityFailover:
     policy = FailoverPolicy(failover_interval_s=interval_s, ping_interval_s=ping_interval_s)
-    return Failover("orders", policy)
+    return EntityFailover("orders", policy)
 
 
-def diverted(at_s: float = 100, ping_interval_s: float = 60) -> Failover:
+def diverted(at_s: float = 100, ping_interval_s: float = 60) -> EntityFailover:
     """An entity whose sends went away at that moment, and whose first ping is under way."""
     failover = entity(interval_s=0, ping_interval_s=ping_interval_s)
     failover.send_failed(at_s, "refused")
@@ -94,7 +94,7 @@ def test_any_success_cancels_the_timer() -> None:
     """P6: a success by any sender of the factory."""
     failover = entity(interval_s=10)
     failover.send_failed(100, "refused")
-    assert failover.send_succeeded(105) == [Cleared("orders", 105, "a send succeeded")]
+    assert failover.send_succeeded(105) == [SuspicionCleared("orders", 105, "a send succeeded")]
     assert failover.next_timer() is None
     assert failover.handle_timer(110) == []
 
@@ -203,7 +203,7 @@ def test_a_held_entity_stays_where_it_is() -> None:
     home = entity(interval_s=0)
     assert home.hold(100) == [EntityHeld("orders", 100, False, "held")]
     assert home.send_failed(101, "refused") == []
-    assert home.health is Health.HELD_HOME
+    assert home.health is Health.HELD_ON_PRIMARY
 
     away = diverted(at_s=100)
     assert away.hold(101) == [EntityHeld("orders", 101, True, "held")]
@@ -241,7 +241,7 @@ def test_a_machine_that_slept_diverts_and_pings_when_it_wakes() -> None:
 
 def test_a_failure_after_the_interval_diverts_also_before_the_timer_had_its_turn() -> None:
     """P6, P10: a loop that was busy, or a machine that slept, makes no difference."""
-    failover = Failover("orders", FailoverPolicy(failover_interval_s=10, ping_interval_s=60))
+    failover = EntityFailover("orders", FailoverPolicy(failover_interval_s=10, ping_interval_s=60))
     failover.send_failed(100, "refused")
     failover.send_failed(109.9, "refused")
     assert failover.health is Health.SUSPECT

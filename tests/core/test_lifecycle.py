@@ -50,7 +50,7 @@ def test_a_partner_that_closes_in_time_is_not_faulted(side: Side) -> None:
     pair.closed(side.other, 104)
     assert pair.next_timer() is None
     assert pair.handle_timer(105) == []
-    assert set(pair.standings.values()) == {FactoryState.CLOSED}
+    assert set(pair.states.values()) == {FactoryState.CLOSED}
 
 
 def test_closing_the_primary_stops_pings_and_syphon_and_closes_the_secondary() -> None:
@@ -78,7 +78,7 @@ def test_the_first_end_of_a_side_counts() -> None:
     pair.closed(PRIMARY, 100)
     assert pair.faulted(PRIMARY, 101, "too late") == []
     assert pair.closed(PRIMARY, 102) == []
-    assert pair.standings[PRIMARY] is FactoryState.CLOSED
+    assert pair.states[PRIMARY] is FactoryState.CLOSED
     assert pair.next_timer() == 105
 
 

@@ -8,25 +8,25 @@ import pytest
 
 from twinbus.core.deadline import Deadline
 from twinbus.core.events import (
-    BacklogOutOfReach,
-    Cleared,
+    BacklogExhaustedEvent,
+    BacklogQueueWithdrawn,
     Diverted,
     PossibleDuplicate,
-    QueueWithdrawn,
     Suspected,
+    SuspicionCleared,
     error_summary,
 )
-from twinbus.core.failover import CONFIRM_S, Failover, FailoverPolicy, Health
+from twinbus.core.failover import CONFIRM_S, EntityFailover, FailoverPolicy, Health
 from twinbus.core.retry import RetryPolicy
-from twinbus.core.rotation import BacklogRotation, Seat
+from twinbus.core.rotation import BacklogRotation, QueueAffinity
 from twinbus.core.sending import (
-    CredentialMemory,
-    Done,
-    Fail,
-    Send,
-    SendRules,
-    ToBacklog,
-    ToPrimary,
+    CredentialHistory,
+    SendDecision,
+    SendFailed,
+    SendPolicy,
+    SendSucceeded,
+    SendToBacklog,
+    SendToPrimary,
     Wait,
     first_attempt_s,
 )
@@ -62,26 +62,31 @@ class Pair:
     def __init__(
         self, *, interval_s: float = 0, retry_total: int = 0, queues: tuple[str, ...] = (FIRST,)
     ) -> None:
-        self.failover = Failover("orders", FailoverPolicy(failover_interval_s=interval_s))
+        self.failover = EntityFailover("orders", FailoverPolicy(failover_interval_s=interval_s))
         self.rotation = BacklogRotation(queues)
-        self.credential = CredentialMemory()
-        self.rules = SendRules(
+        self.credential = CredentialHistory()
+        self.rules = SendPolicy(
             rotation=self.rotation,
             credential=self.credential,
             retry=RetryPolicy(retry_total=retry_total),
         )
 
-    def send(self, timeout_s: float = 60, seat: Seat | None = None) -> Send:
+    def send(self, timeout_s: float = 60, affinity: QueueAffinity | None = None) -> SendDecision:
         deadline = Deadline.after(100, timeout_s)
-        return Send(
-            self.failover, self.rules, seat or Seat(), deadline, Random(1), message_ids=("m1",)
+        return SendDecision(
+            self.failover,
+            self.rules,
+            affinity or QueueAffinity(),
+            deadline,
+            Random(1),
+            message_ids=("m1",),
         )
 
     def divert(self) -> None:
         self.failover.force(100)
 
 
-def step(send: Send, now_s: float = 100) -> object:
+def step(send: SendDecision, now_s: float = 100) -> object:
     return send.step(now_s)[0]
 
 
@@ -92,10 +97,10 @@ def test_a_send_to_a_healthy_entity_is_one_step() -> None:
     """P0: no copy, no extra round trip."""
     pair = Pair(interval_s=60)
     send = pair.send(timeout_s=60)
-    assert step(send) == ToPrimary(60)
+    assert step(send) == SendToPrimary(60)
     assert send.answered(100.1) == []
-    assert step(send, 100.1) == Done("orders")
-    assert pair.credential.has_worked
+    assert step(send, 100.1) == SendSucceeded("orders")
+    assert pair.credential.has_succeeded
 
 
 @pytest.mark.parametrize(
@@ -106,7 +111,7 @@ def test_the_first_attempt_without_a_send_takes_as_long_as_with_one(
 ) -> None:
     pair = Pair(interval_s=interval_s)
     decided = step(pair.send(timeout_s=timeout_s))
-    assert isinstance(decided, ToPrimary)
+    assert isinstance(decided, SendToPrimary)
     assert first_attempt_s(pair.failover, timeout_s) == pytest.approx(decided.timeout_s)
 
 
@@ -127,7 +132,7 @@ def test_a_callers_error_is_raised_as_it_is_and_diverts_nothing(error: ServiceEr
     send = pair.send()
     step(send)
     assert send.answered(101, error) == []
-    assert step(send, 101) == Fail(error)
+    assert step(send, 101) == SendFailed(error)
     assert pair.failover.health is Health.HEALTHY
 
 
@@ -142,9 +147,9 @@ def test_retries_bridge_a_short_outage() -> None:
     assert send.answered(101, refused()) == []
     wait = step(send, 101)
     assert isinstance(wait, Wait) and 101 < wait.until_s < 104
-    assert isinstance(step(send, wait.until_s), ToPrimary)
+    assert isinstance(step(send, wait.until_s), SendToPrimary)
     assert send.answered(105) == []
-    assert step(send, 105) == Done("orders")
+    assert step(send, 105) == SendSucceeded("orders")
 
 
 def test_an_error_counts_only_when_the_retries_are_used_up() -> None:
@@ -156,11 +161,11 @@ def test_an_error_counts_only_when_the_retries_are_used_up() -> None:
         if isinstance(now, Wait):
             now_s = now.until_s
             now = step(send, now_s)
-        assert isinstance(now, ToPrimary), attempt
+        assert isinstance(now, SendToPrimary), attempt
         error = refused()
         events = send.answered(now_s, error)
     assert isinstance(events[0], Suspected)
-    assert step(send, now_s) == Fail(error)
+    assert step(send, now_s) == SendFailed(error)
     assert not error.is_transient
 
 
@@ -170,9 +175,9 @@ def test_with_interval_zero_there_is_at_most_one_immediate_retry() -> None:
     send = pair.send()
     step(send)
     assert [type(event) for event in send.answered(100.1, refused())] == [Suspected]
-    assert isinstance(step(send, 100.1), ToPrimary)
+    assert isinstance(step(send, 100.1), SendToPrimary)
     assert [type(event) for event in send.answered(100.2, refused())] == [Diverted]
-    assert isinstance(step(send, 100.2), ToBacklog)
+    assert isinstance(step(send, 100.2), SendToBacklog)
 
 
 def test_the_attempt_that_confirms_a_failure_has_a_quarter_of_a_second() -> None:
@@ -181,7 +186,7 @@ def test_the_attempt_that_confirms_a_failure_has_a_quarter_of_a_second() -> None
     send = pair.send()
     step(send)
     send.answered(100.1, refused())
-    assert step(send, 100.1) == ToPrimary(pytest.approx(CONFIRM_S))
+    assert step(send, 100.1) == SendToPrimary(pytest.approx(CONFIRM_S))
     assert pair.failover.next_timer() == pytest.approx(100.1 + CONFIRM_S)
     assert type(pair.failover.handle_timer(100.36)[0]) is Diverted
 
@@ -198,12 +203,12 @@ def test_sends_that_fail_together_wait_for_one_attempt_that_confirms_it() -> Non
 
     # Then the first one tries again, and the others wait
     first, *others = sends
-    assert isinstance(step(first, 100.1), ToPrimary)
+    assert isinstance(step(first, 100.1), SendToPrimary)
     assert [step(send, 100.1) for send in others] == [Wait(pytest.approx(100.35))] * 2
 
     # When it fails, too, all of them go to the backlog
     first.answered(100.15, refused())
-    assert all(isinstance(step(send, 100.15), ToBacklog) for send in sends)
+    assert all(isinstance(step(send, 100.15), SendToBacklog) for send in sends)
 
 
 def test_sends_that_wait_for_a_confirmation_go_home_when_it_succeeds() -> None:
@@ -214,8 +219,8 @@ def test_sends_that_wait_for_a_confirmation_go_home_when_it_succeeds() -> None:
         step(send)
         send.answered(100.1, refused())
     step(first, 100.1)
-    assert [type(event) for event in first.answered(100.2)] == [Cleared]
-    assert isinstance(step(other, 100.2), ToPrimary)
+    assert [type(event) for event in first.answered(100.2)] == [SuspicionCleared]
+    assert isinstance(step(other, 100.2), SendToPrimary)
 
 
 # -- interruptions and cancellations --------------------------------------------------------------
@@ -229,7 +234,7 @@ def test_an_interrupted_send_goes_to_the_backlog_at_once(was_sent: bool) -> None
     step(send)
     pair.divert()
     assert send.answered(100.5, SendInterrupted(path="orders", was_sent=was_sent)) == []
-    assert isinstance(step(send, 100.5), ToBacklog)
+    assert isinstance(step(send, 100.5), SendToBacklog)
     events = send.answered(100.6)
     assert [type(event) for event in events] == ([PossibleDuplicate] if was_sent else [])
 
@@ -242,7 +247,7 @@ def test_an_interruption_says_nothing_about_the_entity() -> None:
     pair.divert()
     pair.failover.mark_healthy(100.4)
     send.answered(100.5, SendInterrupted(path="orders", was_sent=False))
-    assert isinstance(step(send, 100.5), ToPrimary)
+    assert isinstance(step(send, 100.5), SendToPrimary)
     assert pair.failover.health is Health.HEALTHY
 
 
@@ -281,7 +286,7 @@ def test_a_send_that_is_cancelled_on_its_way_to_the_backlog_says_nothing() -> No
     pair = Pair(interval_s=0)
     pair.divert()
     send = pair.send()
-    assert isinstance(step(send), ToBacklog)
+    assert isinstance(step(send), SendToBacklog)
     assert send.cancelled(110) == []
 
 
@@ -289,10 +294,10 @@ def test_no_retry_begins_in_the_backlogs_share() -> None:
     """P10: bounded by the deadline, less the reserve."""
     pair = Pair(interval_s=10, retry_total=3)
     send = pair.send(timeout_s=12)
-    assert step(send) == ToPrimary(9)
+    assert step(send) == SendToPrimary(9)
     events = send.answered(108.9, refused())
     assert [type(event) for event in events] == [Suspected]
-    assert isinstance(step(send, 108.9), Fail)
+    assert isinstance(step(send, 108.9), SendFailed)
 
 
 # -- throttling ---------------------------------------------------------------------------------
@@ -306,7 +311,7 @@ def test_a_throttled_send_waits_ten_seconds_and_sends_again() -> None:
     assert send.answered(101, ServerBusy("not now")) == []
     wait = step(send, 101)
     assert isinstance(wait, Wait) and wait.until_s >= 111
-    assert isinstance(step(send, wait.until_s), ToPrimary)
+    assert isinstance(step(send, wait.until_s), SendToPrimary)
     assert pair.failover.health is Health.HEALTHY
 
 
@@ -316,7 +321,7 @@ def test_a_throttled_send_without_the_time_raises_server_busy() -> None:
     send, busy = pair.send(timeout_s=5), ServerBusy("not now")
     step(send)
     assert send.answered(101, busy) == []
-    assert step(send, 101) == Fail(busy)
+    assert step(send, 101) == SendFailed(busy)
     assert pair.failover.health is Health.HEALTHY
 
 
@@ -324,12 +329,12 @@ def test_a_throttled_send_uses_the_backlogs_share_too() -> None:
     """F2: throttled is not down, so nothing will be diverted."""
     pair = Pair(interval_s=0)
     send = pair.send(timeout_s=16)
-    assert step(send) == ToPrimary(12)
+    assert step(send) == SendToPrimary(12)
     send.answered(103, ServerBusy("not now"))
     wait = step(send, 103)
     assert isinstance(wait, Wait)
     again = step(send, wait.until_s)
-    assert again == ToPrimary(116 - wait.until_s)
+    assert again == SendToPrimary(116 - wait.until_s)
 
 
 def test_a_throttled_send_of_an_entity_that_was_diverted_need_not_wait() -> None:
@@ -339,7 +344,7 @@ def test_a_throttled_send_of_an_entity_that_was_diverted_need_not_wait() -> None
     step(send)
     pair.divert()
     send.answered(101, ServerBusy("not now"))
-    assert isinstance(step(send, 101), ToBacklog)
+    assert isinstance(step(send, 101), SendToBacklog)
 
 
 # -- the way to the backlog ---------------------------------------------------------------------
@@ -349,28 +354,28 @@ def test_the_send_that_trips_the_failover_is_itself_rerouted() -> None:
     """P10: the original lost this one to the caller."""
     pair = Pair(interval_s=0)
     send = pair.send(timeout_s=60)
-    assert step(send) == ToPrimary(45)
+    assert step(send) == SendToPrimary(45)
     events = send.answered(145, OperationTimeout("no answer"))
     assert [type(event) for event in events] == [Suspected, Diverted]
-    assert step(send, 145) == ToBacklog(FIRST, 15)
+    assert step(send, 145) == SendToBacklog(FIRST, 15)
     (told,) = send.answered(145.5)
     assert told == PossibleDuplicate("orders", 145.5, "orders", ("m1",))
-    assert step(send, 145.5) == Done(FIRST)
+    assert step(send, 145.5) == SendSucceeded(FIRST)
 
 
 def test_each_attempt_without_a_clear_answer_is_counted() -> None:
     """P10: so many further copies may arrive, and the event tells how many."""
     pair = Pair(interval_s=0, retry_total=1, queues=(FIRST, SECOND))
     send = pair.send(timeout_s=60)
-    assert isinstance(step(send), ToPrimary)
+    assert isinstance(step(send), SendToPrimary)
     send.answered(101, OperationTimeout("no answer"))
-    assert isinstance(step(send, 101), ToPrimary)
+    assert isinstance(step(send, 101), SendToPrimary)
     send.answered(101.2, OperationTimeout("no answer"))
     first = step(send, 101.2)
-    assert isinstance(first, ToBacklog)
+    assert isinstance(first, SendToBacklog)
     send.answered(110, OperationTimeout("no answer"))
     second = step(send, 110)
-    assert isinstance(second, ToBacklog)
+    assert isinstance(second, SendToBacklog)
     [unclear] = [e for e in send.answered(111) if isinstance(e, PossibleDuplicate)]
     assert (unclear.first, unclear.attempts) == ("orders", 3)
 
@@ -380,9 +385,9 @@ def test_a_diverted_send_goes_straight_to_the_backlog() -> None:
     pair = Pair()
     pair.divert()
     send = pair.send()
-    assert step(send) == ToBacklog(FIRST, 60)
+    assert step(send) == SendToBacklog(FIRST, 60)
     assert send.answered(100.1) == []
-    assert step(send, 100.1) == Done(FIRST)
+    assert step(send, 100.1) == SendSucceeded(FIRST)
 
 
 def test_a_send_that_waits_for_a_retry_follows_the_entity() -> None:
@@ -393,30 +398,30 @@ def test_a_send_that_waits_for_a_retry_follows_the_entity() -> None:
     send.answered(101, refused())
     assert isinstance(step(send, 101), Wait)
     pair.divert()
-    assert isinstance(step(send, 101.5), ToBacklog)
+    assert isinstance(step(send, 101.5), SendToBacklog)
 
 
 def test_a_failing_queue_is_withdrawn_and_the_same_message_goes_to_another() -> None:
     """P9: within the same send."""
     pair = Pair(queues=(FIRST, SECOND))
     pair.divert()
-    send = pair.send(seat=Seat(FIRST))
-    assert step(send) == ToBacklog(FIRST, 30)
+    send = pair.send(affinity=QueueAffinity(FIRST))
+    assert step(send) == SendToBacklog(FIRST, 30)
     (event,) = send.answered(101, refused())
-    assert isinstance(event, QueueWithdrawn) and event.queue == FIRST
-    assert step(send, 101) == ToBacklog(SECOND, 59)
+    assert isinstance(event, BacklogQueueWithdrawn) and event.queue == FIRST
+    assert step(send, 101) == SendToBacklog(SECOND, 59)
     send.answered(102)
-    assert step(send, 102) == Done(SECOND)
+    assert step(send, 102) == SendSucceeded(SECOND)
 
 
 def test_a_throttled_queue_is_left_for_another_and_stays_in_the_rotation() -> None:
     """F2: try another queue, do not withdraw this one."""
     pair = Pair(queues=(FIRST, SECOND))
     pair.divert()
-    send = pair.send(seat=Seat(FIRST))
+    send = pair.send(affinity=QueueAffinity(FIRST))
     step(send)
     assert send.answered(101, ServerBusy("not now")) == []
-    assert isinstance(step(send, 101), ToBacklog)
+    assert isinstance(step(send, 101), SendToBacklog)
     assert pair.rotation.withdrawn == ()
 
 
@@ -424,16 +429,16 @@ def test_a_message_that_two_queues_refuse_is_the_callers_own() -> None:
     """P13, P20: no third one is asked, and no queue is blamed."""
     pair = Pair(queues=(FIRST, SECOND, THIRD))
     pair.divert()
-    error, seat = MessageTooLarge("too large"), Seat(FIRST)
-    send = pair.send(seat=seat)
-    assert isinstance(step(send), ToBacklog)
+    error, affinity = MessageTooLarge("too large"), QueueAffinity(FIRST)
+    send = pair.send(affinity=affinity)
+    assert isinstance(step(send), SendToBacklog)
     assert send.answered(101, error) == []
     asked = step(send, 101)
-    assert isinstance(asked, ToBacklog) and asked.queue != FIRST
+    assert isinstance(asked, SendToBacklog) and asked.queue != FIRST
     assert send.answered(101, MessageTooLarge("too large here, too")) == []
-    assert step(send, 101) == Fail(error)
+    assert step(send, 101) == SendFailed(error)
     assert pair.rotation.withdrawn == ()
-    assert seat.queue is None, "the next send of this sender asks two others, perhaps"
+    assert affinity.queue is None, "the next send of this sender asks two others, perhaps"
 
 
 @pytest.mark.parametrize("error", [MessageTooLarge("too large"), MessageRefused("no session")])
@@ -441,15 +446,15 @@ def test_a_queue_that_refuses_what_another_takes_is_withdrawn(error: ServiceErro
     """P20, P9: the caller hears nothing of it, and the event has the reason."""
     pair = Pair(queues=(FIRST, SECOND))
     pair.divert()
-    seat = Seat(FIRST)
-    send = pair.send(seat=seat)
-    assert step(send) == ToBacklog(FIRST, 30)
+    affinity = QueueAffinity(FIRST)
+    send = pair.send(affinity=affinity)
+    assert step(send) == SendToBacklog(FIRST, 30)
     assert send.answered(101, error) == []
-    assert step(send, 101) == ToBacklog(SECOND, 59)
-    assert send.answered(102) == [QueueWithdrawn(FIRST, 102, error_summary(error))]
-    assert step(send, 102) == Done(SECOND)
+    assert step(send, 101) == SendToBacklog(SECOND, 59)
+    assert send.answered(102) == [BacklogQueueWithdrawn(FIRST, 102, error_summary(error))]
+    assert step(send, 102) == SendSucceeded(SECOND)
     assert pair.rotation.withdrawn_reasons == {FIRST: error_summary(error)}
-    assert seat.queue == SECOND
+    assert affinity.queue == SECOND
 
 
 def test_the_queue_that_is_asked_is_one_that_took_a_message_before() -> None:
@@ -458,11 +463,11 @@ def test_the_queue_that_is_asked_is_one_that_took_a_message_before() -> None:
     pair = Pair(queues=queues)
     pair.divert()
     pair.rotation.succeeded(queues[7], 99)
-    send = pair.send(seat=Seat(queues[3]))
+    send = pair.send(affinity=QueueAffinity(queues[3]))
     step(send)
     send.answered(101, MessageRefused("no session"))
     asked = step(send, 101)
-    assert isinstance(asked, ToBacklog) and asked.queue == queues[7]
+    assert isinstance(asked, SendToBacklog) and asked.queue == queues[7]
 
 
 def test_a_refusal_that_no_other_queue_can_be_asked_about_is_raised() -> None:
@@ -473,17 +478,17 @@ def test_a_refusal_that_no_other_queue_can_be_asked_about_is_raised() -> None:
     send = alone.send()
     step(send)
     send.answered(101, error)
-    assert step(send, 101) == Fail(error) and alone.rotation.withdrawn == ()
+    assert step(send, 101) == SendFailed(error) and alone.rotation.withdrawn == ()
 
     pair = Pair(queues=(FIRST, SECOND))
     pair.divert()
-    send = pair.send(seat=Seat(FIRST))
+    send = pair.send(affinity=QueueAffinity(FIRST))
     step(send)
     send.answered(101, error)
-    assert isinstance(step(send, 101), ToBacklog)
+    assert isinstance(step(send, 101), SendToBacklog)
     (event,) = send.answered(102, refused())
-    assert isinstance(event, QueueWithdrawn) and event.queue == SECOND
-    assert step(send, 102) == Fail(error)
+    assert isinstance(event, BacklogQueueWithdrawn) and event.queue == SECOND
+    assert step(send, 102) == SendFailed(error)
 
 
 @pytest.mark.parametrize("end", ["refused by both", "cancelled", "restored", "in vain"])
@@ -492,10 +497,10 @@ def test_a_withdrawn_queue_that_refuses_its_probe_can_be_probed_again(end: str) 
     pair = Pair(queues=(FIRST, SECOND))
     pair.divert()
     pair.rotation.failed(FIRST, 90, "gone", is_probe=False)
-    send = pair.send(seat=Seat(SECOND))
-    assert step(send) == ToBacklog(FIRST, 3)
+    send = pair.send(affinity=QueueAffinity(SECOND))
+    assert step(send) == SendToBacklog(FIRST, 3)
     send.answered(101, MessageRefused("no session"))
-    assert isinstance(step(send, 101), ToBacklog)
+    assert isinstance(step(send, 101), SendToBacklog)
     if end == "refused by both":
         send.answered(101, MessageRefused("no session"))
     elif end == "cancelled":
@@ -503,11 +508,11 @@ def test_a_withdrawn_queue_that_refuses_its_probe_can_be_probed_again(end: str) 
     elif end == "restored":
         send.answered(101, ServerBusy("not now"))
         pair.failover.mark_healthy(101)
-        assert isinstance(step(send, 101), ToPrimary)
+        assert isinstance(step(send, 101), SendToPrimary)
     else:
         send.answered(101, ServerBusy("not now"))
-        assert isinstance(step(send, 101), Fail)
-    choice = pair.rotation.choose(Seat(), 300, Random(1))
+        assert isinstance(step(send, 101), SendFailed)
+    choice = pair.rotation.choose(QueueAffinity(), 300, Random(1))
     assert choice is not None and choice.is_probe
 
 
@@ -516,13 +521,13 @@ def test_a_probe_that_is_refused_makes_the_pause_longer() -> None:
     pair, now_s, tries = Pair(queues=(FIRST, SECOND)), 100.0, 0
     pair.divert()
     while now_s < 3_700:
-        send = pair.send(seat=Seat(SECOND), timeout_s=10_000)
+        send = pair.send(affinity=QueueAffinity(SECOND), timeout_s=10_000)
         asked = step(send, now_s)
-        assert isinstance(asked, ToBacklog)
+        assert isinstance(asked, SendToBacklog)
         if asked.queue == FIRST:
             tries += 1
             send.answered(now_s, MessageRefused("no session"))
-            assert step(send, now_s) == ToBacklog(SECOND, 10_100 - now_s)
+            assert step(send, now_s) == SendToBacklog(SECOND, 10_100 - now_s)
         elif not tries:
             pair.rotation.failed(FIRST, now_s, "no session", is_probe=False, is_refusal=True)
         send.answered(now_s)
@@ -536,7 +541,7 @@ def test_a_queue_that_takes_some_messages_and_refuses_others_does_not_flap() -> 
     withdrawn = 0
     for second in range(600):
         now_s = 100.0 + second
-        choice = pair.rotation.choose(Seat(FIRST), now_s, Random(second))
+        choice = pair.rotation.choose(QueueAffinity(FIRST), now_s, Random(second))
         assert choice is not None
         if choice.queue == FIRST and choice.is_probe:
             pair.rotation.succeeded(FIRST, now_s)
@@ -556,8 +561,8 @@ def test_with_every_queue_withdrawn_the_caller_gets_a_typed_error() -> None:
     step(send)
     send.answered(100.1, refused())
     end, events = send.step(100.1)
-    assert isinstance(end, Fail) and isinstance(end.error, BacklogExhausted)
-    assert events == [BacklogOutOfReach("orders", 100.1, 1)]
+    assert isinstance(end, SendFailed) and isinstance(end.error, BacklogExhausted)
+    assert events == [BacklogExhaustedEvent("orders", 100.1, 1)]
     assert "was not sent" in str(end.error)
 
 
@@ -569,9 +574,9 @@ def test_a_send_with_time_left_waits_for_a_withdrawn_queue() -> None:
     step(send)
     send.answered(101, refused())
     assert step(send, 101) == Wait(103)
-    assert isinstance(step(send, 103), ToBacklog)
+    assert isinstance(step(send, 103), SendToBacklog)
     send.answered(104)
-    assert step(send, 104) == Done(FIRST)
+    assert step(send, 104) == SendSucceeded(FIRST)
 
 
 def test_a_hanging_queue_leaves_time_for_the_others() -> None:
@@ -582,10 +587,10 @@ def test_a_hanging_queue_leaves_time_for_the_others() -> None:
     pair.divert()
     send = pair.send(timeout_s=10)
     probe = step(send)
-    assert isinstance(probe, ToBacklog) and probe.timeout_s == 5
+    assert isinstance(probe, SendToBacklog) and probe.timeout_s == 5
     send.answered(105, OperationTimeout("no answer"))
     other = step(send, 105)
-    assert isinstance(other, ToBacklog) and other.queue != probe.queue
+    assert isinstance(other, SendToBacklog) and other.queue != probe.queue
 
 
 def test_when_every_queue_asks_for_more_time_than_is_left_it_is_server_busy() -> None:
@@ -594,7 +599,7 @@ def test_when_every_queue_asks_for_more_time_than_is_left_it_is_server_busy() ->
     pair.divert()
     pair.rotation.throttled(FIRST, 99, is_probe=False)
     end = step(pair.send(timeout_s=4))
-    assert isinstance(end, Fail) and isinstance(end.error, ServerBusy)
+    assert isinstance(end, SendFailed) and isinstance(end.error, ServerBusy)
 
 
 def test_a_send_that_was_restored_splits_what_is_left_again() -> None:
@@ -611,10 +616,10 @@ def test_a_send_that_was_restored_splits_what_is_left_again() -> None:
     pair.failover.mark_healthy(120)
 
     # Then the primary gets three quarters of the other 40 s, and the backlog the rest
-    assert step(send, 120) == ToPrimary(30)
+    assert step(send, 120) == SendToPrimary(30)
     send.answered(150, OperationTimeout("no answer"))
     assert pair.failover.is_diverted
-    assert isinstance(step(send, 150), ToBacklog)
+    assert isinstance(step(send, 150), SendToBacklog)
 
 
 def test_what_a_backlog_queue_answers_does_not_count_for_the_primary() -> None:
@@ -632,7 +637,7 @@ def test_what_a_backlog_queue_answers_does_not_count_for_the_primary() -> None:
     end = step(send, 108)
 
     # Then it has failed, and the entity is not blamed for it
-    assert isinstance(end, Fail)
+    assert isinstance(end, SendFailed)
     assert pair.failover.health is Health.HEALTHY
 
 
@@ -642,9 +647,9 @@ def test_a_cancelled_send_frees_the_queue_that_it_was_to_try() -> None:
     pair.rotation.failed(FIRST, 90, "refused", is_probe=False)
     pair.divert()
     send = pair.send()
-    assert isinstance(step(send), ToBacklog)
+    assert isinstance(step(send), SendToBacklog)
     send.cancelled(100)
-    assert isinstance(step(pair.send()), ToBacklog)
+    assert isinstance(step(pair.send()), SendToBacklog)
 
 
 # -- time, doubt, credentials -------------------------------------------------------------------
@@ -653,11 +658,11 @@ def test_a_cancelled_send_frees_the_queue_that_it_was_to_try() -> None:
 def test_the_reserve_is_kept_only_where_a_send_could_be_diverted() -> None:
     """P0, P10: with the default interval a healthy entity's send has all of its time."""
     pair = Pair(interval_s=60)
-    assert step(pair.send(timeout_s=60)) == ToPrimary(60)
+    assert step(pair.send(timeout_s=60)) == SendToPrimary(60)
     pair.failover.send_failed(50, "refused")
-    assert step(pair.send(timeout_s=60)) == ToPrimary(45)
+    assert step(pair.send(timeout_s=60)) == SendToPrimary(45)
     pair.failover.hold(51)
-    assert step(pair.send(timeout_s=60)) == ToPrimary(60)
+    assert step(pair.send(timeout_s=60)) == SendToPrimary(60)
 
 
 def test_a_send_that_wakes_too_late_still_counts_its_failure() -> None:
@@ -669,7 +674,7 @@ def test_a_send_that_wakes_too_late_still_counts_its_failure() -> None:
     send.answered(101, refused())
     assert isinstance(step(send, 101), Wait)
     end, _events = send.step(200)
-    assert isinstance(end, Fail)
+    assert isinstance(end, SendFailed)
     assert pair.failover.health is Health.DIVERTED
 
 
@@ -681,7 +686,7 @@ def test_a_retry_that_comes_too_late_is_the_backlogs_turn() -> None:
     assert [type(event) for event in send.answered(101, refused())] == [Suspected]
     now, events = send.step(150)
     assert [type(event) for event in events] == [Diverted]
-    assert now == ToBacklog(FIRST, 10)
+    assert now == SendToBacklog(FIRST, 10)
 
 
 def test_a_success_cancels_the_suspicion() -> None:
@@ -690,7 +695,7 @@ def test_a_success_cancels_the_suspicion() -> None:
     pair.failover.send_failed(99, "refused")
     send = pair.send()
     step(send)
-    assert send.answered(101) == [Cleared("orders", 101, "a send succeeded")]
+    assert send.answered(101) == [SuspicionCleared("orders", 101, "a send succeeded")]
 
 
 def test_an_error_says_that_an_earlier_attempt_is_in_doubt() -> None:
@@ -699,10 +704,10 @@ def test_an_error_says_that_an_earlier_attempt_is_in_doubt() -> None:
     send = pair.send(timeout_s=4)
     step(send)
     send.answered(101, lost())
-    assert isinstance(step(send, 101), ToBacklog)
+    assert isinstance(step(send, 101), SendToBacklog)
     send.answered(103.5, refused())
     end = step(send, 103.5)
-    assert isinstance(end, Fail) and isinstance(end.error, BacklogExhausted)
+    assert isinstance(end, SendFailed) and isinstance(end.error, BacklogExhausted)
     assert end.error.is_ambiguous and end.error.unclear_attempts == 1
     assert "was not sent" not in str(end.error)
 
@@ -716,7 +721,7 @@ def test_a_clear_last_answer_does_not_hide_an_unclear_one() -> None:
     assert isinstance(wait, Wait)
     step(send, wait.until_s)
     send.answered(wait.until_s, busy)
-    assert step(send, wait.until_s) == Fail(busy)
+    assert step(send, wait.until_s) == SendFailed(busy)
     assert busy.is_ambiguous
 
 
@@ -726,14 +731,14 @@ def test_a_key_that_worked_before_makes_its_refusal_an_outage() -> None:
     send = new.send()
     step(send)
     assert send.answered(101, AuthenticationFailed("who?")) == []
-    assert isinstance(step(send, 101), Fail)
+    assert isinstance(step(send, 101), SendFailed)
 
     used = Pair(interval_s=0)
-    used.credential.has_worked = True
+    used.credential.has_succeeded = True
     send = used.send()
     step(send)
     send.answered(101, AuthenticationFailed("who?"))
-    assert isinstance(step(send, 101), ToBacklog)
+    assert isinstance(step(send, 101), SendToBacklog)
 
 
 def test_a_late_success_at_the_primary_is_a_success_and_restores_nothing() -> None:
@@ -743,7 +748,7 @@ def test_a_late_success_at_the_primary_is_a_success_and_restores_nothing() -> No
     step(send)
     pair.divert()
     assert send.answered(130) == []
-    assert step(send, 130) == Done("orders")
+    assert step(send, 130) == SendSucceeded("orders")
     assert pair.failover.is_diverted
 
 
@@ -754,16 +759,16 @@ def test_a_queue_that_this_send_had_withdrawn_takes_no_share_from_the_others() -
     pair.divert()
     send = pair.send(timeout_s=9)
     first = step(send)
-    assert isinstance(first, ToBacklog) and first.timeout_s == 3
+    assert isinstance(first, SendToBacklog) and first.timeout_s == 3
     send.answered(103, OperationTimeout("silent"))
     # And somebody else has found another one silent.
     other = next(queue for queue in queues if queue != first.queue)
     pair.rotation.failed(other, 103, "silent", is_probe=False)
     second = step(send, 103)
-    assert isinstance(second, ToBacklog) and second.timeout_s == 3
+    assert isinstance(second, SendToBacklog) and second.timeout_s == 3
     send.answered(106, OperationTimeout("silent"))
     last = step(send, 106)
-    assert isinstance(last, ToBacklog)
+    assert isinstance(last, SendToBacklog)
     assert len({first.queue, other, second.queue, last.queue}) == 4
 
 
@@ -772,18 +777,18 @@ def test_a_queue_that_this_send_had_withdrawn_takes_no_share_from_the_others() -
 
 def test_a_send_that_meets_an_outage_names_the_queue_that_it_may_need() -> None:
     """P25: its link is opened beside the attempt that confirms the failure."""
-    pair, seat = Pair(retry_total=1, queues=(FIRST, SECOND)), Seat()
-    send = pair.send(seat=seat)
-    assert isinstance(step(send), ToPrimary)
+    pair, affinity = Pair(retry_total=1, queues=(FIRST, SECOND)), QueueAffinity()
+    send = pair.send(affinity=affinity)
+    assert isinstance(step(send), SendToPrimary)
     assert send.queue_ahead(100) is None
     send.answered(100.1, refused())
     ahead = send.queue_ahead(100.1)
     assert ahead is not None and pair.failover.health is Health.SUSPECT
-    assert isinstance(step(send, 100.1), ToPrimary)
+    assert isinstance(step(send, 100.1), SendToPrimary)
     send.answered(100.2, refused())
     assert send.queue_ahead(100.2) is None  # Diverted: the send itself goes there.
     diverted = step(send, 100.2)
-    assert isinstance(diverted, ToBacklog) and diverted.queue == ahead
+    assert isinstance(diverted, SendToBacklog) and diverted.queue == ahead
 
 
 @pytest.mark.parametrize("error", [EntityNotFound("no"), ServerBusy("slow"), QuotaExceeded("full")])

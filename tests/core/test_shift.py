@@ -35,7 +35,7 @@ reports = st.builds(
     discovered=st.lists(names, max_size=3).map(tuple),
     faults=st.dictionaries(names, names, max_size=3),
     to_discover=st.dictionaries(names, st.integers(0, 99), max_size=3),
-    is_primary_away=st.booleans(),
+    is_primary_unreachable=st.booleans(),
     debt_s=seconds,
 )
 

@@ -26,7 +26,7 @@ def test_an_empty_backlog_never_stalls() -> None:
 
 
 @pytest.mark.parametrize(
-    ("unread", "is_primary_away", "why"),
+    ("unread", "is_primary_unreachable", "why"),
     [
         ({}, False, "these destinations take nothing: bills, orders"),
         ({QUEUE: ""}, False, f"cannot be read: {QUEUE}"),
@@ -35,10 +35,13 @@ def test_an_empty_backlog_never_stalls() -> None:
     ],
 )
 def test_an_operator_is_told_where_to_look(
-    unread: dict[str, str], is_primary_away: bool, why: str
+    unread: dict[str, str], is_primary_unreachable: bool, why: str
 ) -> None:
     told = why_stalled(
-        1_200, closed=["orders", "", "bills"], unread=unread, is_primary_away=is_primary_away
+        1_200,
+        closed=["orders", "", "bills"],
+        unread=unread,
+        is_primary_unreachable=is_primary_unreachable,
     )
     assert told.startswith("1,200 messages wait and none has come home for a minute: ")
     assert told.endswith(why)

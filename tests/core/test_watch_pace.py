@@ -12,14 +12,14 @@ from hypothesis import strategies as st
 from twinbus.core.watch_pace import (
     WATCH_INTERVAL_S,
     WATCH_INTERVAL_S_MAX,
-    WatchPace,
+    PollingPace,
     looks_within,
 )
 
 
 def test_pauses_double_up_to_a_ceiling_and_begin_anew() -> None:
     """P16: soon at first, seldom later."""
-    pace = WatchPace()
+    pace = PollingPace()
     assert [pace.pause_s(inf) for _ in range(7)] == [15, 30, 60, 120, 240, 300, 300]
     pace.restart()
     assert [pace.pause_s(inf) for _ in range(2)] == [15, 30]
@@ -27,7 +27,7 @@ def test_pauses_double_up_to_a_ceiling_and_begin_anew() -> None:
 
 def test_a_pause_ends_when_an_event_is_expected() -> None:
     """P16: in time for it, and never sooner than after the shortest pause."""
-    pace = WatchPace()
+    pace = PollingPace()
     assert [pace.pause_s(each) for each in (inf, 20, inf, 3, -5, inf)] == [15, 21, 60, 15, 15, 300]
 
 
@@ -49,7 +49,7 @@ def test_an_hour_of_age_is_looked_at_when_it_has_come() -> None:
 @given(st.lists(st.none() | st.floats(-10, 10_000), max_size=50))
 def test_no_pause_is_shorter_or_longer_than_said(expected: list[float | None]) -> None:
     """P16: whatever is expected."""
-    pace = WatchPace()
+    pace = PollingPace()
     for each in expected:
         pause_s = pace.pause_s(inf if each is None else each)
         assert WATCH_INTERVAL_S <= pause_s <= WATCH_INTERVAL_S_MAX
@@ -66,7 +66,7 @@ def test_a_longer_time_and_more_events_never_have_fewer_looks(
 
 def test_the_pauses_are_what_the_looks_are_counted_with() -> None:
     """C3: one look before each pause."""
-    pace = WatchPace()
+    pace = PollingPace()
     begins = [0.0, *accumulate(pace.pause_s(inf) for _ in range(40))]
     for count, begin_s in enumerate(begins):
         assert looks_within(begin_s) == count

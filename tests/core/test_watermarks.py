@@ -4,33 +4,33 @@ from __future__ import annotations
 
 import pytest
 
-from twinbus.core.events import BacklogDrained, BacklogLevel, BacklogUnattended
-from twinbus.core.watermarks import BacklogThresholds, QueueReading, Watermarks
+from twinbus.core.events import BacklogDrained, BacklogThresholdCrossed, BacklogUnattended
+from twinbus.core.watermarks import BacklogAlerts, BacklogThresholds, QueueSnapshot
 from twinbus.errors import ConfigurationError
 
 
-def reading(**facts: float) -> QueueReading:
-    return QueueReading(queue="q", **facts)  # type: ignore[arg-type]
+def reading(**facts: float) -> QueueSnapshot:
+    return QueueSnapshot(queue="q", **facts)  # type: ignore[arg-type]
 
 
-def observe(marks: Watermarks, now_s: float, *, is_diverted: bool = False, **facts: float):  # type: ignore[no-untyped-def]
+def observe(marks: BacklogAlerts, now_s: float, *, is_diverted: bool = False, **facts: float):  # type: ignore[no-untyped-def]
     return marks.observe([reading(**facts)], now_s, is_diverted=is_diverted)
 
 
 def test_a_level_is_told_once_on_the_way_up_and_once_on_the_way_down() -> None:
     """P16: hysteresis: nine tenths of a threshold is down, a bit less than it is not."""
-    marks = Watermarks(BacklogThresholds(percent_full=(50,)))
+    marks = BacklogAlerts(BacklogThresholds(percent_full=(50,)))
     told = [observe(marks, at, percent_full=value) for at, value in enumerate([49, 50, 51, 46, 60])]
-    assert told == [[], [BacklogLevel("q", 1, "percent-full", 50, 50, True)], [], [], []]
+    assert told == [[], [BacklogThresholdCrossed("q", 1, "percent-full", 50, 50, True)], [], [], []]
     assert observe(marks, 9, percent_full=44) == [
-        BacklogLevel("q", 9, "percent-full", 44, 50, False)
+        BacklogThresholdCrossed("q", 9, "percent-full", 44, 50, False)
     ]
     assert len(observe(marks, 10, percent_full=50)) == 1
 
 
 def test_every_threshold_that_is_passed_is_told() -> None:
     """P16: messages, age and percent, each for itself."""
-    marks = Watermarks(BacklogThresholds(percent_full=(50, 80), messages=(10,), age_s=(60,)))
+    marks = BacklogAlerts(BacklogThresholds(percent_full=(50, 80), messages=(10,), age_s=(60,)))
     told = observe(marks, 1, percent_full=90, messages=10, oldest_age_s=61)
     assert [(each.what, each.threshold) for each in told] == [
         ("percent-full", 50),
@@ -42,14 +42,14 @@ def test_every_threshold_that_is_passed_is_told() -> None:
 
 def test_what_nobody_may_know_is_no_event() -> None:
     """P5: an application without Manage and Listen hears nothing, and no nonsense."""
-    marks = Watermarks()
-    assert marks.observe([QueueReading(queue="q", is_known=False)], 1, is_diverted=True) == []
+    marks = BacklogAlerts()
+    assert marks.observe([QueueSnapshot(queue="q", is_known=False)], 1, is_diverted=True) == []
     assert marks.holds_messages is False
 
 
 def test_an_empty_backlog_that_held_messages_is_drained() -> None:
     """P16: once."""
-    marks = Watermarks()
+    marks = BacklogAlerts()
     assert observe(marks, 1, messages=5, oldest=1) == []
     assert marks.holds_messages
     assert observe(marks, 2, messages=0) == [BacklogDrained(2)]
@@ -58,14 +58,14 @@ def test_an_empty_backlog_that_held_messages_is_drained() -> None:
 
 def test_a_backlog_that_cannot_be_seen_any_more_is_not_drained() -> None:
     """P16: not knowing is not empty."""
-    marks = Watermarks()
+    marks = BacklogAlerts()
     observe(marks, 1, messages=5, oldest=1)
-    assert marks.observe([QueueReading(queue="q", is_known=False)], 2, is_diverted=False) == []
+    assert marks.observe([QueueSnapshot(queue="q", is_known=False)], 2, is_diverted=False) == []
 
 
 def test_a_backlog_that_nobody_empties_is_told_once() -> None:
     """Y7: the oldest message stays the same one while nothing is diverted."""
-    marks = Watermarks(BacklogThresholds(unattended_s=600, age_s=()))
+    marks = BacklogAlerts(BacklogThresholds(unattended_s=600, age_s=()))
     assert observe(marks, 0, messages=5, oldest=1, oldest_age_s=10) == []
     assert observe(marks, 599, messages=6, oldest=1, oldest_age_s=609) == []
     assert observe(marks, 600, messages=6, oldest=1, oldest_age_s=610) == [
@@ -76,14 +76,14 @@ def test_a_backlog_that_nobody_empties_is_told_once() -> None:
 
 def test_a_backlog_that_moves_is_attended() -> None:
     """Y7: another oldest message starts the time again."""
-    marks = Watermarks(BacklogThresholds(unattended_s=600, age_s=()))
+    marks = BacklogAlerts(BacklogThresholds(unattended_s=600, age_s=()))
     for at, oldest in enumerate(range(1, 10)):
         assert observe(marks, at * 500, messages=5, oldest=oldest, oldest_age_s=1) == []
 
 
 def test_the_time_of_an_outage_does_not_count_as_unattended() -> None:
     """Y7: nobody could have brought the messages home."""
-    marks = Watermarks(BacklogThresholds(unattended_s=600, age_s=()))
+    marks = BacklogAlerts(BacklogThresholds(unattended_s=600, age_s=()))
     for now_s in (0, 1_000, 2_000):
         assert observe(marks, now_s, is_diverted=True, messages=5, oldest=1) == []
     assert observe(marks, 2_500, messages=5, oldest=1) == []
@@ -101,16 +101,16 @@ def test_a_threshold_that_makes_no_sense_is_refused(nonsense: dict[str, object])
 
 def test_messages_that_cannot_be_seen_for_a_moment_are_not_forgotten() -> None:
     """P16, Y7: a look that failed ends neither the watch nor the way to the end of it."""
-    marks = Watermarks()
+    marks = BacklogAlerts()
     observe(marks, 1, messages=5, oldest=1)
-    marks.observe([QueueReading(queue="q", is_known=False)], 2, is_diverted=False)
+    marks.observe([QueueSnapshot(queue="q", is_known=False)], 2, is_diverted=False)
     assert marks.holds_messages
     assert observe(marks, 3, messages=0) == [BacklogDrained(3)]
 
 
 def test_the_age_of_a_message_tells_when_it_will_be_worth_an_event() -> None:
     """P16: ages grow as time does."""
-    marks = Watermarks(BacklogThresholds(age_s=(60, 3_600), unattended_s=600))
+    marks = BacklogAlerts(BacklogThresholds(age_s=(60, 3_600), unattended_s=600))
     observe(marks, 100, messages=1, oldest=7, oldest_age_s=20, is_diverted=True)
     assert marks.expected_s == 140
     observe(marks, 200, messages=1, oldest=7, oldest_age_s=120, is_diverted=True)
@@ -121,7 +121,7 @@ def test_the_age_of_a_message_tells_when_it_will_be_worth_an_event() -> None:
 
 def test_counts_that_go_on_as_they_did_tell_when_a_level_is_reached() -> None:
     """P16: one per cent a second: half full in 40 s; and then 80 per cent in 25 s."""
-    marks = Watermarks(BacklogThresholds(percent_full=(50, 80), age_s=()))
+    marks = BacklogAlerts(BacklogThresholds(percent_full=(50, 80), age_s=()))
     observe(marks, 0, messages=0, percent_full=0)
     assert marks.expected_s == float("inf")
     observe(marks, 10, messages=10, percent_full=10)
@@ -135,10 +135,13 @@ def test_counts_that_go_on_as_they_did_tell_when_a_level_is_reached() -> None:
 
 def test_a_backlog_that_is_emptied_tells_when_it_will_be_empty() -> None:
     """P16: all queues together."""
-    marks = Watermarks(BacklogThresholds(age_s=()))
+    marks = BacklogAlerts(BacklogThresholds(age_s=()))
     for now_s, left in ((0, 100), (10, 80)):
         marks.observe(
-            [QueueReading(queue=name, messages=left * size) for name, size in (("0", 1), ("1", 9))],
+            [
+                QueueSnapshot(queue=name, messages=left * size)
+                for name, size in (("0", 1), ("1", 9))
+            ],
             now_s,
             is_diverted=False,
         )
@@ -147,7 +150,7 @@ def test_a_backlog_that_is_emptied_tells_when_it_will_be_empty() -> None:
 
 def test_the_end_of_patience_is_expected_unless_something_is_diverted() -> None:
     """Y7: the event comes when it is due, however seldom somebody looks."""
-    marks = Watermarks(BacklogThresholds(unattended_s=600, age_s=()))
+    marks = BacklogAlerts(BacklogThresholds(unattended_s=600, age_s=()))
     observe(marks, 100, messages=1, oldest=7)
     observe(marks, 300, messages=1, oldest=7)
     assert marks.expected_s == 700

@@ -6,10 +6,12 @@ from typing import Any
 
 from twinbus.amqp.sections import Message, Properties
 from twinbus.amqp.types import Symbol, Timestamp
-from twinbus.core.parcel import Parcel, ReceivedMessage
+from twinbus.core.parcel import OutgoingMessage, ReceivedMessage
 
 
-def parcel(body: bytes, *, annotations: dict[str, Any] | None = None, **properties: Any) -> Parcel:
+def parcel(
+    body: bytes, *, annotations: dict[str, Any] | None = None, **properties: Any
+) -> OutgoingMessage:
     """A message with that body; ``properties`` are those of AMQP."""
     keyed = {Symbol(name): value for name, value in (annotations or {}).items()}
     message = Message(
@@ -17,7 +19,7 @@ def parcel(body: bytes, *, annotations: dict[str, Any] | None = None, **properti
         properties=Properties(**properties) if properties else None,
         body=body,
     )
-    return Parcel(message.encode())
+    return OutgoingMessage(message.encode())
 
 
 def due_at(ms: int) -> dict[str, Any]:

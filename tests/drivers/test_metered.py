@@ -13,7 +13,7 @@ import pytest
 from tests.drivers.parcels import due_at, parcel
 from tests.support.books import Total, Totals, by_broker, by_client, in_numbers
 from twinbus.core.envelope import ping
-from twinbus.core.parcel import Parcel
+from twinbus.core.parcel import OutgoingMessage
 from twinbus.drivers.amqp import AmqpDriver
 from twinbus.drivers.metered import MeteredDriver
 from twinbus.drivers.port import Driver
@@ -66,7 +66,7 @@ async def test_both_sides_count_the_same(metered: Metered, servicebus: Bus) -> N
     await sender.send([parcel(b"one", message_id="one")], timeout_s=10)
     await sender.send([parcel(b"n%d" % n) for n in range(5)], timeout_s=10)
     await sender.send([parcel(b"x" * 100_000)], timeout_s=10)
-    await sender.send([Parcel(ping("p1"))], timeout_s=10)
+    await sender.send([OutgoingMessage(ping("p1"))], timeout_s=10)
     found: list[Any] = []
     while len(found) < 7:
         found += await receiver.receive(10, wait_s=5)

@@ -17,7 +17,7 @@ from twinbus.aio import (
     SyphonHosting,
 )
 from twinbus.pairing.factory_options import DriverName, FactoryOptions
-from twinbus.pairing.occurrence import Occurrence
+from twinbus.pairing.occurrence import EventRecord
 from twinbus.testing import BusPair
 
 PATIENCE_S = 20.0
@@ -38,7 +38,7 @@ class Paired:
         self.primary = primary
         self.secondary = secondary
         self.options = options
-        self.told: list[Occurrence] = []
+        self.told: list[EventRecord] = []
         primary.on_event(self.told.append)
 
     @property

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 from twinbus.core.envelope_batches import BATCH_ENVELOPE_BYTES_MAX
-from twinbus.core.parcel import Parcel, ReceivedMessage
+from twinbus.core.parcel import OutgoingMessage, ReceivedMessage
 from twinbus.drivers.amqp.batches import check_size, sealed
 from twinbus.drivers.port import LinkProperties, NamespaceAddress, NextSession, ReceiveMode
 from twinbus.entity_path import BACKLOG_MARKER
@@ -134,7 +134,7 @@ class _Link:
 class FakeSender(_Link):
     facts: LinkProperties | None = None
 
-    async def send(self, parcels: Sequence[Parcel], *, timeout_s: float) -> None:
+    async def send(self, parcels: Sequence[OutgoingMessage], *, timeout_s: float) -> None:
         self._namespace.attempts.append(self.path)
         await self._namespace.reach(self.path, timeout_s, is_send=True)
         self.facts = self._namespace.facts(self.path)
@@ -144,7 +144,7 @@ class FakeSender(_Link):
         self._namespace.batches.append((self.path, len(parcels)))
         self._namespace.messages(self.path).extend(parcel.encoded for parcel in parcels)
 
-    async def schedule(self, parcels: Sequence[Parcel], *, timeout_s: float) -> list[int]:
+    async def schedule(self, parcels: Sequence[OutgoingMessage], *, timeout_s: float) -> list[int]:
         await self.send(parcels, timeout_s=timeout_s)
         return [self._namespace.next_sequence() for _ in parcels]
 

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import asyncio
 
-from twinbus.pairing.pulse import Pulse
+from twinbus.pairing.pulse import ChangeNotifier
 from twinbus.pairing.routing import SendRouter
 
 
-class PassingTime(Pulse):
+class PassingTime(ChangeNotifier):
     """The clock and the pulse of a routing. Who waits is woken when its time has come."""
 
     def __init__(self, routing: SendRouter) -> None:
         super().__init__()
         self._now_s = 0.0
         self._alarms: list[tuple[float, asyncio.Future[None]]] = []
-        routing.pulse, routing.now_s = self, self.now_s
+        routing.notifier, routing.now_s = self, self.now_s
 
     def now_s(self) -> float:
         return self._now_s

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from tests.pairing.fake_namespace import HANG, FakeNamespace
-from twinbus.core.parcel import Parcel
+from twinbus.core.parcel import OutgoingMessage
 from twinbus.drivers.port import may_have_left
 from twinbus.pairing.batching_sender import BATCH_COUNT_MAX, BatchingSender
 from twinbus.service_errors import CommunicationError, MessageRefused, OperationTimeout
@@ -24,8 +24,8 @@ def batching(away: FakeNamespace, batch_bytes_max: int = 262_144) -> BatchingSen
     return BatchingSender(away.sender(QUEUE), batch_bytes_max)
 
 
-def parcels(*texts: str) -> list[Parcel]:
-    return [Parcel(text.encode()) for text in texts]
+def parcels(*texts: str) -> list[OutgoingMessage]:
+    return [OutgoingMessage(text.encode()) for text in texts]
 
 
 async def send(sender: BatchingSender, *texts: str, timeout_s: float = 5.0) -> None:
@@ -146,7 +146,7 @@ async def test_an_attempt_that_was_cancelled_inside_is_no_success(away: FakeName
     """P24: nobody knows what became of the message."""
     inner = away.sender(QUEUE)
 
-    async def gives_up(_parcels: object, *, timeout_s: float) -> None:
+    async def gives_up(_messages: object, *, timeout_s: float) -> None:
         raise asyncio.CancelledError
 
     inner.send = gives_up  # type: ignore[method-assign]

@@ -29,7 +29,7 @@ from twinbus.drivers.metered import MeteredDriver
 from twinbus.errors import ConfigurationError
 from twinbus.pairing.environment import NamespaceReference
 from twinbus.pairing.factory_options import DriverName, FactoryOptions
-from twinbus.pairing.open_namespace import opened_namespace
+from twinbus.pairing.open_namespace import open_namespace
 from twinbus.service_errors import FactoryClosed
 from twinbus.testing import Bus, BusPair
 
@@ -131,7 +131,7 @@ async def test_a_secondary_may_have_books_alone(
 ) -> None:
     """C1: who wants to know of the backlog only is not told of the primary."""
     pair = await open_pair(books_away={"metering": tmp_path})
-    assert pair.primary.books is None and pair.secondary.books is not None
+    assert pair.primary.meter is None and pair.secondary.meter is not None
 
 
 @pytest.mark.parametrize("has_own", [False, True])
@@ -170,7 +170,7 @@ async def test_without_the_wish_nothing_is_in_the_way(servicebus: Bus, tmp_path:
     async with MessagingFactory.from_connection_string(
         servicebus.connection_string, driver="amqp"
     ) as factory:
-        assert factory.books is None
+        assert factory.meter is None
         assert not isinstance(factory.driver, MeteredDriver)
         assert not isinstance(factory.mover_driver(), MeteredDriver)
 
@@ -203,8 +203,8 @@ async def test_a_relative_directory_is_meant_as_it_is_now(
     async with MessagingFactory.from_connection_string(
         servicebus.connection_string, driver="amqp", metering="books"
     ) as factory:
-        assert factory.books is not None
-        assert factory.books.directory == tmp_path / "books"
+        assert factory.meter is not None
+        assert factory.meter.directory == tmp_path / "books"
 
 
 @pytest.mark.parametrize("driver", ["amqp", "servicebus"])
@@ -264,7 +264,7 @@ async def test_a_task_of_a_syphon_works_on_without_its_books(
     servicebus.queue("orders")
     (tmp_path / "books").write_text("a file stands in the way")
     reference = NamespaceReference("here", connection_string=servicebus.connection_string)
-    async with opened_namespace(reference, metering=tmp_path / "books") as namespace:
+    async with open_namespace(reference, metering=tmp_path / "books") as namespace:
         sender = namespace.driver.sender("orders")
         await sender.send([parcel(b"moved")], timeout_s=10)
     assert "the log operations-" in caplog.text

@@ -22,7 +22,7 @@ from twinbus.amqp.properties import Properties
 from twinbus.broker.ingest import BROKER_ANNOTATIONS
 from twinbus.core.chunk import HomeRules
 from twinbus.core.envelope import size_if_aliased
-from twinbus.core.parcel import Parcel, ReceivedMessage
+from twinbus.core.parcel import OutgoingMessage, ReceivedMessage
 from twinbus.pairing.factory_options import DriverName
 from twinbus.pairing.mover import Mover, MoverOptions
 from twinbus.service_errors import TooLargeForBacklog
@@ -84,8 +84,8 @@ class Ways:
         for path in (self.direct, self.detour):
             sender = self.primary.create_paired_sender(path)
             for each in batch:
-                await sender.send_parcels([Parcel(each)])
-            await sender.send_parcels([Parcel(each) for each in batch])
+                await sender.send_outgoing([OutgoingMessage(each)])
+            await sender.send_outgoing([OutgoingMessage(each) for each in batch])
 
     async def bring_home(self) -> None:
         name = self._pair.primary.name
@@ -158,6 +158,8 @@ async def test_a_message_near_the_limit_is_refused_always_or_never(
             return
         for path in (ways.direct, ways.detour):
             with pytest.raises(TooLargeForBacklog) as caught:
-                await ways.primary.create_paired_sender(path).send_parcels([Parcel(message)])
+                await ways.primary.create_paired_sender(path).send_outgoing(
+                    [OutgoingMessage(message)]
+                )
             assert caught.value.limit_bytes == LIMIT_BYTES
             assert caught.value.size_bytes == len(message)

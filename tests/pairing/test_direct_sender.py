@@ -12,8 +12,8 @@ import pytest
 
 from tests.pairing.conftest import FakePair, OpenFakePair, eventually
 from twinbus.amqp.message import Message
-from twinbus.core.failover import Failover, Health
-from twinbus.core.parcel import Parcel
+from twinbus.core.failover import EntityFailover, Health
+from twinbus.core.parcel import OutgoingMessage
 from twinbus.core.sending import first_attempt_s
 from twinbus.pairing import direct_sender, factory
 from twinbus.pairing.direct_sender import BEGIN_AGAIN_S_MAX, BUSY_SENDS, DirectSender
@@ -80,13 +80,13 @@ class Direct:
             self.paired,
             open_link=lambda: self.link,
             fits=lambda message, limit: len(message) <= limit,
-            parcels_of=lambda message: [Parcel(message)],
+            to_outgoing_messages=lambda message: [OutgoingMessage(message)],
             run=run,
         )
 
     async def get_busy(self) -> Direct:
         for _ in range(BUSY_SENDS):
-            await self.paired.send_parcels([Parcel(MESSAGE)])
+            await self.paired.send_outgoing([OutgoingMessage(MESSAGE)])
             self.sender.sent_by_loop(MESSAGE)
         await eventually(lambda: self.sender._link is self.link)
         return self
@@ -159,7 +159,7 @@ async def test_a_diversion_between_the_question_and_the_send_interrupts_it(
     """P22: a thread announces itself before it asks whether the entity is healthy."""
     loop = asyncio.get_running_loop()
 
-    def asked(failover: Failover, timeout_s: float) -> float | None:
+    def asked(failover: EntityFailover, timeout_s: float) -> float | None:
         answer, forced = first_attempt_s(failover, timeout_s), threading.Event()
 
         def force() -> None:
@@ -200,7 +200,7 @@ async def test_a_close_waits_for_the_thread(fake_pair: FakePair, direct: Direct)
     assert direct.link.interrupts == 0
     assert not await direct.send()
     with pytest.raises(FactoryClosed):
-        await direct.paired.send_parcels([Parcel(MESSAGE)])
+        await direct.paired.send_outgoing([OutgoingMessage(MESSAGE)])
 
 
 async def test_a_close_that_has_waited_long_enough_ends_the_thread(
@@ -222,7 +222,7 @@ async def test_a_fault_ends_the_thread_at_once(fake_pair: FakePair, direct: Dire
     direct.link.waits = True
     sending = asyncio.create_task(direct.send())
     await asyncio.to_thread(direct.link.is_waiting.wait, 20)
-    await fake_pair.primary.give_up("its partner is gone")
+    await fake_pair.primary.fault("its partner is gone")
     with pytest.raises(FactoryFaulted) as caught:
         await sending
     assert caught.value.is_ambiguous
@@ -258,7 +258,7 @@ async def test_a_link_that_cannot_be_opened_is_tried_later(fake_pair: FakePair) 
         raise CommunicationError("refused")
 
     direct.sender._open_link = refused
-    await direct.paired.send_parcels([Parcel(MESSAGE)])
+    await direct.paired.send_outgoing([OutgoingMessage(MESSAGE)])
     for _ in range(3 * BUSY_SENDS):
         direct.sender.sent_by_loop(MESSAGE)
         await asyncio.sleep(0)
@@ -278,7 +278,7 @@ async def test_no_link_is_opened_that_could_not_be_used(fake_pair: FakePair) -> 
     direct.sender._open_link = open_link
     for _ in range(2 * BUSY_SENDS):
         direct.sender.sent_by_loop(MESSAGE)  # The entity is not known yet.
-    await direct.paired.send_parcels([Parcel(MESSAGE)])
+    await direct.paired.send_outgoing([OutgoingMessage(MESSAGE)])
     for _ in range(2 * BUSY_SENDS):
         direct.sender.sent_by_loop(bytes(1 << 24))
     fake_pair.primary.force_failover("orders")
@@ -294,9 +294,9 @@ async def test_a_refusal_that_comes_late_keeps_the_deadline(
     """F6: the send does not begin anew with all of its time."""
     now_s = fake_pair.primary.routing.now_s()
     clock = iter([now_s, now_s + 2 * BEGIN_AGAIN_S_MAX])
-    office = direct.paired.office
-    before = office.now_s
-    office.now_s = lambda: next(clock, before())
+    registry = direct.paired.registry
+    before = registry.now_s
+    registry.now_s = lambda: next(clock, before())
     direct.link.answer = CommunicationError("refused", was_sent=False)
     assert await direct.send()
     assert direct.link.sent == []

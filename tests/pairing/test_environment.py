@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from twinbus.errors import ConfigurationError
-from twinbus.pairing.environment import Role, namespace_in, variables_of
+from twinbus.pairing.environment import Role, read_namespace, variables_of
 
 
 @pytest.mark.parametrize(
@@ -20,12 +20,12 @@ from twinbus.pairing.environment import Role, namespace_in, variables_of
     ],
 )
 def test_each_spelling_names_a_connection_string(variable: str, role: Role) -> None:
-    found = namespace_in({variable: "Endpoint=sb://x;k=s3cret"}, role)
+    found = read_namespace({variable: "Endpoint=sb://x;k=s3cret"}, role)
     assert found is not None
     assert (found.source, found.connection_string) == (variable, "Endpoint=sb://x;k=s3cret")
     assert "s3cret" not in repr(found)
     other: Role = "secondary" if role == "primary" else "primary"
-    assert namespace_in({variable: "x"}, other) is None
+    assert read_namespace({variable: "x"}, other) is None
 
 
 @pytest.mark.parametrize(
@@ -37,7 +37,7 @@ def test_each_spelling_names_a_connection_string(variable: str, role: Role) -> N
     ],
 )
 def test_each_spelling_names_a_host(variable: str, role: Role) -> None:
-    found = namespace_in({variable: "contoso.servicebus.windows.net"}, role)
+    found = read_namespace({variable: "contoso.servicebus.windows.net"}, role)
     assert found is not None
     assert found.connection_string is None
     assert found.fully_qualified_namespace == "contoso.servicebus.windows.net"
@@ -48,22 +48,22 @@ def test_a_connection_string_wins_over_a_host() -> None:
         "SERVICEBUS_FULLY_QUALIFIED_NAMESPACE": "x.example",
         "SERVICEBUS_CONNECTION_STR": "Endpoint=sb://x.example",
     }
-    found = namespace_in(environment, "primary")
+    found = read_namespace(environment, "primary")
     assert found is not None and found.source == "SERVICEBUS_CONNECTION_STR"
 
 
 def test_what_is_empty_is_not_set() -> None:
-    assert namespace_in({"SERVICEBUS_CONNECTION_STRING": " "}, "primary") is None
-    assert namespace_in({}, "secondary") is None
+    assert read_namespace({"SERVICEBUS_CONNECTION_STRING": " "}, "primary") is None
+    assert read_namespace({}, "secondary") is None
 
 
 def test_two_spellings_must_agree() -> None:
     environment = {"SERVICEBUS_CONNECTION_STRING": "s3cret", "SERVICEBUS_CONNECTION_STR": "h1dden"}
     with pytest.raises(ConfigurationError, match="different values") as caught:
-        namespace_in(environment, "primary")
+        read_namespace(environment, "primary")
     assert "s3cret" not in str(caught.value) and "h1dden" not in str(caught.value)
     agreeing = dict.fromkeys(environment, "one")
-    assert namespace_in(agreeing, "primary") is not None
+    assert read_namespace(agreeing, "primary") is not None
 
 
 def test_hints_name_the_usual_variables() -> None:

@@ -15,12 +15,12 @@ from tests.support.books import by_broker
 from twinbus.aio import BrokeredMessage
 from twinbus.core.cost_estimate import CostKind, EstimateInput, estimate
 from twinbus.core.retry import RetryPolicy
-from twinbus.core.sending import CredentialMemory
+from twinbus.core.sending import CredentialHistory
 from twinbus.core.watermarks import BacklogThresholds
 from twinbus.pairing.backlog_reader import BacklogReader
 from twinbus.pairing.hub import EventHub
 from twinbus.pairing.routing import SendRouter
-from twinbus.pairing.watch import BacklogWatch
+from twinbus.pairing.watch import BacklogMonitor
 from twinbus.prices import load_prices
 from twinbus.testing import Bus, BusPair
 
@@ -74,20 +74,20 @@ async def test_the_watch_over_an_outage_costs_what_is_estimated(
         await pair.secondary.create_message_sender(queue).send(BrokeredMessage(b"one"))
     hub = EventHub("contoso")
     told: list[str] = []
-    hub.listen(lambda occurrence: told.append(occurrence.name))
-    routing = SendRouter.unpaired(hub, RetryPolicy(), CredentialMemory())
+    hub.subscribe(lambda occurrence: told.append(occurrence.name))
+    routing = SendRouter.unpaired(hub, RetryPolicy(), CredentialHistory())
     time = PassingTime(routing)
     manager = pair.options.secondary_namespace_manager
     reader = BacklogReader(pair.secondary.driver, manager, queues)
     # How old a message is says the broker, whose hours are real ones.
-    watch = BacklogWatch(routing, reader, BacklogThresholds(age_s=(10**6,)))
+    watch = BacklogMonitor(routing, reader, BacklogThresholds(age_s=(10**6,)))
     before = counted(away)
     failover = routing.entity("orders").failover
-    routing.tell(failover.force(0.0))
+    routing.publish(failover.force(0.0))
     watch.start()
     plan = replace(PLAN, outage_ms=outage_s * 1000)
     await time.passes((plan.away_ms - plan.failover_ms) / 1000)
-    routing.tell(failover.mark_healthy(time.now_s()))
+    routing.publish(failover.mark_healthy(time.now_s()))
     await time.passes(15)
     await watch.stop()
     paid, expected = counted(away) - before, estimated(plan)

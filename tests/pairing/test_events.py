@@ -18,7 +18,7 @@ from twinbus.core.events import Diverted, PingRefused, RestoreDelayed, Suspected
 from twinbus.errors import ConfigurationError
 from twinbus.pairing.hub import EVENTS_WAITING_MAX, EventHub
 from twinbus.pairing.journal import Journal, read_journal
-from twinbus.pairing.occurrence import Occurrence
+from twinbus.pairing.occurrence import EventRecord
 from twinbus.service_errors import CommunicationError
 
 
@@ -94,8 +94,8 @@ async def test_what_follows_is_not_stamped_before_what_caused_it(
     """P16: ``diverted`` has the moment of ``suspected`` or a later one."""
     machine = SlowMachine()
     monkeypatch.setattr("twinbus.pairing.occurrence.time", machine)
-    hub, told = EventHub("contoso"), list[Occurrence]()
-    hub.listen(told.append)
+    hub, told = EventHub("contoso"), list[EventRecord]()
+    hub.subscribe(told.append)
     for _ in range(20):
         at_s = machine.monotonic()
         hub.publish([Suspected("orders", at_s), Diverted("orders", at_s)])
@@ -107,8 +107,8 @@ async def test_the_stamps_follow_a_clock_that_somebody_sets(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """P16: the calendar's time, not that of the process's start."""
-    hub, told = EventHub("contoso"), list[Occurrence]()
-    hub.listen(told.append)
+    hub, told = EventHub("contoso"), list[EventRecord]()
+    hub.subscribe(told.append)
     hub.publish([Suspected("orders", time.monotonic())])
     wall = time.time
     monkeypatch.setattr(time, "time", lambda: wall() + 3_600)
@@ -135,7 +135,7 @@ async def test_callbacks_are_told_and_their_errors_stop_nothing(
     """P16: from the options or from on_event(); a send never fails for a listener."""
     told: list[str] = []
 
-    def broken(occurrence: Occurrence) -> None:
+    def broken(occurrence: EventRecord) -> None:
         raise RuntimeError("a mistake of the application")
 
     pair = await open_fake_pair(on_event=lambda each: told.append(each.name))
@@ -184,8 +184,8 @@ async def test_the_journal_holds_every_event_as_a_line(
     assert all(each.at.tzinfo is not None for each in read_journal(path))
 
 
-def occurrence(index: int = 0) -> Occurrence:
-    return Occurrence(Suspected("orders", 0.0, f"ünï {index}\n"), datetime.now(UTC), "contoso")
+def occurrence(index: int = 0) -> EventRecord:
+    return EventRecord(Suspected("orders", 0.0, f"ünï {index}\n"), datetime.now(UTC), "contoso")
 
 
 def test_a_journal_goes_on_where_an_earlier_process_left_it(tmp_path: Path) -> None:
@@ -212,12 +212,12 @@ def test_foreign_lines_are_left_out(tmp_path: Path) -> None:
     assert list(read_journal(path)) == []
 
 
-def aged(days: float, path: str = "orders", index: int = 0) -> Occurrence:
+def aged(days: float, path: str = "orders", index: int = 0) -> EventRecord:
     at = datetime.now(UTC) - timedelta(days=days)
-    return Occurrence(Suspected(path, 0.0, f"reason {index}"), at, "contoso")
+    return EventRecord(Suspected(path, 0.0, f"reason {index}"), at, "contoso")
 
 
-def written(path: Path, *occurrences: Occurrence, keep_days: int | None = None) -> list[str]:
+def written(path: Path, *occurrences: EventRecord, keep_days: int | None = None) -> list[str]:
     """The reasons in a journal after one more process has written to it."""
     journal = Journal(path, keep_days=keep_days)
     for each in occurrences:
@@ -317,7 +317,7 @@ def test_lines_that_the_disk_does_not_take_are_counted(
 
 def test_every_moment_leaves_as_utc() -> None:
     """P16: the core's clock means nothing to a reader."""
-    told = Occurrence(RestoreDelayed("orders", 1.0, 2.0), datetime.now(UTC), "contoso").facts()
+    told = EventRecord(RestoreDelayed("orders", 1.0, 2.0), datetime.now(UTC), "contoso").to_dict()
     assert "at_s" not in told and "until_s" not in told
     assert datetime.fromisoformat(told["until"]).tzinfo is not None
 
@@ -344,7 +344,7 @@ async def test_a_secret_is_in_no_text(tmp_path: Path) -> None:
 async def test_a_listener_that_nobody_would_await_is_refused(open_fake_pair: OpenFakePair) -> None:
     """P16: it would never hear anything."""
 
-    async def listener(occurrence: Occurrence) -> None:
+    async def listener(occurrence: EventRecord) -> None:
         raise AssertionError
 
     pair = await open_fake_pair(is_paired=False)

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from twinbus.pairing.few_at_once import few_at_once
+from twinbus.pairing.few_at_once import bounded_gather
 
 
 async def test_results_come_in_the_order_of_the_items() -> None:
@@ -14,7 +14,7 @@ async def test_results_come_in_the_order_of_the_items() -> None:
         await asyncio.sleep(0.001 * (5 - number))
         return 2 * number
 
-    assert await few_at_once(range(5), doubled, at_once_max=2) == [0, 2, 4, 6, 8]
+    assert await bounded_gather(range(5), doubled, concurrency_max=2) == [0, 2, 4, 6, 8]
 
 
 async def test_the_first_error_ends_what_is_under_way() -> None:
@@ -27,5 +27,5 @@ async def test_the_first_error_ends_what_is_under_way() -> None:
         await asyncio.sleep(30)
 
     with pytest.raises(ValueError, match="1"):
-        await few_at_once(range(5), work, at_once_max=2)
+        await bounded_gather(range(5), work, concurrency_max=2)
     assert asyncio.all_tasks() == before

@@ -180,7 +180,7 @@ async def test_a_caller_that_is_cancelled_stays_cancelled(fake_pair: FakePair) -
     )
     await eventually(lambda: bool(fake_pair.home.attempts), "the attempt")
     sending.cancel()
-    await fake_pair.primary.give_up("a test says so")
+    await fake_pair.primary.fault("a test says so")
     with pytest.raises(asyncio.CancelledError):
         await sending
 
@@ -215,11 +215,11 @@ async def test_a_fault_ends_every_call_at_once(fake_pair: FakePair) -> None:
         asyncio.create_task(client.receive(max_wait_time=600)),
     ]
     await eventually(lambda: bool(fake_pair.home.attempts), "the attempt")
-    await fake_pair.primary.give_up("the building is on fire")
+    await fake_pair.primary.fault("the building is on fire")
     for call in calls:
         with pytest.raises(FactoryFaulted, match="on fire"):
             await call
-    assert fake_pair.primary.fault == "the building is on fire"
+    assert fake_pair.primary.fault_reason == "the building is on fire"
     with pytest.raises(FactoryFaulted):
         await client.send(BrokeredMessage(b"two"))
     assert fake_pair.secondary.is_open, "nothing hosts the syphon here"
@@ -230,8 +230,8 @@ async def test_with_the_syphon_a_fault_of_one_is_a_fault_of_both(
 ) -> None:
     """L1: at once."""
     pair = await open_fake_pair(enable_syphon=True)
-    await pair.secondary.give_up("no more disk")
-    assert pair.primary.fault is not None and "no more disk" in pair.primary.fault
+    await pair.secondary.fault("no more disk")
+    assert pair.primary.fault_reason is not None and "no more disk" in pair.primary.fault_reason
     assert [each for each in pair.names if each == "faulted"] == ["faulted"] * 2
     assert pair.home.is_closed and pair.away.is_closed
 
@@ -243,7 +243,7 @@ async def test_with_the_syphon_closing_the_primary_closes_the_secondary(
     pair = await open_fake_pair(enable_syphon=True)
     await divert(pair)
     await asyncio.wait_for(pair.primary.close(), 15)
-    assert not pair.secondary.is_open and pair.secondary.fault is None
+    assert not pair.secondary.is_open and pair.secondary.fault_reason is None
     assert pair.away.is_closed
 
 
@@ -255,7 +255,7 @@ async def test_with_the_syphon_a_secondary_that_closes_alone_faults_the_primary(
     pair = await open_fake_pair(enable_syphon=True)
     await pair.secondary.close()
     assert pair.primary.is_open
-    await eventually(lambda: pair.primary.fault is not None, "the fault")
+    await eventually(lambda: pair.primary.fault_reason is not None, "the fault")
     with pytest.raises(FactoryFaulted):
         await pair.primary.create_message_sender("orders").send(BrokeredMessage(b"one"))
     await eventually(lambda: pair.home.is_closed, "the end")
@@ -270,7 +270,7 @@ async def test_with_the_syphon_both_may_be_closed_in_time(
     await pair.secondary.close()
     await pair.primary.close()
     await asyncio.sleep(0.3)
-    assert pair.primary.fault is None and pair.secondary.fault is None
+    assert pair.primary.fault_reason is None and pair.secondary.fault_reason is None
 
 
 async def test_a_syphon_that_ends_by_itself_is_told_and_begins_again(
@@ -312,7 +312,7 @@ async def test_with_the_syphon_a_secondary_that_does_not_close_in_time_is_faulte
         await pair.primary.close()
     with pytest.raises(FactoryFaulted):
         await sending
-    assert pair.secondary.fault is not None and pair.primary.fault is None
+    assert pair.secondary.fault_reason is not None and pair.primary.fault_reason is None
     assert pair.away.is_closed and pair.names[-2:] == ["closed", "faulted"]
 
 
@@ -322,4 +322,4 @@ async def test_a_syphon_that_moves_nothing_is_an_event(open_fake_pair: OpenFakeP
     assert pair.primary._pair is not None
     pair.primary._pair.syphon_stalled("7 messages wait")
     assert pair.names == ["syphon-stalled"]
-    assert pair.told[0].facts()["reason"] == "7 messages wait"
+    assert pair.told[0].to_dict()["reason"] == "7 messages wait"

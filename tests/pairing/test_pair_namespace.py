@@ -234,7 +234,7 @@ async def test_a_pair_that_is_made_in_an_outage_begins_diverted_whatever_worked_
         await before.create_message_sender(orders).send(BrokeredMessage(b"before"))
     with home.outage("refused"):
         pair = await open_pair(driver, failover_interval=60, namespace_name=home.name)
-        assert pair.primary.routing.rules.credential.has_worked
+        assert pair.primary.routing.rules.credential.has_succeeded
         sender = pair.primary.create_message_sender(orders)
         async with asyncio.timeout(5):
             await sender.send(BrokeredMessage(b"during"))
@@ -419,4 +419,4 @@ async def test_a_hold_on_all_paths_keeps_new_ones_where_they_would_begin(
     pair.primary.hold("*")
     await pair.primary.create_message_sender("orders").send(BrokeredMessage(b"one"))
     assert len(pair.backlog()) == 1
-    assert pair.primary.health("orders").state is Health.HELD_AWAY
+    assert pair.primary.health("orders").state is Health.HELD_ON_BACKLOG

@@ -14,7 +14,7 @@ from twinbus.amqp.message import Message
 from twinbus.core.envelope import overhead_bytes_max
 from twinbus.core.events import Diverted, PossibleDuplicate
 from twinbus.core.failover import Health
-from twinbus.core.parcel import Parcel
+from twinbus.core.parcel import OutgoingMessage
 from twinbus.core.rotation import RotationPolicy
 from twinbus.drivers.port import LinkProperties
 from twinbus.errors import ConfigurationError
@@ -119,8 +119,8 @@ async def test_an_unpaired_factory_retries_and_raises() -> None:
 async def test_the_send_that_finds_the_outage_is_rerouted(fake_pair: FakePair) -> None:
     """P10: at interval 0 its caller sees a success, and the message waits in the backlog."""
     fake_pair.home.answer("orders", gone())
-    outcome = await fake_pair.primary.create_paired_sender("orders").send_parcels(
-        [Parcel(Message(body=b"one").encode())]
+    outcome = await fake_pair.primary.create_paired_sender("orders").send_outgoing(
+        [OutgoingMessage(Message(body=b"one").encode())]
     )
     assert outcome.where in fake_pair.queues
     [encoded] = fake_pair.backlog()
@@ -151,7 +151,7 @@ async def test_a_refused_ping_is_an_event_once_and_shows_in_health(
     pair.home.answer("orders", error)
     await eventually(lambda: str(error) in pair.primary.health("orders").last_ping_error)
     await eventually(lambda: pair.names.count("ping-failed") >= 3)
-    told = [each.facts()["refusal"] for each in pair.told if each.name == "ping-refused"]
+    told = [each.to_dict()["refusal"] for each in pair.told if each.name == "ping-refused"]
     assert told == ([] if refusal is None else [refusal])
 
 
@@ -171,13 +171,13 @@ async def test_the_first_failure_opens_the_link_that_the_diverted_send_uses(
     before = len(pair.away.attached)
     sender = pair.primary.create_paired_sender("orders")
     pair.home.answer("orders", gone())
-    parcel = Parcel(Message(body=b"one").encode())
+    parcel = OutgoingMessage(Message(body=b"one").encode())
     with pytest.raises(CommunicationError):
-        await sender.send_parcels([parcel])
+        await sender.send_outgoing([parcel])
     await eventually(lambda: len(pair.away.attached) > before)
     [opened] = pair.away.attached[before:]
     pair.primary.force_failover("orders")
-    assert (await sender.send_parcels([parcel])).where == opened
+    assert (await sender.send_outgoing([parcel])).where == opened
 
 
 async def test_a_link_that_cannot_be_opened_ahead_costs_the_caller_nothing(
@@ -398,7 +398,7 @@ async def test_the_end_of_a_factory_says_nothing_about_its_entities(
     slow = asyncio.create_task(sender.send(BrokeredMessage(b"one")))
     await eventually(lambda: bool(pair.home.attempts), "the slow one")
     await asyncio.sleep(1.0)
-    await pair.primary.give_up("a test")
+    await pair.primary.fault("a test")
     with pytest.raises(FactoryFaulted):
         await slow
     assert "diverted" not in pair.names
@@ -557,10 +557,10 @@ async def test_a_held_path_stays_where_it_is(fake_pair: FakePair) -> None:
     fake_pair.home.answer("orders", gone())
     with pytest.raises(CommunicationError):
         await fake_pair.primary.create_message_sender("orders").send(BrokeredMessage(b"one"))
-    assert fake_pair.primary.health("orders").state is Health.HELD_HOME
+    assert fake_pair.primary.health("orders").state is Health.HELD_ON_PRIMARY
     fake_pair.primary.force_failover("orders")
     fake_pair.primary.hold("orders")
-    assert fake_pair.primary.health("orders").state is Health.HELD_AWAY
+    assert fake_pair.primary.health("orders").state is Health.HELD_ON_BACKLOG
     await fake_pair.primary.create_message_sender("orders").send(BrokeredMessage(b"two"))
     assert len(fake_pair.backlog()) == 1
 
@@ -589,7 +589,7 @@ async def test_a_reserved_name_is_refused_in_every_state(
         await fake_pair.primary.create_message_sender("orders").send(message)
     raw = Message(application_properties={"x-ms-sessionid": "s"}, body=b"").encode()
     with pytest.raises(ReservedProperty):
-        await fake_pair.primary.create_paired_sender("orders").send_parcels([Parcel(raw)])
+        await fake_pair.primary.create_paired_sender("orders").send_outgoing([OutgoingMessage(raw)])
     assert fake_pair.home.attempts == fake_pair.away.attempts == []
 
 
@@ -603,13 +603,13 @@ async def test_a_message_that_no_backlog_queue_takes_is_refused_in_every_state(
     sender = fake_pair.primary.create_paired_sender("orders")
     empty = len(Message(body=b"").encode()) + 3
     for size_bytes, fits in ((262_144, False), (262_144 - overhead_bytes_max("orders"), True)):
-        parcel = Parcel(Message(body=bytes(size_bytes - empty)).encode())
+        parcel = OutgoingMessage(Message(body=bytes(size_bytes - empty)).encode())
         assert len(parcel.encoded) == size_bytes
         if fits:
-            await sender.send_parcels([parcel])
+            await sender.send_outgoing([parcel])
         else:
             with pytest.raises(TooLargeForBacklog) as caught:
-                await sender.send_parcels([parcel])
+                await sender.send_outgoing([parcel])
             assert (caught.value.limit_bytes, caught.value.size_bytes) == (262_144, size_bytes)
             assert caught.value.overhead_bytes > 0
     assert len(fake_pair.home.attempts) + len(fake_pair.away.attempts) == 1

@@ -5,7 +5,7 @@ from __future__ import annotations
 from twinbus.aio import MessagingFactory
 from twinbus.drivers.credentials import SharedKey
 from twinbus.drivers.port import NamespaceAddress
-from twinbus.pairing.proven import memory_of
+from twinbus.pairing.proven import credential_history_for
 
 HERE, THERE = NamespaceAddress("contoso", 5671), NamespaceAddress("fabrikam", 5671)
 
@@ -17,17 +17,17 @@ def test_a_credential_that_worked_is_known_to_every_factory_of_the_process() -> 
         MessagingFactory.from_connection_string(each, driver="amqp")
         for each in (text, text, text.replace("=app", "=other"))
     )
-    one.routing.rules.credential.has_worked = True
-    assert two.routing.rules.credential.has_worked
-    assert not other.routing.rules.credential.has_worked
+    one.routing.rules.credential.has_succeeded = True
+    assert two.routing.rules.credential.has_succeeded
+    assert not other.routing.rules.credential.has_succeeded
 
 
 def test_what_is_not_known_to_be_the_same_is_not() -> None:
     key = SharedKey("app", "a2V5")
-    known = memory_of(HERE, key)
-    assert memory_of(HERE, SharedKey("app", "a2V5")) is known
-    assert memory_of(THERE, key) is not known
-    assert memory_of(HERE, None) is not memory_of(HERE, None)
+    known = credential_history_for(HERE, key)
+    assert credential_history_for(HERE, SharedKey("app", "a2V5")) is known
+    assert credential_history_for(THERE, key) is not known
+    assert credential_history_for(HERE, None) is not credential_history_for(HERE, None)
 
 
 def test_a_credential_without_a_hash_is_its_own() -> None:
@@ -37,4 +37,4 @@ def test_a_credential_without_a_hash_is_its_own() -> None:
         async def token_for(self, resource: str) -> object: ...
 
     own = Own()
-    assert memory_of(HERE, own) is not memory_of(HERE, own)  # type: ignore[arg-type]
+    assert credential_history_for(HERE, own) is not credential_history_for(HERE, own)  # type: ignore[arg-type]

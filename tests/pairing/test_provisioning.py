@@ -19,9 +19,9 @@ from twinbus.errors import ConfigurationError, EntityExists, InvalidEntityPath
 from twinbus.pairing.backlog_queues import (
     backlog_paths,
     backlog_queue,
-    danger_in,
     drift_of,
     primary_name_of,
+    unsafe_property,
 )
 from twinbus.pairing.manager import NamespaceManager
 from twinbus.pairing.provisioning import Missing, Provisioned, open_links, provision
@@ -154,9 +154,9 @@ async def test_a_queue_that_is_not_used_says_nothing_about_the_others() -> None:
 )
 def test_what_would_lose_messages_is_a_danger(change: dict[str, Any], words: str) -> None:
     """P4: refuse only what would lose messages."""
-    found = danger_in(replace(backlog_queue(PATHS[0]), **change))
+    found = unsafe_property(replace(backlog_queue(PATHS[0]), **change))
     assert found is not None and words in found
-    assert danger_in(backlog_queue(PATHS[0])) is None
+    assert unsafe_property(backlog_queue(PATHS[0])) is None
 
 
 # -- a namespace that misbehaves on request ------------------------------------------------

@@ -31,17 +31,17 @@ async def test_a_queue_with_sessions_fails_no_send_and_leaves_the_rotation(
     pair.primary.hold("orders")
     for number in range(4):
         client = pair.primary.create_queue_client("orders")
-        client.sender._sender._seat.queue = ZERO  # Each sender picks its queue for itself.
+        client.sender._sender._affinity.queue = ZERO  # Each sender picks its queue for itself.
         await client.send(BrokeredMessage(b"%d" % number))
         await client.send_batch([BrokeredMessage(b"a"), BrokeredMessage(b"b")])
         await client.close()
     client = pair.primary.create_queue_client("orders")
-    client.sender._sender._seat.queue = ZERO
+    client.sender._sender._affinity.queue = ZERO
     await asyncio.gather(*(client.send(BrokeredMessage(b"many")) for _ in range(50)))
     assert refusing.active_message_count == 0
     assert sum(each.active_message_count for each in others) == 62
     assert pair.names.count("queue-withdrawn") >= 1
-    (reason,) = {each.facts()["reason"] for each in pair.told if each.name == "queue-withdrawn"}
+    (reason,) = {each.to_dict()["reason"] for each in pair.told if each.name == "queue-withdrawn"}
     assert "MessageRefused" in reason
     assert pair.primary.health("orders").withdrawn == {ZERO: reason}
 
@@ -56,7 +56,7 @@ async def test_many_sends_at_once_do_not_ask_a_refusing_queue_one_by_one(
     pair.away.answer(refusing, error)
     pair.primary.force_failover("orders")
     sender = pair.primary.create_message_sender("orders")
-    sender._sender._seat.queue = refusing
+    sender._sender._affinity.queue = refusing
     await asyncio.gather(*(sender.send(BrokeredMessage(b"%d" % n)) for n in range(200)))
     assert len(pair.backlog()) == 200
     assert pair.away.attempts.count(refusing) <= 10

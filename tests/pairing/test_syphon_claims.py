@@ -136,7 +136,7 @@ async def test_a_destination_that_refuses_is_told_with_the_first_message(
     await sender.send(BrokeredMessage(b"1"))
     await pair.until_told("claim-missing")
     assert time.monotonic() - began_s < 10
-    facts = next(each for each in pair.told if each.name == "claim-missing").facts()
+    facts = next(each for each in pair.told if each.name == "claim-missing").to_dict()
     assert facts["claim"] == "Send" and facts["path"] == orders
     assert facts["namespace"] == str(pair.primary.address)
     await asyncio.sleep(2.5)
@@ -186,4 +186,4 @@ async def test_a_pair_that_completes_itself_does_so_without_its_syphon(
     await pair.until_told("backlog-ready")
     await pair.until_told("claim-missing")
     assert pair.options.backlog_queue_count == 3
-    assert pair.told[-1].facts()["claim"] == "Listen"
+    assert pair.told[-1].to_dict()["claim"] == "Listen"

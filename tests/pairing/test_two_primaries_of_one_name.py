@@ -88,7 +88,7 @@ async def test_a_syphon_leaves_the_messages_of_the_other_primary_alone(
         await second.until_told("foreign-messages")
         await eventually(lambda: away.machine(CONTOSO).deferred_count == 3, "deferred")
         assert orders[1].active_message_count == 1 and orders[0].active_message_count == 0
-        told = [each.facts() for each in second.told if each.name == "foreign-messages"]
+        told = [each.to_dict() for each in second.told if each.name == "foreign-messages"]
         assert len(told) == 1, "once for each other primary"
         assert told[0]["owner"] == owner_mark(first.primary.address, "contoso")
     finally:

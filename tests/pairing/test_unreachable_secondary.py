@@ -76,7 +76,7 @@ async def test_sends_go_to_the_primary_while_the_secondary_is_unreachable(
     assert pair.names == ["backlog-unreachable"]
     why = answer.sentence.rstrip(".")
     assert why in str(pair.told[0])
-    assert pair.told[0].facts()["secondary"] == str(pair.secondary.address)
+    assert pair.told[0].to_dict()["secondary"] == str(pair.secondary.address)
     assert pair.options.backlog_queue_count == 0
     for path in ("orders", "never-used"):
         health = pair.primary.health(path)

@@ -12,15 +12,15 @@ from tests.pairing.fake_namespace import FakeNamespace
 from tests.pairing.passing_time import PassingTime
 from twinbus.core.cost_estimate import EstimateInput
 from twinbus.core.retry import RetryPolicy
-from twinbus.core.sending import CredentialMemory
-from twinbus.core.watch_pace import WatchPace
+from twinbus.core.sending import CredentialHistory
+from twinbus.core.watch_pace import PollingPace
 from twinbus.core.watermarks import BacklogThresholds
 from twinbus.drivers.management import MessageCounts, QueueProperties
 from twinbus.pairing.backlog_reader import BacklogReader
 from twinbus.pairing.hub import EventHub
-from twinbus.pairing.occurrence import Occurrence
+from twinbus.pairing.occurrence import EventRecord
 from twinbus.pairing.routing import SendRouter
-from twinbus.pairing.watch import BacklogWatch
+from twinbus.pairing.watch import BacklogMonitor
 
 QUEUE = "contoso/x-servicebus-transfer/0"
 
@@ -50,17 +50,20 @@ class Watched:
     """A watch over one queue of a fake, that looks every few milliseconds unless told."""
 
     def __init__(
-        self, thresholds: BacklogThresholds | None = None, pace: WatchPace | None = None
+        self, thresholds: BacklogThresholds | None = None, pace: PollingPace | None = None
     ) -> None:
         self.namespace = FakeNamespace("fabrikam")
         self.manager = FakeManager(self.namespace)
         hub = EventHub("contoso")
-        self.told: list[Occurrence] = []
-        hub.listen(self.told.append)
-        self.routing = SendRouter.unpaired(hub, RetryPolicy(), CredentialMemory())
+        self.told: list[EventRecord] = []
+        hub.subscribe(self.told.append)
+        self.routing = SendRouter.unpaired(hub, RetryPolicy(), CredentialHistory())
         reader = BacklogReader(self.namespace, self.manager, [QUEUE])  # type: ignore[arg-type]
-        self.watch = BacklogWatch(
-            self.routing, reader, thresholds or BacklogThresholds(), pace or WatchPace(0.005, 0.005)
+        self.watch = BacklogMonitor(
+            self.routing,
+            reader,
+            thresholds or BacklogThresholds(),
+            pace or PollingPace(0.005, 0.005),
         )
 
     @property
@@ -84,11 +87,11 @@ async def test_a_backlog_is_watched_while_something_is_diverted_and_until_it_is_
     watched = Watched(BacklogThresholds(percent_full=(50,), messages=(2,)))
     watched.watch.start()
     failover = watched.routing.entity("orders").failover
-    watched.routing.tell(failover.force(1.0))
+    watched.routing.publish(failover.force(1.0))
     await eventually(lambda: watched.manager.asked > 3, "several looks")
     watched.namespace.messages(QUEUE).extend([bytes(300_000), bytes(300_000)])
     await eventually(lambda: watched.names.count("backlog-level") == 2, f"{watched.names}")
-    watched.routing.tell(failover.mark_healthy(2.0))
+    watched.routing.publish(failover.mark_healthy(2.0))
     watched.namespace.messages(QUEUE).clear()
     await eventually(lambda: "drained" in watched.names, "the end")
     asked = watched.manager.asked
@@ -103,16 +106,16 @@ async def test_a_diversion_takes_as_many_looks_as_are_estimated(
     diverted_s: int, messages: int
 ) -> None:
     """C2: one at once, then seldom and more seldom, and one when it is over."""
-    watched = Watched(pace=WatchPace())
+    watched = Watched(pace=PollingPace())
     failover = watched.routing.entity("orders").failover
     time = PassingTime(watched.routing)
     watched.namespace.age_s = time.now_s
     watched.namespace.messages(QUEUE).extend([b"one"] * messages)
     # The first look is the pairing's, and here it is that of the diversion, too.
-    watched.routing.tell(failover.force(0.0))
+    watched.routing.publish(failover.force(0.0))
     watched.watch.start()
     await time.passes(diverted_s)
-    watched.routing.tell(failover.mark_healthy(diverted_s))
+    watched.routing.publish(failover.mark_healthy(diverted_s))
     watched.namespace.messages(QUEUE).clear()
     await time.passes(3_600)
     await watched.watch.stop()
@@ -129,14 +132,14 @@ async def test_a_diversion_takes_as_many_looks_as_are_estimated(
 
 async def test_the_end_of_a_diversion_is_looked_at_soon() -> None:
     """P16: a watch that has slowed down is quick again, and sees that all is home."""
-    watched = Watched(pace=WatchPace())
+    watched = Watched(pace=PollingPace())
     time = PassingTime(watched.routing)
     failover = watched.routing.entity("orders").failover
     watched.namespace.messages(QUEUE).extend([b"one"] * 100)
-    watched.routing.tell(failover.force(0.0))
+    watched.routing.publish(failover.force(0.0))
     watched.watch.start()
     await time.passes(2_000)
-    watched.routing.tell(failover.mark_healthy(2_000))
+    watched.routing.publish(failover.mark_healthy(2_000))
     asked = watched.manager.asked
     await time.passes(14)
     assert watched.manager.asked == asked
@@ -154,14 +157,14 @@ async def test_the_end_of_a_diversion_is_looked_at_soon() -> None:
 
 async def test_changes_in_a_row_delay_no_look() -> None:
     """P16: an entity that comes and goes every few seconds."""
-    watched = Watched(pace=WatchPace())
+    watched = Watched(pace=PollingPace())
     time = PassingTime(watched.routing)
     failover = watched.routing.entity("orders").failover
     watched.watch.start()
     for now_s in range(0, 600, 10):
-        watched.routing.tell(failover.force(now_s))
+        watched.routing.publish(failover.force(now_s))
         await time.passes(5)
-        watched.routing.tell(failover.mark_healthy(now_s + 5))
+        watched.routing.publish(failover.mark_healthy(now_s + 5))
         await time.passes(5)
     assert 600 / 15 - 5 <= watched.manager.asked <= 2 * 600 / 15
     await watched.watch.stop()
@@ -173,7 +176,7 @@ async def test_a_diversion_during_a_look_is_not_missed() -> None:
     watched.manager.may_answer.clear()
     watched.watch.start()
     await eventually(lambda: watched.manager.asked == 1, "the first look")
-    watched.routing.tell(watched.routing.entity("orders").failover.force(1.0))
+    watched.routing.publish(watched.routing.entity("orders").failover.force(1.0))
     watched.manager.may_answer.set()
     await eventually(lambda: watched.manager.asked > 2, "several looks")
     await watched.watch.stop()
@@ -193,7 +196,7 @@ async def test_a_question_that_fails_stops_nothing() -> None:
     watched = Watched()
     watched.namespace.messages(QUEUE).append(b"one")
     watched.namespace.answer("*", RuntimeError("a broken driver"))
-    watched.routing.tell(watched.routing.entity("orders").failover.force(1.0))
+    watched.routing.publish(watched.routing.entity("orders").failover.force(1.0))
     watched.watch.start()
     await eventually(lambda: watched.manager.asked > 2, "several looks")
     watched.namespace.answer("*", None)

@@ -23,7 +23,7 @@ from twinbus.core.events import Diverted, Event, PingSent, Restored
 from twinbus.drivers.amqp import AmqpDriver
 from twinbus.errors import TwinbusError
 from twinbus.pairing.factory_options import FactoryOptions
-from twinbus.pairing.occurrence import Occurrence
+from twinbus.pairing.occurrence import EventRecord
 
 HOME, AWAY = "home", "away"
 SEND_TIMEOUT_S = 20.0
@@ -87,7 +87,7 @@ class Scene:
         await self._secondary.close()
         await self._manager.close()
 
-    def _note(self, occurrence: Occurrence) -> None:
+    def _note(self, occurrence: EventRecord) -> None:
         self.events.append(occurrence.event)
 
     # -- sending ------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ import time
 from tests.faults.switchboard import Switchboard
 from tests.pairing_faults.scene import BRIEF_S, Scene
 from tests.support.broker_process import BrokerProcess
-from twinbus.core.events import Diverted, PingFailed, QueueWithdrawn, Restored
+from twinbus.core.events import BacklogQueueWithdrawn, Diverted, PingFailed, Restored
 from twinbus.service_errors import ServerBusy
 
 THROTTLE_WAIT_S = 10.0
@@ -57,7 +57,7 @@ async def test_another_queue_is_tried_when_a_backlog_queue_is_throttled(
         for number in range(8):
             await scene.change_senders()
             assert await scene.send(f"value-{number}") is None
-    assert scene.seen(QueueWithdrawn) == []
+    assert scene.seen(BacklogQueueWithdrawn) == []
     assert len(await scene.in_backlog()) == 8
 
 

@@ -17,7 +17,7 @@ from tests.support.broker_process import BrokerProcess
 from twinbus.aio import MessagingFactory
 from twinbus.amqp.message import Message
 from twinbus.amqp.properties import Properties
-from twinbus.core.parcel import Parcel
+from twinbus.core.parcel import OutgoingMessage
 
 
 def events_below(data: Path, entity: str) -> list[tuple[Any, ...]]:
@@ -215,7 +215,7 @@ async def test_an_id_that_is_no_text_is_the_same_in_everybodys_books(tmp_path: P
             sender = factory.create_paired_sender(queue)
             for each in ids:
                 message = Message(properties=Properties(message_id=each), body=b"x")
-                await sender.send_parcels([Parcel(message.encode())])
+                await sender.send_outgoing([OutgoingMessage(message.encode())])
         await asyncio.to_thread(broker.stop)
         assert broker.data is not None
         stored = [event[2] for event in events_below(broker.data, queue)]

@@ -16,7 +16,7 @@ from tests.pairing.mover.fake_namespace import FakeNamespace
 from twinbus.cli.syphon_session import _session
 from twinbus.core.chunk import HomeRules
 from twinbus.errors import ConfigurationError, TwinbusError
-from twinbus.pairing.hosting import SyphonHosting, SyphonJob
+from twinbus.pairing.hosting import SyphonHosting, SyphonRequest
 from twinbus.spark.syphon.hosted import maker
 from twinbus.spark.syphon.settings import is_local
 from twinbus.spark.syphon.state import StateDir
@@ -44,7 +44,7 @@ def test_a_server_is_never_taken_for_this_machine() -> None:
 def test_a_hosted_syphon_needs_a_directory_that_its_server_shares() -> None:
     """P1: said when the pair is made."""
     hosting = SyphonHosting(spark=Remote(), primary="env:PRIMARY", secondary="env:SECONDARY")
-    job = SyphonJob(
+    job = SyphonRequest(
         primary=FakeNamespace(),
         secondary=FakeNamespace(),
         queues=("east/x-servicebus-transfer/0",),

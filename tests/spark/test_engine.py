@@ -18,7 +18,7 @@ import pytest
 
 from tests.pairing.mover.messages import id_of, plain
 from tests.support.broker_process import BrokerProcess
-from twinbus.core.parcel import Parcel
+from twinbus.core.parcel import OutgoingMessage
 from twinbus.drivers.amqp import AmqpDriver
 from twinbus.spark.engine import LoopThread
 
@@ -183,7 +183,7 @@ def tree(broker: BrokerProcess, tmp_path: Path) -> Iterator[Tree]:
 async def sent_and_received(broker: BrokerProcess, wait_s: float) -> list[str]:
     driver = AmqpDriver.from_connection_string(broker.connection_string)
     try:
-        await driver.sender("parcels").send([Parcel(plain("after"))], timeout_s=10)
+        await driver.sender("parcels").send([OutgoingMessage(plain("after"))], timeout_s=10)
         received = await driver.receiver("parcels").receive(1, wait_s=wait_s)
         return [id_of(each.encoded) for each in received]
     finally:

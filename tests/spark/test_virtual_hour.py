@@ -16,7 +16,7 @@ from tests.spark.virtual_time import VirtualLoop
 from twinbus.broker.broker import Broker, NamespaceSpec, RunningNamespace
 from twinbus.broker.options import BrokerOptions
 from twinbus.core.chunk import HomeRules
-from twinbus.core.parcel import Parcel
+from twinbus.core.parcel import OutgoingMessage
 from twinbus.core.shift import ShiftReport, report_to_json
 from twinbus.drivers import credentials
 from twinbus.drivers.amqp import AmqpDriver, authority
@@ -134,7 +134,7 @@ def test_a_message_rings_on_the_link_that_replaced_an_idle_one(loop: VirtualLoop
 
     async def story(bell: Bell, driver: AmqpDriver, _namespace: RunningNamespace) -> None:
         assert await bell.rung(720) == {}
-        await driver.sender(QUEUES[3]).send([Parcel(backlog("late"))], timeout_s=10)
+        await driver.sender(QUEUES[3]).send([OutgoingMessage(backlog("late"))], timeout_s=10)
         began_s = loop.time()
         assert list(await bell.rung(HOUR_S)) == [QUEUES[3]]
         assert loop.time() - began_s < 1
@@ -170,7 +170,7 @@ def test_after_a_message_a_syphon_looks_once_an_hour_for_what_others_set_aside(
 
     async def story(bell: Bell, driver: AmqpDriver, namespace: RunningNamespace) -> None:
         await bell.close()
-        await driver.sender(QUEUES[3]).send([Parcel(backlog("forgotten"))], timeout_s=10)
+        await driver.sender(QUEUES[3]).send([OutgoingMessage(backlog("forgotten"))], timeout_s=10)
         receiver = driver.receiver(QUEUES[3])
         await receiver.defer(await receiver.receive(1, wait_s=10), timeout_s=10)
         there: Any = Reference(driver)
@@ -313,7 +313,7 @@ def test_a_message_after_hours_of_silence_rings_at_once(loop: VirtualLoop) -> No
         assert await bell.rung(5 * HOUR_S + MOMENT_S) == {}
         began_s = loop.time()
         sender = driver.sender(QUEUES[3])
-        await sender.send([Parcel(backlog("late"))], timeout_s=10)
+        await sender.send([OutgoingMessage(backlog("late"))], timeout_s=10)
         rung = await bell.rung(HOUR_S)
         assert loop.time() - began_s < 0.1
         message = rung[QUEUES[3]]

@@ -21,10 +21,10 @@ NOT_FOR_BLOCKERS = {
     "routing",
     "known_path",
     "known_paths",
-    "give_up",
+    "fault",
     "mover_driver",
-    "new_books",
-    "keep_books",
+    "new_meter",
+    "set_meter",
     "over",
     "is_inherited",
 }

@@ -83,7 +83,7 @@ def test_an_error_keeps_its_words_and_facts_in_a_copy(error: TwinbusError, way: 
 WHAT_A_USER_MEETS = [
     *errors.__all__,
     *service_errors.__all__,
-    *("Occurrence", "EntityHealth", "QueueBacklog", "Health"),
+    *("EventRecord", "EntityHealth", "QueueBacklog", "Health"),
 ]
 
 

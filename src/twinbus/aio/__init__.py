@@ -48,7 +48,7 @@ from twinbus.pairing.health import EntityHealth
 from twinbus.pairing.hosting import SyphonHosting
 from twinbus.pairing.journal import read_journal
 from twinbus.pairing.manager import NamespaceManager
-from twinbus.pairing.occurrence import Occurrence
+from twinbus.pairing.occurrence import EventRecord
 from twinbus.pairing.options import (
     PairedNamespaceOptions,
     SendAvailabilityPairedNamespaceOptions,
@@ -110,6 +110,7 @@ __all__ = [
     "EntityHealth",
     "EntityNotFound",
     "EnvelopeError",
+    "EventRecord",
     "FactoryClosed",
     "FactoryFaulted",
     "FilterError",
@@ -126,7 +127,6 @@ __all__ = [
     "MessagingFactory",
     "NamespaceManager",
     "NoBacklogQueue",
-    "Occurrence",
     "OperationTimeout",
     "PairedNamespaceOptions",
     "PairingError",

@@ -28,7 +28,7 @@ from azure.servicebus.aio import ServiceBusClient
 from twinbus.azure.credentials import token_source
 from twinbus.azure.engine import PairConnection
 from twinbus.azure.failures import in_words_of_the_sdk, raise_in_words_of_the_sdk
-from twinbus.azure.messages import parcels_of, scheduled_parcels
+from twinbus.azure.messages import to_outgoing_messages, to_scheduled_messages
 from twinbus.azure.pairing_settings import Pairing, pairing_given
 from twinbus.drivers.servicebus.certificates import with_certificates
 from twinbus.errors import TwinbusError
@@ -186,9 +186,9 @@ class PairedServiceBusSender:
         try:
             if not self._engine.is_ready:
                 timeout = await self._engine.ready(timeout)
-            parcels = parcels_of(message)
-            if parcels:
-                await self._sender.send_parcels(parcels, timeout_s=timeout)
+            outgoing_messages = to_outgoing_messages(message)
+            if outgoing_messages:
+                await self._sender.send_outgoing(outgoing_messages, timeout_s=timeout)
         except TwinbusError as error:
             raise_in_words_of_the_sdk(error)
 
@@ -204,10 +204,10 @@ class PairedServiceBusSender:
         self._check(timeout, kwargs)
         with in_words_of_the_sdk():
             timeout = await self._engine.ready(timeout)
-            parcels = scheduled_parcels(messages, schedule_time_utc)
-            if not parcels:
+            outgoing_messages = to_scheduled_messages(messages, schedule_time_utc)
+            if not outgoing_messages:
                 return []
-            return await self._sender.schedule_parcels(parcels, timeout_s=timeout)
+            return await self._sender.schedule_outgoing(outgoing_messages, timeout_s=timeout)
 
     async def cancel_scheduled_messages(
         self,

@@ -25,7 +25,7 @@ from azure.servicebus import ServiceBusClient, ServiceBusMessage, ServiceBusMess
 from twinbus import fork
 from twinbus.azure import aio
 from twinbus.azure.failures import raise_in_words_of_the_sdk
-from twinbus.azure.messages import fits_one_write, parcels_of
+from twinbus.azure.messages import fits_one_write, to_outgoing_messages
 from twinbus.azure.pairing_settings import Pairing, pairing_given
 from twinbus.drivers.servicebus.blocking_link import (
     BlockingLink,
@@ -168,7 +168,7 @@ class PairedServiceBusClient(ServiceBusClient):
             paired.paired_sender,
             open_link=open_link,
             fits=fits_one_write,
-            parcels_of=parcels_of,
+            to_outgoing_messages=to_outgoing_messages,
             run=PORTAL.call,
         )
         all_direct.add(direct)

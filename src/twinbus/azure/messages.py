@@ -17,11 +17,11 @@ from azure.servicebus import ServiceBusMessage, ServiceBusMessageBatch
 from azure.servicebus.amqp import AmqpAnnotatedMessage, AmqpMessageBodyType
 
 from twinbus.core.envelope import check_fits, check_reserved, check_reserved_names
-from twinbus.core.parcel import Parcel
+from twinbus.core.parcel import OutgoingMessage
 from twinbus.drivers.servicebus.sealed import encode_native, split_batch
 from twinbus.message import PROPERTIES_BYTES_MAX
 from twinbus.pairing.direct_sender import ONE_WRITE_BYTES_MAX
-from twinbus.pairing.parcels import ParcelKind
+from twinbus.pairing.parcels import MessageAdapter
 
 SdkMessage: TypeAlias = ServiceBusMessage | AmqpAnnotatedMessage
 # A tuple is asked about faster than a union, and this is asked of every message.
@@ -48,18 +48,18 @@ def as_sdk_message(message: Any) -> SdkMessage:
     )
 
 
-def parcels_of(message: Any) -> list[Parcel]:
+def to_outgoing_messages(message: Any) -> list[OutgoingMessage]:
     """What send_messages() was given; empty for an empty list or batch."""
     if type(message) is ServiceBusMessage:  # Nearly always; the rest costs a microsecond more.
-        return [_parcel(message)]
+        return [_outgoing_message(message)]
     if isinstance(message, ServiceBusMessageBatch):
-        return [Parcel(native=message)] if len(message) else []
-    return [_parcel(each) for each in _listed(message)]
+        return [OutgoingMessage(native=message)] if len(message) else []
+    return [_outgoing_message(each) for each in _listed(message)]
 
 
-def scheduled_parcels(messages: Any, at: datetime) -> list[Parcel]:
+def to_scheduled_messages(messages: Any, at: datetime) -> list[OutgoingMessage]:
     """What schedule_messages() was given: copies, each with its time."""
-    return [Parcel(_encoded_with_schedule(each, at)) for each in _listed(messages)]
+    return [OutgoingMessage(_encoded_with_schedule(each, at)) for each in _listed(messages)]
 
 
 def _listed(messages: Any) -> list[SdkMessage]:
@@ -69,31 +69,33 @@ def _listed(messages: Any) -> list[SdkMessage]:
     return [as_sdk_message(each) for each in messages]
 
 
-def _parcel(message: SdkMessage) -> Parcel:
-    return Parcel(native=message, encode=partial(encode_native, message))
+def _outgoing_message(message: SdkMessage) -> OutgoingMessage:
+    return OutgoingMessage(native=message, encode=partial(encode_native, message))
 
 
 # -- what a paired sender asks --------------------------------------------------------------------
 
 
-def _unpack(parcel: Parcel) -> list[bytes]:
-    if isinstance(parcel.native, ServiceBusMessageBatch):
-        return split_batch(parcel.native)
-    return [parcel.encoded]
+def _unpack(outgoing_message: OutgoingMessage) -> list[bytes]:
+    if isinstance(outgoing_message.native, ServiceBusMessageBatch):
+        return split_batch(outgoing_message.native)
+    return [outgoing_message.encoded]
 
 
-def _check(parcels: Sequence[Parcel], path: str, limit_bytes: int, owner: str) -> None:
-    for parcel in parcels:
-        if isinstance(parcel.native, _SDK_MESSAGES):
-            _check_native(parcel, parcel.native, path, limit_bytes, owner)
+def _check(
+    outgoing_messages: Sequence[OutgoingMessage], path: str, limit_bytes: int, owner: str
+) -> None:
+    for outgoing_message in outgoing_messages:
+        if isinstance(outgoing_message.native, _SDK_MESSAGES):
+            _check_native(outgoing_message, outgoing_message.native, path, limit_bytes, owner)
         else:
-            for encoded in _unpack(parcel):
+            for encoded in _unpack(outgoing_message):
                 check_reserved(encoded)
                 check_fits(encoded, path, limit_bytes, owner)
 
 
 def _check_native(
-    parcel: Parcel, message: SdkMessage, path: str, limit_bytes: int, owner: str
+    outgoing_message: OutgoingMessage, message: SdkMessage, path: str, limit_bytes: int, owner: str
 ) -> None:
     raw = message.raw_amqp_message if isinstance(message, ServiceBusMessage) else message
     properties = raw.application_properties or {}
@@ -101,10 +103,10 @@ def _check_native(
         check_reserved_names(properties)
     head_bytes = _head_bytes_max(raw, properties)
     if head_bytes > PROPERTIES_BYTES_MAX or head_bytes + _body_bytes(raw) > limit_bytes:
-        check_fits(parcel.encoded, path, limit_bytes, owner)
+        check_fits(outgoing_message.encoded, path, limit_bytes, owner)
 
 
-SDK_MESSAGES: Final = ParcelKind(_check, _unpack)
+SDK_MESSAGES: Final = MessageAdapter(_check, _unpack)
 
 
 def fits_one_write(message: ServiceBusMessage, limit_bytes: int) -> bool:

@@ -25,12 +25,12 @@ from twinbus.core.watermarks import BacklogThresholds
 from twinbus.drivers.credentials import credential_of
 from twinbus.errors import ConfigurationError
 from twinbus.metering.pruning import check_keep_days
-from twinbus.pairing.environment import namespace_in, variables_of
+from twinbus.pairing.environment import read_namespace, variables_of
 from twinbus.pairing.factory import MessagingFactory
 from twinbus.pairing.factory_options import DriverName
 from twinbus.pairing.hosting import SyphonHosting
 from twinbus.pairing.manager import NamespaceManager
-from twinbus.pairing.occurrence import Occurrence
+from twinbus.pairing.occurrence import EventRecord
 from twinbus.pairing.option_variables import options_in
 from twinbus.pairing.options import (
     ONE_MINUTE,
@@ -67,7 +67,7 @@ class Pairing:
     """Where it runs, when it is enabled: on Spark unless told."""
     journal: str | os.PathLike[str] | None = None
     control: str | os.PathLike[str] | None = None
-    on_event: Callable[[Occurrence], object] | None = None
+    on_event: Callable[[EventRecord], object] | None = None
     thresholds: BacklogThresholds = field(default_factory=BacklogThresholds)
     classifier: Classifier = field(default_factory=Classifier)
     rotation: RotationPolicy = field(default_factory=RotationPolicy)
@@ -110,7 +110,7 @@ class Pairing:
     def from_environment(cls, environment: Mapping[str, str], credential: object = None) -> Pairing:
         """The secondary that the environment names, and the options that it sets (TWINBUS_PAIR_
         and so on); ``credential`` is for a secondary by its host."""
-        found = namespace_in(environment, "secondary")
+        found = read_namespace(environment, "secondary")
         if found is None:
             raise ConfigurationError(
                 "a paired client does not know its secondary namespace",

@@ -19,7 +19,7 @@ from twinbus.drivers.management import QueueProperties
 from twinbus.pairing.backlog_queues import owner_mark
 from twinbus.pairing.mover import Mover
 from twinbus.pairing.mover_options import MoverOptions
-from twinbus.pairing.open_namespace import OpenNamespace
+from twinbus.pairing.open_namespace import NamespaceConnection
 from twinbus.service_errors import EntityNotFound
 
 __all__ = ["cleaned"]
@@ -29,12 +29,12 @@ _DEAD: Final = "/$DeadLetterQueue"
 
 
 async def cleaned(
-    secondary: OpenNamespace,
+    secondary: NamespaceConnection,
     primary_name: str,
     count: int,
     *,
     dry_run: bool = False,
-    primary: OpenNamespace | None = None,
+    primary: NamespaceConnection | None = None,
 ) -> list[dict[str, Any]]:
     """What became of each extra queue; with a ``primary`` they are drained first."""
     extra = [
@@ -46,7 +46,10 @@ async def cleaned(
 
 
 async def _drained(
-    primary: OpenNamespace, secondary: OpenNamespace, primary_name: str, queues: list[str]
+    primary: NamespaceConnection,
+    secondary: NamespaceConnection,
+    primary_name: str,
+    queues: list[str],
 ) -> None:
     owner = owner_mark(primary.driver.address, primary_name)
     options = MoverOptions(rules=HomeRules(primary_name=primary_name, owner=owner))
@@ -54,7 +57,7 @@ async def _drained(
 
 
 async def _cleaned(
-    secondary: OpenNamespace, queue: QueueProperties, dry_run: bool
+    secondary: NamespaceConnection, queue: QueueProperties, dry_run: bool
 ) -> dict[str, Any]:
     path = queue.path
     held = await _held(secondary, path)
@@ -73,7 +76,7 @@ async def _cleaned(
     return _row(path, "left" if held else "deleted", held)
 
 
-async def _held(secondary: OpenNamespace, path: str) -> str:
+async def _held(secondary: NamespaceConnection, path: str) -> str:
     """What is in a queue, in a few words; nothing when it is empty."""
     found = await secondary.management.get_queue(path)
     if found is None:

@@ -9,7 +9,7 @@ from twinbus.entity_path import BacklogPath, parse_backlog_path
 from twinbus.errors import InvalidEntityPath
 from twinbus.pairing.backlog_queues import backlog_paths, backlog_queue, owner_mark
 from twinbus.pairing.backlog_search import BacklogSearch
-from twinbus.pairing.open_namespace import OpenNamespace
+from twinbus.pairing.open_namespace import NamespaceConnection
 from twinbus.service_errors import AccessRefused, PairingError, ServiceError
 
 __all__ = ["backlog_path_of", "listed", "name_in_backlog", "queues_of"]
@@ -24,7 +24,7 @@ def backlog_path_of(path: str) -> BacklogPath | None:
 
 
 async def listed(
-    secondary: OpenNamespace, primary_name: str | None = None
+    secondary: NamespaceConnection, primary_name: str | None = None
 ) -> list[tuple[BacklogPath, QueueProperties]]:
     """All backlog queues, or those of one primary, in order."""
     try:
@@ -42,7 +42,7 @@ async def listed(
     return sorted(found, key=lambda each: (each[0].primary, each[0].index))
 
 
-async def name_in_backlog(primary: OpenNamespace, secondary: OpenNamespace) -> str:
+async def name_in_backlog(primary: NamespaceConnection, secondary: NamespaceConnection) -> str:
     """The name of a primary that cannot be asked: backlog queues bear the mark of their pair,
     which has the primary's address in it (P21). A name without such a mark is not guessed."""
     names: list[str] = []
@@ -60,7 +60,7 @@ async def name_in_backlog(primary: OpenNamespace, secondary: OpenNamespace) -> s
 
 
 async def queues_of(
-    secondary: OpenNamespace, primary_name: str, count: int | None
+    secondary: NamespaceConnection, primary_name: str, count: int | None
 ) -> tuple[str, ...]:
     """The paths of a primary's backlog queues: so many, or all that a listing shows, or without
     Manage a look."""

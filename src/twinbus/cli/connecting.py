@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractAsyncContextManager
 
     from twinbus.pairing.environment import NamespaceReference, Role
-    from twinbus.pairing.open_namespace import OpenNamespace
+    from twinbus.pairing.open_namespace import NamespaceConnection
 
 __all__ = ["Where", "WherePair", "asked", "reference_of", "with_namespace", "with_pair"]
 
@@ -108,7 +108,7 @@ class Where:
     def role(self) -> Role:
         return "secondary" if self.secondary else "primary"
 
-    def opened(self) -> AbstractAsyncContextManager[OpenNamespace]:
+    def opened(self) -> AbstractAsyncContextManager[NamespaceConnection]:
         """The namespace, with both its doors."""
         if self.ca_file is not None and not self.ca_file.is_file():
             # Plain connections would not look at it.
@@ -117,9 +117,9 @@ class Where:
                 hint="Name a file with PEM in it",
             )
         # The drivers: 100 ms that a wrong option need not wait for.
-        from twinbus.pairing.open_namespace import opened_namespace
+        from twinbus.pairing.open_namespace import open_namespace
 
-        return opened_namespace(
+        return open_namespace(
             self._reference(), ca_file=self.ca_file, administration_port=self.administration_port
         )
 
@@ -128,10 +128,10 @@ class Where:
         return self._reference().connection_string
 
     def _reference(self) -> NamespaceReference:
-        from twinbus.pairing.environment import namespace_named_in
+        from twinbus.pairing.environment import require_namespace
 
         if self.connection_string is None:
-            return namespace_named_in(os.environ, self.role)
+            return require_namespace(os.environ, self.role)
         if self.secondary:
             raise ConfigurationError(
                 "--secondary means the environment's, and --connection-string another one",
@@ -166,7 +166,7 @@ def reference_of(text: str) -> NamespaceReference:
     return NamespaceReference("--connection-string", connection_string=text)
 
 
-def asked(where: Where, ask: Callable[[OpenNamespace], Awaitable[T]]) -> T:
+def asked(where: Where, ask: Callable[[NamespaceConnection], Awaitable[T]]) -> T:
     """Open the namespace, ask it, close it; the answer."""
     import asyncio
 
@@ -188,7 +188,7 @@ class WherePair:
     primary_administration_port: int | None = None
     secondary_administration_port: int | None = None
 
-    def opened(self, role: Role) -> AbstractAsyncContextManager[OpenNamespace]:
+    def opened(self, role: Role) -> AbstractAsyncContextManager[NamespaceConnection]:
         is_secondary = role == "secondary"
         given = self.secondary if is_secondary else self.primary
         return Where(
@@ -215,7 +215,7 @@ class WherePair:
                 return await name_in_backlog(primary, secondary)
 
 
-def _check_apart(primary: OpenNamespace, secondary: OpenNamespace) -> None:
+def _check_apart(primary: NamespaceConnection, secondary: NamespaceConnection) -> None:
     """P3: its own secondary would be away together with it."""
     from twinbus.pairing.backlog_queues import is_same_place
 

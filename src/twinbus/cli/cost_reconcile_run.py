@@ -14,7 +14,7 @@ from twinbus.cli.showing import counted, show_json, wait_shown
 from twinbus.cli.tables import show_table
 from twinbus.core.reconciliation import EntityReconciliation, Fate, Outage, Reconciliation
 from twinbus.errors import ConfigurationError
-from twinbus.pairing.environment import ROLES, Role, namespace_named_in
+from twinbus.pairing.environment import ROLES, Role, require_namespace
 from twinbus.spark.references import NamespaceRef, RefKind
 from twinbus.spark.session import local_session, require_pyspark
 from twinbus.spark.troubles import translate_spark_errors
@@ -73,7 +73,7 @@ def _session() -> Iterator[SparkSession]:
 
 def _reference(role: Role, options: ReconcileOptions) -> NamespaceRef:
     """Spark's processes read the same variables; what is in them does not travel."""
-    named = namespace_named_in(os.environ, role)
+    named = require_namespace(os.environ, role)
     ca_file = None if options.ca_file is None else str(options.ca_file.resolve())
     if named.connection_string is not None:
         return NamespaceRef(RefKind.ENV, named.source, ca_file, options.administration_port)

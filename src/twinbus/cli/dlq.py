@@ -25,7 +25,7 @@ from twinbus.cli.sources import source_of
 from twinbus.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from twinbus.pairing.open_namespace import OpenNamespace
+    from twinbus.pairing.open_namespace import NamespaceConnection
 
 __all__ = ["dlq_app"]
 
@@ -52,7 +52,7 @@ def list_dead_letters(
     show_records(found, output, ("entity", "dead_letters", "transfer_dead_letters"), numbers_from=1)
 
 
-async def _counts(namespace: OpenNamespace) -> list[dict[str, Any]]:
+async def _counts(namespace: NamespaceConnection) -> list[dict[str, Any]]:
     management = namespace.management
     found = [(each.path, each.counts) async for each in management.list_queues()]
     topics = [each.path async for each in management.list_topics()]

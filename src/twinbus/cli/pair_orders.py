@@ -100,7 +100,7 @@ def _order(
 ) -> None:
     check_form(output)
     from twinbus.entity_path import parse_entity_path
-    from twinbus.pairing.orders import give_order, orders_in
+    from twinbus.pairing.orders import read_commands, write_command
     from twinbus.pairing.routing import ALL_PATHS
 
     record = {"path": path, "order": verb, "is_held": is_held, "control": str(control)}
@@ -108,8 +108,8 @@ def _order(
     if dry_run:
         if path != ALL_PATHS:
             parse_entity_path(path)
-        orders_in(control)
+        read_commands(control)
         tell(output, {"would_order": record}, f"{what} would be ordered in {str(control)!r}")
         return
-    give_order(control, path, verb, is_held=is_held, group=group)
+    write_command(control, path, verb, is_held=is_held, group=group)
     tell(output, {"ordered": record}, f"{what} is ordered in {str(control)!r}")

@@ -10,10 +10,10 @@ from typing import Any
 
 from twinbus.cli.connecting import WherePair
 from twinbus.cli.showing import show_records
-from twinbus.pairing.backlog_queues import backlog_paths, danger_in, drift_of, owner_mark
-from twinbus.pairing.few_at_once import few_at_once
+from twinbus.pairing.backlog_queues import backlog_paths, drift_of, owner_mark, unsafe_property
+from twinbus.pairing.few_at_once import bounded_gather
 from twinbus.pairing.manager import NamespaceManager
-from twinbus.pairing.open_namespace import OpenNamespace
+from twinbus.pairing.open_namespace import NamespaceConnection
 from twinbus.pairing.provisioning import AT_ONCE_MAX, Provisioned, provision
 
 __all__ = ["applied", "planned"]
@@ -24,12 +24,12 @@ COLUMNS = ("queue", "what", "why")
 def planned(where: WherePair, count: int, output: str) -> bool:
     """Show what would be made; whether all queues can be used then."""
 
-    async def look(secondary: OpenNamespace, name: str, owner: str) -> list[dict[str, Any]]:
+    async def look(secondary: NamespaceConnection, name: str, owner: str) -> list[dict[str, Any]]:
         async def looked_at(path: str) -> dict[str, Any]:
             found = await secondary.management.get_queue(path)
             if found is None:
                 return _row(path, "would be created")
-            danger = danger_in(found)
+            danger = unsafe_property(found)
             if danger is not None:
                 return _row(path, "cannot be used", danger)
             drift = "; ".join(
@@ -37,7 +37,9 @@ def planned(where: WherePair, count: int, output: str) -> bool:
             )
             return _row(path, "is there", drift)
 
-        return await few_at_once(backlog_paths(name, count), looked_at, at_once_max=AT_ONCE_MAX)
+        return await bounded_gather(
+            backlog_paths(name, count), looked_at, concurrency_max=AT_ONCE_MAX
+        )
 
     return _shown(asyncio.run(_with_secondary(where, look)), output)
 
@@ -45,7 +47,7 @@ def planned(where: WherePair, count: int, output: str) -> bool:
 def applied(where: WherePair, count: int, output: str) -> bool:
     """Make what is missing; whether all queues can be used."""
 
-    async def make(secondary: OpenNamespace, name: str, owner: str) -> list[dict[str, Any]]:
+    async def make(secondary: NamespaceConnection, name: str, owner: str) -> list[dict[str, Any]]:
         manager = NamespaceManager.over(secondary.management, secondary.driver.address)
         done = await provision(
             manager=manager, driver=secondary.driver, primary_name=name, count=count, owner=owner

@@ -29,7 +29,7 @@ from twinbus.pairing.diversions import Diversion, diversions
 from twinbus.pairing.journal import read_journal
 from twinbus.pairing.manager import NamespaceManager
 from twinbus.pairing.mover_gate import UNKNOWN_PATH
-from twinbus.pairing.open_namespace import OpenNamespace
+from twinbus.pairing.open_namespace import NamespaceConnection
 from twinbus.service_errors import (
     CommunicationError,
     EntityNotFound,
@@ -187,7 +187,7 @@ async def _looked(
     return contacts, queues, attention
 
 
-async def _contact(role: str, namespace: OpenNamespace) -> Reachability:
+async def _contact(role: str, namespace: NamespaceConnection) -> Reachability:
     address = str(namespace.driver.address)
     sender = namespace.driver.sender(UNKNOWN_PATH)
     try:

@@ -10,15 +10,15 @@ from twinbus.cli.connecting import WherePair
 from twinbus.cli.preflight import PreflightOptions
 from twinbus.cli.showing import counted, show_json
 from twinbus.cli.tables import show_block
-from twinbus.pairing.open_namespace import OpenNamespace
+from twinbus.pairing.open_namespace import NamespaceConnection
 from twinbus.pairing.preflight import (
-    Ends,
-    Expectation,
+    ExpectedLoad,
+    NamespaceAccess,
     Observations,
     Report,
     Severity,
-    judge,
-    observe,
+    collect_observations,
+    run_checks,
 )
 
 __all__ = ["run_preflight"]
@@ -26,7 +26,7 @@ __all__ = ["run_preflight"]
 
 def run_preflight(where: WherePair, options: PreflightOptions) -> bool:
     """Check the pair and show the findings; whether it is ready."""
-    report = judge(asyncio.run(_observed(where, options)))
+    report = run_checks(asyncio.run(_observed(where, options)))
     if options.output == "table":
         _show(report)
     else:
@@ -35,7 +35,7 @@ def run_preflight(where: WherePair, options: PreflightOptions) -> bool:
 
 
 async def _observed(where: WherePair, options: PreflightOptions) -> Observations:
-    expectation = Expectation(
+    expectation = ExpectedLoad(
         expected_outage_s=options.expected_outage_s,
         rate_per_s=options.rate_per_s,
         message_bytes=options.message_bytes,
@@ -44,7 +44,7 @@ async def _observed(where: WherePair, options: PreflightOptions) -> Observations
         allow_lossy=options.allow_lossy,
     )
     async with where.opened("primary") as primary, where.opened("secondary") as secondary:
-        return await observe(
+        return await collect_observations(
             _ends(primary),
             _ends(secondary),
             expectation=expectation,
@@ -55,8 +55,8 @@ async def _observed(where: WherePair, options: PreflightOptions) -> Observations
         )
 
 
-def _ends(namespace: OpenNamespace) -> Ends:
-    return Ends(namespace.driver, namespace.management)
+def _ends(namespace: NamespaceConnection) -> NamespaceAccess:
+    return NamespaceAccess(namespace.driver, namespace.management)
 
 
 def _show(report: Report) -> None:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from twinbus.core.parcel import ReceivedMessage
     from twinbus.drivers.management import QueueProperties, SubscriptionProperties
     from twinbus.drivers.port import Receiver
-    from twinbus.pairing.open_namespace import OpenNamespace
+    from twinbus.pairing.open_namespace import NamespaceConnection
 
 __all__ = ["count_in", "pages", "purge_it", "purge_topic"]
 
@@ -62,7 +62,7 @@ def purge_it(
     source = source_of(path, dead_letters=dead_letters)
     kinds = Kinds(deferred, scheduled and source.topic is None and not source.is_dead_letters)
 
-    async def the_one(_namespace: OpenNamespace) -> list[MessageSource]:
+    async def the_one(_namespace: NamespaceConnection) -> list[MessageSource]:
         return [source]
 
     _purge(where, output, str(source), the_one, kinds, yes=yes, dry_run=dry_run)
@@ -81,7 +81,7 @@ def purge_topic(
     """Empty every subscription of a topic."""
     check_form(output)
 
-    async def subscriptions(namespace: OpenNamespace) -> list[MessageSource]:
+    async def subscriptions(namespace: NamespaceConnection) -> list[MessageSource]:
         management = namespace.management
         if await management.get_topic(topic) is None:
             from twinbus.service_errors import EntityNotFound
@@ -102,7 +102,7 @@ def _purge(
     where: Where,
     output: str,
     named: str,
-    places: Callable[[OpenNamespace], Awaitable[list[MessageSource]]],
+    places: Callable[[NamespaceConnection], Awaitable[list[MessageSource]]],
     kinds: Kinds,
     *,
     yes: bool,
@@ -110,7 +110,7 @@ def _purge(
 ) -> None:
     """A command's work: count, ask, remove, tell."""
 
-    async def counts(namespace: OpenNamespace) -> int:
+    async def counts(namespace: NamespaceConnection) -> int:
         return sum([await count_in(namespace, each) for each in await places(namespace)])
 
     count = asked(where, counts)
@@ -130,8 +130,8 @@ def _purge(
 
 
 async def _removed(
-    namespace: OpenNamespace,
-    places: Callable[[OpenNamespace], Awaitable[list[MessageSource]]],
+    namespace: NamespaceConnection,
+    places: Callable[[NamespaceConnection], Awaitable[list[MessageSource]]],
     kinds: Kinds,
     progress: Callable[[int], None],
 ) -> tuple[int, int]:
@@ -143,7 +143,7 @@ async def _removed(
     return removed, left
 
 
-async def count_in(namespace: OpenNamespace, source: MessageSource) -> int:
+async def count_in(namespace: NamespaceConnection, source: MessageSource) -> int:
     """How many messages there are: as the namespace counts, or seen one by one without Manage."""
     described = await _described(namespace, source)
     if described is None:
@@ -153,7 +153,7 @@ async def count_in(namespace: OpenNamespace, source: MessageSource) -> int:
 
 
 async def _described(
-    namespace: OpenNamespace, source: MessageSource
+    namespace: NamespaceConnection, source: MessageSource
 ) -> QueueProperties | SubscriptionProperties | None:
     """Its properties; None for who may not ask. A key of one entity is not even known to the
     management of the namespace."""
@@ -166,7 +166,7 @@ async def _described(
 
 
 async def _removed_from(
-    namespace: OpenNamespace,
+    namespace: NamespaceConnection,
     source: MessageSource,
     kinds: Kinds,
     progress: Callable[[int], None],
@@ -184,7 +184,7 @@ async def _removed_from(
 # -- what can be received now ---------------------------------------------------------------
 
 
-async def _received(namespace: OpenNamespace, source: MessageSource) -> AsyncIterator[int]:
+async def _received(namespace: NamespaceConnection, source: MessageSource) -> AsyncIterator[int]:
     from twinbus.drivers.port import NEXT_SESSION, ReceiveMode
 
     began_ms = time.time() * 1000
@@ -209,7 +209,7 @@ async def _emptied(receiver: Receiver, began_ms: float) -> AsyncIterator[int]:
             return
 
 
-async def _has_sessions(namespace: OpenNamespace, source: MessageSource) -> bool:
+async def _has_sessions(namespace: NamespaceConnection, source: MessageSource) -> bool:
     """Dead letters have none. Who may not ask finds out when the queue refuses to be received
     from without one."""
     if source.is_dead_letters:
@@ -221,7 +221,7 @@ async def _has_sessions(namespace: OpenNamespace, source: MessageSource) -> bool
 # -- what waits for its number or its time --------------------------------------------------
 
 
-async def _parked(namespace: OpenNamespace, source: MessageSource, kinds: Kinds) -> int:
+async def _parked(namespace: NamespaceConnection, source: MessageSource, kinds: Kinds) -> int:
     from twinbus.core.chunk_aside import DEFERRED, SCHEDULED, state_of
 
     deferred: list[int] = []
@@ -245,7 +245,9 @@ async def _parked(namespace: OpenNamespace, source: MessageSource, kinds: Kinds)
     return removed
 
 
-async def _by_number(namespace: OpenNamespace, source: MessageSource, numbers: list[int]) -> int:
+async def _by_number(
+    namespace: NamespaceConnection, source: MessageSource, numbers: list[int]
+) -> int:
     from twinbus.drivers.port import ReceiveMode
     from twinbus.service_errors import ServiceError
 

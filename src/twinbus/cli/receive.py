@@ -22,7 +22,7 @@ from twinbus.errors import ConfigurationError
 if TYPE_CHECKING:
     from twinbus.core.parcel import ReceivedMessage
     from twinbus.drivers.port import NextSession, Receiver
-    from twinbus.pairing.open_namespace import OpenNamespace
+    from twinbus.pairing.open_namespace import NamespaceConnection
 
 __all__ = ["FromNumber", "peek", "peeked", "receive"]
 
@@ -79,7 +79,7 @@ def receive(
     source = source_of(path, dead_letters=dead_letters)
     wait_s = seconds(wait)
 
-    async def ask(namespace: OpenNamespace) -> None:
+    async def ask(namespace: NamespaceConnection) -> None:
         receiver = _receiver(namespace, source, session, next_session, delete)
         try:
             await _shown_and_completed(receiver, count, wait_s, output, source, delete)
@@ -90,7 +90,7 @@ def receive(
 
 
 def _receiver(
-    namespace: OpenNamespace,
+    namespace: NamespaceConnection,
     source: MessageSource,
     session: str | None,
     next_session: bool,
@@ -147,7 +147,7 @@ def peek(
 
 
 async def peeked(
-    namespace: OpenNamespace, source: MessageSource, count: int, from_number: int = 1
+    namespace: NamespaceConnection, source: MessageSource, count: int, from_number: int = 1
 ) -> list[ReceivedMessage]:
     """The first so many messages of a place, in the order of their numbers."""
     receiver = namespace.driver.receiver(source.path)
@@ -169,7 +169,7 @@ async def peeked(
     return found
 
 
-async def _check_no_topic(namespace: OpenNamespace, source: MessageSource) -> None:
+async def _check_no_topic(namespace: NamespaceConnection, source: MessageSource) -> None:
     """A topic has nothing to look at, which "no messages" would not say."""
     from twinbus.service_errors import ServiceError
 

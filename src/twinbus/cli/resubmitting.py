@@ -25,7 +25,7 @@ from twinbus.cli.showing import counted
 from twinbus.cli.sources import MessageSource
 from twinbus.core.chunk_aside import DEFERRED, state_of
 from twinbus.core.encoding import decode_message, encode_message
-from twinbus.core.parcel import Parcel, ReceivedMessage
+from twinbus.core.parcel import OutgoingMessage, ReceivedMessage
 from twinbus.errors import ConfigurationError, TwinbusError
 from twinbus.service_errors import (
     AccessRefused,
@@ -37,7 +37,7 @@ from twinbus.service_errors import (
 
 if TYPE_CHECKING:
     from twinbus.drivers.port import Receiver, Sender
-    from twinbus.pairing.open_namespace import OpenNamespace
+    from twinbus.pairing.open_namespace import NamespaceConnection
 
 __all__ = ["Choice", "Resubmitted", "count_of", "resubmitted"]
 
@@ -84,7 +84,7 @@ class Choice:
 
 
 async def count_of(
-    namespace: OpenNamespace, source: MessageSource, choice: Choice, count: int | None
+    namespace: NamespaceConnection, source: MessageSource, choice: Choice, count: int | None
 ) -> int:
     """How many would be sent."""
     if not choice.is_all:
@@ -94,7 +94,7 @@ async def count_of(
 
 
 async def resubmitted(
-    namespace: OpenNamespace,
+    namespace: NamespaceConnection,
     source: MessageSource,
     target: str,
     choice: Choice,
@@ -172,7 +172,7 @@ async def _sent_each(
 
 
 async def _chosen(
-    namespace: OpenNamespace, source: MessageSource, choice: Choice, count: int | None
+    namespace: NamespaceConnection, source: MessageSource, choice: Choice, count: int | None
 ) -> frozenset[int]:
     """The sequence numbers of those that are meant and can be received, the oldest first."""
     found: list[int] = []
@@ -185,7 +185,7 @@ async def _chosen(
     return frozenset(found[:count])
 
 
-def fresh(dead: ReceivedMessage, has_new_id: bool) -> Parcel:
+def fresh(dead: ReceivedMessage, has_new_id: bool) -> OutgoingMessage:
     """The message as it was before it died."""
     message = decode_message(dead)
     for name in _REASONS:
@@ -193,10 +193,10 @@ def fresh(dead: ReceivedMessage, has_new_id: bool) -> Parcel:
     message.scheduled_enqueue_time_utc = None
     if has_new_id:
         message.message_id = str(uuid4())
-    return Parcel(encode_message(message, now_ms=int(time.time() * 1000)))
+    return OutgoingMessage(encode_message(message, now_ms=int(time.time() * 1000)))
 
 
-async def _detects(namespace: OpenNamespace, target: str) -> bool:
+async def _detects(namespace: NamespaceConnection, target: str) -> bool:
     try:
         found = await taken(namespace.management, target)
     except (AccessRefused, AuthenticationFailed) as error:

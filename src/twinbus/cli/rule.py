@@ -15,7 +15,7 @@ from twinbus.cli.subscription import Topic
 from twinbus.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from twinbus.pairing.open_namespace import OpenNamespace
+    from twinbus.pairing.open_namespace import NamespaceConnection
 
 __all__ = ["rule_app"]
 
@@ -171,7 +171,7 @@ def purge(
     """Delete all rules of a subscription: it takes nothing until it has one again."""
     check_form(output)
 
-    async def names(namespace: OpenNamespace) -> list[str]:
+    async def names(namespace: NamespaceConnection) -> list[str]:
         rules = namespace.management.list_rules(topic, subscription)
         return [each.name async for each in rules]
 
@@ -182,7 +182,7 @@ def purge(
         return
     confirm(yes, f"Delete {what} for good?", "deletes rules")
 
-    async def delete_them(namespace: OpenNamespace) -> None:
+    async def delete_them(namespace: NamespaceConnection) -> None:
         for each in found:
             await namespace.management.delete_rule(topic, subscription, each)
 

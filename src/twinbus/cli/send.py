@@ -25,7 +25,7 @@ from twinbus.errors import ConfigurationError, TwinbusError
 if TYPE_CHECKING:
     from twinbus.drivers.port import Sender
     from twinbus.message import BrokeredMessage
-    from twinbus.pairing.open_namespace import OpenNamespace
+    from twinbus.pairing.open_namespace import NamespaceConnection
 
 __all__ = ["send"]
 
@@ -173,7 +173,7 @@ def _encoded(message: BrokeredMessage) -> bytes:
 
 
 async def _sent(
-    namespace: OpenNamespace, path: str, messages: Iterator[BrokeredMessage], progress: Any
+    namespace: NamespaceConnection, path: str, messages: Iterator[BrokeredMessage], progress: Any
 ) -> int:
     sender = namespace.driver.sender(path)
     sent = 0
@@ -213,6 +213,6 @@ def _batches(messages: Iterator[BrokeredMessage], limit: int) -> Iterator[list[b
 
 
 async def _send(sender: Sender, batch: list[bytes]) -> None:
-    from twinbus.core.parcel import Parcel
+    from twinbus.core.parcel import OutgoingMessage
 
-    await sender.send([Parcel(each) for each in batch], timeout_s=TIMEOUT_S)
+    await sender.send([OutgoingMessage(each) for each in batch], timeout_s=TIMEOUT_S)

@@ -15,10 +15,10 @@ from twinbus.drivers.management import QueueProperties
 from twinbus.entity_path import backlog_prefix
 from twinbus.pairing.backlog_queues import backlog_paths
 from twinbus.pairing.backlog_search import BacklogSearch
-from twinbus.pairing.environment import NamespaceReference, Role, namespace_named_in
+from twinbus.pairing.environment import NamespaceReference, Role, require_namespace
 from twinbus.pairing.open_namespace import (
-    OpenNamespace,
-    opened_namespace,
+    NamespaceConnection,
+    open_namespace,
 )
 from twinbus.service_errors import AccessRefused, NoBacklogQueue
 
@@ -42,7 +42,7 @@ def named(role: Role, options: SyphonOptions) -> NamespaceReference:
     """The namespace that the environment names, or the spool."""
     if role == "secondary" and options.spool is not None:
         return reference_of(f"file:{spool_file(options.spool)}")
-    return namespace_named_in(os.environ, role)
+    return require_namespace(os.environ, role)
 
 
 def spool_file(spool: Path) -> Path:
@@ -50,9 +50,9 @@ def spool_file(spool: Path) -> Path:
     return spool.absolute() / CONNECTION_STRING_FILE
 
 
-def opened(role: Role, options: SyphonOptions) -> AbstractAsyncContextManager[OpenNamespace]:
+def opened(role: Role, options: SyphonOptions) -> AbstractAsyncContextManager[NamespaceConnection]:
     """The namespace, with both its doors."""
-    return opened_namespace(
+    return open_namespace(
         named(role, options),
         ca_file=options.ca_file,
         administration_port=options.administration_port,
@@ -64,7 +64,7 @@ def opened(role: Role, options: SyphonOptions) -> AbstractAsyncContextManager[Op
 
 
 async def find_backlog(
-    primary: OpenNamespace, secondary: OpenNamespace, options: SyphonOptions
+    primary: NamespaceConnection, secondary: NamespaceConnection, options: SyphonOptions
 ) -> Found:
     """The queues to empty: as many as we were told, or all that a listing shows, or without
     Manage a look. The syphon itself finds more that hold messages (Y9)."""
@@ -85,7 +85,7 @@ async def find_backlog(
     return Found(name, tuple(queue.path for queue in found), _waiting(found))
 
 
-async def _looked_for(secondary: OpenNamespace, name: str) -> tuple[str, ...]:
+async def _looked_for(secondary: NamespaceConnection, name: str) -> tuple[str, ...]:
     found = await BacklogSearch(secondary.driver.receiver, name).existing()
     if not found:
         raise NoBacklogQueue(

@@ -35,7 +35,7 @@ from twinbus.pairing.environment import ROLES
 from twinbus.pairing.mover import Mover
 from twinbus.pairing.mover_options import MoverOptions
 from twinbus.pairing.mover_receipts import ReceiptFile
-from twinbus.pairing.open_namespace import OpenNamespace
+from twinbus.pairing.open_namespace import NamespaceConnection
 
 __all__ = ["run_syphon"]
 
@@ -70,8 +70,8 @@ async def _syphon(options: SyphonOptions) -> int:
 
 
 async def _moved(
-    primary: OpenNamespace,
-    secondary: OpenNamespace,
+    primary: NamespaceConnection,
+    secondary: NamespaceConnection,
     found: Found,
     options: SyphonOptions,
 ) -> Summary:
@@ -105,7 +105,9 @@ async def _moved(
     )
 
 
-def _mover_options(found: Found, primary: OpenNamespace, options: SyphonOptions) -> MoverOptions:
+def _mover_options(
+    found: Found, primary: NamespaceConnection, options: SyphonOptions
+) -> MoverOptions:
     return MoverOptions(
         rules=HomeRules(
             primary_name=found.primary_name,

@@ -5,13 +5,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-__all__ = ["LISTEN", "SEND", "ClaimWatch"]
+__all__ = ["LISTEN", "SEND", "ClaimMonitor"]
 
 LISTEN = "Listen"
 SEND = "Send"
 
 
-class ClaimWatch:
+class ClaimMonitor:
     """Remembers what was reported."""
 
     def __init__(self) -> None:

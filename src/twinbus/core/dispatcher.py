@@ -28,7 +28,7 @@ from typing import Final
 
 from twinbus.core.chunk_aside import SetAside
 from twinbus.core.chunk_board import DESTINATIONS_MAX, Backoff
-from twinbus.core.look_pace import LookPace
+from twinbus.core.look_pace import ScanPace
 from twinbus.core.pair_mark import shared_look_s
 from twinbus.core.parcel import ReceivedMessage
 from twinbus.core.shift import BoardNote, ShiftReport, WorkOrder
@@ -105,7 +105,7 @@ class Dispatcher:
         self._aside = {queue: SetAside() for queue in queues}
         self._lent: dict[str, dict[str, tuple[int, ...]]] = {}
         self._closed: dict[str, _Closed] = {}
-        self._look_pace = LookPace()
+        self._look_pace = ScanPace()
         self._looked_s: dict[str, float] = {}
         """When a queue was last looked through to its end; missing: it has to be."""
         self._look_from: dict[str, int] = {}
@@ -153,14 +153,14 @@ class Dispatcher:
         return tuple(each.aged(now_s) for each in self._closed.values())
 
     @property
-    def is_primary_away(self) -> bool:
+    def is_primary_unreachable(self) -> bool:
         return self._knock_s is not None
 
     # -- orders ---------------------------------------------------------------------------
 
     def has_work(self, now_s: float) -> bool:
         """Whether there is something to do although no bell rang."""
-        return not self.is_primary_away and bool(self.busy(now_s))
+        return not self.is_primary_unreachable and bool(self.busy(now_s))
 
     def set_rate(self, rate_per_s: float | None, now_s: float) -> None:
         """From now on. What is owed was counted in seconds of the old rate."""
@@ -272,7 +272,7 @@ class Dispatcher:
 
     def to_look_through(self, now_s: float) -> list[str]:
         """Idle queues in which somebody may have set something aside (rule 5)."""
-        if self.is_primary_away:
+        if self.is_primary_unreachable:
             return []
         # One that was never looked through is its task's.
         idle = self._looked_s.keys() - self._unheard - self.busy(now_s)
@@ -327,7 +327,7 @@ class Dispatcher:
             # Left to its bell, which has pauses of its own; then it is looked through.
             self._looked_s.setdefault(queue, -math.inf)
             self._set_back(queue, now_s)
-        if report.is_primary_away:
+        if report.is_primary_unreachable:
             self._primary_is_away(now_s)
         if order.rate_per_s is not None and self.limits.rate_per_s is not None:
             owed_s = report.debt_s * order.rate_per_s / self.limits.rate_per_s

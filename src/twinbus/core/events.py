@@ -40,7 +40,7 @@ class Suspected:
 
 
 @dataclass(frozen=True, slots=True)
-class Cleared:
+class SuspicionCleared:
     """A send succeeded before the interval had passed."""
 
     path: str
@@ -116,7 +116,7 @@ class EntityHeld:
 
 
 @dataclass(frozen=True, slots=True)
-class QueueWithdrawn:
+class BacklogQueueWithdrawn:
     """No sender of the factory uses this backlog queue until it was tried again."""
 
     queue: str
@@ -125,13 +125,13 @@ class QueueWithdrawn:
 
 
 @dataclass(frozen=True, slots=True)
-class QueueReturned:
+class BacklogQueueReinstated:
     queue: str
     at_s: float
 
 
 @dataclass(frozen=True, slots=True)
-class BacklogOutOfReach:
+class BacklogExhaustedEvent:
     """A send found every backlog queue withdrawn, and its caller got an error."""
 
     path: str
@@ -169,7 +169,7 @@ class PossibleDuplicate:
 
 
 @dataclass(frozen=True, slots=True)
-class BacklogLevel:
+class BacklogThresholdCrossed:
     """A backlog queue passed a threshold, upwards or downwards."""
 
     queue: str
@@ -246,7 +246,7 @@ class FactoryClosedEvent:
 
 
 @dataclass(frozen=True, slots=True)
-class Faulted:
+class FactoryFaultedEvent:
     """A factory of the pair was given up."""
 
     side: str
@@ -256,7 +256,7 @@ class Faulted:
 
 Event: TypeAlias = (
     Suspected
-    | Cleared
+    | SuspicionCleared
     | Diverted
     | PingSent
     | PingFailed
@@ -264,13 +264,13 @@ Event: TypeAlias = (
     | RestoreDelayed
     | Restored
     | EntityHeld
-    | QueueWithdrawn
-    | QueueReturned
-    | BacklogOutOfReach
+    | BacklogQueueWithdrawn
+    | BacklogQueueReinstated
+    | BacklogExhaustedEvent
     | BacklogUnreachable
     | BacklogReady
     | PossibleDuplicate
-    | BacklogLevel
+    | BacklogThresholdCrossed
     | BacklogUnattended
     | SyphonStalled
     | ClaimMissing
@@ -278,7 +278,7 @@ Event: TypeAlias = (
     | ForeignMessages
     | BacklogDrained
     | FactoryClosedEvent
-    | Faulted
+    | FactoryFaultedEvent
 )
 
 

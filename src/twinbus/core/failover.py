@@ -8,8 +8,8 @@ Rule 2: this file reads no clock and touches no network. Time comes in as ``now_
     HEALTHY <--any send succeeds-- SUSPECT
     HEALTHY <------------------- ping succeeded ------------------ DIVERTED
 
-    hold() keeps an entity where it is: HELD_HOME or HELD_AWAY, until it is marked healthy or
-    forced over.
+    hold() keeps an entity where it is: HELD_ON_PRIMARY or HELD_ON_BACKLOG, until it is
+    marked healthy or forced over.
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ from enum import Enum
 from typing import Final
 
 from twinbus.core.events import (
-    Cleared,
     Diverted,
     EntityHeld,
     Event,
@@ -31,6 +30,7 @@ from twinbus.core.events import (
     Restored,
     RestoreDelayed,
     Suspected,
+    SuspicionCleared,
 )
 
 
@@ -40,8 +40,8 @@ class Health(Enum):
     HEALTHY = "healthy"
     SUSPECT = "suspect"
     DIVERTED = "diverted"
-    HELD_HOME = "held on the primary"
-    HELD_AWAY = "held on the backlog"
+    HELD_ON_PRIMARY = "held on the primary"
+    HELD_ON_BACKLOG = "held on the backlog"
 
 
 class Signal(Enum):
@@ -70,7 +70,7 @@ TRANSITIONS: Final[Mapping[Health, Mapping[Signal, Health]]] = {
         Signal.PING_FAILED: Health.HEALTHY,
         Signal.FORCED: Health.DIVERTED,
         Signal.MARKED_HEALTHY: Health.HEALTHY,
-        Signal.HELD: Health.HELD_HOME,
+        Signal.HELD: Health.HELD_ON_PRIMARY,
     },
     Health.SUSPECT: {
         Signal.SEND_SUCCEEDED: Health.HEALTHY,
@@ -82,7 +82,7 @@ TRANSITIONS: Final[Mapping[Health, Mapping[Signal, Health]]] = {
         Signal.PING_FAILED: Health.SUSPECT,
         Signal.FORCED: Health.DIVERTED,
         Signal.MARKED_HEALTHY: Health.HEALTHY,
-        Signal.HELD: Health.HELD_HOME,
+        Signal.HELD: Health.HELD_ON_PRIMARY,
     },
     Health.DIVERTED: {
         # Only a ping brings an entity home: one slow send that lands during an outage would
@@ -96,33 +96,33 @@ TRANSITIONS: Final[Mapping[Health, Mapping[Signal, Health]]] = {
         Signal.PING_FAILED: Health.DIVERTED,
         Signal.FORCED: Health.DIVERTED,
         Signal.MARKED_HEALTHY: Health.HEALTHY,
-        Signal.HELD: Health.HELD_AWAY,
+        Signal.HELD: Health.HELD_ON_BACKLOG,
     },
-    Health.HELD_HOME: {
-        Signal.SEND_SUCCEEDED: Health.HELD_HOME,
-        Signal.SEND_FAILED: Health.HELD_HOME,
-        Signal.INTERVAL_PASSED: Health.HELD_HOME,
-        Signal.PING_SUCCEEDED: Health.HELD_HOME,
-        Signal.PING_SUCCEEDED_TOO_SOON: Health.HELD_HOME,
-        Signal.PING_FAILED: Health.HELD_HOME,
+    Health.HELD_ON_PRIMARY: {
+        Signal.SEND_SUCCEEDED: Health.HELD_ON_PRIMARY,
+        Signal.SEND_FAILED: Health.HELD_ON_PRIMARY,
+        Signal.INTERVAL_PASSED: Health.HELD_ON_PRIMARY,
+        Signal.PING_SUCCEEDED: Health.HELD_ON_PRIMARY,
+        Signal.PING_SUCCEEDED_TOO_SOON: Health.HELD_ON_PRIMARY,
+        Signal.PING_FAILED: Health.HELD_ON_PRIMARY,
         Signal.FORCED: Health.DIVERTED,
         Signal.MARKED_HEALTHY: Health.HEALTHY,
-        Signal.HELD: Health.HELD_HOME,
+        Signal.HELD: Health.HELD_ON_PRIMARY,
     },
-    Health.HELD_AWAY: {
-        Signal.SEND_SUCCEEDED: Health.HELD_AWAY,
-        Signal.SEND_FAILED: Health.HELD_AWAY,
-        Signal.INTERVAL_PASSED: Health.HELD_AWAY,
-        Signal.PING_SUCCEEDED: Health.HELD_AWAY,
-        Signal.PING_SUCCEEDED_TOO_SOON: Health.HELD_AWAY,
-        Signal.PING_FAILED: Health.HELD_AWAY,
+    Health.HELD_ON_BACKLOG: {
+        Signal.SEND_SUCCEEDED: Health.HELD_ON_BACKLOG,
+        Signal.SEND_FAILED: Health.HELD_ON_BACKLOG,
+        Signal.INTERVAL_PASSED: Health.HELD_ON_BACKLOG,
+        Signal.PING_SUCCEEDED: Health.HELD_ON_BACKLOG,
+        Signal.PING_SUCCEEDED_TOO_SOON: Health.HELD_ON_BACKLOG,
+        Signal.PING_FAILED: Health.HELD_ON_BACKLOG,
         Signal.FORCED: Health.DIVERTED,
         Signal.MARKED_HEALTHY: Health.HEALTHY,
-        Signal.HELD: Health.HELD_AWAY,
+        Signal.HELD: Health.HELD_ON_BACKLOG,
     },
 }
 
-AWAY: Final = frozenset({Health.DIVERTED, Health.HELD_AWAY})
+DIVERTED_STATES: Final = frozenset({Health.DIVERTED, Health.HELD_ON_BACKLOG})
 
 # With a failover interval of 0 one more attempt confirms the first failure, for all sends of the
 # entity. It has this long, so that with what the decision costs an entity is diverted within 0.3 s
@@ -148,7 +148,7 @@ class FailoverPolicy:
         return self.failover_interval_s or CONFIRM_S
 
 
-class Failover:
+class EntityFailover:
     """The health of one entity, for all senders of a factory."""
 
     def __init__(self, path: str, policy: FailoverPolicy) -> None:
@@ -176,7 +176,7 @@ class Failover:
 
     @property
     def is_diverted(self) -> bool:
-        return self.health in AWAY
+        return self.health in DIVERTED_STATES
 
     # -- what happened ------------------------------------------------------------------------
 
@@ -308,9 +308,9 @@ class Failover:
             case Health.DIVERTED:
                 return self._divert(before, now_s, reason)
             case Health.HEALTHY:
-                return self._return_home(before, now_s, reason)
-            case Health.HELD_HOME | Health.HELD_AWAY:
-                return [EntityHeld(self.path, now_s, after is Health.HELD_AWAY, reason)]
+                return self._restore(before, now_s, reason)
+            case Health.HELD_ON_PRIMARY | Health.HELD_ON_BACKLOG:
+                return [EntityHeld(self.path, now_s, after is Health.HELD_ON_BACKLOG, reason)]
 
     def _divert(self, before: Health, now_s: float, reason: str) -> list[Event]:
         self.epoch += 1
@@ -320,9 +320,9 @@ class Failover:
         self._next_ping_s = now_s
         return [Diverted(self.path, now_s, reason)]
 
-    def _return_home(self, before: Health, now_s: float, reason: str) -> list[Event]:
-        if before not in AWAY:
-            return [Cleared(self.path, now_s, reason)]
+    def _restore(self, before: Health, now_s: float, reason: str) -> list[Event]:
+        if before not in DIVERTED_STATES:
+            return [SuspicionCleared(self.path, now_s, reason)]
         self._restored_at_s = now_s
         self.last_ping_error = ""
         self._next_ping_s = None

@@ -66,7 +66,7 @@ class PairLifecycle:
 
     def __init__(self, *, hosts_syphon: bool) -> None:
         self.hosts_syphon = hosts_syphon
-        self.standings = {Side.PRIMARY: FactoryState.OPEN, Side.SECONDARY: FactoryState.OPEN}
+        self.states = {Side.PRIMARY: FactoryState.OPEN, Side.SECONDARY: FactoryState.OPEN}
         self._window_end_s: float | None = None
 
     def closed(self, side: Side, now_s: float) -> list[Effect]:
@@ -74,7 +74,7 @@ class PairLifecycle:
         if not self._ends(side, FactoryState.CLOSED):
             return []
         effects = self._stops(side)
-        if self.hosts_syphon and self.standings[side.other] is FactoryState.OPEN:
+        if self.hosts_syphon and self.states[side.other] is FactoryState.OPEN:
             self._window_end_s = now_s + CLOSE_WINDOW_S
             if side is Side.PRIMARY:
                 effects.append(CloseFactory(Side.SECONDARY))
@@ -85,7 +85,7 @@ class PairLifecycle:
         if not self._ends(side, FactoryState.FAULTED):
             return []
         effects = self._stops(side)
-        if self.hosts_syphon and self.standings[side.other] is FactoryState.OPEN:
+        if self.hosts_syphon and self.states[side.other] is FactoryState.OPEN:
             # First, because a syphon takes its time to stop and this is to happen at once.
             fault = FaultFactory(side.other, f"its {side.value} has faulted: {reason}")
             effects.insert(0, fault)
@@ -105,15 +105,15 @@ class PairLifecycle:
                 f"its {side.other.value} was closed and it was still open "
                 f"{CLOSE_WINDOW_S:g} s later",
             )
-            for side, standing in self.standings.items()
+            for side, standing in self.states.items()
             if standing is FactoryState.OPEN
         ]
 
-    def _ends(self, side: Side, standing: FactoryState) -> bool:
-        if self.standings[side] is not FactoryState.OPEN:
+    def _ends(self, side: Side, state: FactoryState) -> bool:
+        if self.states[side] is not FactoryState.OPEN:
             return False
-        self.standings[side] = standing
-        if FactoryState.OPEN not in self.standings.values():
+        self.states[side] = state
+        if FactoryState.OPEN not in self.states.values():
             self._window_end_s = None
         return True
 
@@ -121,6 +121,6 @@ class PairLifecycle:
         effects: list[Effect] = []
         if side is Side.PRIMARY:
             effects.append(StopPings())
-        if self.hosts_syphon and self.standings[side.other] is FactoryState.OPEN:
+        if self.hosts_syphon and self.states[side.other] is FactoryState.OPEN:
             effects.append(StopSyphon(CLOSE_WINDOW_S))
         return effects

@@ -18,13 +18,13 @@ from __future__ import annotations
 from math import inf
 from typing import Final
 
-__all__ = ["LOOK_ON_S", "LookPace"]
+__all__ = ["LOOK_ON_S", "ScanPace"]
 
 # A day of looks at ten queues is 240 operations, once after an outage.
 LOOK_ON_S: Final = 86_400.0
 
 
-class LookPace:
+class ScanPace:
     """What the queues of one syphon have in common."""
 
     def __init__(self) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 
-class Parcel:
+class OutgoingMessage:
     """One message to be sent."""
 
     __slots__ = ("_encode", "_encoded", "native")

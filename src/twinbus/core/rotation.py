@@ -4,7 +4,7 @@
     withdrawn --pause over--> half-open: one send tries it
     half-open --succeeds--> in rotation        half-open --fails--> withdrawn, for longer
 
-Rule 1: a sender picks a queue at random once and keeps it (P8): its ``Seat`` remembers.
+Rule 1: a sender picks a queue at random once and keeps it (P8): its ``QueueAffinity`` remembers.
 Rule 2: a withdrawal is known to all senders at once, because there is one rotation in a pair.
 Rule 3: a throttled queue stays in the rotation; it is only the last choice for a while (F2).
         One that refuses what another takes is withdrawn with its reason (P20). It may take other
@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from random import Random
 
 from twinbus.argument_types import is_number
-from twinbus.core.events import Event, QueueReturned, QueueWithdrawn
+from twinbus.core.events import BacklogQueueReinstated, BacklogQueueWithdrawn, Event
 from twinbus.errors import ConfigurationError
 
 
@@ -46,7 +46,7 @@ class RotationPolicy:
 
 
 @dataclass(slots=True)
-class Seat:
+class QueueAffinity:
     """One sender's place in the rotation."""
 
     queue: str | None = None
@@ -73,7 +73,7 @@ class _BacklogQueueState:
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class BacklogQueueChoice:
     """A queue to try."""
 
     queue: str
@@ -85,47 +85,47 @@ class BacklogRotation:
 
     def __init__(self, queues: Sequence[str], policy: RotationPolicy | None = None) -> None:
         self._policy = policy or RotationPolicy()
-        self._standings = {queue: _BacklogQueueState(queue) for queue in queues}
+        self._queue_states = {queue: _BacklogQueueState(queue) for queue in queues}
 
     def add(self, queues: Sequence[str]) -> None:
         """Queues that were found after the pair was made (P19)."""
         for queue in queues:
-            self._standings.setdefault(queue, _BacklogQueueState(queue))
+            self._queue_states.setdefault(queue, _BacklogQueueState(queue))
 
     @property
     def queues(self) -> tuple[str, ...]:
-        return tuple(self._standings)
+        return tuple(self._queue_states)
 
     @property
     def withdrawn(self) -> tuple[str, ...]:
         """Those that nobody uses now, half-open ones included."""
         return tuple(
-            one.queue for one in self._standings.values() if one.withdrawn_until_s is not None
+            one.queue for one in self._queue_states.values() if one.withdrawn_until_s is not None
         )
 
     @property
     def withdrawn_reasons(self) -> dict[str, str]:
         """The same with the reasons."""
-        return {queue: self._standings[queue].reason for queue in self.withdrawn}
+        return {queue: self._queue_states[queue].reason for queue in self.withdrawn}
 
     def choose(
         self,
-        seat: Seat,
+        affinity: QueueAffinity,
         now_s: float,
         rng: Random,
         *,
         avoid: Collection[str] = (),
         is_question: bool = False,
-    ) -> Choice | None:
+    ) -> BacklogQueueChoice | None:
         """The queue for the next attempt of this sender, or None when there is none now.
 
         ``avoid`` holds the queues that this send has tried already. With ``is_question`` one of
         them has refused the message, and the best to ask is the one that took a message last.
         """
-        due = [one for one in self._standings.values() if self._is_due(one, now_s)]
+        due = [one for one in self._queue_states.values() if self._is_due(one, now_s)]
         usable = [
             one
-            for one in self._standings.values()
+            for one in self._queue_states.values()
             if one.withdrawn_until_s is None
             and one.queue not in avoid
             and one.busy_until_s <= now_s
@@ -135,51 +135,53 @@ class BacklogRotation:
             # It pays once: with many silent queues its time would be gone before a good one.
             probed = rng.choice(due)
             probed.is_probed = True
-            return Choice(probed.queue, is_probe=True)
+            return BacklogQueueChoice(probed.queue, is_probe=True)
         if not usable:
             return None
         if is_question:
             latest_s = max(one.took_s for one in usable)
-            return Choice(rng.choice([one for one in usable if one.took_s == latest_s]).queue)
-        queue = _keep_or_pick(seat, usable, rng)
-        return None if queue is None else Choice(queue)
+            return BacklogQueueChoice(
+                rng.choice([one for one in usable if one.took_s == latest_s]).queue
+            )
+        queue = _keep_or_pick(affinity, usable, rng)
+        return None if queue is None else BacklogQueueChoice(queue)
 
-    def expect(self, seat: Seat, now_s: float, rng: Random) -> str | None:
+    def expect(self, affinity: QueueAffinity, now_s: float, rng: Random) -> str | None:
         """The queue that this sender will use unless something changes: for opening its link
         before it is needed. It asks after no withdrawn queue."""
         usable = [
             one
-            for one in self._standings.values()
+            for one in self._queue_states.values()
             if one.withdrawn_until_s is None and one.busy_until_s <= now_s
         ]
-        return _keep_or_pick(seat, usable, rng)
+        return _keep_or_pick(affinity, usable, rng)
 
     def next_chance_s(self) -> float | None:
         """When a queue can be tried again, or None when that depends on somebody who asks."""
         times = [
             one.busy_until_s if one.withdrawn_until_s is None else self._due_s(one)
-            for one in self._standings.values()
+            for one in self._queue_states.values()
             if not one.is_probed
         ]
         return min(times, default=None)
 
     def succeeded(self, queue: str, now_s: float) -> list[Event]:
         """The queue took a message; also a late answer proves that it lives."""
-        one = self._standings[queue]
+        one = self._queue_states[queue]
         one.is_probed = False
         one.failures = 0
         one.took_s = now_s
         if one.withdrawn_until_s is None:
             return []
         one.withdrawn_until_s = None
-        return [QueueReturned(queue, now_s)]
+        return [BacklogQueueReinstated(queue, now_s)]
 
     def failed(
         self, queue: str, now_s: float, reason: str, *, is_probe: bool, is_refusal: bool = False
     ) -> list[Event]:
         """The queue did not take a message, with ``is_refusal`` one that another queue took:
         nobody tries it for a while."""
-        one = self._standings[queue]
+        one = self._queue_states[queue]
         was_withdrawn = one.withdrawn_until_s is not None
         if was_withdrawn and not is_probe:
             return []  # Attempts that were under way when another one had it withdrawn.
@@ -190,7 +192,7 @@ class BacklogRotation:
         one.reason = reason
         one.withdrawn_until_s = now_s + pause_s
         one.failed_s = now_s
-        return [] if was_withdrawn else [QueueWithdrawn(queue, now_s, reason)]
+        return [] if was_withdrawn else [BacklogQueueWithdrawn(queue, now_s, reason)]
 
     def _refusals(self, one: _BacklogQueueState, now_s: float) -> int:
         """How many there were before this one."""
@@ -200,14 +202,14 @@ class BacklogRotation:
 
     def throttled(self, queue: str, now_s: float, *, is_probe: bool) -> list[Event]:
         """The queue is there and asks for time: it answers, so it is not withdrawn."""
-        one = self._standings[queue]
+        one = self._queue_states[queue]
         one.busy_until_s = now_s + self._policy.busy_s
         return self.succeeded(queue, now_s) if is_probe else []
 
-    def let_go(self, choice: Choice) -> None:
+    def release(self, choice: BacklogQueueChoice) -> None:
         """The send that was to try this queue was cancelled: somebody else may ask."""
         if choice.is_probe:
-            self._standings[choice.queue].is_probed = False
+            self._queue_states[choice.queue].is_probed = False
 
     def _is_due(self, one: _BacklogQueueState, now_s: float) -> bool:
         return one.withdrawn_until_s is not None and not one.is_probed and now_s >= self._due_s(one)
@@ -215,13 +217,15 @@ class BacklogRotation:
     def _due_s(self, one: _BacklogQueueState) -> float:
         """When a withdrawn queue may be tried again."""
         assert one.withdrawn_until_s is not None
-        if any(other.withdrawn_until_s is None for other in self._standings.values()):
+        if any(other.withdrawn_until_s is None for other in self._queue_states.values()):
             return one.withdrawn_until_s
         return min(one.withdrawn_until_s, one.failed_s + self._policy.pause_s)
 
 
-def _keep_or_pick(seat: Seat, usable: list[_BacklogQueueState], rng: Random) -> str | None:
+def _keep_or_pick(
+    affinity: QueueAffinity, usable: list[_BacklogQueueState], rng: Random
+) -> str | None:
     """The sender's queue, if it can be used, else another one from now on (P8)."""
-    if usable and seat.queue not in {one.queue for one in usable}:
-        seat.queue = rng.choice(usable).queue
-    return seat.queue if usable else None
+    if usable and affinity.queue not in {one.queue for one in usable}:
+        affinity.queue = rng.choice(usable).queue
+    return affinity.queue if usable else None

@@ -1,8 +1,8 @@
 """One send through a pair, step by step.
 
     step() says what to do next           answered() says what came of it
-    ToPrimary   --> ok: done              error: by the classifier, below
-    ToBacklog   --> ok: done              error: another queue, or give up
+    SendToPrimary   --> ok: done              error: by the classifier, below
+    SendToBacklog   --> ok: done              error: another queue, or give up
     Wait        --> until then, or until the entity's health changes
     Done, Fail  --> tell the caller
 
@@ -30,10 +30,10 @@ from typing import TypeAlias
 
 from twinbus.core.classifier import BacklogErrorClass, Classifier, PrimaryErrorClass
 from twinbus.core.deadline import Deadline, reserve_s
-from twinbus.core.events import BacklogOutOfReach, Event, PossibleDuplicate, error_summary
-from twinbus.core.failover import CONFIRM_S, Failover, Health
+from twinbus.core.events import BacklogExhaustedEvent, Event, PossibleDuplicate, error_summary
+from twinbus.core.failover import CONFIRM_S, EntityFailover, Health
 from twinbus.core.retry import RetryPolicy
-from twinbus.core.rotation import BacklogRotation, Choice, Seat
+from twinbus.core.rotation import BacklogQueueChoice, BacklogRotation, QueueAffinity
 from twinbus.service_errors import (
     BacklogExhausted,
     OperationTimeout,
@@ -57,14 +57,14 @@ SILENCE_S_MIN = 0.95
 
 
 @dataclass(frozen=True, slots=True)
-class ToPrimary:
+class SendToPrimary:
     """Send to the entity itself, and answer."""
 
     timeout_s: float
 
 
 @dataclass(frozen=True, slots=True)
-class ToBacklog:
+class SendToBacklog:
     """Send the aliased copy to this backlog queue, and answer."""
 
     queue: str
@@ -79,55 +79,55 @@ class Wait:
 
 
 @dataclass(frozen=True, slots=True)
-class Done:
+class SendSucceeded:
     """The message is durable there: the entity's own path, or a backlog queue."""
 
     where: str
 
 
 @dataclass(frozen=True, slots=True)
-class Fail:
+class SendFailed:
     """Raise this to the caller: no place is known to have taken the message. Unless the error
     ``is_ambiguous``, it is in neither."""
 
     error: BaseException
 
 
-Step: TypeAlias = ToPrimary | ToBacklog | Wait | Done | Fail
+Step: TypeAlias = SendToPrimary | SendToBacklog | Wait | SendSucceeded | SendFailed
 
 
 @dataclass(slots=True, weakref_slot=True)
-class CredentialMemory:
+class CredentialHistory:
     """Whether the primary's credential has worked in this process (P7)."""
 
-    has_worked: bool = False
+    has_succeeded: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SendRules:
+class SendPolicy:
     """What all sends of a pair share."""
 
     rotation: BacklogRotation
-    credential: CredentialMemory
+    credential: CredentialHistory
     retry: RetryPolicy = field(default_factory=RetryPolicy)
     classifier: Classifier = field(default_factory=Classifier)
 
 
-def first_attempt_s(failover: Failover, timeout_s: float) -> float | None:
+def first_attempt_s(failover: EntityFailover, timeout_s: float) -> float | None:
     """How long the first attempt at an entity may take, or None where a Send decides.
 
     Nearly every send is this one attempt and needs no Send; if it fails, a Send takes over with
-    answered(), as if it had said ToPrimary itself.
+    answered(), as if it had said SendToPrimary itself.
     """
     if failover.health is Health.HEALTHY:
         if failover.policy.failover_interval_s >= timeout_s:
             return timeout_s
         return timeout_s - reserve_s(timeout_s)
-    return timeout_s if failover.health is Health.HELD_HOME else None
+    return timeout_s if failover.health is Health.HELD_ON_PRIMARY else None
 
 
 def cancelled_attempt(
-    failover: Failover, *, began_s: float, success_mark: tuple[int, int], now_s: float
+    failover: EntityFailover, *, began_s: float, success_mark: tuple[int, int], now_s: float
 ) -> list[Event]:
     """The caller gave up on an attempt at the primary. A long silence counts as a failure, if no
     send has succeeded since it began (P22): otherwise callers with short timers of their own
@@ -139,30 +139,30 @@ def cancelled_attempt(
     return failover.send_failed(now_s, reason)
 
 
-class Send:
+class SendDecision:
     """The decisions about one message, or one batch."""
 
     def __init__(
         self,
-        failover: Failover,
-        rules: SendRules,
-        seat: Seat,
+        failover: EntityFailover,
+        rules: SendPolicy,
+        affinity: QueueAffinity,
         deadline: Deadline,
         rng: Random,
         message_ids: tuple[str, ...] = (),
     ) -> None:
         self._failover = failover
         self._rules = rules
-        self._seat = seat
+        self._affinity = affinity
         self._deadline = deadline
         self._timeout_s = deadline.timeout_s
         self._rng = rng
         self._message_ids = message_ids
-        self._end: Done | Fail | None = None
-        self._choice: Choice | None = None
+        self._end: SendSucceeded | SendFailed | None = None
+        self._choice: BacklogQueueChoice | None = None
         """The backlog queue that is being tried."""
         self._tried: set[str] = set()
-        self._refusal: tuple[Choice, BaseException] | None = None
+        self._refusal: tuple[BacklogQueueChoice, BaseException] | None = None
         """The backlog queue that refused the message, while another is asked."""
         self._retries = 0
         self._not_before_s = float("-inf")
@@ -171,12 +171,12 @@ class Send:
         """Whether the last error of the primary was of the failover class."""
         self._spends_all = False
         """Whether the primary may use the backlog's reserve too."""
-        self._was_away = False
+        self._was_diverted = False
         """Whether the last step was towards the backlog."""
         self._unclear: str | None = None
         self._unclear_count = 0
         """Where an attempt without a clear answer went."""
-        self._awaits_verdict = False
+        self._awaits_ping_result = False
         """Whether another send is confirming the failure that this one has met, too."""
         self._confirms_until_s: float | None = None
         """Until when this send confirms one."""
@@ -188,33 +188,33 @@ class Send:
     # -- what to do ---------------------------------------------------------------------------
 
     def step(self, now_s: float) -> tuple[Step, list[Event]]:
-        """What to do now. After ToPrimary and ToBacklog call answered() before asking again."""
+        """What to do now. After SendToPrimary and SendToBacklog call answered() first."""
         if self._end is not None:
             return self._end, []
         if self._failover.is_diverted:
             return self._step_backlog(now_s)
-        if self._was_away:
-            self._return_home(now_s)
+        if self._was_diverted:
+            self._restore(now_s)
         primary_end_s = self._primary_end_s()
         if now_s >= primary_end_s:
             return self._primary_time_is_up(now_s)
-        if self._awaits_verdict:
+        if self._awaits_ping_result:
             verdict_due_s = self._failover.verdict_due_s
             if self._failover.health is Health.SUSPECT and now_s < verdict_due_s:
                 return Wait(min(verdict_due_s, primary_end_s)), []
-            self._awaits_verdict = False
+            self._awaits_ping_result = False
         if now_s < self._not_before_s:
             return Wait(min(self._not_before_s, primary_end_s)), []
         timeout_s = primary_end_s - now_s
         if self._confirms_until_s is not None:
             timeout_s = min(timeout_s, max(self._confirms_until_s - now_s, ATTEMPT_S_MIN))
         self._asked_at_s, self._success_mark = now_s, self._failover.success_mark
-        return ToPrimary(timeout_s), []
+        return SendToPrimary(timeout_s), []
 
-    def _return_home(self, now_s: float) -> None:
+    def _restore(self, now_s: float) -> None:
         """Restored while this send was on its way to the backlog: what is left of its time is
         split again, because the primary may fail once more."""
-        self._was_away = False
+        self._was_diverted = False
         self._drop_refusal()
         self._deadline = Deadline(now_s, self._deadline.end_s)
 
@@ -229,7 +229,7 @@ class Send:
         return self._fail(self._last_error or self._too_late()), events
 
     def _step_backlog(self, now_s: float) -> tuple[Step, list[Event]]:
-        self._was_away = True
+        self._was_diverted = True
         # What the primary answered before it was diverted has been counted or overtaken; what
         # a backlog queue answers says nothing about the primary.
         self._was_outage = False
@@ -237,14 +237,16 @@ class Send:
             return self._give_up_on_backlog(now_s)
         rotation = self._rules.rotation
         self._choice = rotation.choose(
-            self._seat,
+            self._affinity,
             now_s,
             self._rng,
             avoid=self._tried,
             is_question=self._refusal is not None,
         )
         if self._choice is not None:
-            return ToBacklog(self._choice.queue, self._backlog_timeout_s(self._choice, now_s)), []
+            return SendToBacklog(
+                self._choice.queue, self._backlog_timeout_s(self._choice, now_s)
+            ), []
         if self._refusal is not None:  # No other queue can be asked now.
             return self._fail(self._refusal[1]), []
         # Every queue that answers was tried once: those that come back later may be tried again.
@@ -266,12 +268,12 @@ class Send:
             path=path, withdrawn=withdrawn, is_ambiguous=self._unclear is not None
         )
         error.__cause__ = self._last_error
-        return self._fail(error), [BacklogOutOfReach(path, now_s, len(withdrawn))]
+        return self._fail(error), [BacklogExhaustedEvent(path, now_s, len(withdrawn))]
 
     # -- what came of it ----------------------------------------------------------------------
 
     def answered(self, now_s: float, error: BaseException | None = None) -> list[Event]:
-        """The outcome of the last ToPrimary or ToBacklog."""
+        """The outcome of the last SendToPrimary or SendToBacklog."""
         choice, self._choice = self._choice, None
         self._asked_at_s = None
         if choice is None:
@@ -283,12 +285,12 @@ class Send:
         entity is not diverted yet, so a link can be opened beside the next attempt (P25)."""
         if not self._was_outage or self._failover.is_diverted:
             return None
-        return self._rules.rotation.expect(self._seat, now_s, self._rng)
+        return self._rules.rotation.expect(self._affinity, now_s, self._rng)
 
     def cancelled(self, now_s: float) -> list[Event]:
         """The caller went away in the middle of a step."""
         if self._choice is not None:
-            self._rules.rotation.let_go(self._choice)
+            self._rules.rotation.release(self._choice)
             self._choice = None
         self._drop_refusal()
         if self._asked_at_s is None:
@@ -302,7 +304,7 @@ class Send:
 
     def _primary_answered(self, now_s: float, error: BaseException | None) -> list[Event]:
         if error is None:
-            self._rules.credential.has_worked = True
+            self._rules.credential.has_succeeded = True
             return self._done(self._failover.path, now_s, self._failover.send_succeeded(now_s))
         self._remember(error, self._failover.path)
         self._confirms_until_s = None
@@ -310,7 +312,7 @@ class Send:
             self._was_outage = False  # It says nothing new about the entity.
             return []
         verdict = self._rules.classifier.at_primary(
-            error, credential_worked=self._rules.credential.has_worked
+            error, credential_worked=self._rules.credential.has_succeeded
         )
         self._was_outage = verdict is PrimaryErrorClass.OUTAGE
         if self._was_outage:
@@ -335,7 +337,7 @@ class Send:
         hundred sends would each reopen a link, one after the other, before the entity is
         diverted (P25)."""
         if self._failover.health is Health.SUSPECT:
-            self._awaits_verdict = True
+            self._awaits_ping_result = True
             return []
         if self._failover.health is Health.HEALTHY:
             self._confirms_until_s = now_s + CONFIRM_S
@@ -380,11 +382,11 @@ class Send:
         return True
 
     def _backlog_answered(
-        self, choice: Choice, now_s: float, error: BaseException | None
+        self, choice: BacklogQueueChoice, now_s: float, error: BaseException | None
     ) -> list[Event]:
         rotation = self._rules.rotation
         if error is None:
-            self._seat.queue = choice.queue
+            self._affinity.queue = choice.queue
             events = rotation.succeeded(choice.queue, now_s)
             return self._done(choice.queue, now_s, events + self._blame(now_s))
         self._remember(error, choice.queue)
@@ -402,13 +404,13 @@ class Send:
                 if self._refusal is None:
                     self._refusal = (choice, error)
                     return []
-                rotation.let_go(choice)
+                rotation.release(choice)
                 # Of a pair with several queues of the wrong kind the next send asks others.
-                self._seat.queue = None
+                self._affinity.queue = None
                 self._fail(self._refusal[1])
                 return []
             case BacklogErrorClass.GIVE_UP:
-                rotation.let_go(choice)
+                rotation.release(choice)
                 self._fail(error)
                 return []
 
@@ -424,7 +426,7 @@ class Send:
     def _drop_refusal(self) -> None:
         """Nobody has told what the refusal was about."""
         if self._refusal is not None:
-            self._rules.rotation.let_go(self._refusal[0])
+            self._rules.rotation.release(self._refusal[0])
             self._refusal = None
 
     # -- parts --------------------------------------------------------------------------------
@@ -432,14 +434,14 @@ class Send:
     def _primary_end_s(self) -> float:
         """The reserve is kept only where this send could be diverted: P0 for all others."""
         failover = self._failover
-        if self._spends_all or failover.health is Health.HELD_HOME:
+        if self._spends_all or failover.health is Health.HELD_ON_PRIMARY:
             return self._deadline.end_s
         interval_s = failover.policy.failover_interval_s
         if failover.health is Health.HEALTHY and interval_s >= self._deadline.timeout_s:
             return self._deadline.end_s
         return self._deadline.primary_end_s
 
-    def _backlog_timeout_s(self, choice: Choice, now_s: float) -> float:
+    def _backlog_timeout_s(self, choice: BacklogQueueChoice, now_s: float) -> float:
         rotation = self._rules.rotation
         remaining_s = self._deadline.remaining_s(now_s)
         withdrawn = set(rotation.withdrawn)
@@ -458,7 +460,7 @@ class Send:
             self._unclear_count += 1
 
     def _done(self, where: str, now_s: float, events: list[Event]) -> list[Event]:
-        self._end = Done(where)
+        self._end = SendSucceeded(where)
         if self._unclear is not None:
             unclear = PossibleDuplicate(
                 self._failover.path, now_s, self._unclear, self._message_ids, self._unclear_count
@@ -466,12 +468,12 @@ class Send:
             return [*events, unclear]
         return events
 
-    def _fail(self, error: BaseException) -> Fail:
+    def _fail(self, error: BaseException) -> SendFailed:
         if self._unclear is not None and isinstance(error, ServiceError | PairingError):
             error.is_ambiguous = True  # The last answer may be clear, an earlier one was not.
             error.unclear_attempts = self._unclear_count
         self._drop_refusal()
-        self._end = Fail(error)
+        self._end = SendFailed(error)
         return self._end
 
     def _all_busy(self) -> ServerBusy:

@@ -103,7 +103,7 @@ class ShiftReport:
     """Queues that should have been and were not, each with the number to go on from."""
     faults: Mapping[str, str] = field(default_factory=dict)
     """Queues that could not be read, each with a sentence."""
-    is_primary_away: bool = False
+    is_primary_unreachable: bool = False
     """Nobody could be reached at the primary."""
     debt_s: float = 0.0
     """For so long nothing more is to be moved, or the shift's share of the rate is exceeded."""
@@ -160,7 +160,7 @@ def report_to_json(report: ShiftReport) -> dict[str, Any]:
         "discovered": list(report.discovered),
         "to_discover": dict(report.to_discover),
         "faults": dict(report.faults),
-        "is_primary_away": report.is_primary_away,
+        "is_primary_away": report.is_primary_unreachable,
         "debt_s": report.debt_s,
     }
 
@@ -200,7 +200,7 @@ def report_from_json(value: object) -> ShiftReport:
             queue: _text(sentence, "faults")
             for queue, sentence in _mapping(report["faults"], "faults").items()
         },
-        is_primary_away=_truth(report["is_primary_away"], "is_primary_away"),
+        is_primary_unreachable=_truth(report["is_primary_away"], "is_primary_away"),
         debt_s=_seconds(report["debt_s"], "debt_s"),
     )
 

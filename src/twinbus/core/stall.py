@@ -37,11 +37,11 @@ class StallWatch:
 
 
 def why_stalled(
-    waiting: int, *, closed: Iterable[str], unread: Mapping[str, str], is_primary_away: bool
+    waiting: int, *, closed: Iterable[str], unread: Mapping[str, str], is_primary_unreachable: bool
 ) -> str:
     """A sentence for an operator; ``closed`` are the destinations that take nothing, ``unread`` the
     backlog queues that cannot be read, each with its reason."""
-    if is_primary_away:
+    if is_primary_unreachable:
         why = "nobody can be reached at the primary"
     elif queues := _shown(unread):
         why = f"these backlog queues cannot be read: {queues}"

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from math import inf
 from typing import Final
 
-__all__ = ["WATCH_INTERVAL_S", "WATCH_INTERVAL_S_MAX", "WatchPace", "looks_within"]
+__all__ = ["WATCH_INTERVAL_S", "WATCH_INTERVAL_S_MAX", "PollingPace", "looks_within"]
 
 WATCH_INTERVAL_S: Final = 15.0
 # Nobody who reads an event about a backlog of hours minds five minutes. With ten queues, and
@@ -29,7 +29,7 @@ EVENT_MARGIN_S: Final = 1.0
 
 
 @dataclass(slots=True)
-class WatchPace:
+class PollingPace:
     """The pauses of one watch."""
 
     interval_s: float = WATCH_INTERVAL_S
@@ -54,7 +54,7 @@ class WatchPace:
 def looks_within(span_s: float, events_s: Sequence[float] = ()) -> int:
     """How many looks begin in a time whose first moment has one. ``events_s`` are the moments of
     expected events, on the same clock."""
-    pace, looks, at_s = WatchPace(), 0, 0.0
+    pace, looks, at_s = PollingPace(), 0, 0.0
     while at_s < span_s:
         looks += 1
         at_s += pace.pause_s(min((each - at_s for each in events_s if each > at_s), default=inf))

@@ -17,7 +17,7 @@ from math import inf
 from typing import Final
 
 from twinbus.argument_types import check_type, is_number
-from twinbus.core.events import BacklogDrained, BacklogLevel, BacklogUnattended, Event
+from twinbus.core.events import BacklogDrained, BacklogThresholdCrossed, BacklogUnattended, Event
 from twinbus.errors import ConfigurationError
 
 # A level that moves to and fro around its threshold is one event, not one for every reading.
@@ -45,7 +45,7 @@ class BacklogThresholds:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class QueueReading:
+class QueueSnapshot:
     """What one backlog queue holds; None where nobody may know."""
 
     queue: str
@@ -68,7 +68,7 @@ class _Stay:
 
 
 @dataclass(slots=True)
-class Watermarks:
+class BacklogAlerts:
     """Remembers the levels that were passed."""
 
     thresholds: BacklogThresholds = field(default_factory=BacklogThresholds)
@@ -82,7 +82,7 @@ class Watermarks:
     """When a value was last read, and what it was; by queue and by what it tells."""
 
     def observe(
-        self, readings: Sequence[QueueReading], now_s: float, *, is_diverted: bool
+        self, readings: Sequence[QueueSnapshot], now_s: float, *, is_diverted: bool
     ) -> list[Event]:
         """What the readings of all queues, taken together, are worth telling."""
         events: list[Event] = []
@@ -110,7 +110,7 @@ class Watermarks:
         if (level - value) * rate > 0:
             self.expected_s = min(self.expected_s, now_s + (level - value) / rate)
 
-    def _levels(self, reading: QueueReading, now_s: float) -> list[Event]:
+    def _levels(self, reading: QueueSnapshot, now_s: float) -> list[Event]:
         wanted = self.thresholds
         known = (
             ("percent-full", reading.percent_full, wanted.percent_full),
@@ -138,10 +138,10 @@ class Watermarks:
             self._above.discard(key)
         else:
             return []
-        return [BacklogLevel(queue, now_s, what, value, threshold, key in self._above)]
+        return [BacklogThresholdCrossed(queue, now_s, what, value, threshold, key in self._above)]
 
     def _unattended(
-        self, readings: Sequence[QueueReading], now_s: float, *, is_diverted: bool
+        self, readings: Sequence[QueueSnapshot], now_s: float, *, is_diverted: bool
     ) -> list[Event]:
         """While something is diverted nobody could bring its messages home: that time does not
         count."""
@@ -159,7 +159,7 @@ class Watermarks:
             )
         ]
 
-    def _has_stayed(self, reading: QueueReading, now_s: float, *, is_diverted: bool) -> bool:
+    def _has_stayed(self, reading: QueueSnapshot, now_s: float, *, is_diverted: bool) -> bool:
         if reading.oldest is None:
             self._stays.pop(reading.queue, None)
             return False
@@ -177,5 +177,5 @@ class Watermarks:
         return stay.is_told
 
 
-def _holds(reading: QueueReading) -> bool:
+def _holds(reading: QueueSnapshot) -> bool:
     return bool(reading.messages) or reading.oldest is not None

@@ -25,7 +25,7 @@ from twinbus.demo.books import DeliveryCheck
 from twinbus.demo.files import Files
 from twinbus.demo.plan import BACKLOG_QUEUES, DESTINATIONS, PRIMARY, SECONDARY, DemoScenario
 from twinbus.demo.workers import SteadySender, receive_all
-from twinbus.pairing.occurrence import Occurrence
+from twinbus.pairing.occurrence import EventRecord
 
 __all__ = ["FAILOVER_INTERVAL_S", "PING_INTERVAL_S", "Application", "counted_factory"]
 
@@ -125,7 +125,7 @@ class Application:
     def _is_diverted(self, entity: str) -> bool:
         return self._primary.health(entity).is_diverted
 
-    def _notice(self, occurrence: Occurrence) -> None:
+    def _notice(self, occurrence: EventRecord) -> None:
         self.events[occurrence.name] += 1
 
     async def _end(self) -> None:

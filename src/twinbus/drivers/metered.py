@@ -18,15 +18,15 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 
 from twinbus.core.costs import Operation
-from twinbus.core.parcel import Parcel, ReceivedMessage
+from twinbus.core.parcel import OutgoingMessage, ReceivedMessage
 from twinbus.drivers.port import Driver, LinkProperties, NextSession, ReceiveMode, Receiver, Sender
 from twinbus.metering.client_books import ClientMeter
 
-__all__ = ["MeteredDriver", "MeteredSender", "sender_with_books"]
+__all__ = ["MeteredDriver", "MeteredSender", "metered_sender"]
 
 
-def _one_message(parcel: Parcel) -> list[bytes]:
-    return [parcel.encoded]
+def _one_message(outgoing_message: OutgoingMessage) -> list[bytes]:
+    return [outgoing_message.encoded]
 
 
 class MeteredSender:
@@ -35,37 +35,43 @@ class MeteredSender:
     def __init__(
         self,
         inner: Sender,
-        books: ClientMeter,
+        meter: ClientMeter,
         *,
         is_own: bool,
-        unpack: Callable[[Parcel], list[bytes]] = _one_message,
+        unpack: Callable[[OutgoingMessage], list[bytes]] = _one_message,
     ) -> None:
         """``is_own``: what it sends begins here, and belongs into the audit. ``unpack`` takes a
         parcel apart that holds several messages."""
         self.path = inner.path
         self.inner = inner
-        self._books = books
+        self._meter = meter
         self._is_own = is_own
         self._unpack = unpack
 
-    async def send(self, parcels: Sequence[Parcel], *, timeout_s: float) -> None:
-        await self.inner.send(parcels, timeout_s=timeout_s)
-        self._sent(parcels)
+    async def send(self, outgoing_messages: Sequence[OutgoingMessage], *, timeout_s: float) -> None:
+        await self.inner.send(outgoing_messages, timeout_s=timeout_s)
+        self._sent(outgoing_messages)
 
-    async def schedule(self, parcels: Sequence[Parcel], *, timeout_s: float) -> list[int]:
-        numbers = await self.inner.schedule(parcels, timeout_s=timeout_s)
-        self._sent(parcels)
+    async def schedule(
+        self, outgoing_messages: Sequence[OutgoingMessage], *, timeout_s: float
+    ) -> list[int]:
+        numbers = await self.inner.schedule(outgoing_messages, timeout_s=timeout_s)
+        self._sent(outgoing_messages)
         return numbers
 
-    def _sent(self, parcels: Sequence[Parcel]) -> None:
-        with self._books.harmless:
-            messages = [message for parcel in parcels for message in self._unpack(parcel)]
-            self._books.sent(self.path, messages, is_own=self._is_own)
+    def _sent(self, outgoing_messages: Sequence[OutgoingMessage]) -> None:
+        with self._meter.harmless:
+            messages = [
+                message
+                for outgoing_message in outgoing_messages
+                for message in self._unpack(outgoing_message)
+            ]
+            self._meter.sent(self.path, messages, is_own=self._is_own)
 
     async def cancel_scheduled(self, sequence_numbers: Sequence[int], *, timeout_s: float) -> None:
         await self.inner.cancel_scheduled(sequence_numbers, timeout_s=timeout_s)
-        with self._books.harmless:
-            self._books.happened(self.path, Operation.MANAGEMENT)
+        with self._meter.harmless:
+            self._meter.happened(self.path, Operation.MANAGEMENT)
 
     @property
     def facts(self) -> LinkProperties | None:
@@ -78,21 +84,21 @@ class MeteredSender:
         await self.inner.close()
 
 
-def sender_with_books(
-    sender: Sender, books: ClientMeter | None, unpack: Callable[[Parcel], list[bytes]]
+def metered_sender(
+    sender: Sender, meter: ClientMeter | None, unpack: Callable[[OutgoingMessage], list[bytes]]
 ) -> Sender:
     """The link of a sender with these books in place of those that it has, or with none."""
     plain = sender.inner if isinstance(sender, MeteredSender) else sender
-    return plain if books is None else MeteredSender(plain, books, is_own=True, unpack=unpack)
+    return plain if meter is None else MeteredSender(plain, meter, is_own=True, unpack=unpack)
 
 
 class MeteredReceiver:
     """The port's Receiver."""
 
-    def __init__(self, inner: Receiver, books: ClientMeter, *, has_prefetch: bool) -> None:
+    def __init__(self, inner: Receiver, meter: ClientMeter, *, has_prefetch: bool) -> None:
         self.path = inner.path
         self._inner = inner
-        self._books = books
+        self._meter = meter
         self._has_prefetch = has_prefetch
 
     @property
@@ -113,12 +119,12 @@ class MeteredReceiver:
 
     def _found_nothing(self) -> None:
         if not self._has_prefetch:
-            with self._books.harmless:
-                self._books.happened(self.path, Operation.EMPTY_RECEIVE)
+            with self._meter.harmless:
+                self._meter.happened(self.path, Operation.EMPTY_RECEIVE)
 
     def _came(self, operation: Operation, found: Sequence[ReceivedMessage]) -> None:
-        with self._books.harmless:
-            self._books.received(self.path, operation, [len(each.encoded) for each in found])
+        with self._meter.harmless:
+            self._meter.received(self.path, operation, [len(each.encoded) for each in found])
 
     async def receive_deferred(
         self, sequence_numbers: Sequence[int], *, timeout_s: float
@@ -160,8 +166,8 @@ class MeteredReceiver:
     ) -> list[ReceivedMessage]:
         lost = await settling
         if len(messages) > len(lost):
-            with self._books.harmless:
-                self._books.settled(self.path, len(messages) - len(lost))
+            with self._meter.harmless:
+                self._meter.settled(self.path, len(messages) - len(lost))
         return lost
 
     async def renew(
@@ -169,8 +175,8 @@ class MeteredReceiver:
     ) -> list[ReceivedMessage]:
         lost = await self._inner.renew(messages, timeout_s=timeout_s)
         if messages:
-            with self._books.harmless:
-                self._books.happened(self.path, Operation.MANAGEMENT)
+            with self._meter.harmless:
+                self._meter.happened(self.path, Operation.MANAGEMENT)
         return lost
 
     async def peek(
@@ -187,15 +193,15 @@ class MeteredReceiver:
 class MeteredDriver:
     """The port's Driver. Its books are closed by who made them: others may use them, too."""
 
-    def __init__(self, inner: Driver, books: ClientMeter, *, is_own: bool = True) -> None:
+    def __init__(self, inner: Driver, meter: ClientMeter, *, is_own: bool = True) -> None:
         """``is_own=False``: it moves messages that somebody else has sent, and audits none."""
         self.address = inner.address
         self.inner = inner
-        self._books = books
+        self._meter = meter
         self._is_own = is_own
 
     def sender(self, path: str) -> Sender:
-        return MeteredSender(self.inner.sender(path), self._books, is_own=self._is_own)
+        return MeteredSender(self.inner.sender(path), self._meter, is_own=self._is_own)
 
     def receiver(
         self,
@@ -206,7 +212,7 @@ class MeteredDriver:
         session: str | NextSession | None = None,
     ) -> Receiver:
         inner = self.inner.receiver(path, mode=mode, prefetch=prefetch, session=session)
-        return MeteredReceiver(inner, self._books, has_prefetch=prefetch > 0)
+        return MeteredReceiver(inner, self._meter, has_prefetch=prefetch > 0)
 
     async def close(self) -> None:
         await self.inner.close()

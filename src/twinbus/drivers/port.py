@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Final, Protocol
 
-from twinbus.core.parcel import Parcel, ReceivedMessage
+from twinbus.core.parcel import OutgoingMessage, ReceivedMessage
 
 __all__ = [
     "NEXT_SESSION",
@@ -85,14 +85,16 @@ class Sender(Protocol):
 
     path: str
 
-    async def send(self, parcels: Sequence[Parcel], *, timeout_s: float) -> None:
+    async def send(self, outgoing_messages: Sequence[OutgoingMessage], *, timeout_s: float) -> None:
         """Return once the service holds every one of them durably.
 
         Several parcels are one batch: all are taken or none. A call that is cancelled before
         anything has left says so with note_unsent().
         """
 
-    async def schedule(self, parcels: Sequence[Parcel], *, timeout_s: float) -> list[int]:
+    async def schedule(
+        self, outgoing_messages: Sequence[OutgoingMessage], *, timeout_s: float
+    ) -> list[int]:
         """Hand in messages that carry their time; their sequence numbers, for cancelling."""
 
     async def cancel_scheduled(self, sequence_numbers: Sequence[int], *, timeout_s: float) -> None:

@@ -21,10 +21,9 @@ from twinbus.entity_path import BacklogPath, parse_entity_path
 from twinbus.errors import ConfigurationError
 
 __all__ = [
-    "Drift",
+    "PropertyDrift",
     "backlog_paths",
     "backlog_queue",
-    "danger_in",
     "drift_of",
     "has_no_name",
     "is_same_host",
@@ -32,6 +31,7 @@ __all__ = [
     "owner_address",
     "owner_mark",
     "primary_name_of",
+    "unsafe_property",
 ]
 
 BACKLOG_SIZE_MB: Final = 5120
@@ -59,7 +59,7 @@ _LIFETIMES: Final = {"default_message_time_to_live", "auto_delete_on_idle"}
 
 
 @dataclass(frozen=True, slots=True)
-class Drift:
+class PropertyDrift:
     """One property in which an existing backlog queue differs from what we would have made."""
 
     path: str
@@ -151,12 +151,14 @@ def backlog_queue(path: str, owner: str = "") -> QueueProperties:
 
 def drift_of(
     queue: QueueProperties, owner: str = "", beside: Iterable[QueueProperties] = ()
-) -> tuple[Drift, ...]:
+) -> tuple[PropertyDrift, ...]:
     """In what an existing queue differs; also whether a pair of another primary made it, and
     whether it takes smaller messages than those that are used beside it."""
     wanted = backlog_queue(queue.path)
     differences = tuple(
-        Drift(queue.path, field.name, _shown(field.name, expected), _shown(field.name, found))
+        PropertyDrift(
+            queue.path, field.name, _shown(field.name, expected), _shown(field.name, found)
+        )
         for field in fields(queue)
         if field.name not in _NOT_COMPARED
         and (expected := getattr(wanted, field.name)) != (found := getattr(queue, field.name))
@@ -164,25 +166,27 @@ def drift_of(
     return _foreign_mark(queue, owner) + differences + _small_messages(queue, beside)
 
 
-def _small_messages(queue: QueueProperties, beside: Iterable[QueueProperties]) -> tuple[Drift, ...]:
+def _small_messages(
+    queue: QueueProperties, beside: Iterable[QueueProperties]
+) -> tuple[PropertyDrift, ...]:
     """The smallest queue decides what all of them are sent (P20). Not every service tells."""
     name, size_kb = "max_message_size_in_kilobytes", queue.max_message_size_in_kilobytes
     others = (each.max_message_size_in_kilobytes or 0 for each in beside)
     wanted_kb = max(MESSAGE_SIZE_KB_MIN, *others, 0)
     if not size_kb or size_kb >= wanted_kb:
         return ()
-    return (Drift(queue.path, name, str(wanted_kb), str(size_kb)),)
+    return (PropertyDrift(queue.path, name, str(wanted_kb), str(size_kb)),)
 
 
-def _foreign_mark(queue: QueueProperties, owner: str) -> tuple[Drift, ...]:
+def _foreign_mark(queue: QueueProperties, owner: str) -> tuple[PropertyDrift, ...]:
     text = queue.user_metadata
     mark = text.removeprefix(OWNER_PREFIX)
     if not owner or mark in (text, owner):
         return ()
-    return (Drift(queue.path, "owner", address_in(owner), address_in(mark)),)
+    return (PropertyDrift(queue.path, "owner", address_in(owner), address_in(mark)),)
 
 
-def danger_in(queue: QueueProperties, *, allow_lossy: bool = False) -> str | None:
+def unsafe_property(queue: QueueProperties, *, allow_lossy: bool = False) -> str | None:
     """Why a queue cannot be used as a backlog queue without losing messages; None if it can.
 
     ``allow_lossy`` is for those who know that their messages may be dropped after a while (P20).

@@ -21,7 +21,7 @@ from contextlib import aclosing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from twinbus.core.watermarks import QueueReading
+from twinbus.core.watermarks import QueueSnapshot
 from twinbus.drivers.management import PAGE_SIZE, QueueProperties
 from twinbus.drivers.port import Driver
 from twinbus.errors import TwinbusError
@@ -53,8 +53,8 @@ class QueueBacklog:
     """Why something is not known, one sentence for each."""
 
     @property
-    def reading(self) -> QueueReading:
-        return QueueReading(
+    def reading(self) -> QueueSnapshot:
+        return QueueSnapshot(
             queue=self.queue,
             messages=self.messages,
             percent_full=self.percent_full,

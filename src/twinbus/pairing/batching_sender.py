@@ -24,7 +24,7 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from twinbus.core.envelope_batches import BATCH_ENVELOPE_BYTES_MAX, size_in_batch
-from twinbus.core.parcel import Parcel
+from twinbus.core.parcel import OutgoingMessage
 from twinbus.drivers.port import Sender, note_unsent
 from twinbus.service_errors import (
     AccessRefused,
@@ -61,10 +61,10 @@ _OF_THE_QUEUE: Final = (
 class _Call:
     """One send, and who waits for it."""
 
-    __slots__ = ("end_s", "future", "is_under_way", "parcels")
+    __slots__ = ("end_s", "future", "is_under_way", "messages")
 
-    def __init__(self, parcels: Sequence[Parcel], end_s: float) -> None:
-        self.parcels = parcels
+    def __init__(self, messages: Sequence[OutgoingMessage], end_s: float) -> None:
+        self.messages = messages
         self.end_s = end_s
         self.future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.is_under_way = False
@@ -90,9 +90,9 @@ class BatchingSender:
         self._under_way: list[_Call] = []
         """Those whose messages the attempt has."""
 
-    async def send(self, parcels: Sequence[Parcel], *, timeout_s: float) -> None:
+    async def send(self, messages: Sequence[OutgoingMessage], *, timeout_s: float) -> None:
         """Return once the queue holds every one of them durably: all are taken or none."""
-        call = _Call(parcels, asyncio.get_running_loop().time() + timeout_s)
+        call = _Call(messages, asyncio.get_running_loop().time() + timeout_s)
         self._waiting.append(call)
         if self._task is None:
             self._task = asyncio.create_task(self._send_all(), name="twinbus-backlog-batches")
@@ -151,8 +151,8 @@ class BatchingSender:
             if call.future.done():  # Its caller has left.
                 self._waiting.popleft()
                 continue
-            count += len(call.parcels)
-            size_bytes += sum(size_in_batch(len(parcel.encoded)) for parcel in call.parcels)
+            count += len(call.messages)
+            size_bytes += sum(size_in_batch(len(message.encoded)) for message in call.messages)
             if calls and (count > BATCH_COUNT_MAX or size_bytes > self._batch_bytes_max):
                 break
             calls.append(self._waiting.popleft())
@@ -161,21 +161,23 @@ class BatchingSender:
     async def _send_batch(self, calls: list[_Call]) -> None:
         for call in calls:
             call.is_under_way = True
-        error = await self._try([parcel for call in calls for parcel in call.parcels], calls)
+        error = await self._try([message for call in calls for message in call.messages], calls)
         if error is not None and len(calls) > 1 and not isinstance(error, _OF_THE_QUEUE):
             for call in calls:
                 if self._is_withdrawn():
                     _answer(call, error)
                 elif not call.future.done():
-                    _answer(call, await self._try(call.parcels, [call]))
+                    _answer(call, await self._try(call.messages, [call]))
             return
         for call in calls:
             _answer(call, error)
 
-    async def _try(self, parcels: Sequence[Parcel], calls: list[_Call]) -> BaseException | None:
+    async def _try(
+        self, messages: Sequence[OutgoingMessage], calls: list[_Call]
+    ) -> BaseException | None:
         """One send; its error, if it has one and anybody is left to hear of it."""
         timeout_s = max(call.end_s for call in calls) - asyncio.get_running_loop().time()
-        attempt = asyncio.ensure_future(self._inner.send(parcels, timeout_s=max(timeout_s, 0.0)))
+        attempt = asyncio.ensure_future(self._inner.send(messages, timeout_s=max(timeout_s, 0.0)))
         self._attempt, self._under_way = attempt, calls
         try:
             await asyncio.wait([attempt])

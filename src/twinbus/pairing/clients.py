@@ -15,7 +15,7 @@ from types import TracebackType
 from typing import Self
 
 from twinbus.core.encoding import encode_message
-from twinbus.core.parcel import Parcel
+from twinbus.core.parcel import OutgoingMessage
 from twinbus.message import BrokeredMessage
 from twinbus.pairing.receiving import MessageReceiver
 from twinbus.pairing.sending import PairedSender
@@ -57,7 +57,7 @@ class MessageSender(_Closes):
         An error means that no place is known to hold it; ``is_ambiguous`` says where that is
         not certain. ``timeout`` is in seconds and covers everything, retries included.
         """
-        await self._sender.send_parcels([parcel_of(message)], timeout_s=timeout)
+        await self._sender.send_outgoing([to_outgoing_message(message)], timeout_s=timeout)
 
     async def send_batch(
         self, messages: Iterable[BrokeredMessage], *, timeout: float | None = None
@@ -67,7 +67,7 @@ class MessageSender(_Closes):
         On the way round a batch that outgrows a backlog queue goes in parts: BatchPartlySent
         then says how many are safe, if the others found no place.
         """
-        await self._sender.send_parcels(_parcels(messages), timeout_s=timeout)
+        await self._sender.send_outgoing(_to_outgoing(messages), timeout_s=timeout)
 
     async def schedule_message(
         self, message: BrokeredMessage, *, timeout: float | None = None
@@ -83,7 +83,7 @@ class MessageSender(_Closes):
         self, messages: Iterable[BrokeredMessage], *, timeout: float | None = None
     ) -> list[int]:
         """The same for several; a number for each."""
-        return await self._sender.schedule_parcels(_parcels(messages), timeout_s=timeout)
+        return await self._sender.schedule_outgoing(_to_outgoing(messages), timeout_s=timeout)
 
     async def cancel_scheduled_message(
         self, *sequence_numbers: int, timeout: float | None = None
@@ -194,11 +194,11 @@ class QueueClient(_Closes):
         await self.receiver.renew_lock(message)
 
 
-def _parcels(messages: Iterable[BrokeredMessage]) -> list[Parcel]:
-    return [parcel_of(message) for message in messages]
+def _to_outgoing(messages: Iterable[BrokeredMessage]) -> list[OutgoingMessage]:
+    return [to_outgoing_message(message) for message in messages]
 
 
-def parcel_of(message: BrokeredMessage) -> Parcel:
+def to_outgoing_message(message: BrokeredMessage) -> OutgoingMessage:
     """The message as a sender takes it; its times are counted from now."""
     encoded = encode_message(message, now_ms=time.time_ns() // 1_000_000)
-    return Parcel(encoded, native=message)
+    return OutgoingMessage(encoded, native=message)

@@ -34,13 +34,13 @@ class Completion(Generic[T]):
 
     def __init__(
         self,
-        find_out: Callable[[], Awaitable[T]],
+        discover: Callable[[], Awaitable[T]],
         complete: Callable[[T], None],
         report: Callable[[BaseException], None],
         rng: Random,
     ) -> None:
         """``report`` is called with the error of every try that failed."""
-        self._find_out, self._complete, self._report = find_out, complete, report
+        self._discover, self._complete, self._report = discover, complete, report
         self._rng = rng
         self._task: asyncio.Task[None] | None = None
 
@@ -58,7 +58,7 @@ class Completion(Generic[T]):
         while True:
             await asyncio.sleep(pause_s * self._rng.uniform(1 - JITTER, 1 + JITTER))
             try:
-                self._complete(await self._find_out())
+                self._complete(await self._discover())
                 return
             except Exception as error:
                 self._report(error)

@@ -26,7 +26,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any, Final, Generic, Protocol, TypeVar
 
 from twinbus.core.failover import Health
-from twinbus.core.parcel import Parcel
+from twinbus.core.parcel import OutgoingMessage
 from twinbus.core.sending import first_attempt_s
 from twinbus.pairing.routing import Entity, SendRouter
 from twinbus.pairing.sending import PairedSender, checked_timeout_s
@@ -80,16 +80,16 @@ class DirectSender(Generic[M]):
         *,
         open_link: Callable[[], MessageLink[M]],
         fits: Callable[[M, int], bool],
-        parcels_of: Callable[[M], list[Parcel]],
+        to_outgoing_messages: Callable[[M], list[OutgoingMessage]],
         run: Callable[[Coroutine[Any, Any, Any]], Any],
     ) -> None:
         """``fits`` checks a message (P12) and says whether it may go this way, given what a
         backlog queue takes; ``run`` carries out a coroutine on the loop."""
         self._sender = sender
-        self._office = sender.office
+        self._registry = sender.registry
         self._open_link = open_link
         self._fits = fits
-        self._parcels_of = parcels_of
+        self._to_outgoing_messages = to_outgoing_messages
         self._run = run
         self._link: MessageLink[M] | None = None
         self._is_closed = False
@@ -108,7 +108,7 @@ class DirectSender(Generic[M]):
         try:
             if link is None:
                 return False
-            routing, office = self._office.routing, self._office
+            routing, registry = self._registry.routing, self._registry
             entity, backlog = self._sender.entity_in(routing), routing.backlog
             if entity is None or backlog is None:
                 return False
@@ -117,12 +117,12 @@ class DirectSender(Generic[M]):
             if not link.is_usable():
                 self._forget(link)
                 return False
-            timeout_s = office.operation_timeout_s if timeout is None else timeout
-            office.standing.direct.add(link)
+            timeout_s = registry.operation_timeout_s if timeout is None else timeout
+            registry.calls.direct.add(link)
             try:
                 return self._send(link, message, routing, entity, checked_timeout_s(timeout_s))
             finally:
-                office.standing.direct.discard(link)
+                registry.calls.direct.discard(link)
         finally:
             if self._is_closed and link is not None:
                 self._forget(link)
@@ -136,12 +136,12 @@ class DirectSender(Generic[M]):
         entity: Entity,
         timeout_s: float,
     ) -> bool:
-        office, failover = self._office, entity.failover
-        start_s, success_mark = office.now_s(), failover.success_mark
+        registry, failover = self._registry, entity.failover
+        start_s, success_mark = registry.now_s(), failover.success_mark
         entity.direct.add(link)
         try:
             attempt_s = first_attempt_s(failover, timeout_s)
-            if attempt_s is None or office.is_shut or not office.standing.is_open:
+            if attempt_s is None or registry.is_suspended or not registry.calls.is_open:
                 return False
             link.send(message, attempt_s)
         except ServiceError as error:
@@ -161,14 +161,16 @@ class DirectSender(Generic[M]):
         if (
             isinstance(failure, CommunicationError | LinkDetached)
             and not failure.is_ambiguous
-            and office.now_s() - start_s < BEGIN_AGAIN_S_MAX
+            and registry.now_s() - start_s < BEGIN_AGAIN_S_MAX
         ):
             return False  # The link was gone before: the loop finds out whether the entity is.
-        self._run(self._sender.go_on(self._parcels_of(message), failure, start_s, timeout_s))
+        self._run(
+            self._sender.go_on(self._to_outgoing_messages(message), failure, start_s, timeout_s)
+        )
         return True
 
     def _succeeded(self, routing: SendRouter, entity: Entity) -> None:
-        routing.rules.credential.has_worked = True
+        routing.rules.credential.has_succeeded = True
         if entity.failover.health is Health.HEALTHY:
             entity.failover.direct_success = next(_NUMBERS)
         else:
@@ -196,7 +198,7 @@ class DirectSender(Generic[M]):
 
     def _could_send(self, message: M) -> bool:
         """Whether a link would be of use: nothing but pings goes to a diverted entity (P8)."""
-        routing = self._office.routing
+        routing = self._registry.routing
         entity, backlog = self._sender.entity_in(routing), routing.backlog
         return (
             entity is not None

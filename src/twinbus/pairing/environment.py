@@ -23,8 +23,8 @@ __all__ = [
     "ROLES",
     "NamespaceReference",
     "Role",
-    "namespace_in",
-    "namespace_named_in",
+    "read_namespace",
+    "require_namespace",
     "variables_of",
 ]
 
@@ -47,7 +47,7 @@ class NamespaceReference:
     fully_qualified_namespace: str | None = None
 
 
-def namespace_in(environment: Mapping[str, str], role: Role) -> NamespaceReference | None:
+def read_namespace(environment: Mapping[str, str], role: Role) -> NamespaceReference | None:
     """What the environment says of one of the two namespaces; None when it says nothing."""
     for prefix in _PREFIXES:
         found = _one_of(environment, _spellings(prefix, _CONNECTION_STRINGS, role))
@@ -59,9 +59,9 @@ def namespace_in(environment: Mapping[str, str], role: Role) -> NamespaceReferen
     return None
 
 
-def namespace_named_in(environment: Mapping[str, str], role: Role) -> NamespaceReference:
+def require_namespace(environment: Mapping[str, str], role: Role) -> NamespaceReference:
     """The namespace that the environment names; it must name one."""
-    reference = namespace_in(environment, role)
+    reference = read_namespace(environment, role)
     if reference is None:
         best, other = variables_of(role)
         raise ConfigurationError(

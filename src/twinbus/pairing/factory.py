@@ -25,7 +25,7 @@ from typing import Final, Self, TypeVar, Unpack
 from twinbus.argument_types import type_shown
 from twinbus.connection_string import ConnectionString, namespace_at, parse_connection_string
 from twinbus.core.deadline import SEND_TIMEOUT_S
-from twinbus.core.failover import Failover
+from twinbus.core.failover import EntityFailover
 from twinbus.core.lifecycle import Side
 from twinbus.drivers.credentials import (
     Credential,
@@ -34,7 +34,7 @@ from twinbus.drivers.credentials import (
     credential_of,
 )
 from twinbus.drivers.management import AdministrationClient, AdministrationEndpoint
-from twinbus.drivers.metered import MeteredDriver, sender_with_books
+from twinbus.drivers.metered import MeteredDriver, metered_sender
 from twinbus.drivers.port import Driver, NamespaceAddress, NextSession, ReceiveMode, Sender
 from twinbus.entity_path import parse_entity_path
 from twinbus.errors import ConfigurationError, ConnectionStringError
@@ -45,7 +45,7 @@ from twinbus.pairing.backlog_reader import QueueBacklog
 from twinbus.pairing.client_metering import checked_directory, client_books
 from twinbus.pairing.clients import MessageSender, QueueClient, SubscriptionClient, TopicClient
 from twinbus.pairing.driver_name import DriverName
-from twinbus.pairing.environment import Role, namespace_in, variables_of
+from twinbus.pairing.environment import Role, read_namespace, variables_of
 from twinbus.pairing.factory_options import (
     FactoryOptions,
     ca_file_in,
@@ -56,16 +56,16 @@ from twinbus.pairing.factory_options import (
 )
 from twinbus.pairing.health import EntityHealth, health_of
 from twinbus.pairing.hub import EventHub, EventStream, Listener
-from twinbus.pairing.joining import books_handed_on, check_pairing, find_out, join
-from twinbus.pairing.office import SendOffice
+from twinbus.pairing.joining import assemble_pair, discover, share_metering, validate_pairing
+from twinbus.pairing.office import SenderRegistry
 from twinbus.pairing.options import (
     Interval,
     PairedNamespaceOptions,
     SendAvailabilityPairedNamespaceOptions,
 )
 from twinbus.pairing.pair import Pair
-from twinbus.pairing.parcels import BROKERED, ENCODED, ParcelKind
-from twinbus.pairing.proven import memory_of
+from twinbus.pairing.parcels import BROKERED_MESSAGE, ENCODED_BYTES, MessageAdapter
+from twinbus.pairing.proven import credential_history_for
 from twinbus.pairing.receiving import MessageReceiver, receiver_path
 from twinbus.pairing.routing import Command, SendRouter
 from twinbus.pairing.sending import PairedSender, checked_timeout_s
@@ -142,7 +142,7 @@ class MessagingFactory:
         """A factory for what the environment names: SERVICEBUS_CONNECTION_STRING, or
         SERVICEBUS_FULLY_QUALIFIED_NAMESPACE with a credential; for the role ``secondary`` their
         twins SERVICEBUS_SECONDARY_...."""
-        found = namespace_in(os.environ if environment is None else environment, role)
+        found = read_namespace(os.environ if environment is None else environment, role)
         if found is not None and found.connection_string is not None:
             return cls.from_connection_string(found.connection_string, **options)
         if found is not None and credential is not None:
@@ -186,24 +186,26 @@ class MessagingFactory:
         given = options.get("namespace_name")
         self.given_name = None if given is None else primary_name_of(driver.address, given=given)
         metering = options.get("metering")
-        books = self.new_books(
+        meter = self.new_meter(
             None if metering is None else checked_directory(metering),
             options.get("audit", False),
             check_keep_days(options.get("keep_days")),
         )
-        memory = memory_of(driver.address, None if management is None else management.credential)
+        memory = credential_history_for(
+            driver.address, None if management is None else management.credential
+        )
         self._hub = EventHub(str(driver.address))
-        self._standing = CallTracker(str(driver.address))
-        self._office = SendOffice(
+        self._calls = CallTracker(str(driver.address))
+        self._registry = SenderRegistry(
             self._driver,
-            self._standing,
+            self._calls,
             SendRouter.unpaired(self._hub, retry_policy_in(options), memory),
             checked_timeout_s(options.get("operation_timeout", SEND_TIMEOUT_S)),
         )
         self._receivers: set[MessageReceiver] = set()
-        self.keep_books(books)
+        self.set_meter(meter)
 
-    def new_books(
+    def new_meter(
         self, directory: Path | None, audit: bool, keep_days: int | None = None
     ) -> ClientMeter | None:
         """Books of what this client does, kept in a directory; None for none."""
@@ -216,13 +218,13 @@ class MessagingFactory:
             keep_days=keep_days,
         )
 
-    def keep_books(self, books: ClientMeter | None) -> None:
+    def set_meter(self, meter: ClientMeter | None) -> None:
         """Write down there what is done from now on, by senders that exist already, too; closed
         with the factory."""
         plain = self._plain_driver
-        self.books = books
-        self._driver = plain if books is None else MeteredDriver(plain, books)
-        self._office.keep_books(self._driver, books)
+        self.meter = meter
+        self._driver = plain if meter is None else MeteredDriver(plain, meter)
+        self._registry.set_meter(self._driver, meter)
 
     @property
     def address(self) -> NamespaceAddress:
@@ -240,15 +242,15 @@ class MessagingFactory:
             made = self._plain_driver if self._make is None else self._make(name)
             # What it sends was sent before: counted again, because it is charged again, but
             # audited once.
-            if self.books is not None:
-                made = MeteredDriver(made, self.books, is_own=False)
+            if self.meter is not None:
+                made = MeteredDriver(made, self.meter, is_own=False)
             self._mover_driver = made
         return self._mover_driver
 
     @property
     def routing(self) -> SendRouter:
         """Where sends go now."""
-        return self._office.routing
+        return self._registry.routing
 
     @property
     def known_path(self) -> str | None:
@@ -259,7 +261,7 @@ class MessagingFactory:
     def known_paths(self) -> list[str]:
         """All of them: those of its senders, and that of its connection string."""
         own = [] if self._entity_path is None else [parse_entity_path(self._entity_path)]
-        return [*self._office.paths, *own]
+        return [*self._registry.paths, *own]
 
     async def namespace_name(self) -> str | None:
         """What the namespace calls itself, if it can be asked."""
@@ -280,7 +282,7 @@ class MessagingFactory:
 
     def create_topic_client(self, path: str) -> TopicClient:
         """Send to a topic."""
-        return TopicClient(self.create_paired_sender(path, BROKERED))
+        return TopicClient(self.create_paired_sender(path, BROKERED_MESSAGE))
 
     def create_subscription_client(
         self,
@@ -299,21 +301,21 @@ class MessagingFactory:
 
     def create_message_sender(self, path: str) -> MessageSender:
         """Send to a queue or a topic."""
-        return MessageSender(self.create_paired_sender(path, BROKERED))
+        return MessageSender(self.create_paired_sender(path, BROKERED_MESSAGE))
 
     def create_paired_sender(
-        self, path: str, kind: ParcelKind = ENCODED, link: Sender | None = None
+        self, path: str, kind: MessageAdapter = ENCODED_BYTES, link: Sender | None = None
     ) -> PairedSender:
         """Send parcels: for who has messages of another library, as ``kind`` knows them, and
         perhaps a link to the entity that was made with options of its own."""
-        self._standing.check()
+        self._calls.check()
         canonical = parse_entity_path(path)
         self._check_scope(canonical, canonical)
-        if self.books is not None:
-            link = sender_with_books(
-                link or self._plain_driver.sender(canonical), self.books, kind.unpack
+        if self.meter is not None:
+            link = metered_sender(
+                link or self._plain_driver.sender(canonical), self.meter, kind.unpack
             )
-        return self._office.sender(canonical, kind, link)
+        return self._registry.sender(canonical, kind, link)
 
     def create_message_receiver(
         self,
@@ -340,7 +342,7 @@ class MessagingFactory:
         prefetch: int,
         session: str | NextSession | None,
     ) -> R:
-        self._standing.check()
+        self._calls.check()
         canonical = receiver_path(path)
         self._check_scope(canonical, _OF_AN_ENTITY.split(canonical)[0])
         receiver = kind(
@@ -348,8 +350,8 @@ class MessagingFactory:
                 canonical, mode=receive_mode, prefetch=prefetch, session=session
             ),
             canonical,
-            self._standing,
-            timeout_s=self._office.operation_timeout_s,
+            self._calls,
+            timeout_s=self._registry.operation_timeout_s,
             forget=self._receivers.discard,
         )
         self._receivers.add(receiver)
@@ -384,27 +386,27 @@ class MessagingFactory:
         Without ``require_secondary`` it returns also while the secondary is unreachable: sends go
         to the primary alone, and the pair completes itself when the secondary answers (P19).
         """
-        checked = check_pairing(self, options)
+        checked = validate_pairing(self, options)
         secondary = checked.messaging_factory
-        self._standing.check()
-        secondary._standing.check()
+        self._calls.check()
+        secondary._calls.check()
         self._side, secondary._side = Side.PRIMARY, Side.SECONDARY
-        self._office.shut_gate()
+        self._registry.suspend_sends()
         try:
-            with books_handed_on(self, secondary):
-                found = await self._standing.wait(find_out(self, checked))
-                secondary._standing.check()  # It may have ended meanwhile.
-                pair = join(self, checked, found)
+            with share_metering(self, secondary):
+                found = await self._calls.track(discover(self, checked))
+                secondary._calls.check()  # It may have ended meanwhile.
+                pair = assemble_pair(self, checked, found)
         except BaseException:
             self._side = secondary._side = None
             raise
         else:
             self._pair = secondary._pair = pair
             self._options = checked
-            self._office.routing = pair.routing
+            self._registry.routing = pair.routing
             pair.start()
         finally:
-            self._office.open_gate()
+            self._registry.resume_sends()
 
     @property
     def paired_namespace_options(self) -> SendAvailabilityPairedNamespaceOptions | None:
@@ -414,7 +416,7 @@ class MessagingFactory:
     def set_ping_interval(self, interval: Interval) -> None:
         """Ask diverted entities at another pace whether they are back, from now on: 1 s to 30
         minutes, as a timedelta or in seconds."""
-        self._standing.check()
+        self._calls.check()
         if self._options is None:
             raise self._not_paired()
         self._options.set_ping_interval(interval)
@@ -435,23 +437,23 @@ class MessagingFactory:
     async def backlog(self) -> list[QueueBacklog]:
         """What every backlog queue holds. Counts need Manage on the secondary, the age of the
         oldest message needs Listen; what may not be asked is None, with the reason."""
-        return await self._standing.wait(self._complete_pair().reader.read())
+        return await self._calls.track(self._complete_pair().reader.read())
 
     def force_failover(self, path: str) -> None:
         """Divert a path, or all of them (``"*"``), although nothing failed. The first ping is
         sent after a whole interval; use hold() to keep it away for longer."""
-        self._command(path, Failover.force)
+        self._command(path, EntityFailover.force)
 
     def mark_path_healthy(self, path: str) -> None:
         """Send to the primary again, whatever was known about a path (or ``"*"``)."""
-        self._command(path, Failover.mark_healthy)
+        self._command(path, EntityFailover.mark_healthy)
 
     def hold(self, path: str) -> None:
         """Keep a path (or ``"*"``) where it is, until it is marked healthy or forced over."""
-        self._command(path, Failover.hold)
+        self._command(path, EntityFailover.hold)
 
     def _command(self, path: str, command: Command) -> None:
-        self._standing.check()
+        self._calls.check()
         self._complete_pair().routing.command(path, command)
 
     def _complete_pair(self) -> Pair:
@@ -472,41 +474,41 @@ class MessagingFactory:
 
     def on_event(self, listener: Listener) -> Callable[[], None]:
         """Call ``listener`` with every event, on the event loop; returns how to stop that."""
-        return self._hub.listen(listener)
+        return self._hub.subscribe(listener)
 
     # -- end ----------------------------------------------------------------------------------
 
     @property
     def is_open(self) -> bool:
-        return self._standing.is_open
+        return self._calls.is_open
 
     @property
     def is_inherited(self) -> bool:
         """Whether it belongs to the process that this one was forked from, and is of no use."""
-        return self._standing.is_inherited
+        return self._calls.is_inherited
 
     @property
-    def fault(self) -> str | None:
+    def fault_reason(self) -> str | None:
         """Why this factory was given up, if it was (L1)."""
-        return self._standing.fault
+        return self._calls.fault_reason
 
     async def close(self) -> None:
         """Wait for the sends under way, at most 10 s, then let go of everything.
 
         A primary that hosts the syphon stops it and closes its secondary, too (L2).
         """
-        self._standing.shut()
+        self._calls.close()
         await self._end()
 
-    async def give_up(self, reason: str) -> None:
+    async def fault(self, reason: str) -> None:
         """Fault: end every call at once, and let go of everything. In a pair that hosts the
         syphon the partner is given up, too (L1)."""
-        self._standing.give_up(reason)
+        self._calls.fault(reason)
         await self._end()
 
     async def _end(self) -> None:
         """One end for all who ask for it; a caller that is cancelled does not stop it half-way."""
-        if self._standing.is_inherited:
+        if self._calls.is_inherited:
             return
         if self._ending is None:
             self._ending = asyncio.create_task(self._wind_up(), name="twinbus-ending")
@@ -515,21 +517,21 @@ class MessagingFactory:
     async def _wind_up(self) -> None:
         async with AsyncExitStack() as stack:  # From the last line up, whatever one of them does.
             stack.push_async_callback(self._hub.close)
-            if self.books is not None:
-                stack.push_async_callback(asyncio.to_thread, self.books.close)
+            if self.meter is not None:
+                stack.push_async_callback(asyncio.to_thread, self.meter.close)
             if self._mover_driver is not None:
                 stack.push_async_callback(self._mover_driver.close)
             stack.push_async_callback(self._driver.close)
-            stack.push_async_callback(self._office.close_senders)
+            stack.push_async_callback(self._registry.close_senders)
             for receiver in tuple(self._receivers):
                 stack.push_async_callback(receiver.close)
-            if self._standing.fault is None:
-                await self._standing.drain(wait_s=CLOSE_WAIT_S)
+            if self._calls.fault_reason is None:
+                await self._calls.drain(wait_s=CLOSE_WAIT_S)
             if self._pair is not None and self._side is not None:
-                await self._pair.ended(self._side, self._standing.fault)
+                await self._pair.ended(self._side, self._calls.fault_reason)
 
     async def __aenter__(self) -> Self:
-        self._standing.check()
+        self._calls.check()
         return self
 
     async def __aexit__(

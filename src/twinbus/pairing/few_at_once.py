@@ -6,17 +6,17 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterable
 from typing import TypeVar
 
-__all__ = ["few_at_once"]
+__all__ = ["bounded_gather"]
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 
-async def few_at_once(
-    items: Iterable[Item], work: Callable[[Item], Awaitable[Result]], *, at_once_max: int
+async def bounded_gather(
+    items: Iterable[Item], work: Callable[[Item], Awaitable[Result]], *, concurrency_max: int
 ) -> list[Result]:
     """The results in the order of the items; the first error ends it, and all that is under way."""
-    turns = asyncio.Semaphore(at_once_max)
+    turns = asyncio.Semaphore(concurrency_max)
 
     async def one(item: Item) -> Result:
         async with turns:

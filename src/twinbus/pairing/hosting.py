@@ -29,7 +29,7 @@ from twinbus.pairing.driver_name import DriverName, check_driver_name
 from twinbus.pairing.mover_local import LocalSyphon
 from twinbus.pairing.mover_options import MoverOptions
 
-__all__ = ["HostedSyphon", "SyphonHosting", "SyphonJob", "syphon_maker"]
+__all__ = ["HostedSyphon", "SyphonHosting", "SyphonRequest", "make_syphon_factory"]
 
 SPARK_HOST = "twinbus.spark.syphon.hosted"
 
@@ -90,7 +90,7 @@ class SyphonHosting:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SyphonJob:
+class SyphonRequest:
     """What a hosted syphon has to do."""
 
     primary: Driver
@@ -118,7 +118,7 @@ class SyphonJob:
     """Told the mark of another pair, and how many more of its messages were left alone."""
 
 
-def syphon_maker(job: SyphonJob) -> Callable[[], HostedSyphon]:
+def make_syphon_factory(job: SyphonRequest) -> Callable[[], HostedSyphon]:
     """What makes a syphon, once or again after it has ended; raises ConfigurationError when this
     application cannot host one."""
     if job.hosting.engine == "local":
@@ -145,7 +145,7 @@ def syphon_maker(job: SyphonJob) -> Callable[[], HostedSyphon]:
     return maker
 
 
-def _tell_of_receipts(job: SyphonJob, receipts: Sequence[Receipt]) -> None:
+def _tell_of_receipts(job: SyphonRequest, receipts: Sequence[Receipt]) -> None:
     if count := sum(each.outcome is ReceiptOutcome.MOVED for each in receipts):
         job.on_moved(count)
     if count := sum(each.outcome is ReceiptOutcome.DEAD_LETTERED for each in receipts):

@@ -18,13 +18,13 @@ from typing import Final, TypeAlias
 
 from twinbus.core.events import Event
 from twinbus.pairing.journal import Journal
-from twinbus.pairing.occurrence import Occurrence, check_listener, level_of, utc_at
+from twinbus.pairing.occurrence import EventRecord, check_listener, level_of, utc_at
 
 __all__ = ["EventHub", "EventStream", "Listener"]
 
 _log = logging.getLogger("twinbus.pairing")
 
-Listener: TypeAlias = Callable[[Occurrence], object]
+Listener: TypeAlias = Callable[[EventRecord], object]
 
 # A reader that is this far behind has missed the point of "live"; the journal has it all.
 EVENTS_WAITING_MAX: Final = 1_000
@@ -35,13 +35,13 @@ class EventStream:
 
     def __init__(self, hub: EventHub) -> None:
         self._hub = hub
-        self._waiting: deque[Occurrence] = deque(maxlen=EVENTS_WAITING_MAX)
+        self._waiting: deque[EventRecord] = deque(maxlen=EVENTS_WAITING_MAX)
         self._arrived = asyncio.Event()
         self._is_closed = False
         self.dropped = 0
         """Events that this reader was too slow for."""
 
-    def put(self, occurrence: Occurrence) -> None:
+    def put(self, occurrence: EventRecord) -> None:
         self.dropped += len(self._waiting) == EVENTS_WAITING_MAX
         self._waiting.append(occurrence)
         self._arrived.set()
@@ -55,7 +55,7 @@ class EventStream:
     def __aiter__(self) -> EventStream:
         return self
 
-    async def __anext__(self) -> Occurrence:
+    async def __anext__(self) -> EventRecord:
         while not self._waiting:
             if self._is_closed:
                 raise StopAsyncIteration
@@ -89,7 +89,7 @@ class EventHub:
     def forget(self, stream: EventStream) -> None:
         self._streams.discard(stream)
 
-    def listen(self, listener: Listener) -> Callable[[], None]:
+    def subscribe(self, listener: Listener) -> Callable[[], None]:
         """Call ``listener`` with every event; returns how to stop that."""
         check_listener(listener)
         self._listeners.append(listener)
@@ -97,9 +97,9 @@ class EventHub:
 
     def publish(self, events: Iterable[Event]) -> None:
         for event in events:
-            self._tell(Occurrence(event, utc_at(event.at_s), self._primary, self.secondary))
+            self._notify(EventRecord(event, utc_at(event.at_s), self._primary, self.secondary))
 
-    def _tell(self, occurrence: Occurrence) -> None:
+    def _notify(self, occurrence: EventRecord) -> None:
         _log.log(level_of(occurrence.event), "%s %s", self._primary, occurrence)
         if self._journal is not None:
             self._journal.append(occurrence)

@@ -1,9 +1,9 @@
 """Making a pair: what is checked first, and what is found out before the first send (P1 to P5).
 
-    check_pairing    refusals, before anything is contacted (P3)
-    books_handed_on  the secondary keeps books as the primary does (C1)
-    find_out         backlog queues, the size they take, whether the primary can be contacted (P17)
-    join             the pair, of what was found; nothing runs yet
+    validate_pairing    refusals, before anything is contacted (P3)
+    share_metering  the secondary keeps books as the primary does (C1)
+    discover         backlog queues, the size they take, whether the primary can be contacted (P17)
+    assemble_pair             the pair, of what was found; nothing runs yet
 
 Rule 1: an error leaves both factories as they were.
 Rule 2: a primary that is away is no error: pairing during an outage is what pairing is for.
@@ -37,14 +37,14 @@ from twinbus.pairing.backlog_queues import (
 from twinbus.pairing.backlog_reader import BacklogReader
 from twinbus.pairing.backlog_search import BacklogSearch
 from twinbus.pairing.completion import Completion
-from twinbus.pairing.hosting import SyphonJob, syphon_maker
+from twinbus.pairing.hosting import SyphonRequest, make_syphon_factory
 from twinbus.pairing.journal import Journal
 from twinbus.pairing.mover_gate import UNKNOWN_PATH
 from twinbus.pairing.options import (
     PairedNamespaceOptions,
     SendAvailabilityPairedNamespaceOptions,
 )
-from twinbus.pairing.orders import OrderWatch
+from twinbus.pairing.orders import OperatorCommandWatcher
 from twinbus.pairing.pair import Pair
 from twinbus.pairing.pinger import Pinger
 from twinbus.pairing.provisioning import open_links, provision
@@ -55,7 +55,7 @@ from twinbus.pairing.syphon_claims import (
     missing_listen,
     missing_send,
 )
-from twinbus.pairing.watch import BacklogWatch
+from twinbus.pairing.watch import BacklogMonitor
 from twinbus.service_errors import (
     AccessRefused,
     AlreadyPaired,
@@ -70,7 +70,7 @@ from twinbus.service_errors import (
 if TYPE_CHECKING:
     from twinbus.pairing.factory import MessagingFactory
 
-__all__ = ["PairSetup", "books_handed_on", "check_pairing", "find_out", "join"]
+__all__ = ["PairSetup", "assemble_pair", "discover", "share_metering", "validate_pairing"]
 
 _log = logging.getLogger("twinbus.pairing")
 
@@ -82,7 +82,7 @@ REACH_TIMEOUT_S: Final = 2.0
 SECONDARY_TIMEOUT_S: Final = 10.0
 
 
-class NoManager:
+class NoNamespaceManager:
     """Stands for a namespace manager that the application does not have."""
 
     async def get_queue(self, path: str) -> QueueProperties:
@@ -92,7 +92,7 @@ class NoManager:
         raise AccessRefused("no namespace manager was given", path=queue.path)
 
 
-def check_pairing(
+def validate_pairing(
     primary: MessagingFactory, options: PairedNamespaceOptions
 ) -> SendAvailabilityPairedNamespaceOptions:
     """Refuse what can never be a pair (P3)."""
@@ -122,15 +122,15 @@ def check_pairing(
 
 
 @contextmanager
-def books_handed_on(primary: MessagingFactory, secondary: MessagingFactory) -> Iterator[None]:
+def share_metering(primary: MessagingFactory, secondary: MessagingFactory) -> Iterator[None]:
     """Count and audit on both sides of a pair what its user wants counted and audited on the
     primary: a message that takes the detour would be missing. Taken back after an error."""
-    wanted, own = primary.books, secondary.books
+    wanted, own = primary.meter, secondary.meter
     with ExitStack() as back:
         if wanted is not None and own is None:
-            made = secondary.new_books(wanted.directory, wanted.has_audit, wanted.keep_days)
-            secondary.keep_books(made)
-            back.callback(secondary.keep_books, None)
+            made = secondary.new_meter(wanted.directory, wanted.has_audit, wanted.keep_days)
+            secondary.set_meter(made)
+            back.callback(secondary.set_meter, None)
         elif wanted is not None and own is not None:
             back.callback(setattr, own, "has_audit", own.has_audit)
             own.has_audit |= wanted.has_audit
@@ -151,7 +151,7 @@ class PairSetup:
     """Why there is no backlog."""
 
 
-async def find_out(
+async def discover(
     primary: MessagingFactory, options: SendAvailabilityPairedNamespaceOptions
 ) -> PairSetup:
     """Ask both namespaces for what must be known before the first send."""
@@ -264,7 +264,7 @@ async def _backlog(
     await _check_manager(options)
     secondary = options.messaging_factory
     provisioned = await provision(
-        manager=options.secondary_namespace_manager or NoManager(),
+        manager=options.secondary_namespace_manager or NoNamespaceManager(),
         driver=secondary.driver,
         primary_name=name,
         count=options.wanted_queue_count,
@@ -290,14 +290,14 @@ async def _outage_of(primary: MessagingFactory) -> str:
     sender = primary.driver.sender(path or UNKNOWN_PATH)
     try:
         await sender.attach(timeout_s=CONTACT_TIMEOUT_S)
-        credential.has_worked = True
+        credential.has_succeeded = True
     except EntityNotFound:
         # Told only to somebody whose credential was taken (P7).
-        credential.has_worked = True
+        credential.has_succeeded = True
     except (CommunicationError, OperationTimeout) as error:
         return f"out of reach when the pair was made: {error}"
     except AuthenticationFailed as error:
-        if credential.has_worked:  # A broken token service looks the same (P7).
+        if credential.has_succeeded:  # A broken token service looks the same (P7).
             return f"its token service does not answer as before: {error}"
         if path is not None:
             raise
@@ -347,21 +347,21 @@ async def _primary_name(
     return primary_name_of(primary.address, given=given, told=said)
 
 
-def join(
+def assemble_pair(
     primary: MessagingFactory, options: SendAvailabilityPairedNamespaceOptions, found: PairSetup
 ) -> Pair:
     """Put the pair together; nothing runs yet. What can fail comes first: after an error nobody
     listens, no file is open and the options are as they were."""
     routing = primary.routing.paired(options, found.backlog, found.outage, found.backlog_error)
     pair = _pair(primary, options, found, routing)
-    if primary.books is not None:
-        primary.books.named(found.name)
+    if primary.meter is not None:
+        primary.meter.named(found.name)
     journal = None
     if options.journal_path is not None:
         journal = Journal(options.journal_path, keep_days=options.journal_keep_days)
     routing.hub.paired(str(options.messaging_factory.address), journal)
     if options.on_event is not None:
-        routing.hub.listen(options.on_event)
+        routing.hub.subscribe(options.on_event)
     options.found_queues(0 if found.backlog is None else len(found.backlog.queues))
     return pair
 
@@ -377,7 +377,9 @@ def _pair(
         options.messaging_factory,
         routing=routing,
         pinger=Pinger(routing, primary.driver, options.ping_mode, lambda: _outage_of(primary)),
-        orders=None if options.control_path is None else OrderWatch(options.control_path, routing),
+        orders=None
+        if options.control_path is None
+        else OperatorCommandWatcher(options.control_path, routing),
         hosts_syphon=options.enable_syphon,
     )
     if found.backlog is not None:
@@ -415,11 +417,11 @@ def _equip(
     pair.reader = BacklogReader(
         secondary.driver, manager, queues, search=BacklogSearch(secondary.driver.receiver, name)
     )
-    pair.watch = BacklogWatch(routing, pair.reader, options.thresholds)
+    pair.watch = BacklogMonitor(routing, pair.reader, options.thresholds)
     if options.enable_syphon:
         # Of a syphon on Spark only the credentials are needed here, which the lean one hands out.
         driver = options.syphon.driver if options.syphon.engine == "local" else "amqp"
-        job = SyphonJob(
+        job = SyphonRequest(
             primary=primary.mover_driver(driver),
             secondary=secondary.mover_driver(driver),
             queues=queues,
@@ -432,8 +434,8 @@ def _equip(
             ),
             list_queues=None if manager is None else manager.get_queues,
             hosting=options.syphon,
-            metering=None if primary.books is None else primary.books.directory,
-            keep_days=None if primary.books is None else primary.books.keep_days,
+            metering=None if primary.meter is None else primary.meter.directory,
+            keep_days=None if primary.meter is None else primary.meter.keep_days,
             on_end=pair.syphon_ended,
             on_stall=pair.syphon_stalled,
             on_dead_letters=pair.dead_lettered,
@@ -441,4 +443,4 @@ def _equip(
             on_foreign=pair.foreign_found,
             on_refused=pair.claim_missing,
         )
-        pair.make_syphon = syphon_maker(job)
+        pair.make_syphon = make_syphon_factory(job)

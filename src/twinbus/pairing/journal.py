@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from twinbus.errors import ConfigurationError
-from twinbus.pairing.occurrence import Occurrence
+from twinbus.pairing.occurrence import EventRecord
 
 __all__ = ["Journal", "JournalEntry", "read_journal"]
 
@@ -66,9 +66,9 @@ class Journal:
         self._thread = threading.Thread(target=self._write, name="twinbus-journal", daemon=True)
         self._thread.start()
 
-    def append(self, occurrence: Occurrence) -> None:
+    def append(self, occurrence: EventRecord) -> None:
         """Have it written soon."""
-        line = json.dumps(occurrence.facts(), ensure_ascii=False, default=str) + "\n"
+        line = json.dumps(occurrence.to_dict(), ensure_ascii=False, default=str) + "\n"
         try:
             self._lines.put_nowait(line.encode(errors="backslashreplace"))
         except queue.Full:

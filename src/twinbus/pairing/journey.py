@@ -1,7 +1,7 @@
 """One send that met trouble, or that begins away from home: the core's steps, carried out.
 
-    Send.step() --> ToPrimary   hand the parcels to the primary's sender
-                    ToBacklog   hand aliased copies to a backlog queue's sender
+    SendDecision.step() --> SendToPrimary   hand the parcels to the primary's sender
+                    SendToBacklog   hand aliased copies to a backlog queue's sender
                     Wait        until then, or until something changes
                     Done, Fail  tell the caller
 
@@ -25,19 +25,26 @@ from twinbus.amqp.message import Message
 from twinbus.core.deadline import Deadline
 from twinbus.core.envelope import alias, split_to_fit
 from twinbus.core.events import Event, PossibleDuplicate, error_summary
-from twinbus.core.parcel import Parcel
-from twinbus.core.rotation import Seat
-from twinbus.core.sending import Done, Fail, Send, ToBacklog, ToPrimary, Wait
-from twinbus.drivers.metered import sender_with_books
+from twinbus.core.parcel import OutgoingMessage
+from twinbus.core.rotation import QueueAffinity
+from twinbus.core.sending import (
+    SendDecision,
+    SendFailed,
+    SendSucceeded,
+    SendToBacklog,
+    SendToPrimary,
+    Wait,
+)
+from twinbus.drivers.metered import metered_sender
 from twinbus.drivers.port import Driver, LinkProperties, Sender
 from twinbus.errors import ConfigurationError
 from twinbus.metering.client_books import ClientMeter
 from twinbus.pairing.batching_sender import BatchingSender
-from twinbus.pairing.parcels import ParcelKind
+from twinbus.pairing.parcels import MessageAdapter
 from twinbus.pairing.routing import Backlog, Entity, SendRouter
 from twinbus.service_errors import BatchPartlySent, MessageTooLarge
 
-__all__ = ["Hand", "Journey", "Links", "SendResult"]
+__all__ = ["Links", "SendAttempt", "SendExecution", "SendResult"]
 
 _log = logging.getLogger("twinbus.pairing")
 
@@ -48,7 +55,7 @@ OPEN_AHEAD_S: Final = 10.0
 # Every tier of the service takes batches of this size.
 BATCH_BYTES_MAX_ASSUMED: Final = 262_144
 
-Hand: TypeAlias = Callable[[Sender, Sequence[Parcel], float], Awaitable[Any]]
+SendAttempt: TypeAlias = Callable[[Sender, Sequence[OutgoingMessage], float], Awaitable[Any]]
 """One attempt at the primary: its sender, the parcels, the time in seconds."""
 
 
@@ -80,13 +87,16 @@ class Links:
             self._primary = self._driver.sender(self.path)
         return self._primary
 
-    def keep_books(
-        self, driver: Driver, books: ClientMeter | None, unpack: Callable[[Parcel], list[bytes]]
+    def set_meter(
+        self,
+        driver: Driver,
+        meter: ClientMeter | None,
+        unpack: Callable[[OutgoingMessage], list[bytes]],
     ) -> None:
         """Count what is sent home from now on; ``driver`` is what new links are made by."""
         self._driver = driver
         if self._primary is not None:
-            self._primary = sender_with_books(self._primary, books, unpack)
+            self._primary = metered_sender(self._primary, meter, unpack)
 
     @property
     def primary_facts(self) -> LinkProperties | None:
@@ -139,7 +149,7 @@ async def _opened(link: BatchingSender) -> None:
         _log.debug("the link to %s was not opened ahead: %s", link.path, error)
 
 
-class Journey:
+class SendExecution:
     """One message or batch on its way."""
 
     def __init__(
@@ -147,23 +157,23 @@ class Journey:
         links: Links,
         routing: SendRouter,
         entity: Entity,
-        seat: Seat,
-        parcels: Sequence[Parcel],
-        kind: ParcelKind,
-        hand: Hand,
+        affinity: QueueAffinity,
+        messages: Sequence[OutgoingMessage],
+        kind: MessageAdapter,
+        send_attempt: SendAttempt,
         deadline: Deadline,
     ) -> None:
         self._links = links
         self._routing = routing
         self._entity = entity
-        self._parcels = self._left = parcels
+        self._messages = self._left = messages
         """``_left``: those that no place is known to hold."""
         self._kind = kind
-        self._hand = hand
+        self._send_attempt = send_attempt
         self._aliased: list[bytes] | None = None
         self._diverted = 0
         self._answer: Any = None
-        self._send = Send(entity.failover, routing.rules, seat, deadline, routing.rng)
+        self._send = SendDecision(entity.failover, routing.rules, affinity, deadline, routing.rng)
         self.is_one_delivery = False
         """Whether the primary would get all messages at once, so that their size together counts;
         each message of a schedule is taken by itself."""
@@ -176,17 +186,17 @@ class Journey:
             self._answered(first_error)
         while True:
             step, events = self._send.step(now_s())
-            self._tell(events)
+            self._publish(events)
             match step:
-                case ToPrimary():
+                case SendToPrimary():
                     await self._attempt(self._to_primary(step.timeout_s))
-                case ToBacklog():
+                case SendToBacklog():
                     await self._attempt(self._to_backlog(step.queue, step.timeout_s))
                 case Wait():
-                    await self._routing.pulse.wait(step.until_s - now_s())
-                case Done():
+                    await self._routing.notifier.wait(step.until_s - now_s())
+                case SendSucceeded():
                     return SendResult(step.where, self._answer, self._diverted)
-                case Fail():
+                case SendFailed():
                     raise self._failure(step.error)
                 case _:
                     assert_never(step)
@@ -198,7 +208,7 @@ class Journey:
         except Exception as raised:
             error = raised
         except asyncio.CancelledError:
-            self._tell(self._send.cancelled(self._routing.now_s()))
+            self._publish(self._send.cancelled(self._routing.now_s()))
             raise
         self._answered(error)
 
@@ -206,7 +216,7 @@ class Journey:
         if error is not None:
             self._entity.last_error = error_summary(error)
         now_s = self._routing.now_s()
-        self._tell(self._send.answered(now_s, error))
+        self._publish(self._send.answered(now_s, error))
         if error is not None and self._routing.backlog is not None:
             queue = self._send.queue_ahead(now_s)
             if queue is not None:
@@ -219,7 +229,7 @@ class Journey:
         assert task is not None
         entity.attempts[task], before = 0, task.cancelling()
         try:
-            self._answer = await self._hand(self._links.primary(), self._left, timeout_s)
+            self._answer = await self._send_attempt(self._links.primary(), self._left, timeout_s)
         except asyncio.CancelledError as cancelled:
             interruption = self._routing.interruption(entity, task, cancelled, before)
             if interruption is None:
@@ -234,16 +244,16 @@ class Journey:
         end_s = now_s() + timeout_s
         sender = self._links.backlog(self._routing, queue)
         for part in split_to_fit(self._copies(), backlog.batch_bytes_max):
-            parcels = [Parcel(encoded) for encoded in part]
-            await sender.send(parcels, timeout_s=max(end_s - now_s(), 0.0))
+            messages = [OutgoingMessage(encoded) for encoded in part]
+            await sender.send(messages, timeout_s=max(end_s - now_s(), 0.0))
             self._accepted(len(part))
 
     def _copies(self) -> list[bytes]:
         """The aliased copies of what is left."""
         if self._aliased is None:
-            encoded = [each for parcel in self._left for each in self._kind.unpack(parcel)]
+            encoded = [each for message in self._left for each in self._kind.unpack(message)]
             if len(encoded) != len(self._left):
-                self._left = [Parcel(each) for each in encoded]
+                self._left = [OutgoingMessage(each) for each in encoded]
             assert self._routing.backlog is not None
             if self.is_one_delivery:
                 self._check_size(encoded, self._routing.backlog)
@@ -259,7 +269,9 @@ class Journey:
         facts = self._links.primary_facts or self._entity.link_facts
         assumed = LinkProperties(sys.maxsize, max(backlog.batch_bytes_max, BATCH_BYTES_MAX_ASSUMED))
         try:
-            check_size(sealed(list(map(Parcel, encoded))), facts or assumed, self._links.path)
+            check_size(
+                sealed(list(map(OutgoingMessage, encoded))), facts or assumed, self._links.path
+            )
         except MessageTooLarge as error:
             if facts is None:
                 error.advise("What it takes is not known in an outage: send fewer at once")
@@ -287,15 +299,17 @@ class Journey:
         partly.__cause__ = error
         return partly
 
-    def _tell(self, events: list[Event]) -> None:
-        if events and self._parcels:  # A cancel brings nothing that could arrive twice.
-            self._routing.tell(map(self._with_ids, events))
+    def _publish(self, events: list[Event]) -> None:
+        if events and self._messages:  # A cancel brings nothing that could arrive twice.
+            self._routing.publish(map(self._with_ids, events))
 
     def _with_ids(self, event: Event) -> Event:
         """The core does not look into messages; who must look for duplicates needs their ids."""
         if not isinstance(event, PossibleDuplicate):
             return event
-        ids = [_message_id(each) for parcel in self._parcels for each in self._kind.unpack(parcel)]
+        ids = [
+            _message_id(each) for message in self._messages for each in self._kind.unpack(message)
+        ]
         return replace(event, message_ids=tuple(ids))
 
 

@@ -17,7 +17,7 @@ from random import Random
 from typing import Final
 
 from twinbus.clock import Clock
-from twinbus.core.claim_watch import ClaimWatch
+from twinbus.core.claim_watch import ClaimMonitor
 from twinbus.core.receipts import Receipt, ReceiptCounts, ReceiptOutcome
 from twinbus.core.stall import STALL_S, StallWatch, why_stalled
 from twinbus.drivers.port import Driver
@@ -140,7 +140,7 @@ class Mover:
 
     async def _watch(self) -> None:
         """Tell when messages wait and none moves, and at once when a claim is missing."""
-        crew, stall, claims = self._crew, StallWatch(stall_s=STALL_S), ClaimWatch()
+        crew, stall, claims = self._crew, StallWatch(stall_s=STALL_S), ClaimMonitor()
         while self._on_stall is not None or self._on_refused is not None:
             await asyncio.sleep(STALL_LOOK_S)
             unread = [each for each in crew.faults if isinstance(crew.faults[each], AccessRefused)]
@@ -160,7 +160,7 @@ class Mover:
                     waiting,
                     closed=closed,
                     unread={path: each.sentence for path, each in crew.faults.items()},
-                    is_primary_away=is_away,
+                    is_primary_unreachable=is_away,
                 )
                 if self._on_stall is not None:
                     self._on_stall(why)

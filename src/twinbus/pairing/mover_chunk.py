@@ -37,7 +37,7 @@ from twinbus.core.chunk import (
 from twinbus.core.chunk_aside import SetAside
 from twinbus.core.chunk_board import CircuitState, DestinationBoard, SendPermission, Sign
 from twinbus.core.chunk_ledger import ChunkLedger, Homeward
-from twinbus.core.parcel import Parcel, ReceivedMessage
+from twinbus.core.parcel import OutgoingMessage, ReceivedMessage
 from twinbus.core.receipts import ReceiptOutcome
 from twinbus.drivers.port import Receiver
 from twinbus.pairing.mover_in_flight import InFlight
@@ -204,11 +204,11 @@ class ChunkRun:
                 await self._try(path, items, is_probe=is_probe)
 
     async def _try(self, path: str, items: Sequence[Homeward], *, is_probe: bool) -> None:
-        parcels = [Parcel(each.encoded) for each in items]
+        messages = [OutgoingMessage(each.encoded) for each in items]
         self._ledger.sent(items)
         try:
             async with self._senders.lent(path) as sender:
-                await sender.send(parcels, timeout_s=self._options.send_timeout_s)
+                await sender.send(messages, timeout_s=self._options.send_timeout_s)
                 self._ledger.accepted(items)
         except ServiceError as error:
             await self._refused(path, items, error, is_probe=is_probe)

@@ -24,7 +24,7 @@ from typing import Final
 
 from twinbus.clock import Clock, SystemClock
 from twinbus.core.chunk_board import DestinationBoard
-from twinbus.core.look_pace import LookPace
+from twinbus.core.look_pace import ScanPace
 from twinbus.core.parcel import ReceivedMessage
 from twinbus.core.receipts import Receipt
 from twinbus.drivers.port import Driver
@@ -78,7 +78,7 @@ class Crew:
         self.faults: dict[str, ServiceError] = {}
         """Backlog queues that could not be read when it was last tried, each with its error."""
         self._on_receipts, self._on_fault = on_receipts, on_fault
-        self._look_pace = LookPace()
+        self._look_pace = ScanPace()
         self._shared = Shared(
             secondary=secondary,
             senders=self.senders,

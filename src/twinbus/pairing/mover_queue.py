@@ -28,12 +28,12 @@ from twinbus.core.chunk import ChunkPlan, plan_chunk
 from twinbus.core.chunk_aside import SetAside
 from twinbus.core.chunk_board import DestinationBoard, SendPermission
 from twinbus.core.chunk_ledger import ChunkLedger, MoverIdentity
-from twinbus.core.look_pace import LookPace
+from twinbus.core.look_pace import ScanPace
 from twinbus.core.pair_mark import shared_look_s
 from twinbus.core.parcel import ReceivedMessage
 from twinbus.core.receipts import Receipt, ReceiptOutcome
 from twinbus.drivers.port import Driver
-from twinbus.pairing.few_at_once import few_at_once
+from twinbus.pairing.few_at_once import bounded_gather
 from twinbus.pairing.mover_chunk import PRIMARY, ChunkRun
 from twinbus.pairing.mover_in_flight import InFlight
 from twinbus.pairing.mover_locks import LOCK_S_MAX, lock_s, locks_kept
@@ -69,7 +69,7 @@ class Shared:
     options: MoverOptions
     clock: Clock
     on_receipts: OnReceipts
-    look_pace: LookPace
+    look_pace: ScanPace
 
 
 class QueueMover:
@@ -216,7 +216,9 @@ class QueueMover:
             return await self._bring_path_back(path, may_go_on)
 
         paths = self.aside.paths()
-        for error in filter(None, await few_at_once(paths, one, at_once_max=PATHS_AT_ONCE_MAX)):
+        for error in filter(
+            None, await bounded_gather(paths, one, concurrency_max=PATHS_AT_ONCE_MAX)
+        ):
             raise error
 
     async def _bring_path_back(

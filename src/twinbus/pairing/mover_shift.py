@@ -231,6 +231,6 @@ class _WorkOrderRun:
             ),
             to_discover=self._to_discover,
             faults={queue: error.sentence for queue, error in crew.faults.items()},
-            is_primary_away=crew.gate.is_closed,
+            is_primary_unreachable=crew.gate.is_closed,
             debt_s=crew.debt_s,
         )

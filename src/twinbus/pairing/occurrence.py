@@ -1,6 +1,6 @@
 """An event of the core with the calendar's time and the names of the pair, ready to be told.
 
-    Occurrence   what subscribers, callbacks, the log and the journal receive
+    EventRecord   what subscribers, callbacks, the log and the journal receive
     facts()      the same as plain values, for a line of JSON
 
 Rule 1: the core's clock means nothing outside this process: every moment leaves as UTC.
@@ -22,49 +22,49 @@ from typing import Any, Final
 from twinbus.argument_types import type_shown
 from twinbus.core.events import (
     BacklogDrained,
-    BacklogLevel,
-    BacklogOutOfReach,
+    BacklogExhaustedEvent,
+    BacklogQueueReinstated,
+    BacklogQueueWithdrawn,
     BacklogReady,
+    BacklogThresholdCrossed,
     BacklogUnattended,
     BacklogUnreachable,
     ClaimMissing,
-    Cleared,
     DeadLettered,
     Diverted,
     EntityHeld,
     Event,
     FactoryClosedEvent,
-    Faulted,
+    FactoryFaultedEvent,
     ForeignMessages,
     PingFailed,
     PingRefused,
     PingSent,
     PossibleDuplicate,
-    QueueReturned,
-    QueueWithdrawn,
     Restored,
     RestoreDelayed,
     Suspected,
+    SuspicionCleared,
     SyphonStalled,
 )
 from twinbus.errors import ConfigurationError
 
-__all__ = ["Occurrence", "check_listener", "level_of", "utc_at"]
+__all__ = ["EventRecord", "check_listener", "level_of", "utc_at"]
 
 _WARNINGS: Final = (
     Suspected,
     Diverted,
-    QueueWithdrawn,
-    BacklogOutOfReach,
+    BacklogQueueWithdrawn,
+    BacklogExhaustedEvent,
     BacklogUnreachable,
     PossibleDuplicate,
-    BacklogLevel,
+    BacklogThresholdCrossed,
     BacklogUnattended,
     SyphonStalled,
     ClaimMissing,
     DeadLettered,
     ForeignMessages,
-    Faulted,
+    FactoryFaultedEvent,
     EntityHeld,
 )
 # A difference between the clocks that is larger was made by somebody who has set one of them.
@@ -73,7 +73,7 @@ _MOMENTS: Final = {"at_s": "at", "until_s": "until"}
 
 
 @dataclass(frozen=True, slots=True)
-class Occurrence:
+class EventRecord:
     """One event of a pair."""
 
     event: Event
@@ -87,7 +87,7 @@ class Occurrence:
         """What happened, in an operator's word: ``diverted``, ``queue-withdrawn``, ..."""
         return _NAMES[type(self.event)]
 
-    def facts(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """Everything as plain values, moments as ISO 8601 in UTC."""
         told: dict[str, Any] = {
             "event": self.name,
@@ -108,7 +108,7 @@ class Occurrence:
         return told
 
     def __str__(self) -> str:
-        facts = self.facts()
+        facts = self.to_dict()
         about = ", ".join(
             f"{name}={facts[name]}"
             for name in facts
@@ -120,7 +120,7 @@ class Occurrence:
 # These words are stored, in journals and logs: they stay when a class gets another name.
 _NAMES: Final[Mapping[type[Event], str]] = {
     Suspected: "suspected",
-    Cleared: "cleared",
+    SuspicionCleared: "cleared",
     Diverted: "diverted",
     PingSent: "ping-sent",
     PingFailed: "ping-failed",
@@ -128,13 +128,13 @@ _NAMES: Final[Mapping[type[Event], str]] = {
     RestoreDelayed: "restore-delayed",
     Restored: "restored",
     EntityHeld: "held",
-    QueueWithdrawn: "queue-withdrawn",
-    QueueReturned: "queue-returned",
-    BacklogOutOfReach: "backlog-out-of-reach",
+    BacklogQueueWithdrawn: "queue-withdrawn",
+    BacklogQueueReinstated: "queue-returned",
+    BacklogExhaustedEvent: "backlog-out-of-reach",
     BacklogUnreachable: "backlog-unreachable",
     BacklogReady: "backlog-ready",
     PossibleDuplicate: "possible-duplicate",
-    BacklogLevel: "backlog-level",
+    BacklogThresholdCrossed: "backlog-level",
     BacklogUnattended: "backlog-unattended",
     SyphonStalled: "syphon-stalled",
     ClaimMissing: "claim-missing",
@@ -142,7 +142,7 @@ _NAMES: Final[Mapping[type[Event], str]] = {
     ForeignMessages: "foreign-messages",
     BacklogDrained: "drained",
     FactoryClosedEvent: "closed",
-    Faulted: "faulted",
+    FactoryFaultedEvent: "faulted",
 }
 
 

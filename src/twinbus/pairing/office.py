@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from twinbus.drivers.port import Driver, Sender
 from twinbus.metering.client_books import ClientMeter
-from twinbus.pairing.parcels import ParcelKind
+from twinbus.pairing.parcels import MessageAdapter
 from twinbus.pairing.routing import SendRouter
 from twinbus.pairing.sending import PairedSender
 from twinbus.pairing.standing import CallTracker
@@ -22,17 +22,17 @@ from twinbus.service_errors import OperationTimeout
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["SendOffice"]
+__all__ = ["SenderRegistry"]
 
 
-class SendOffice:
+class SenderRegistry:
     """Gives out senders and knows the way."""
 
     def __init__(
-        self, driver: Driver, standing: CallTracker, routing: SendRouter, operation_timeout_s: float
+        self, driver: Driver, calls: CallTracker, routing: SendRouter, operation_timeout_s: float
     ) -> None:
         self.driver = driver
-        self.standing = standing
+        self.calls = calls
         self.routing = routing
         self.operation_timeout_s = operation_timeout_s
         self.now_s: Callable[[], float] = time.monotonic
@@ -40,9 +40,9 @@ class SendOffice:
         self._senders: set[PairedSender] = set()
         self._gate: asyncio.Event | None = None
 
-    def sender(self, path: str, kind: ParcelKind, link: Sender | None = None) -> PairedSender:
+    def sender(self, path: str, kind: MessageAdapter, link: Sender | None = None) -> PairedSender:
         """A new sender with links of its own; ``path`` is canonical."""
-        self.standing.check()
+        self.calls.check()
         sender = PairedSender(path, self, kind, link)
         self._senders.add(sender)
         return sender
@@ -55,11 +55,11 @@ class SendOffice:
         """The entities that somebody has a sender for."""
         return sorted({sender.path for sender in tuple(self._senders)})
 
-    def keep_books(self, driver: Driver, books: ClientMeter | None) -> None:
+    def set_meter(self, driver: Driver, meter: ClientMeter | None) -> None:
         """What senders do is counted there from now on, whenever they were made."""
         self.driver = driver
         for sender in tuple(self._senders):
-            sender.keep_books(books)
+            sender.set_meter(meter)
 
     async def close_senders(self) -> None:
         for sender in tuple(self._senders):
@@ -67,19 +67,19 @@ class SendOffice:
 
     # -- the gate -----------------------------------------------------------------------------
 
-    def shut_gate(self) -> None:
+    def suspend_sends(self) -> None:
         self._gate = asyncio.Event()
 
-    def open_gate(self) -> None:
+    def resume_sends(self) -> None:
         if self._gate is not None:
             self._gate.set()
             self._gate = None
 
     @property
-    def is_shut(self) -> bool:
+    def is_suspended(self) -> bool:
         return self._gate is not None
 
-    async def pass_gate(self, start_s: float, timeout_s: float) -> None:
+    async def wait_until_paired(self, start_s: float, timeout_s: float) -> None:
         """Wait until the pair is made, at most as long as the send has time."""
         try:
             async with asyncio.timeout(start_s + timeout_s - self.now_s()):

@@ -31,11 +31,11 @@ from twinbus.pairing.client_metering import client_books
 from twinbus.pairing.driver_name import DriverName, check_driver_name
 from twinbus.pairing.environment import NamespaceReference
 
-__all__ = ["OpenNamespace", "opened_namespace", "opened_with"]
+__all__ = ["NamespaceConnection", "open_namespace", "open_namespace_with"]
 
 
 @dataclass(frozen=True, slots=True)
-class OpenNamespace:
+class NamespaceConnection:
     """A namespace that may be used."""
 
     driver: Driver
@@ -50,7 +50,7 @@ class OpenNamespace:
 
 
 @asynccontextmanager
-async def opened_namespace(
+async def open_namespace(
     reference: NamespaceReference,
     *,
     ca_file: Path | None = None,
@@ -59,11 +59,11 @@ async def opened_namespace(
     keep_days: int | None = None,
     name: str | None = None,
     driver: DriverName = "amqp",
-) -> AsyncIterator[OpenNamespace]:
+) -> AsyncIterator[NamespaceConnection]:
     """With the credential of its connection string, or else the identity of this machine."""
     if reference.connection_string is not None:
         parsed = parse_connection_string(reference.connection_string)
-        async with opened_with(
+        async with open_namespace_with(
             parsed,
             credential_in(parsed),
             ca_file=ca_file,
@@ -78,7 +78,7 @@ async def opened_namespace(
     parsed = namespace_at(str(reference.fully_qualified_namespace))
     async with (
         _default_identity() as identity,
-        opened_with(
+        open_namespace_with(
             parsed,
             IdentityToken(identity),
             ca_file=ca_file,
@@ -93,7 +93,7 @@ async def opened_namespace(
 
 
 @asynccontextmanager
-async def opened_with(
+async def open_namespace_with(
     parsed: ConnectionString,
     credential: Credential | IdentityCredential,
     *,
@@ -103,7 +103,7 @@ async def opened_with(
     keep_days: int | None = None,
     name: str | None = None,
     driver: DriverName = "amqp",
-) -> AsyncIterator[OpenNamespace]:
+) -> AsyncIterator[NamespaceConnection]:
     """The credential stays its owner's, who may use it again. ``metering`` is a directory for
     the books of what is done here, ``keep_days`` how long files in it are kept, and ``name`` the
     namespace's name in them, if it is known. ``driver`` is the library for messages."""
@@ -117,17 +117,17 @@ async def opened_with(
     async def told_name() -> str:
         return (await management.namespace_info()).name
 
-    books = client_books(
+    meter = client_books(
         port.address, metering, told_name=told_name, name=name, keep_days=keep_days
     )
-    if books is not None:
-        port = MeteredDriver(port, books, is_own=False)
+    if meter is not None:
+        port = MeteredDriver(port, meter, is_own=False)
     try:
-        yield OpenNamespace(port, management)
+        yield NamespaceConnection(port, management)
     finally:
         await port.close()
-        if books is not None:
-            await asyncio.to_thread(books.close)
+        if meter is not None:
+            await asyncio.to_thread(meter.close)
 
 
 def _driver(

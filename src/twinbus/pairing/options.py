@@ -33,7 +33,7 @@ from twinbus.pairing.option_variables import options_in
 if TYPE_CHECKING:
     from twinbus.pairing.factory import MessagingFactory
     from twinbus.pairing.manager import NamespaceManager
-    from twinbus.pairing.occurrence import Occurrence
+    from twinbus.pairing.occurrence import EventRecord
 
 Interval: TypeAlias = timedelta | float
 PingMode: TypeAlias = Literal["message", "attach"]
@@ -106,7 +106,7 @@ class SendAvailabilityPairedNamespaceOptions(PairedNamespaceOptions):
     second. Who may write it may divert sends."""
     thresholds: BacklogThresholds = field(default_factory=BacklogThresholds, kw_only=True)
     """Which levels of the backlog are events."""
-    on_event: Callable[[Occurrence], object] | None = field(default=None, kw_only=True)
+    on_event: Callable[[EventRecord], object] | None = field(default=None, kw_only=True)
     """Called with every event, on the event loop: be quick."""
     allowed_destinations: tuple[str, ...] = field(default=("*",), kw_only=True)
     """Patterns of the paths to which the syphon of this process delivers (Y6)."""

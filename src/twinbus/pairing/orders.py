@@ -35,12 +35,12 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final, Literal, TypeAlias
 
-from twinbus.core.failover import Failover
+from twinbus.core.failover import EntityFailover
 from twinbus.entity_path import parse_entity_path
 from twinbus.errors import ConfigurationError, InvalidEntityPath
 from twinbus.pairing.routing import ALL_PATHS, SendRouter
 
-__all__ = ["OperatorCommand", "OrderWatch", "Verb", "give_order", "orders_in"]
+__all__ = ["OperatorCommand", "OperatorCommandWatcher", "Verb", "read_commands", "write_command"]
 
 _log = logging.getLogger("twinbus.pairing")
 
@@ -69,7 +69,7 @@ class OperatorCommand:
 # -- the file -------------------------------------------------------------------------------
 
 
-def orders_in(file: Path) -> dict[str, OperatorCommand]:
+def read_commands(file: Path) -> dict[str, OperatorCommand]:
     """The last order of each path; raises ConfigurationError. No file: no orders."""
     try:
         with file.open("rb") as opened:
@@ -95,7 +95,7 @@ def orders_in(file: Path) -> dict[str, OperatorCommand]:
     return orders
 
 
-def give_order(
+def write_command(
     file: Path, path: str, verb: Verb, *, is_held: bool, group: str | None = None
 ) -> dict[str, OperatorCommand]:
     """Write an order; all that stand then. One for all paths replaces those for single ones.
@@ -103,7 +103,7 @@ def give_order(
     ``group`` may read the file from then on, and nobody else but its owner.
     """
     canonical = path if path == ALL_PATHS else parse_entity_path(path)
-    before = {} if canonical == ALL_PATHS else orders_in(file)
+    before = {} if canonical == ALL_PATHS else read_commands(file)
     order = OperatorCommand(verb, is_held, datetime.now(UTC).isoformat())
     orders = {**before, canonical: order}
     _replace(file, orders, group)
@@ -177,7 +177,7 @@ def _unreadable(file: Path, reason: str, hint: str | None = None) -> Configurati
 # -- the application ------------------------------------------------------------------------
 
 
-class OrderWatch:
+class OperatorCommandWatcher:
     """Carries out what the file says, as long as the pair lives."""
 
     def __init__(self, file: Path, routing: SendRouter) -> None:
@@ -221,7 +221,7 @@ class OrderWatch:
             if seen == self._seen:
                 return None
             self._seen = seen
-            return orders_in(self._file)
+            return read_commands(self._file)
         except FileNotFoundError:
             return None
         except (OSError, ConfigurationError) as error:
@@ -231,10 +231,10 @@ class OrderWatch:
     def _carry_out(self, path: str, order: OperatorCommand) -> None:
         match order.order:
             case "failover":
-                self._routing.command(path, Failover.force)
+                self._routing.command(path, EntityFailover.force)
             case "restore":
-                self._routing.command(path, Failover.mark_healthy)
+                self._routing.command(path, EntityFailover.mark_healthy)
             case "hold":
                 pass
         if order.is_held:
-            self._routing.command(path, Failover.hold)
+            self._routing.command(path, EntityFailover.hold)

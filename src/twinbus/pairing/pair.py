@@ -21,7 +21,7 @@ from twinbus.core.events import (
     ClaimMissing,
     DeadLettered,
     FactoryClosedEvent,
-    Faulted,
+    FactoryFaultedEvent,
     ForeignMessages,
     SyphonStalled,
     error_summary,
@@ -38,10 +38,10 @@ from twinbus.core.lifecycle import (
 )
 from twinbus.pairing.backlog_reader import BacklogReader
 from twinbus.pairing.completion import Completion
-from twinbus.pairing.orders import OrderWatch
+from twinbus.pairing.orders import OperatorCommandWatcher
 from twinbus.pairing.pinger import Pinger
 from twinbus.pairing.routing import Backlog, SendRouter
-from twinbus.pairing.watch import BacklogWatch
+from twinbus.pairing.watch import BacklogMonitor
 from twinbus.service_errors import NoBacklogQueue
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ class Pair:
         *,
         routing: SendRouter,
         pinger: Pinger,
-        orders: OrderWatch | None,
+        orders: OperatorCommandWatcher | None,
         hosts_syphon: bool,
     ) -> None:
         self._factories = {Side.PRIMARY: primary, Side.SECONDARY: secondary}
@@ -78,7 +78,7 @@ class Pair:
         self._orders = orders
         self.routing = routing
         self.reader: BacklogReader
-        self.watch: BacklogWatch
+        self.watch: BacklogMonitor
         """Both for the queues that there are, set before start() and before completed()."""
         self.make_syphon: Callable[[], HostedSyphon] | None = None
         """Likewise, where this process hosts one."""
@@ -128,7 +128,7 @@ class Pair:
             raise error
 
     def _tell_unreachable(self) -> None:
-        self.routing.tell([BacklogUnreachable(time.monotonic(), self.routing.backlog_error)])
+        self.routing.publish([BacklogUnreachable(time.monotonic(), self.routing.backlog_error)])
 
     def _start_work(self) -> None:
         if self._orders is not None:
@@ -147,22 +147,24 @@ class Pair:
         told, and another one begins soon."""
         if self._is_over:
             return
-        self.routing.tell([Faulted("syphon", time.monotonic(), error_summary(error))])
+        self.routing.publish(
+            [FactoryFaultedEvent("syphon", time.monotonic(), error_summary(error))]
+        )
         asyncio.get_running_loop().call_later(SYPHON_PAUSE_S, self._start_syphon)
 
     def syphon_stalled(self, reason: str) -> None:
         """Messages wait and the syphon moves none."""
-        self.routing.tell([SyphonStalled(time.monotonic(), reason)])
+        self.routing.publish([SyphonStalled(time.monotonic(), reason)])
 
     def claim_missing(self, path: str, claim: str) -> None:
         """The syphon may not receive from a backlog queue, or not send to a destination."""
         side = Side.SECONDARY if claim == LISTEN else Side.PRIMARY
         address = str(self._factories[side].address)
-        self.routing.tell([ClaimMissing(time.monotonic(), address, path, claim)])
+        self.routing.publish([ClaimMissing(time.monotonic(), address, path, claim)])
 
     def dead_lettered(self, messages: int) -> None:
         """The syphon gave up on messages that nobody can deliver (Y4)."""
-        self.routing.tell([DeadLettered(time.monotonic(), messages)])
+        self.routing.publish([DeadLettered(time.monotonic(), messages)])
 
     def moved(self, messages: int) -> None:
         """Messages have come home: a line in the log for those of a while."""
@@ -185,7 +187,7 @@ class Pair:
         is_new = owner not in self.foreign
         self.foreign[owner] = self.foreign.get(owner, 0) + messages
         if is_new:
-            self.routing.tell([ForeignMessages(time.monotonic(), owner, messages)])
+            self.routing.publish([ForeignMessages(time.monotonic(), owner, messages)])
 
     # -- ends ---------------------------------------------------------------------------------
 
@@ -197,11 +199,11 @@ class Pair:
         now_s = time.monotonic()
         if fault is None:
             effects = self._lifecycle.closed(side, now_s)
-            self.routing.tell([FactoryClosedEvent(side.value, now_s)])
+            self.routing.publish([FactoryClosedEvent(side.value, now_s)])
         else:
             self._is_over = True
             effects = self._lifecycle.faulted(side, now_s, fault)
-            self.routing.tell([Faulted(side.value, now_s, fault)])
+            self.routing.publish([FactoryFaultedEvent(side.value, now_s, fault)])
         closings: list[Effect] = [each for each in effects if isinstance(each, CloseFactory)]
         await self._carry_out([each for each in effects if each not in closings])
         if fault is None and not self._has_told_left:
@@ -247,7 +249,7 @@ class Pair:
                 case CloseFactory():
                     await self._close_in_time(effect.side)
                 case FaultFactory():
-                    await self._factories[effect.side].give_up(effect.reason)
+                    await self._factories[effect.side].fault(effect.reason)
                 case _:
                     assert_never(effect)
 

@@ -1,7 +1,7 @@
 """What a sender must know about the messages that it is given, by the library they come from.
 
-    ENCODED    bytes, and nothing else
-    BROKERED   bytes, and beside them the BrokeredMessage that they were made of
+    ENCODED_BYTES    bytes, and nothing else
+    BROKERED_MESSAGE   bytes, and beside them the BrokeredMessage that they were made of
 
 Rule 1: a check costs nearly nothing for a small message without properties (P0).
 """
@@ -13,40 +13,44 @@ from dataclasses import dataclass
 from typing import Final
 
 from twinbus.core.envelope import check_fits, check_reserved, check_reserved_names
-from twinbus.core.parcel import Parcel
+from twinbus.core.parcel import OutgoingMessage
 
-__all__ = ["BROKERED", "ENCODED", "ParcelKind"]
+__all__ = ["BROKERED_MESSAGE", "ENCODED_BYTES", "MessageAdapter"]
 
 
-def _one_message(parcel: Parcel) -> list[bytes]:
-    return [parcel.encoded]
+def _one_message(message: OutgoingMessage) -> list[bytes]:
+    return [message.encoded]
 
 
 @dataclass(frozen=True, slots=True)
-class ParcelKind:
+class MessageAdapter:
     """How messages of one library are checked and taken apart."""
 
-    check: Callable[[Sequence[Parcel], str, int, str], None]
+    check: Callable[[Sequence[OutgoingMessage], str, int, str], None]
     """Refuse, in every state, what could not make the detour: reserved names (P12), and more
     bytes than a backlog queue takes with the aliases (P13). Parcels, path, limit in bytes, mark
     of the pair."""
-    unpack: Callable[[Parcel], list[bytes]] = _one_message
+    unpack: Callable[[OutgoingMessage], list[bytes]] = _one_message
     """The encoded messages of a parcel: several, where a library hands in whole batches."""
 
 
-def _check_encoded(parcels: Sequence[Parcel], path: str, limit_bytes: int, owner: str) -> None:
-    for parcel in parcels:
-        encoded = parcel.encoded
+def _check_encoded(
+    messages: Sequence[OutgoingMessage], path: str, limit_bytes: int, owner: str
+) -> None:
+    for message in messages:
+        encoded = message.encoded
         check_reserved(encoded)
         check_fits(encoded, path, limit_bytes, owner)
 
 
-def _check_brokered(parcels: Sequence[Parcel], path: str, limit_bytes: int, owner: str) -> None:
-    for parcel in parcels:
-        if parcel.native.properties:
-            check_reserved_names(parcel.native.properties)
-        check_fits(parcel.encoded, path, limit_bytes, owner)
+def _check_brokered(
+    messages: Sequence[OutgoingMessage], path: str, limit_bytes: int, owner: str
+) -> None:
+    for message in messages:
+        if message.native.properties:
+            check_reserved_names(message.native.properties)
+        check_fits(message.encoded, path, limit_bytes, owner)
 
 
-ENCODED: Final = ParcelKind(_check_encoded)
-BROKERED: Final = ParcelKind(_check_brokered)
+ENCODED_BYTES: Final = MessageAdapter(_check_encoded)
+BROKERED_MESSAGE: Final = MessageAdapter(_check_brokered)

@@ -18,7 +18,7 @@ from uuid import uuid4
 
 from twinbus.core.envelope import ping
 from twinbus.core.events import Event, PingPrimary, error_summary
-from twinbus.core.parcel import Parcel
+from twinbus.core.parcel import OutgoingMessage
 from twinbus.drivers.port import Driver, Sender
 from twinbus.pairing.options import PingMode
 from twinbus.pairing.routing import SendRouter
@@ -72,7 +72,7 @@ class Pinger:
     async def _keep_time(self) -> None:
         while True:
             self._do_what_is_due()
-            await self._routing.pulse.wait(self._until_next_s())
+            await self._routing.notifier.wait(self._until_next_s())
 
     def _do_what_is_due(self) -> None:
         now_s = self._routing.now_s()
@@ -81,7 +81,7 @@ class Pinger:
             for each in due:
                 if isinstance(each, PingPrimary):
                     self._begin(each)
-            self._routing.tell(each for each in due if not isinstance(each, PingPrimary))
+            self._routing.publish(each for each in due if not isinstance(each, PingPrimary))
 
     def _until_next_s(self) -> float | None:
         timers = [entity.failover.next_timer() for entity in self._routing.entities.values()]
@@ -104,7 +104,7 @@ class Pinger:
         """Wait for a ping interval, which may be changed meanwhile."""
         routing, began_s = self._routing, self._routing.now_s()
         while (left_s := began_s + routing.policy.ping_interval_s - routing.now_s()) > 0:
-            await routing.pulse.wait(left_s)
+            await routing.notifier.wait(left_s)
 
     # -- one ping -----------------------------------------------------------------------------
 
@@ -118,9 +118,9 @@ class Pinger:
     async def _ping(self, wanted: PingPrimary) -> None:
         failure = await self._failure(wanted.path)
         if failure is None:
-            self._routing.rules.credential.has_worked = True
+            self._routing.rules.credential.has_succeeded = True
         failover = self._routing.entity(wanted.path).failover
-        self._routing.tell(
+        self._routing.publish(
             failover.ping_answered(
                 wanted.epoch,
                 self._routing.now_s(),
@@ -141,8 +141,8 @@ class Pinger:
         try:
             match self._mode:
                 case "message":
-                    parcel = Parcel(ping(uuid4().hex))
-                    await sender.send([parcel], timeout_s=self._timeout_s)
+                    message = OutgoingMessage(ping(uuid4().hex))
+                    await sender.send([message], timeout_s=self._timeout_s)
                 case "attach":
                     await sender.attach(timeout_s=self._timeout_s)
                 case _:

@@ -9,20 +9,22 @@ from __future__ import annotations
 
 from weakref import WeakValueDictionary
 
-from twinbus.core.sending import CredentialMemory
+from twinbus.core.sending import CredentialHistory
 from twinbus.drivers.credentials import Credential
 from twinbus.drivers.port import NamespaceAddress
 
-_known: WeakValueDictionary[tuple[NamespaceAddress, Credential], CredentialMemory] = (
+_known: WeakValueDictionary[tuple[NamespaceAddress, Credential], CredentialHistory] = (
     WeakValueDictionary()
 )
 
 
-def memory_of(address: NamespaceAddress, credential: Credential | None) -> CredentialMemory:
+def credential_history_for(
+    address: NamespaceAddress, credential: Credential | None
+) -> CredentialHistory:
     """What is known about a credential there; None is one that nobody else can have."""
     if credential is None:
-        return CredentialMemory()
-    fresh = CredentialMemory()
+        return CredentialHistory()
+    fresh = CredentialHistory()
     try:
         return _known.setdefault((address, credential), fresh)
     except TypeError:  # A credential of somebody's own that has no hash.

@@ -21,13 +21,13 @@ from twinbus.drivers.management import QueueProperties
 from twinbus.drivers.port import Driver, LinkProperties
 from twinbus.errors import EntityExists
 from twinbus.pairing.backlog_queues import (
-    Drift,
+    PropertyDrift,
     backlog_paths,
     backlog_queue,
-    danger_in,
     drift_of,
+    unsafe_property,
 )
-from twinbus.pairing.few_at_once import few_at_once
+from twinbus.pairing.few_at_once import bounded_gather
 from twinbus.service_errors import (
     AccessRefused,
     AuthenticationFailed,
@@ -89,7 +89,7 @@ class Provisioned:
     created: tuple[str, ...] = ()
     found: tuple[str, ...] = ()
     missing: tuple[Missing, ...] = ()
-    drift: tuple[Drift, ...] = ()
+    drift: tuple[PropertyDrift, ...] = ()
     unmanaged: str | None = None
     """Why the queues could not be looked at, only attached to; None when they could."""
     paths: tuple[str, ...] = ()
@@ -173,7 +173,7 @@ async def open_links(
         return answer
 
     unseen = [path for path in done.paths if path not in done.links]
-    told = await few_at_once(unseen, opened, at_once_max=AT_ONCE_MAX)
+    told = await bounded_gather(unseen, opened, concurrency_max=AT_ONCE_MAX)
     answers = dict(zip(unseen, told, strict=True))
     failed = {path: each for path, each in answers.items() if isinstance(each, ServiceError)}
     missing = [Missing(path, _unreachable(error), error) for path, error in failed.items()]
@@ -225,7 +225,7 @@ async def _managed(
     first = await looked_at(paths[0])
     if isinstance(first, _CLOSED):
         return first
-    rest = await few_at_once(paths[1:], looked_at, at_once_max=AT_ONCE_MAX)
+    rest = await bounded_gather(paths[1:], looked_at, concurrency_max=AT_ONCE_MAX)
     return _summed_up(paths, [first, *rest], wanted.owner)
 
 
@@ -256,7 +256,7 @@ async def _found_or_made(manager: BacklogManager, path: str, wanted: _Wanted) ->
         queue = await manager.get_queue(path)
     except EntityNotFound:
         return _Seen(await manager.create_queue(backlog_queue(path, wanted.owner)), is_new=True)
-    danger = danger_in(queue, allow_lossy=wanted.allow_lossy)
+    danger = unsafe_property(queue, allow_lossy=wanted.allow_lossy)
     return _Seen(queue, is_new=False) if danger is None else Missing(path, danger)
 
 
@@ -300,10 +300,10 @@ async def _attached(
     until_s = loop.time() + timeout_s
     left_out = {each.path for each in refused}
     paths = [path for path in paths if path not in left_out]
-    answers = await few_at_once(
+    answers = await bounded_gather(
         paths,
         lambda path: _attach(driver, path, max(0.0, until_s - loop.time())),
-        at_once_max=AT_ONCE_MAX,
+        concurrency_max=AT_ONCE_MAX,
     )
     told = list(zip(paths, answers, strict=True))
     links = {path: answer for path, answer in told if isinstance(answer, LinkProperties)}

@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 
 
-class Pulse:
+class ChangeNotifier:
     """Who waits asks again when it rings; nothing else is told."""
 
     def __init__(self) -> None:
         self._waiters: set[asyncio.Future[None]] = set()
 
-    def ring(self) -> None:
+    def notify(self) -> None:
         """Something has changed: look again."""
         # Each is woken once: many rings in a row, with many who wait, would be work for nothing.
         waiters, self._waiters = self._waiters, set()

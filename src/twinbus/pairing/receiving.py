@@ -46,14 +46,14 @@ class MessageReceiver:
         self,
         make: Callable[[], Receiver],
         path: str,
-        standing: CallTracker,
+        calls: CallTracker,
         *,
         timeout_s: float,
         forget: Callable[[MessageReceiver], object],
     ) -> None:
         self.path = path
         self._make = make
-        self._standing = standing
+        self._calls = calls
         self._timeout_s = timeout_s
         self._forget = forget
         self._link: Receiver | None = None
@@ -176,7 +176,7 @@ class MessageReceiver:
         return messages
 
     def _opened(self) -> Receiver:
-        self._standing.check()
+        self._calls.check()
         if self._is_closed:
             raise ConfigurationError(
                 f"the receiver of {self.path!r} is closed", hint="Ask the factory for a new one"
@@ -186,13 +186,13 @@ class MessageReceiver:
         return self._link
 
     def _run(self, call: Coroutine[Any, Any, T]) -> Awaitable[T]:
-        return self._standing.wait(call)
+        return self._calls.track(call)
 
     async def close(self) -> None:
         """Let go of the link; may be called twice. Locked messages stay locked."""
         self._is_closed = True
         self._forget(self)
-        if self._link is not None and not self._standing.is_inherited:
+        if self._link is not None and not self._calls.is_inherited:
             link, self._link = self._link, None
             await link.close()
 

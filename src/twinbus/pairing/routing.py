@@ -7,7 +7,7 @@
 Rule 1: all senders of a factory share one routing; pairing replaces it as a whole, so a send
         sees either the old one or the new one. A pair that was waiting is completed in place, so
         that sends under way can still be diverted.
-Rule 2: everything that happens goes through ``tell``: subscribers hear of it, and whoever waits
+Rule 2: everything that happens goes through ``publish``: subscribers hear of it, and whoever waits
         looks again.
 Rule 3: a send that waits for the primary when its entity is diverted is interrupted, by a
         cancellation of its task that is taken back, as a timeout does it (P22).
@@ -26,15 +26,15 @@ from typing import Any, Final, TypeAlias
 
 from twinbus.core.classifier import PrimaryErrorClass
 from twinbus.core.events import BacklogReady, Diverted, Event, Restored
-from twinbus.core.failover import Failover, FailoverPolicy, Health
+from twinbus.core.failover import EntityFailover, FailoverPolicy, Health
 from twinbus.core.retry import RetryPolicy
 from twinbus.core.rotation import BacklogRotation
-from twinbus.core.sending import CredentialMemory, SendRules
+from twinbus.core.sending import CredentialHistory, SendPolicy
 from twinbus.drivers.port import Driver, LinkProperties, may_have_left
 from twinbus.entity_path import parse_entity_path
 from twinbus.pairing.hub import EventHub
 from twinbus.pairing.options import SendAvailabilityPairedNamespaceOptions
-from twinbus.pairing.pulse import Pulse
+from twinbus.pairing.pulse import ChangeNotifier
 from twinbus.pairing.standing import DirectLink
 from twinbus.service_errors import SendInterrupted, ServiceError
 
@@ -46,7 +46,7 @@ ALL_PATHS: Final = "*"
 # A cancelled send ends within a turn or two of the loop.
 INTERRUPT_AGAIN_S: Final = 0.05
 
-Command: TypeAlias = Callable[[Failover, float], list[Event]]
+Command: TypeAlias = Callable[[EntityFailover, float], list[Event]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,7 +66,7 @@ class Backlog:
 class Entity:
     """One queue or topic of the primary, as all senders of the factory know it."""
 
-    failover: Failover
+    failover: EntityFailover
     attempts: dict[asyncio.Task[Any], int] = field(default_factory=dict)
     """The sends that wait for the primary's answer, each with how often it was interrupted."""
     direct: set[DirectLink] = field(default_factory=set)
@@ -92,7 +92,7 @@ class SendRouter:
     """What all sends of a factory share."""
 
     hub: EventHub
-    rules: SendRules
+    rules: SendPolicy
     policy: FailoverPolicy = field(default_factory=FailoverPolicy)
     backlog: Backlog | None = None
     backlog_error: str = ""
@@ -102,18 +102,18 @@ class SendRouter:
     outage: str = ""
     """Why the primary could not be contacted when the pair was made: its entities begin
     diverted (P17)."""
-    pulse: Pulse = field(default_factory=Pulse)
+    notifier: ChangeNotifier = field(default_factory=ChangeNotifier)
     rng: Random = field(default_factory=Random)
     now_s: Callable[[], float] = time.monotonic
     entities: dict[str, Entity] = field(default_factory=dict)
-    _standing_order: Command | None = None
+    _default_command: Command | None = None
     """What was said of all paths, for those that are used later."""
 
     @classmethod
     def unpaired(
-        cls, hub: EventHub, retry: RetryPolicy, credential: CredentialMemory
+        cls, hub: EventHub, retry: RetryPolicy, credential: CredentialHistory
     ) -> SendRouter:
-        rules = SendRules(rotation=BacklogRotation(()), credential=credential, retry=retry)
+        rules = SendPolicy(rotation=BacklogRotation(()), credential=credential, retry=retry)
         return cls(hub=hub, rules=rules)
 
     def paired(
@@ -125,7 +125,7 @@ class SendRouter:
     ) -> SendRouter:
         """The routing of the same factory from now on. Without a backlog it waits for one, see
         complete()."""
-        rules = SendRules(
+        rules = SendPolicy(
             rotation=BacklogRotation(() if backlog is None else backlog.queues, options.rotation),
             credential=self.rules.credential,
             retry=self.rules.retry,
@@ -155,14 +155,14 @@ class SendRouter:
         for entity in list(self.entities.values()):
             entity.failover.mark_healthy(self.now_s(), "the backlog is ready")
             self._begin(entity.failover)
-        self.tell([BacklogReady(self.now_s(), len(backlog.queues))])
+        self.publish([BacklogReady(self.now_s(), len(backlog.queues))])
 
     def set_ping_interval(self, interval_s: float) -> None:
         """Ping diverted entities at another pace from now on."""
         self.policy = replace(self.policy, ping_interval_s=interval_s)
         for entity in self.entities.values():
             entity.failover.set_ping_interval(interval_s, self.now_s())
-        self.pulse.ring()
+        self.notifier.notify()
 
     # -- entities -----------------------------------------------------------------------------
 
@@ -170,31 +170,31 @@ class SendRouter:
         """What is known about a canonical path; the first question makes it known."""
         found = self.entities.get(path)
         if found is None:
-            found = self.entities[path] = Entity(Failover(path, self.policy))
+            found = self.entities[path] = Entity(EntityFailover(path, self.policy))
             self._begin(found.failover)
         return found
 
-    def _begin(self, failover: Failover) -> None:
+    def _begin(self, failover: EntityFailover) -> None:
         now_s = self.now_s()
         if self.backlog is None:
             failover.hold(now_s, self.backlog_error or "not paired")
             return
         if self.outage:
-            self.tell(failover.start_diverted(now_s, self.outage))
-        if self._standing_order is not None:
-            self.tell(self._standing_order(failover, now_s))
+            self.publish(failover.start_diverted(now_s, self.outage))
+        if self._default_command is not None:
+            self.publish(self._default_command(failover, now_s))
 
     def command(self, path: str, command: Command) -> None:
         """Carry out what somebody said about one path, or about all of them."""
         if path == ALL_PATHS:
-            self._standing_order = command
-            if command is not Failover.hold:  # Which leaves everything where it would be.
+            self._default_command = command
+            if command is not EntityFailover.hold:  # Which leaves everything where it would be.
                 self.outage = ""
             paths = list(self.entities)
         else:
             paths = [parse_entity_path(path)]
         for each in paths:
-            self.tell(command(self.entity(each).failover, self.now_s()))
+            self.publish(command(self.entity(each).failover, self.now_s()))
 
     def say_no_backlog(self, error: BaseException) -> None:
         """Add to an error of the primary that would have diverted its entity why it could not."""
@@ -207,7 +207,7 @@ class SendRouter:
 
     def _is_callers(self, error: BaseException) -> bool:
         rules = self.rules
-        worked = rules.credential.has_worked
+        worked = rules.credential.has_succeeded
         return (
             rules.classifier.at_primary(error, credential_worked=worked)
             is not PrimaryErrorClass.OUTAGE
@@ -215,11 +215,11 @@ class SendRouter:
 
     def first_attempt_succeeded(self, entity: Entity) -> None:
         """A send went straight to the primary, as nearly all do."""
-        self.rules.credential.has_worked = True
+        self.rules.credential.has_succeeded = True
         if entity.failover.health is Health.HEALTHY:
             entity.failover.success_count += 1
         else:
-            self.tell(entity.failover.send_succeeded(self.now_s()))
+            self.publish(entity.failover.send_succeeded(self.now_s()))
 
     # -- diversion wakes the waiting (P22) ------------------------------------------------------
 
@@ -267,7 +267,7 @@ class SendRouter:
 
     # -- events -------------------------------------------------------------------------------
 
-    def tell(self, events: Iterable[Event]) -> None:
+    def publish(self, events: Iterable[Event]) -> None:
         """Publish what happened, and wake whoever waits for a change."""
         events = list(events)
         if events:
@@ -277,4 +277,4 @@ class SendRouter:
             if any(isinstance(event, Restored) for event in events):
                 self.outage = ""  # One entity that came home: the primary can be contacted.
             self.hub.publish(events)
-            self.pulse.ring()
+            self.notifier.notify()

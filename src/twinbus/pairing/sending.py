@@ -14,19 +14,19 @@ from random import Random
 from typing import TYPE_CHECKING, Any, Final
 
 from twinbus.core.deadline import SEND_TIMEOUT_S, Deadline
-from twinbus.core.parcel import Parcel
-from twinbus.core.rotation import Seat
+from twinbus.core.parcel import OutgoingMessage
+from twinbus.core.rotation import QueueAffinity
 from twinbus.core.sending import cancelled_attempt, first_attempt_s
 from twinbus.drivers.port import Sender
 from twinbus.errors import ConfigurationError
 from twinbus.metering.client_books import ClientMeter
-from twinbus.pairing.journey import Hand, Journey, Links, SendResult
-from twinbus.pairing.parcels import ENCODED, ParcelKind
+from twinbus.pairing.journey import Links, SendAttempt, SendExecution, SendResult
+from twinbus.pairing.parcels import ENCODED_BYTES, MessageAdapter
 from twinbus.pairing.routing import Entity, SendRouter
 from twinbus.service_errors import CancelImpossible, PairingError
 
 if TYPE_CHECKING:
-    from twinbus.pairing.office import SendOffice
+    from twinbus.pairing.office import SenderRegistry
 
 __all__ = ["PairedSender", "checked_timeout_s"]
 
@@ -44,31 +44,31 @@ class PairedSender:
     def __init__(
         self,
         path: str,
-        office: SendOffice,
-        kind: ParcelKind = ENCODED,
+        registry: SenderRegistry,
+        kind: MessageAdapter = ENCODED_BYTES,
         link: Sender | None = None,
     ) -> None:
         self.path = path
         """Canonical: the name that events, health and the backlog use."""
-        self.office = office
+        self.registry = registry
         """What all senders of the factory share."""
         self._kind = kind
-        self._links = Links(path, office.driver, link)
-        self._seat = Seat()
+        self._links = Links(path, registry.driver, link)
+        self._affinity = QueueAffinity()
         self._routing: SendRouter | None = None
         self._entity: Entity | None = None
 
     # -- what callers ask ---------------------------------------------------------------------
 
-    def send_parcels(
-        self, parcels: Sequence[Parcel], *, timeout_s: float | None = None
+    def send_outgoing(
+        self, messages: Sequence[OutgoingMessage], *, timeout_s: float | None = None
     ) -> Coroutine[Any, Any, SendResult]:
         """Await it: it returns once they are durable. ``where`` is the path of the entity or of
         the backlog queue that took them (the last one, if a batch was sent in parts)."""
-        return self._carry(parcels, _send, timeout_s)
+        return self._carry(messages, _send, timeout_s)
 
-    async def schedule_parcels(
-        self, parcels: Sequence[Parcel], *, timeout_s: float | None = None
+    async def schedule_outgoing(
+        self, messages: Sequence[OutgoingMessage], *, timeout_s: float | None = None
     ) -> list[int]:
         """Hand in messages that carry their time; numbers for cancelling.
 
@@ -76,8 +76,8 @@ class PairedSender:
         wait in the backlog with their schedule, and the numbers are negative: cancel_scheduled()
         knows them, and cannot cancel them.
         """
-        outcome = await self._carry(parcels, _schedule, timeout_s)
-        return [*_slips(outcome.diverted, self.office.rng), *(outcome.answer or ())]
+        outcome = await self._carry(messages, _schedule, timeout_s)
+        return [*_placeholder_numbers(outcome.diverted, self.registry.rng), *(outcome.answer or ())]
 
     async def cancel_scheduled(
         self, sequence_numbers: Sequence[int], *, timeout_s: float | None = None
@@ -90,46 +90,51 @@ class PairedSender:
         if any(number < 0 for number in sequence_numbers):
             raise CancelImpossible.in_backlog(self.path)
 
-        async def cancel(sender: Sender, _parcels: Sequence[Parcel], timeout_s: float) -> None:
+        async def cancel(
+            sender: Sender, _messages: Sequence[OutgoingMessage], timeout_s: float
+        ) -> None:
             await sender.cancel_scheduled(sequence_numbers, timeout_s=timeout_s)
 
-        standing = self.office.standing
-        task = standing.enter_send()
+        calls = self.registry.calls
+        task = calls.enter_send()
         try:
             await self._cancel(cancel, self._timeout_s(timeout_s))
         except asyncio.CancelledError:
-            raise standing.why_cancelled(task) from None
+            raise calls.cancellation_error(task) from None
         finally:
-            standing.leave_send(task)
+            calls.leave_send(task)
 
-    def keep_books(self, books: ClientMeter | None) -> None:
+    def set_meter(self, meter: ClientMeter | None) -> None:
         """Count there what is sent from now on; None: nowhere."""
-        self._links.keep_books(self.office.driver, books, self._kind.unpack)
+        self._links.set_meter(self.registry.driver, meter, self._kind.unpack)
 
     async def close(self) -> None:
         """Let go of the links; may be called twice."""
-        self.office.forget(self)
-        if not self.office.standing.is_inherited:
+        self.registry.forget(self)
+        if not self.registry.calls.is_inherited:
             await self._links.close()
 
     # -- how it is done -----------------------------------------------------------------------
 
     async def _carry(
-        self, parcels: Sequence[Parcel], hand: Hand, timeout_s: float | None
+        self,
+        messages: Sequence[OutgoingMessage],
+        send_attempt: SendAttempt,
+        timeout_s: float | None,
     ) -> SendResult:
         """One coroutine for the usual case, because every layer more is paid by every send."""
-        if not parcels:
+        if not messages:
             raise ConfigurationError("there is nothing to send", hint="Give at least one message")
         timeout_s = self._timeout_s(timeout_s)
-        office, error, attempt_s = self.office, None, None
-        task = office.standing.enter_send()
+        registry, error, attempt_s = self.registry, None, None
+        task = registry.calls.enter_send()
         try:
-            start_s = office.now_s()
-            if office.is_shut:
-                await office.pass_gate(start_s, timeout_s)
-                routing, entity = self._known(parcels)
+            start_s = registry.now_s()
+            if registry.is_suspended:
+                await registry.wait_until_paired(start_s, timeout_s)
+                routing, entity = self._known(messages)
             else:
-                routing, entity = self._known(parcels)
+                routing, entity = self._known(messages)
                 attempt_s = first_attempt_s(entity.failover, timeout_s)
             entity.sends_under_way += 1
             try:
@@ -138,7 +143,7 @@ class PairedSender:
                     entity.attempts[task], before = 0, task.cancelling()
                     try:
                         link = self._links.primary()
-                        answer = await hand(link, parcels, attempt_s)
+                        answer = await send_attempt(link, messages, attempt_s)
                     except Exception as raised:
                         error = raised
                     except asyncio.CancelledError as cancelled:
@@ -154,21 +159,23 @@ class PairedSender:
                     finally:
                         entity.attempt_ended(task)
                 deadline = Deadline(start_s, start_s + timeout_s)
-                return await self._journey(parcels, hand, deadline, routing, entity).run(error)
+                return await self._new_execution(
+                    messages, send_attempt, deadline, routing, entity
+                ).run(error)
             finally:
                 entity.sends_under_way -= 1
         except asyncio.CancelledError:
-            raise office.standing.why_cancelled(task) from None
+            raise registry.calls.cancellation_error(task) from None
         finally:
-            office.standing.leave_send(task)
+            registry.calls.leave_send(task)
 
     def caller_left(
         self, routing: SendRouter, entity: Entity, began_s: float, success_mark: tuple[int, int]
     ) -> None:
         """A first attempt was cancelled, by its caller or at the end of the factory (which says
         nothing about the entity)."""
-        if self.office.standing.is_open:
-            routing.tell(
+        if self.registry.calls.is_open:
+            routing.publish(
                 cancelled_attempt(
                     entity.failover,
                     began_s=began_s,
@@ -178,83 +185,98 @@ class PairedSender:
             )
 
     async def go_on(
-        self, parcels: Sequence[Parcel], error: Exception, start_s: float, timeout_s: float
+        self,
+        messages: Sequence[OutgoingMessage],
+        error: Exception,
+        start_s: float,
+        timeout_s: float,
     ) -> SendResult:
         """Go on with a send whose first attempt was made on a thread of its own and failed."""
-        office = self.office
+        registry = self.registry
         try:
-            task = office.standing.resume_send()
+            task = registry.calls.resume_send()
         except PairingError as ended:
             ended.is_ambiguous = getattr(error, "is_ambiguous", False)
             raise
         try:
-            routing, entity = self._known(parcels)
+            routing, entity = self._known(messages)
             entity.sends_under_way += 1
             try:
                 deadline = Deadline(start_s, start_s + timeout_s)
-                return await self._journey(parcels, _send, deadline, routing, entity).run(error)
+                return await self._new_execution(messages, _send, deadline, routing, entity).run(
+                    error
+                )
             finally:
                 entity.sends_under_way -= 1
         except asyncio.CancelledError:
-            raise office.standing.why_cancelled(task) from None
+            raise registry.calls.cancellation_error(task) from None
         finally:
-            office.standing.leave_send(task)
+            registry.calls.leave_send(task)
 
     def entity_in(self, routing: SendRouter) -> Entity | None:
         """The entity, if a send on the loop has asked that routing for it before."""
         return self._entity if self._routing is routing else None
 
-    def _known(self, parcels: Sequence[Parcel]) -> tuple[SendRouter, Entity]:
+    def _known(self, messages: Sequence[OutgoingMessage]) -> tuple[SendRouter, Entity]:
         """The way that a send takes, once its messages could make the detour (P12, P13)."""
-        routing = self.office.routing
+        routing = self.registry.routing
         if self._entity is None or self._routing is not routing:
             # The entity first: another thread may look (entity_in).
             self._entity = routing.entity(self.path)
             self._routing = routing
         if routing.message_bytes_max is not None:
             owner = "" if routing.backlog is None else routing.backlog.owner
-            self._kind.check(parcels, self.path, routing.message_bytes_max, owner)
+            self._kind.check(messages, self.path, routing.message_bytes_max, owner)
         return routing, self._entity
 
-    def _journey(
+    def _new_execution(
         self,
-        parcels: Sequence[Parcel],
-        hand: Hand,
+        messages: Sequence[OutgoingMessage],
+        send_attempt: SendAttempt,
         deadline: Deadline,
         routing: SendRouter,
         entity: Entity,
-    ) -> Journey:
-        journey = Journey(
-            self._links, routing, entity, self._seat, parcels, self._kind, hand, deadline
+    ) -> SendExecution:
+        execution = SendExecution(
+            self._links,
+            routing,
+            entity,
+            self._affinity,
+            messages,
+            self._kind,
+            send_attempt,
+            deadline,
         )
-        journey.is_one_delivery = hand is _send
-        return journey
+        execution.is_one_delivery = send_attempt is _send
+        return execution
 
-    async def _cancel(self, hand: Hand, timeout_s: float) -> None:
-        start_s = self.office.now_s()
-        if self.office.is_shut:
-            await self.office.pass_gate(start_s, timeout_s)
+    async def _cancel(self, send_attempt: SendAttempt, timeout_s: float) -> None:
+        start_s = self.registry.now_s()
+        if self.registry.is_suspended:
+            await self.registry.wait_until_paired(start_s, timeout_s)
         routing, entity = self._known(())
         if entity.failover.is_diverted:
             raise CancelImpossible.while_diverted(self.path)
         # A cancel has no way round: it is retried as an unpaired call and diverts nothing.
         alone = SendRouter.unpaired(routing.hub, routing.rules.retry, routing.rules.credential)
         deadline = Deadline(start_s, start_s + timeout_s)
-        await self._journey((), hand, deadline, alone, alone.entity(self.path)).run()
+        await self._new_execution((), send_attempt, deadline, alone, alone.entity(self.path)).run()
 
     def _timeout_s(self, given: float | None) -> float:
-        return self.office.operation_timeout_s if given is None else checked_timeout_s(given)
+        return self.registry.operation_timeout_s if given is None else checked_timeout_s(given)
 
 
-def _send(sender: Sender, parcels: Sequence[Parcel], timeout_s: float) -> Awaitable[Any]:
-    return sender.send(parcels, timeout_s=timeout_s)
+def _send(sender: Sender, messages: Sequence[OutgoingMessage], timeout_s: float) -> Awaitable[Any]:
+    return sender.send(messages, timeout_s=timeout_s)
 
 
-def _schedule(sender: Sender, parcels: Sequence[Parcel], timeout_s: float) -> Awaitable[Any]:
-    return sender.schedule(parcels, timeout_s=timeout_s)
+def _schedule(
+    sender: Sender, messages: Sequence[OutgoingMessage], timeout_s: float
+) -> Awaitable[Any]:
+    return sender.schedule(messages, timeout_s=timeout_s)
 
 
-def _slips(count: int, rng: Random) -> list[int]:
+def _placeholder_numbers(count: int, rng: Random) -> list[int]:
     """Numbers for scheduled messages that went to the backlog: never those of a message."""
     return [-1 - rng.getrandbits(62) for _ in range(count)]
 

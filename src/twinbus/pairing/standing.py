@@ -57,7 +57,7 @@ class CallTracker:
         return not self._is_closed and self._fault is None
 
     @property
-    def fault(self) -> str | None:
+    def fault_reason(self) -> str | None:
         """Why the factory was given up, if it was."""
         return self._fault
 
@@ -96,7 +96,7 @@ class CallTracker:
         if self._idle is not None and not self._sends:
             self._idle.set()
 
-    def why_cancelled(self, task: asyncio.Task[Any]) -> BaseException:
+    def cancellation_error(self, task: asyncio.Task[Any]) -> BaseException:
         """What a call that is inside raises for a CancelledError: ours has a reason."""
         if (self._sends.get(task) or self._waits.get(task)) and task.uncancel() == 0:
             error = self._error()
@@ -105,7 +105,7 @@ class CallTracker:
             return error
         return asyncio.CancelledError()
 
-    async def wait(self, call: Coroutine[Any, Any, T]) -> T:
+    async def track(self, call: Coroutine[Any, Any, T]) -> T:
         """Run a call that a close ends: nothing is lost with a receive that has not returned."""
         if self._is_closed or self._fault is not None:
             call.close()
@@ -116,19 +116,19 @@ class CallTracker:
         try:
             return await call
         except asyncio.CancelledError:
-            raise self.why_cancelled(task) from None
+            raise self.cancellation_error(task) from None
         finally:
             del self._waits[task]
 
     # -- ends ---------------------------------------------------------------------------------
 
-    def shut(self) -> None:
+    def close(self) -> None:
         """Close: refuse new calls, and end those that only wait."""
         if self.is_open:
             self._is_closed = True
             self._end(self._waits)
 
-    def give_up(self, reason: str) -> None:
+    def fault(self, reason: str) -> None:
         """Fault: end every call now, also the last sends of a factory that is being closed."""
         if self._fault is None and (self._sends or self.direct or not self._is_closed):
             self._fault = reason
@@ -188,8 +188,8 @@ _all: Final[WeakSet[CallTracker]] = WeakSet()
 
 
 def _inherit() -> None:
-    for standing in tuple(_all):
-        standing.inherited()
+    for calls in tuple(_all):
+        calls.inherited()
 
 
 fork.in_child(_inherit)

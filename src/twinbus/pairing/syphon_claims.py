@@ -20,7 +20,7 @@ from typing import Any, Final
 
 from twinbus.core.destinations import check_destination
 from twinbus.drivers.port import Driver
-from twinbus.pairing.few_at_once import few_at_once
+from twinbus.pairing.few_at_once import bounded_gather
 from twinbus.service_errors import AccessRefused, EnvelopeError, ServiceError
 
 __all__ = ["MissingClaim", "known_destinations", "missing_listen", "missing_send"]
@@ -107,5 +107,5 @@ async def _missing(
 
     with suppress(TimeoutError):
         async with asyncio.timeout(TIMEOUT_S):
-            await few_at_once(paths, asked, at_once_max=AT_ONCE_MAX)
+            await bounded_gather(paths, asked, concurrency_max=AT_ONCE_MAX)
     return sorted(found, key=lambda each: paths.index(each.path))

@@ -14,17 +14,17 @@ from __future__ import annotations
 import asyncio
 import logging
 
-from twinbus.core.watch_pace import WatchPace
-from twinbus.core.watermarks import BacklogThresholds, Watermarks
+from twinbus.core.watch_pace import PollingPace
+from twinbus.core.watermarks import BacklogAlerts, BacklogThresholds
 from twinbus.pairing.backlog_reader import BacklogReader
 from twinbus.pairing.routing import SendRouter
 
-__all__ = ["BacklogWatch"]
+__all__ = ["BacklogMonitor"]
 
 _log = logging.getLogger("twinbus.pairing")
 
 
-class BacklogWatch:
+class BacklogMonitor:
     """Runs as long as the pair."""
 
     def __init__(
@@ -32,12 +32,12 @@ class BacklogWatch:
         routing: SendRouter,
         reader: BacklogReader,
         thresholds: BacklogThresholds,
-        pace: WatchPace | None = None,
+        pace: PollingPace | None = None,
     ) -> None:
         self._routing = routing
         self._reader = reader
-        self._marks = Watermarks(thresholds)
-        self._pace = pace or WatchPace()
+        self._marks = BacklogAlerts(thresholds)
+        self._pace = pace or PollingPace()
         self._task: asyncio.Task[None] | None = None
         self._was_diverted = False
         """Whether something was, when the last look began."""
@@ -82,7 +82,7 @@ class BacklogWatch:
             left_s = None if due_s is None else due_s - now_s()
             if left_s is not None and left_s <= 0:
                 return
-            await self._routing.pulse.wait(left_s)
+            await self._routing.notifier.wait(left_s)
 
     async def _look(self) -> None:
         try:
@@ -90,7 +90,7 @@ class BacklogWatch:
         except Exception as error:
             _log.warning("the backlog could not be looked at: %s", error)
             return
-        self._routing.tell(
+        self._routing.publish(
             self._marks.observe(
                 [each.reading for each in found],
                 self._routing.now_s(),

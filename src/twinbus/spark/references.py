@@ -48,7 +48,7 @@ from twinbus.pairing.environment import NamespaceReference
 if TYPE_CHECKING:
     from twinbus.drivers.credentials import Credential, IdentityCredential
     from twinbus.pairing.driver_name import DriverName
-    from twinbus.pairing.open_namespace import OpenNamespace
+    from twinbus.pairing.open_namespace import NamespaceConnection
 
 __all__ = ["OPTION_NAMES", "NamespaceRef", "RefKind"]
 
@@ -135,7 +135,7 @@ class NamespaceRef:
         keep_days: int | None = None,
         name: str | None = None,
         driver: DriverName = "amqp",
-    ) -> AbstractAsyncContextManager[OpenNamespace]:
+    ) -> AbstractAsyncContextManager[NamespaceConnection]:
         """The namespace, for as long as the context lasts; the secret is read on entering.
         ``metering`` is a directory for books, ``keep_days`` how long files in it are kept, and
         ``name`` the namespace's in them. ``driver`` is the library for messages."""
@@ -145,14 +145,14 @@ class NamespaceRef:
     @asynccontextmanager
     async def _opened(
         self, metering: Path | None, keep_days: int | None, name: str | None, driver: DriverName
-    ) -> AsyncIterator[OpenNamespace]:
+    ) -> AsyncIterator[NamespaceConnection]:
         # Most of Spark's processes only pass a reference on: they are spared the drivers.
-        from twinbus.pairing.open_namespace import opened_namespace, opened_with
+        from twinbus.pairing.open_namespace import open_namespace, open_namespace_with
 
         ca_file = None if self.ca_file is None else Path(self.ca_file)
         if self.kind is RefKind.HOST:
             reference = NamespaceReference(self.kind.value, fully_qualified_namespace=self.text)
-            opening = opened_namespace(
+            opening = open_namespace(
                 reference,
                 ca_file=ca_file,
                 administration_port=self.administration_port,
@@ -163,7 +163,7 @@ class NamespaceRef:
             )
         else:
             parsed, credential = await self._resolved()
-            opening = opened_with(
+            opening = open_namespace_with(
                 parsed,
                 credential,
                 ca_file=ca_file,

@@ -41,7 +41,7 @@ from twinbus.pairing.backlog_reader import QueueBacklog
 from twinbus.pairing.health import EntityHealth
 from twinbus.pairing.hosting import SyphonHosting
 from twinbus.pairing.journal import read_journal
-from twinbus.pairing.occurrence import Occurrence
+from twinbus.pairing.occurrence import EventRecord
 from twinbus.pairing.options import PairedNamespaceOptions
 from twinbus.service_errors import (
     AccessRefused,
@@ -108,6 +108,7 @@ __all__ = [
     "EntityHealth",
     "EntityNotFound",
     "EnvelopeError",
+    "EventRecord",
     "FactoryClosed",
     "FactoryFaulted",
     "FilterError",
@@ -124,7 +125,6 @@ __all__ = [
     "MessagingFactory",
     "NamespaceManager",
     "NoBacklogQueue",
-    "Occurrence",
     "OperationTimeout",
     "PairedNamespaceOptions",
     "PairingError",

@@ -15,9 +15,9 @@ from threading import get_ident
 from typing import Any, NamedTuple, Self, TypeAlias
 
 from twinbus import aio
-from twinbus.core.parcel import Parcel
+from twinbus.core.parcel import OutgoingMessage
 from twinbus.message import BrokeredMessage
-from twinbus.pairing.clients import parcel_of
+from twinbus.pairing.clients import to_outgoing_message
 from twinbus.pairing.direct_sender import DirectSender
 from twinbus.pairing.receiving import LockHandle
 from twinbus.sync.portal import PORTAL, Twin
@@ -42,7 +42,7 @@ class SenderEnds(NamedTuple):
     """What a sender sends by."""
 
     sender: aio.MessageSender
-    direct: DirectSender[Parcel] | None
+    direct: DirectSender[OutgoingMessage] | None
     """Sends on the caller's thread, where and while that is possible."""
 
 
@@ -71,10 +71,10 @@ class MessageSender(_Closes):
         if direct is None:
             PORTAL.call(sender.send(message, timeout=timeout))
             return
-        parcel = parcel_of(message)
-        if get_ident() == PORTAL.thread_id or not direct.send(parcel, timeout):
-            PORTAL.call(sender.paired_sender.send_parcels([parcel], timeout_s=timeout))
-            direct.sent_by_loop(parcel)
+        outgoing_message = to_outgoing_message(message)
+        if get_ident() == PORTAL.thread_id or not direct.send(outgoing_message, timeout):
+            PORTAL.call(sender.paired_sender.send_outgoing([outgoing_message], timeout_s=timeout))
+            direct.sent_by_loop(outgoing_message)
 
     def send_batch(
         self, messages: Iterable[BrokeredMessage], *, timeout: float | None = None

@@ -18,7 +18,7 @@ from weakref import WeakSet
 
 from twinbus import aio
 from twinbus.core.envelope import check_reserved_names
-from twinbus.core.parcel import Parcel
+from twinbus.core.parcel import OutgoingMessage
 from twinbus.drivers.credentials import Credential, IdentityCredential
 from twinbus.drivers.management import AdministrationClient
 from twinbus.drivers.port import Driver, NamespaceAddress, NextSession, ReceiveMode
@@ -29,7 +29,7 @@ from twinbus.pairing.environment import Role
 from twinbus.pairing.factory_options import FactoryOptions
 from twinbus.pairing.health import EntityHealth
 from twinbus.pairing.hub import Listener
-from twinbus.pairing.occurrence import Occurrence
+from twinbus.pairing.occurrence import EventRecord
 from twinbus.pairing.options import Interval
 from twinbus.sync.clients import (
     MessageReceiver,
@@ -76,7 +76,7 @@ class MessagingFactory:
         twin = self._make()
         if twin.is_inherited:  # It was made elsewhere: every call of it says so.
             return twin
-        self._direct: WeakSet[DirectSender[Parcel]] = WeakSet()
+        self._direct: WeakSet[DirectSender[OutgoingMessage]] = WeakSet()
         try:
             for key, (listener, _) in tuple(self._listeners.items()):
                 self._listeners[key] = listener, PORTAL.run(partial(twin.on_event, listener))
@@ -187,7 +187,7 @@ class MessagingFactory:
     def _ends(self, sender: aio.MessageSender) -> SenderEnds:
         return SenderEnds(sender, self._direct_sender(sender))
 
-    def _direct_sender(self, sender: aio.MessageSender) -> DirectSender[Parcel] | None:
+    def _direct_sender(self, sender: aio.MessageSender) -> DirectSender[OutgoingMessage] | None:
         """For sends on the caller's thread; None where all of them go through the loop."""
         driver = self.twin.driver
         # Neither the lean client nor a driver that meters its sends has such a thing.
@@ -196,20 +196,20 @@ class MessagingFactory:
         if open_link is None:
             return None
 
-        def fits(parcel: Parcel, limit_bytes: int) -> bool:
+        def fits(outgoing_message: OutgoingMessage, limit_bytes: int) -> bool:
             # Metering can begin later, with the pair; then the loop counts each send.
             if self.twin.driver is not driver:
                 return False
-            if parcel.native.properties:
-                check_reserved_names(parcel.native.properties)
-            size = len(parcel.encoded) + DETOUR_BYTES_MAX
+            if outgoing_message.native.properties:
+                check_reserved_names(outgoing_message.native.properties)
+            size = len(outgoing_message.encoded) + DETOUR_BYTES_MAX
             return size <= min(limit_bytes, ONE_WRITE_BYTES_MAX)
 
         direct = DirectSender(
             sender.paired_sender,
             open_link=open_link,
             fits=fits,
-            parcels_of=lambda parcel: [parcel],
+            to_outgoing_messages=lambda outgoing_message: [outgoing_message],
             run=PORTAL.call,
         )
         self._direct.add(direct)
@@ -286,7 +286,7 @@ class MessagingFactory:
         """Keep a path (or ``"*"``) where it is, until it is marked healthy or forced over."""
         PORTAL.run(partial(self.twin.hold, path))
 
-    def events(self) -> Iterator[Occurrence]:
+    def events(self) -> Iterator[EventRecord]:
         """All events from now on; the iteration waits for the next one."""
         return PORTAL.iterate(PORTAL.run(self.twin.events))
 
@@ -310,9 +310,9 @@ class MessagingFactory:
         return not self._is_closed if self._twin.is_inherited else self.twin.is_open
 
     @property
-    def fault(self) -> str | None:
+    def fault_reason(self) -> str | None:
         """Why this factory was given up, if it was."""
-        return None if self._twin.is_inherited else self.twin.fault
+        return None if self._twin.is_inherited else self.twin.fault_reason
 
     def close(self) -> None:
         """Wait for the sends under way, then let go of everything."""

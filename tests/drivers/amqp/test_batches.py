@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from tests.drivers.parcels import parcel
 from twinbus.amqp.sections import Message, Properties
 from twinbus.core.envelope import split_to_fit
-from twinbus.core.parcel import Parcel
+from twinbus.core.parcel import OutgoingMessage
 from twinbus.drivers.amqp.batches import FORMAT_BATCH, FORMAT_MESSAGE, sealed
 from twinbus.service_errors import MessageRefused
 
@@ -40,7 +40,7 @@ def test_the_envelope_says_what_the_first_message_says() -> None:
 
 def test_a_first_message_with_an_id_alone_lends_the_envelope_its_properties() -> None:
     first = Message(properties=Properties(message_id="m-1"), body=b"x").encode()
-    payload = sealed([Parcel(first), parcel(b"y")])[0]
+    payload = sealed([OutgoingMessage(first), parcel(b"y")])[0]
     assert Message.decode(payload).properties == Properties(message_id="m-1")
     assert payload.startswith(first[: first.index(b"m-1") + 3])
     assert len(list(decode_payload(memoryview(payload)).data)) == 2
@@ -59,10 +59,10 @@ def test_a_batch_that_was_cut_to_fit_fits(sizes: list[int], limit: int) -> None:
     longest = "m" * 128
     messages = [parcel(bytes(size), message_id=longest, group_id=longest).encoded for size in sizes]
     for part in split_to_fit(messages, limit):
-        load = sealed([Parcel(each) for each in part])
+        load = sealed([OutgoingMessage(each) for each in part])
         assert len(load.payload) <= limit or len(part) == 1
 
 
 def test_bytes_that_are_no_message_are_refused() -> None:
     with pytest.raises(MessageRefused):
-        sealed([Parcel(b"\xff\xff"), parcel(b"x")])
+        sealed([OutgoingMessage(b"\xff\xff"), parcel(b"x")])

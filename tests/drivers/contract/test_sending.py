@@ -10,7 +10,7 @@ import pytest
 from tests.drivers.parcels import bodies, due_at, parcel
 from twinbus.amqp.sections import Message, Properties
 from twinbus.broker import EntityStatus
-from twinbus.core.parcel import Parcel
+from twinbus.core.parcel import OutgoingMessage
 from twinbus.drivers.port import Driver
 from twinbus.service_errors import (
     AuthenticationFailed,
@@ -41,7 +41,7 @@ async def test_a_message_arrives_byte_for_byte(driver: Driver, servicebus: Bus) 
     ).encode()
 
     # When it is sent and received
-    await driver.sender("orders").send([Parcel(sent)], timeout_s=SOON_S)
+    await driver.sender("orders").send([OutgoingMessage(sent)], timeout_s=SOON_S)
     [received] = await driver.receiver("orders").receive(5, wait_s=SOON_S)
 
     # Then what the service delivers ends with exactly those bytes

@@ -267,7 +267,7 @@ async def test_a_host_that_nobody_knows_cannot_be_reached() -> None:
 
 async def test_whoever_knocks_learns_the_time_without_a_claim(servicebus: Bus) -> None:
     client = client_of(connection_string_with(servicebus, Claim.LISTEN))
-    knock = await client.knock()
+    knock = await client.check_reachable()
     assert knock.status == 401
     assert knock.clock_ahead_s is not None
     assert abs(knock.clock_ahead_s) < 30

@@ -13,7 +13,7 @@ from azure.servicebus import ServiceBusMessage
 
 from tests.support.broker_process import BrokerProcess
 from twinbus.connection_string import parse_connection_string
-from twinbus.core.parcel import Parcel
+from twinbus.core.parcel import OutgoingMessage
 from twinbus.drivers.credentials import SharedKey, SharedSignature
 from twinbus.drivers.port import NamespaceAddress
 from twinbus.drivers.servicebus import ServiceBusDriver, ServiceBusOptions
@@ -94,7 +94,7 @@ async def test_over_tls_on_any_port_with_an_authority_of_ones_own(tmp_path: Path
         text = broker.tls_connection_string
         driver = ServiceBusDriver.from_connection_string(text, trusting)
         assert driver.address.port == broker.port
-        parcel = Parcel(native=ServiceBusMessage("x"))
+        parcel = OutgoingMessage(native=ServiceBusMessage("x"))
         await driver.sender("orders").send([parcel], timeout_s=TIMEOUT_S)
         [received] = await driver.receiver("orders").receive(1, wait_s=TIMEOUT_S)
         assert received.sequence_number == 1

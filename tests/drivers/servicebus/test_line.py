@@ -19,7 +19,7 @@ from azure.servicebus._pyamqp.error import AMQPConnectionError, ErrorCondition
 from azure.servicebus.aio import _servicebus_receiver_async, _servicebus_sender_async
 from azure.servicebus.aio._async_utils import close_handler_for_cleanup
 
-from twinbus.core.parcel import Parcel
+from twinbus.core.parcel import OutgoingMessage
 from twinbus.drivers.servicebus import ServiceBusDriver, line
 
 TIMEOUT_S = 20.0
@@ -61,7 +61,7 @@ def missing(roots: dict[str, Any]) -> list[str]:
 async def test_the_inside_of_the_sdk_is_as_we_know_it(driver: ServiceBusDriver, queue: str) -> None:
     """M10: names, and the two states that a line in use is in."""
     sender, receiver = driver.sender(queue), driver.receiver(queue)
-    await sender.send([Parcel(native=ServiceBusMessage("x"))], timeout_s=TIMEOUT_S)
+    await sender.send([OutgoingMessage(native=ServiceBusMessage("x"))], timeout_s=TIMEOUT_S)
     [received] = await receiver.receive(1, wait_s=TIMEOUT_S)
     assert sender._line is not None and receiver._line is not None
     lines = {"sender": sender._line.sdk, "receiver": receiver._line.sdk}
@@ -95,7 +95,7 @@ async def test_a_line_whose_end_is_read_before_a_send_is_replaced(
 ) -> None:
     """P0: nothing had left on it, so the caller hears nothing of it."""
     sender = driver.sender(queue)
-    await sender.send([Parcel(native=ServiceBusMessage("one"))], timeout_s=TIMEOUT_S)
+    await sender.send([OutgoingMessage(native=ServiceBusMessage("one"))], timeout_s=TIMEOUT_S)
     first = sender._line
     assert first is not None
 
@@ -105,7 +105,7 @@ async def test_a_line_whose_end_is_read_before_a_send_is_replaced(
     connection = first.sdk._handler._connection
     monkeypatch.setattr(connection, "listen", end)
     monkeypatch.setattr(line, "_has_input", lambda asked: asked is connection)
-    await sender.send([Parcel(native=ServiceBusMessage("two"))], timeout_s=TIMEOUT_S)
+    await sender.send([OutgoingMessage(native=ServiceBusMessage("two"))], timeout_s=TIMEOUT_S)
     assert sender._line is not first
 
 

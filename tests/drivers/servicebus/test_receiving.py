@@ -13,7 +13,7 @@ from azure.servicebus.exceptions import OperationTimeoutError
 
 from tests.drivers.servicebus.trouble import detached, fault
 from twinbus.amqp.sections import Message, Properties
-from twinbus.core.parcel import Parcel, ReceivedMessage
+from twinbus.core.parcel import OutgoingMessage, ReceivedMessage
 from twinbus.drivers.port import NEXT_SESSION, ReceiveMode
 from twinbus.drivers.servicebus import ServiceBusDriver
 from twinbus.drivers.servicebus.line import SdkLink, _whole_transfer
@@ -34,7 +34,7 @@ SHORT_S = 0.4
 async def put(driver: ServiceBusDriver, queue: str, *texts: str, session: str = "") -> None:
     sender = driver.sender(queue)
     natives = [ServiceBusMessage(text, session_id=session or None) for text in texts]
-    await sender.send([Parcel(native=each) for each in natives], timeout_s=TIMEOUT_S)
+    await sender.send([OutgoingMessage(native=each) for each in natives], timeout_s=TIMEOUT_S)
     await sender.close()
 
 
@@ -73,7 +73,7 @@ async def test_bytes_are_as_delivered_whatever_the_size(
 ) -> None:
     """P12: by receive, by peek and by number."""
     sent = Message(properties=Properties(message_id="m"), body=b"x" * size_bytes)
-    await driver.sender(queue).send([Parcel(sent.encode())], timeout_s=TIMEOUT_S)
+    await driver.sender(queue).send([OutgoingMessage(sent.encode())], timeout_s=TIMEOUT_S)
     receiver = driver.receiver(queue)
     [peeked] = await receiver.peek(5, timeout_s=TIMEOUT_S)
     [received] = await all_of(receiver, 1)
@@ -183,7 +183,7 @@ async def test_a_cancelled_receive_loses_no_message(
 async def slowly(driver: ServiceBusDriver, queue: str, texts: list[str]) -> None:
     sender = driver.sender(queue)
     for text in texts:
-        await sender.send([Parcel(native=ServiceBusMessage(text))], timeout_s=TIMEOUT_S)
+        await sender.send([OutgoingMessage(native=ServiceBusMessage(text))], timeout_s=TIMEOUT_S)
 
 
 async def test_every_way_to_settle(driver: ServiceBusDriver, servicebus: Bus, queue: str) -> None:

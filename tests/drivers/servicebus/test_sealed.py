@@ -16,7 +16,7 @@ from azure.servicebus.amqp import AmqpAnnotatedMessage, AmqpMessageProperties
 
 from twinbus.amqp.sections import AmqpValue, Message, Properties, iter_batch
 from twinbus.amqp.types import Byte, Short, Symbol, Timestamp, UByte, UInt, ULong
-from twinbus.core.parcel import Parcel
+from twinbus.core.parcel import OutgoingMessage
 from twinbus.drivers.port import Receiver
 from twinbus.drivers.servicebus import (
     ServiceBusDriver,
@@ -143,7 +143,7 @@ async def one(receiver: Receiver) -> Message:
 async def test_every_type_goes_there_and_back(driver: ServiceBusDriver, queue: str) -> None:
     """P12: through the SDK on both sides, which has no word for most of them."""
     sent = Message(properties=Properties(message_id="m"), application_properties=TYPED, body=b"x")
-    await driver.sender(queue).send([Parcel(sent.encode())], timeout_s=TIMEOUT_S)
+    await driver.sender(queue).send([OutgoingMessage(sent.encode())], timeout_s=TIMEOUT_S)
     received = await one(driver.receiver(queue))
     assert received.application_properties == TYPED
     kinds = {name: type(value) for name, value in (received.application_properties or {}).items()}
@@ -157,8 +157,8 @@ async def test_bytes_and_the_sdks_own_message_arrive_alike(
     """P0: which way a message takes is nobody's business."""
     message = ServiceBusMessage("x", message_id="m", application_properties={"a": 1, "b": 2.5})
     sender, receiver = driver.sender(queue), driver.receiver(queue)
-    await sender.send([Parcel(native=message)], timeout_s=TIMEOUT_S)
-    await sender.send([Parcel(encode_native(message))], timeout_s=TIMEOUT_S)
+    await sender.send([OutgoingMessage(native=message)], timeout_s=TIMEOUT_S)
+    await sender.send([OutgoingMessage(encode_native(message))], timeout_s=TIMEOUT_S)
     first, second = await one(receiver), await one(receiver)
     first.message_annotations = second.message_annotations = None
     first.delivery_annotations = second.delivery_annotations = None

@@ -15,7 +15,7 @@ from azure.servicebus.amqp import AmqpAnnotatedMessage
 from tests.drivers.servicebus.trouble import detached, fault
 from twinbus.amqp.sections import Message, Properties
 from twinbus.amqp.types import Timestamp
-from twinbus.core.parcel import Parcel
+from twinbus.core.parcel import OutgoingMessage
 from twinbus.drivers.servicebus import ServiceBusDriver
 from twinbus.service_errors import (
     CommunicationError,
@@ -31,12 +31,14 @@ TIMEOUT_S = 20.0
 SHORT_S = 0.4
 
 
-def native(text: str) -> Parcel:
-    return Parcel(native=ServiceBusMessage(text, message_id=text))
+def native(text: str) -> OutgoingMessage:
+    return OutgoingMessage(native=ServiceBusMessage(text, message_id=text))
 
 
-def plain(text: str) -> Parcel:
-    return Parcel(Message(properties=Properties(message_id=text), body=text.encode()).encode())
+def plain(text: str) -> OutgoingMessage:
+    return OutgoingMessage(
+        Message(properties=Properties(message_id=text), body=text.encode()).encode()
+    )
 
 
 async def bodies(driver: ServiceBusDriver, queue: str, count: int) -> list[str]:
@@ -49,7 +51,7 @@ async def bodies(driver: ServiceBusDriver, queue: str, count: int) -> list[str]:
 
 @pytest.mark.parametrize("make", [native, plain])
 async def test_one_and_several_arrive_in_order(
-    driver: ServiceBusDriver, queue: str, make: type[Parcel]
+    driver: ServiceBusDriver, queue: str, make: type[OutgoingMessage]
 ) -> None:
     sender = driver.sender(queue)
     await sender.send([make("a")], timeout_s=TIMEOUT_S)
@@ -66,11 +68,11 @@ async def test_every_kind_of_message_that_the_sdk_has_is_sent(
     batch = ServiceBusMessageBatch()
     batch.add_message(ServiceBusMessage("b1"))
     batch.add_message(ServiceBusMessage("b2"))
-    sections = Parcel(native=AmqpAnnotatedMessage(data_body=[b"s"]))
+    sections = OutgoingMessage(native=AmqpAnnotatedMessage(data_body=[b"s"]))
     sender = driver.sender(queue)
-    await sender.send([Parcel(native=batch)], timeout_s=TIMEOUT_S)
+    await sender.send([OutgoingMessage(native=batch)], timeout_s=TIMEOUT_S)
     await sender.send([sections], timeout_s=TIMEOUT_S)
-    await sender.send([Parcel(native=batch), sections, native("n")], timeout_s=TIMEOUT_S)
+    await sender.send([OutgoingMessage(native=batch), sections, native("n")], timeout_s=TIMEOUT_S)
     assert await bodies(driver, queue, 7) == ["b1", "b2", "s", "b1", "b2", "s", "n"]
 
 
@@ -111,7 +113,7 @@ async def test_a_message_at_the_limit_goes_as_bytes(driver: ServiceBusDriver, qu
     overhead = len(Message(body=b"x" * 1000).encode()) - 1000
     encoded = Message(body=b"x" * (limit - overhead)).encode()
     assert len(encoded) == limit
-    await sender.send([Parcel(encoded)], timeout_s=TIMEOUT_S)
+    await sender.send([OutgoingMessage(encoded)], timeout_s=TIMEOUT_S)
 
 
 async def test_a_cancelled_send_leaves_the_sender_usable(
@@ -248,7 +250,9 @@ async def test_scheduled_messages_keep_their_times_and_can_be_taken_back(
     ).encode()
     message = ServiceBusMessage("soon", scheduled_enqueue_time_utc=far)
     sender = driver.sender(queue)
-    numbers = await sender.schedule([Parcel(native=message), Parcel(as_bytes)], timeout_s=TIMEOUT_S)
+    numbers = await sender.schedule(
+        [OutgoingMessage(native=message), OutgoingMessage(as_bytes)], timeout_s=TIMEOUT_S
+    )
     assert len(set(numbers)) == 2
     assert servicebus.machine(queue).scheduled_count == 2
     await sender.cancel_scheduled(numbers[:1], timeout_s=TIMEOUT_S)
@@ -264,7 +268,7 @@ async def test_scheduling_survives_an_idle_link_that_was_taken_away(
 ) -> None:
     """P0: the links of $management too."""
     far = datetime.now(UTC) + timedelta(hours=1)
-    parcel = Parcel(native=ServiceBusMessage("x", scheduled_enqueue_time_utc=far))
+    parcel = OutgoingMessage(native=ServiceBusMessage("x", scheduled_enqueue_time_utc=far))
     sender = driver.sender(queue)
     await sender.schedule([parcel], timeout_s=TIMEOUT_S)
     await detached(servicebus)
@@ -283,7 +287,10 @@ async def test_a_message_that_cannot_be_encoded_is_the_callers(
 ) -> None:
     """P7: a bad argument is no outage."""
     sender = driver.sender(queue)
-    for parcels in ([Parcel(native=message)], [Parcel(native=message), native("x")]):
+    for parcels in (
+        [OutgoingMessage(native=message)],
+        [OutgoingMessage(native=message), native("x")],
+    ):
         with pytest.raises(MessageRefused):
             await sender.send(parcels, timeout_s=TIMEOUT_S)
     await sender.send([native("after")], timeout_s=TIMEOUT_S)

@@ -18,7 +18,7 @@ from azure.servicebus.aio._transport._pyamqp_transport_async import PyamqpTransp
 from tests.drivers.servicebus.trouble import fault
 from twinbus.broker.entities.description import EntityStatus
 from twinbus.connection_string import parse_connection_string
-from twinbus.core.parcel import Parcel
+from twinbus.core.parcel import OutgoingMessage
 from twinbus.drivers.servicebus import ServiceBusDriver, ServiceBusOptions
 from twinbus.drivers.servicebus.translation import CONDITIONS, translated
 from twinbus.errors import TwinbusError
@@ -44,8 +44,8 @@ TIMEOUT_S = 20.0
 SECRET = "c2VjcmV0LXNlY3JldC1zZWNyZXQ="
 
 
-def parcel(text: str = "x") -> Parcel:
-    return Parcel(native=ServiceBusMessage(text))
+def parcel(text: str = "x") -> OutgoingMessage:
+    return OutgoingMessage(native=ServiceBusMessage(text))
 
 
 def told(error: BaseException, **facts: Any) -> ServiceError:
@@ -124,7 +124,9 @@ def test_whether_a_message_had_left_is_told() -> None:
 # -- over a real connection -----------------------------------------------------------------
 
 
-async def raised_by(driver: ServiceBusDriver, path: str, message: Parcel | None = None) -> Any:
+async def raised_by(
+    driver: ServiceBusDriver, path: str, message: OutgoingMessage | None = None
+) -> Any:
     """What a send raises, soon."""
     began_s = time.monotonic()
     with pytest.raises(TwinbusError) as raised:

@@ -15,7 +15,7 @@ from tests.support.broker_process import BrokerProcess
 from twinbus.core.chunk import HomeRules
 from twinbus.core.chunk_board import Backoff
 from twinbus.core.envelope import alias
-from twinbus.core.parcel import Parcel
+from twinbus.core.parcel import OutgoingMessage
 from twinbus.core.receipts import Receipt
 from twinbus.drivers.amqp import AmqpDriver
 from twinbus.drivers.port import Driver, ReceiveMode
@@ -119,7 +119,7 @@ class Scene:
     ) -> None:
         """Messages for ``destination``, spread over the backlog queues in order."""
         driver = AmqpDriver.from_connection_string(self.pair.secondary.connection_string)
-        parcels = [Parcel(alias(plain(each, body), destination, owner)) for each in ids]
+        parcels = [OutgoingMessage(alias(plain(each, body), destination, owner)) for each in ids]
         share = -(-len(parcels) // len(self.queues))
         for index, queue in enumerate(self.queues):
             sender = driver.sender(queue)

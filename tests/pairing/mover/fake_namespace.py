@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from tests.pairing.mover.messages import id_of
 from twinbus.amqp.message import Message
-from twinbus.core.parcel import Parcel, ReceivedMessage
+from twinbus.core.parcel import OutgoingMessage, ReceivedMessage
 from twinbus.drivers.port import LinkProperties, NamespaceAddress, NextSession, ReceiveMode
 from twinbus.service_errors import (
     CommunicationError,
@@ -100,7 +100,7 @@ class FakeSender:
         self._namespace = namespace
         self._is_closed = False
 
-    async def send(self, parcels: Sequence[Parcel], *, timeout_s: float) -> None:
+    async def send(self, parcels: Sequence[OutgoingMessage], *, timeout_s: float) -> None:
         encoded = [each.encoded for each in parcels]
         self._namespace.log.append(f"send {self.path} {len(encoded)}")
         await asyncio.sleep(self._namespace.delay_s)
@@ -128,7 +128,7 @@ class FakeSender:
         if self.path not in self._namespace.queues:
             raise EntityNotFound(f"there is no {self.path!r}", path=self.path)
 
-    async def schedule(self, parcels: Sequence[Parcel], *, timeout_s: float) -> list[int]:
+    async def schedule(self, parcels: Sequence[OutgoingMessage], *, timeout_s: float) -> list[int]:
         raise NotImplementedError
 
     async def cancel_scheduled(self, sequence_numbers: Sequence[int], *, timeout_s: float) -> None:

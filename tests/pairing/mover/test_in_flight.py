@@ -14,7 +14,7 @@ from tests.pairing.mover.fake_namespace import FakeNamespace, FakeReceiver
 from tests.pairing.mover.messages import backlog
 from twinbus.core.chunk import HomeRules
 from twinbus.core.chunk_board import Backoff
-from twinbus.core.parcel import Parcel, ReceivedMessage
+from twinbus.core.parcel import OutgoingMessage, ReceivedMessage
 from twinbus.core.receipts import ReceiptOutcome
 from twinbus.pairing.mover import Mover, MoverOptions
 from twinbus.pairing.mover_in_flight import InFlight
@@ -232,7 +232,7 @@ async def test_a_silent_destination_does_not_keep_all_the_room(
         secondary.put(QUEUES[0], backlog(f"s{number}", "news"), backlog(f"m{number}"))
     hung = asyncio.Event()
 
-    async def send(self: object, parcels: Sequence[Parcel], *, timeout_s: float) -> None:
+    async def send(self: object, parcels: Sequence[OutgoingMessage], *, timeout_s: float) -> None:
         path = self.path  # type: ignore[attr-defined]
         if path == "news":
             hung.set()

@@ -13,7 +13,7 @@ import pytest
 from tests.pairing.mover.brokers import DRIVERS, TIMEOUT_S, Pair, Scene, announced, until
 from tests.pairing.mover.messages import backlog, id_of
 from twinbus.core.chunk_board import Backoff
-from twinbus.core.parcel import Parcel
+from twinbus.core.parcel import OutgoingMessage
 from twinbus.core.receipts import Receipt, ReceiptOutcome
 from twinbus.core.shift import ShiftReport, WorkOrder, report_from_json, report_to_json
 from twinbus.drivers.port import ReceiveMode
@@ -231,7 +231,7 @@ async def test_a_message_as_large_as_a_queue_takes_comes_home(scene: Scene) -> N
     room = 262_144 - len(backlog("large", orders, b""))
     sender = scene.driver(scene.pair.secondary).sender(scene.queues[0])
     large = backlog("large", orders, bytes(room - 3))
-    await sender.send([Parcel(large)], timeout_s=TIMEOUT_S)
+    await sender.send([OutgoingMessage(large)], timeout_s=TIMEOUT_S)
     await make_mover(scene).run(once=True)
     assert await scene.arrived(orders) == Counter(["large"])
 

@@ -371,7 +371,7 @@ async def test_nothing_is_received_while_nobody_is_at_home(shifts: Shifts) -> No
     handed = await locked(shifts.secondary, FIRST)
     order = WorkOrder(queues=QUEUES, handed=handed, board=(note(PRIMARY, 30), note("orders", 30)))
     report = await shifts.work(order)
-    assert report.is_primary_away
+    assert report.is_primary_unreachable
     assert {each.path for each in report.board} == {PRIMARY, "orders"}
     assert shifts.outcomes() == {ReceiptOutcome.LEFT: 1}
     assert not [line for line in shifts.secondary.log if line.startswith("receive")]
@@ -383,7 +383,7 @@ async def test_a_shift_knocks_when_it_is_time_to(shifts: Shifts) -> None:
     shifts.secondary.put(FIRST, *messages("m", 10))
     order = WorkOrder(queues=QUEUES, board=(note(PRIMARY), note("orders", 30)))
     report = await shifts.work(order)
-    assert not report.is_primary_away
+    assert not report.is_primary_unreachable
     assert set(report.opened) == {PRIMARY, "orders"}
     assert shifts.outcomes()[ReceiptOutcome.MOVED] == 10
 
@@ -392,7 +392,7 @@ async def test_a_shift_ends_when_the_primary_goes_away(shifts: Shifts) -> None:
     shifts.secondary.put(FIRST, *messages("m", 5_000))
     shifts.primary.refusals["orders"] = lambda encoded: CommunicationError("refused")
     report = await shifts.work(chunk_count=50)
-    assert report.is_primary_away
+    assert report.is_primary_unreachable
     assert len(shifts.receipts) <= 200
     assert sum(map(len, report.aside[FIRST].values())) == len(shifts.receipts)
 
@@ -448,7 +448,7 @@ async def test_a_silent_destination_does_not_pass_for_a_primary_that_is_away(
     shifts.secondary.put(FIRST, *messages("m", 10))
     order = WorkOrder(queues=QUEUES, board=(note(PRIMARY), note("news", 30)))
     report = await shifts.work(order)
-    assert not report.is_primary_away
+    assert not report.is_primary_unreachable
     assert shifts.outcomes() == {ReceiptOutcome.MOVED: 10}
 
 

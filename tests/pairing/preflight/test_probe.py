@@ -14,7 +14,14 @@ from twinbus.connection_string import parse_connection_string
 from twinbus.drivers.amqp import AmqpDriver
 from twinbus.drivers.management import AdministrationClient
 from twinbus.pairing.backlog_queues import backlog_paths, backlog_queue
-from twinbus.pairing.preflight import Ends, Expectation, Observations, judge, observe, probe
+from twinbus.pairing.preflight import (
+    ExpectedLoad,
+    NamespaceAccess,
+    Observations,
+    collect_observations,
+    probe,
+    run_checks,
+)
 from twinbus.pairing.preflight.findings import Severity
 from twinbus.service_errors import (
     AccessRefused,
@@ -24,7 +31,7 @@ from twinbus.service_errors import (
 )
 from twinbus.testing.bus import Bus, BusPair
 
-EXPECTATION = Expectation(backlog_queue_count=2)
+EXPECTATION = ExpectedLoad(backlog_queue_count=2)
 PATHS = backlog_paths("primary", 2)
 
 
@@ -34,15 +41,17 @@ async def opened() -> AsyncIterator[AsyncExitStack]:
         yield stack
 
 
-def ends(stack: AsyncExitStack, connection_string: str) -> Ends:
+def ends(stack: AsyncExitStack, connection_string: str) -> NamespaceAccess:
     driver = AmqpDriver.from_connection_string(connection_string)
     stack.push_async_callback(driver.close)
     parsed = parse_connection_string(connection_string)
-    return Ends(driver, AdministrationClient.from_connection_string(parsed, timeout_s=10))
+    return NamespaceAccess(
+        driver, AdministrationClient.from_connection_string(parsed, timeout_s=10)
+    )
 
 
 async def seen(stack: AsyncExitStack, primary: str, secondary: str, **options: Any) -> Observations:
-    return await observe(
+    return await collect_observations(
         ends(stack, primary),
         ends(stack, secondary),
         expectation=EXPECTATION,
@@ -71,7 +80,7 @@ async def test_a_good_pair_is_ready(servicebus_pair: BusPair, opened: AsyncExitS
     assert [each.path for each in facts.entities] == ["orders", "news"]
     assert [each.path for each in facts.backlog] == list(PATHS)
     assert [ping.was_seen for ping in facts.pings] == [False], "M7: our broker swallows pings"
-    report = judge(facts)
+    report = run_checks(facts)
     assert report.is_ready, report
     # Both are on this machine, which a test cannot help.
     warnings = [each.check for each in report.findings if each.severity is Severity.WARNING]
@@ -102,7 +111,9 @@ async def test_claims_are_seen_one_by_one(servicebus_pair: BusPair, opened: Asyn
     assert isinstance(facts.entities[0].send, AccessRefused)
     assert [each.send for each in facts.backlog] == [None, None]
     assert all(isinstance(each.listen, AccessRefused) for each in facts.backlog)
-    problems = {each.check for each in judge(facts).findings if each.severity is Severity.PROBLEM}
+    problems = {
+        each.check for each in run_checks(facts).findings if each.severity is Severity.PROBLEM
+    }
     assert problems == {"entities", "claims"}
 
 
@@ -161,7 +172,7 @@ async def test_a_namespace_that_is_away_is_seen_to_be(
     assert isinstance(namespace.amqp, CommunicationError)
     assert isinstance(namespace.management, CommunicationError)
     assert namespace.clock_ahead_s is None
-    assert not judge(facts).is_ready
+    assert not run_checks(facts).is_ready
 
 
 async def test_a_wrong_key_is_seen_to_be(servicebus_pair: BusPair, opened: AsyncExitStack) -> None:
@@ -169,8 +180,8 @@ async def test_a_wrong_key_is_seen_to_be(servicebus_pair: BusPair, opened: Async
     key = parse_connection_string(secondary).shared_access_key or ""
     facts = await seen(opened, primary, secondary.replace(key, "bm90IHRoZSBrZXk="))
     assert isinstance(facts.secondary.amqp, AuthenticationFailed)
-    assert not judge(facts).is_ready
-    told = str(judge(facts).to_json())
+    assert not run_checks(facts).is_ready
+    told = str(run_checks(facts).to_json())
     assert "bm90IHRoZSBrZXk=" not in told and key not in told
 
 
@@ -179,7 +190,7 @@ async def test_one_namespace_twice_is_seen(
 ) -> None:
     """P3: pairing with itself is refused."""
     primary, _ = texts(servicebus_pair)
-    report = judge(await seen(opened, primary, primary))
+    report = run_checks(await seen(opened, primary, primary))
     assert [each.check for each in report.findings if each.severity is Severity.PROBLEM] == [
         "same-place"
     ]

@@ -16,13 +16,13 @@ from twinbus.pairing.backlog_queues import backlog_paths, backlog_queue
 from twinbus.pairing.preflight.facts import (
     BacklogFacts,
     EntityFacts,
-    Expectation,
+    ExpectedLoad,
     NamespaceFacts,
     Observations,
     PingFacts,
 )
 from twinbus.pairing.preflight.findings import Finding, Severity
-from twinbus.pairing.preflight.rules import judge
+from twinbus.pairing.preflight.rules import run_checks
 from twinbus.service_errors import (
     AccessRefused,
     AuthenticationFailed,
@@ -50,7 +50,7 @@ def backlog(**changes: Any) -> tuple[BacklogFacts, ...]:
 
 
 READY = Observations(
-    expectation=Expectation(rate_per_s=10),
+    expectation=ExpectedLoad(rate_per_s=10),
     primary=NamespaceFacts(
         role="primary",
         address=NamespaceAddress("contoso.example", 5671),
@@ -71,7 +71,7 @@ READY = Observations(
 
 
 def findings(check: str, facts: Observations) -> list[Finding]:
-    found = [finding for finding in judge(facts).findings if finding.check == check]
+    found = [finding for finding in run_checks(facts).findings if finding.check == check]
     for finding in found:
         assert finding.severity < Severity.WARNING or finding.fix, "whoever warns says what to do"
         text = f"{finding.subject} {finding.says} {finding.fix}"
@@ -92,7 +92,7 @@ def secondary(**changes: Any) -> Observations:
 
 
 def test_a_pair_that_is_ready_has_nothing_to_fix() -> None:
-    report = judge(READY)
+    report = run_checks(READY)
     assert report.is_ready
     assert {finding.severity for finding in report.findings} == {Severity.OK}
     assert report.to_json()["counts"]["problem"] == 0
@@ -100,9 +100,9 @@ def test_a_pair_that_is_ready_has_nothing_to_fix() -> None:
 
 def test_the_worst_comes_first() -> None:
     facts = replace(secondary(amqp=CommunicationError("refused")), pings=())
-    severities = [finding.severity for finding in judge(facts).findings]
+    severities = [finding.severity for finding in run_checks(facts).findings]
     assert severities == sorted(severities, reverse=True)
-    assert not judge(facts).is_ready
+    assert not run_checks(facts).is_ready
 
 
 @pytest.mark.parametrize("role", ["primary", "secondary"])
@@ -241,7 +241,7 @@ def test_a_claim_that_is_missing_is_named_with_its_consequence() -> None:
     found = worst("claims", cannot_listen)
     assert found.severity is Severity.PROBLEM and "claim Listen" in found.says
 
-    sender_only = replace(cannot_listen, expectation=Expectation(has_syphon=False))
+    sender_only = replace(cannot_listen, expectation=ExpectedLoad(has_syphon=False))
     assert worst("claims", sender_only).severity is Severity.OK
 
 
@@ -292,7 +292,7 @@ def test_a_queue_that_drops_what_waits_is_a_problem_unless_that_is_allowed(
     assert "allow_lossy_backlog" in found.fix and "--allow-lossy-backlog" in found.fix
     assert worst("headroom", facts).severity is Severity.PROBLEM
 
-    allowed = replace(facts, expectation=Expectation(rate_per_s=10, allow_lossy=True))
+    allowed = replace(facts, expectation=ExpectedLoad(rate_per_s=10, allow_lossy=True))
     assert worst("drift", allowed).severity is Severity.WARNING
     assert worst("headroom", allowed).severity is Severity.OK
 
@@ -306,7 +306,7 @@ def test_a_queue_that_keeps_what_expired_is_none() -> None:
 def test_what_nobody_can_allow_is_not_offered() -> None:
     """P20: sessions, duplicate detection and forwarding would lose or refuse everything."""
     dangerous = replace(READY, backlog=backlog(requires_session=True))
-    allowed = replace(dangerous, expectation=Expectation(allow_lossy=True))
+    allowed = replace(dangerous, expectation=ExpectedLoad(allow_lossy=True))
     for facts in (dangerous, allowed):
         found = worst("drift", facts)
         assert found.severity is Severity.PROBLEM and "allow" not in found.fix
@@ -329,11 +329,11 @@ def test_a_queue_that_fills_up(percent: int, severity: Severity) -> None:
 
 def test_an_outage_that_does_not_fit() -> None:
     # 10 GB are free; an hour at 3,000 messages a second of 1.5 KB needs 16 GB.
-    facts = replace(READY, expectation=Expectation(rate_per_s=3_000))
+    facts = replace(READY, expectation=ExpectedLoad(rate_per_s=3_000))
     found = worst("headroom", facts)
     assert found.severity is Severity.PROBLEM
     assert found.fix == "Use 2 backlog queues more, or larger ones"
-    assert findings("headroom", replace(READY, expectation=Expectation())) == []
+    assert findings("headroom", replace(READY, expectation=ExpectedLoad())) == []
 
 
 def test_queues_that_pairing_will_make_are_room_too() -> None:
@@ -347,7 +347,7 @@ def test_room_that_cannot_be_seen_is_not_known() -> None:
     unseen = tuple(BacklogFacts(path=path) for path in PATHS)
     facts = replace(secondary(management=REFUSED), backlog=unseen)
     assert worst("headroom", facts).severity is Severity.NOTE
-    assert judge(facts).is_ready
+    assert run_checks(facts).is_ready
 
 
 def test_messages_that_only_the_primary_takes() -> None:
@@ -370,7 +370,7 @@ def test_a_window_shorter_than_the_outage_is_a_warning() -> None:
     facts = replace(READY, entities=(EntityFacts(path="news", properties=short),))
     found = worst("duplicate-window", facts)
     assert found.severity is Severity.WARNING and "0:10:00" in found.says
-    patient = replace(facts, expectation=Expectation(expected_outage_s=300))
+    patient = replace(facts, expectation=ExpectedLoad(expected_outage_s=300))
     assert findings("duplicate-window", patient) == []
 
 
@@ -418,4 +418,4 @@ def test_an_entity_that_was_named_is_not_asked_for_again() -> None:
 )
 def test_expectations_are_above_zero(options: dict[str, Any]) -> None:
     with pytest.raises(ConfigurationError):
-        Expectation(**options)
+        ExpectedLoad(**options)

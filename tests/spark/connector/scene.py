@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from tests.pairing.mover.messages import id_of, plain
 from tests.support.broker_process import BrokerProcess
-from twinbus.core.parcel import Parcel
+from twinbus.core.parcel import OutgoingMessage
 from twinbus.drivers.amqp import AmqpDriver
 from twinbus.drivers.port import ReceiveMode
 
@@ -35,7 +35,7 @@ def fill(broker: BrokerProcess, path: str, names: Iterable[str], body: bytes = b
 
 async def _fill(broker: BrokerProcess, path: str, names: Iterable[str], body: bytes) -> None:
     driver = AmqpDriver.from_connection_string(broker.connection_string)
-    parcels = [Parcel(plain(name, body)) for name in names]
+    parcels = [OutgoingMessage(plain(name, body)) for name in names]
     sender = driver.sender(path)
     count = max(1, min(250, 200_000 // (len(body) + 200)))
     for start in range(0, len(parcels), count):

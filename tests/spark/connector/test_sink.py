@@ -18,7 +18,7 @@ from tests.support.broker_process import BrokerProcess
 from twinbus.amqp.message import AmqpValue
 from twinbus.amqp.types import Int, Long, Timestamp, UByte
 from twinbus.core.encoding import decode_message, encode_message
-from twinbus.core.parcel import Parcel, ReceivedMessage
+from twinbus.core.parcel import OutgoingMessage, ReceivedMessage
 from twinbus.drivers.amqp import AmqpDriver
 from twinbus.drivers.port import ReceiveMode
 from twinbus.message import BrokeredMessage
@@ -200,7 +200,7 @@ async def _send(broker: BrokerProcess, path: str, messages: list[BrokeredMessage
     driver = AmqpDriver.from_connection_string(broker.connection_string)
     now_ms = int(datetime.now(UTC).timestamp() * 1_000)
     for message in messages:
-        parcel = Parcel(encode_message(message, now_ms=now_ms))
+        parcel = OutgoingMessage(encode_message(message, now_ms=now_ms))
         await driver.sender(path).send([parcel], timeout_s=30)
     await driver.close()
 

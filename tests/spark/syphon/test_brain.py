@@ -219,7 +219,7 @@ async def test_silent_destinations_do_not_pass_for_a_primary_that_is_away(head: 
         BoardNote("", 1, 0.0, None, False, False),
         BoardNote("orders", 1, 9, None, False, True),
     )
-    await away.begun(is_primary_away=True, board=board)
+    await away.begun(is_primary_unreachable=True, board=board)
     away.secondary.put(QUEUES[0], backlog("one"))
     assert (await away.ordered()).queues == (QUEUES[0],)
 

@@ -16,7 +16,7 @@ from tests.pairing.mover.brokers import Scene, until
 from tests.pairing.mover.messages import plain
 from tests.spark.brokers import SparkPair
 from tests.spark.syphon.running import Running, operations
-from twinbus.core.parcel import Parcel
+from twinbus.core.parcel import OutgoingMessage
 from twinbus.drivers.port import ReceiveMode
 from twinbus.service_errors import QuotaExceeded
 
@@ -51,7 +51,7 @@ async def fill_to_the_brim(scene: Scene, path: str) -> None:
     size = 250_000
     while size:
         try:
-            await sender.send([Parcel(plain("large", bytes(size)))], timeout_s=10)
+            await sender.send([OutgoingMessage(plain("large", bytes(size)))], timeout_s=10)
         except QuotaExceeded:
             size //= 8
 

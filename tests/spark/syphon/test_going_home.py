@@ -23,7 +23,7 @@ from twinbus.amqp.message import AmqpSequence, AmqpValue
 from twinbus.amqp.types import Long
 from twinbus.core.encoding import decode_message, encode_message
 from twinbus.core.envelope import alias
-from twinbus.core.parcel import Parcel
+from twinbus.core.parcel import OutgoingMessage
 from twinbus.drivers.port import NEXT_SESSION
 from twinbus.message import BrokeredMessage
 from twinbus.spark.syphon import read_receipts, start_syphon
@@ -140,10 +140,12 @@ async def test_all_kinds_of_messages_come_home_unchanged(running: Running, pair:
     home, away = scene.driver(pair.primary), scene.driver(pair.secondary)
     for message in KINDS.values():
         encoded = encode_message(message)
-        await home.sender(straight).send([Parcel(encoded)], timeout_s=10)
-        await away.sender(scene.queues[0]).send([Parcel(alias(encoded, detour))], timeout_s=10)
+        await home.sender(straight).send([OutgoingMessage(encoded)], timeout_s=10)
+        await away.sender(scene.queues[0]).send(
+            [OutgoingMessage(alias(encoded, detour))], timeout_s=10
+        )
     aliased = alias(encode_message(of_session), sessions)
-    await away.sender(scene.queues[0]).send([Parcel(aliased)], timeout_s=10)
+    await away.sender(scene.queues[0]).send([OutgoingMessage(aliased)], timeout_s=10)
     running.start(scene, once=True).wait(60)
     found = []
     for path in (straight, detour):

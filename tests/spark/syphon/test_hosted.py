@@ -133,7 +133,7 @@ async def test_closing_the_primary_ends_the_query_and_the_secondary(
     began_s = time.monotonic()
     await hosting.primary.close()
     assert time.monotonic() - began_s < 8
-    assert not hosting.secondary.is_open and hosting.secondary.fault is None
+    assert not hosting.secondary.is_open and hosting.secondary.fault_reason is None
     assert hosting.doing == "stopped" and not spark.streams.active
     arrived = await scene.arrived(orders)
     assert max(arrived.values()) == 1, "what was under way has ended, and is not repeated"
@@ -147,7 +147,7 @@ async def test_a_secondary_that_closes_alone_faults_the_primary_after_five_secon
     hosting = await host(Scene(pair))
     began_s = time.monotonic()
     await hosting.secondary.close()
-    await until(lambda: hosting.primary.fault is not None, 30)
+    await until(lambda: hosting.primary.fault_reason is not None, 30)
     assert 4.5 <= time.monotonic() - began_s <= 12
     with pytest.raises(FactoryFaulted):
         await hosting.primary.create_message_sender("orders").send(BrokeredMessage(b"one"))
@@ -158,8 +158,8 @@ async def test_a_fault_of_one_is_a_fault_of_both_at_once(host: Host, pair: Spark
     """L1: sooner than the source."""
     hosting = await host(Scene(pair))
     async with asyncio.timeout(8):
-        await hosting.secondary.give_up("no more disk")
-    assert "no more disk" in str(hosting.primary.fault)
+        await hosting.secondary.fault("no more disk")
+    assert "no more disk" in str(hosting.primary.fault_reason)
 
 
 async def test_a_cluster_must_be_told_where_the_credentials_are(pair: SparkPair) -> None:

@@ -17,7 +17,7 @@ from twinbus.amqp.properties import GROUP_ID, MESSAGE_ID, property_field
 from twinbus.amqp.sections import Message, MessageSections, Properties, scan_message
 from twinbus.amqp.types import Symbol
 from twinbus.core.envelope_plain import plain_head
-from twinbus.core.parcel import Parcel
+from twinbus.core.parcel import OutgoingMessage
 from twinbus.drivers.port import LinkProperties
 from twinbus.service_errors import MessageRefused, MessageTooLarge
 
@@ -42,15 +42,15 @@ class Sealed(NamedTuple):
     """The size of the largest message in it."""
 
 
-def sealed(parcels: Sequence[Parcel]) -> Sealed:
+def sealed(outgoing_messages: Sequence[OutgoingMessage]) -> Sealed:
     """One delivery for all of them."""
-    if len(parcels) == 1:
-        encoded = parcels[0].encoded
+    if len(outgoing_messages) == 1:
+        encoded = outgoing_messages[0].encoded
         return Sealed(encoded, FORMAT_MESSAGE, len(encoded))
-    parts = [envelope_of(parcels[0].encoded)]
+    parts = [envelope_of(outgoing_messages[0].encoded)]
     largest = 0
-    for parcel in parcels:
-        encoded = parcel.encoded
+    for outgoing_message in outgoing_messages:
+        encoded = outgoing_message.encoded
         size = len(encoded)
         parts.append(_SMALL_HEADS[size] if size <= 255 else _LARGE_HEAD(_LARGE_DATA, size))
         parts.append(encoded)

@@ -13,7 +13,7 @@ from typing import Any, Final
 from uuid import uuid4
 
 from twinbus.amqp.types import Array, Long
-from twinbus.core.parcel import Parcel
+from twinbus.core.parcel import OutgoingMessage
 from twinbus.drivers.amqp.attempts import Attempt
 from twinbus.drivers.amqp.batches import FORMAT_BATCH, BatchKeys, Sealed, check_size, sealed
 from twinbus.drivers.amqp.line import QUIET_S
@@ -46,10 +46,10 @@ class AmqpSender:
 
     # -- sending --------------------------------------------------------------------------
 
-    async def send(self, parcels: Sequence[Parcel], *, timeout_s: float) -> None:
-        if not parcels:
+    async def send(self, outgoing_messages: Sequence[OutgoingMessage], *, timeout_s: float) -> None:
+        if not outgoing_messages:
             raise MessageRefused("there is nothing to send", path=self.path)
-        load = sealed(parcels)
+        load = sealed(outgoing_messages)
         began_s = asyncio.get_running_loop().time()
         try:
             await self._send(load, began_s, timeout_s)
@@ -127,11 +127,13 @@ class AmqpSender:
 
     # -- schedules ------------------------------------------------------------------------
 
-    async def schedule(self, parcels: Sequence[Parcel], *, timeout_s: float) -> list[int]:
-        messages = [_entry(parcel.encoded) for parcel in parcels]
+    async def schedule(
+        self, outgoing_messages: Sequence[OutgoingMessage], *, timeout_s: float
+    ) -> list[int]:
+        messages = [_entry(outgoing_message.encoded) for outgoing_message in outgoing_messages]
         answer = await self._request("schedule-message", {"messages": messages}, timeout_s)
         numbers = answer.get("sequence-numbers")
-        if not isinstance(numbers, Array) or len(numbers.items) != len(parcels):
+        if not isinstance(numbers, Array) or len(numbers.items) != len(outgoing_messages):
             raise ServiceInternalError("the answer has no sequence numbers", path=self.path)
         return [int(each) for each in numbers.items]
 

@@ -17,7 +17,7 @@ Rule 3: no retry happens here; whoever asks knows how long it may take.
 from __future__ import annotations
 
 from twinbus.drivers.management.changing import AccessRule
-from twinbus.drivers.management.client import PAGE_SIZE, AdministrationClient, Knock
+from twinbus.drivers.management.client import PAGE_SIZE, AdministrationClient, ReachabilityProbe
 from twinbus.drivers.management.endpoint import AdministrationEndpoint
 from twinbus.drivers.management.entities import (
     MessageCounts,
@@ -39,11 +39,11 @@ __all__ = [
     "AdministrationClient",
     "AdministrationEndpoint",
     "CorrelationRuleFilter",
-    "Knock",
     "MessageCounts",
     "NamedRuleFilter",
     "NamespaceInfo",
     "QueueProperties",
+    "ReachabilityProbe",
     "RuleProperties",
     "SqlRuleFilter",
     "SubscriptionProperties",

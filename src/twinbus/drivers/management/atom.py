@@ -38,8 +38,8 @@ __all__ = [
     "FeedPage",
     "ParsedEntry",
     "Shape",
-    "namespace_in",
     "page_in",
+    "parse_namespace",
 ]
 
 ATOM: Final = "{http://www.w3.org/2005/Atom}"
@@ -280,7 +280,7 @@ def page_in(body: bytes) -> FeedPage:
     return FeedPage(_entries(root.findall(f"{ATOM}entry")), has_more)
 
 
-def namespace_in(body: bytes) -> NamespaceInfo:
+def parse_namespace(body: bytes) -> NamespaceInfo:
     """What the namespace says of itself."""
     for entry in page_in(body).entries:
         name = _text_in(entry.described, f"{_CONNECT}Name") or entry.title

@@ -31,8 +31,8 @@ from twinbus.drivers.management.atom import (
     TOPIC,
     ParsedEntry,
     Shape,
-    namespace_in,
     page_in,
+    parse_namespace,
 )
 from twinbus.drivers.management.changing import (
     AccessRule,
@@ -58,7 +58,7 @@ from twinbus.service_errors import (
     ServiceInternalError,
 )
 
-__all__ = ["AdministrationClient", "Knock"]
+__all__ = ["AdministrationClient", "ReachabilityProbe"]
 
 API_VERSION: Final = "2021-05"
 """The oldest that knows of everything here; Azure and our broker both speak it."""
@@ -82,7 +82,7 @@ _AnyProperties = QueueProperties | TopicProperties | SubscriptionProperties
 
 
 @dataclass(frozen=True, slots=True)
-class Knock:
+class ReachabilityProbe:
     """What a namespace's door said to somebody who only knocked."""
 
     status: int
@@ -128,15 +128,15 @@ class AdministrationClient:
 
     # -- the namespace --------------------------------------------------------------------
 
-    async def knock(self) -> Knock:
+    async def check_reachable(self) -> ReachabilityProbe:
         """Whether anybody answers, and what its clock shows; no claim is needed for that."""
         asked_s = time.time()
         answer = await self._exchange("GET", "/$namespaceinfo")
         answered_s = time.time()
-        return Knock(answer.status, _clock_ahead_s(answer, (asked_s + answered_s) / 2))
+        return ReachabilityProbe(answer.status, _clock_ahead_s(answer, (asked_s + answered_s) / 2))
 
     async def namespace_info(self) -> NamespaceInfo:
-        return namespace_in(await self._ask("read", "namespace", "", "/$namespaceinfo"))
+        return parse_namespace(await self._ask("read", "namespace", "", "/$namespaceinfo"))
 
     # -- queues ---------------------------------------------------------------------------
 

@@ -25,7 +25,7 @@ from azure.servicebus._transport._pyamqp_transport import PyamqpTransport
 from azure.servicebus.exceptions import OperationTimeoutError
 
 from twinbus import fork
-from twinbus.core.parcel import Parcel
+from twinbus.core.parcel import OutgoingMessage
 from twinbus.drivers.servicebus.line import FRAME_S, OPENING_FRAMES_MAX, is_gone
 from twinbus.drivers.servicebus.sealed import sealed_batch
 from twinbus.drivers.servicebus.translation import closed, condition_of, translated
@@ -58,9 +58,9 @@ def native_message(message: ServiceBusMessage) -> Any:
     )
 
 
-def encoded_message(parcel: Parcel) -> Any:
+def encoded_message(outgoing_message: OutgoingMessage) -> Any:
     """A message that is encoded already."""
-    return sealed_batch([parcel.encoded])
+    return sealed_batch([outgoing_message.encoded])
 
 
 class BlockingLink(Generic[M]):

@@ -18,7 +18,7 @@ from azure.servicebus import ServiceBusClient as BlockingClient
 from azure.servicebus.aio import ServiceBusClient
 
 from twinbus.connection_string import TLS_PORT, ConnectionString, parse_connection_string
-from twinbus.core.parcel import Parcel
+from twinbus.core.parcel import OutgoingMessage
 from twinbus.drivers.credentials import (
     Credential,
     IdentityCredential,
@@ -125,13 +125,13 @@ class ServiceBusDriver:
         self._opened.add(made)
         return made
 
-    def blocking_opener(self, path: str) -> Callable[[], BlockingLink[Parcel]] | None:
+    def blocking_opener(self, path: str) -> Callable[[], BlockingLink[OutgoingMessage]] | None:
         """What opens a link that a thread uses by itself; None where only a loop can send."""
         make = self._blocking
         if make is None:
             return None
 
-        def opened() -> BlockingLink[Parcel]:
+        def opened() -> BlockingLink[OutgoingMessage]:
             # Without keep-alive no other thread reads from the connection; an idle link may go.
             sdk = make().get_queue_sender(path, keep_alive=0)
             link = BlockingLink(path, sdk, encoded_message)

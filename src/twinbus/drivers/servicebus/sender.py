@@ -22,7 +22,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 from azure.servicebus import ServiceBusMessageBatch
 from azure.servicebus.exceptions import OperationTimeoutError
 
-from twinbus.core.parcel import Parcel
+from twinbus.core.parcel import OutgoingMessage
 from twinbus.drivers.port import LinkProperties, note_unsent
 from twinbus.drivers.servicebus.line import Mark, SdkSenderLink
 from twinbus.drivers.servicebus.sealed import (
@@ -79,10 +79,10 @@ class SdkSender:
         self._watch = Watch(self._let_go)
         self._is_closed = False
 
-    async def send(self, parcels: Sequence[Parcel], *, timeout_s: float) -> None:
-        if not parcels:
+    async def send(self, outgoing_messages: Sequence[OutgoingMessage], *, timeout_s: float) -> None:
+        if not outgoing_messages:
             return
-        outgoing = self._outgoing(parcels)
+        outgoing = self._outgoing(outgoing_messages)
 
         def send(line: SdkSenderLink) -> Awaitable[None]:
             return line.send(outgoing, timeout_s)
@@ -90,13 +90,17 @@ class SdkSender:
         try:
             await self._call(send, _SENDING, timeout_s)
         except CommunicationError as error:
-            _check_encodable(parcels, error)
+            _check_encodable(outgoing_messages, error)
             raise
 
-    async def schedule(self, parcels: Sequence[Parcel], *, timeout_s: float) -> list[int]:
-        if not parcels:
+    async def schedule(
+        self, outgoing_messages: Sequence[OutgoingMessage], *, timeout_s: float
+    ) -> list[int]:
+        if not outgoing_messages:
             return []
-        messages = [each for parcel in parcels for each in _encoded(parcel)]
+        messages = [
+            each for outgoing_message in outgoing_messages for each in _encoded(outgoing_message)
+        ]
         return await self._call(
             lambda line: schedule(line.sdk, messages, timeout_s=timeout_s),
             _SCHEDULING,
@@ -132,15 +136,21 @@ class SdkSender:
         if line is not None:
             await line.close()
 
-    def _outgoing(self, parcels: Sequence[Parcel]) -> Any:
+    def _outgoing(self, outgoing_messages: Sequence[OutgoingMessage]) -> Any:
         """What the SDK is handed: its own messages if they are all that, else a batch of bytes."""
-        if len(parcels) == 1 and is_native(parcels[0].native):
-            return parcels[0].native
-        natives = [parcel.native for parcel in parcels]
+        if len(outgoing_messages) == 1 and is_native(outgoing_messages[0].native):
+            return outgoing_messages[0].native
+        natives = [outgoing_message.native for outgoing_message in outgoing_messages]
         if all(map(_is_single, natives)):
             return natives
         try:
-            return sealed_batch([each for parcel in parcels for each in _encoded(parcel)])
+            return sealed_batch(
+                [
+                    each
+                    for outgoing_message in outgoing_messages
+                    for each in _encoded(outgoing_message)
+                ]
+            )
         except (TypeError, ValueError) as error:
             raise _refused(self.path, error) from error
 
@@ -249,12 +259,12 @@ def _is_single(native: object) -> bool:
     return is_native(native) and not isinstance(native, ServiceBusMessageBatch)
 
 
-def _encoded(parcel: Parcel) -> list[bytes]:
-    if isinstance(parcel.native, ServiceBusMessageBatch):
-        return split_batch(parcel.native)
-    if is_native(parcel.native):
-        return [encode_native(parcel.native)]
-    return [parcel.encoded]
+def _encoded(outgoing_message: OutgoingMessage) -> list[bytes]:
+    if isinstance(outgoing_message.native, ServiceBusMessageBatch):
+        return split_batch(outgoing_message.native)
+    if is_native(outgoing_message.native):
+        return [encode_native(outgoing_message.native)]
+    return [outgoing_message.encoded]
 
 
 def _is_unsettled(error: Exception, line: SdkSenderLink) -> bool:
@@ -263,14 +273,14 @@ def _is_unsettled(error: Exception, line: SdkSenderLink) -> bool:
     return is_silence or line.is_dropped
 
 
-def _check_encodable(parcels: Sequence[Parcel], failure: ServiceError) -> None:
+def _check_encodable(outgoing_messages: Sequence[OutgoingMessage], failure: ServiceError) -> None:
     """The SDK says "handler failed" of a message that it cannot encode, as of a peer that talks
     nonsense: nothing but an attempt tells the two apart."""
     if failure.condition or failure.is_ambiguous:
         return
     try:
-        for parcel in parcels:
-            _encoded(parcel)
+        for outgoing_message in outgoing_messages:
+            _encoded(outgoing_message)
     except Exception as error:
         raise _refused(failure.path, error) from failure
 

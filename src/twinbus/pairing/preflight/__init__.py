@@ -12,18 +12,18 @@ Rule 2: whatever cannot be seen is said to be unknown, never assumed.
 
 from __future__ import annotations
 
-from twinbus.pairing.preflight.facts import Expectation, Observations
+from twinbus.pairing.preflight.facts import ExpectedLoad, Observations
 from twinbus.pairing.preflight.findings import Finding, Report, Severity
-from twinbus.pairing.preflight.probe import Ends, observe
-from twinbus.pairing.preflight.rules import judge
+from twinbus.pairing.preflight.probe import NamespaceAccess, collect_observations
+from twinbus.pairing.preflight.rules import run_checks
 
 __all__ = [
-    "Ends",
-    "Expectation",
+    "ExpectedLoad",
     "Finding",
+    "NamespaceAccess",
     "Observations",
     "Report",
     "Severity",
-    "judge",
-    "observe",
+    "collect_observations",
+    "run_checks",
 ]

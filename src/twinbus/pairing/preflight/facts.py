@@ -16,7 +16,7 @@ from twinbus.pairing.environment import Role
 __all__ = [
     "BacklogFacts",
     "EntityFacts",
-    "Expectation",
+    "ExpectedLoad",
     "NamespaceFacts",
     "Observations",
     "PingFacts",
@@ -28,7 +28,7 @@ MESSAGE_BYTES: Final = 1_024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Expectation:
+class ExpectedLoad:
     """What the pair has to bear."""
 
     expected_outage_s: float = EXPECTED_OUTAGE_S
@@ -104,7 +104,7 @@ class PingFacts:
 class Observations:
     """Everything that was seen."""
 
-    expectation: Expectation
+    expectation: ExpectedLoad
     primary: NamespaceFacts
     secondary: NamespaceFacts
     primary_name: str | TwinbusError

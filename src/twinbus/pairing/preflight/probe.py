@@ -18,12 +18,12 @@ from typing import Final, TypeVar
 from twinbus.amqp.errors import AmqpError
 from twinbus.amqp.message import Message
 from twinbus.core.envelope_ping import ping
-from twinbus.core.parcel import Parcel
+from twinbus.core.parcel import OutgoingMessage
 from twinbus.drivers.management import (
     AdministrationClient,
-    Knock,
     NamespaceInfo,
     QueueProperties,
+    ReachabilityProbe,
     TopicProperties,
 )
 from twinbus.drivers.port import Driver
@@ -31,11 +31,11 @@ from twinbus.entity_path import BACKLOG_MARKER
 from twinbus.errors import TwinbusError
 from twinbus.pairing.backlog_queues import backlog_paths, primary_name_of
 from twinbus.pairing.environment import Role
-from twinbus.pairing.few_at_once import few_at_once
+from twinbus.pairing.few_at_once import bounded_gather
 from twinbus.pairing.preflight.facts import (
     BacklogFacts,
     EntityFacts,
-    Expectation,
+    ExpectedLoad,
     NamespaceFacts,
     Observations,
     PingFacts,
@@ -48,7 +48,7 @@ from twinbus.service_errors import (
     ServiceInternalError,
 )
 
-__all__ = ["Ends", "observe"]
+__all__ = ["NamespaceAccess", "collect_observations"]
 
 DEFAULT_TIMEOUT_S: Final = 15.0
 AT_ONCE_MAX: Final = 8
@@ -72,18 +72,18 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
-class Ends:
+class NamespaceAccess:
     """The two doors of a namespace."""
 
     driver: Driver
     management: AdministrationClient
 
 
-async def observe(
-    primary: Ends,
-    secondary: Ends,
+async def collect_observations(
+    primary: NamespaceAccess,
+    secondary: NamespaceAccess,
     *,
-    expectation: Expectation,
+    expectation: ExpectedLoad,
     primary_name: str | None = None,
     entities: Sequence[str] = (),
     may_ping: bool = True,
@@ -91,13 +91,13 @@ async def observe(
 ) -> Observations:
     """Look at everything; raises nothing but what a programmer's mistake raises."""
     ours, theirs = await asyncio.gather(
-        _Look.at(primary, timeout_s), _Look.at(secondary, timeout_s)
+        _Probe.at(primary, timeout_s), _Probe.at(secondary, timeout_s)
     )
     name = _primary_name(ours, primary_name)
     paths = backlog_paths(name, expectation.backlog_queue_count) if isinstance(name, str) else ()
     seen, backlog = await asyncio.gather(
         _entities(ours, entities),
-        few_at_once(paths, partial(_backlog_queue, theirs), at_once_max=AT_ONCE_MAX),
+        bounded_gather(paths, partial(_backlog_queue, theirs), concurrency_max=AT_ONCE_MAX),
     )
     facts_of_primary, facts_of_secondary = await asyncio.gather(
         _namespace(ours, "primary", [each.send for each in seen]),
@@ -117,18 +117,18 @@ async def observe(
 
 
 @dataclass(frozen=True, slots=True)
-class _Look:
+class _Probe:
     """A namespace while it is looked at: its doors, and what the management said first."""
 
     driver: Driver
     management: AdministrationClient
     timeout_s: float
-    knock: Knock | TwinbusError
+    knock: ReachabilityProbe | TwinbusError
     info: NamespaceInfo | TwinbusError
 
     @classmethod
-    async def at(cls, ends: Ends, timeout_s: float) -> _Look:
-        knock = await _answer(ends.management.knock(), timeout_s)
+    async def at(cls, ends: NamespaceAccess, timeout_s: float) -> _Probe:
+        knock = await _answer(ends.management.check_reachable(), timeout_s)
         info: NamespaceInfo | TwinbusError
         if isinstance(knock, TwinbusError):
             info = knock
@@ -148,7 +148,7 @@ class _Look:
 
 
 async def _namespace(
-    look: _Look, role: Role, attached: Sequence[TwinbusError | None]
+    look: _Probe, role: Role, attached: Sequence[TwinbusError | None]
 ) -> NamespaceFacts:
     return NamespaceFacts(
         role=role,
@@ -160,7 +160,7 @@ async def _namespace(
     )
 
 
-async def _amqp(look: _Look, attached: Sequence[TwinbusError | None]) -> TwinbusError | None:
+async def _amqp(look: _Probe, attached: Sequence[TwinbusError | None]) -> TwinbusError | None:
     """Whether anybody answers: what was learnt by attaching, or by asking for what is not there."""
     tried = list(attached)
     if not tried:
@@ -180,7 +180,7 @@ async def _ip_addresses(host: str, timeout_s: float) -> frozenset[str]:
     return frozenset(str(address[0]) for *_, address in found)
 
 
-def _primary_name(look: _Look, given: str | None) -> str | TwinbusError:
+def _primary_name(look: _Probe, given: str | None) -> str | TwinbusError:
     told = None if isinstance(look.info, TwinbusError) else look.info.name
     try:
         return primary_name_of(look.driver.address, given=given, told=told)
@@ -191,9 +191,9 @@ def _primary_name(look: _Look, given: str | None) -> str | TwinbusError:
 # -- entities -----------------------------------------------------------------------------
 
 
-async def _entities(look: _Look, named: Sequence[str]) -> list[EntityFacts]:
+async def _entities(look: _Probe, named: Sequence[str]) -> list[EntityFacts]:
     if named:
-        return await few_at_once(named, partial(_entity, look), at_once_max=AT_ONCE_MAX)
+        return await bounded_gather(named, partial(_entity, look), concurrency_max=AT_ONCE_MAX)
     found = await look.ask(_listed(look.management)) if look.can_manage else []
     if isinstance(found, TwinbusError):
         return []  # With nobody there none are known; the management's check says why.
@@ -201,7 +201,7 @@ async def _entities(look: _Look, named: Sequence[str]) -> list[EntityFacts]:
     async def seen(properties: QueueProperties | TopicProperties) -> EntityFacts:
         return await _seen(look, properties.path, properties)
 
-    return await few_at_once(found, seen, at_once_max=AT_ONCE_MAX)
+    return await bounded_gather(found, seen, concurrency_max=AT_ONCE_MAX)
 
 
 async def _listed(management: AdministrationClient) -> list[QueueProperties | TopicProperties]:
@@ -212,7 +212,7 @@ async def _listed(management: AdministrationClient) -> list[QueueProperties | To
     return [each for each in found if BACKLOG_MARKER not in each.path][:ENTITIES_MAX]
 
 
-async def _entity(look: _Look, path: str) -> EntityFacts:
+async def _entity(look: _Probe, path: str) -> EntityFacts:
     found: QueueProperties | TopicProperties | TwinbusError | None = None
     if look.can_manage:
         found = await look.ask(look.management.get_queue(path))
@@ -222,13 +222,13 @@ async def _entity(look: _Look, path: str) -> EntityFacts:
 
 
 async def _seen(
-    look: _Look, path: str, properties: QueueProperties | TopicProperties | None
+    look: _Probe, path: str, properties: QueueProperties | TopicProperties | None
 ) -> EntityFacts:
     error, limit = await _attached(look, path)
     return EntityFacts(path=path, properties=properties, send=error, message_bytes_max=limit)
 
 
-async def _backlog_queue(look: _Look, path: str) -> BacklogFacts:
+async def _backlog_queue(look: _Probe, path: str) -> BacklogFacts:
     found: QueueProperties | TwinbusError | None = None
     if look.can_manage:
         found = await look.ask(look.management.get_queue(path))
@@ -246,7 +246,7 @@ async def _backlog_queue(look: _Look, path: str) -> BacklogFacts:
     )
 
 
-async def _attached(look: _Look, path: str) -> tuple[TwinbusError | None, int | None]:
+async def _attached(look: _Probe, path: str) -> tuple[TwinbusError | None, int | None]:
     sender = look.driver.sender(path)
     try:
         facts = await sender.attach(timeout_s=look.timeout_s)
@@ -257,7 +257,7 @@ async def _attached(look: _Look, path: str) -> tuple[TwinbusError | None, int | 
         await sender.close()
 
 
-async def _listen_error(look: _Look, path: str) -> TwinbusError | None:
+async def _listen_error(look: _Probe, path: str) -> TwinbusError | None:
     """Peeking needs Listen and takes nothing away."""
     receiver = look.driver.receiver(path)
     try:
@@ -272,7 +272,7 @@ async def _listen_error(look: _Look, path: str) -> TwinbusError | None:
 # -- pings --------------------------------------------------------------------------------
 
 
-async def _pings(look: _Look, named: Sequence[str]) -> list[PingFacts]:
+async def _pings(look: _Probe, named: Sequence[str]) -> list[PingFacts]:
     """A queue of our own tells it for the whole namespace; without Manage, the named ones do."""
     probe = QueueProperties(
         path=PROBE_PREFIX + secrets.token_hex(4), auto_delete_on_idle=PROBE_LIFE
@@ -286,11 +286,11 @@ async def _pings(look: _Look, named: Sequence[str]) -> list[PingFacts]:
         await look.ask(look.management.delete_queue(probe.path))
 
 
-async def _pinged(look: _Look, path: str) -> PingFacts:
+async def _pinged(look: _Probe, path: str) -> PingFacts:
     mark = f"twinbus-{secrets.token_hex(16)}"
     sender = look.driver.sender(path)
     try:
-        await sender.send([Parcel(ping(mark))], timeout_s=look.timeout_s)
+        await sender.send([OutgoingMessage(ping(mark))], timeout_s=look.timeout_s)
     except TwinbusError as error:
         return PingFacts(path=path, error=error)
     finally:
@@ -298,7 +298,7 @@ async def _pinged(look: _Look, path: str) -> PingFacts:
     return PingFacts(path=path, was_seen=await _was_seen(look, path, mark))
 
 
-async def _was_seen(look: _Look, path: str, mark: str) -> bool | None:
+async def _was_seen(look: _Probe, path: str, mark: str) -> bool | None:
     """Whether the ping stands among the messages; None when that cannot be seen."""
     receiver = look.driver.receiver(path)
     sequence, looked_at = 1, 0

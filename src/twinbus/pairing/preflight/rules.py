@@ -18,7 +18,7 @@ from twinbus.pairing.preflight import rules_backlog, rules_namespaces, rules_pri
 from twinbus.pairing.preflight.facts import Observations
 from twinbus.pairing.preflight.findings import Finding, Report
 
-__all__ = ["judge"]
+__all__ = ["run_checks"]
 
 CHECKS: Final[tuple[Callable[[Observations], Iterator[Finding]], ...]] = (
     rules_namespaces.amqp,
@@ -38,6 +38,6 @@ CHECKS: Final[tuple[Callable[[Observations], Iterator[Finding]], ...]] = (
 )
 
 
-def judge(facts: Observations) -> Report:
+def run_checks(facts: Observations) -> Report:
     """All checks."""
     return Report.of(finding for check in CHECKS for finding in check(facts))

@@ -8,7 +8,7 @@ from typing import Final
 
 from twinbus.drivers.management import QueueProperties
 from twinbus.errors import TwinbusError
-from twinbus.pairing.backlog_queues import BACKLOG_SIZE_MB, danger_in, drift_of
+from twinbus.pairing.backlog_queues import BACKLOG_SIZE_MB, drift_of, unsafe_property
 from twinbus.pairing.preflight.facts import BacklogFacts, Observations
 from twinbus.pairing.preflight.findings import Finding, Severity
 from twinbus.pairing.preflight.wording import counted, named
@@ -109,11 +109,11 @@ def drift(facts: Observations) -> Findings:
     alike = []
     used = _used(facts)
     for queue in _known(facts):
-        danger = danger_in(queue, allow_lossy=facts.expectation.allow_lossy)
+        danger = unsafe_property(queue, allow_lossy=facts.expectation.allow_lossy)
         differences = drift_of(queue, beside=used)
         if danger is not None:
             fix = "Delete it when it is empty: pairing makes it anew"
-            if danger_in(queue, allow_lossy=True) is None:
+            if unsafe_property(queue, allow_lossy=True) is None:
                 fix += "; or pair with allow_lossy_backlog, and check with --allow-lossy-backlog"
             says = f"it is not used: {danger}"
             yield Finding("drift", Severity.PROBLEM, (queue.path,), says, fix)
@@ -219,7 +219,9 @@ def _room_bytes(facts: Observations) -> int:
 def _used(facts: Observations) -> list[QueueProperties]:
     """Those that pairing would use (P20)."""
     allow_lossy = facts.expectation.allow_lossy
-    return [each for each in _known(facts) if danger_in(each, allow_lossy=allow_lossy) is None]
+    return [
+        each for each in _known(facts) if unsafe_property(each, allow_lossy=allow_lossy) is None
+    ]
 
 
 def _known(facts: Observations) -> list[QueueProperties]:

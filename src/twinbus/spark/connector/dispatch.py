@@ -24,11 +24,11 @@ from random import Random
 from typing import Final, TypeVar
 
 from twinbus.core.envelope_batches import ranges_that_fit
-from twinbus.core.parcel import Parcel
+from twinbus.core.parcel import OutgoingMessage
 from twinbus.core.retry import RetryPolicy
 from twinbus.drivers.port import Driver, LinkProperties, Sender
 from twinbus.errors import ConfigurationError
-from twinbus.pairing.few_at_once import few_at_once
+from twinbus.pairing.few_at_once import bounded_gather
 from twinbus.service_errors import MessageTooLarge, ServerBusy, ServiceError
 from twinbus.spark.connector.outgoing import EncodedRow
 
@@ -80,13 +80,13 @@ class Dispatch:
     async def ship(self, messages: Sequence[EncodedRow], *, default: str | None) -> None:
         """Send one Arrow batch; ``default`` is for rows that name no destination."""
         groups = _grouped(messages, default)
-        await few_at_once(groups, self._learn, at_once_max=DESTINATIONS_AT_ONCE_MAX)
+        await bounded_gather(groups, self._learn, concurrency_max=DESTINATIONS_AT_ONCE_MAX)
         for path, group in groups.items():
             _check_sizes(path, group, self._facts[path])
-        await few_at_once(
+        await bounded_gather(
             groups.items(),
             lambda item: self._ship_to(*item),
-            at_once_max=DESTINATIONS_AT_ONCE_MAX,
+            concurrency_max=DESTINATIONS_AT_ONCE_MAX,
         )
 
     async def _learn(self, path: str) -> None:
@@ -100,14 +100,14 @@ class Dispatch:
     async def _ship_to(self, path: str, group: Sequence[EncodedRow]) -> None:
         limit_bytes = self._facts[path].batch_limit_bytes
         async with self._sender(path) as sender:
-            await few_at_once(
+            await bounded_gather(
                 _batches(group, limit_bytes),
                 lambda batch: self._send(path, sender, batch),
-                at_once_max=self._in_flight_max,
+                concurrency_max=self._in_flight_max,
             )
 
     async def _send(self, path: str, sender: Sender, batch: Sequence[EncodedRow]) -> None:
-        parcels = [Parcel(each.encoded) for each in batch]
+        parcels = [OutgoingMessage(each.encoded) for each in batch]
         shipped = self.shipped.setdefault(path, Shipped())
         is_unsure = False
 

@@ -18,7 +18,7 @@ from contextlib import AsyncExitStack, suppress
 from typing import TYPE_CHECKING, Final
 
 from twinbus.core.parcel import ReceivedMessage
-from twinbus.pairing.open_namespace import OpenNamespace
+from twinbus.pairing.open_namespace import NamespaceConnection
 from twinbus.service_errors import ServiceError
 from twinbus.spark.connector.columns import to_batch
 from twinbus.spark.connector.options import Mode, ReadOptions
@@ -42,7 +42,7 @@ class _WorkerConnection:
         self.engine = LoopThread("twinbus worker")
         self._stack = AsyncExitStack()
         try:
-            self.namespace: OpenNamespace = self.engine.run(
+            self.namespace: NamespaceConnection = self.engine.run(
                 self._stack.enter_async_context(reference.opened())
             )
         except BaseException:

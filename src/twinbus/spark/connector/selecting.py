@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from twinbus.errors import ConfigurationError
-from twinbus.pairing.open_namespace import OpenNamespace
+from twinbus.pairing.open_namespace import NamespaceConnection
 from twinbus.spark.connector.options import ReadOptions
 
 __all__ = ["selected_paths"]
 
 
-async def selected_paths(options: ReadOptions, namespace: OpenNamespace) -> tuple[str, ...]:
+async def selected_paths(options: ReadOptions, namespace: NamespaceConnection) -> tuple[str, ...]:
     """Looked up once for each run of a query; a pattern that fits nothing is refused."""
     if options.queue_pattern is None:
         return options.paths

@@ -205,7 +205,7 @@ class SyphonCoordinator:
             elif self._dispatcher.pause_s(self._now_s()) > 0:
                 self._doing("waiting")
                 await asyncio.sleep(LOOK_INTERVAL_S)
-            elif self._dispatcher.is_primary_away:
+            elif self._dispatcher.is_primary_unreachable:
                 await self._silence()
                 self._doing("primary away")
                 await self._knock_if_due()
@@ -370,7 +370,9 @@ class SyphonCoordinator:
             self._status.faults.pop(queue, None)
         self._status.faults |= report.faults
         control = self._control()
-        is_quiet = control.is_paused or control.is_stopping or self._dispatcher.is_primary_away
+        is_quiet = (
+            control.is_paused or control.is_stopping or self._dispatcher.is_primary_unreachable
+        )
         if self._bell is not None and not is_quiet:
             # Others of its batch may go on for long: these ring again already.
             busy = self._dispatcher.busy(self._now_s())
@@ -457,7 +459,7 @@ class SyphonCoordinator:
                 waiting,
                 closed=closed,
                 unread=unread,
-                is_primary_away=dispatcher.is_primary_away,
+                is_primary_unreachable=dispatcher.is_primary_unreachable,
             )
             if has_begun:
                 _log.warning("%s", self._status.stalled)

@@ -30,13 +30,13 @@ from typing import Any, Final
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
-from twinbus.core.claim_watch import LISTEN, SEND, ClaimWatch
+from twinbus.core.claim_watch import LISTEN, SEND, ClaimMonitor
 from twinbus.core.receipts import ReceiptOutcome
 from twinbus.drivers.amqp import AmqpDriver
 from twinbus.drivers.metered import MeteredDriver
 from twinbus.drivers.port import Driver
 from twinbus.errors import ConfigurationError
-from twinbus.pairing.hosting import HostedSyphon, SyphonJob
+from twinbus.pairing.hosting import HostedSyphon, SyphonRequest
 from twinbus.spark.java import find_java
 from twinbus.spark.references import NamespaceRef, RefKind
 from twinbus.spark.syphon.own_session import forget_dead_spark, is_over, is_own, own_session
@@ -55,7 +55,7 @@ QUERY_STOP_S_MAX: Final = 4.5
 WATCH_INTERVAL_S: Final = 1.0
 
 
-def maker(job: SyphonJob) -> Callable[[], HostedSyphon]:
+def maker(job: SyphonRequest) -> Callable[[], HostedSyphon]:
     """What makes the syphon; says now what it would miss later."""
     session = _session_there_is(job)
     if session is None:
@@ -65,7 +65,7 @@ def maker(job: SyphonJob) -> Callable[[], HostedSyphon]:
     return lambda: SparkSyphon(job, session)
 
 
-def _check(job: SyphonJob, session: SparkSession | None) -> None:
+def _check(job: SyphonRequest, session: SparkSession | None) -> None:
     """Whether Spark's processes can get at everything they need."""
     for role, driver, said in _sides(job):
         if said is not None:
@@ -87,7 +87,7 @@ def _check(job: SyphonJob, session: SparkSession | None) -> None:
         )
 
 
-def _sides(job: SyphonJob) -> tuple[tuple[str, Driver, str | None], ...]:
+def _sides(job: SyphonRequest) -> tuple[tuple[str, Driver, str | None], ...]:
     return (
         ("primary", _plain(job.primary), job.hosting.primary),
         ("secondary", _plain(job.secondary), job.hosting.secondary),
@@ -99,7 +99,7 @@ def _plain(driver: Driver) -> Driver:
     return driver.inner if isinstance(driver, MeteredDriver) else driver
 
 
-def _session_there_is(job: SyphonJob) -> SparkSession | None:
+def _session_there_is(job: SyphonRequest) -> SparkSession | None:
     """The application's own session: what is active in this thread, or was made in any other."""
     forget_dead_spark()
     found: Any = job.hosting.spark or SparkSession.getActiveSession()
@@ -111,7 +111,7 @@ def _session_there_is(job: SyphonJob) -> SparkSession | None:
 class SparkSyphon:
     """One run of a hosted syphon."""
 
-    def __init__(self, job: SyphonJob, session: SparkSession | None) -> None:
+    def __init__(self, job: SyphonRequest, session: SparkSession | None) -> None:
         """Without a session it uses one that all those syphons share, and that ends with them."""
         self._job, self._session = job, session
         self._orders: queue.SimpleQueue[None] = queue.SimpleQueue()
@@ -125,7 +125,7 @@ class SparkSyphon:
         self._dead_letter_count = 0
         self._moved_count = 0
         self._foreign: dict[str, int] = {}
-        self._claims = ClaimWatch()
+        self._claims = ClaimMonitor()
 
     def start(self) -> None:
         if self._thread is None:

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from twinbus.core.dispatcher import ShiftLimits
     from twinbus.drivers.port import NamespaceAddress
     from twinbus.pairing.mover_options import MoverOptions
-    from twinbus.pairing.open_namespace import OpenNamespace
+    from twinbus.pairing.open_namespace import NamespaceConnection
 
 __all__ = ["SyphonSettings", "is_local"]
 
@@ -149,7 +149,7 @@ class SyphonSettings:
 
     # -- the two namespaces ---------------------------------------------------------------
 
-    def opened_primary(self) -> AbstractAsyncContextManager[OpenNamespace]:
+    def opened_primary(self) -> AbstractAsyncContextManager[NamespaceConnection]:
         return self.primary.opened(
             metering=self.metering,
             keep_days=self.keep_days,
@@ -157,7 +157,7 @@ class SyphonSettings:
             driver=self.driver,
         )
 
-    def opened_secondary(self) -> AbstractAsyncContextManager[OpenNamespace]:
+    def opened_secondary(self) -> AbstractAsyncContextManager[NamespaceConnection]:
         return self.secondary.opened(
             metering=self.metering, keep_days=self.keep_days, driver=self.driver
         )

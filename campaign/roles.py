@@ -50,7 +50,7 @@ from twinbus.aio import (
     SendAvailabilityPairedNamespaceOptions,
 )
 from twinbus.connection_string import parse_connection_string
-from twinbus.core.chunk import HomeRules
+from twinbus.core.chunk import DeliveryRules
 from twinbus.core.encoding import decode_message, encode_message
 from twinbus.core.events import PossibleDuplicate
 from twinbus.core.parcel import OutgoingMessage, ReceivedMessage
@@ -403,7 +403,7 @@ class Moving:
             for each in (SECONDARY, PRIMARY)
         )
         options = MoverOptions(
-            rules=HomeRules(primary_name=PRIMARY, owner=owner_mark(primary.address, PRIMARY)),
+            rules=DeliveryRules(primary_name=PRIMARY, owner=owner_mark(primary.address, PRIMARY)),
             poll_s=POLL_S,
             discovery_interval_s=DISCOVERY_S,
             send_timeout_s=stage.plan.send_timeout_s,

@@ -19,19 +19,25 @@ from simulation.network import Request
 from simulation.services import Backlog, Home, Mail
 from simulation.world import Process, World
 from twinbus.core.chunk import (
-    HomeRules,
+    DeliveryRules,
     MoveErrorClass,
-    Poison,
+    PoisonMessage,
     batches_of,
     classify_error,
-    parts_of,
     plan_chunk,
-    poison_of,
-    sign_of,
+    poison_from_error,
+    send_signal_for,
+    split_batch,
 )
-from twinbus.core.chunk_aside import SetAside
-from twinbus.core.chunk_board import Backoff, CircuitState, DestinationBoard, SendPermission, Sign
-from twinbus.core.chunk_ledger import ChunkLedger, Homeward, LedgerError, MoverIdentity
+from twinbus.core.chunk_aside import DeferredMessages
+from twinbus.core.chunk_board import (
+    Backoff,
+    CircuitState,
+    DestinationCircuits,
+    SendPermission,
+    SendSignal,
+)
+from twinbus.core.chunk_ledger import ChunkLedger, LedgerError, MoverIdentity, RestoredDelivery
 from twinbus.core.parcel import ReceivedMessage
 from twinbus.core.receipts import ReceiptOutcome
 from twinbus.service_errors import (
@@ -47,7 +53,7 @@ POLL_S: Final = 4.0
 DISCOVERY_S: Final = 30.0
 LIMIT_BYTES: Final = 262_144
 BACKOFF: Final = Backoff(first_s=0.5, last_s=8.0, gone_grace_s=GRACE_S)
-RULES: Final = HomeRules(primary_name="home")
+RULES: Final = DeliveryRules(primary_name="home")
 
 
 class Ask(NamedTuple):
@@ -119,37 +125,39 @@ class Chunk:
         self,
         mover: Mover,
         backlog: Backlog,
-        aside: SetAside,
+        deferred: DeferredMessages,
         ledger: ChunkLedger,
-        admission: SendPermission | None,
+        permission: SendPermission | None,
     ) -> None:
-        self._mover, self._backlog, self._aside, self._ledger = mover, backlog, aside, ledger
-        self._world, self._admission = mover.world, admission
+        self._mover, self._backlog, self._aside, self._ledger = mover, backlog, deferred, ledger
+        self._world, self._admission = mover.world, permission
         self._ends_s = mover.world.now_s + CHUNK_S_MAX
 
-    def deliver(self, home: Home, items: list[Homeward]) -> Work:
-        path, board = home.name, self._mover.board
-        admission = self._admission or board.admit(
+    def deliver(self, home: Home, items: list[RestoredDelivery]) -> Work:
+        path, circuits = home.name, self._mover.circuits
+        permission = self._admission or circuits.admit(
             path, self._world.now_s, may_wait=not self._aside.holds(path)
         )
-        if admission is SendPermission.WAIT:
-            yield from self._set_aside(path, items, ReceiptOutcome.PARKED)
+        if permission is SendPermission.WAIT:
+            yield from self._set_aside(path, items, ReceiptOutcome.DEFERRED)
             return
-        if admission is SendPermission.GIVE_UP:
-            lost = [Poison(item, "destination-not-found", f"{path} is gone") for item in items]
+        if permission is SendPermission.GIVE_UP:
+            lost = [
+                PoisonMessage(item, "destination-not-found", f"{path} is gone") for item in items
+            ]
             yield from self.bury(lost)
             return
-        is_probe = admission is SendPermission.PROBE
+        is_probe = permission is SendPermission.PROBE
         for batch in batches_of(items, limit_bytes=LIMIT_BYTES):
-            if not is_probe and board.state(path) is not CircuitState.CLOSED:
-                yield from self._set_aside(path, batch, ReceiptOutcome.PARKED)
+            if not is_probe and circuits.state(path) is not CircuitState.CLOSED:
+                yield from self._set_aside(path, batch, ReceiptOutcome.DEFERRED)
             elif self._world.now_s >= self._ends_s:
-                yield from self._settle(batch, acts.abandon, ReceiptOutcome.LEFT)
+                yield from self._settle(batch, acts.abandon, ReceiptOutcome.RELEASED)
             else:
                 yield from self.send(home, batch)
             is_probe = False
 
-    def send(self, home: Home, items: Sequence[Homeward]) -> Work:
+    def send(self, home: Home, items: Sequence[RestoredDelivery]) -> Work:
         mover = self._mover
         self._ledger.sent(items)
         mails = [mover.mails[item.message_id or ""] for item in items]
@@ -160,55 +168,59 @@ class Chunk:
             yield from self._refused(home, items, sent.error)
             return
         self._ledger.accepted(items)
-        mover.board.receive(home.name, Sign.ACCEPTED, self._world.now_s)
+        mover.circuits.receive(home.name, SendSignal.ACCEPTED, self._world.now_s)
         self._ledger.completable(items)
         yield from self.complete(items)
 
-    def completion(self, items: Sequence[Homeward]) -> Ask:
+    def completion(self, items: Sequence[RestoredDelivery]) -> Ask:
         return Ask(self._backlog, acts.complete, self._facts(items, ""))
 
-    def complete(self, items: Sequence[Homeward]) -> Work:
+    def complete(self, items: Sequence[RestoredDelivery]) -> Work:
         yield from self._settle(
             items, acts.complete, ReceiptOutcome.MOVED, ReceiptOutcome.LOCK_LOST
         )
 
-    def _refused(self, home: Home, items: Sequence[Homeward], error: ServiceError) -> Work:
+    def _refused(self, home: Home, items: Sequence[RestoredDelivery], error: ServiceError) -> Work:
         pause_s = error.retry_after_s if isinstance(error, ServerBusy) else 0.0
-        board = self._mover.board
-        board.receive(
+        circuits = self._mover.circuits
+        circuits.receive(
             home.name,
-            sign_of(error),
+            send_signal_for(error),
             self._world.now_s,
             pause_s_min=pause_s,
-            is_silent=isinstance(error, OperationTimeout),
+            timed_out=isinstance(error, OperationTimeout),
         )
         verdict = classify_error(error)
         if verdict is MoveErrorClass.REFUSED and len(items) > 1:
-            for part in parts_of(items):
+            for part in split_batch(items):
                 yield from self.send(home, part)
         elif verdict is MoveErrorClass.REFUSED or (
-            verdict is MoveErrorClass.GONE and board.is_lost(home.name)
+            verdict is MoveErrorClass.GONE and circuits.is_missing(home.name)
         ):
-            yield from self.bury([poison_of(item, error) for item in items])
+            yield from self.bury([poison_from_error(item, error) for item in items])
         else:
             outcome = (
-                ReceiptOutcome.UNSURE if verdict is MoveErrorClass.UNSURE else ReceiptOutcome.PARKED
+                ReceiptOutcome.AMBIGUOUS
+                if verdict is MoveErrorClass.AMBIGUOUS
+                else ReceiptOutcome.DEFERRED
             )
             yield from self._set_aside(home.name, items, outcome)
 
     # -- settling -----------------------------------------------------------------------------
 
-    def bury(self, poison: Sequence[Poison]) -> Work:
+    def bury(self, poison: Sequence[PoisonMessage]) -> Work:
         for item, reason, description in poison:
             yield from self._settle(
                 [item],
                 acts.bury,
                 ReceiptOutcome.DEAD_LETTERED,
-                ReceiptOutcome.LEFT,
+                ReceiptOutcome.RELEASED,
                 f"{reason}: {description}",
             )
 
-    def _set_aside(self, path: str, items: Sequence[Homeward], outcome: ReceiptOutcome) -> Work:
+    def _set_aside(
+        self, path: str, items: Sequence[RestoredDelivery], outcome: ReceiptOutcome
+    ) -> Work:
         request: Request = yield Ask(self._backlog, acts.defer, self._facts(items, ""))
         lost: list[int] = request.result if request.error is None else []
         numbers = [item.delivered.sequence_number for item in items]
@@ -217,10 +229,10 @@ class Chunk:
 
     def _settle(
         self,
-        items: Sequence[Homeward],
+        items: Sequence[RestoredDelivery],
         act: Callable[[Request], ServiceError | None],
         outcome: ReceiptOutcome,
-        otherwise: ReceiptOutcome = ReceiptOutcome.LEFT,
+        otherwise: ReceiptOutcome = ReceiptOutcome.RELEASED,
         reason: str = "",
     ) -> Work:
         request: Request = yield Ask(self._backlog, act, self._facts(items, reason))
@@ -230,7 +242,7 @@ class Chunk:
             self._ledger.close([item], otherwise if is_kept else outcome, self._world.wall_ms())
 
     def _facts(
-        self, items: Sequence[Homeward], reason: str
+        self, items: Sequence[RestoredDelivery], reason: str
     ) -> tuple[Mover, list[ReceivedMessage], str]:
         return self._mover, [item.delivered for item in items], reason
 
@@ -238,7 +250,7 @@ class Chunk:
 class Mover(Process):
     """All backlog queues of a pair, brought home by one process."""
 
-    __slots__ = ("_ledger", "board", "homes", "mails", "owed", "world")
+    __slots__ = ("_ledger", "circuits", "homes", "mails", "owed", "world")
 
     chunk_type: type[Chunk] = Chunk
 
@@ -253,7 +265,7 @@ class Mover(Process):
     ) -> None:
         super().__init__(name)
         self.world, self.mails, self.homes, self._ledger = world, mails, homes, ledger
-        self.board = DestinationBoard(BACKOFF, world.core_chance)
+        self.circuits = DestinationCircuits(BACKOFF, world.core_chance)
         self.owed: dict[tuple[str, int], Mail] = {}
         """What was sent home and not yet settled, by queue and number."""
         for backlog in backlogs.values():
@@ -272,14 +284,14 @@ class Mover(Process):
     # -- one queue ----------------------------------------------------------------------------
 
     def _lane(self, backlog: Backlog) -> Work:
-        aside, failures, next_look_s = SetAside(), 0, 0.0
+        deferred, failures, next_look_s = DeferredMessages(), 0, 0.0
         while True:
             if self.world.now_s >= next_look_s:
                 looked: Request = yield Ask(backlog, acts.look, self)
                 if looked.error is None:
                     next_look_s = self.world.now_s + DISCOVERY_S
                     for number, path in looked.result:
-                        aside.add(path, [number])
+                        deferred.add(path, [number])
             received: Request = yield Ask(backlog, acts.receive, self)
             if received.error is not None:
                 failures += 1
@@ -288,25 +300,25 @@ class Mover(Process):
                 continue
             failures = 0
             if received.result:
-                yield from self._bring_home(backlog, aside, received.result, None)
+                yield from self._bring_home(backlog, deferred, received.result, None)
                 continue
-            yield from self._bring_back(backlog, aside)
+            yield from self._bring_back(backlog, deferred)
             yield Idle(backlog, self.world.now_s + POLL_S)
 
-    def _bring_back(self, backlog: Backlog, aside: SetAside) -> Work:
-        for path in aside.paths():
-            admission = self.board.admit(path, self.world.now_s)
-            if admission is SendPermission.WAIT:
+    def _bring_back(self, backlog: Backlog, deferred: DeferredMessages) -> Work:
+        for path in deferred.paths():
+            permission = self.circuits.admit(path, self.world.now_s)
+            if permission is SendPermission.WAIT:
                 continue
-            numbers = aside.take(path, 1 if admission is SendPermission.PROBE else CHUNK_COUNT)
+            numbers = deferred.take(path, 1 if permission is SendPermission.PROBE else CHUNK_COUNT)
             fetched = yield from self._fetch(backlog, numbers)
             settled: set[int] = set()
             if fetched.error is None:
                 self.world.seen.add("a mover brought back what was set aside")
-                settled = yield from self._bring_home(backlog, aside, fetched.result, admission)
-            aside.add(path, [number for number in numbers if number not in settled])
-            if admission is SendPermission.PROBE:
-                self.board.release(path, self.world.now_s)
+                settled = yield from self._bring_home(backlog, deferred, fetched.result, permission)
+            deferred.add(path, [number for number in numbers if number not in settled])
+            if permission is SendPermission.PROBE:
+                self.circuits.release(path, self.world.now_s)
 
     def _fetch(self, backlog: Backlog, numbers: list[int]) -> Generator[Command, Any, Request]:
         """Ask for them; where another mover was faster, forget those that are gone."""
@@ -324,14 +336,14 @@ class Mover(Process):
     def _bring_home(
         self,
         backlog: Backlog,
-        aside: SetAside,
+        deferred: DeferredMessages,
         deliveries: list[ReceivedMessage],
-        admission: SendPermission | None,
+        permission: SendPermission | None,
     ) -> Generator[Command, Any, set[int]]:
         ledger = self._ledger(
             MoverIdentity(backlog.name, "host", 1), deliveries, self.world.wall_ms()
         )
-        chunk = self.chunk_type(self, backlog, aside, ledger, admission)
+        chunk = self.chunk_type(self, backlog, deferred, ledger, permission)
         plan = plan_chunk(deliveries, RULES, now_ms=self.world.wall_ms())
         yield from chunk.bury(plan.poison)
         for path, items in plan.by_destination.items():

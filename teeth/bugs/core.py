@@ -15,8 +15,8 @@ from simulation.coverage import WatchedFailover
 from simulation.mover import Chunk, Mover, Work
 from simulation.services import Home
 from twinbus.core.chunk import MoveErrorClass as HomeVerdict
-from twinbus.core.chunk import classify_error, poison_of
-from twinbus.core.chunk_ledger import Homeward
+from twinbus.core.chunk import classify_error, poison_from_error
+from twinbus.core.chunk_ledger import RestoredDelivery
 from twinbus.core.classifier import BACKLOG_ERRORS, BacklogErrorClass, Classifier, PrimaryErrorClass
 from twinbus.core.events import BacklogQueueWithdrawn, Event
 from twinbus.core.failover import FailoverPolicy, Health, Signal
@@ -248,15 +248,17 @@ class LeavesPartnerOpen(PairLifecycle):
 
 class CompletesFirst(Mover):
     class chunk_type(Chunk):
-        def send(self, home: Home, items: Sequence[Homeward]) -> Work:
+        def send(self, home: Home, items: Sequence[RestoredDelivery]) -> Work:
             yield self.completion(items)
             yield from super().send(home, items)
 
 
 class CompletesWhatIsUnsure(Mover):
     class chunk_type(Chunk):
-        def _refused(self, home: Home, items: Sequence[Homeward], error: ServiceError) -> Work:
-            if classify_error(error) is HomeVerdict.UNSURE:
+        def _refused(
+            self, home: Home, items: Sequence[RestoredDelivery], error: ServiceError
+        ) -> Work:
+            if classify_error(error) is HomeVerdict.AMBIGUOUS:
                 yield from self.complete(items)
             else:
                 yield from super()._refused(home, items, error)
@@ -264,9 +266,11 @@ class CompletesWhatIsUnsure(Mover):
 
 class BuriesWhatHasToWait(Mover):
     class chunk_type(Chunk):
-        def _refused(self, home: Home, items: Sequence[Homeward], error: ServiceError) -> Work:
+        def _refused(
+            self, home: Home, items: Sequence[RestoredDelivery], error: ServiceError
+        ) -> Work:
             if classify_error(error) is HomeVerdict.LATER:
-                yield from self.bury([poison_of(item, error) for item in items])
+                yield from self.bury([poison_from_error(item, error) for item in items])
             else:
                 yield from super()._refused(home, items, error)
 

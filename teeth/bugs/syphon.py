@@ -10,16 +10,16 @@ from typing import Any
 import pytest
 
 from twinbus.core import chunk, envelope_home
-from twinbus.core.chunk import MoveErrorClass, Poison, classify_error
-from twinbus.core.chunk_aside import SetAside
-from twinbus.core.chunk_ledger import Homeward
+from twinbus.core.chunk import MoveErrorClass, PoisonMessage, classify_error
+from twinbus.core.chunk_aside import DeferredMessages
+from twinbus.core.chunk_ledger import RestoredDelivery
 from twinbus.core.events import Event
 from twinbus.core.receipts import ReceiptOutcome
 from twinbus.core.sending import SendDecision, SendSucceeded, SendToBacklog, Step
 from twinbus.drivers.amqp.sending import SenderEndpoint
 from twinbus.pairing import mover_queue
 from twinbus.pairing.backlog_search import BacklogSearch
-from twinbus.pairing.mover_chunk import ChunkRun
+from twinbus.pairing.mover_chunk import ChunkTransfer
 from twinbus.service_errors import ServiceError
 
 # A busy primary is this late to answer: long enough for something to happen meanwhile.
@@ -28,58 +28,64 @@ HASTE_S = 1.0
 
 def complete_before_sending(patch: pytest.MonkeyPatch) -> None:
     """A message leaves the backlog before the primary has it."""
-    attempt = ChunkRun._try
+    attempt = ChunkTransfer._try
 
     async def hasty(
-        self: ChunkRun, path: str, items: Sequence[Homeward], *, is_probe: bool
+        self: ChunkTransfer, path: str, items: Sequence[RestoredDelivery], *, is_probe: bool
     ) -> None:
         await self._receiver.complete([each.delivered for each in items], timeout_s=5.0)
         await asyncio.sleep(HASTE_S)
         await attempt(self, path, items, is_probe=is_probe)
 
-    patch.setattr(ChunkRun, "_try", hasty)
+    patch.setattr(ChunkTransfer, "_try", hasty)
 
 
 def complete_what_is_unsure(patch: pytest.MonkeyPatch) -> None:
     """A send that was not answered counts as done."""
-    refused = ChunkRun._refused
+    refused = ChunkTransfer._refused
 
     async def hopeful(
-        self: ChunkRun, path: str, items: Sequence[Homeward], error: ServiceError, **more: Any
+        self: ChunkTransfer,
+        path: str,
+        items: Sequence[RestoredDelivery],
+        error: ServiceError,
+        **more: Any,
     ) -> None:
-        if classify_error(error) is MoveErrorClass.UNSURE:
+        if classify_error(error) is MoveErrorClass.AMBIGUOUS:
             self._ledger.accepted(items)
             await self._complete(items)
         else:
             await refused(self, path, items, error, **more)
 
-    patch.setattr(ChunkRun, "_refused", hopeful)
+    patch.setattr(ChunkTransfer, "_refused", hopeful)
 
 
 def complete_poison(patch: pytest.MonkeyPatch) -> None:
     """What nobody can deliver is taken out of the way."""
 
-    async def swept(self: ChunkRun, items: list[Homeward], reason: str, description: str) -> None:
+    async def swept(
+        self: ChunkTransfer, items: list[RestoredDelivery], reason: str, description: str
+    ) -> None:
         await self._receiver.complete([each.delivered for each in items], timeout_s=5.0)
         self._close(items, ReceiptOutcome.DEAD_LETTERED, reason)
 
-    patch.setattr(ChunkRun, "_dead_letter", swept)
+    patch.setattr(ChunkTransfer, "_dead_letter", swept)
 
 
 def give_no_reason(patch: pytest.MonkeyPatch) -> None:
     """Poison is dead-lettered, and nobody can tell why."""
-    bury = ChunkRun._bury
+    bury = ChunkTransfer._queue_dead_letters
 
-    def silent(self: ChunkRun, poison: Sequence[Poison]) -> None:
+    def silent(self: ChunkTransfer, poison: Sequence[PoisonMessage]) -> None:
         bury(self, [each._replace(reason="") for each in poison])
 
-    patch.setattr(ChunkRun, "_bury", silent)
+    patch.setattr(ChunkTransfer, "_queue_dead_letters", silent)
 
 
 def forget_what_was_set_aside(patch: pytest.MonkeyPatch) -> None:
     """Nobody asks again for what was deferred."""
-    patch.setattr(SetAside, "add", lambda _self, _path, _numbers: None)
-    patch.setattr(mover_queue, "set_aside_in", lambda *_args, **_more: {})
+    patch.setattr(DeferredMessages, "add", lambda _self, _path, _numbers: None)
+    patch.setattr(mover_queue, "find_deferred", lambda *_args, **_more: {})
 
 
 def look_at_known_queues_only(patch: pytest.MonkeyPatch) -> None:

@@ -124,7 +124,7 @@ class _Backlog:
         with suppress(TimeoutError):
             late = len(self._sent[self._late])
             await until(
-                lambda: mover.report.tally.counts[ReceiptOutcome.PARKED] >= late, HOME_S_MAX
+                lambda: mover.report.tally.counts[ReceiptOutcome.DEFERRED] >= late, HOME_S_MAX
             )
         self._scene.enable(self._late)
         with suppress(TimeoutError):

@@ -17,11 +17,11 @@ from tests.support.wire_client import connected
 from twinbus.amqp.delivery_states import Accepted
 from twinbus.amqp.message import Message
 from twinbus.amqp.properties import Properties
-from twinbus.core.chunk import HomeRules
+from twinbus.core.chunk import DeliveryRules
 from twinbus.core.receipts import Receipt, ReceiptOutcome
 from twinbus.core.shift import WorkOrder
 from twinbus.pairing.mover import Mover, MoverOptions
-from twinbus.pairing.mover_shift import work_shift
+from twinbus.pairing.mover_shift import run_work_order
 
 SEND_ONLY = ("stranger", "s" * 44)
 
@@ -75,11 +75,11 @@ class Backlog(Scene):
         self.forge(*mixed, around[-1])
         return good
 
-    def rules(self, **rules: Any) -> HomeRules:
-        return HomeRules(primary_name=self.name, **rules)
+    def rules(self, **rules: Any) -> DeliveryRules:
+        return DeliveryRules(primary_name=self.name, **rules)
 
     async def syphon(
-        self, engine: str = "mover", rules: HomeRules | None = None, **options: Any
+        self, engine: str = "mover", rules: DeliveryRules | None = None, **options: Any
     ) -> None:
         """Bring home what there is, by the mover or by a task of the Spark query."""
         chosen = self.options(**options)
@@ -92,7 +92,7 @@ class Backlog(Scene):
             assert (await mover.run(once=True)).faults == {}
         else:
             order = WorkOrder(queues=tuple(self.queues))
-            report = await work_shift(secondary, primary, order, chosen, on_receipts=take)
+            report = await run_work_order(secondary, primary, order, chosen, on_receipts=take)
             assert report.faults == {}
 
     def outcomes(self) -> Counter[ReceiptOutcome]:

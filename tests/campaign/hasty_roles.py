@@ -6,17 +6,17 @@ import asyncio
 from collections.abc import Sequence
 
 from campaign import roles
-from twinbus.core.chunk import Homeward
-from twinbus.pairing.mover_chunk import ChunkRun
+from twinbus.core.chunk import RestoredDelivery
+from twinbus.pairing.mover_chunk import ChunkTransfer
 
 # A busy primary is this late to answer: long enough for something to happen meanwhile.
 HASTE_S = 1.0
 
-_try = ChunkRun._try
+_try = ChunkTransfer._try
 
 
 async def _complete_and_try(
-    self: ChunkRun, path: str, items: Sequence[Homeward], *, is_probe: bool
+    self: ChunkTransfer, path: str, items: Sequence[RestoredDelivery], *, is_probe: bool
 ) -> None:
     await self._receiver.complete([each.delivered for each in items], timeout_s=5.0)
     await asyncio.sleep(HASTE_S)
@@ -24,5 +24,5 @@ async def _complete_and_try(
 
 
 if __name__ == "__main__":
-    ChunkRun._try = _complete_and_try  # type: ignore[method-assign]
+    ChunkTransfer._try = _complete_and_try  # type: ignore[method-assign]
     roles.main()

@@ -9,17 +9,17 @@ from twinbus import service_errors
 from twinbus.core.chunk import (
     BATCH_COUNT_MAX,
     SINGLES_MAX,
-    HomeRules,
+    DeliveryRules,
     MoveErrorClass,
     batches_of,
     classify_error,
-    parts_of,
     plan_chunk,
-    poison_of,
-    sign_of,
+    poison_from_error,
+    send_signal_for,
+    split_batch,
 )
-from twinbus.core.chunk_board import Sign
-from twinbus.core.chunk_ledger import Homeward
+from twinbus.core.chunk_board import SendSignal
+from twinbus.core.chunk_ledger import RestoredDelivery
 from twinbus.core.parcel import ReceivedMessage
 from twinbus.service_errors import (
     CommunicationError,
@@ -29,7 +29,7 @@ from twinbus.service_errors import (
     ServiceError,
 )
 
-RULES = HomeRules(primary_name="east")
+RULES = DeliveryRules(primary_name="east")
 QUEUE = "east/x-servicebus-transfer/0"
 
 
@@ -39,8 +39,8 @@ def delivered(encoded: bytes, number: int = 1, delivery_count: int = 0) -> Recei
     )
 
 
-def item(size: int, delivery_count: int = 0, number: int = 1) -> Homeward:
-    return Homeward(delivered(b"", number, delivery_count), "orders", "m", bytes(size))
+def item(size: int, delivery_count: int = 0, number: int = 1) -> RestoredDelivery:
+    return RestoredDelivery(delivered(b"", number, delivery_count), "orders", "m", bytes(size))
 
 
 def test_messages_are_restored_and_grouped_by_destination() -> None:
@@ -73,7 +73,7 @@ def test_what_nobody_can_deliver_is_poison_with_a_reason(
     encoded: bytes, reason: str, named: str
 ) -> None:
     """Y4, Y6: no destination, not allowed, malformed."""
-    rules = HomeRules(primary_name="east", allowed=("orders", "x-*"))
+    rules = DeliveryRules(primary_name="east", allowed=("orders", "x-*"))
     chunk = [delivered(encoded, 1), delivered(backlog("good"), 2)]
     plan = plan_chunk(chunk, rules, now_ms=0)
     [poison] = plan.poison
@@ -110,8 +110,8 @@ def test_messages_with_and_without_sessions_travel_apart() -> None:
 
 def test_a_refused_batch_is_halved_and_a_small_one_sent_one_by_one() -> None:
     items = [item(1, number=number) for number in range(SINGLES_MAX + 1)]
-    assert parts_of(items) == [items[:4], items[4:]]
-    assert parts_of(items[:3]) == [items[:1], items[1:2], items[2:3]]
+    assert split_batch(items) == [items[:4], items[4:]]
+    assert split_batch(items[:3]) == [items[:1], items[1:2], items[2:3]]
 
 
 def test_every_error_of_the_service_has_a_verdict() -> None:
@@ -124,28 +124,30 @@ def test_every_error_of_the_service_has_a_verdict() -> None:
 @pytest.mark.parametrize(
     ("error", "verdict", "sign"),
     [
-        (CommunicationError("x", was_sent=False), MoveErrorClass.LATER, Sign.FAILED),
-        (CommunicationError("x", was_sent=True), MoveErrorClass.UNSURE, Sign.FAILED),
-        (OperationTimeout("x"), MoveErrorClass.UNSURE, Sign.FAILED),
-        (service_errors.ServerBusy("x"), MoveErrorClass.LATER, Sign.FAILED),
-        (service_errors.AccessRefused("x"), MoveErrorClass.LATER, Sign.FAILED),
-        (service_errors.EntityDisabled("x"), MoveErrorClass.LATER, Sign.FAILED),
-        (service_errors.QuotaExceeded("x"), MoveErrorClass.LATER, Sign.FAILED),
-        (MessageTooLarge("x"), MoveErrorClass.REFUSED, Sign.ACCEPTED),
-        (service_errors.MessageRefused("x"), MoveErrorClass.REFUSED, Sign.ACCEPTED),
-        (EntityNotFound("x"), MoveErrorClass.GONE, Sign.GONE),
-        (ServiceError("x"), MoveErrorClass.UNSURE, Sign.FAILED),
+        (CommunicationError("x", was_sent=False), MoveErrorClass.LATER, SendSignal.FAILED),
+        (CommunicationError("x", was_sent=True), MoveErrorClass.AMBIGUOUS, SendSignal.FAILED),
+        (OperationTimeout("x"), MoveErrorClass.AMBIGUOUS, SendSignal.FAILED),
+        (service_errors.ServerBusy("x"), MoveErrorClass.LATER, SendSignal.FAILED),
+        (service_errors.AccessRefused("x"), MoveErrorClass.LATER, SendSignal.FAILED),
+        (service_errors.EntityDisabled("x"), MoveErrorClass.LATER, SendSignal.FAILED),
+        (service_errors.QuotaExceeded("x"), MoveErrorClass.LATER, SendSignal.FAILED),
+        (MessageTooLarge("x"), MoveErrorClass.REFUSED, SendSignal.ACCEPTED),
+        (service_errors.MessageRefused("x"), MoveErrorClass.REFUSED, SendSignal.ACCEPTED),
+        (EntityNotFound("x"), MoveErrorClass.GONE, SendSignal.GONE),
+        (ServiceError("x"), MoveErrorClass.AMBIGUOUS, SendSignal.FAILED),
     ],
 )
 def test_an_error_means_what_the_table_says(
-    error: ServiceError, verdict: MoveErrorClass, sign: Sign
+    error: ServiceError, verdict: MoveErrorClass, sign: SendSignal
 ) -> None:
-    assert (classify_error(error), sign_of(error)) == (verdict, sign)
+    assert (classify_error(error), send_signal_for(error)) == (verdict, sign)
 
 
 def test_a_refused_message_is_buried_with_its_destination_and_error() -> None:
     """Y4: a reason that names destination and error."""
-    poison = poison_of(item(1), MessageTooLarge("the message has 300000 bytes" + "!" * 5_000))
+    poison = poison_from_error(
+        item(1), MessageTooLarge("the message has 300000 bytes" + "!" * 5_000)
+    )
     assert poison.reason == "message-too-large"
     assert poison.description.startswith("orders: the message has 300000 bytes")
     assert len(poison.description) <= 1_000

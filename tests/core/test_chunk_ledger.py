@@ -6,21 +6,21 @@ import pickle
 
 import pytest
 
-from twinbus.core.chunk_ledger import ChunkLedger, Homeward, LedgerError, MoverIdentity
+from twinbus.core.chunk_ledger import ChunkLedger, LedgerError, MoverIdentity, RestoredDelivery
 from twinbus.core.parcel import ReceivedMessage
 from twinbus.core.receipts import Receipt, ReceiptCounts, ReceiptOutcome, to_json_line
 
 PLACE = MoverIdentity("east/x-servicebus-transfer/0", "host", 42)
 
 
-def item(number: int) -> Homeward:
+def item(number: int) -> RestoredDelivery:
     delivered = ReceivedMessage(
         path=PLACE.queue, encoded=b"", sequence_number=number, enqueued_at_ms=5
     )
-    return Homeward(delivered, "orders", f"m{number}", b"12345")
+    return RestoredDelivery(delivered, "orders", f"m{number}", b"12345")
 
 
-def ledger_of(*items: Homeward) -> ChunkLedger:
+def ledger_of(*items: RestoredDelivery) -> ChunkLedger:
     return ChunkLedger(PLACE, [each.delivered for each in items], received_ms=10)
 
 
@@ -44,7 +44,7 @@ def test_a_message_that_was_not_sent_cannot_be_accepted() -> None:
 def test_every_message_has_exactly_one_receipt() -> None:
     one, two = item(1), item(2)
     ledger = ledger_of(one, two)
-    ledger.close([one, two], ReceiptOutcome.PARKED, 20, "down")
+    ledger.close([one, two], ReceiptOutcome.DEFERRED, 20, "down")
     assert ledger.is_closed
     with pytest.raises(LedgerError, match="receipt already"):
         ledger.close([two], ReceiptOutcome.MOVED, 30)
@@ -71,8 +71,8 @@ def test_a_chunk_that_is_cut_short_announces_what_may_come_twice() -> None:
     ledger.give_up(50, "stopped")
     outcomes = {each.sequence_number: each.outcome for each in ledger.receipts}
     assert outcomes == {
-        1: ReceiptOutcome.LEFT,
-        2: ReceiptOutcome.UNSURE,
+        1: ReceiptOutcome.RELEASED,
+        2: ReceiptOutcome.AMBIGUOUS,
         3: ReceiptOutcome.LOCK_LOST,
     }
     tally = ReceiptCounts()

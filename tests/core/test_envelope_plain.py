@@ -13,7 +13,7 @@ from twinbus.amqp.message import AmqpValue, Message
 from twinbus.amqp.properties import Properties
 from twinbus.core import envelope_away, envelope_home, envelope_plain
 from twinbus.core.envelope import RestoredMessage, TtlPolicy, alias, restore
-from twinbus.core.envelope_plain import alias_plain, bare_start, restore_plain
+from twinbus.core.envelope_plain import alias_plain, bare_message_start, restore_plain
 from twinbus.service_errors import EnvelopeError
 
 PLAIN = Message(properties=Properties(message_id="m" * 36), body=b"x" * 1_024).encode()
@@ -33,7 +33,7 @@ owners = st.sampled_from(["", "0123456789ab contoso.example", "é", "0123456789a
 
 
 def generally_aliased(encoded: bytes, path: str, owner: str) -> bytes:
-    buf, stops, front = envelope_away._aliased(encoded, path, owner)
+    buf, stops, front = envelope_away._build_alias(encoded, path, owner)
     return b"".join((*front, buf[stops[4] :]))
 
 
@@ -53,7 +53,7 @@ def test_a_plain_message_takes_the_short_way() -> None:
     for owner in ("", "0123456789ab contoso.example"):
         assert alias_plain(PLAIN, "orders", owner) is not None
         delivered = as_delivered(alias(PLAIN, "orders", owner))
-        assert restore_plain(delivered, bare_start(delivered)) is not None
+        assert restore_plain(delivered, bare_message_start(delivered)) is not None
 
 
 def test_the_usual_front_is_recognised_without_the_pattern(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -62,8 +62,8 @@ def test_the_usual_front_is_recognised_without_the_pattern(monkeypatch: pytest.M
     told = envelope_plain._FRONT.match(delivered)
     assert told is not None
     monkeypatch.setattr(envelope_plain, "_FRONT", re.compile(b"nothing looks like this"))
-    assert bare_start(delivered) == told.end()
-    assert bare_start(b"\x01" + delivered[1:]) == 0
+    assert bare_message_start(delivered) == told.end()
+    assert bare_message_start(b"\x01" + delivered[1:]) == 0
 
 
 @settings(deadline=None)
@@ -83,7 +83,7 @@ def test_both_ways_agree_about_damage(data: st.DataObject) -> None:
     """Y4: what the general way refuses does not slip through the short one."""
     owner = data.draw(st.sampled_from(["", "0123456789ab contoso.example"]))
     delivered = as_delivered(alias(PLAIN, "orders", owner))
-    bare_at = bare_start(delivered)
+    bare_at = bare_message_start(delivered)
     place = data.draw(st.integers(bare_at, bare_at + 90))
     byte = data.draw(st.integers(0, 255))
     damaged = delivered[:place] + bytes((byte,)) + delivered[place + 1 :]

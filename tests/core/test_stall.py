@@ -4,25 +4,25 @@ from __future__ import annotations
 
 import pytest
 
-from twinbus.core.stall import StallWatch, why_stalled
+from twinbus.core.stall import StallDetector, stall_reason
 
 QUEUE = "east/x-servicebus-transfer/1"
 
 
 def test_waiting_without_moving_is_told_once() -> None:
     """Y7: and again only after something has moved."""
-    watch = StallWatch(stall_s=10.0)
-    told = [watch.observe(waiting=5, moved=1, now_s=now_s) for now_s in (0.0, 9.0, 10.0, 20.0)]
+    watch = StallDetector(stall_s=10.0)
+    told = [watch.update(waiting=5, moved=1, now_s=now_s) for now_s in (0.0, 9.0, 10.0, 20.0)]
     assert told == [False, False, True, False]
-    assert not watch.observe(waiting=5, moved=2, now_s=30.0)
+    assert not watch.update(waiting=5, moved=2, now_s=30.0)
     assert not watch.is_stalled
-    assert watch.observe(waiting=5, moved=2, now_s=40.0)
+    assert watch.update(waiting=5, moved=2, now_s=40.0)
 
 
 def test_an_empty_backlog_never_stalls() -> None:
-    watch = StallWatch(stall_s=10.0)
-    assert not any(watch.observe(waiting=0, moved=0, now_s=now_s) for now_s in (0.0, 100.0))
-    assert not watch.observe(waiting=1, moved=0, now_s=200.0), "the wait begins with the message"
+    watch = StallDetector(stall_s=10.0)
+    assert not any(watch.update(waiting=0, moved=0, now_s=now_s) for now_s in (0.0, 100.0))
+    assert not watch.update(waiting=1, moved=0, now_s=200.0), "the wait begins with the message"
 
 
 @pytest.mark.parametrize(
@@ -37,7 +37,7 @@ def test_an_empty_backlog_never_stalls() -> None:
 def test_an_operator_is_told_where_to_look(
     unread: dict[str, str], is_primary_unreachable: bool, why: str
 ) -> None:
-    told = why_stalled(
+    told = stall_reason(
         1_200,
         closed=["orders", "", "bills"],
         unread=unread,

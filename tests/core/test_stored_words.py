@@ -6,7 +6,7 @@ from typing import get_args
 
 from twinbus.core import events
 from twinbus.core.receipts import Receipt, ReceiptOutcome, to_json_line
-from twinbus.core.shift import ShiftReport, report_from_json, report_to_json
+from twinbus.core.shift import WorkReport, report_from_json, report_to_json
 from twinbus.pairing import occurrence
 from twinbus.pairing.orders import OperatorCommand
 from twinbus.spark.cost.state import Manifest
@@ -78,7 +78,7 @@ def test_a_receipt_has_its_stored_keys() -> None:
 
 
 def test_a_report_of_a_task_has_its_keys() -> None:
-    sent = report_to_json(ShiftReport())
+    sent = report_to_json(WorkReport())
     assert list(sent) == [
         "aside",
         "board",
@@ -90,7 +90,7 @@ def test_a_report_of_a_task_has_its_keys() -> None:
         "is_primary_away",
         "debt_s",
     ]
-    assert report_from_json(sent) == ShiftReport()
+    assert report_from_json(sent) == WorkReport()
 
 
 def test_files_of_operators_have_their_keys() -> None:

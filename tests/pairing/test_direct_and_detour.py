@@ -20,7 +20,7 @@ from twinbus.aio import (
 from twinbus.amqp.message import Message
 from twinbus.amqp.properties import Properties
 from twinbus.broker.ingest import BROKER_ANNOTATIONS
-from twinbus.core.chunk import HomeRules
+from twinbus.core.chunk import DeliveryRules
 from twinbus.core.envelope import size_if_aliased
 from twinbus.core.parcel import OutgoingMessage, ReceivedMessage
 from twinbus.pairing.factory_options import DriverName
@@ -93,7 +93,7 @@ class Ways:
             self.away,
             self.home,
             [f"{name}/x-servicebus-transfer/0"],
-            MoverOptions(rules=HomeRules(primary_name=name)),
+            MoverOptions(rules=DeliveryRules(primary_name=name)),
         )
         report = await mover.run(once=True)
         assert not report.faults

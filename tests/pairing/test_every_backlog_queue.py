@@ -11,7 +11,7 @@ from tests.pairing.conftest import OpenPair, eventually
 from tests.pairing.mover.fake_namespace import FakeNamespace
 from tests.pairing.mover.messages import backlog
 from twinbus.aio import BrokeredMessage, NamespaceManager
-from twinbus.core.chunk import HomeRules
+from twinbus.core.chunk import DeliveryRules
 from twinbus.drivers.management import MessageCounts, QueueProperties
 from twinbus.pairing import backlog_search
 from twinbus.pairing.backlog_reader import BacklogReader
@@ -145,7 +145,7 @@ async def test_a_namespace_without_an_end_is_not_searched_for_ever() -> None:
 
 
 def options() -> MoverOptions:
-    return MoverOptions(rules=HomeRules(primary_name="east"), poll_s=900.0)
+    return MoverOptions(rules=DeliveryRules(primary_name="east"), poll_s=900.0)
 
 
 @pytest.mark.parametrize("once", [True, False], ids=["once", "on and on"])

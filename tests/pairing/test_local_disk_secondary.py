@@ -9,7 +9,7 @@ from pathlib import Path
 
 from tests.drivers.parcels import bodies
 from tests.pairing.offline_application import BACKLOG_QUEUE_COUNT, PRIMARY_NAME, local_disk
-from twinbus.core.chunk import HomeRules
+from twinbus.core.chunk import DeliveryRules
 from twinbus.drivers.amqp import AmqpDriver
 from twinbus.pairing.backlog_queues import backlog_paths
 from twinbus.pairing.mover import Mover
@@ -57,7 +57,7 @@ async def test_messages_of_a_killed_application_come_home(servicebus: Bus, tmp_p
             secondary,
             primary,
             backlog_paths(PRIMARY_NAME, BACKLOG_QUEUE_COUNT),
-            MoverOptions(rules=HomeRules(primary_name=PRIMARY_NAME)),
+            MoverOptions(rules=DeliveryRules(primary_name=PRIMARY_NAME)),
         )
         await mover.run(once=True)
         await secondary.close()

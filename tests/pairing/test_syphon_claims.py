@@ -21,7 +21,7 @@ from twinbus.aio import (
     SyphonHosting,
 )
 from twinbus.broker.access.claims import Claim
-from twinbus.core.chunk import HomeRules
+from twinbus.core.chunk import DeliveryRules
 from twinbus.core.chunk_board import Backoff
 from twinbus.pairing.mover_local import LocalSyphon
 from twinbus.pairing.mover_options import MoverOptions
@@ -151,7 +151,7 @@ async def test_a_claim_that_is_taken_away_is_told_once_for_each_time(
     away, queue = FakeNamespace("fabrikam"), "contoso/x-servicebus-transfer/0"
     told: list[tuple[str, str]] = []
     options = MoverOptions(
-        rules=HomeRules(primary_name="contoso"),
+        rules=DeliveryRules(primary_name="contoso"),
         poll_s=0.02,
         backoff=Backoff(first_s=0.02, last_s=0.05),
     )

@@ -20,7 +20,7 @@ from twinbus.aio import (
 from twinbus.amqp.message import Message
 from twinbus.amqp.properties import Header
 from twinbus.core import pair_mark as pair_marks
-from twinbus.core.chunk import HomeRules, plan_chunk
+from twinbus.core.chunk import DeliveryRules, plan_chunk
 from twinbus.core.envelope import alias
 from twinbus.core.parcel import ReceivedMessage
 from twinbus.core.receipts import Receipt, ReceiptOutcome
@@ -141,8 +141,8 @@ async def test_a_queue_that_another_primary_made_is_told_when_a_pair_is_made(
 # -- a mover over namespaces in memory ----------------------------------------------------------
 
 
-def rules(**more: object) -> HomeRules:
-    return HomeRules(primary_name="east", owner=OWN, **more)  # type: ignore[arg-type]
+def rules(**more: object) -> DeliveryRules:
+    return DeliveryRules(primary_name="east", owner=OWN, **more)  # type: ignore[arg-type]
 
 
 def theirs(name: str, path: str = "orders") -> bytes:
@@ -182,7 +182,7 @@ async def test_foreign_messages_are_received_once_and_never_dead_lettered() -> N
     assert queue.dead == [] and len(queue.messages) == 3
     assert all(each.is_deferred and each.delivery_count == 1 for each in queue.messages.values())
     # Their own syphon finds them by looking, as everything that was set aside.
-    own = MoverOptions(rules=HomeRules(primary_name="east", owner=OTHER))
+    own = MoverOptions(rules=DeliveryRules(primary_name="east", owner=OTHER))
     await Mover(far, home, [QUEUE], own).run(once=True)
     assert home.queues["orders"].ids() == ["t1"]
 
@@ -199,7 +199,7 @@ async def test_a_dry_run_shows_foreign_messages() -> None:
     """P21: and touches nothing."""
     far, home = FakeNamespace(QUEUE), FakeNamespace("orders")
     far.put(QUEUE, theirs("t1"), ours("mine"))
-    report = await Mover(far, home, [QUEUE], MoverOptions(rules=rules())).preview()
+    report = await Mover(far, home, [QUEUE], MoverOptions(rules=rules())).dry_run()
     assert (
         report.tally.counts[ReceiptOutcome.FOREIGN],
         report.tally.counts[ReceiptOutcome.WOULD_MOVE],

@@ -11,7 +11,7 @@ import pytest
 
 from tests.pairing_faults.scene import AWAY, HOME, Scene
 from tests.support.broker_process import BrokerProcess
-from twinbus.core.chunk import HomeRules
+from twinbus.core.chunk import DeliveryRules
 from twinbus.core.events import Diverted, PingSent, PossibleDuplicate, Suspected
 from twinbus.drivers.amqp import AmqpDriver
 from twinbus.pairing.mover import Mover, MoverOptions
@@ -40,7 +40,7 @@ async def bring_home(scene: Scene, primary: BrokerProcess, secondary: str) -> No
     drivers = [
         AmqpDriver.from_connection_string(each) for each in (secondary, primary.connection_string)
     ]
-    options = MoverOptions(rules=HomeRules(primary_name=scene.name))
+    options = MoverOptions(rules=DeliveryRules(primary_name=scene.name))
     await Mover(*drivers, scene.backlog, options).run(once=True)
     for driver in drivers:
         await driver.close()

@@ -14,7 +14,7 @@ import pytest
 
 from tests.pairing.mover.fake_namespace import FakeNamespace
 from twinbus.cli.syphon_session import _session
-from twinbus.core.chunk import HomeRules
+from twinbus.core.chunk import DeliveryRules
 from twinbus.errors import ConfigurationError, TwinbusError
 from twinbus.pairing.hosting import SyphonHosting, SyphonRequest
 from twinbus.spark.syphon.hosted import maker
@@ -48,7 +48,7 @@ def test_a_hosted_syphon_needs_a_directory_that_its_server_shares() -> None:
         primary=FakeNamespace(),
         secondary=FakeNamespace(),
         queues=("east/x-servicebus-transfer/0",),
-        rules=HomeRules(primary_name="east"),
+        rules=DeliveryRules(primary_name="east"),
         hosting=hosting,
         on_end=print,
         on_stall=print,

@@ -15,9 +15,9 @@ from tests.pairing.mover.messages import backlog, id_of
 from tests.spark.virtual_time import VirtualLoop
 from twinbus.broker.broker import Broker, NamespaceSpec, RunningNamespace
 from twinbus.broker.options import BrokerOptions
-from twinbus.core.chunk import HomeRules
+from twinbus.core.chunk import DeliveryRules
 from twinbus.core.parcel import OutgoingMessage
-from twinbus.core.shift import ShiftReport, report_to_json
+from twinbus.core.shift import WorkReport, report_to_json
 from twinbus.drivers import credentials
 from twinbus.drivers.amqp import AmqpDriver, authority
 from twinbus.pairing import mover as mover_module
@@ -183,7 +183,7 @@ def test_after_a_message_a_syphon_looks_once_an_hour_for_what_others_set_aside(
         await brain.start()
         await brain.next_epoch(0, once=False)
         # When the first batch did not see it, and nothing else happens
-        report = report_to_json(ShiftReport(emptied=tuple(QUEUES), discovered=tuple(QUEUES)))
+        report = report_to_json(WorkReport(emptied=tuple(QUEUES), scanned=tuple(QUEUES)))
         await brain._hear("progress", {"counts": {"moved": 1}, "moved_bytes": 300})
         await brain._hear("report", {"order": "1/0", "report": report})
         before, began_s = units(namespace), loop.time()
@@ -191,7 +191,7 @@ def test_after_a_message_a_syphon_looks_once_an_hour_for_what_others_set_aside(
         hour_of_it.update(units(namespace) - before)
         assert HOUR_S <= loop.time() - began_s < HOUR_S + 300
         (order,) = brain.orders(2).values()
-        assert order.returning == {QUEUES[3]: {"orders": (1,)}}
+        assert order.retry_deferred == {QUEUES[3]: {"orders": (1,)}}
         await brain.close()
 
     told(loop, story)
@@ -236,7 +236,7 @@ async def on_spark(secondary: AmqpDriver, primary: AmqpDriver, clock: VirtualLoo
 
 
 async def without_spark(secondary: AmqpDriver, primary: AmqpDriver, clock: VirtualLoop) -> None:
-    options = MoverOptions(rules=HomeRules(primary_name="east"))
+    options = MoverOptions(rules=DeliveryRules(primary_name="east"))
     search = BacklogSearch(secondary.receiver, "east")
     await Mover(secondary, primary, QUEUES, options, search=search, clock=clock).run()
 

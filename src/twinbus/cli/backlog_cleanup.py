@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from twinbus.cli.backlog_found import listed
 from twinbus.cli.showing import counted
-from twinbus.core.chunk import HomeRules
+from twinbus.core.chunk import DeliveryRules
 from twinbus.drivers.management import QueueProperties
 from twinbus.pairing.backlog_queues import owner_mark
 from twinbus.pairing.mover import Mover
@@ -52,7 +52,7 @@ async def _drained(
     queues: list[str],
 ) -> None:
     owner = owner_mark(primary.driver.address, primary_name)
-    options = MoverOptions(rules=HomeRules(primary_name=primary_name, owner=owner))
+    options = MoverOptions(rules=DeliveryRules(primary_name=primary_name, owner=owner))
     await Mover(secondary.driver, primary.driver, queues, options).run(once=True)
 
 

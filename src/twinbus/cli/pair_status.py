@@ -28,7 +28,7 @@ from twinbus.pairing.backlog_search import BacklogSearch
 from twinbus.pairing.diversions import Diversion, diversions
 from twinbus.pairing.journal import read_journal
 from twinbus.pairing.manager import NamespaceManager
-from twinbus.pairing.mover_gate import UNKNOWN_PATH
+from twinbus.pairing.mover_gate import PROBE_PATH
 from twinbus.pairing.open_namespace import NamespaceConnection
 from twinbus.service_errors import (
     CommunicationError,
@@ -189,7 +189,7 @@ async def _looked(
 
 async def _contact(role: str, namespace: NamespaceConnection) -> Reachability:
     address = str(namespace.driver.address)
-    sender = namespace.driver.sender(UNKNOWN_PATH)
+    sender = namespace.driver.sender(PROBE_PATH)
     try:
         await sender.attach(timeout_s=CONTACT_TIMEOUT_S)
     except EntityNotFound:

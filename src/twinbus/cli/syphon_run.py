@@ -24,7 +24,7 @@ from twinbus.cli.syphon_shown import (
     progress_shown,
     show_summary,
 )
-from twinbus.core.chunk import HomeRules
+from twinbus.core.chunk import DeliveryRules
 from twinbus.core.chunk_board import Backoff
 from twinbus.core.envelope import TtlPolicy
 from twinbus.core.receipts import Receipt, ReceiptOutcome, foreign_in
@@ -91,14 +91,14 @@ async def _moved(
         witness.on_trouble = mover.stop
         asked = _stop_on_signals(mover)
         began_s = time.monotonic()
-        report = await (mover.preview() if options.dry_run else mover.run(once=options.once))
+        report = await (mover.dry_run() if options.dry_run else mover.run(once=options.once))
         if witness.trouble is not None:
             raise witness.trouble
     tally = report.tally
     return Summary(
         counts=tally.counts,
         moved_bytes=tally.moved_bytes,
-        set_aside_count=mover.set_aside_count,
+        set_aside_count=mover.deferred_count,
         faults={queue: str(error) for queue, error in report.faults.items()},
         elapsed_s=time.monotonic() - began_s,
         was_cut_short=options.once and asked.is_set(),
@@ -109,7 +109,7 @@ def _mover_options(
     found: Found, primary: NamespaceConnection, options: SyphonOptions
 ) -> MoverOptions:
     return MoverOptions(
-        rules=HomeRules(
+        rules=DeliveryRules(
             primary_name=found.primary_name,
             allowed=options.allow,
             ttl_policy=TtlPolicy(options.ttl_policy),

@@ -20,9 +20,9 @@ EXIT_FAILED: Final = 1
 # What was parked may have been moved later in the same run: what is still set aside counts.
 _LEFT: Final = (
     ReceiptOutcome.DEAD_LETTERED,
-    ReceiptOutcome.UNSURE,
+    ReceiptOutcome.AMBIGUOUS,
     ReceiptOutcome.LOCK_LOST,
-    ReceiptOutcome.LEFT,
+    ReceiptOutcome.RELEASED,
 )
 # These have left the backlog, or would.
 _DONE: Final = (
@@ -33,11 +33,11 @@ _DONE: Final = (
 )
 _MEANINGS: Final = {
     ReceiptOutcome.MOVED: "home, and gone from the backlog",
-    ReceiptOutcome.PARKED: "set aside: the destination takes nothing now",
+    ReceiptOutcome.DEFERRED: "set aside: the destination takes nothing now",
     ReceiptOutcome.DEAD_LETTERED: "in the dead-letter queue of the backlog queue, with a reason",
-    ReceiptOutcome.UNSURE: "set aside, in doubt: a second copy may follow",
+    ReceiptOutcome.AMBIGUOUS: "set aside, in doubt: a second copy may follow",
     ReceiptOutcome.LOCK_LOST: "home, and still in the backlog: a second copy will follow",
-    ReceiptOutcome.LEFT: "untouched: they come again",
+    ReceiptOutcome.RELEASED: "untouched: they come again",
     ReceiptOutcome.FOREIGN: "left alone: they belong to another primary of the same name",
     ReceiptOutcome.WOULD_MOVE: "would be moved",
     ReceiptOutcome.WOULD_DEAD_LETTER: "would be dead-lettered",

@@ -18,8 +18,8 @@ from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import Final, NamedTuple, TypeVar
 
-from twinbus.core.chunk_board import Sign
-from twinbus.core.chunk_ledger import Homeward
+from twinbus.core.chunk_board import SendSignal
+from twinbus.core.chunk_ledger import RestoredDelivery
 from twinbus.core.destinations import check_destination
 from twinbus.core.envelope import Reason, TtlPolicy, owner_of, read_destination, restore
 from twinbus.core.envelope_batches import ranges_that_fit
@@ -46,16 +46,16 @@ from twinbus.service_errors import (
 __all__ = [
     "BATCH_COUNT_MAX",
     "ChunkPlan",
+    "DeliveryRules",
     "Foreign",
-    "HomeRules",
     "MoveErrorClass",
-    "Poison",
+    "PoisonMessage",
     "batches_of",
     "classify_error",
-    "parts_of",
     "plan_chunk",
-    "poison_of",
-    "sign_of",
+    "poison_from_error",
+    "send_signal_for",
+    "split_batch",
 ]
 
 # One refused message costs about 2 log2 of this in further sends, and a crash between sending
@@ -63,7 +63,7 @@ __all__ = [
 BATCH_COUNT_MAX: Final = 250
 # A message that was out this often travels in company half as large each further time, so that
 # one which always ends in a timeout is alone in the end.
-ATTEMPTS_IN_COMPANY: Final = 3
+FULL_BATCH_ATTEMPTS: Final = 3
 # A refused batch of so many is sent one by one.
 SINGLES_MAX: Final = 8
 # The service takes 4,096 characters of a description; a few lines say enough.
@@ -75,7 +75,7 @@ class MoveErrorClass(Enum):
 
     LATER = auto()
     """Nothing was stored and the destination takes nothing now."""
-    UNSURE = auto()
+    AMBIGUOUS = auto()
     """It may have been stored; it is sent again later."""
     REFUSED = auto()
     """A message in it is not taken, now or later."""
@@ -91,21 +91,21 @@ ERROR_CLASSES: Final[Mapping[type[ServiceError], MoveErrorClass]] = {
     AuthenticationFailed: MoveErrorClass.LATER,
     AccessRefused: MoveErrorClass.LATER,
     CommunicationError: MoveErrorClass.LATER,
-    OperationTimeout: MoveErrorClass.UNSURE,
-    ServiceInternalError: MoveErrorClass.UNSURE,
-    LinkDetached: MoveErrorClass.UNSURE,
+    OperationTimeout: MoveErrorClass.AMBIGUOUS,
+    ServiceInternalError: MoveErrorClass.AMBIGUOUS,
+    LinkDetached: MoveErrorClass.AMBIGUOUS,
     MessageTooLarge: MoveErrorClass.REFUSED,
     MessageRefused: MoveErrorClass.REFUSED,
     EntityNotFound: MoveErrorClass.GONE,
     # What is not named above is nobody's fault that we know of: keep the message.
-    ServiceError: MoveErrorClass.UNSURE,
+    ServiceError: MoveErrorClass.AMBIGUOUS,
 }
-SIGNS: Final[Mapping[MoveErrorClass, Sign]] = {
-    MoveErrorClass.LATER: Sign.FAILED,
-    MoveErrorClass.UNSURE: Sign.FAILED,
+SEND_SIGNALS: Final[Mapping[MoveErrorClass, SendSignal]] = {
+    MoveErrorClass.LATER: SendSignal.FAILED,
+    MoveErrorClass.AMBIGUOUS: SendSignal.FAILED,
     # A destination that judges a message is alive.
-    MoveErrorClass.REFUSED: Sign.ACCEPTED,
-    MoveErrorClass.GONE: Sign.GONE,
+    MoveErrorClass.REFUSED: SendSignal.ACCEPTED,
+    MoveErrorClass.GONE: SendSignal.GONE,
 }
 POISON_REASONS: Final[Mapping[type[ServiceError], str]] = {
     MessageTooLarge: "message-too-large",
@@ -117,12 +117,12 @@ POISON_REASONS: Final[Mapping[type[ServiceError], str]] = {
 
 def classify_error(error: ServiceError) -> MoveErrorClass:
     """What ``error`` means for the batch that met it."""
-    return MoveErrorClass.UNSURE if error.is_ambiguous else _by_kind(ERROR_CLASSES, error)
+    return MoveErrorClass.AMBIGUOUS if error.is_ambiguous else _by_kind(ERROR_CLASSES, error)
 
 
-def sign_of(error: ServiceError) -> Sign:
+def send_signal_for(error: ServiceError) -> SendSignal:
     """What ``error`` says about its destination."""
-    return SIGNS[classify_error(error)]
+    return SEND_SIGNALS[classify_error(error)]
 
 
 _Value = TypeVar("_Value")
@@ -133,7 +133,7 @@ def _by_kind(table: Mapping[type[ServiceError], _Value], error: ServiceError) ->
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HomeRules:
+class DeliveryRules:
     """Where messages may go, and what becomes of their time to live."""
 
     primary_name: str
@@ -154,15 +154,15 @@ class HomeRules:
 class Foreign(NamedTuple):
     """A message that belongs to another pair."""
 
-    item: Homeward
+    item: RestoredDelivery
     owner: str
     """The mark of that pair."""
 
 
-class Poison(NamedTuple):
+class PoisonMessage(NamedTuple):
     """A message that can never be delivered."""
 
-    item: Homeward
+    item: RestoredDelivery
     reason: str
     description: str
 
@@ -171,18 +171,18 @@ class Poison(NamedTuple):
 class ChunkPlan:
     """What to do with the messages of one chunk."""
 
-    by_destination: dict[str, list[Homeward]] = field(default_factory=dict)
-    poison: list[Poison] = field(default_factory=list)
+    by_destination: dict[str, list[RestoredDelivery]] = field(default_factory=dict)
+    poison: list[PoisonMessage] = field(default_factory=list)
     foreign: list[Foreign] = field(default_factory=list)
 
 
 def plan_chunk(
-    deliveries: Sequence[ReceivedMessage], rules: HomeRules, *, now_ms: int
+    deliveries: Sequence[ReceivedMessage], rules: DeliveryRules, *, now_ms: int
 ) -> ChunkPlan:
     """Restore every message and put it with the others of its destination."""
     plan = ChunkPlan()
     # Most chunks name a few destinations a thousand times: each name is checked once.
-    homes: dict[str, tuple[str, list[Homeward]]] = {}
+    homes: dict[str, tuple[str, list[RestoredDelivery]]] = {}
     ttl_policy = rules.ttl_policy
     owners = {"": True, rules.owner: True}
     for delivered in deliveries:
@@ -196,62 +196,68 @@ def plan_chunk(
             if owner not in owners:
                 owners[owner] = _is_ours(owner, rules)
             if not owners[owner]:
-                item = Homeward(delivered, named, message_id, b"")
+                item = RestoredDelivery(delivered, named, message_id, b"")
                 plan.foreign.append(Foreign(item, owner))
                 continue
             home = homes.get(named)
             if home is None:
-                home = homes[named] = _home(plan, named, rules)
+                home = homes[named] = _destination_list(plan, named, rules)
         except EnvelopeError as error:
             # What is wrong with it is for its own pair to say.
             if not _is_ours(owner := owner_of(delivered.encoded), rules):
-                item = Homeward(delivered, *read_destination(delivered.encoded), b"")
+                item = RestoredDelivery(delivered, *read_destination(delivered.encoded), b"")
                 plan.foreign.append(Foreign(item, owner))
             else:
-                plan.poison.append(_never_home(delivered, error))
+                plan.poison.append(_undeliverable(delivered, error))
             continue
-        home[1].append(Homeward(delivered, home[0], message_id, encoded, session_id))
+        home[1].append(RestoredDelivery(delivered, home[0], message_id, encoded, session_id))
     return plan
 
 
-def _is_ours(owner: str, rules: HomeRules) -> bool:
+def _is_ours(owner: str, rules: DeliveryRules) -> bool:
     return is_accepted(owner, rules.owner, rules.accepted_owners)
 
 
-def _never_home(delivered: ReceivedMessage, error: EnvelopeError) -> Poison:
+def _undeliverable(delivered: ReceivedMessage, error: EnvelopeError) -> PoisonMessage:
     """A message that says itself why it cannot go home."""
     named, message_id = read_destination(delivered.encoded)
     description = error.description
     # Where it wanted to go is anybody's text: short, and with everything unusual escaped.
     if named and error.reason != Reason.DESTINATION_NOT_ALLOWED:
         description = f"{named[:80]!a}: {description}"
-    item = Homeward(delivered, named, message_id, b"")
-    return Poison(item, error.reason, _clipped(description))
+    item = RestoredDelivery(delivered, named, message_id, b"")
+    return PoisonMessage(item, error.reason, _clipped(description))
 
 
-def _home(plan: ChunkPlan, named: str, rules: HomeRules) -> tuple[str, list[Homeward]]:
+def _destination_list(
+    plan: ChunkPlan, named: str, rules: DeliveryRules
+) -> tuple[str, list[RestoredDelivery]]:
     """(path, its list) for one spelling of a destination: all spellings of it share one."""
     path = check_destination(named, allowed=rules.allowed, primary_name=rules.primary_name)
     return path, plan.by_destination.setdefault(path, [])
 
 
-def batches_of(items: Sequence[Homeward], *, limit_bytes: int) -> Iterator[list[Homeward]]:
+def batches_of(
+    items: Sequence[RestoredDelivery], *, limit_bytes: int
+) -> Iterator[list[RestoredDelivery]]:
     """The items in order, in batches that fit into one send."""
-    for (company_max, _has_session), alike in _by_company(items).items():
+    for (company_max, _has_session), alike in _batch_groups(items).items():
         for fitting in ranges_that_fit((len(each.encoded) for each in alike), limit_bytes):
             for start in range(fitting.start, fitting.stop, company_max):
                 yield alike[start : min(start + company_max, fitting.stop)]
 
 
-def _by_company(items: Sequence[Homeward]) -> dict[tuple[int, bool], list[Homeward]]:
+def _batch_groups(
+    items: Sequence[RestoredDelivery],
+) -> dict[tuple[int, bool], list[RestoredDelivery]]:
     """Who travels together: (how many at most, with or without sessions).
 
     A destination that requires sessions refuses all without one. Among themselves they are found
     in a few sends; among others they would cost each batch a dozen (Y4).
     """
-    groups: dict[tuple[int, bool], list[Homeward]] = {}
+    groups: dict[tuple[int, bool], list[RestoredDelivery]] = {}
     for item in items:
-        repeats = item.delivered.delivery_count - ATTEMPTS_IN_COMPANY
+        repeats = item.delivered.delivery_count - FULL_BATCH_ATTEMPTS
         company = BATCH_COUNT_MAX if repeats <= 0 else max(1, BATCH_COUNT_MAX >> repeats)
         key = company, item.session_id is not None
         if key in groups:
@@ -261,7 +267,7 @@ def _by_company(items: Sequence[Homeward]) -> dict[tuple[int, bool], list[Homewa
     return groups
 
 
-def parts_of(items: Sequence[Homeward]) -> list[Sequence[Homeward]]:
+def split_batch(items: Sequence[RestoredDelivery]) -> list[Sequence[RestoredDelivery]]:
     """A refused batch in two, so that what is wrong with it is found; a small one in single ones,
     which takes fewer sends as soon as a few of them are wrong."""
     if len(items) <= SINGLES_MAX:
@@ -270,10 +276,10 @@ def parts_of(items: Sequence[Homeward]) -> list[Sequence[Homeward]]:
     return [items[:middle], items[middle:]]
 
 
-def poison_of(item: Homeward, error: ServiceError) -> Poison:
+def poison_from_error(item: RestoredDelivery, error: ServiceError) -> PoisonMessage:
     """A message that its destination will never take."""
     description = f"{item.destination}: {error.sentence} ({type(error).__name__})"
-    return Poison(item, _by_kind(POISON_REASONS, error), _clipped(description))
+    return PoisonMessage(item, _by_kind(POISON_REASONS, error), _clipped(description))
 
 
 def _clipped(text: str) -> str:

@@ -20,7 +20,7 @@ from twinbus.amqp.errors import DecodeError
 from twinbus.amqp.limits import Budget
 from twinbus.amqp.sections import scan_front
 
-__all__ = ["DEFERRED", "SCHEDULED", "SetAside", "is_set_aside", "state_of"]
+__all__ = ["DEFERRED", "SCHEDULED", "DeferredMessages", "is_deferred", "state_of"]
 
 MESSAGE_STATE: Final = "x-opt-message-state"
 ACTIVE: Final = 0
@@ -32,7 +32,7 @@ SCHEDULED: Final = 2
 NUMBERS_MAX: Final = 1_000_000
 
 
-class SetAside:
+class DeferredMessages:
     """What one backlog queue holds for later."""
 
     def __init__(self, *, numbers_max: int = NUMBERS_MAX) -> None:
@@ -89,7 +89,7 @@ class SetAside:
         return taken
 
 
-def is_set_aside(encoded: bytes) -> bool:
+def is_deferred(encoded: bytes) -> bool:
     """Whether a message that was peeked is deferred: only then its number can be asked for."""
     return state_of(encoded) == DEFERRED
 

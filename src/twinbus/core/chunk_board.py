@@ -21,10 +21,10 @@ from enum import Enum, auto
 from random import Random
 from typing import Final
 
-from twinbus.core.shift import BoardNote
+from twinbus.core.shift import CircuitSnapshot
 from twinbus.errors import ConfigurationError
 
-__all__ = ["Backoff", "CircuitState", "DestinationBoard", "SendPermission", "Sign"]
+__all__ = ["Backoff", "CircuitState", "DestinationCircuits", "SendPermission", "SendSignal"]
 
 # A probe that nobody reported on (its task was cancelled) is given up after this long: longer
 # than any send may take.
@@ -41,7 +41,7 @@ class CircuitState(Enum):
     HALF_OPEN = auto()
 
 
-class Sign(Enum):
+class SendSignal(Enum):
     """What a send told us about its destination."""
 
     ACCEPTED = auto()
@@ -62,22 +62,22 @@ class SendPermission(Enum):
     """It has been gone for too long: dead-letter them."""
 
 
-TRANSITIONS: Final[Mapping[CircuitState, Mapping[Sign, CircuitState]]] = {
+TRANSITIONS: Final[Mapping[CircuitState, Mapping[SendSignal, CircuitState]]] = {
     CircuitState.CLOSED: {
-        Sign.ACCEPTED: CircuitState.CLOSED,
-        Sign.FAILED: CircuitState.OPEN,
-        Sign.GONE: CircuitState.OPEN,
+        SendSignal.ACCEPTED: CircuitState.CLOSED,
+        SendSignal.FAILED: CircuitState.OPEN,
+        SendSignal.GONE: CircuitState.OPEN,
     },
     CircuitState.OPEN: {
         # Sent before it opened (rule 2).
-        Sign.ACCEPTED: CircuitState.OPEN,
-        Sign.FAILED: CircuitState.OPEN,
-        Sign.GONE: CircuitState.OPEN,
+        SendSignal.ACCEPTED: CircuitState.OPEN,
+        SendSignal.FAILED: CircuitState.OPEN,
+        SendSignal.GONE: CircuitState.OPEN,
     },
     CircuitState.HALF_OPEN: {
-        Sign.ACCEPTED: CircuitState.CLOSED,
-        Sign.FAILED: CircuitState.OPEN,
-        Sign.GONE: CircuitState.OPEN,
+        SendSignal.ACCEPTED: CircuitState.CLOSED,
+        SendSignal.FAILED: CircuitState.OPEN,
+        SendSignal.GONE: CircuitState.OPEN,
     },
 }
 
@@ -118,12 +118,12 @@ class _Entry:
     due_s: float = 0.0
     """When the next probe may go, or when the one under way is given up."""
     gone_since_s: float | None = None
-    is_lost: bool = False
-    is_silent: bool = False
+    is_missing: bool = False
+    timed_out: bool = False
     is_refused: bool = False
 
 
-class DestinationBoard:
+class DestinationCircuits:
     """The circuit of every destination that has failed; all other circuits are closed."""
 
     def __init__(self, backoff: Backoff, random: Random) -> None:
@@ -144,34 +144,34 @@ class DestinationBoard:
         entry = self._entries.get(path)
         if entry is None or entry.state is CircuitState.CLOSED:
             return SendPermission.SEND
-        if now_s >= entry.due_s and (may_wait or not entry.is_silent):
+        if now_s >= entry.due_s and (may_wait or not entry.timed_out):
             entry.state, entry.due_s = CircuitState.HALF_OPEN, now_s + PROBE_S_MAX
             return SendPermission.PROBE
-        return SendPermission.GIVE_UP if entry.is_lost else SendPermission.WAIT
+        return SendPermission.GIVE_UP if entry.is_missing else SendPermission.WAIT
 
     def receive(
         self,
         path: str,
-        sign: Sign,
+        signal: SendSignal,
         now_s: float,
         *,
         pause_s_min: float = 0.0,
-        is_silent: bool = False,
+        timed_out: bool = False,
         is_refused: bool = False,
     ) -> None:
-        """Note what a send to ``path`` told us; ``is_silent`` when that was no answer at all,
+        """Note what a send to ``path`` told us; ``timed_out`` when that was no answer at all,
         ``is_refused`` when a claim is missing for it."""
         entry = self._entries.get(path)
         if entry is None:
-            if sign is Sign.ACCEPTED:
+            if signal is SendSignal.ACCEPTED:
                 return
-            entry = self._made(path)
-        before, entry.state = entry.state, TRANSITIONS[entry.state][sign]
+            entry = self._add_entry(path)
+        before, entry.state = entry.state, TRANSITIONS[entry.state][signal]
         if entry.state is CircuitState.CLOSED:
             del self._entries[path]
         elif before is not CircuitState.OPEN:
-            entry.is_silent, entry.is_refused = is_silent, is_refused
-            self._open(entry, sign, now_s, pause_s_min)
+            entry.timed_out, entry.is_refused = timed_out, is_refused
+            self._open(entry, signal, now_s, pause_s_min)
 
     def release(self, path: str, now_s: float) -> None:
         """A probe that came to nothing, because there was nothing to send after all."""
@@ -180,29 +180,29 @@ class DestinationBoard:
             entry.state = CircuitState.OPEN
             entry.due_s = now_s + self._backoff.pause_s(1, self._random)
 
-    def _made(self, path: str) -> _Entry:
+    def _add_entry(self, path: str) -> _Entry:
         made = self._entries[path] = _Entry()
         if len(self._entries) > DESTINATIONS_MAX:
             made.gone_since_s = self._entries.pop(next(iter(self._entries))).gone_since_s
         return made
 
-    def _open(self, entry: _Entry, sign: Sign, now_s: float, pause_s_min: float) -> None:
+    def _open(self, entry: _Entry, signal: SendSignal, now_s: float, pause_s_min: float) -> None:
         entry.failure_count += 1
         pause_s = self._backoff.pause_s(entry.failure_count, self._random)
         entry.due_s = now_s + max(pause_s, pause_s_min)
-        if sign is Sign.GONE:
+        if signal is SendSignal.GONE:
             if entry.gone_since_s is None:
                 entry.gone_since_s = now_s
-            entry.is_lost = now_s - entry.gone_since_s >= self._backoff.gone_grace_s
+            entry.is_missing = now_s - entry.gone_since_s >= self._backoff.gone_grace_s
         else:
-            entry.gone_since_s, entry.is_lost = None, False
+            entry.gone_since_s, entry.is_missing = None, False
 
-    def is_lost(self, path: str) -> bool:
+    def is_missing(self, path: str) -> bool:
         """Whether it was missing for the whole grace period, and at its end."""
         entry = self._entries.get(path)
-        return entry is not None and entry.is_lost
+        return entry is not None and entry.is_missing
 
-    def hurry(self, now_s: float) -> None:
+    def allow_probes_now(self, now_s: float) -> None:
         """What kept them all away is over: every open circuit may be probed now."""
         for entry in self._entries.values():
             if entry.state is CircuitState.OPEN:
@@ -218,35 +218,35 @@ class DestinationBoard:
         """Those of them for which the claim Send is missing."""
         return [path for path in self.open_circuits() if self._entries[path].is_refused]
 
-    def notes(self, now_s: float) -> tuple[BoardNote, ...]:
+    def export_state(self, now_s: float) -> tuple[CircuitSnapshot, ...]:
         """Every destination that takes nothing, for another board."""
-        return tuple(self._noted(path, entry, now_s) for path, entry in self._entries.items())
+        return tuple(self._snapshot(path, entry, now_s) for path, entry in self._entries.items())
 
-    def _noted(self, path: str, entry: _Entry, now_s: float) -> BoardNote:
+    def _snapshot(self, path: str, entry: _Entry, now_s: float) -> CircuitSnapshot:
         due_in_s = max(0.0, entry.due_s - now_s)
         if entry.state is CircuitState.HALF_OPEN:
             # Nobody will hear of this probe any more; another one may follow soon.
             due_in_s = self._backoff.first_s
         gone_since_s = entry.gone_since_s
         gone_for_s = None if gone_since_s is None else max(0.0, now_s - gone_since_s)
-        return BoardNote(
+        return CircuitSnapshot(
             path,
             entry.failure_count,
             due_in_s,
             gone_for_s,
-            entry.is_lost,
-            entry.is_silent,
+            entry.is_missing,
+            entry.timed_out,
             entry.is_refused,
         )
 
-    def take_notes(self, notes: Iterable[BoardNote], now_s: float) -> None:
+    def import_state(self, notes: Iterable[CircuitSnapshot], now_s: float) -> None:
         """Open what is open elsewhere; whoever has seen more failures in a row knows better."""
         for note in notes:
             known = self._entries.get(note.path)
             if known is None or note.failure_count > known.failure_count:
-                entry = known or self._made(note.path)
+                entry = known or self._add_entry(note.path)
                 entry.state, entry.failure_count = CircuitState.OPEN, note.failure_count
                 entry.due_s = now_s + note.due_in_s
                 entry.gone_since_s = None if note.gone_for_s is None else now_s - note.gone_for_s
-                entry.is_lost, entry.is_silent = note.is_lost, note.is_silent
+                entry.is_missing, entry.timed_out = note.is_missing, note.timed_out
                 entry.is_refused = note.is_refused

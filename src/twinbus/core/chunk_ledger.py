@@ -18,7 +18,7 @@ from twinbus.core.parcel import ReceivedMessage
 from twinbus.core.receipts import Receipt, ReceiptOutcome
 from twinbus.service_errors import PairingError
 
-__all__ = ["ChunkLedger", "Homeward", "LedgerError", "MoverIdentity"]
+__all__ = ["ChunkLedger", "LedgerError", "MoverIdentity", "RestoredDelivery"]
 
 
 _Key: TypeAlias = bytes | int
@@ -29,7 +29,7 @@ def _keys(deliveries: Iterable[ReceivedMessage]) -> list[_Key]:
     return [each.lock_token or each.sequence_number for each in deliveries]
 
 
-class Homeward(NamedTuple):
+class RestoredDelivery(NamedTuple):
     """One message of the backlog, and what the primary is to get."""
 
     delivered: ReceivedMessage
@@ -40,7 +40,7 @@ class Homeward(NamedTuple):
     session_id: str | None = None
 
 
-def _keys_of(items: Iterable[Homeward]) -> list[_Key]:
+def _keys_of(items: Iterable[RestoredDelivery]) -> list[_Key]:
     return _keys([each.delivered for each in items])
 
 
@@ -60,36 +60,40 @@ class ChunkLedger:
     """The books of one chunk."""
 
     def __init__(
-        self, place: MoverIdentity, deliveries: Sequence[ReceivedMessage], received_ms: int
+        self, identity: MoverIdentity, deliveries: Sequence[ReceivedMessage], received_ms: int
     ) -> None:
-        self._place = place
+        self._identity = identity
         self._received_ms = received_ms
         self._open = dict(zip(_keys(deliveries), deliveries, strict=True))
-        self._sent: dict[_Key, Homeward] = {}
+        self._sent: dict[_Key, RestoredDelivery] = {}
         self._accepted: set[_Key] = set()
         self.receipts: list[Receipt] = []
 
-    def sent(self, items: Sequence[Homeward]) -> None:
+    def sent(self, items: Sequence[RestoredDelivery]) -> None:
         """They are on their way to the primary."""
         self._sent.update(zip(_keys_of(items), items, strict=True))
 
-    def accepted(self, items: Sequence[Homeward]) -> None:
+    def accepted(self, items: Sequence[RestoredDelivery]) -> None:
         """The primary holds them."""
         keys = set(_keys_of(items))
         self._check(self._sent.keys() >= keys, "accepted a message that was not sent")
         self._accepted |= keys
 
-    def completable(self, items: Sequence[Homeward]) -> list[ReceivedMessage]:
+    def completable(self, items: Sequence[RestoredDelivery]) -> list[ReceivedMessage]:
         """What may be completed in the backlog now: all of ``items``, or LedgerError."""
         has_all = self._accepted.issuperset(_keys_of(items))
         self._check(has_all, "completed a message before it was accepted")
         return [each.delivered for each in items]
 
     def close(
-        self, items: Sequence[Homeward], outcome: ReceiptOutcome, now_ms: int, reason: str = ""
+        self,
+        items: Sequence[RestoredDelivery],
+        outcome: ReceiptOutcome,
+        now_ms: int,
+        reason: str = "",
     ) -> None:
         """Their receipts: nothing more will be done with them."""
-        queue, host, pid = self._place
+        queue, host, pid = self._identity
         received_ms, is_open = self._received_ms, self._open
         add = self.receipts.append
         for key, item in zip(_keys_of(items), items, strict=True):
@@ -117,11 +121,11 @@ class ChunkLedger:
     def give_up(self, now_ms: int, reason: str) -> None:
         """Receipts for all that is open, of a chunk that was cut short."""
         for key in list(self._open):
-            item = self._sent.get(key) or Homeward(self._open[key], "", None, b"")
+            item = self._sent.get(key) or RestoredDelivery(self._open[key], "", None, b"")
             if key in self._accepted:
                 outcome = ReceiptOutcome.LOCK_LOST
             else:
-                outcome = ReceiptOutcome.UNSURE if key in self._sent else ReceiptOutcome.LEFT
+                outcome = ReceiptOutcome.AMBIGUOUS if key in self._sent else ReceiptOutcome.RELEASED
             self.close([item], outcome, now_ms, reason)
 
     @property
@@ -136,6 +140,6 @@ class ChunkLedger:
     def _check(self, is_right: bool, offence: str) -> None:
         if not is_right:
             raise LedgerError(
-                f"the mover of {self._place.queue!r} {offence}",
+                f"the mover of {self._identity.queue!r} {offence}",
                 hint="Report this: nothing was lost, because it was stopped here",
             )

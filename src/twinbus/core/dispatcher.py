@@ -11,7 +11,7 @@ Rule 3: a queue that could not be read, or whose task was never heard of again, 
 Rule 4: while the primary is away no order is given. Somebody knocks, with longer and longer
         pauses and at other doors each time, and the first answer opens it.
 Rule 5: what somebody else set aside, or what nobody could remember, is looked for again: when a
-        queue is at work by its task, when it is idle by whoever asks ``to_look_through()``. Without
+        queue is at work by its task, when it is idle by whoever asks ``queues_to_scan()``. Without
         a sign of diverted messages nothing is looked for (look_pace.py).
 Rule 6: a shift that went faster than its share of the rate makes the next orders wait.
 Rule 7: this file reads no clock: ``now_s`` comes in.
@@ -26,14 +26,14 @@ from dataclasses import dataclass, replace
 from random import Random
 from typing import Final
 
-from twinbus.core.chunk_aside import SetAside
+from twinbus.core.chunk_aside import DeferredMessages
 from twinbus.core.chunk_board import DESTINATIONS_MAX, Backoff
 from twinbus.core.look_pace import ScanPace
 from twinbus.core.pair_mark import shared_look_s
 from twinbus.core.parcel import ReceivedMessage
-from twinbus.core.shift import BoardNote, ShiftReport, WorkOrder
+from twinbus.core.shift import CircuitSnapshot, WorkOrder, WorkReport
 
-__all__ = ["Dispatcher", "ShiftLimits"]
+__all__ = ["Dispatcher", "WorkLimits"]
 
 # What is asked for by number comes at some 2,000 a second: about one shift's worth.
 RETURNING_MAX: Final = 20_000
@@ -47,7 +47,7 @@ ROOM_AGAIN: Final = 0.5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ShiftLimits:
+class WorkLimits:
     """How much one batch may do before it shows its receipts."""
 
     tasks: int = 2
@@ -63,7 +63,7 @@ class ShiftLimits:
 
 
 @dataclass(slots=True)
-class _Setback:
+class _QueueBackoff:
     """A queue that is left alone for a while (rule 3)."""
 
     count: int = 0
@@ -71,15 +71,15 @@ class _Setback:
 
 
 @dataclass(slots=True)
-class _Closed:
-    note: BoardNote
+class _OpenCircuit:
+    note: CircuitSnapshot
     noted_s: float
 
     @property
     def due_s(self) -> float:
         return self.noted_s + self.note.due_in_s
 
-    def aged(self, now_s: float) -> BoardNote:
+    def aged(self, now_s: float) -> CircuitSnapshot:
         passed_s = now_s - self.noted_s
         gone_for_s = self.note.gone_for_s
         return self.note._replace(
@@ -97,64 +97,64 @@ class Dispatcher:
         *,
         backoff: Backoff,
         random: Random,
-        limits: ShiftLimits | None = None,
+        limits: WorkLimits | None = None,
     ) -> None:
         self.queues = tuple(queues)
-        self.limits = limits or ShiftLimits()
+        self.limits = limits or WorkLimits()
         self._backoff, self._random = backoff, random
-        self._aside = {queue: SetAside() for queue in queues}
-        self._lent: dict[str, dict[str, tuple[int, ...]]] = {}
-        self._closed: dict[str, _Closed] = {}
-        self._look_pace = ScanPace()
-        self._looked_s: dict[str, float] = {}
+        self._deferred = {queue: DeferredMessages() for queue in queues}
+        self._checked_out: dict[str, dict[str, tuple[int, ...]]] = {}
+        self._open_circuits: dict[str, _OpenCircuit] = {}
+        self._scan_pace = ScanPace()
+        self._scanned_s: dict[str, float] = {}
         """When a queue was last looked through to its end; missing: it has to be."""
-        self._look_from: dict[str, int] = {}
+        self._scan_from: dict[str, int] = {}
         """The numbers from which looks go on that were not ended."""
         self._overfull: set[str] = set()
         """Queues in which more may be set aside than is remembered."""
         self._foreign: Counter[str] = Counter()
         """Messages of other pairs that were met, by queue (P21)."""
         self._unfinished: set[str] = set()
-        self._unheard: set[str] = set()
-        self._setbacks: dict[str, _Setback] = {}
-        self._away_count = 0
-        self._knock_s: float | None = None
+        self._unreported: set[str] = set()
+        self._backoffs: dict[str, _QueueBackoff] = {}
+        self._failed_probe_count = 0
+        self._probe_due_s: float | None = None
         self._free_s = 0.0
         """When the rate allows the next orders."""
 
     def add(self, queue: str) -> None:
         """One more queue, which the next orders are for."""
         self.queues = (*self.queues, queue)
-        self._aside[queue] = SetAside()
+        self._deferred[queue] = DeferredMessages()
 
     # -- what is known --------------------------------------------------------------------
 
     @property
-    def set_aside_count(self) -> int:
+    def deferred_count(self) -> int:
         """Messages that wait for their destinations."""
-        lent = sum(len(numbers) for each in self._lent.values() for numbers in each.values())
-        return lent + sum(len(each) for each in self._aside.values())
+        lent = sum(len(numbers) for each in self._checked_out.values() for numbers in each.values())
+        return lent + sum(len(each) for each in self._deferred.values())
 
     @property
     def unfinished_count(self) -> int:
         """Queues that are known to hold messages."""
         return len(self._unfinished)
 
-    def set_aside_by_destination(self) -> dict[str, int]:
+    def deferred_by_destination(self) -> dict[str, int]:
         counts: Counter[str] = Counter()
-        for aside in self._aside.values():
-            counts.update({path: aside.count(path) for path in aside.paths()})
-        for lent in self._lent.values():
+        for deferred in self._deferred.values():
+            counts.update({path: deferred.count(path) for path in deferred.paths()})
+        for lent in self._checked_out.values():
             counts.update({path: len(numbers) for path, numbers in lent.items()})
         return dict(counts)
 
-    def closed(self, now_s: float) -> tuple[BoardNote, ...]:
+    def open_circuits(self, now_s: float) -> tuple[CircuitSnapshot, ...]:
         """Destinations that take nothing."""
-        return tuple(each.aged(now_s) for each in self._closed.values())
+        return tuple(each.aged(now_s) for each in self._open_circuits.values())
 
     @property
     def is_primary_unreachable(self) -> bool:
-        return self._knock_s is not None
+        return self._probe_due_s is not None
 
     # -- orders ---------------------------------------------------------------------------
 
@@ -175,8 +175,8 @@ class Dispatcher:
 
     def next_due_s(self, now_s: float) -> float | None:
         """When there will be, as far as is known; None: when a bell rings."""
-        if self._knock_s is not None:
-            return self._knock_s
+        if self._probe_due_s is not None:
+            return self._probe_due_s
         dues = [self._due_s(queue, now_s) for queue in self.queues]
         return min((each for each in dues if each is not None), default=None)
 
@@ -185,14 +185,14 @@ class Dispatcher:
     ) -> list[WorkOrder]:
         """Orders for the queues that rang and for what else is due; with ``everything`` for all
         queues, as after a crash."""
-        self._take_back(now_s)
+        self._return_unreported(now_s)
         if rung:
             self.note_sign(now_s)
         wanted = set(rung) | self.busy(now_s)
         busy = [queue for queue in self.queues if everything or queue in wanted]
         if not busy:
             return []
-        self._unheard = set(busy)
+        self._unreported = set(busy)
         tasks = min(self.limits.tasks, len(busy))
         shares = [tuple(busy[first::tasks]) for first in range(tasks)]
         return [self._order(share, rung, now_s, tasks, everything) for share in shares]
@@ -204,16 +204,16 @@ class Dispatcher:
 
     def _due_s(self, queue: str, now_s: float) -> float | None:
         """When a queue has something to do, its bell apart."""
-        if queue in self._unfinished or queue not in self._looked_s:
+        if queue in self._unfinished or queue not in self._scanned_s:
             due_s: float | None = now_s
         else:
-            paths = self._aside[queue].paths()
+            paths = self._deferred[queue].paths()
             due_s = min((self._path_due_s(path, now_s) for path in paths), default=None)
-        setback = self._setbacks.get(queue)
+        setback = self._backoffs.get(queue)
         return due_s if due_s is None or setback is None else max(due_s, setback.until_s)
 
     def _path_due_s(self, path: str, now_s: float) -> float:
-        closed = self._closed.get(path)
+        closed = self._open_circuits.get(path)
         return now_s if closed is None else closed.due_s
 
     def _order(
@@ -227,22 +227,22 @@ class Dispatcher:
         returning: dict[str, dict[str, tuple[int, ...]]] = {}
         holding: dict[str, tuple[str, ...]] = {}
         for queue in queues:
-            aside = self._aside[queue]
-            due = [path for path in aside.paths() if self._path_due_s(path, now_s) <= now_s]
-            lent = {path: tuple(aside.take(path, RETURNING_MAX)) for path in due}
+            deferred = self._deferred[queue]
+            due = [path for path in deferred.paths() if self._path_due_s(path, now_s) <= now_s]
+            lent = {path: tuple(deferred.take(path, RETURNING_MAX)) for path in due}
             if lent:
-                returning[queue] = self._lent[queue] = lent
-            if held := aside.paths():
+                returning[queue] = self._checked_out[queue] = lent
+            if held := deferred.paths():
                 holding[queue] = tuple(held)
         limits = self.limits
         return WorkOrder(
             queues=queues,
-            handed=tuple(each for queue in queues if (each := rung.get(queue)) is not None),
-            returning=returning,
-            holding=holding,
-            board=self.closed(now_s),
-            discover={
-                queue: self._look_from.get(queue, 1)
+            prefetched=tuple(each for queue in queues if (each := rung.get(queue)) is not None),
+            retry_deferred=returning,
+            blocked_paths=holding,
+            open_circuits=self.open_circuits(now_s),
+            scan_from={
+                queue: self._scan_from.get(queue, 1)
                 for queue in queues
                 if everything or self._is_stale(queue, now_s)
             },
@@ -252,136 +252,136 @@ class Dispatcher:
         )
 
     def _is_stale(self, queue: str, now_s: float) -> bool:
-        looked_s = self._looked_s.get(queue)
+        looked_s = self._scanned_s.get(queue)
         if looked_s is None:
             return True
-        is_old = now_s - looked_s >= self._look_interval_s(queue)
-        return is_old and (self._holds(queue) or self._look_pace.is_wanted(looked_s))
+        is_old = now_s - looked_s >= self._scan_interval_s(queue)
+        return is_old and (self._holds(queue) or self._scan_pace.is_wanted(looked_s))
 
     def _holds(self, queue: str) -> bool:
         """Whether messages are known to be set aside in it, or to be another pair's."""
-        return bool(self._aside[queue] or queue in self._lent or self._foreign[queue])
+        return bool(self._deferred[queue] or queue in self._checked_out or self._foreign[queue])
 
-    def _look_interval_s(self, queue: str) -> float:
-        known = len(self._aside[queue])
+    def _scan_interval_s(self, queue: str) -> float:
+        known = len(self._deferred[queue])
         if foreign := self._foreign[queue]:
             return shared_look_s(self.limits.discovery_interval_s, known + foreign)
         return self.limits.discovery_interval_s * max(1.0, known / LOOK_MESSAGES_MAX)
 
     # -- queues that are idle -------------------------------------------------------------
 
-    def to_look_through(self, now_s: float) -> list[str]:
+    def queues_to_scan(self, now_s: float) -> list[str]:
         """Idle queues in which somebody may have set something aside (rule 5)."""
         if self.is_primary_unreachable:
             return []
         # One that was never looked through is its task's.
-        idle = self._looked_s.keys() - self._unheard - self.busy(now_s)
+        idle = self._scanned_s.keys() - self._unreported - self.busy(now_s)
         return [each for each in self.queues if each in idle and self._is_stale(each, now_s)]
 
-    def looked_through(self, queue: str, now_s: float, *, is_whole: bool) -> None:
-        """After set_aside() for all that was found; not whole: it could not be read to its end."""
+    def scan_finished(self, queue: str, now_s: float, *, is_whole: bool) -> None:
+        """After defer() for all that was found; not whole: it could not be read to its end."""
         if not is_whole:
             self.note_sign(now_s)
-        early_s = 0.0 if is_whole else self._look_interval_s(queue) - self._backoff.last_s
-        self._looked_s[queue] = now_s - max(0.0, early_s)
+        early_s = 0.0 if is_whole else self._scan_interval_s(queue) - self._backoff.last_s
+        self._scanned_s[queue] = now_s - max(0.0, early_s)
 
     def note_sign(self, now_s: float) -> None:
         """Messages may have been diverted: what was set aside of them is looked for."""
-        self._look_pace.note_sign(now_s)
+        self._scan_pace.note_sign(now_s)
 
     def met_foreign(self, queue: str, count: int) -> None:
         """Messages of another pair are in a queue: its syphon may set ours aside (P21)."""
         self._foreign[queue] += count
 
-    def set_aside(self, queue: str, numbers: Mapping[str, Sequence[int]]) -> None:
+    def defer(self, queue: str, numbers: Mapping[str, Sequence[int]]) -> None:
         """Remember numbers by destination, as far as there is room."""
-        aside = self._aside[queue]
+        deferred = self._deferred[queue]
         for path, each in numbers.items():
-            aside.add(path, each)
-        if aside.fullness >= 1:
+            deferred.add(path, each)
+        if deferred.fullness >= 1:
             self._overfull.add(queue)
 
     # -- reports --------------------------------------------------------------------------
 
-    def take(self, order: WorkOrder, report: ShiftReport, now_s: float) -> None:
+    def apply_report(self, order: WorkOrder, report: WorkReport, now_s: float) -> None:
         """Remember what a shift left behind."""
         for queue in order.queues:
-            self._unheard.discard(queue)
-            self._lent.pop(queue, None)
+            self._unreported.discard(queue)
+            self._checked_out.pop(queue, None)
             if queue not in report.faults:
-                self._setbacks.pop(queue, None)
-            self.set_aside(queue, report.aside.get(queue, {}))
-        for path in report.opened:
-            self._closed.pop(path, None)
-        for note in report.board:
-            self._closed.pop(note.path, None)
-            self._closed[note.path] = _Closed(note, now_s)
-        while len(self._closed) > DESTINATIONS_MAX:
-            del self._closed[next(iter(self._closed))]
-        self._take_looks(order, report, now_s)
+                self._backoffs.pop(queue, None)
+            self.defer(queue, report.deferred.get(queue, {}))
+        for path in report.recovered:
+            self._open_circuits.pop(path, None)
+        for note in report.open_circuits:
+            self._open_circuits.pop(note.path, None)
+            self._open_circuits[note.path] = _OpenCircuit(note, now_s)
+        while len(self._open_circuits) > DESTINATIONS_MAX:
+            del self._open_circuits[next(iter(self._open_circuits))]
+        self._apply_scans(order, report, now_s)
         self._unfinished -= set(order.queues)
         self._unfinished |= set(order.queues) - set(report.emptied) - set(report.faults)
-        if report.aside or report.board or report.faults or self._unfinished:
+        if report.deferred or report.open_circuits or report.faults or self._unfinished:
             self.note_sign(now_s)
         for queue in report.faults:
             # Left to its bell, which has pauses of its own; then it is looked through.
-            self._looked_s.setdefault(queue, -math.inf)
-            self._set_back(queue, now_s)
+            self._scanned_s.setdefault(queue, -math.inf)
+            self._back_off(queue, now_s)
         if report.is_primary_unreachable:
-            self._primary_is_away(now_s)
+            self._note_unreachable_primary(now_s)
         if order.rate_per_s is not None and self.limits.rate_per_s is not None:
-            owed_s = report.debt_s * order.rate_per_s / self.limits.rate_per_s
+            owed_s = report.rate_delay_s * order.rate_per_s / self.limits.rate_per_s
             self._free_s = max(self._free_s, now_s) + owed_s
 
-    def _take_looks(self, order: WorkOrder, report: ShiftReport, now_s: float) -> None:
-        for queue in report.discovered:
-            self._looked_s[queue] = now_s
-            self._look_from.pop(queue, None)
-        for queue, number in report.to_discover.items():
-            self._looked_s.pop(queue, None)
-            self._look_from[queue] = number
+    def _apply_scans(self, order: WorkOrder, report: WorkReport, now_s: float) -> None:
+        for queue in report.scanned:
+            self._scanned_s[queue] = now_s
+            self._scan_from.pop(queue, None)
+        for queue, number in report.to_scan.items():
+            self._scanned_s.pop(queue, None)
+            self._scan_from[queue] = number
         for queue in self._overfull.intersection(order.queues):
-            if self._aside[queue].fullness <= ROOM_AGAIN:
+            if self._deferred[queue].fullness <= ROOM_AGAIN:
                 self._overfull.discard(queue)
-                self._looked_s.pop(queue, None)
+                self._scanned_s.pop(queue, None)
 
-    def _take_back(self, now_s: float) -> None:
+    def _return_unreported(self, now_s: float) -> None:
         """Set aside again what was handed out and not reported on (rule 2). What its task has
         set aside is known to nobody, so that those queues are looked through again."""
-        lent, self._lent = self._lent, {}
+        lent, self._checked_out = self._checked_out, {}
         for queue, by_path in lent.items():
-            self.set_aside(queue, by_path)
-        unheard, self._unheard = self._unheard, set()
+            self.defer(queue, by_path)
+        unheard, self._unreported = self._unreported, set()
         for queue in unheard:
-            self._looked_s.pop(queue, None)
-            self._look_from.pop(queue, None)
-            self._set_back(queue, now_s)
+            self._scanned_s.pop(queue, None)
+            self._scan_from.pop(queue, None)
+            self._back_off(queue, now_s)
 
-    def _set_back(self, queue: str, now_s: float) -> None:
-        setback = self._setbacks.setdefault(queue, _Setback())
+    def _back_off(self, queue: str, now_s: float) -> None:
+        setback = self._backoffs.setdefault(queue, _QueueBackoff())
         setback.count += 1
         setback.until_s = now_s + self._backoff.pause_s(setback.count, self._random)
 
     # -- a primary that is away -----------------------------------------------------------
 
-    def _primary_is_away(self, now_s: float) -> None:
-        self._away_count += 1
-        self._knock_s = now_s + self._backoff.pause_s(self._away_count, self._random)
+    def _note_unreachable_primary(self, now_s: float) -> None:
+        self._failed_probe_count += 1
+        self._probe_due_s = now_s + self._backoff.pause_s(self._failed_probe_count, self._random)
 
-    def knock_paths(self) -> list[str]:
+    def probe_paths(self) -> list[str]:
         """Destinations to ask whether anybody is there: others each time, because one of them
         may be silent by itself."""
-        paths = [path for path in reversed(self._closed) if path]
-        first = (self._away_count - 1) * KNOCK_PATHS_MAX % max(1, len(paths))
+        paths = [path for path in reversed(self._open_circuits) if path]
+        first = (self._failed_probe_count - 1) * KNOCK_PATHS_MAX % max(1, len(paths))
         return (paths[first:] + paths[:first])[:KNOCK_PATHS_MAX]
 
-    def knocked(self, is_answered: bool, now_s: float) -> None:
+    def probe_finished(self, is_answered: bool, now_s: float) -> None:
         """What became of a knock."""
         if not is_answered:
-            self._primary_is_away(now_s)
+            self._note_unreachable_primary(now_s)
             return
-        self._away_count, self._knock_s = 0, None
-        for closed in self._closed.values():
+        self._failed_probe_count, self._probe_due_s = 0, None
+        for closed in self._open_circuits.values():
             # What kept them all away is over.
             closed.note = closed.aged(now_s)._replace(due_in_s=0.0)
             closed.noted_s = now_s

@@ -24,7 +24,7 @@ from twinbus.core.envelope_layout import (
     DAMAGE,
     NULL,
     SECTION_HEAD_BYTES,
-    Stops,
+    SectionEnds,
     inside,
     map_section,
     outline,
@@ -115,14 +115,14 @@ def alias(encoded: bytes, path: str, owner: str = "") -> bytes:
     plain = alias_plain(encoded, path, owner)
     if plain is not None:
         return plain
-    buf, stops, front = _aliased(encoded, path, owner)
+    buf, stops, front = _build_alias(encoded, path, owner)
     return b"".join((*front, buf[stops[4] :]))
 
 
-def _aliased(encoded: bytes, path: str, owner: str) -> tuple[bytes, Stops, list[bytes]]:
+def _build_alias(encoded: bytes, path: str, owner: str) -> tuple[bytes, SectionEnds, list[bytes]]:
     """The message, where its sections end, and what stands before the body of the copy."""
     try:
-        return _taken_apart(encoded, path, owner)
+        return _parse_sections(encoded, path, owner)
     except DAMAGE as error:
         raise _no_message(path) from error
 
@@ -131,7 +131,9 @@ def _no_message(path: str = "") -> MessageRefused:
     return MessageRefused("the message is not a whole AMQP message", path=path)
 
 
-def _taken_apart(encoded: bytes, path: str, owner: str) -> tuple[bytes, Stops, list[bytes]]:
+def _parse_sections(
+    encoded: bytes, path: str, owner: str
+) -> tuple[bytes, SectionEnds, list[bytes]]:
     buf, stops = outline(encoded)
     header_stop, delivery_stop, annotations_stop, properties_stop, stop = stops
     _check_keys(buf, properties_stop, stop)
@@ -164,7 +166,7 @@ def _owner_pair(owner: str) -> tuple[bytes, bytes]:
     return _OWNER_KEY, encode_value(owner)
 
 
-def _added(buf: bytes, stops: Stops, pairs: list[bytes]) -> bytes:
+def _added(buf: bytes, stops: SectionEnds, pairs: list[bytes]) -> bytes:
     """The application properties, and behind them the pairs of the envelope."""
     start, stop = stops[3], stops[4]
     count, first = inside(buf, start + SECTION_HEAD_BYTES) if stop > start else (0, stop)
@@ -229,7 +231,7 @@ def _take_schedule(buf: bytes, start: int, stop: int, path: str, pairs: list[byt
 
 def size_if_aliased(encoded: bytes, path: str, owner: str = "") -> int:
     """How many bytes alias() would give, without copying the body."""
-    buf, stops, front = _aliased(encoded, path, owner)
+    buf, stops, front = _build_alias(encoded, path, owner)
     return sum(map(len, front)) + len(buf) - stops[4]
 
 
@@ -259,7 +261,7 @@ def check_fits(encoded: bytes, path: str, limit_bytes: int, owner: str = "") -> 
     """
     if len(encoded) + overhead_bytes_max(path, owner) <= min(limit_bytes, PROPERTIES_BYTES_MAX):
         return
-    buf, stops, front = _aliased(encoded, path, owner)
+    buf, stops, front = _build_alias(encoded, path, owner)
     size = len(encoded)
     aliased = sum(map(len, front)) + len(buf) - stops[4]
     if aliased > limit_bytes:

@@ -19,7 +19,7 @@ from twinbus.core.envelope_hops import HOPS_ANNOTATION, hops_pair
 from twinbus.core.envelope_layout import (
     DAMAGE,
     Pair,
-    Stops,
+    SectionEnds,
     map_section,
     outline,
     pairs_of,
@@ -29,7 +29,7 @@ from twinbus.core.envelope_layout import (
     without,
 )
 from twinbus.core.envelope_ping import PING_CONTENT_TYPE, is_ping
-from twinbus.core.envelope_plain import bare_start, restore_plain
+from twinbus.core.envelope_plain import bare_message_start, restore_plain
 from twinbus.core.envelope_times import (
     CREATION_TIME,
     EXPIRY_TIME,
@@ -106,7 +106,7 @@ def restore(
     ``now_ms`` and ``enqueued_at_ms`` count for policies other than RESTART. Raises EnvelopeError
     for a message that can never be brought home.
     """
-    bare_at = bare_start(encoded)
+    bare_at = bare_message_start(encoded)
     try:
         if bare_at and (plain := restore_plain(encoded, bare_at)):
             return RestoredMessage(*plain)
@@ -192,7 +192,7 @@ def _ping() -> EnvelopeError:
 
 
 def _restored_front(
-    buf: bytes, stops: Stops, is_usual: bool, ttl_ms: int | None, scheduled_ms: int | None
+    buf: bytes, stops: SectionEnds, is_usual: bool, ttl_ms: int | None, scheduled_ms: int | None
 ) -> tuple[bytes, ...]:
     """Header, delivery and message annotations; of a usual front nothing is kept."""
     header_stop, delivery_stop, annotations_stop = stops[:3]

@@ -32,7 +32,7 @@ from twinbus.amqp.wire import truncated, unpack_u32
 DAMAGE: Final = (DecodeError, IndexError, UnicodeDecodeError, struct.error)
 """What bytes that are not a whole message raise."""
 
-Stops: TypeAlias = list[int]
+SectionEnds: TypeAlias = list[int]
 """Where the first five sections end."""
 
 SECTION_HEAD_BYTES: Final = 3
@@ -55,7 +55,7 @@ _COUNTED32: Final = struct.Struct(">BII").pack
 _SIZE_COUNT: Final = struct.Struct(">II").unpack_from
 
 
-def outline(encoded: bytes, bare_at: int = 0) -> tuple[bytes, Stops]:
+def outline(encoded: bytes, bare_at: int = 0) -> tuple[bytes, SectionEnds]:
     """The message, and where its first five sections end.
 
     The message that comes back is the one that went in, unless a section has a descriptor of an
@@ -75,7 +75,7 @@ def _is_rest(buf: bytes, pos: int) -> bool:
     return pos == len(buf) or (buf[pos : pos + 2] == b"\x00\x53" and buf[pos + 2] in _REST_CODES)
 
 
-def _stops(buf: bytes, pos: int) -> Stops:
+def _stops(buf: bytes, pos: int) -> SectionEnds:
     stops = [pos, pos, pos] if pos else []
     for head in _BARE_HEADS if pos else _HEADS:
         if buf.startswith(head, pos):

@@ -82,13 +82,13 @@ def alias_plain(encoded: bytes, path: str, owner: str = "") -> bytes | None:
     return b"".join((encoded[:body_at], _section(path, owner), encoded[body_at:]))
 
 
-def plain_head(encoded: bytes) -> bytes | None:
+def simple_properties(encoded: bytes) -> bytes | None:
     """The properties of a message that begins with them, if they hold an id and nothing else."""
     stop = _after_id_alone(encoded, 0)
     return encoded[:stop] if stop else None
 
 
-def bare_start(buf: bytes) -> int:
+def bare_message_start(buf: bytes) -> int:
     """Where the properties begin behind a front that only our broker wrote; 0 if another did."""
     if len(buf) >= _USUAL.size and _USUAL.unpack_from(buf) == _USUAL_PARTS:
         return _USUAL_BYTES

@@ -20,15 +20,15 @@ class ReceiptOutcome(StrEnum):
 
     MOVED = "moved"
     """The primary accepted it, and the backlog let it go."""
-    PARKED = "parked"
+    DEFERRED = "parked"
     """Its destination takes nothing now; it stays in the backlog."""
     DEAD_LETTERED = "dead-lettered"
     """It can never be delivered; it is in the backlog queue's dead-letter queue."""
-    UNSURE = "unsure"
+    AMBIGUOUS = "unsure"
     """Nobody knows whether the primary has it; it stays, so a second copy may follow."""
     LOCK_LOST = "lock-lost"
     """The primary has it and the backlog still does: a second copy will follow."""
-    LEFT = "left"
+    RELEASED = "left"
     """Nothing was done with it, because its lock or the line was lost; it comes again."""
     FOREIGN = "foreign"
     """It belongs to another primary of the same name; it stays in the backlog, deferred (P21)."""
@@ -40,7 +40,7 @@ class ReceiptOutcome(StrEnum):
     @property
     def may_repeat(self) -> bool:
         """Whether a second copy on the primary is announced by this."""
-        return self in (ReceiptOutcome.UNSURE, ReceiptOutcome.LOCK_LOST)
+        return self in (ReceiptOutcome.AMBIGUOUS, ReceiptOutcome.LOCK_LOST)
 
 
 class Receipt(NamedTuple):

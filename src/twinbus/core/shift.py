@@ -1,6 +1,6 @@
 """What one task of the syphon is told to do, and what it tells when it has done it.
 
-    WorkOrder --a task works on some backlog queues for some seconds--> ShiftReport
+    WorkOrder --a task works on some backlog queues for some seconds--> WorkReport
 
 What has to be remembered between two shifts (which destinations are closed, which messages were
 set aside for them) stays with whoever gives the orders; a task remembers nothing.
@@ -23,13 +23,13 @@ from typing import Any, Final, NamedTuple
 from twinbus.core.parcel import ReceivedMessage
 
 __all__ = [
-    "Aside",
-    "BoardNote",
-    "ShiftReport",
+    "CircuitSnapshot",
+    "DeferredNumbers",
     "WorkOrder",
-    "parts_of",
+    "WorkReport",
     "report_from_json",
     "report_to_json",
+    "split_report",
 ]
 
 NUMBER_MAX: Final = (1 << 63) - 1
@@ -41,11 +41,11 @@ PART_BYTES_MAX: Final = 8 << 20
 RUN_BYTES_MAX: Final = 26
 CHARACTER_BYTES_MAX: Final = 6
 
-Aside = Mapping[str, Mapping[str, tuple[int, ...]]]
+DeferredNumbers = Mapping[str, Mapping[str, tuple[int, ...]]]
 """Numbers of messages that are set aside: by backlog queue, by destination."""
 
 
-class BoardNote(NamedTuple):
+class CircuitSnapshot(NamedTuple):
     """A destination that takes nothing, in times that mean the same on every machine."""
 
     path: str
@@ -54,8 +54,8 @@ class BoardNote(NamedTuple):
     """When it may be probed: from the moment at which the note was written."""
     gone_for_s: float | None
     """How long it has been missing; None when it exists as far as is known."""
-    is_lost: bool
-    is_silent: bool
+    is_missing: bool
+    timed_out: bool
     is_refused: bool = False
     """Whether the claim Send is missing for it."""
 
@@ -66,15 +66,15 @@ class WorkOrder:
 
     queues: tuple[str, ...]
     """The backlog queues to empty; no other shift of the batch has them."""
-    handed: tuple[ReceivedMessage, ...] = ()
+    prefetched: tuple[ReceivedMessage, ...] = ()
     """Messages that rang the bell, locked; ``handle`` is None."""
-    returning: Aside = field(default_factory=dict)
+    retry_deferred: DeferredNumbers = field(default_factory=dict)
     """What was set aside and may be tried now."""
-    holding: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    """By queue, the destinations for which more was set aside than is in ``returning``."""
-    board: tuple[BoardNote, ...] = ()
+    blocked_paths: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """By queue, the destinations for which more was set aside than is in ``retry_deferred``."""
+    open_circuits: tuple[CircuitSnapshot, ...] = ()
     """The destinations that are closed."""
-    discover: Mapping[str, int] = field(default_factory=dict)
+    scan_from: Mapping[str, int] = field(default_factory=dict)
     """Queues to look through for what somebody else set aside, each from this number on."""
     messages_max: int = 1_000_000
     """No chunk is received once so many messages were."""
@@ -87,34 +87,34 @@ class WorkOrder:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ShiftReport:
+class WorkReport:
     """What a task leaves behind for whoever gives the next orders."""
 
-    aside: Aside = field(default_factory=dict)
-    """By queue: what is set aside now, of ``returning`` and of what was found or received."""
-    board: tuple[BoardNote, ...] = ()
-    opened: tuple[str, ...] = ()
+    deferred: DeferredNumbers = field(default_factory=dict)
+    """By queue: what is set aside now, of ``retry_deferred`` and of what was found or received."""
+    open_circuits: tuple[CircuitSnapshot, ...] = ()
+    recovered: tuple[str, ...] = ()
     """Destinations of the order's board that take messages again."""
     emptied: tuple[str, ...] = ()
     """Queues in which a receive found nothing."""
-    discovered: tuple[str, ...] = ()
+    scanned: tuple[str, ...] = ()
     """Queues that were looked through to their end."""
-    to_discover: Mapping[str, int] = field(default_factory=dict)
+    to_scan: Mapping[str, int] = field(default_factory=dict)
     """Queues that should have been and were not, each with the number to go on from."""
     faults: Mapping[str, str] = field(default_factory=dict)
     """Queues that could not be read, each with a sentence."""
     is_primary_unreachable: bool = False
     """Nobody could be reached at the primary."""
-    debt_s: float = 0.0
+    rate_delay_s: float = 0.0
     """For so long nothing more is to be moved, or the shift's share of the rate is exceeded."""
 
 
-def parts_of(report: ShiftReport) -> list[ShiftReport]:
+def split_report(report: WorkReport) -> list[WorkReport]:
     """The report in pieces of a size that can be sent: the last one is the report without the
     numbers that are in the others."""
     pieces: list[dict[str, dict[str, tuple[int, ...]]]] = [{}]
     room_bytes = PART_BYTES_MAX
-    for queue, by_path in report.aside.items():
+    for queue, by_path in report.deferred.items():
         for path, numbers in by_path.items():
             while numbers:
                 room_bytes -= CHARACTER_BYTES_MAX * len(path)
@@ -126,7 +126,7 @@ def parts_of(report: ShiftReport) -> list[ShiftReport]:
                 room_bytes -= RUN_BYTES_MAX * min(fitting, len(numbers))
                 numbers = numbers[fitting:]
     *ahead, last = pieces
-    return [*(ShiftReport(aside=each) for each in ahead), replace(report, aside=last)]
+    return [*(WorkReport(deferred=each) for each in ahead), replace(report, deferred=last)]
 
 
 # -- a report as JSON ---------------------------------------------------------------------
@@ -147,21 +147,21 @@ _REPORT_KEYS: Final = frozenset(
 )
 
 
-def report_to_json(report: ShiftReport) -> dict[str, Any]:
+def report_to_json(report: WorkReport) -> dict[str, Any]:
     """The report in values that json.dumps takes."""
     return {
         "aside": {
             queue: {path: _runs_of(numbers) for path, numbers in by_path.items()}
-            for queue, by_path in report.aside.items()
+            for queue, by_path in report.deferred.items()
         },
-        "board": [list(note) for note in report.board],
-        "opened": list(report.opened),
+        "board": [list(note) for note in report.open_circuits],
+        "opened": list(report.recovered),
         "emptied": list(report.emptied),
-        "discovered": list(report.discovered),
-        "to_discover": dict(report.to_discover),
+        "discovered": list(report.scanned),
+        "to_discover": dict(report.to_scan),
         "faults": dict(report.faults),
         "is_primary_away": report.is_primary_unreachable,
-        "debt_s": report.debt_s,
+        "debt_s": report.rate_delay_s,
     }
 
 
@@ -178,21 +178,21 @@ def _runs_of(numbers: Iterable[int]) -> list[list[int]]:
     return runs
 
 
-def report_from_json(value: object) -> ShiftReport:
+def report_from_json(value: object) -> WorkReport:
     """What report_to_json made, after a way through JSON; ValueError when it is not that."""
     report = _mapping(value, "the report")
     if set(report) != _REPORT_KEYS:
         raise ValueError(f"a report has exactly these parts: {', '.join(sorted(_REPORT_KEYS))}")
-    return ShiftReport(
-        aside={
+    return WorkReport(
+        deferred={
             queue: _numbers_by_path(by_path)
             for queue, by_path in _mapping(report["aside"], "aside").items()
         },
-        board=tuple(_note(each) for each in _list(report["board"], "board")),
-        opened=_texts(report["opened"], "opened"),
+        open_circuits=tuple(_note(each) for each in _list(report["board"], "board")),
+        recovered=_texts(report["opened"], "opened"),
         emptied=_texts(report["emptied"], "emptied"),
-        discovered=_texts(report["discovered"], "discovered"),
-        to_discover={
+        scanned=_texts(report["discovered"], "discovered"),
+        to_scan={
             queue: _whole(number, NUMBER_MAX, "to_discover")
             for queue, number in _mapping(report["to_discover"], "to_discover").items()
         },
@@ -201,7 +201,7 @@ def report_from_json(value: object) -> ShiftReport:
             for queue, sentence in _mapping(report["faults"], "faults").items()
         },
         is_primary_unreachable=_truth(report["is_primary_away"], "is_primary_away"),
-        debt_s=_seconds(report["debt_s"], "debt_s"),
+        rate_delay_s=_seconds(report["debt_s"], "debt_s"),
     )
 
 
@@ -223,10 +223,10 @@ def _numbers_by_path(value: object) -> dict[str, tuple[int, ...]]:
     return found
 
 
-def _note(value: object) -> BoardNote:
+def _note(value: object) -> CircuitSnapshot:
     match value:
         case [path, failure_count, due_in_s, gone_for_s, is_lost, is_silent, is_refused]:
-            return BoardNote(
+            return CircuitSnapshot(
                 _text(path, "board"),
                 _whole(failure_count, NUMBER_MAX, "board"),
                 _seconds(due_in_s, "board"),

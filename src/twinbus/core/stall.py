@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-__all__ = ["STALL_S", "StallWatch", "why_stalled"]
+__all__ = ["STALL_S", "StallDetector", "stall_reason"]
 
 STALL_S: Final = 60.0
 PATHS_SHOWN_MAX: Final = 5
 
 
-class StallWatch:
+class StallDetector:
     """Watches one count that should grow while another is above 0."""
 
     def __init__(self, *, stall_s: float = STALL_S) -> None:
@@ -24,7 +24,7 @@ class StallWatch:
         self._since_s: float | None = None
         self.is_stalled = False
 
-    def observe(self, *, waiting: int, moved: int, now_s: float) -> bool:
+    def update(self, *, waiting: int, moved: int, now_s: float) -> bool:
         """Whether this is the moment to tell it."""
         if waiting == 0 or moved != self._moved or self._since_s is None:
             self._moved, self.is_stalled = moved, False
@@ -36,7 +36,7 @@ class StallWatch:
         return True
 
 
-def why_stalled(
+def stall_reason(
     waiting: int, *, closed: Iterable[str], unread: Mapping[str, str], is_primary_unreachable: bool
 ) -> str:
     """A sentence for an operator; ``closed`` are the destinations that take nothing, ``unread`` the

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, Literal, Protocol
 
 from twinbus.argument_types import is_number
-from twinbus.core.chunk import HomeRules
+from twinbus.core.chunk import DeliveryRules
 from twinbus.core.receipts import Receipt, ReceiptOutcome, foreign_in
 from twinbus.drivers.port import Driver
 from twinbus.errors import ConfigurationError
@@ -96,7 +96,7 @@ class SyphonRequest:
     primary: Driver
     secondary: Driver
     queues: Sequence[str]
-    rules: HomeRules
+    rules: DeliveryRules
     list_queues: ListQueues | None = None
     """Lists the queues of the secondary, where the application has a manager of it."""
     hosting: SyphonHosting

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from twinbus.argument_types import type_shown
-from twinbus.core.chunk import HomeRules
+from twinbus.core.chunk import DeliveryRules
 from twinbus.core.events import error_summary
 from twinbus.drivers.management import QueueProperties
 from twinbus.drivers.port import NamespaceAddress
@@ -39,7 +39,7 @@ from twinbus.pairing.backlog_search import BacklogSearch
 from twinbus.pairing.completion import Completion
 from twinbus.pairing.hosting import SyphonRequest, make_syphon_factory
 from twinbus.pairing.journal import Journal
-from twinbus.pairing.mover_gate import UNKNOWN_PATH
+from twinbus.pairing.mover_gate import PROBE_PATH
 from twinbus.pairing.options import (
     PairedNamespaceOptions,
     SendAvailabilityPairedNamespaceOptions,
@@ -228,7 +228,7 @@ async def _reach(secondary: MessagingFactory, name: str) -> None:
     one alone may be a silent entity."""
     asked = [
         asyncio.create_task(_answer(secondary, path))
-        for path in (backlog_paths(name, 1)[0], UNKNOWN_PATH)
+        for path in (backlog_paths(name, 1)[0], PROBE_PATH)
     ]
     try:
         for answer in asyncio.as_completed(asked):
@@ -287,7 +287,7 @@ async def _backlog(
 async def _outage_of(primary: MessagingFactory) -> str:
     """Why the primary cannot be contacted now, or nothing (P17, P18)."""
     path, credential = primary.known_path, primary.routing.rules.credential
-    sender = primary.driver.sender(path or UNKNOWN_PATH)
+    sender = primary.driver.sender(path or PROBE_PATH)
     try:
         await sender.attach(timeout_s=CONTACT_TIMEOUT_S)
         credential.has_succeeded = True
@@ -425,7 +425,7 @@ def _equip(
             primary=primary.mover_driver(driver),
             secondary=secondary.mover_driver(driver),
             queues=queues,
-            rules=HomeRules(
+            rules=DeliveryRules(
                 primary_name=name,
                 allowed=options.allowed_destinations,
                 ttl_policy=options.ttl_policy,

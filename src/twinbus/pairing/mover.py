@@ -19,10 +19,10 @@ from typing import Final
 from twinbus.clock import Clock
 from twinbus.core.claim_watch import ClaimMonitor
 from twinbus.core.receipts import Receipt, ReceiptCounts, ReceiptOutcome
-from twinbus.core.stall import STALL_S, StallWatch, why_stalled
+from twinbus.core.stall import STALL_S, StallDetector, stall_reason
 from twinbus.drivers.port import Driver
 from twinbus.pairing.backlog_search import BacklogSearch
-from twinbus.pairing.mover_crew import Crew, OnFault
+from twinbus.pairing.mover_crew import OnFault, QueueGroup
 from twinbus.pairing.mover_options import MoverOptions
 from twinbus.pairing.mover_queue import OnReceipts, QueueMover
 from twinbus.service_errors import AccessRefused, ServiceError
@@ -53,7 +53,7 @@ async def move_chunk(
     mover = Mover(secondary, primary, [queue], options)
     try:
         deliveries = await mover.queues[0].receive(wait_s=wait_s)
-        return await mover.queues[0].bring_home(deliveries)
+        return await mover.queues[0].move(deliveries)
     finally:
         await mover.close()
 
@@ -90,7 +90,7 @@ class Mover:
         self._search = search
         self._on_receipts = on_receipts
         self._on_stall, self._on_refused = on_stall, on_refused
-        self._crew = Crew(
+        self._queue_group = QueueGroup(
             secondary,
             primary,
             queues,
@@ -100,8 +100,8 @@ class Mover:
             clock=clock,
             random=random,
         )
-        self.queues = self._crew.queues
-        self.report = MoverReport(faults=self._crew.faults)
+        self.queues = self._queue_group.queues
+        self.report = MoverReport(faults=self._queue_group.faults)
 
     async def run(self, *, once: bool = False) -> MoverReport:
         """Move until stop(); with ``once`` until every queue is empty, or what is left has to
@@ -112,54 +112,62 @@ class Mover:
         if not once:
             beside.append(asyncio.create_task(self._keep_finding()))
         try:
-            await self._crew.run(self._drain if once else self._serve)
+            await self._queue_group.run(self._drain if once else self._serve)
         finally:
             for task in beside:
                 task.cancel()
             await asyncio.gather(*beside, return_exceptions=True)
         return self.report
 
-    async def preview(self) -> MoverReport:
+    async def dry_run(self) -> MoverReport:
         """What run() would do with everything that is there now; nothing is received."""
         await self._find_more()
-        await self._crew.run(QueueMover.preview)
+        await self._queue_group.run(QueueMover.dry_run)
         return self.report
 
     def stop(self) -> None:
         """Ask run() to end; it does within about 5 s."""
-        self._crew.stop()
+        self._queue_group.stop()
 
     async def close(self) -> None:
         """Let go of all links."""
-        await self._crew.close()
+        await self._queue_group.close()
 
     @property
-    def set_aside_count(self) -> int:
+    def deferred_count(self) -> int:
         """Messages that wait for their destinations, as far as this one knows."""
-        return sum(len(queue.aside) for queue in self.queues)
+        return sum(len(queue.deferred) for queue in self.queues)
 
     async def _watch(self) -> None:
         """Tell when messages wait and none moves, and at once when a claim is missing."""
-        crew, stall, claims = self._crew, StallWatch(stall_s=STALL_S), ClaimMonitor()
+        queue_group, stall, claims = (
+            self._queue_group,
+            StallDetector(stall_s=STALL_S),
+            ClaimMonitor(),
+        )
         while self._on_stall is not None or self._on_refused is not None:
             await asyncio.sleep(STALL_LOOK_S)
-            unread = [each for each in crew.faults if isinstance(crew.faults[each], AccessRefused)]
-            for path, claim in claims.observe(listen=unread, send=crew.board.refused()):
+            unread = [
+                each
+                for each in queue_group.faults
+                if isinstance(queue_group.faults[each], AccessRefused)
+            ]
+            for path, claim in claims.observe(listen=unread, send=queue_group.circuits.refused()):
                 if self._on_refused is not None:
                     self._on_refused(path, claim)
-            waiting, is_away = self.set_aside_count, crew.gate.is_closed
+            waiting, is_away = self.deferred_count, queue_group.primary_probe.is_unreachable
             moved, now_s = (
                 self.report.tally.counts[ReceiptOutcome.MOVED],
-                crew.clock.now().monotonic_s,
+                queue_group.clock.now().monotonic_s,
             )
             # Nobody knows what is in a queue that cannot be read.
-            held = 0 if crew.debt_s > 0 else waiting + len(crew.faults)
-            if stall.observe(waiting=held, moved=moved, now_s=now_s):
-                closed = crew.board.open_circuits()
-                why = why_stalled(
+            held = 0 if queue_group.rate_delay_s > 0 else waiting + len(queue_group.faults)
+            if stall.update(waiting=held, moved=moved, now_s=now_s):
+                closed = queue_group.circuits.open_circuits()
+                why = stall_reason(
                     waiting,
                     closed=closed,
-                    unread={path: each.sentence for path, each in crew.faults.items()},
+                    unread={path: each.sentence for path, each in queue_group.faults.items()},
                     is_primary_unreachable=is_away,
                 )
                 if self._on_stall is not None:
@@ -170,12 +178,12 @@ class Mover:
     async def _find_more(self) -> None:
         if self._search is not None:
             for queue in await self._search.holding(self._known()):
-                self._crew.add(queue)
+                self._queue_group.add(queue)
 
     async def _keep_finding(self) -> None:
         if self._search is not None:
             await self._find_more()
-            await self._search.keep_finding(self._known, self._crew.add)
+            await self._search.keep_finding(self._known, self._queue_group.add)
 
     def _known(self) -> list[str]:
         return [each.queue for each in self.queues]
@@ -185,51 +193,53 @@ class Mover:
     async def _serve(self, queue: QueueMover) -> None:
         async with asyncio.TaskGroup() as group:
             for _lane in range(self._options.chunks_at_once):
-                group.create_task(self._lane(queue))
-            group.create_task(self._returner(queue))
+                group.create_task(self._worker(queue))
+            group.create_task(self._deferred_worker(queue))
 
-    async def _lane(self, queue: QueueMover) -> None:
-        crew, failure_count = self._crew, 0
-        while not crew.is_stopped:
+    async def _worker(self, queue: QueueMover) -> None:
+        queue_group, failure_count = self._queue_group, 0
+        while not queue_group.is_stopped:
             try:
                 await self._step(queue)
                 failure_count = 0
-                crew.faults.pop(queue.queue, None)
+                queue_group.faults.pop(queue.queue, None)
             except ServiceError as error:
                 failure_count += 1
-                crew.note_fault(queue, error)
-                await crew.rest(self._options.backoff.pause_s(failure_count, crew.random))
+                queue_group.note_fault(queue, error)
+                await queue_group.rest(
+                    self._options.backoff.pause_s(failure_count, queue_group.random)
+                )
 
     async def _step(self, queue: QueueMover) -> None:
-        crew = self._crew
-        await crew.gate_opened()
-        await crew.keep_pace()
-        if crew.is_stopped:
+        queue_group = self._queue_group
+        await queue_group.wait_for_primary()
+        await queue_group.wait_for_rate()
+        if queue_group.is_stopped:
             return
         # What another mover had set aside before it was killed does not wait for a whole poll, nor
         # does the word that a queue can be read again.
         wait_s = self._options.poll_s
         if queue.foreign_count:
-            wait_s = min(wait_s, queue.discovery_interval_s)
-        if not queue.has_discovered or queue.queue in crew.faults:
+            wait_s = min(wait_s, queue.scan_interval_s)
+        if not queue.has_scanned or queue.queue in queue_group.faults:
             wait_s = min(wait_s, ONCE_WAIT_S)
-        if not await crew.move(queue, wait_s):
-            await queue.discover_if_due()
+        if not await queue_group.move(queue, wait_s):
+            await queue.scan_if_due()
 
-    async def _returner(self, queue: QueueMover) -> None:
-        crew = self._crew
-        while not crew.is_stopped:
-            await crew.rest(RETURN_INTERVAL_S)
+    async def _deferred_worker(self, queue: QueueMover) -> None:
+        queue_group = self._queue_group
+        while not queue_group.is_stopped:
+            await queue_group.rest(RETURN_INTERVAL_S)
             try:
-                await crew.bring_back(queue)
+                await queue_group.retry_deferred(queue)
             except ServiceError as error:
-                crew.note_fault(queue, error)
+                queue_group.note_fault(queue, error)
 
     async def _drain(self, queue: QueueMover) -> None:
-        await self._crew.empty(queue, wait_s=ONCE_WAIT_S, looks=ONCE_LOOKS)
-        if not self._crew.is_over:
-            await queue.discover()
-            await self._crew.bring_back(queue)
+        await self._queue_group.empty(queue, wait_s=ONCE_WAIT_S, looks=ONCE_LOOKS)
+        if not self._queue_group.is_over:
+            await queue.scan_deferred()
+            await self._queue_group.retry_deferred(queue)
 
     def _take_receipts(self, receipts: Sequence[Receipt]) -> None:
         self.report.tally.add(receipts)

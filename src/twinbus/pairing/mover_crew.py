@@ -2,10 +2,10 @@
 
     run(work)     the same work for every queue at once, until it is done or stop() is called
     empty()       lanes that receive, send home and receive again, until nothing is found
-    bring_back()  what was set aside, piece by piece
+    retry_deferred()  what was set aside, piece by piece
 
 Who uses it says what the work for one queue is: forever and with long polls (``Mover``), or for
-some seconds (``work_shift``).
+some seconds (``run_work_order``).
 
 Rule 1: stop() ends what only waits at once, and lets the chunks under way end, for some seconds;
         what is cut off then is told in receipts and comes again (L2). That and closing the links
@@ -23,19 +23,19 @@ from random import Random
 from typing import Final
 
 from twinbus.clock import Clock, SystemClock
-from twinbus.core.chunk_board import DestinationBoard
+from twinbus.core.chunk_board import DestinationCircuits
 from twinbus.core.look_pace import ScanPace
 from twinbus.core.parcel import ReceivedMessage
 from twinbus.core.receipts import Receipt
 from twinbus.drivers.port import Driver
-from twinbus.pairing.mover_gate import PrimaryGate
-from twinbus.pairing.mover_in_flight import InFlight
+from twinbus.pairing.mover_gate import PrimaryProbe
+from twinbus.pairing.mover_in_flight import InFlightLimit
 from twinbus.pairing.mover_options import MoverOptions
-from twinbus.pairing.mover_queue import OnReceipts, QueueMover, Shared
-from twinbus.pairing.mover_senders import SenderPool
+from twinbus.pairing.mover_queue import GroupResources, OnReceipts, QueueMover
+from twinbus.pairing.mover_senders import DestinationSenders
 from twinbus.service_errors import ServiceError
 
-__all__ = ["Crew", "OnFault"]
+__all__ = ["OnFault", "QueueGroup"]
 
 OnFault = Callable[[str, ServiceError], object]
 """Told the backlog queue that could not be read, and why."""
@@ -54,7 +54,7 @@ def _always() -> bool:
     return True
 
 
-class Crew:
+class QueueGroup:
     """The queues of one mover and what they share. Used once: after run() it is closed."""
 
     def __init__(
@@ -72,22 +72,24 @@ class Crew:
         self.options = options
         self.clock = clock or SystemClock()
         self.random = random or Random()
-        self.board = DestinationBoard(options.backoff, self.random)
-        self.senders = SenderPool(primary)
-        self.gate = PrimaryGate(self.board, self.senders, self.clock, options.attach_timeout_s)
+        self.circuits = DestinationCircuits(options.backoff, self.random)
+        self.senders = DestinationSenders(primary)
+        self.primary_probe = PrimaryProbe(
+            self.circuits, self.senders, self.clock, options.attach_timeout_s
+        )
         self.faults: dict[str, ServiceError] = {}
         """Backlog queues that could not be read when it was last tried, each with its error."""
         self._on_receipts, self._on_fault = on_receipts, on_fault
-        self._look_pace = ScanPace()
-        self._shared = Shared(
+        self._scan_pace = ScanPace()
+        self._shared = GroupResources(
             secondary=secondary,
             senders=self.senders,
-            board=self.board,
-            in_flight=InFlight(options.in_flight_max or options.chunk_count),
+            circuits=self.circuits,
+            in_flight=InFlightLimit(options.in_flight_max or options.chunk_count),
             options=options,
             clock=self.clock,
             on_receipts=self._take_receipts,
-            look_pace=self._look_pace,
+            scan_pace=self._scan_pace,
         )
         self.queues = [QueueMover(self._shared, queue) for queue in queues]
         self._work: Callable[[QueueMover], Awaitable[None]] | None = None
@@ -170,7 +172,7 @@ class Crew:
     @property
     def is_over(self) -> bool:
         """Whether no chunk is to be begun: somebody called stop(), or nobody is at home."""
-        return self.is_stopped or self.gate.is_closed
+        return self.is_stopped or self.primary_probe.is_unreachable
 
     async def _wind_down(self, everything: asyncio.Task[None]) -> None:
         await self._stopped.wait()
@@ -192,15 +194,15 @@ class Crew:
 
     async def move(self, queue: QueueMover, wait_s: float) -> list[Receipt]:
         """One chunk; nothing when none was found in time."""
-        with self._resting():
+        with self._idling():
             deliveries = await queue.receive(wait_s=wait_s)
-        return await self.bring_home(queue, deliveries)
+        return await self.move_received(queue, deliveries)
 
-    async def bring_home(
+    async def move_received(
         self, queue: QueueMover, deliveries: Sequence[ReceivedMessage]
     ) -> list[Receipt]:
-        with self.working():
-            return await queue.bring_home(deliveries)
+        with self.in_progress():
+            return await queue.move(deliveries)
 
     async def empty(
         self,
@@ -219,56 +221,56 @@ class Crew:
         async def received() -> list[ReceivedMessage]:
             nonlocal found_nothing
             while True:
-                await self.keep_pace(may_receive)
+                await self.wait_for_rate(may_receive)
                 is_done = found_nothing >= looks and may_end()
                 if is_done or self.is_over or not may_receive():
                     return []
                 is_kept = found_nothing >= looks
-                with self._resting():
+                with self._idling():
                     deliveries = await queue.receive(wait_s=KEPT_WAIT_S if is_kept else wait_s)
                 if deliveries:
                     found_nothing = 0
                     return deliveries
                 found_nothing += 1
 
-        async def lane() -> None:
+        async def worker() -> None:
             while True:
                 async with turn:
                     deliveries = await received()
                 if not deliveries:
                     return
-                await self.bring_home(queue, deliveries)
+                await self.move_received(queue, deliveries)
 
-        lanes = [lane() for _ in range(self.options.chunks_at_once)]
-        for result in await asyncio.gather(*lanes, return_exceptions=True):
+        workers = [worker() for _ in range(self.options.chunks_at_once)]
+        for result in await asyncio.gather(*workers, return_exceptions=True):
             # A lane that was cancelled was waiting when somebody called stop().
             if isinstance(result, Exception):
                 raise result
         return found_nothing >= looks
 
-    async def bring_back(
+    async def retry_deferred(
         self, queue: QueueMover, may_receive: Callable[[], bool] = _always
     ) -> None:
         """What was set aside and may be tried, as long as nothing speaks against it."""
 
         async def may_go_on() -> bool:
-            await self.keep_pace(may_receive)
+            await self.wait_for_rate(may_receive)
             return not self.is_over and may_receive()
 
-        with self.working():
-            await queue.bring_back(may_go_on)
+        with self.in_progress():
+            await queue.retry_deferred(may_go_on)
 
     @property
     def is_at_work(self) -> bool:
         """Whether messages are on their way right now, of whichever queue."""
         return bool(self._works)
 
-    def is_kept(self, since_s: float) -> bool:
+    def has_older_work(self, since_s: float) -> bool:
         """Whether something is under way that began before ``since_s``."""
         return any(began_s < since_s for began_s in self._works)
 
     @contextmanager
-    def working(self) -> Iterator[None]:
+    def in_progress(self) -> Iterator[None]:
         """Messages are on their way in the block."""
         began_s = self.clock.now().monotonic_s
         self._works.append(began_s)
@@ -280,7 +282,7 @@ class Crew:
     # -- pauses ---------------------------------------------------------------------------
 
     @contextmanager
-    def _resting(self) -> Iterator[None]:
+    def _idling(self) -> Iterator[None]:
         """While a task only waits, stop() ends it at once."""
         task = asyncio.current_task()
         assert task is not None
@@ -290,12 +292,12 @@ class Crew:
         finally:
             self._idle.discard(task)
 
-    async def gate_opened(self) -> None:
+    async def wait_for_primary(self) -> None:
         """Return once somebody can be reached at the primary."""
-        if not self.gate.is_closed:
+        if not self.primary_probe.is_unreachable:
             return
-        with self._resting():
-            await self.gate.opened()
+        with self._idling():
+            await self.primary_probe.wait_until_reachable()
         # Nothing was received here meanwhile, and perhaps by others.
         self._note_sign()
 
@@ -306,20 +308,20 @@ class Crew:
                 await self._stopped.wait()
 
     @property
-    def debt_s(self) -> float:
+    def rate_delay_s(self) -> float:
         """For how long the rate allows no further chunk."""
         return max(0.0, self._next_start_s - self.clock.now().monotonic_s)
 
-    async def keep_pace(self, may_go_on: Callable[[], bool] = _always) -> None:
+    async def wait_for_rate(self, may_go_on: Callable[[], bool] = _always) -> None:
         """Wait until the rate allows another chunk, or none is wanted any more."""
-        while self.debt_s > 0 and not self.is_stopped and may_go_on():
-            await self.rest(min(self.debt_s, PACE_LOOK_S))
+        while self.rate_delay_s > 0 and not self.is_stopped and may_go_on():
+            await self.rest(min(self.rate_delay_s, PACE_LOOK_S))
 
     # -- telling --------------------------------------------------------------------------
 
     def _note_sign(self) -> None:
         """Messages may have been diverted: what others set aside is looked for."""
-        self._look_pace.note_sign(self.clock.now().monotonic_s)
+        self._scan_pace.note_sign(self.clock.now().monotonic_s)
 
     def _take_receipts(self, receipts: Sequence[Receipt]) -> None:
         if receipts:

@@ -11,14 +11,14 @@ from collections.abc import Collection
 from typing import Final
 
 from twinbus.clock import Clock
-from twinbus.core.chunk_board import CircuitState, DestinationBoard, SendPermission, Sign
+from twinbus.core.chunk_board import CircuitState, DestinationCircuits, SendPermission, SendSignal
 from twinbus.pairing.mover_chunk import PRIMARY
-from twinbus.pairing.mover_senders import SenderPool
+from twinbus.pairing.mover_senders import DestinationSenders
 from twinbus.service_errors import CommunicationError, OperationTimeout, ServiceError
 
-__all__ = ["UNKNOWN_PATH", "PrimaryGate", "anybody_answers"]
+__all__ = ["PROBE_PATH", "PrimaryProbe", "any_destination_reachable"]
 
-UNKNOWN_PATH: Final = "twinbus-contact"
+PROBE_PATH: Final = "twinbus-contact"
 """What a primary is asked for when nobody knows better: "there is none" is an answer, too."""
 
 LOOK_INTERVAL_S: Final = 0.1
@@ -27,51 +27,59 @@ LOOK_INTERVAL_S: Final = 0.1
 KNOCKS_MAX: Final = 8
 
 
-class PrimaryGate:
+class PrimaryProbe:
     """Open while the primary can be reached, as far as anybody knows."""
 
     def __init__(
-        self, board: DestinationBoard, senders: SenderPool, clock: Clock, timeout_s: float
+        self,
+        circuits: DestinationCircuits,
+        senders: DestinationSenders,
+        clock: Clock,
+        timeout_s: float,
     ) -> None:
-        self._board, self._senders = board, senders
+        self._circuits, self._senders = circuits, senders
         self._clock, self._timeout_s = clock, timeout_s
 
     @property
-    def is_closed(self) -> bool:
-        return self._board.state(PRIMARY) is not CircuitState.CLOSED
+    def is_unreachable(self) -> bool:
+        return self._circuits.state(PRIMARY) is not CircuitState.CLOSED
 
-    async def opened(self) -> None:
+    async def wait_until_reachable(self) -> None:
         """Return once the primary can be reached; knocks when it is time to."""
-        while self.is_closed:
-            if not await self.knocked():
+        while self.is_unreachable:
+            if not await self.probe_once():
                 await asyncio.sleep(LOOK_INTERVAL_S)
 
-    async def knocked(self) -> bool:
+    async def probe_once(self) -> bool:
         """Knock, if the gate is closed and it is time to; whether that was done."""
         if (
-            not self.is_closed
-            or self._board.admit(PRIMARY, self._now_s()) is not SendPermission.PROBE
+            not self.is_unreachable
+            or self._circuits.admit(PRIMARY, self._now_s()) is not SendPermission.PROBE
         ):
             return False
-        sign = await self._knock()
-        self._board.receive(PRIMARY, sign, self._now_s())
-        if sign is Sign.ACCEPTED:
-            self._board.hurry(self._now_s())
+        sign = await self._probe()
+        self._circuits.receive(PRIMARY, sign, self._now_s())
+        if sign is SendSignal.ACCEPTED:
+            self._circuits.allow_probes_now(self._now_s())
         return True
 
-    async def _knock(self) -> Sign:
+    async def _probe(self) -> SendSignal:
         """Whether anybody answers: some are asked, because one alone may be a silent entity."""
-        closed = [each for each in self._board.open_circuits() if each != PRIMARY]
+        closed = [each for each in self._circuits.open_circuits() if each != PRIMARY]
         # Those that closed last may all be silent ones: what took messages last is asked as well.
-        paths = {*closed[-KNOCKS_MAX:], *self._senders.latest(KNOCKS_MAX), UNKNOWN_PATH}
-        is_answered = await anybody_answers(self._senders, paths, timeout_s=self._timeout_s)
-        return Sign.ACCEPTED if is_answered else Sign.FAILED
+        paths = {*closed[-KNOCKS_MAX:], *self._senders.latest(KNOCKS_MAX), PROBE_PATH}
+        is_answered = await any_destination_reachable(
+            self._senders, paths, timeout_s=self._timeout_s
+        )
+        return SendSignal.ACCEPTED if is_answered else SendSignal.FAILED
 
     def _now_s(self) -> float:
         return self._clock.now().monotonic_s
 
 
-async def anybody_answers(senders: SenderPool, paths: Collection[str], *, timeout_s: float) -> bool:
+async def any_destination_reachable(
+    senders: DestinationSenders, paths: Collection[str], *, timeout_s: float
+) -> bool:
     """Knock at all of them at once, until the first answer."""
     knocks = [asyncio.create_task(_answers(senders, path, timeout_s)) for path in paths]
     try:
@@ -85,9 +93,9 @@ async def anybody_answers(senders: SenderPool, paths: Collection[str], *, timeou
         await asyncio.gather(*knocks, return_exceptions=True)
 
 
-async def _answers(senders: SenderPool, path: str, timeout_s: float) -> bool:
+async def _answers(senders: DestinationSenders, path: str, timeout_s: float) -> bool:
     try:
-        async with senders.lent(path) as sender:
+        async with senders.borrow(path) as sender:
             await sender.attach(timeout_s=timeout_s)
     except (CommunicationError, OperationTimeout):
         return False

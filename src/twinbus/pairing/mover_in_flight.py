@@ -1,6 +1,6 @@
 """How many messages may be on the primary and in the backlog at once.
 
-    room_for(piece) --sent--> accepted --completed--> free(path, n)
+    acquire(piece) --sent--> accepted --completed--> release(path, n)
 
 A message that was sent and is not completed is there twice if the mover is killed now. All chunks
 of all queues share one bound, so a kill repeats so many at most. A chunk goes through it in
@@ -20,7 +20,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-__all__ = ["InFlight"]
+__all__ = ["InFlightLimit"]
 
 # Pieces that are under way at once: one is received or planned, one sent, one completed, and one
 # is left to others while a destination keeps the rest.
@@ -30,12 +30,12 @@ STUCK_S: Final = 0.5
 
 
 @dataclass(slots=True, eq=False)
-class _Waiter:
+class _WaitingPiece:
     wanted: Mapping[str, int]
     admitted: asyncio.Future[list[str]]
 
 
-class InFlight:
+class InFlightLimit:
     """The room for messages that were sent and not yet completed."""
 
     def __init__(self, count_max: int) -> None:
@@ -51,17 +51,17 @@ class InFlight:
         self._by_path: Counter[str] = Counter()
         self._moved_s: dict[str, float] = {}
         """When a destination with messages in flight last answered, or began."""
-        self._waiters: list[_Waiter] = []
+        self._waiters: list[_WaitingPiece] = []
         self._timer: asyncio.TimerHandle | None = None
 
-    async def room_for(self, wanted: Mapping[str, int]) -> list[str]:
+    async def acquire(self, wanted: Mapping[str, int]) -> list[str]:
         """Wait until a piece may be sent; the destinations whose messages may.
 
         That is all of them, unless one keeps more than its share and does not answer: it is left
         out then, and has to be asked for again.
         """
         assert sum(wanted.values()) <= self.piece_count_max, "a piece is a part of the room"
-        waiter = _Waiter(wanted, asyncio.get_running_loop().create_future())
+        waiter = _WaitingPiece(wanted, asyncio.get_running_loop().create_future())
         self._waiters.append(waiter)
         self._admit()
         try:
@@ -70,15 +70,15 @@ class InFlight:
             self._give_up(waiter)
             raise
 
-    def _give_up(self, waiter: _Waiter) -> None:
+    def _give_up(self, waiter: _WaitingPiece) -> None:
         if waiter in self._waiters:
             self._waiters.remove(waiter)
             self._admit()
         elif not waiter.admitted.cancelled():
             for path in waiter.admitted.result():
-                self.free(path, waiter.wanted[path])
+                self.release(path, waiter.wanted[path])
 
-    def free(self, path: str, count: int) -> None:
+    def release(self, path: str, count: int) -> None:
         """So many to ``path`` are completed, or were never taken."""
         self.count -= count
         self._by_path[path] -= count

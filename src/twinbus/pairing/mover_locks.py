@@ -16,7 +16,7 @@ from twinbus.core.parcel import ReceivedMessage
 from twinbus.drivers.port import Receiver
 from twinbus.service_errors import ServiceError
 
-__all__ = ["locks_kept"]
+__all__ = ["renew_locks"]
 
 # The lock of a backlog queue (P4). The service's clock may differ from ours, so what it says
 # about the end of a lock is believed only within these.
@@ -24,7 +24,7 @@ LOCK_S_MAX: Final = 60.0
 LOCK_S_MIN: Final = 2.0
 
 
-def lock_s(deliveries: Sequence[ReceivedMessage], now_ms: int) -> float:
+def remaining_lock_s(deliveries: Sequence[ReceivedMessage], now_ms: int) -> float:
     """How long the locks of a chunk last from now, as far as we can tell."""
     ends_ms = [each.locked_until_ms for each in deliveries if each.locked_until_ms is not None]
     left_s = (min(ends_ms) - now_ms) / 1000 if ends_ms else LOCK_S_MAX
@@ -32,7 +32,7 @@ def lock_s(deliveries: Sequence[ReceivedMessage], now_ms: int) -> float:
 
 
 @asynccontextmanager
-async def locks_kept(
+async def renew_locks(
     receiver: Receiver, ledger: ChunkLedger, *, lock_s: float, timeout_s: float
 ) -> AsyncIterator[None]:
     """Renew what the ledger still owes, every half of the lock, until the block is left."""

@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Sequence
 from typing import Final
 
-from twinbus.core.chunk import HomeRules, plan_chunk
-from twinbus.core.chunk_aside import is_set_aside
+from twinbus.core.chunk import DeliveryRules, plan_chunk
+from twinbus.core.chunk_aside import is_deferred
 from twinbus.core.parcel import ReceivedMessage
 from twinbus.drivers.port import Receiver
 from twinbus.pairing.mover_chunk import PRIMARY
 
-__all__ = ["PAGE_COUNT", "pages", "set_aside_in"]
+__all__ = ["PAGE_COUNT", "find_deferred", "pages"]
 
 PAGE_COUNT: Final = 250
 """Messages that are looked at or asked for by number in one request; the service takes 250."""
@@ -34,11 +34,11 @@ async def pages(
         first = last + 1
 
 
-def set_aside_in(
-    page: Sequence[ReceivedMessage], rules: HomeRules, *, now_ms: int
+def find_deferred(
+    page: Sequence[ReceivedMessage], rules: DeliveryRules, *, now_ms: int
 ) -> dict[str, list[int]]:
     """The numbers of what is set aside in a page, by destination; PRIMARY: without a usable one."""
-    deferred = [each for each in page if is_set_aside(each.encoded)]
+    deferred = [each for each in page if is_deferred(each.encoded)]
     plan = plan_chunk(deferred, rules, now_ms=now_ms)
     found = {
         path: [item.delivered.sequence_number for item in items]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Final
 
-from twinbus.core.chunk import HomeRules
+from twinbus.core.chunk import DeliveryRules
 from twinbus.core.chunk_board import Backoff
 from twinbus.errors import ConfigurationError
 
@@ -19,7 +19,7 @@ ATTACH_TIMEOUT_S_MAX: Final = 10.0
 class MoverOptions:
     """What a mover may do, and how much of it at once."""
 
-    rules: HomeRules
+    rules: DeliveryRules
     """Where messages may go."""
     chunk_count: int = 1_000
     """Messages of one chunk at most; two of them stay below the 2,048 unsettled deliveries that

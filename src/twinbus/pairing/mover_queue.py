@@ -1,11 +1,11 @@
 """Brings the messages of one backlog queue home, chunk by chunk.
 
     receive()      a chunk of what waits in the queue
-    bring_home()   restore it, send it, complete what was accepted
-    take_over()    the same with messages that somebody else received
-    bring_back()   ask for messages that were set aside, once their destinations may be tried
-    discover()     look through the queue for messages that somebody else set aside
-    preview()      look at what would be moved, and touch nothing
+    move()   restore it, send it, complete what was accepted
+    move_prefetched()    the same with messages that somebody else received
+    retry_deferred()   ask for messages that were set aside, once their destinations may be tried
+    scan_deferred()     look through the queue for messages that somebody else set aside
+    dry_run()      look at what would be moved, and touch nothing
 
 Rule 1: all of them may run at once, here and in other processes: locks keep them apart (Y5).
 Rule 2: receipts are handed to ``on_receipts`` also when a chunk is cut short, so that every
@@ -25,8 +25,8 @@ from typing import Final
 
 from twinbus.clock import Clock
 from twinbus.core.chunk import ChunkPlan, plan_chunk
-from twinbus.core.chunk_aside import SetAside
-from twinbus.core.chunk_board import DestinationBoard, SendPermission
+from twinbus.core.chunk_aside import DeferredMessages
+from twinbus.core.chunk_board import DestinationCircuits, SendPermission
 from twinbus.core.chunk_ledger import ChunkLedger, MoverIdentity
 from twinbus.core.look_pace import ScanPace
 from twinbus.core.pair_mark import shared_look_s
@@ -34,15 +34,15 @@ from twinbus.core.parcel import ReceivedMessage
 from twinbus.core.receipts import Receipt, ReceiptOutcome
 from twinbus.drivers.port import Driver
 from twinbus.pairing.few_at_once import bounded_gather
-from twinbus.pairing.mover_chunk import PRIMARY, ChunkRun
-from twinbus.pairing.mover_in_flight import InFlight
-from twinbus.pairing.mover_locks import LOCK_S_MAX, lock_s, locks_kept
-from twinbus.pairing.mover_look import PAGE_COUNT, pages, set_aside_in
+from twinbus.pairing.mover_chunk import PRIMARY, ChunkTransfer
+from twinbus.pairing.mover_in_flight import InFlightLimit
+from twinbus.pairing.mover_locks import LOCK_S_MAX, remaining_lock_s, renew_locks
+from twinbus.pairing.mover_look import PAGE_COUNT, find_deferred, pages
 from twinbus.pairing.mover_options import MoverOptions
-from twinbus.pairing.mover_senders import SenderPool
+from twinbus.pairing.mover_senders import DestinationSenders
 from twinbus.service_errors import MessageNotFound, MessageTooLarge, ServiceError
 
-__all__ = ["OnReceipts", "QueueMover", "Shared"]
+__all__ = ["GroupResources", "OnReceipts", "QueueMover"]
 
 OnReceipts = Callable[[Sequence[Receipt]], object]
 
@@ -59,33 +59,33 @@ async def _always() -> bool:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Shared:
+class GroupResources:
     """What all queues of one mover have in common."""
 
     secondary: Driver
-    senders: SenderPool
-    board: DestinationBoard
-    in_flight: InFlight
+    senders: DestinationSenders
+    circuits: DestinationCircuits
+    in_flight: InFlightLimit
     options: MoverOptions
     clock: Clock
     on_receipts: OnReceipts
-    look_pace: ScanPace
+    scan_pace: ScanPace
 
 
 class QueueMover:
     """One backlog queue, and what was set aside in it."""
 
-    def __init__(self, shared: Shared, queue: str) -> None:
+    def __init__(self, shared: GroupResources, queue: str) -> None:
         self.queue = queue
-        self.aside = SetAside()
+        self.deferred = DeferredMessages()
         self.received_count = 0
         self._shared = shared
-        self._place = MoverIdentity(queue, socket.gethostname(), os.getpid())
+        self._identity = MoverIdentity(queue, socket.gethostname(), os.getpid())
         self._receiver = shared.secondary.receiver(queue)
         self._receiving = asyncio.Lock()
-        self._discovering = asyncio.Lock()
-        self._next_discovery_s = 0.0
-        self._looked_s = -inf
+        self._scanning = asyncio.Lock()
+        self._next_scan_s = 0.0
+        self._scanned_s = -inf
         self.foreign_count = 0
         """Messages of other pairs that were met here (P21)."""
         self._count = min(FIRST_CHUNK_COUNT, self._count_max)
@@ -107,17 +107,17 @@ class QueueMover:
             self._adapt(deliveries)
         return deliveries
 
-    async def bring_home(self, deliveries: Sequence[ReceivedMessage]) -> list[Receipt]:
+    async def move(self, deliveries: Sequence[ReceivedMessage]) -> list[Receipt]:
         """Send a chunk to its destinations and settle it: a receipt for each message."""
-        return await self._bring_home(deliveries)
+        return await self._move(deliveries)
 
-    async def take_over(self, deliveries: Sequence[ReceivedMessage]) -> list[Receipt]:
-        """bring_home() for messages that were locked elsewhere; those whose lock is lost are
+    async def move_prefetched(self, deliveries: Sequence[ReceivedMessage]) -> list[Receipt]:
+        """move() for messages that were locked elsewhere; those whose lock is lost are
         left alone."""
         now_ms = self._shared.clock.now().wall_ms
-        old = [each for each in deliveries if lock_s([each], now_ms) < LOCK_S_MAX / 3]
+        old = [each for each in deliveries if remaining_lock_s([each], now_ms) < LOCK_S_MAX / 3]
         lost = await self._not_renewed(old)
-        left = self._left(lost, "its lock was lost before it was moved")
+        left = self._released(lost, "its lock was lost before it was moved")
         renewed = {id(each) for each in old}
         ours = [
             # How long a renewed lock lasts is not told.
@@ -125,9 +125,9 @@ class QueueMover:
             for each in deliveries
             if each not in lost
         ]
-        return left + await self._bring_home(ours)
+        return left + await self._move(ours)
 
-    async def give_back(self, deliveries: Sequence[ReceivedMessage], reason: str) -> list[Receipt]:
+    async def release(self, deliveries: Sequence[ReceivedMessage], reason: str) -> list[Receipt]:
         """Messages that nothing is done with: to whoever receives next."""
         if not deliveries:
             return []
@@ -135,7 +135,7 @@ class QueueMover:
             await self._receiver.abandon(
                 deliveries, timeout_s=self._shared.options.settle_timeout_s
             )
-        return self._left(deliveries, reason)
+        return self._released(deliveries, reason)
 
     async def _not_renewed(self, deliveries: list[ReceivedMessage]) -> list[ReceivedMessage]:
         if not deliveries:
@@ -147,11 +147,11 @@ class QueueMover:
         except ServiceError:
             return deliveries
 
-    def _left(self, deliveries: Sequence[ReceivedMessage], reason: str) -> list[Receipt]:
+    def _released(self, deliveries: Sequence[ReceivedMessage], reason: str) -> list[Receipt]:
         if not deliveries:
             return []
         now_ms = self._shared.clock.now().wall_ms
-        ledger = ChunkLedger(self._place, deliveries, now_ms)
+        ledger = ChunkLedger(self._identity, deliveries, now_ms)
         ledger.give_up(now_ms, reason)
         self._shared.on_receipts(ledger.receipts)
         return ledger.receipts
@@ -162,38 +162,38 @@ class QueueMover:
         fitting = self._shared.options.chunk_bytes // average_bytes
         self._count = max(1, min(self._count_max, fitting))
 
-    async def _bring_home(
-        self, deliveries: Sequence[ReceivedMessage], admission: SendPermission | None = None
+    async def _move(
+        self, deliveries: Sequence[ReceivedMessage], permission: SendPermission | None = None
     ) -> list[Receipt]:
         size = self._shared.in_flight.piece_count_max
         pieces = [deliveries[start : start + size] for start in range(0, len(deliveries), size)]
         if len(pieces) == 1:
-            return await self._bring_piece(pieces[0], admission)
+            return await self._move_piece(pieces[0], permission)
         # All at once: one of them may have a message for a silent destination.
         async with asyncio.TaskGroup() as group:
-            moving = [group.create_task(self._bring_piece(each, admission)) for each in pieces]
+            moving = [group.create_task(self._move_piece(each, permission)) for each in pieces]
         return [receipt for each in moving for receipt in each.result()]
 
-    async def _bring_piece(
-        self, deliveries: Sequence[ReceivedMessage], admission: SendPermission | None
+    async def _move_piece(
+        self, deliveries: Sequence[ReceivedMessage], permission: SendPermission | None
     ) -> list[Receipt]:
         shared, now_ms = self._shared, self._shared.clock.now().wall_ms
-        ledger = ChunkLedger(self._place, deliveries, now_ms)
-        run = ChunkRun(
+        ledger = ChunkLedger(self._identity, deliveries, now_ms)
+        run = ChunkTransfer(
             self._receiver,
             shared.senders,
-            board=shared.board,
+            circuits=shared.circuits,
             in_flight=shared.in_flight,
-            aside=self.aside,
+            deferred=self.deferred,
             ledger=ledger,
             options=shared.options,
             clock=shared.clock,
-            admission=admission,
+            permission=permission,
         )
-        keeping = locks_kept(
+        keeping = renew_locks(
             self._receiver,
             ledger,
-            lock_s=lock_s(deliveries, now_ms),
+            lock_s=remaining_lock_s(deliveries, now_ms),
             timeout_s=shared.options.settle_timeout_s,
         )
         try:
@@ -206,57 +206,59 @@ class QueueMover:
 
     # -- messages that were set aside -----------------------------------------------------
 
-    async def bring_back(self, may_go_on: Callable[[], Awaitable[bool]] = _always) -> None:
+    async def retry_deferred(self, may_go_on: Callable[[], Awaitable[bool]] = _always) -> None:
         """Try every destination that may be tried, with all that was set aside for it.
 
         Some at once: to learn that one is silent takes a whole timeout, and others are there.
         """
 
         async def one(path: str) -> ServiceError | None:
-            return await self._bring_path_back(path, may_go_on)
+            return await self._retry_path(path, may_go_on)
 
-        paths = self.aside.paths()
+        paths = self.deferred.paths()
         for error in filter(
             None, await bounded_gather(paths, one, concurrency_max=PATHS_AT_ONCE_MAX)
         ):
             raise error
 
-    async def _bring_path_back(
+    async def _retry_path(
         self, path: str, may_go_on: Callable[[], Awaitable[bool]]
     ) -> ServiceError | None:
-        left = self.aside.count(path)
+        left = self.deferred.count(path)
         while left > 0 and await may_go_on():
-            admission = self._admission(path)
-            if admission is SendPermission.WAIT:
+            permission = self._permission(path)
+            if permission is SendPermission.WAIT:
                 break
             # What a probe leaves in doubt may be doubled, so that it is small.
-            is_probe = admission is SendPermission.PROBE
+            is_probe = permission is SendPermission.PROBE
             count_max = PROBE_COUNT if is_probe else PAGE_COUNT
             count = min(left, count_max, self._shared.in_flight.piece_count_max)
-            numbers = self.aside.take(path, count)
+            numbers = self.deferred.take(path, count)
             left -= count
             try:
-                await self._bring_back(path, numbers, admission)
+                await self._retry_deferred(path, numbers, permission)
             except ServiceError as error:
                 return error
         return None
 
-    def _admission(self, path: str) -> SendPermission:
+    def _permission(self, path: str) -> SendPermission:
         if path == PRIMARY:  # Messages without a usable destination.
             return SendPermission.SEND
-        return self._shared.board.admit(path, self._shared.clock.now().monotonic_s)
+        return self._shared.circuits.admit(path, self._shared.clock.now().monotonic_s)
 
-    async def _bring_back(self, path: str, numbers: list[int], admission: SendPermission) -> None:
+    async def _retry_deferred(
+        self, path: str, numbers: list[int], permission: SendPermission
+    ) -> None:
         settled: set[int] = set()
         try:
             numbers, deliveries = await self._fetch(numbers)
-            receipts = await self._bring_home(deliveries, admission)
+            receipts = await self._move(deliveries, permission)
             settled = {each.sequence_number for each in receipts if each.outcome in _SETTLED}
         finally:
             # A deferred message whose lock ends is deferred again: its number is still needed.
-            self.aside.add(path, [each for each in numbers if each not in settled])
-            if admission is SendPermission.PROBE:
-                self._shared.board.release(path, self._shared.clock.now().monotonic_s)
+            self.deferred.add(path, [each for each in numbers if each not in settled])
+            if permission is SendPermission.PROBE:
+                self._shared.circuits.release(path, self._shared.clock.now().monotonic_s)
 
     async def _fetch(self, numbers: list[int]) -> tuple[list[int], list[ReceivedMessage]]:
         """(the numbers that are still set aside, their messages).
@@ -267,7 +269,7 @@ class QueueMover:
         try:
             return numbers, await self._ask_for(numbers)
         except MessageNotFound:
-            numbers = await self._still_aside(numbers)
+            numbers = await self._still_deferred(numbers)
         try:
             return numbers, await self._ask_for(numbers)
         except MessageNotFound:
@@ -287,63 +289,63 @@ class QueueMover:
                 raise
             return await self._ask_for(numbers[:middle]) + await self._ask_for(numbers[middle:])
 
-    async def _still_aside(self, numbers: list[int]) -> list[int]:
+    async def _still_deferred(self, numbers: list[int]) -> list[int]:
         wanted, found = set(numbers), []
         async for page in self._pages(min(wanted)):
-            for set_aside in self._aside_in(page).values():
+            for set_aside in self._deferred_in(page).values():
                 found += [number for number in set_aside if number in wanted]
             if max(each.sequence_number for each in page) >= max(wanted):
                 break
         return found
 
     @property
-    def has_discovered(self) -> bool:
+    def has_scanned(self) -> bool:
         """Whether the queue was looked through, to its end, at least once."""
-        return self._next_discovery_s > 0
+        return self._next_scan_s > 0
 
-    async def discover_if_due(self) -> None:
-        """discover() for the first time, and then now and then while messages are diverted:
+    async def scan_if_due(self) -> None:
+        """scan_deferred() for the first time, and then now and then while messages are diverted:
         looking costs an operation."""
-        async with self._discovering:
-            if self._shared.clock.now().monotonic_s >= self._next_discovery_s and (
-                not self.has_discovered or self._may_hold_more()
+        async with self._scanning:
+            if self._shared.clock.now().monotonic_s >= self._next_scan_s and (
+                not self.has_scanned or self._may_hold_more()
             ):
-                await self.discover()
+                await self.scan_deferred()
 
     def _may_hold_more(self) -> bool:
         """Whether somebody may have set messages aside since the last look."""
         return bool(
-            self.aside or self.foreign_count or self._shared.look_pace.is_wanted(self._looked_s)
+            self.deferred or self.foreign_count or self._shared.scan_pace.is_wanted(self._scanned_s)
         )
 
-    async def discover(
+    async def scan_deferred(
         self, first: int = 1, may_go_on: Callable[[], bool] = lambda: True
     ) -> int | None:
         """Remember what is set aside in the queue from a number on, whoever did it. None: to its
         end; otherwise the number to go on from."""
         async for page in self._pages(first):
-            for path, numbers in self._aside_in(page).items():
-                self.aside.add(path, numbers)
+            for path, numbers in self._deferred_in(page).items():
+                self.deferred.add(path, numbers)
             if not may_go_on():
                 return max(first, *(each.sequence_number + 1 for each in page))
-        self._looked_s = now_s = self._shared.clock.now().monotonic_s
-        self._next_discovery_s = now_s + self.discovery_interval_s
+        self._scanned_s = now_s = self._shared.clock.now().monotonic_s
+        self._next_scan_s = now_s + self.scan_interval_s
         return None
 
     @property
-    def discovery_interval_s(self) -> float:
+    def scan_interval_s(self) -> float:
         """Shorter where another pair's syphon may set messages of this one aside."""
         interval_s = self._shared.options.discovery_interval_s
         if not self.foreign_count:
             return interval_s
-        return shared_look_s(interval_s, self.foreign_count + len(self.aside))
+        return shared_look_s(interval_s, self.foreign_count + len(self.deferred))
 
     def _pages(self, first: int) -> AsyncIterator[list[ReceivedMessage]]:
         return pages(self._receiver, first, timeout_s=self._shared.options.settle_timeout_s)
 
-    def _aside_in(self, page: Sequence[ReceivedMessage]) -> dict[str, list[int]]:
+    def _deferred_in(self, page: Sequence[ReceivedMessage]) -> dict[str, list[int]]:
         now_ms = self._shared.clock.now().wall_ms
-        return set_aside_in(page, self._shared.options.rules, now_ms=now_ms)
+        return find_deferred(page, self._shared.options.rules, now_ms=now_ms)
 
     def _planned(self, deliveries: Sequence[ReceivedMessage]) -> ChunkPlan:
         now_ms = self._shared.clock.now().wall_ms
@@ -351,19 +353,19 @@ class QueueMover:
         if plan.foreign:
             self.foreign_count += len(plan.foreign)
             # What it has set aside of ours meanwhile is looked for soon.
-            soon_s = self._shared.clock.now().monotonic_s + self.discovery_interval_s
-            self._next_discovery_s = min(self._next_discovery_s, soon_s)
+            soon_s = self._shared.clock.now().monotonic_s + self.scan_interval_s
+            self._next_scan_s = min(self._next_scan_s, soon_s)
         return plan
 
     # -- looking only ---------------------------------------------------------------------
 
-    async def preview(self, may_go_on: Callable[[], Awaitable[bool]] = _always) -> None:
+    async def dry_run(self, may_go_on: Callable[[], Awaitable[bool]] = _always) -> None:
         """Receipts for what would become of everything in the queue; nothing is received."""
         async for page in self._pages(1):
             if not await may_go_on():
                 return
             now_ms = self._shared.clock.now().wall_ms
-            ledger = ChunkLedger(self._place, page, now_ms)
+            ledger = ChunkLedger(self._identity, page, now_ms)
             plan = self._planned(page)
             for items in plan.by_destination.values():
                 ledger.close(items, ReceiptOutcome.WOULD_MOVE, now_ms)

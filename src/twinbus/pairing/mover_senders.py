@@ -15,13 +15,13 @@ from typing import Final
 
 from twinbus.drivers.port import Driver, Sender
 
-__all__ = ["SenderPool"]
+__all__ = ["DestinationSenders"]
 
 # A connection may have 1,024 links; a backlog names a few dozen destinations.
 SENDERS_MAX: Final = 256
 
 
-class SenderPool:
+class DestinationSenders:
     """The primary's senders, by destination."""
 
     def __init__(self, primary: Driver, *, senders_max: int = SENDERS_MAX) -> None:
@@ -33,7 +33,7 @@ class SenderPool:
         self._limits_bytes: dict[str, int] = {}
 
     @asynccontextmanager
-    async def lent(self, path: str) -> AsyncIterator[Sender]:
+    async def borrow(self, path: str) -> AsyncIterator[Sender]:
         """The sender to ``path``, open at least until the block is left."""
         found = self._senders.pop(path, None) or self._primary.sender(path)
         self._senders[path] = found
@@ -66,7 +66,7 @@ class SenderPool:
         """How large a batch to ``path`` may be; asks the destination once."""
         known = self._limits_bytes.get(path)
         if known is None:
-            async with self.lent(path) as sender:
+            async with self.borrow(path) as sender:
                 facts = await sender.attach(timeout_s=timeout_s)
             known = self._limits_bytes[path] = facts.batch_limit_bytes
         return known

@@ -26,14 +26,14 @@ from typing import Final
 
 from twinbus.clock import Clock
 from twinbus.core.parcel import ReceivedMessage
-from twinbus.core.shift import ShiftReport, WorkOrder
+from twinbus.core.shift import WorkOrder, WorkReport
 from twinbus.drivers.port import Driver
-from twinbus.pairing.mover_crew import Crew
+from twinbus.pairing.mover_crew import QueueGroup
 from twinbus.pairing.mover_options import MoverOptions
 from twinbus.pairing.mover_queue import OnReceipts, QueueMover
 from twinbus.service_errors import ServiceError
 
-__all__ = ["work_shift"]
+__all__ = ["run_work_order"]
 
 EMPTY_WAIT_S: Final = 0.2
 """How long a receive waits before its queue is called empty: messages come in quick succession,
@@ -45,7 +45,7 @@ KEEPING_S_MIN: Final = 1.0
 """What has been under way for so long is waited for, whoever rings."""
 
 
-async def work_shift(
+async def run_work_order(
     secondary: Driver,
     primary: Driver,
     order: WorkOrder,
@@ -56,7 +56,7 @@ async def work_shift(
     has_enough: Callable[[], bool] = lambda: False,
     clock: Clock | None = None,
     random: Random | None = None,
-) -> ShiftReport:
+) -> WorkReport:
     """Carry out ``order``; no error of either namespace leaves it.
 
     ``should_stop`` is asked between chunks and now and then; after that the shift ends with the
@@ -82,9 +82,9 @@ class _WorkOrderRun:
     ) -> None:
         self._order = order
         self._should_stop, self._has_enough = asked
-        handed = [each.path for each in order.handed]
-        named = [*order.queues, *handed, *order.returning, *order.discover]
-        self._crew = Crew(
+        handed = [each.path for each in order.prefetched]
+        named = [*order.queues, *handed, *order.retry_deferred, *order.scan_from]
+        self._queue_group = QueueGroup(
             secondary,
             primary,
             list(dict.fromkeys(named)),
@@ -95,142 +95,150 @@ class _WorkOrderRun:
         )
         self._ends_s = self._now_s() + order.seconds_max
         self._emptied: list[str] = []
-        self._to_discover = dict(order.discover)
+        self._to_scan = dict(order.scan_from)
 
-    async def work(self) -> ShiftReport:
-        self._take_up()
+    async def work(self) -> WorkReport:
+        self._import_order()
         # A probe that is due shows whether anybody is at home now.
-        self._knocking = asyncio.create_task(self._crew.gate.knocked())
+        self._probing = asyncio.create_task(self._queue_group.primary_probe.probe_once())
         watching = asyncio.create_task(self._watch())
         try:
-            await self._crew.run(self._look if self._order.is_dry_run else self._serve)
+            await self._queue_group.run(self._dry_run if self._order.is_dry_run else self._serve)
         finally:
-            for task in (watching, self._knocking):
+            for task in (watching, self._probing):
                 task.cancel()
-            await asyncio.gather(watching, self._knocking, return_exceptions=True)
+            await asyncio.gather(watching, self._probing, return_exceptions=True)
         return self._report()
 
     async def _watch(self) -> None:
         while not self._should_stop():
             await asyncio.sleep(STOP_LOOK_S)
-        self._crew.stop()
-        self._knocking.cancel()
+        self._queue_group.stop()
+        self._probing.cancel()
 
     # -- one queue ------------------------------------------------------------------------
 
-    async def _look(self, queue: QueueMover) -> None:
-        await queue.give_back(self._handed(queue), "this was a dry run")
-        await queue.preview(self._may_look_on)
+    async def _dry_run(self, queue: QueueMover) -> None:
+        await queue.release(self._prefetched(queue), "this was a dry run")
+        await queue.dry_run(self._may_scan_on)
 
     async def _serve(self, queue: QueueMover) -> None:
-        await asyncio.wait([self._knocking])
+        await asyncio.wait([self._probing])
         over = asyncio.Event()
         async with asyncio.TaskGroup() as group:
-            group.create_task(self._take_over(queue))
-            group.create_task(self._returner(queue, over))
+            group.create_task(self._move_prefetched(queue))
+            group.create_task(self._deferred_worker(queue, over))
             try:
                 await self._empty(queue)
             finally:
                 over.set()
-        if queue.queue not in self._crew.faults:
+        if queue.queue not in self._queue_group.faults:
             await self._finish(queue)
 
-    async def _take_over(self, queue: QueueMover) -> None:
-        if handed := self._handed(queue):
-            if self._crew.is_over:
-                await queue.give_back(handed, "nobody can be reached at the primary, or stopped")
+    async def _move_prefetched(self, queue: QueueMover) -> None:
+        if handed := self._prefetched(queue):
+            if self._queue_group.is_over:
+                await queue.release(handed, "nobody can be reached at the primary, or stopped")
             else:
-                with self._crew.working():
-                    await queue.take_over(handed)
+                with self._queue_group.in_progress():
+                    await queue.move_prefetched(handed)
 
-    async def _returner(self, queue: QueueMover, over: asyncio.Event) -> None:
+    async def _deferred_worker(self, queue: QueueMover, over: asyncio.Event) -> None:
         while not over.is_set():
             with self._faults_noted(queue):
-                await self._crew.bring_back(queue, self._may_begin)
+                await self._queue_group.retry_deferred(queue, self._may_begin)
             with suppress(TimeoutError):
                 async with asyncio.timeout(RETURN_INTERVAL_S):
                     await over.wait()
 
     async def _empty(self, queue: QueueMover) -> None:
         with self._faults_noted(queue):
-            if await self._crew.empty(
+            if await self._queue_group.empty(
                 queue,
                 wait_s=EMPTY_WAIT_S,
                 may_receive=self._may_receive,
-                may_end=lambda: not self._crew.is_at_work,
+                may_end=lambda: not self._queue_group.is_at_work,
             ):
                 self._emptied.append(queue.queue)
 
     async def _finish(self, queue: QueueMover) -> None:
-        first = self._to_discover.get(queue.queue)
+        first = self._to_scan.get(queue.queue)
         if first is not None and queue.queue in self._emptied and self._may_begin():
             # At least one page, so that every shift gets further.
-            following = await queue.discover(first, self._may_begin)
+            following = await queue.scan_deferred(first, self._may_begin)
             if following is None:
-                del self._to_discover[queue.queue]
+                del self._to_scan[queue.queue]
             else:
-                self._to_discover[queue.queue] = following
-        await self._crew.bring_back(queue, self._may_begin)
+                self._to_scan[queue.queue] = following
+        await self._queue_group.retry_deferred(queue, self._may_begin)
 
-    def _handed(self, queue: QueueMover) -> list[ReceivedMessage]:
-        return [each for each in self._order.handed if each.path == queue.queue]
+    def _prefetched(self, queue: QueueMover) -> list[ReceivedMessage]:
+        return [each for each in self._order.prefetched if each.path == queue.queue]
 
     @contextmanager
     def _faults_noted(self, queue: QueueMover) -> Iterator[None]:
         try:
             yield
         except ServiceError as error:
-            self._crew.note_fault(queue, error)
+            self._queue_group.note_fault(queue, error)
 
     # -- limits ---------------------------------------------------------------------------
 
     def _may_receive(self) -> bool:
         """Also when its time is over, while something from before that keeps the shift (rule 3)."""
-        return self._may_begin() or (self._crew.is_kept(self._ends_s) and self._has_room())
+        return self._may_begin() or (
+            self._queue_group.has_older_work(self._ends_s) and self._has_room()
+        )
 
     def _may_begin(self) -> bool:
         return self._now_s() < self._ends_s and self._has_room()
 
     def _has_room(self) -> bool:
         if self._should_stop():
-            self._crew.stop()
-        received_count = sum(queue.received_count for queue in self._crew.queues)
-        is_over = self._crew.is_over or self._has_enough_now()
+            self._queue_group.stop()
+        received_count = sum(queue.received_count for queue in self._queue_group.queues)
+        is_over = self._queue_group.is_over or self._has_enough_now()
         return not is_over and received_count < self._order.messages_max
 
     def _has_enough_now(self) -> bool:
         """Not while something keeps the shift anyway: meanwhile others are served (rule 3)."""
-        return self._has_enough() and not self._crew.is_kept(self._now_s() - KEEPING_S_MIN)
+        return self._has_enough() and not self._queue_group.has_older_work(
+            self._now_s() - KEEPING_S_MIN
+        )
 
-    async def _may_look_on(self) -> bool:
-        return not self._crew.is_stopped
+    async def _may_scan_on(self) -> bool:
+        return not self._queue_group.is_stopped
 
     def _now_s(self) -> float:
-        return self._crew.clock.now().monotonic_s
+        return self._queue_group.clock.now().monotonic_s
 
     # -- what is remembered by others -----------------------------------------------------
 
-    def _take_up(self) -> None:
-        order, crew = self._order, self._crew
-        crew.board.take_notes(order.board, self._now_s())
-        for queue in crew.queues:
-            queue.aside.hold(order.holding.get(queue.queue, ()))
-            for path, numbers in order.returning.get(queue.queue, {}).items():
-                queue.aside.add(path, numbers)
+    def _import_order(self) -> None:
+        order, queue_group = self._order, self._queue_group
+        queue_group.circuits.import_state(order.open_circuits, self._now_s())
+        for queue in queue_group.queues:
+            queue.deferred.hold(order.blocked_paths.get(queue.queue, ()))
+            for path, numbers in order.retry_deferred.get(queue.queue, {}).items():
+                queue.deferred.add(path, numbers)
 
-    def _report(self) -> ShiftReport:
-        crew = self._crew
-        closed = set(crew.board.open_circuits())
-        return ShiftReport(
-            aside={queue.queue: queue.aside.numbers() for queue in crew.queues if queue.aside},
-            board=crew.board.notes(self._now_s()),
-            opened=tuple(each.path for each in self._order.board if each.path not in closed),
-            emptied=tuple(self._emptied),
-            discovered=tuple(
-                each for each in self._order.discover if each not in self._to_discover
+    def _report(self) -> WorkReport:
+        queue_group = self._queue_group
+        closed = set(queue_group.circuits.open_circuits())
+        return WorkReport(
+            deferred={
+                queue.queue: queue.deferred.numbers()
+                for queue in queue_group.queues
+                if queue.deferred
+            },
+            open_circuits=queue_group.circuits.export_state(self._now_s()),
+            recovered=tuple(
+                each.path for each in self._order.open_circuits if each.path not in closed
             ),
-            to_discover=self._to_discover,
-            faults={queue: error.sentence for queue, error in crew.faults.items()},
-            is_primary_unreachable=crew.gate.is_closed,
-            debt_s=crew.debt_s,
+            emptied=tuple(self._emptied),
+            scanned=tuple(each for each in self._order.scan_from if each not in self._to_scan),
+            to_scan=self._to_scan,
+            faults={queue: error.sentence for queue, error in queue_group.faults.items()},
+            is_primary_unreachable=queue_group.primary_probe.is_unreachable,
+            rate_delay_s=queue_group.rate_delay_s,
         )

@@ -12,7 +12,7 @@ from uuid import uuid4
 
 from tests.pairing.mover.messages import id_of, plain
 from tests.support.broker_process import BrokerProcess
-from twinbus.core.chunk import HomeRules
+from twinbus.core.chunk import DeliveryRules
 from twinbus.core.chunk_board import Backoff
 from twinbus.core.envelope import alias
 from twinbus.core.parcel import OutgoingMessage
@@ -112,7 +112,7 @@ class Scene:
 
     def options(self, **more: object) -> MoverOptions:
         given = {"backoff": Backoff(first_s=0.2, last_s=1.0), "poll_s": 2.0, **more}
-        return MoverOptions(rules=HomeRules(primary_name=self.name), **given)  # type: ignore[arg-type]
+        return MoverOptions(rules=DeliveryRules(primary_name=self.name), **given)  # type: ignore[arg-type]
 
     async def fill(
         self, destination: str, ids: Iterable[str], body: bytes = b"hello", *, owner: str = ""

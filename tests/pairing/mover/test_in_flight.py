@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 
 from tests.pairing.mover.fake_namespace import FakeNamespace, FakeReceiver
 from tests.pairing.mover.messages import backlog
-from twinbus.core.chunk import HomeRules
+from twinbus.core.chunk import DeliveryRules
 from twinbus.core.chunk_board import Backoff
 from twinbus.core.parcel import OutgoingMessage, ReceivedMessage
 from twinbus.core.receipts import ReceiptOutcome
 from twinbus.pairing.mover import Mover, MoverOptions
-from twinbus.pairing.mover_in_flight import InFlight
+from twinbus.pairing.mover_in_flight import InFlightLimit
 from twinbus.service_errors import EntityDisabled, MessageRefused, OperationTimeout, ServiceError
 
 QUEUES = [f"east/x-servicebus-transfer/{index}" for index in range(3)]
@@ -25,97 +25,97 @@ QUEUES = [f"east/x-servicebus-transfer/{index}" for index in range(3)]
 
 def options(**more: object) -> MoverOptions:
     given = {"backoff": Backoff(first_s=0.01, last_s=0.05), "poll_s": 0.05, **more}
-    return MoverOptions(rules=HomeRules(primary_name="east"), **given)  # type: ignore[arg-type]
+    return MoverOptions(rules=DeliveryRules(primary_name="east"), **given)  # type: ignore[arg-type]
 
 
 # -- the room alone ---------------------------------------------------------------------------
 
 
 async def test_who_finds_no_room_waits_until_some_is_free() -> None:
-    room = InFlight(4)
+    room = InFlightLimit(4)
     for path in ("orders", "orders", "orders", "news"):
-        await room.room_for({path: 1})
-    waiting = asyncio.create_task(room.room_for({"news": 1}))
+        await room.acquire({path: 1})
+    waiting = asyncio.create_task(room.acquire({"news": 1}))
     await asyncio.sleep(0.01)
     assert not waiting.done()
-    room.free("orders", 1)
+    room.release("orders", 1)
     assert await waiting == ["news"]
     assert room.count == 4
 
 
 async def test_who_waits_is_served_in_turn() -> None:
-    room, served = InFlight(12), []
+    room, served = InFlightLimit(12), []
 
     async def one(name: str, count: int) -> None:
-        await room.room_for({name: count})
+        await room.acquire({name: count})
         served.append(name)
 
     for path in ("orders", "orders", "orders", "news"):
-        await room.room_for({path: 3})
+        await room.acquire({path: 3})
     tasks = [asyncio.create_task(one("large", 3)), asyncio.create_task(one("small", 1))]
     await asyncio.sleep(0)
-    room.free("orders", 2)
+    room.release("orders", 2)
     await asyncio.sleep(0.01)
     # A small one does not pass: the large one would wait for ever
     assert served == []
-    room.free("orders", 2)
+    room.release("orders", 2)
     await asyncio.gather(*tasks)
     assert served == ["large", "small"]
 
 
 async def test_a_piece_gets_its_room_as_a_whole() -> None:
-    room = InFlight(12)
+    room = InFlightLimit(12)
     for path in ("a", "b", "c"):
-        await room.room_for({path: 3})
-    await room.room_for({"d": 1})
-    waiting = asyncio.create_task(room.room_for({"a": 1, "e": 2}))
+        await room.acquire({path: 3})
+    await room.acquire({"d": 1})
+    waiting = asyncio.create_task(room.acquire({"a": 1, "e": 2}))
     await asyncio.sleep(0.01)
     assert not waiting.done()
-    room.free("d", 1)
+    room.release("d", 1)
     assert await waiting == ["a", "e"]
 
 
 async def test_no_destination_gets_all_the_room(monkeypatch: pytest.MonkeyPatch) -> None:
     """Y4: it may be a silent one; the rest of a piece goes without it."""
     monkeypatch.setattr("twinbus.pairing.mover_in_flight.STUCK_S", 0.05)
-    room = InFlight(12)
+    room = InFlightLimit(12)
     for _ in range(3):
-        await room.room_for({"silent": 3})
-    alone = asyncio.create_task(room.room_for({"silent": 3}))
+        await room.acquire({"silent": 3})
+    alone = asyncio.create_task(room.acquire({"silent": 3}))
     async with asyncio.timeout(5):
-        assert await room.room_for({"silent": 1, "live": 2}) == ["live"]
+        assert await room.acquire({"silent": 1, "live": 2}) == ["live"]
     assert not alone.done()
-    room.free("live", 2)
-    room.free("silent", 3)
+    room.release("live", 2)
+    room.release("silent", 3)
     assert await alone == ["silent"]
 
 
 async def test_a_destination_that_answers_is_waited_for() -> None:
     """So that a piece is completed in one range."""
-    room = InFlight(12)
+    room = InFlightLimit(12)
     for _ in range(3):
-        await room.room_for({"busy": 3})
-    waiting = asyncio.create_task(room.room_for({"busy": 1, "live": 2}))
+        await room.acquire({"busy": 3})
+    waiting = asyncio.create_task(room.acquire({"busy": 1, "live": 2}))
     await asyncio.sleep(0.01)
     assert not waiting.done()
-    room.free("busy", 1)
+    room.release("busy", 1)
     assert await waiting == ["busy", "live"]
 
 
 async def test_who_gives_up_waiting_stands_in_nobodys_way() -> None:
-    room = InFlight(8)
+    room = InFlightLimit(8)
     for path in ("a", "b", "c"):
-        await room.room_for({path: 2})
-    await room.room_for({"d": 1})
-    large = asyncio.create_task(room.room_for({"e": 2}))
-    small = asyncio.create_task(room.room_for({"f": 1}))
+        await room.acquire({path: 2})
+    await room.acquire({"d": 1})
+    large = asyncio.create_task(room.acquire({"e": 2}))
+    small = asyncio.create_task(room.acquire({"f": 1}))
     await asyncio.sleep(0)
     large.cancel()
     await small
     # Also when the room was given to it in the same moment
-    waiting = asyncio.create_task(room.room_for({"a": 1}))
+    waiting = asyncio.create_task(room.acquire({"a": 1}))
     await asyncio.sleep(0)
-    room.free("a", 2)
+    room.release("a", 2)
     waiting.cancel()
     await asyncio.gather(large, waiting, return_exceptions=True)
     assert room.count == 6
@@ -252,7 +252,7 @@ async def test_a_silent_destination_does_not_keep_all_the_room(
     await asyncio.sleep(1.0)
     # The two chunks under way are home as far as they can be
     assert len(primary.queues["orders"].messages) >= 10
-    assert mover.report.tally.counts[ReceiptOutcome.UNSURE] == 0
+    assert mover.report.tally.counts[ReceiptOutcome.AMBIGUOUS] == 0
     mover.stop()
     await task
 

@@ -12,16 +12,16 @@ import pytest
 
 from tests.pairing.mover.fake_namespace import FakeNamespace, FakeQueue, FakeReceiver
 from tests.pairing.mover.messages import backlog, id_of, plain
-from twinbus.core.chunk import HomeRules
+from twinbus.core.chunk import DeliveryRules
 from twinbus.core.chunk_board import Backoff
 from twinbus.core.chunk_ledger import LedgerError
 from twinbus.core.parcel import ReceivedMessage
 from twinbus.core.receipts import Receipt, ReceiptOutcome
 from twinbus.drivers.port import Driver
 from twinbus.pairing.mover import Mover, MoverOptions, move_chunk
-from twinbus.pairing.mover_chunk import ChunkRun
+from twinbus.pairing.mover_chunk import ChunkTransfer
 from twinbus.pairing.mover_queue import QueueMover
-from twinbus.pairing.mover_senders import SenderPool
+from twinbus.pairing.mover_senders import DestinationSenders
 from twinbus.service_errors import (
     CommunicationError,
     EntityDisabled,
@@ -33,7 +33,7 @@ from twinbus.service_errors import (
 )
 
 QUEUE = "east/x-servicebus-transfer/0"
-RULES = HomeRules(primary_name="east")
+RULES = DeliveryRules(primary_name="east")
 
 
 def options(**more: object) -> MoverOptions:
@@ -177,12 +177,12 @@ async def test_a_deferred_message_that_another_mover_took_is_no_obstacle(
     for stored in messages.values():
         stored.is_deferred = True
     queue, receipts = queue_of(secondary, primary)
-    assert await queue.discover() is None
-    assert len(queue.aside) == 5
+    assert await queue.scan_deferred() is None
+    assert len(queue.deferred) == 5
     del messages[2]
-    await queue.bring_back()
+    await queue.retry_deferred()
     assert outcomes(receipts) == {"moved": 4}
-    assert len(queue.aside) == 0
+    assert len(queue.deferred) == 0
 
 
 async def test_what_somebody_else_holds_is_kept_in_mind(
@@ -193,12 +193,12 @@ async def test_what_somebody_else_holds_is_kept_in_mind(
     for stored in messages.values():
         stored.is_deferred = True
     queue, receipts = queue_of(secondary, primary)
-    await queue.discover()
+    await queue.scan_deferred()
     messages[1].holder = b"somebody"
-    await queue.bring_back()
+    await queue.retry_deferred()
     assert receipts == []
     messages[1].holder = b""
-    await queue.bring_back()
+    await queue.retry_deferred()
     assert outcomes(receipts) == {"moved": 2}
 
 
@@ -259,11 +259,11 @@ async def test_a_probe_with_many_attempts_is_not_buried(
     primary.refusals["orders"] = lambda encoded: OperationTimeout("no answer") if encoded else None
     secondary.put(QUEUE, backlog("a"))
     queue, receipts = queue_of(secondary, primary)
-    await queue.bring_home(await queue.receive(wait_s=0))
+    await queue.move(await queue.receive(wait_s=0))
     secondary.queues[QUEUE].messages[1].delivery_count = 1_000
     while len(receipts) == 1:
         await asyncio.sleep(0.005)
-        await queue.bring_back()
+        await queue.retry_deferred()
     assert outcomes(receipts) == {"unsure": 2}
 
 
@@ -272,10 +272,12 @@ async def test_completing_before_the_primary_accepted_is_caught(
 ) -> None:
     """Y1: a mover that completes first is stopped by the ledger, and nothing is lost."""
 
-    async def completes_first(self: ChunkRun, path: str, items: list[object], **_: bool) -> None:
+    async def completes_first(
+        self: ChunkTransfer, path: str, items: list[object], **_: bool
+    ) -> None:
         await self._complete(items)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(ChunkRun, "_try", completes_first)
+    monkeypatch.setattr(ChunkTransfer, "_try", completes_first)
     secondary.put(QUEUE, backlog("a"))
     with pytest.raises(ExceptionGroup) as caught:
         await move_chunk(secondary, primary, QUEUE, options())
@@ -309,7 +311,7 @@ async def test_a_dry_run_looks_and_touches_nothing(
 ) -> None:
     secondary.put(QUEUE, backlog("a"), plain("lost"))
     queue, receipts = queue_of(secondary, primary)
-    await queue.preview()
+    await queue.dry_run()
     assert outcomes(receipts) == {"would-move": 1, "would-dead-letter": 1}
     assert primary.log == []
     assert not any(each.holder for each in secondary.queues[QUEUE].messages.values())
@@ -340,7 +342,7 @@ def test_options_can_be_sent_to_another_process() -> None:
 
 def test_outcomes_that_announce_a_second_copy() -> None:
     assert {each for each in ReceiptOutcome if each.may_repeat} == {
-        ReceiptOutcome.UNSURE,
+        ReceiptOutcome.AMBIGUOUS,
         ReceiptOutcome.LOCK_LOST,
     }
 
@@ -356,7 +358,7 @@ async def test_many_silent_destinations_do_not_hold_up_a_live_one(
     secondary.put(QUEUE, backlog("live"))
     mover = Mover(secondary, primary, [QUEUE], options(send_timeout_s=5))
     for path in silent:  # Links that were opened while all was well
-        await mover._crew.senders.limit_bytes(path, timeout_s=1)
+        await mover._queue_group.senders.limit_bytes(path, timeout_s=1)
     primary.silent.update(silent)
     task = asyncio.create_task(mover.run(once=True))
     async with asyncio.timeout(4):
@@ -371,7 +373,9 @@ async def test_a_sender_in_use_is_not_closed_to_make_room(
     secondary: FakeNamespace, primary: FakeNamespace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A chunk for more destinations than senders are kept comes home at the first attempt."""
-    monkeypatch.setattr("twinbus.pairing.mover_crew.SenderPool", partial(SenderPool, senders_max=3))
+    monkeypatch.setattr(
+        "twinbus.pairing.mover_crew.DestinationSenders", partial(DestinationSenders, senders_max=3)
+    )
     paths = [f"q{number}" for number in range(20)]
     for path in paths:
         primary.queues[path] = FakeQueue()
@@ -392,15 +396,15 @@ async def test_what_was_set_aside_does_not_wait_for_silent_destinations(
         stored.is_deferred = True
     primary.silent.update(silent)
     mover = Mover(secondary, primary, [QUEUE], options(send_timeout_s=5))
-    await mover.queues[0].discover()
-    task = asyncio.create_task(mover.queues[0].bring_back())
+    await mover.queues[0].scan_deferred()
+    task = asyncio.create_task(mover.queues[0].retry_deferred())
     async with asyncio.timeout(4):
         while primary.queues["orders"].ids() != ["orders"]:
             await asyncio.sleep(0.01)
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
-    assert mover.queues[0].aside.count("silent0") == 1
+    assert mover.queues[0].deferred.count("silent0") == 1
 
 
 async def test_messages_that_cannot_be_read_are_buried_and_end_nothing(
@@ -441,4 +445,4 @@ async def test_a_look_through_a_queue_ends_although_a_message_has_no_number(
     monkeypatch.setattr(FakeReceiver, "_shown", unread)
     mover = Mover(secondary, primary, [QUEUE], options())
     async with asyncio.timeout(10):
-        assert await mover.queues[0].discover() is None
+        assert await mover.queues[0].scan_deferred() is None

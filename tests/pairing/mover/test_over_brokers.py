@@ -15,10 +15,10 @@ from tests.pairing.mover.messages import backlog, id_of
 from twinbus.core.chunk_board import Backoff
 from twinbus.core.parcel import OutgoingMessage
 from twinbus.core.receipts import Receipt, ReceiptOutcome
-from twinbus.core.shift import ShiftReport, WorkOrder, report_from_json, report_to_json
+from twinbus.core.shift import WorkOrder, WorkReport, report_from_json, report_to_json
 from twinbus.drivers.port import ReceiveMode
 from twinbus.pairing.mover import Mover, move_chunk
-from twinbus.pairing.mover_shift import work_shift
+from twinbus.pairing.mover_shift import run_work_order
 
 
 @pytest.fixture(params=DRIVERS)
@@ -112,11 +112,11 @@ async def test_a_disabled_destination_does_not_hold_up_a_live_one(scene: Scene) 
     mover = make_mover(scene)
     running = asyncio.create_task(mover.run())
     await until(lambda: scene.home(live) == 100)
-    await until(lambda: mover.report.tally.counts[ReceiptOutcome.PARKED] >= 4_000)
-    parked = mover.report.tally.counts[ReceiptOutcome.PARKED]
+    await until(lambda: mover.report.tally.counts[ReceiptOutcome.DEFERRED] >= 4_000)
+    parked = mover.report.tally.counts[ReceiptOutcome.DEFERRED]
     await asyncio.sleep(1.5)
     # A few probes, and nothing like another round
-    assert mover.report.tally.counts[ReceiptOutcome.PARKED] - parked < 2_000
+    assert mover.report.tally.counts[ReceiptOutcome.DEFERRED] - parked < 2_000
 
     scene.enable(dead)
     await until(lambda: scene.home(dead) == 4_000)
@@ -166,7 +166,7 @@ async def test_what_a_mover_set_aside_another_one_brings_home(scene: Scene) -> N
     orders = scene.destination(status="SendDisabled")
     await scene.fill(orders, names("m", 600))
     report = await make_mover(scene).run(once=True)
-    assert report.tally.counts[ReceiptOutcome.PARKED] >= 600
+    assert report.tally.counts[ReceiptOutcome.DEFERRED] >= 600
     scene.enable(orders)
     report = await make_mover(scene).run(once=True)
     assert report.tally.counts[ReceiptOutcome.MOVED] == 600
@@ -220,7 +220,7 @@ async def test_a_secondary_that_is_killed_loses_nothing(mortal_scene: Scene) -> 
 async def test_a_dry_run_shows_what_would_be_moved(scene: Scene) -> None:
     orders = scene.destination()
     await scene.fill(orders, names("m", 30))
-    report = await make_mover(scene).preview()
+    report = await make_mover(scene).dry_run()
     assert report.tally.counts[ReceiptOutcome.WOULD_MOVE] == 30
     assert scene.left() == 30 and scene.home(orders) == 0
 
@@ -246,10 +246,10 @@ async def test_a_shift_takes_over_what_another_connection_received(scene: Scene)
         for queue in scene.queues
     ]
     receipts: list[Receipt] = []
-    report = await work_shift(
+    report = await run_work_order(
         scene.driver(scene.pair.secondary),
         scene.driver(scene.pair.primary),
-        WorkOrder(queues=tuple(scene.queues), handed=tuple(handed)),
+        WorkOrder(queues=tuple(scene.queues), prefetched=tuple(handed)),
         scene.options(),
         on_receipts=receipts.extend,
     )
@@ -267,28 +267,28 @@ async def test_shifts_in_a_row_bring_a_dead_destination_home_in_the_end(scene: S
     secondary, primary = scene.driver(scene.pair.secondary), scene.driver(scene.pair.primary)
     receipts: list[Receipt] = []
 
-    async def shift(before: ShiftReport) -> ShiftReport:
+    async def shift(before: WorkReport) -> WorkReport:
         order = WorkOrder(
             queues=tuple(scene.queues),
-            returning=before.aside,
-            board=tuple(each._replace(due_in_s=0.0) for each in before.board),
+            retry_deferred=before.deferred,
+            open_circuits=tuple(each._replace(due_in_s=0.0) for each in before.open_circuits),
         )
-        report = await work_shift(
+        report = await run_work_order(
             secondary, primary, order, scene.options(), on_receipts=receipts.extend
         )
         return report_from_json(json.loads(json.dumps(report_to_json(report))))
 
-    report = await shift(ShiftReport())
+    report = await shift(WorkReport())
     assert scene.home(live) == 100
     for _ in range(2):
         report = await shift(report)
-    assert sum(len(each[dead]) for each in report.aside.values()) == 4_000
+    assert sum(len(each[dead]) for each in report.deferred.values()) == 4_000
     # Every message once, and a few probes
     assert len(receipts) < 4_100 + 1_000
 
     scene.enable(dead)
     async with asyncio.timeout(60):
-        while report.aside:
+        while report.deferred:
             report = await shift(report)
     assert await scene.arrived(dead) == Counter(names("dead", 4_000))
     assert scene.left() == 0

@@ -9,14 +9,14 @@ import pytest
 
 from tests.pairing.mover.fake_namespace import FakeNamespace, FakeReceiver
 from tests.pairing.mover.messages import backlog
-from twinbus.core.chunk import HomeRules
-from twinbus.core.chunk_board import Backoff, Sign
+from twinbus.core.chunk import DeliveryRules
+from twinbus.core.chunk_board import Backoff, SendSignal
 from twinbus.core.receipts import Receipt, ReceiptOutcome
 from twinbus.errors import ConfigurationError
 from twinbus.pairing import mover as mover_module
 from twinbus.pairing.mover import Mover, MoverOptions
 from twinbus.pairing.mover_chunk import PRIMARY
-from twinbus.pairing.mover_gate import UNKNOWN_PATH
+from twinbus.pairing.mover_gate import PROBE_PATH
 from twinbus.pairing.mover_local import LocalSyphon
 from twinbus.service_errors import (
     AccessRefused,
@@ -26,7 +26,7 @@ from twinbus.service_errors import (
 )
 
 QUEUES = [f"east/x-servicebus-transfer/{index}" for index in range(3)]
-RULES = HomeRules(primary_name="east")
+RULES = DeliveryRules(primary_name="east")
 
 
 def options(**more: object) -> MoverOptions:
@@ -134,7 +134,7 @@ async def test_nothing_is_received_while_nobody_is_there_to_send_to(
         knock_count += not encoded
         return CommunicationError("refused", was_sent=False)
 
-    primary.refusals.update(dict.fromkeys(["orders", UNKNOWN_PATH], knocked))
+    primary.refusals.update(dict.fromkeys(["orders", PROBE_PATH], knocked))
     secondary.put(QUEUES[0], *(backlog(f"m{number}") for number in range(1_000)))
     running = Mover(secondary, primary, QUEUES[:1], options(chunks_at_once=1))
     task = asyncio.create_task(running.run())
@@ -142,7 +142,7 @@ async def test_nothing_is_received_while_nobody_is_there_to_send_to(
     before = knock_count
     await until(lambda: knock_count > before + 4)
     assert len([line for line in secondary.log if line.startswith("receive ")]) == 1
-    assert running.report.tally.counts[ReceiptOutcome.PARKED] == 100
+    assert running.report.tally.counts[ReceiptOutcome.DEFERRED] == 100
 
     primary.refusals.clear()
     await until(lambda: not secondary.queues[QUEUES[0]].messages)
@@ -238,7 +238,7 @@ async def test_a_chunk_that_does_not_end_is_cut_off_and_told_of(
     await until(lambda: "send orders 1" in primary.log)
     running.stop()
     await asyncio.wait_for(task, 10)
-    assert [each.outcome for each in receipts] == [ReceiptOutcome.UNSURE]
+    assert [each.outcome for each in receipts] == [ReceiptOutcome.AMBIGUOUS]
 
 
 async def test_cancelling_a_run_leaves_no_task_behind(
@@ -277,7 +277,7 @@ async def test_a_silent_destination_does_not_hide_that_the_primary_is_there(
     secondary.put(QUEUES[0], backlog("silent", "news"))
     running = Mover(secondary, primary, QUEUES, options(send_timeout_s=0.2))
     task = asyncio.create_task(running.run())
-    await until(lambda: running.report.tally.counts[ReceiptOutcome.PARKED] >= 1)
+    await until(lambda: running.report.tally.counts[ReceiptOutcome.DEFERRED] >= 1)
     # The line breaks once, for a moment
     breaks = [CommunicationError("lost")]
     primary.refusals["orders"] = lambda encoded: breaks.pop() if encoded and breaks else None
@@ -295,11 +295,11 @@ async def test_a_live_destination_shows_that_the_primary_is_there(
     """Y4: the line broke, and the only destination that is closed is a silent one."""
     primary.silent.add("news")
     mover = Mover(secondary, primary, QUEUES, options(send_timeout_s=0.1))
-    await mover._crew.senders.limit_bytes("orders", timeout_s=1)
+    await mover._queue_group.senders.limit_bytes("orders", timeout_s=1)
     for path in ("news", PRIMARY):
-        mover._crew.board.receive(path, Sign.FAILED, 0.0)
+        mover._queue_group.circuits.receive(path, SendSignal.FAILED, 0.0)
     async with asyncio.timeout(10):
-        await mover._crew.gate.opened()
+        await mover._queue_group.primary_probe.wait_until_reachable()
     await mover.close()
 
 
@@ -426,7 +426,7 @@ async def test_a_queue_that_was_away_for_a_moment_is_no_stall(
     running = Mover(secondary, primary, QUEUES[:1], options(poll_s=900.0), on_stall=told.append)
     task = asyncio.create_task(running.run())
     # Given a queue that is known, so that its receives are long ones
-    await until(lambda: running.queues[0].has_discovered)
+    await until(lambda: running.queues[0].has_scanned)
     secondary.receive_error = CommunicationError("nobody there")
     secondary.patience_s = 60.0
     await until(lambda: bool(running.report.faults))

@@ -13,15 +13,15 @@ import pytest
 
 from tests.pairing.mover.fake_namespace import FakeNamespace, FakeReceiver
 from tests.pairing.mover.messages import backlog
-from twinbus.core.chunk import HomeRules
-from twinbus.core.chunk_board import Backoff, DestinationBoard
+from twinbus.core.chunk import DeliveryRules
+from twinbus.core.chunk_board import Backoff, DestinationCircuits
 from twinbus.core.parcel import ReceivedMessage
 from twinbus.core.receipts import Receipt, ReceiptOutcome
-from twinbus.core.shift import BoardNote, ShiftReport, WorkOrder
+from twinbus.core.shift import CircuitSnapshot, WorkOrder, WorkReport
 from twinbus.pairing.mover import MoverOptions
 from twinbus.pairing.mover_chunk import PRIMARY
-from twinbus.pairing.mover_gate import UNKNOWN_PATH
-from twinbus.pairing.mover_shift import work_shift
+from twinbus.pairing.mover_gate import PROBE_PATH
+from twinbus.pairing.mover_shift import run_work_order
 from twinbus.service_errors import AccessRefused, CommunicationError, EntityDisabled
 
 QUEUES = tuple(f"east/x-servicebus-transfer/{index}" for index in range(3))
@@ -40,7 +40,7 @@ def primary() -> FakeNamespace:
 
 def options(**more: object) -> MoverOptions:
     given = {"backoff": Backoff(first_s=0.05, last_s=0.2), **more}
-    return MoverOptions(rules=HomeRules(primary_name="east"), **given)  # type: ignore[arg-type]
+    return MoverOptions(rules=DeliveryRules(primary_name="east"), **given)  # type: ignore[arg-type]
 
 
 class Shifts:
@@ -57,9 +57,9 @@ class Shifts:
         should_stop: Callable[[], bool] = lambda: False,
         has_enough: Callable[[], bool] = lambda: False,
         **more: object,
-    ) -> ShiftReport:
+    ) -> WorkReport:
         async with asyncio.timeout(30):
-            return await work_shift(
+            return await run_work_order(
                 self.secondary,
                 self.primary,
                 order or WorkOrder(queues=QUEUES),
@@ -92,8 +92,8 @@ async def locked(
     return tuple(each._replace(locked_until_ms=until_ms) for each in found)
 
 
-def note(path: str, due_in_s: float = 0.0) -> BoardNote:
-    return BoardNote(path, 1, due_in_s, None, False, False)
+def note(path: str, due_in_s: float = 0.0) -> CircuitSnapshot:
+    return CircuitSnapshot(path, 1, due_in_s, None, False, False)
 
 
 # -- what waits in the queues -----------------------------------------------------------------
@@ -103,7 +103,7 @@ async def test_a_shift_empties_its_queues(shifts: Shifts) -> None:
     for queue in QUEUES:
         shifts.secondary.put(queue, *messages(queue, 250))
     report = await shifts.work()
-    assert report == ShiftReport(emptied=report.emptied)
+    assert report == WorkReport(emptied=report.emptied)
     assert set(report.emptied) == set(QUEUES)
     assert len(set(shifts.primary.queues["orders"].ids())) == 750
     assert shifts.outcomes() == {ReceiptOutcome.MOVED: 750}
@@ -162,17 +162,17 @@ async def test_a_slow_rate_does_not_keep_a_shift_beyond_its_time(shifts: Shifts)
     began_s = time.monotonic()
     report = await shifts.work(WorkOrder(queues=(FIRST,), rate_per_s=0.2, seconds_max=0.5))
     assert time.monotonic() - began_s < 2
-    assert report.debt_s > 3 and report.emptied == ()
+    assert report.rate_delay_s > 3 and report.emptied == ()
 
 
 async def test_a_dry_run_only_looks(shifts: Shifts) -> None:
     shifts.secondary.put(FIRST, *messages("m", 3), backlog("bad", "$management"))
     handed = await locked(shifts.secondary, FIRST)
-    await shifts.work(WorkOrder(queues=QUEUES, handed=handed, is_dry_run=True))
+    await shifts.work(WorkOrder(queues=QUEUES, prefetched=handed, is_dry_run=True))
     assert shifts.outcomes() == {
         ReceiptOutcome.WOULD_MOVE: 3,
         ReceiptOutcome.WOULD_DEAD_LETTER: 1,
-        ReceiptOutcome.LEFT: 1,
+        ReceiptOutcome.RELEASED: 1,
     }
     assert len(shifts.secondary.queues[FIRST].messages) == 4
     assert not any(each.holder for each in shifts.secondary.queues[FIRST].messages.values())
@@ -184,7 +184,7 @@ async def test_a_dry_run_only_looks(shifts: Shifts) -> None:
 async def test_messages_that_were_handed_over_are_moved(shifts: Shifts) -> None:
     shifts.secondary.put(FIRST, *messages("m", 5))
     handed = await locked(shifts.secondary, FIRST, 2)
-    await shifts.work(WorkOrder(queues=(FIRST,), handed=handed))
+    await shifts.work(WorkOrder(queues=(FIRST,), prefetched=handed))
     assert sorted(shifts.primary.queues["orders"].ids()) == [f"m{n}" for n in range(5)]
     assert shifts.outcomes() == {ReceiptOutcome.MOVED: 5}
     assert "renew 2" not in shifts.secondary.log
@@ -193,7 +193,7 @@ async def test_messages_that_were_handed_over_are_moved(shifts: Shifts) -> None:
 async def test_an_old_lock_is_renewed_before_its_message_is_moved(shifts: Shifts) -> None:
     shifts.secondary.put(FIRST, *messages("m", 2))
     handed = await locked(shifts.secondary, FIRST, 2, lock_left_s=10)
-    await shifts.work(WorkOrder(queues=(FIRST,), handed=handed))
+    await shifts.work(WorkOrder(queues=(FIRST,), prefetched=handed))
     assert "renew 2" in shifts.secondary.log
     assert shifts.outcomes() == {ReceiptOutcome.MOVED: 2}
 
@@ -203,8 +203,8 @@ async def test_a_message_whose_lock_is_lost_is_left_to_others(shifts: Shifts) ->
     shifts.secondary.put(FIRST, *messages("m", 2))
     handed = await locked(shifts.secondary, FIRST, 2, lock_left_s=0)
     shifts.secondary.expire_locks()
-    await shifts.work(WorkOrder(queues=(FIRST,), handed=handed))
-    assert shifts.outcomes() == {ReceiptOutcome.LEFT: 2, ReceiptOutcome.MOVED: 2}
+    await shifts.work(WorkOrder(queues=(FIRST,), prefetched=handed))
+    assert shifts.outcomes() == {ReceiptOutcome.RELEASED: 2, ReceiptOutcome.MOVED: 2}
     assert sorted(shifts.primary.queues["orders"].ids()) == ["m0", "m1"]
 
 
@@ -216,7 +216,7 @@ async def test_a_handed_message_for_a_silent_destination_does_not_hold_up_its_qu
     shifts.secondary.put(FIRST, *messages("silent", 1, "news"), *messages("live", 10))
     handed = await locked(shifts.secondary, FIRST)
     task = asyncio.create_task(
-        shifts.work(WorkOrder(queues=QUEUES, handed=handed), send_timeout_s=2.0)
+        shifts.work(WorkOrder(queues=QUEUES, prefetched=handed), send_timeout_s=2.0)
     )
     await asyncio.sleep(0.7)
     shifts.secondary.put(QUEUES[1], *messages("late", 1))
@@ -224,8 +224,8 @@ async def test_a_handed_message_for_a_silent_destination_does_not_hold_up_its_qu
     assert len(shifts.primary.queues["orders"].messages) == 11
     assert not task.done()
     report = await task
-    assert report.aside == {FIRST: {"news": (1,)}}
-    assert report.board[0].is_silent
+    assert report.deferred == {FIRST: {"news": (1,)}}
+    assert report.open_circuits[0].timed_out
 
 
 # -- what was set aside -----------------------------------------------------------------------
@@ -238,15 +238,15 @@ async def test_what_was_set_aside_is_brought_back_when_its_destination_may_be_tr
     shifts.secondary.put(FIRST, *messages("dead", 20, "news"), *messages("live", 5))
     first = await shifts.work()
     # In which order depends on the probes that went meanwhile
-    assert sorted(first.aside[FIRST]["news"]) == list(range(1, 21))
-    assert [each.path for each in first.board] == ["news"]
+    assert sorted(first.deferred[FIRST]["news"]) == list(range(1, 21))
+    assert [each.path for each in first.open_circuits] == ["news"]
     assert len(shifts.primary.queues["orders"].messages) == 5
 
     shifts.primary.refusals.clear()
-    order = WorkOrder(queues=QUEUES, returning=first.aside, board=(note("news"),))
+    order = WorkOrder(queues=QUEUES, retry_deferred=first.deferred, open_circuits=(note("news"),))
     second = await shifts.work(order)
-    assert second.aside == {} and second.board == ()
-    assert second.opened == ("news",)
+    assert second.deferred == {} and second.open_circuits == ()
+    assert second.recovered == ("news",)
     assert len(shifts.primary.queues["news"].messages) == 20
 
 
@@ -255,12 +255,14 @@ async def test_what_may_not_be_tried_yet_stays_in_the_report(shifts: Shifts) -> 
     for stored in shifts.secondary.queues[FIRST].messages.values():
         stored.is_deferred = True
     order = WorkOrder(
-        queues=QUEUES, returning={FIRST: {"orders": (1, 2, 3)}}, board=(note("orders", 60),)
+        queues=QUEUES,
+        retry_deferred={FIRST: {"orders": (1, 2, 3)}},
+        open_circuits=(note("orders", 60),),
     )
     report = await shifts.work(order)
-    assert report.aside == order.returning
-    assert [each.path for each in report.board] == ["orders"]
-    assert report.opened == ()
+    assert report.deferred == order.retry_deferred
+    assert [each.path for each in report.open_circuits] == ["orders"]
+    assert report.recovered == ()
     assert shifts.receipts == []
 
 
@@ -268,9 +270,9 @@ async def test_numbers_that_are_no_longer_set_aside_are_no_error(shifts: Shifts)
     """Rule 1 of an order: it may be worked twice."""
     shifts.secondary.put(FIRST, *messages("m", 3))
     shifts.secondary.queues[FIRST].messages[2].is_deferred = True
-    order = WorkOrder(queues=(FIRST,), returning={FIRST: {"orders": (2, 700, 701)}})
+    order = WorkOrder(queues=(FIRST,), retry_deferred={FIRST: {"orders": (2, 700, 701)}})
     report = await shifts.work(order)
-    assert report.aside == {} and report.faults == {}
+    assert report.deferred == {} and report.faults == {}
     assert shifts.outcomes() == {ReceiptOutcome.MOVED: 3}
 
 
@@ -280,14 +282,16 @@ async def test_fresh_messages_of_a_destination_that_others_hold_do_not_wait_for_
     """Y4: to hear nothing takes a whole timeout; whoever has its messages can probe."""
     shifts.primary.silent.add("news")
     shifts.secondary.put(FIRST, *messages("m", 5, "news"))
-    silent = note("news")._replace(is_silent=True)
-    order = WorkOrder(queues=(FIRST,), board=(silent,), holding={FIRST: ("news",)}, seconds_max=0)
+    silent = note("news")._replace(timed_out=True)
+    order = WorkOrder(
+        queues=(FIRST,), open_circuits=(silent,), blocked_paths={FIRST: ("news",)}, seconds_max=0
+    )
     handed = await locked(shifts.secondary, FIRST, 5)
     began_s = time.monotonic()
-    report = await shifts.work(replace(order, handed=handed), send_timeout_s=5.0)
+    report = await shifts.work(replace(order, prefetched=handed), send_timeout_s=5.0)
     assert time.monotonic() - began_s < 2
-    assert report.aside == {FIRST: {"news": (1, 2, 3, 4, 5)}}
-    assert shifts.outcomes() == {ReceiptOutcome.PARKED: 5}
+    assert report.deferred == {FIRST: {"news": (1, 2, 3, 4, 5)}}
+    assert shifts.outcomes() == {ReceiptOutcome.DEFERRED: 5}
 
 
 async def test_a_queue_is_looked_through_when_it_is_empty(shifts: Shifts) -> None:
@@ -295,8 +299,8 @@ async def test_a_queue_is_looked_through_when_it_is_empty(shifts: Shifts) -> Non
     shifts.secondary.put(FIRST, *messages("m", 3))
     for stored in shifts.secondary.queues[FIRST].messages.values():
         stored.is_deferred = True
-    report = await shifts.work(WorkOrder(queues=QUEUES, discover={FIRST: 1}))
-    assert report.discovered == (FIRST,)
+    report = await shifts.work(WorkOrder(queues=QUEUES, scan_from={FIRST: 1}))
+    assert report.scanned == (FIRST,)
     assert shifts.outcomes() == {ReceiptOutcome.MOVED: 3}
 
 
@@ -320,13 +324,13 @@ async def test_a_look_that_takes_long_goes_on_in_the_next_shift(
     looks, first = 0, {FIRST: 1}
     while first:
         order = WorkOrder(
-            queues=(FIRST,), discover=first, board=(note("news", 900),), seconds_max=0.4
+            queues=(FIRST,), scan_from=first, open_circuits=(note("news", 900),), seconds_max=0.4
         )
         report = await shifts.work(order)
-        found += report.aside[FIRST]["news"] if report.aside else ()
-        looks, first = looks + 1, dict(report.to_discover)
+        found += report.deferred[FIRST]["news"] if report.deferred else ()
+        looks, first = looks + 1, dict(report.to_scan)
     assert sorted(found) == list(range(1, 1_001)) and looks > 1
-    assert report.discovered == (FIRST,)
+    assert report.scanned == (FIRST,)
 
 
 async def test_a_queue_is_served_on_while_a_silent_destination_keeps_its_shift(
@@ -369,11 +373,13 @@ async def test_a_queue_is_served_on_although_others_ring_while_a_silent_one_keep
 async def test_nothing_is_received_while_nobody_is_at_home(shifts: Shifts) -> None:
     shifts.secondary.put(FIRST, *messages("m", 10))
     handed = await locked(shifts.secondary, FIRST)
-    order = WorkOrder(queues=QUEUES, handed=handed, board=(note(PRIMARY, 30), note("orders", 30)))
+    order = WorkOrder(
+        queues=QUEUES, prefetched=handed, open_circuits=(note(PRIMARY, 30), note("orders", 30))
+    )
     report = await shifts.work(order)
     assert report.is_primary_unreachable
-    assert {each.path for each in report.board} == {PRIMARY, "orders"}
-    assert shifts.outcomes() == {ReceiptOutcome.LEFT: 1}
+    assert {each.path for each in report.open_circuits} == {PRIMARY, "orders"}
+    assert shifts.outcomes() == {ReceiptOutcome.RELEASED: 1}
     assert not [line for line in shifts.secondary.log if line.startswith("receive")]
     # And what was handed over waits for nobody's lock
     assert not any(each.holder for each in shifts.secondary.queues[FIRST].messages.values())
@@ -381,10 +387,10 @@ async def test_nothing_is_received_while_nobody_is_at_home(shifts: Shifts) -> No
 
 async def test_a_shift_knocks_when_it_is_time_to(shifts: Shifts) -> None:
     shifts.secondary.put(FIRST, *messages("m", 10))
-    order = WorkOrder(queues=QUEUES, board=(note(PRIMARY), note("orders", 30)))
+    order = WorkOrder(queues=QUEUES, open_circuits=(note(PRIMARY), note("orders", 30)))
     report = await shifts.work(order)
     assert not report.is_primary_unreachable
-    assert set(report.opened) == {PRIMARY, "orders"}
+    assert set(report.recovered) == {PRIMARY, "orders"}
     assert shifts.outcomes()[ReceiptOutcome.MOVED] == 10
 
 
@@ -394,7 +400,7 @@ async def test_a_shift_ends_when_the_primary_goes_away(shifts: Shifts) -> None:
     report = await shifts.work(chunk_count=50)
     assert report.is_primary_unreachable
     assert len(shifts.receipts) <= 200
-    assert sum(map(len, report.aside[FIRST].values())) == len(shifts.receipts)
+    assert sum(map(len, report.deferred[FIRST].values())) == len(shifts.receipts)
 
 
 async def test_a_stop_ends_a_shift_after_its_chunks_with_a_report(shifts: Shifts) -> None:
@@ -412,10 +418,10 @@ async def test_a_shift_that_shall_stop_before_it_begins_gives_back_what_it_has(
 ) -> None:
     shifts.secondary.put(FIRST, *messages("m", 5))
     handed = await locked(shifts.secondary, FIRST)
-    order = WorkOrder(queues=QUEUES, handed=handed, returning={FIRST: {"news": (9,)}})
+    order = WorkOrder(queues=QUEUES, prefetched=handed, retry_deferred={FIRST: {"news": (9,)}})
     report = await shifts.work(order, should_stop=lambda: True)
-    assert report.aside == {FIRST: {"news": (9,)}}
-    assert shifts.outcomes() == {ReceiptOutcome.LEFT: 1}
+    assert report.deferred == {FIRST: {"news": (9,)}}
+    assert shifts.outcomes() == {ReceiptOutcome.RELEASED: 1}
     assert not any(each.holder for each in shifts.secondary.queues[FIRST].messages.values())
 
 
@@ -427,13 +433,13 @@ async def test_a_chunk_that_does_not_end_is_cut_off_and_the_report_is_made(
     shifts.secondary.put(FIRST, *messages("m", 3))
     shifts.primary.delay_s = 900
     report = await shifts.work(should_stop=lambda: "send orders 3" in shifts.primary.log)
-    assert shifts.outcomes() == {ReceiptOutcome.UNSURE: 3}
+    assert shifts.outcomes() == {ReceiptOutcome.AMBIGUOUS: 3}
     assert FIRST not in report.emptied
 
 
 async def test_a_stop_does_not_wait_for_a_knock(shifts: Shifts) -> None:
-    shifts.primary.silent |= {"orders", UNKNOWN_PATH}
-    order = WorkOrder(queues=QUEUES, board=(note(PRIMARY), note("orders")))
+    shifts.primary.silent |= {"orders", PROBE_PATH}
+    order = WorkOrder(queues=QUEUES, open_circuits=(note(PRIMARY), note("orders")))
     began_s = time.monotonic()
     stop_s = began_s + 0.3
     await shifts.work(order, should_stop=lambda: time.monotonic() >= stop_s)
@@ -446,7 +452,7 @@ async def test_a_silent_destination_does_not_pass_for_a_primary_that_is_away(
     """Y4: that there is no such entity is an answer, too."""
     shifts.primary.silent.add("news")
     shifts.secondary.put(FIRST, *messages("m", 10))
-    order = WorkOrder(queues=QUEUES, board=(note(PRIMARY), note("news", 30)))
+    order = WorkOrder(queues=QUEUES, open_circuits=(note(PRIMARY), note("news", 30)))
     report = await shifts.work(order)
     assert not report.is_primary_unreachable
     assert shifts.outcomes() == {ReceiptOutcome.MOVED: 10}
@@ -481,7 +487,7 @@ async def test_what_was_being_set_aside_when_a_shift_was_cut_off_is_in_its_repor
     shifts.primary.refusals["orders"] = lambda encoded: EntityDisabled("it is disabled")
     shifts.secondary.put(FIRST, *messages("m", 3))
     report = await shifts.work(should_stop=deferred.is_set)
-    assert report.aside == {FIRST: {"orders": (1, 2, 3)}}
+    assert report.deferred == {FIRST: {"orders": (1, 2, 3)}}
 
 
 async def test_a_cancelled_shift_leaves_no_task_behind(shifts: Shifts) -> None:
@@ -507,7 +513,7 @@ async def test_a_dead_destination_ahead_of_a_live_one_over_several_shifts(shifts
     primary.refusals["news"] = lambda encoded: EntityDisabled("it is disabled")
     report = await shifts.work()
     assert len(primary.queues["orders"].messages) == 100
-    assert sum(map(len, report.aside[FIRST].values())) == 4_000
+    assert sum(map(len, report.deferred[FIRST].values())) == 4_000
     assert len(secondary.log) < 100
 
     for _ in range(3):
@@ -520,16 +526,16 @@ async def test_a_dead_destination_ahead_of_a_live_one_over_several_shifts(shifts
     primary.refusals.clear()
     for _ in range(10):
         report = await shifts.work(await _following(report))
-        if not report.aside:
+        if not report.deferred:
             break
     assert sorted(primary.queues["news"].ids()) == sorted(f"dead{n}" for n in range(4_000))
-    assert report.board == ()
+    assert report.open_circuits == ()
 
 
-async def _following(report: ShiftReport) -> WorkOrder:
+async def _following(report: WorkReport) -> WorkOrder:
     """What somebody orders who remembers a report for a while."""
-    board = DestinationBoard(Backoff(), Random())
-    board.take_notes(report.board, time.monotonic())
+    circuits = DestinationCircuits(Backoff(), Random())
+    circuits.import_state(report.open_circuits, time.monotonic())
     await asyncio.sleep(0.1)
-    notes = board.notes(time.monotonic())
-    return WorkOrder(queues=QUEUES, returning=report.aside, board=notes)
+    notes = circuits.export_state(time.monotonic())
+    return WorkOrder(queues=QUEUES, retry_deferred=report.deferred, open_circuits=notes)

@@ -15,8 +15,8 @@ import pytest
 from tests.pairing.mover.fake_namespace import FakeNamespace
 from tests.pairing.mover.messages import backlog
 from twinbus.core.parcel import ReceivedMessage
-from twinbus.core.shift import BoardNote, ShiftReport, WorkOrder, report_to_json
-from twinbus.core.stall import StallWatch
+from twinbus.core.shift import CircuitSnapshot, WorkOrder, WorkReport, report_to_json
+from twinbus.core.stall import StallDetector
 from twinbus.drivers.management import MessageCounts, QueueProperties
 from twinbus.errors import ConfigurationError
 from twinbus.service_errors import AccessRefused, CommunicationError
@@ -78,7 +78,7 @@ class Head:
     async def hear(self, kind: str, **facts: Any) -> dict[str, Any]:
         return await self.brain._hear(kind, facts)
 
-    async def report(self, report: ShiftReport, kind: str = "report") -> None:
+    async def report(self, report: WorkReport, kind: str = "report") -> None:
         told = {"order": f"{self.epoch}/0", "report": report_to_json(report)}
         await self.hear(kind, **told)
 
@@ -88,7 +88,7 @@ class Head:
     async def begun(self, **more: Any) -> None:
         """The first batch is over, in which every queue was found empty."""
         order = await self.ordered()
-        await self.report(ShiftReport(emptied=QUEUES, discovered=tuple(order.discover), **more))
+        await self.report(WorkReport(emptied=QUEUES, scanned=tuple(order.scan_from), **more))
 
     def receives(self) -> int:
         return sum(line == "receive 1" for line in self.secondary.log)
@@ -133,8 +133,8 @@ async def test_what_somebody_else_set_aside_is_found_in_an_idle_queue(
     idle.secondary.put(QUEUES[2], backlog("forgotten"))
     idle.secondary.queues[QUEUES[2]].messages[1].is_deferred = True
     order = await waiting
-    assert order.queues == (QUEUES[2],) and order.returning == {QUEUES[2]: {"orders": (1,)}}
-    assert order.handed == ()
+    assert order.queues == (QUEUES[2],) and order.retry_deferred == {QUEUES[2]: {"orders": (1,)}}
+    assert order.prefetched == ()
 
 
 async def test_tasks_have_enough_when_a_queue_rings_that_is_not_in_their_batch(
@@ -154,7 +154,7 @@ async def test_tasks_have_enough_when_a_queue_rings_that_is_not_in_their_batch(
     assert await busy.progress() == {"stop": False, "enough": False}, "it has just begun"
     monkeypatch.setattr(brain_module, "OTHERS_WAIT_S", 0.0)
     assert await busy.progress() == {"stop": False, "enough": True}
-    await busy.report(ShiftReport())
+    await busy.report(WorkReport())
     assert set((await busy.ordered()).queues) == set(QUEUES[:2])
 
 
@@ -164,10 +164,10 @@ async def test_a_queue_that_is_at_work_is_not_listened_to(head: Made) -> None:
     busy.secondary.patience_s = 30
     busy.secondary.put(QUEUES[0], *(backlog(f"m{number}") for number in range(9)))
     await busy.ordered()
-    await busy.report(ShiftReport(emptied=QUEUES[1:], discovered=QUEUES))
+    await busy.report(WorkReport(emptied=QUEUES[1:], scanned=QUEUES))
     for _ in range(3):
-        assert (await busy.ordered()).handed == ()
-        await busy.report(ShiftReport())
+        assert (await busy.ordered()).prefetched == ()
+        await busy.report(WorkReport())
     assert busy.receives() == 2, "one poll for each of the two that are empty"
 
 
@@ -181,7 +181,7 @@ async def test_a_queue_whose_task_is_done_is_listened_to_while_others_are_at_wor
     await busy.begun()
     await busy.ordered()
     assert busy.receives() == 3
-    await busy.report(ShiftReport(emptied=(QUEUES[0],)))
+    await busy.report(WorkReport(emptied=(QUEUES[0],)))
     await asyncio.sleep(0.05)
     assert busy.receives() == 4
 
@@ -189,7 +189,7 @@ async def test_a_queue_whose_task_is_done_is_listened_to_while_others_are_at_wor
 async def test_orders_wait_while_the_last_batch_was_too_fast(head: Made) -> None:
     slow = await head(rate_per_s=10.0)
     loop = asyncio.get_running_loop()
-    await slow.begun(debt_s=0.5)
+    await slow.begun(rate_delay_s=0.5)
     began_s = loop.time()
     slow.secondary.put(QUEUES[0], backlog("one"))
     await slow.ordered()
@@ -205,7 +205,7 @@ async def test_a_drain_waits_for_its_rate_only_if_something_is_left(
     await drain.brain.next_epoch(0, once=True)
     emptied = QUEUES[1:] if is_left else QUEUES
     drain.epoch = 1
-    await drain.report(ShiftReport(emptied=emptied, discovered=QUEUES, debt_s=0.5))
+    await drain.report(WorkReport(emptied=emptied, scanned=QUEUES, rate_delay_s=0.5))
     began_s = loop.time()
     assert await drain.brain.next_epoch(1, once=True) == (2 if is_left else 1)
     assert (loop.time() - began_s >= 0.45) == is_left
@@ -215,11 +215,11 @@ async def test_silent_destinations_do_not_pass_for_a_primary_that_is_away(head: 
     """Y4: nobody waits for them to answer when another one has."""
     away = await head()
     away.primary.silent.add("orders")
-    board = (
-        BoardNote("", 1, 0.0, None, False, False),
-        BoardNote("orders", 1, 9, None, False, True),
+    open_circuits = (
+        CircuitSnapshot("", 1, 0.0, None, False, False),
+        CircuitSnapshot("orders", 1, 9, None, False, True),
     )
-    await away.begun(is_primary_unreachable=True, board=board)
+    await away.begun(is_primary_unreachable=True, open_circuits=open_circuits)
     away.secondary.put(QUEUES[0], backlog("one"))
     assert (await away.ordered()).queues == (QUEUES[0],)
 
@@ -230,9 +230,9 @@ async def test_messages_that_wait_while_none_moves_are_in_the_status(
     """Y7: with what keeps them, until something moves."""
     monkeypatch.setattr(brain_module, "STATUS_INTERVAL_S", 0.02)
     stuck = await head(state_dir=str(tmp_path))
-    stuck.brain._stall = StallWatch(stall_s=0.1)
-    closed = BoardNote("orders", 1, 60.0, None, False, False)
-    await stuck.begun(aside={QUEUES[0]: {"orders": (1, 2)}}, board=(closed,))
+    stuck.brain._stall = StallDetector(stall_s=0.1)
+    closed = CircuitSnapshot("orders", 1, 60.0, None, False, False)
+    await stuck.begun(deferred={QUEUES[0]: {"orders": (1, 2)}}, open_circuits=(closed,))
 
     async def told(is_so: Callable[[str], bool]) -> str:
         async with asyncio.timeout(5):
@@ -255,8 +255,8 @@ async def test_missing_claims_are_in_the_status_at_once(
     meet."""
     monkeypatch.setattr(brain_module, "STATUS_INTERVAL_S", 0.02)
     poor = await head(state_dir=str(tmp_path))
-    closed = BoardNote("orders", 1, 60.0, None, False, False, is_refused=True)
-    await poor.begun(board=(closed,))
+    closed = CircuitSnapshot("orders", 1, 60.0, None, False, False, is_refused=True)
+    await poor.begun(open_circuits=(closed,))
     poor.brain._note_fault(QUEUES[1], AccessRefused("no Listen"))
     poor.brain._note_fault(QUEUES[2], CommunicationError("lost"))
 
@@ -299,10 +299,10 @@ async def test_numbers_that_come_ahead_of_a_report_are_kept(head: Made) -> None:
     """Y4: more of them than fit into one report."""
     full = await head()
     await full.ordered()
-    await full.report(ShiftReport(aside={QUEUES[0]: {"orders": (1, 2)}}), "aside")
-    last = ShiftReport(aside={QUEUES[0]: {"orders": (4,)}}, emptied=QUEUES, discovered=QUEUES)
+    await full.report(WorkReport(deferred={QUEUES[0]: {"orders": (1, 2)}}), "aside")
+    last = WorkReport(deferred={QUEUES[0]: {"orders": (4,)}}, emptied=QUEUES, scanned=QUEUES)
     await full.report(last)
-    assert (await full.ordered()).returning == {QUEUES[0]: {"orders": (1, 2, 4)}}
+    assert (await full.ordered()).retry_deferred == {QUEUES[0]: {"orders": (1, 2, 4)}}
 
 
 @pytest.mark.parametrize("once", [False, True])
@@ -358,9 +358,9 @@ def test_a_second_try_renews_what_the_first_was_handed() -> None:
     handed = ReceivedMessage(
         path=QUEUES[0], encoded=b"", sequence_number=1, locked_until_ms=1 << 60
     )
-    order = tried_again(WorkOrder(queues=QUEUES, handed=(handed,)))
-    assert [each.locked_until_ms for each in order.handed] == [0]
-    assert order.discover == dict.fromkeys(QUEUES, 1)
+    order = tried_again(WorkOrder(queues=QUEUES, prefetched=(handed,)))
+    assert [each.locked_until_ms for each in order.prefetched] == [0]
+    assert order.scan_from == dict.fromkeys(QUEUES, 1)
 
 
 async def test_more_queues_that_hold_messages_are_ordered_and_ring(head: Made) -> None:
@@ -376,7 +376,7 @@ async def test_more_queues_that_hold_messages_are_ordered_and_ring(head: Made) -
         order = await made.ordered()
         assert set(order.queues) == {*QUEUES, fourth}
         everything = (*QUEUES, fourth)
-        await made.report(ShiftReport(emptied=everything, discovered=tuple(order.discover)))
+        await made.report(WorkReport(emptied=everything, scanned=tuple(order.scan_from)))
         order = await made.ordered()
         assert order.queues == (fourth,), "its bell rings"
     finally:
@@ -393,12 +393,12 @@ async def test_a_time_without_polls_makes_idle_queues_be_looked_through(
     waiting = asyncio.create_task(made.brain.next_epoch(made.epoch, once=False))
     try:
         await until(lambda: made.brain._status.doing == "waiting")
-        assert dispatcher.to_look_through(made.brain._now_s() + 3_600) == []
+        assert dispatcher.queues_to_scan(made.brain._now_s() + 3_600) == []
         state.set_control(Control(is_paused=True))
         await until(lambda: made.brain._status.doing == "paused")
         state.set_control(Control())
         await until(lambda: made.brain._status.doing == "waiting")
-        assert dispatcher.to_look_through(made.brain._now_s() + 3_600) == list(QUEUES)
+        assert dispatcher.queues_to_scan(made.brain._now_s() + 3_600) == list(QUEUES)
     finally:
         waiting.cancel()
 
@@ -410,7 +410,7 @@ async def test_a_poll_that_failed_makes_idle_queues_be_looked_through(head: Made
     made.brain._note_fault(QUEUES[0], CommunicationError("reset"))
     made.brain._note_fault(QUEUES[0], None)
     later_s = made.brain._now_s() + 3_600
-    assert made.brain._dispatcher.to_look_through(later_s) == list(QUEUES)
+    assert made.brain._dispatcher.queues_to_scan(later_s) == list(QUEUES)
 
 
 async def test_foreign_messages_are_in_the_status_and_make_looks_more_frequent(head: Made) -> None:
@@ -419,9 +419,9 @@ async def test_foreign_messages_are_in_the_status_and_make_looks_more_frequent(h
     await made.begun()
     dispatcher = made.brain._dispatcher
     now_s = made.brain._now_s()
-    assert dispatcher.to_look_through(now_s + 90) == []
+    assert dispatcher.queues_to_scan(now_s + 90) == []
     told = {"counts": {"foreign": 3}, "moved_bytes": 0}
     await made.hear("progress", **told, foreign=[[QUEUES[1], "0123456789ab old.example", 3]])
     await made.hear("progress", **told, foreign=[[QUEUES[1], "0123456789ab old.example", 2]])
     assert made.brain._status.foreign == {"0123456789ab old.example": 5}
-    assert dispatcher.to_look_through(now_s + 90) == [QUEUES[1]]
+    assert dispatcher.queues_to_scan(now_s + 90) == [QUEUES[1]]

@@ -138,7 +138,7 @@ async def test_the_program_empties_queues_beyond_the_count_that_it_was_told(
 
 def test_what_was_parked_and_came_home_later_is_home() -> None:
     """The exit code is about what is left at the end, not about what has happened meanwhile."""
-    counts = Counter({ReceiptOutcome.MOVED: 5, ReceiptOutcome.PARKED: 5})
+    counts = Counter({ReceiptOutcome.MOVED: 5, ReceiptOutcome.DEFERRED: 5})
     told: dict[str, Any] = {"moved_bytes": 1, "faults": {}, "elapsed_s": 1.0}
     assert exit_code(Summary(counts=counts, set_aside_count=0, **told)) == 0
     assert exit_code(Summary(counts=counts, set_aside_count=1, **told)) == 3
@@ -149,7 +149,7 @@ def test_what_was_parked_and_came_home_later_is_home() -> None:
 def test_progress_is_what_has_left_the_backlog() -> None:
     """Not what is set aside, which comes again and would be counted twice."""
     counts = Counter(
-        {ReceiptOutcome.MOVED: 5, ReceiptOutcome.PARKED: 7, ReceiptOutcome.DEAD_LETTERED: 1}
+        {ReceiptOutcome.MOVED: 5, ReceiptOutcome.DEFERRED: 7, ReceiptOutcome.DEAD_LETTERED: 1}
     )
     assert done_count(counts) == 6
     assert done_count({ReceiptOutcome.WOULD_MOVE: 3, ReceiptOutcome.WOULD_DEAD_LETTER: 2}) == 5

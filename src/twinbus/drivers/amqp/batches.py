@@ -16,7 +16,7 @@ from twinbus.amqp.limits import Budget
 from twinbus.amqp.properties import GROUP_ID, MESSAGE_ID, property_field
 from twinbus.amqp.sections import Message, MessageSections, Properties, scan_message
 from twinbus.amqp.types import Symbol
-from twinbus.core.envelope_plain import plain_head
+from twinbus.core.envelope_plain import simple_properties
 from twinbus.core.parcel import OutgoingMessage
 from twinbus.drivers.port import LinkProperties
 from twinbus.service_errors import MessageRefused, MessageTooLarge
@@ -75,7 +75,7 @@ def _too_large(what: str, size: int, size_max: int, path: str) -> MessageTooLarg
 
 def envelope_of(encoded: bytes) -> bytes:
     """The sections of a batch in front of its messages."""
-    if head := plain_head(encoded):
+    if head := simple_properties(encoded):
         return head
     routing = BatchKeys(encoded)
     annotations = {} if routing.partition_key is None else {PARTITION_KEY: routing.partition_key}

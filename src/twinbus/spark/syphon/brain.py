@@ -37,8 +37,8 @@ from twinbus.core.claim_watch import LISTEN, SEND
 from twinbus.core.dispatcher import Dispatcher
 from twinbus.core.parcel import ReceivedMessage
 from twinbus.core.receipts import ReceiptOutcome
-from twinbus.core.shift import ShiftReport, WorkOrder, report_from_json
-from twinbus.core.stall import StallWatch, why_stalled
+from twinbus.core.shift import WorkOrder, WorkReport, report_from_json
+from twinbus.core.stall import StallDetector, stall_reason
 from twinbus.drivers.port import Driver
 from twinbus.errors import ConfigurationError
 from twinbus.service_errors import AccessRefused, ServiceError
@@ -81,7 +81,7 @@ class SyphonCoordinator:
         self._counts: Counter[str] = Counter()
         self._unlistened: set[str] = set()
         """Queues that may not be received from."""
-        self._stall = StallWatch()
+        self._stall = StallDetector()
         self._orders: dict[str, WorkOrder] = {}
         self._orders_epoch = -1
         self._ordered_s = 0.0
@@ -259,28 +259,28 @@ class SyphonCoordinator:
         while True:
             await asyncio.sleep(STATUS_INTERVAL_S)
             if self._status.doing == "waiting":
-                for queue in self._dispatcher.to_look_through(self._now_s()):
+                for queue in self._dispatcher.queues_to_scan(self._now_s()):
                     try:
                         await self._look_through(queue)
                     except Exception:
                         # A defect of ours: what waits there is looked for again, as the others.
                         _log.exception("the queue %r could not be looked through", queue)
-                        self._dispatcher.looked_through(queue, self._now_s(), is_whole=True)
+                        self._dispatcher.scan_finished(queue, self._now_s(), is_whole=True)
 
     async def _look_through(self, queue: str) -> None:
         # What moves messages is not needed before the first batch.
-        from twinbus.pairing.mover_look import pages, set_aside_in
+        from twinbus.pairing.mover_look import find_deferred, pages
 
         receiver, is_whole = self._secondary.receiver(queue), False
         rules = self._settings.mover_options(self._primary.address).rules
         with suppress(ServiceError):  # Its bell tells what is wrong with it.
             async for page in pages(receiver, 1, timeout_s=PEEK_TIMEOUT_S):
                 now_ms = self._clock.now().wall_ms
-                self._dispatcher.set_aside(queue, set_aside_in(page, rules, now_ms=now_ms))
+                self._dispatcher.defer(queue, find_deferred(page, rules, now_ms=now_ms))
             is_whole = True
         with suppress(ServiceError):
             await receiver.close()
-        self._dispatcher.looked_through(queue, self._now_s(), is_whole=is_whole)
+        self._dispatcher.scan_finished(queue, self._now_s(), is_whole=is_whole)
 
     # -- more queues (Y9) -----------------------------------------------------------------
 
@@ -316,18 +316,18 @@ class SyphonCoordinator:
         if due_s is not None and due_s > self._now_s():
             await asyncio.sleep(LOOK_INTERVAL_S)
             return
-        from twinbus.pairing.mover_gate import UNKNOWN_PATH, anybody_answers
-        from twinbus.pairing.mover_senders import SenderPool
+        from twinbus.pairing.mover_gate import PROBE_PATH, any_destination_reachable
+        from twinbus.pairing.mover_senders import DestinationSenders
 
         # Those that closed may all be silent by themselves; that there is no such entity is an
         # answer, too.
-        paths = [*self._dispatcher.knock_paths(), UNKNOWN_PATH]
-        senders = SenderPool(self._primary)
+        paths = [*self._dispatcher.probe_paths(), PROBE_PATH]
+        senders = DestinationSenders(self._primary)
         try:
-            is_answered = await anybody_answers(senders, paths, timeout_s=KNOCK_TIMEOUT_S)
+            is_answered = await any_destination_reachable(senders, paths, timeout_s=KNOCK_TIMEOUT_S)
         finally:
             await senders.close()
-        self._dispatcher.knocked(is_answered, self._now_s())
+        self._dispatcher.probe_finished(is_answered, self._now_s())
 
     # -- what tasks tell ------------------------------------------------------------------
 
@@ -353,8 +353,8 @@ class SyphonCoordinator:
             if kind == "report":
                 self._take(order, report)
             else:
-                for queue in report.aside.keys() & set(order.queues):
-                    self._dispatcher.set_aside(queue, report.aside[queue])
+                for queue in report.deferred.keys() & set(order.queues):
+                    self._dispatcher.defer(queue, report.deferred[queue])
         return {}
 
     def _met_foreign(self, queue: str, owner: str, count: int) -> None:
@@ -364,8 +364,8 @@ class SyphonCoordinator:
         known[owner] = known.get(owner, 0) + count
         self._dispatcher.met_foreign(queue, count)
 
-    def _take(self, order: WorkOrder, report: ShiftReport) -> None:
-        self._dispatcher.take(order, report, self._now_s())
+    def _take(self, order: WorkOrder, report: WorkReport) -> None:
+        self._dispatcher.apply_report(order, report, self._now_s())
         for queue in order.queues:
             self._status.faults.pop(queue, None)
         self._status.faults |= report.faults
@@ -421,8 +421,10 @@ class SyphonCoordinator:
             return
         status = self._status
         status.counts = dict(self._counts)
-        status.set_aside = self._dispatcher.set_aside_by_destination()
-        unsent = [note.path for note in self._dispatcher.closed(self._now_s()) if note.is_refused]
+        status.set_aside = self._dispatcher.deferred_by_destination()
+        unsent = [
+            note.path for note in self._dispatcher.open_circuits(self._now_s()) if note.is_refused
+        ]
         status.refused = dict.fromkeys(unsent, SEND) | dict.fromkeys(self._unlistened, LISTEN)
         if state.trouble:
             status.faults[CONTROL_FAULT] = state.trouble
@@ -441,11 +443,11 @@ class SyphonCoordinator:
 
     def _watch_stall(self) -> None:
         dispatcher, now_s = self._dispatcher, self._now_s()
-        waiting = dispatcher.set_aside_count
+        waiting = dispatcher.deferred_count
         faults = self._status.faults
         unread = {queue: faults[queue] for queue in faults if queue != CONTROL_FAULT}
         is_paused = self._status.doing in ("paused", "stopped") or dispatcher.pause_s(now_s) > 0
-        has_begun = self._stall.observe(
+        has_begun = self._stall.update(
             # Nobody knows what is in a queue that cannot be read.
             waiting=0 if is_paused else waiting + dispatcher.unfinished_count + len(unread),
             moved=self._counts[ReceiptOutcome.MOVED.value],
@@ -454,8 +456,8 @@ class SyphonCoordinator:
         if not self._stall.is_stalled:
             self._status.stalled = ""
         elif has_begun or self._status.stalled:
-            closed = (note.path for note in dispatcher.closed(now_s))
-            self._status.stalled = why_stalled(
+            closed = (note.path for note in dispatcher.open_circuits(now_s))
+            self._status.stalled = stall_reason(
                 waiting,
                 closed=closed,
                 unread=unread,

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from twinbus.core.chunk_board import Backoff
-    from twinbus.core.dispatcher import ShiftLimits
+    from twinbus.core.dispatcher import WorkLimits
     from twinbus.drivers.port import NamespaceAddress
     from twinbus.pairing.mover_options import MoverOptions
     from twinbus.pairing.open_namespace import NamespaceConnection
@@ -106,13 +106,13 @@ class SyphonSettings:
 
     def mover_options(self, primary: NamespaceAddress) -> MoverOptions:
         """For a primary that is reached there."""
-        from twinbus.core.chunk import HomeRules
+        from twinbus.core.chunk import DeliveryRules
         from twinbus.pairing.backlog_queues import owner_mark
         from twinbus.pairing.mover_options import MoverOptions
 
         owner = owner_mark(primary, self.primary_name) if self.owner is None else self.owner
         return MoverOptions(
-            rules=HomeRules(
+            rules=DeliveryRules(
                 primary_name=self.primary_name,
                 allowed=self.allowed,
                 ttl_policy=self.ttl_policy,
@@ -130,10 +130,10 @@ class SyphonSettings:
         return Backoff(gone_grace_s=self.gone_grace_s)
 
     @property
-    def limits(self) -> ShiftLimits:
-        from twinbus.core.dispatcher import ShiftLimits
+    def limits(self) -> WorkLimits:
+        from twinbus.core.dispatcher import WorkLimits
 
-        return ShiftLimits(
+        return WorkLimits(
             tasks=self.tasks,
             messages_max=self.batch_messages,
             seconds_max=self.batch_s,

@@ -1,6 +1,6 @@
 """What a task of the syphon does: work one shift, and hand its receipts to Spark as they come.
 
-    Spark asks for rows <-- receipts <-- work_shift(), on an event loop in a thread of its own
+    Spark asks for rows <-- receipts <-- run_work_order(), on an event loop in a thread of its own
                                             |-- every half second: progress to the desk
                                             '-- at the end: the report
 
@@ -21,8 +21,8 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
 from twinbus.core.receipts import Receipt, ReceiptCounts, ReceiptOutcome
-from twinbus.core.shift import ShiftReport, WorkOrder, parts_of, report_to_json
-from twinbus.pairing.mover_shift import work_shift
+from twinbus.core.shift import WorkOrder, WorkReport, report_to_json, split_report
+from twinbus.pairing.mover_shift import run_work_order
 from twinbus.service_errors import ServiceError
 from twinbus.spark.desk import DeskAddress, DriverChannelClient
 from twinbus.spark.engine import LoopThread
@@ -82,8 +82,8 @@ def tried_again(order: WorkOrder) -> WorkOrder:
     """
     return replace(
         order,
-        discover=dict.fromkeys(order.queues, 1),
-        handed=tuple(each._replace(locked_until_ms=0) for each in order.handed),
+        scan_from=dict.fromkeys(order.queues, 1),
+        prefetched=tuple(each._replace(locked_until_ms=0) for each in order.prefetched),
     )
 
 
@@ -108,7 +108,7 @@ class _TaskRun:
             stack.push_async_callback(_cancelled, telling)
             secondary = await stack.enter_async_context(settings.opened_secondary())
             primary = await stack.enter_async_context(settings.opened_primary())
-            report = await work_shift(
+            report = await run_work_order(
                 secondary.driver,
                 primary.driver,
                 self.order,
@@ -155,11 +155,11 @@ class _TaskRun:
         self.is_stopping = self.is_stopping or bool(answer.get("stop"))
         self.has_enough = self.has_enough or bool(answer.get("enough"))
 
-    async def _report(self, line: DriverChannelClient | None, report: ShiftReport) -> None:
+    async def _report(self, line: DriverChannelClient | None, report: WorkReport) -> None:
         if line is not None:
             try:
                 await self._progress(line)
-                *ahead, last = parts_of(report)
+                *ahead, last = split_report(report)
                 for part in ahead:
                     await line.ask("aside", order=self.order_id, report=report_to_json(part))
                 await line.ask("report", order=self.order_id, report=report_to_json(last))

@@ -17,7 +17,7 @@ from unittest.mock import patch
 import apsw
 
 from twinbus.broker.store.disk import Disk
-from twinbus.broker.store.mark import Mark
+from twinbus.broker.store.mark import CommitMarker
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,14 +186,14 @@ def recording(recorder: Recorder) -> Iterator[str]:
     """The name of a VFS that records, while the block lasts; the mark is recorded too."""
     name = f"recording-{id(recorder)}"
     vfs = RecordingVFS(name, recorder)
-    record_mark = Mark.record
+    record_mark = CommitMarker.record
 
-    def recorded(mark: Mark, commit_number: int) -> None:
+    def recorded(mark: CommitMarker, commit_number: int) -> None:
         record_mark(mark, commit_number)
         recorder.entries.append(MarkWrite(commit_number))
 
     try:
-        with patch.object(Mark, "record", recorded):
+        with patch.object(CommitMarker, "record", recorded):
             yield name
     finally:
         vfs.unregister()

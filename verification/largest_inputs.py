@@ -41,7 +41,7 @@ from twinbus.broker.entities.filters import (
 from twinbus.broker.entities.queue import Queue
 from twinbus.broker.entities.record import IncomingMessage, Record, pack_record
 from twinbus.broker.entities.topic_description import SubscriptionDescription, TopicDescription
-from twinbus.broker.peer import Peer
+from twinbus.broker.peer import ClientConnection
 from twinbus.broker.store.memory import MemoryStore
 from twinbus.broker.turns import ITERATION_S
 from verification.fuzz import speed
@@ -87,24 +87,24 @@ def _name_of(timer: Timer) -> str:
 def every_callback_measured() -> Iterator[None]:
     """Every callback of a simulated loop, and every call of a transport."""
     run, turns_max = Timer.run, rigs.TURNS_MAX
-    methods = {name: getattr(Peer, name) for name in MEASURED_METHODS}
+    methods = {name: getattr(ClientConnection, name) for name in MEASURED_METHODS}
     Timer.run = lambda timer: METER.call(_name_of(timer), run, timer)  # type: ignore[method-assign]
     rigs.TURNS_MAX = 1_000_000
     for name, method in methods.items():
-        setattr(Peer, name, partialmethod(_measured, name, method))
+        setattr(ClientConnection, name, partialmethod(_measured, name, method))
     try:
         yield
     finally:
         Timer.run = run  # type: ignore[method-assign]
         rigs.TURNS_MAX = turns_max
         for name, method in methods.items():
-            setattr(Peer, name, method)
+            setattr(ClientConnection, name, method)
 
 
 MEASURED_METHODS: Final = ("data_received", "connection_lost", "resume_writing")
 
 
-def _measured(peer: Peer, name: str, method: Callable[..., Any], *args: Any) -> Any:
+def _measured(peer: ClientConnection, name: str, method: Callable[..., Any], *args: Any) -> Any:
     return METER.call(f"Peer.{name}", method, peer, *args)
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from twinbus.broker.catalogue_plan import Draft
 from twinbus.broker.namespace import Namespace
-from twinbus.broker.store.arguments import RosterChanges
+from twinbus.broker.store.arguments import KnownQueueChanges
 
 
 def apply_before_written(patch: pytest.MonkeyPatch) -> None:
@@ -32,10 +32,10 @@ def keep_what_a_refused_plan_did(patch: pytest.MonkeyPatch) -> None:
 
 def take_a_path_twice(patch: pytest.MonkeyPatch) -> None:
     """The stores do not look whether a path is taken."""
-    put = RosterChanges.put
+    put = KnownQueueChanges.put
 
-    def unlooked(self: RosterChanges, queue_id: int, path: str) -> None:
+    def unlooked(self: KnownQueueChanges, queue_id: int, path: str) -> None:
         self.ids[path] = None
         put(self, queue_id, path)
 
-    patch.setattr(RosterChanges, "put", unlooked)
+    patch.setattr(KnownQueueChanges, "put", unlooked)

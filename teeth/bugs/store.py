@@ -10,9 +10,9 @@ import apsw
 import pytest
 
 from twinbus.broker.store import connection, create, sqlite, writer, writes
-from twinbus.broker.store.audit import Audit
+from twinbus.broker.store.audit import IntegrityCheck
 from twinbus.broker.store.disk import Disk
-from twinbus.broker.store.mark import Mark
+from twinbus.broker.store.mark import CommitMarker
 from twinbus.broker.store.port import (
     SEQ_BITS,
     SEQ_MAX,
@@ -45,10 +45,10 @@ def write_the_ledger_apart(patch: pytest.MonkeyPatch) -> None:
 
 def mark_what_is_not_yet_durable(patch: pytest.MonkeyPatch) -> None:
     """The mark runs ahead of its commit."""
-    marks: list[Mark] = []
-    open_mark, update_ledger = Mark.__init__, writes.update_ledger
+    marks: list[CommitMarker] = []
+    open_mark, update_ledger = CommitMarker.__init__, writes.update_ledger
 
-    def remembered(mark: Mark, *arguments: Any) -> None:
+    def remembered(mark: CommitMarker, *arguments: Any) -> None:
         open_mark(mark, *arguments)
         marks.append(mark)
 
@@ -56,13 +56,13 @@ def mark_what_is_not_yet_durable(patch: pytest.MonkeyPatch) -> None:
         update_ledger(cursor, commit_number, *rest)
         marks[-1].record(commit_number)
 
-    patch.setattr(Mark, "__init__", remembered)
+    patch.setattr(CommitMarker, "__init__", remembered)
     patch.setattr(writer, "update_ledger", early)
 
 
 def write_no_mark(patch: pytest.MonkeyPatch) -> None:
     """Nobody remembers how far the store has come."""
-    patch.setattr(Mark, "record", lambda _self, _commit_number: None)
+    patch.setattr(CommitMarker, "record", lambda _self, _commit_number: None)
 
 
 def compare_with_no_mark(patch: pytest.MonkeyPatch) -> None:
@@ -123,7 +123,7 @@ def believe_every_body(patch: pytest.MonkeyPatch) -> None:
 
 def balance_no_books(patch: pytest.MonkeyPatch) -> None:
     """Rows are not compared with the counters when a store is opened."""
-    patch.setattr(Audit, "_balance", lambda _self, _live, _counters: None)
+    patch.setattr(IntegrityCheck, "_balance", lambda _self, _live, _counters: None)
 
 
 def read_no_tombstones(patch: pytest.MonkeyPatch) -> None:
@@ -146,16 +146,16 @@ def read_no_states(patch: pytest.MonkeyPatch) -> None:
 
 def number_from_the_last_row(patch: pytest.MonkeyPatch) -> None:
     """After a restart the next sequence number follows the last message that is still there."""
-    recover = Audit.recover
+    recover = IntegrityCheck.recover
 
-    def short(self: Audit, queue_id_last: int) -> Recovered:
+    def short(self: IntegrityCheck, queue_id_last: int) -> Recovered:
         found = recover(self, queue_id_last)
         totals = self._totals(found.counters.keys())
         for queue_id, counters in found.counters.items():
             counters.next_seq = totals[queue_id].seq_last + 1
         return found
 
-    patch.setattr(Audit, "recover", short)
+    patch.setattr(IntegrityCheck, "recover", short)
 
 
 def lose_the_schedule(patch: pytest.MonkeyPatch) -> None:
@@ -170,11 +170,11 @@ def lose_the_schedule(patch: pytest.MonkeyPatch) -> None:
 
 def number_queues_from_the_last_one(patch: pytest.MonkeyPatch) -> None:
     """After a restart the id of a queue that was deleted is given to the next one."""
-    recover = Audit.recover
+    recover = IntegrityCheck.recover
 
-    def short(self: Audit, queue_id_last: int) -> Recovered:
+    def short(self: IntegrityCheck, queue_id_last: int) -> Recovered:
         found = recover(self, queue_id_last)
         found.next_queue_id = max(found.counters, default=0) + 1
         return found
 
-    patch.setattr(Audit, "recover", short)
+    patch.setattr(IntegrityCheck, "recover", short)

@@ -11,7 +11,7 @@ from twinbus.broker.administration.request_gate import (
     HEAD_BYTES_MAX,
     HEADERS_MAX,
     BadRequest,
-    RequestGate,
+    HttpRequestGate,
 )
 
 GET = b"GET /orders?api-version=2024-05 HTTP/1.1\r\nHost: localhost:5672\r\n\r\n"
@@ -25,7 +25,7 @@ def test_good_requests_pass_byte_for_byte_however_they_are_cut(
     requests: list[bytes], data: st.DataObject
 ) -> None:
     """M10: a body that looks like a request is a body."""
-    stream, gate, passed = b"".join(requests), RequestGate(), b""
+    stream, gate, passed = b"".join(requests), HttpRequestGate(), b""
     while stream:
         size = data.draw(st.integers(1, len(stream)))
         passed += gate.receive(stream[:size])
@@ -35,7 +35,7 @@ def test_good_requests_pass_byte_for_byte_however_they_are_cut(
 
 
 def test_nothing_passes_before_its_head_is_whole() -> None:
-    gate = RequestGate()
+    gate = HttpRequestGate()
     assert gate.receive(GET[:-1]) == b""
     assert gate.is_in_request
     assert gate.receive(GET[-1:]) == GET
@@ -86,7 +86,7 @@ BAD: dict[str, tuple[bytes, int]] = {
 @pytest.mark.parametrize(("request_bytes", "status"), BAD.values(), ids=BAD)
 def test_what_could_be_read_in_two_ways_is_refused(request_bytes: bytes, status: int) -> None:
     """Case 103: with a sentence, before any parser sees it."""
-    gate = RequestGate()
+    gate = HttpRequestGate()
     with pytest.raises(BadRequest) as refused:
         gate.receive(request_bytes)
     assert refused.value.status == status
@@ -95,4 +95,4 @@ def test_what_could_be_read_in_two_ways_is_refused(request_bytes: bytes, status:
 
 def test_a_bad_request_behind_a_good_one_is_seen_too() -> None:
     with pytest.raises(BadRequest):
-        RequestGate().receive(PUT + BAD["two lengths"][0])
+        HttpRequestGate().receive(PUT + BAD["two lengths"][0])

@@ -16,7 +16,7 @@ from twinbus.amqp.types import Int
 from twinbus.broker.access.sas import Audience
 from twinbus.broker.administration.descriptions import QUEUE
 from twinbus.broker.administration.filter_xml import RULE_KIND, read_rule, rule_text
-from twinbus.broker.administration.refusals import Refused
+from twinbus.broker.administration.refusals import HttpError
 from twinbus.broker.administration.vocabulary import ATOM, SCHEMA_INSTANCE, SERVICE_BUS
 from twinbus.broker.administration.xml_reading import description_in
 from twinbus.broker.administration.xml_writing import FeedEntry, entry, entry_text, error, feed
@@ -117,7 +117,7 @@ BAD: dict[str, bytes] = {
 def test_bad_xml_is_refused_in_a_sentence_and_at_once(document: bytes) -> None:
     """Cases 100, 101 and 102: nothing is expanded, fetched or built."""
     began_s = time.process_time()
-    with pytest.raises((Refused, ConfigurationError)) as refused:
+    with pytest.raises((HttpError, ConfigurationError)) as refused:
         read(document)
     assert time.process_time() - began_s < 0.5
     assert_well_put(str(refused.value))
@@ -226,6 +226,6 @@ BAD_RULES = {
 def test_a_bad_rule_is_refused_in_a_sentence(inside: str) -> None:
     """M4, M5"""
     document = body(inside, kind=RULE_KIND)
-    with pytest.raises((Refused, ConfigurationError)) as refused:
+    with pytest.raises((HttpError, ConfigurationError)) as refused:
         read_rule(description_in(document, {RULE_KIND}), "r")
     assert_well_put(str(refused.value))

@@ -68,10 +68,10 @@ class Machine:
         """What a new receiver with one credit is given."""
         consumer = Consumer(lambda _grant: None, unsettled_max=10, credit=1)
         queue.attach(consumer)
-        queue.wake(consumer)
+        queue.credit_available(consumer)
         grants: list[DeliveryBatch] = []
         for _read in range(5):
-            grants += queue.pump(now)
+            grants += queue.deliver(now)
             for request in queue.take_requests():
                 self._answer(queue, request)
         return grants[0] if grants else None

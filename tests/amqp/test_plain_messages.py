@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 import twinbus.amqp.plain_messages as plain_module
 from tests.amqp.test_sections import plain_messages, with_long_list
 from twinbus.amqp.errors import DecodeError
-from twinbus.amqp.plain_messages import PlainMessages
+from twinbus.amqp.plain_messages import RepeatedLayout
 from twinbus.amqp.scan import is_plain, scan_message
 from twinbus.amqp.sections import Message, Properties
 
@@ -24,7 +24,7 @@ def order(name: str, body: bytes = b"x" * 300, subject: str = "order") -> bytes:
 @given(st.lists(plain_messages, min_size=1, max_size=4), st.data())
 def test_what_is_accepted_is_plain(messages: list[bytes], data: st.DataObject) -> None:
     # Given a sender's messages, some of them damaged
-    known = PlainMessages(PROPERTIES_BYTES_MAX)
+    known = RepeatedLayout(PROPERTIES_BYTES_MAX)
     alike, short = order("order-1"), order("order-1", body=b"x" * 30)
     for message in [alike, order("order-2"), *messages, alike, short, short]:
         changed = bytearray(message)
@@ -46,7 +46,7 @@ def test_a_message_that_ends_early_or_late_is_not_accepted(
     more: bytes, less: int, body_bytes: int
 ) -> None:
     # Given a known shape
-    known = PlainMessages(PROPERTIES_BYTES_MAX)
+    known = RepeatedLayout(PROPERTIES_BYTES_MAX)
     message = order("order-1", body=b"x" * body_bytes)
     assert known.accepts(message, 0, len(message))
 
@@ -59,7 +59,7 @@ def test_a_message_that_ends_early_or_late_is_not_accepted(
 
 def test_every_part_of_the_shape_counts() -> None:
     # Given a known shape
-    known = PlainMessages(PROPERTIES_BYTES_MAX)
+    known = RepeatedLayout(PROPERTIES_BYTES_MAX)
     first = order("order-1")
     assert known.accepts(first, 0, len(first))
 
@@ -86,7 +86,7 @@ def test_the_next_message_of_a_kind_is_not_looked_through_again(
     body_bytes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Given a sender whose first message was looked through
-    known = PlainMessages(PROPERTIES_BYTES_MAX)
+    known = RepeatedLayout(PROPERTIES_BYTES_MAX)
     first = order("order-1", body=b"x" * body_bytes)
     assert known.accepts(first, 0, len(first))
 
@@ -106,7 +106,7 @@ def typed(content_type: str | None, name: str = "order-1", body: bytes = b"x" * 
 
 def test_reserved_bytes_in_the_properties_make_a_message_not_plain() -> None:
     """M7: the content type of a ping is found although bodies are not searched."""
-    known = PlainMessages(PROPERTIES_BYTES_MAX, RESERVED)
+    known = RepeatedLayout(PROPERTIES_BYTES_MAX, RESERVED)
     reserved, other = typed(RESERVED.decode()), typed("application/ordinary")
     assert len(reserved) == len(other)
     for message, is_accepted in [(reserved, False), (other, True), (reserved, False)]:
@@ -114,7 +114,7 @@ def test_reserved_bytes_in_the_properties_make_a_message_not_plain() -> None:
 
 
 def test_reserved_bytes_in_an_id_or_a_body_are_nothing_special() -> None:
-    known = PlainMessages(PROPERTIES_BYTES_MAX, RESERVED)
+    known = RepeatedLayout(PROPERTIES_BYTES_MAX, RESERVED)
     plain = typed("text/plain")
     assert known.accepts(plain, 0, len(plain))
     for message in (

@@ -10,7 +10,7 @@ import pytest
 from tests.amqp.worst_inputs import CROWDS, a_list, described
 from twinbus.amqp.errors import DecodeError
 from twinbus.amqp.limits import DEFAULT_LIMITS
-from twinbus.amqp.plain_messages import PlainMessages
+from twinbus.amqp.plain_messages import RepeatedLayout
 from twinbus.amqp.sections import DataSections, Message, Properties
 from twinbus.amqp.types import Symbol
 from twinbus.broker.entities.description import QueueDescription
@@ -75,14 +75,14 @@ def test_a_wrong_body_is_refused_at_its_last_step() -> None:
 
 
 def test_a_run_ends_before_a_large_body() -> None:
-    plain: PlainMessages = plain_messages()
+    plain: RepeatedLayout = plain_messages()
     assert len(ingest_run([SMALL, LARGE], QUEUE, DEFAULT_LIMITS, NOW, plain)) == 1
     assert len(ingest_run([SMALL, SMALL], QUEUE, DEFAULT_LIMITS, NOW, plain)) == 2
 
 
 def test_a_run_ends_before_the_content_type_of_a_ping() -> None:
     """M7: a ping among others is found, and a message that only mentions the type is ordinary."""
-    plain: PlainMessages = plain_messages()
+    plain: RepeatedLayout = plain_messages()
     mentions = Message(properties=Properties(subject="x"), body=PING_CONTENT_TYPE.encode()).encode()
     pretends = Message(properties=Properties(content_type=PING_CONTENT_TYPE), body=b"x").encode()
     for special in (ping("1"), pretends):
@@ -103,6 +103,6 @@ def test_a_run_of_dear_messages_ends_with_the_turn() -> None:
     """M13: what is left of it has turns of its own."""
     annotations = {Symbol(f"a{number}"): number for number in range(200)}
     dear = Message(message_annotations=annotations, properties=Properties(), body=b"x").encode()
-    plain: PlainMessages = plain_messages()
+    plain: RepeatedLayout = plain_messages()
     assert len(ingest_run([dear] * 8, QUEUE, DEFAULT_LIMITS, NOW, plain)) == 8
     assert len(ingest_run([dear] * 8, QUEUE, DEFAULT_LIMITS, NOW, plain, -math.inf)) == 1

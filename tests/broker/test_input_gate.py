@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from twinbus.broker.input_gate import ASKING, LEAVING, OUTPUT, STORING, InputGate
+from twinbus.broker.input_gate import ASKING, LEAVING, OUTPUT, STORING, ReadGate
 
 
 class Transport:
@@ -34,7 +34,7 @@ class Gate:
     def __init__(self) -> None:
         self.transport: Any = Transport()
         self.turns = 0
-        self.gate = InputGate(asyncio.get_running_loop(), self._work)
+        self.gate = ReadGate(asyncio.get_running_loop(), self._work)
         self.gate.opened(self.transport)
 
     def _work(self) -> None:

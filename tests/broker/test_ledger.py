@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from twinbus.broker.entities.consumer import Allowance, Consumer
+from twinbus.broker.entities.consumer import Consumer, UnsettledQuota
 from twinbus.broker.receiving import LEDGER_SWEEP, UnsettledDeliveries
 
 UINT_MAX = 2**32 - 1
@@ -123,14 +123,14 @@ def spread(parts: list[tuple[int, int, Any]]) -> Iterator[tuple[int, Any]]:
 # -- what a connection may hold -------------------------------------------------------------------
 
 
-def consumer(allowance: Allowance | None, unsettled_max: int = 100) -> Consumer:
+def consumer(allowance: UnsettledQuota | None, unsettled_max: int = 100) -> Consumer:
     return Consumer(lambda _grant: None, unsettled_max, credit=1_000, allowance=allowance)
 
 
 def test_receivers_of_one_connection_share_its_allowance() -> None:
     """Case 69."""
     told: list[str] = []
-    allowance = Allowance(150, lambda: told.append("room"))
+    allowance = UnsettledQuota(150, lambda: told.append("room"))
     first, second = consumer(allowance), consumer(allowance)
     first.took(100)
     assert (first.room(), second.room()) == (0, 50)

@@ -12,13 +12,13 @@ from twinbus.broker.offences import (
     LINES_PER_S_MAX,
     LineLimit,
     LogFloodFilter,
-    OffenceLog,
+    ViolationLog,
 )
 
 
 def test_a_flood_is_ten_lines_and_a_sum(caplog: pytest.LogCaptureFixture) -> None:
     """M13: log lines are bounded."""
-    log = OffenceLog("demo")
+    log = ViolationLog("demo")
     for number in range(500):
         log.note("a token was refused", now_s=100 + number / 1_000, address="10.0.0.1")
     assert len(caplog.messages) == LINES_PER_S_MAX
@@ -36,7 +36,7 @@ def test_one_address_writes_ten_lines_of_a_kind_in_a_minute(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """M13: whoever keeps going writes no more than whoever begins, and hides nobody else."""
-    log = OffenceLog("demo")
+    log = ViolationLog("demo")
     for tenth in range(600):
         log.note("again", now_s=tenth / 10, address="10.0.0.1")
     assert caplog.messages.count("namespace demo: again") == LINES_PER_MINUTE_MAX
@@ -50,7 +50,7 @@ def test_one_address_writes_ten_lines_of_a_kind_in_a_minute(
 
 def test_an_hour_of_a_flood_is_a_few_kilobytes(caplog: pytest.LogCaptureFixture) -> None:
     """M13: from a thousand addresses at once, too."""
-    log = OffenceLog("demo")
+    log = ViolationLog("demo")
     for second in range(3_600):
         for number in range(20):
             log.note("a flood", now_s=second + number / 50, address=f"10.0.{number % 4}.{second}")
@@ -60,7 +60,7 @@ def test_an_hour_of_a_flood_is_a_few_kilobytes(caplog: pytest.LogCaptureFixture)
 
 
 def test_the_first_line_is_never_held_back(caplog: pytest.LogCaptureFixture) -> None:
-    OffenceLog("demo").note("first", now_s=0.0)
+    ViolationLog("demo").note("first", now_s=0.0)
 
     assert caplog.messages == ["namespace demo: first"]
 
@@ -82,7 +82,7 @@ def failed() -> ValueError:
 
 def test_a_stranger_causes_no_traceback(caplog: pytest.LogCaptureFixture) -> None:
     """M13: the kind of the error and its place, without what the peer sent."""
-    OffenceLog("demo").note_mistake(
+    ViolationLog("demo").note_mistake(
         "a frame failed", failed(), 0.0, address="10.0.0.1", is_stranger=True
     )
 
@@ -93,7 +93,7 @@ def test_a_stranger_causes_no_traceback(caplog: pytest.LogCaptureFixture) -> Non
 
 def test_a_mistake_has_one_traceback_in_a_minute(caplog: pytest.LogCaptureFixture) -> None:
     """M13: whoever finds one cannot write the disk full with it."""
-    log = OffenceLog("demo")
+    log = ViolationLog("demo")
     for number in range(100):
         log.note_mistake("a frame failed", failed(), number, address="10.0.0.1", is_stranger=False)
 

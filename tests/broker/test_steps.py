@@ -590,7 +590,7 @@ def test_a_forward_that_ends_while_rules_look_gives_its_messages_back(
     until_half_done(rig, machine, monkeypatch)
     assert queue_.locked_count == 3
     queue_.description = replace(source, forward_to=None)
-    rig.namespace.caretakers.look_at(queue_)
+    rig.namespace.caretakers.entity_changed(queue_)
     rig.run()
     assert (queue_.message_count, queue_.locked_count, copies(machine)) == (3, 0, 0)
 
@@ -718,7 +718,7 @@ def test_a_message_is_dead_lettered_while_queues_are_closed_one_by_one(
     granted: list[DeliveryBatch] = []
     consumer = Consumer(granted.append, unsettled_max=1, credit=1)
     machine.attach(consumer)
-    machine.wake(consumer)
+    machine.credit_available(consumer)
     rig.namespace.touch(machine)
     rig.run()
     run = granted[0].run
@@ -753,7 +753,7 @@ def held_by_us(rig: Rig, machine: Queue, count: int) -> LockRun:
     machine.enqueue(plain(count), Waiting([], 0))
     consumer = Consumer(granted.append, unsettled_max=count, credit=count)
     machine.attach(consumer)
-    machine.wake(consumer)
+    machine.credit_available(consumer)
     rig.namespace.touch(machine)
     rig.run()
     (grant,) = granted

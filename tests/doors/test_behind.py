@@ -8,7 +8,7 @@ import time
 from types import SimpleNamespace
 from typing import Any
 
-from twinbus.broker.doors import BEHIND_S_MAX, Door, bind
+from twinbus.broker.doors import BEHIND_S_MAX, Listener, bind
 
 
 async def test_newcomers_wait_while_the_broker_is_behind_and_not_for_ever() -> None:
@@ -22,7 +22,7 @@ async def test_newcomers_wait_while_the_broker_is_behind_and_not_for_ever() -> N
         connection.close()
 
     reception: Any = SimpleNamespace(slots=slots, welcome=welcome)
-    door = Door(reception, await bind("127.0.0.1", 0))
+    door = Listener(reception, await bind("127.0.0.1", 0))
     try:
         began_s = time.monotonic()
         with socket.create_connection(("127.0.0.1", door.port)):

@@ -18,8 +18,8 @@ from tests.doors.test_waiting import PATIENCE_S, TOLERANCE_S, Tell, eventually
 from tests.doors.test_waiting import tell as tell
 from twinbus.broker import http_protocol
 from twinbus.broker.connection_slots import ConnectionSlots
-from twinbus.broker.doors import Door, Reception, bind
-from twinbus.broker.http_side import HttpSide
+from twinbus.broker.doors import ConnectionAcceptor, Listener, bind
+from twinbus.broker.http_side import HttpServer
 from twinbus.broker.tls.keeper import CertificateStore
 
 REQUEST = b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"
@@ -29,7 +29,7 @@ Application = Callable[[Any, Any, Any], Any]
 
 
 @asynccontextmanager
-async def serving(application: Application, offences: list[str]) -> AsyncIterator[Door]:
+async def serving(application: Application, offences: list[str]) -> AsyncIterator[Listener]:
     def note(what: str, address: str) -> None:
         assert address == "127.0.0.1"
         offences.append(what)
@@ -38,21 +38,21 @@ async def serving(application: Application, offences: list[str]) -> AsyncIterato
         assert address == "127.0.0.1" and is_stranger
         offences.append(f"mistake: {error}")
 
-    http = HttpSide(
+    http = HttpServer(
         lambda: application,
         request_timeout_s=PATIENCE_S,
-        note_offence=note,
+        log_violation=note,
         note_mistake=note_mistake,
     )
-    reception = Reception(
+    reception = ConnectionAcceptor(
         tls=CertificateStore(None),
         http=http,
         amqp=None,
         slots=ConnectionSlots(strangers_max=10, connections_max=10),
-        note_offence=note,
+        log_violation=note,
         handshake_timeout_s=PATIENCE_S,
     )
-    door = Door(reception, await bind("127.0.0.1", 0))
+    door = Listener(reception, await bind("127.0.0.1", 0))
     try:
         yield door
         await eventually(lambda: reception.connection_count == 0)
@@ -75,7 +75,7 @@ def answering(*sizes_bytes: int, delay_s: float = 0.0) -> Application:
     return application
 
 
-async def deaf(door: Door, said: bytes) -> socket.socket:
+async def deaf(door: Listener, said: bytes) -> socket.socket:
     """A caller that asks and does not read."""
     caller = socket.socket()
     caller.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
@@ -105,7 +105,7 @@ def test_a_connection_that_closes_does_not_wait_for_its_last_bytes_to_be_read(
 ) -> None:
     """M6: they may be too few for the limit above, which begins with a full buffer."""
     monkeypatch.setattr(http_protocol, "KEEP_ALIVE_S", 0.1)
-    monkeypatch.setattr(http_protocol.PunctualHttp, "_is_deaf", lambda _self: None)
+    monkeypatch.setattr(http_protocol.DeadlineHttpProtocol, "_is_deaf", lambda _self: None)
 
     async def story() -> None:
         async with serving(answering(16 << 20), []) as door:

@@ -30,9 +30,9 @@ from twinbus.broker.access.sas import make_token
 from twinbus.broker.broker import Broker, NamespaceSpec, RunningNamespace
 from twinbus.broker.connection_slots import Slot
 from twinbus.broker.faults import Fault
-from twinbus.broker.http_protocol import PunctualHttp
+from twinbus.broker.http_protocol import DeadlineHttpProtocol
 from twinbus.broker.options import BrokerOptions
-from twinbus.broker.peer import Peer
+from twinbus.broker.peer import ClientConnection
 from twinbus.connection_string import parse_connection_string
 from twinbus.errors import ConfigurationError, PortTaken
 
@@ -256,7 +256,13 @@ def test_in_a_flood_a_stranger_is_evicted_and_not_closed(
     tell(story)
 
 
-STRANGE = (doors.Visitor, doors.Vestibule, Peer, PunctualHttp, Slot)
+STRANGE = (
+    doors.PendingConnection,
+    doors.TlsPendingConnection,
+    ClientConnection,
+    DeadlineHttpProtocol,
+    Slot,
+)
 
 
 @pytest.mark.parametrize("said", [*STRANGERS, pytest.param(OPENED, id="opened")])
@@ -474,12 +480,12 @@ def test_who_is_sent_away_in_the_moment_of_entering_is_gone(
 ) -> None:
     """M8: a task that is cancelled before its first step closes nothing by itself."""
 
-    class Hasty(doors.Visitor):
+    class Hasty(doors.PendingConnection):
         def _look(self) -> None:
             super()._look()
             self.drop()
 
-    monkeypatch.setattr(doors, "Visitor", Hasty)
+    monkeypatch.setattr(doors, "PendingConnection", Hasty)
 
     async def story() -> None:
         async with serving(limits=AmqpLimits()) as (_broker, namespace):
@@ -500,7 +506,7 @@ def test_shut_doors_open_again_on_the_same_ports(tell: Tell) -> None:
             inside = await asyncio.open_connection("127.0.0.1", namespace.port)
             inside[1].write(PROTOCOL_SASL)
             assert await asyncio.wait_for(inside[0].readexactly(8), TOLERANCE_S)
-            namespace.entrance.shut()
+            namespace.entrance.close_listeners()
             with pytest.raises(ConnectionRefusedError):
                 await asyncio.open_connection("127.0.0.1", namespace.port)
             await namespace.entrance.open()

@@ -143,7 +143,7 @@ class Crowd:
         consumer = Consumer(_nowhere, unsettled_max=50, credit=1 << 30)
         consumer.deliver = partial(self._settle, queue, taken)
         queue.attach(consumer)
-        queue.wake(consumer)
+        queue.credit_available(consumer)
         self.namespace.access.touch(queue)
 
     def _settle(self, queue: Queue, taken: Counter[str], grant: DeliveryBatch) -> None:

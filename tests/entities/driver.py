@@ -252,15 +252,15 @@ class Driver:
         consumer = Consumer(_by_hand, unsettled_max, deletes, credit)
         machine = queue or self.queue
         machine.attach(consumer)
-        machine.wake(consumer)
+        machine.credit_available(consumer)
         return consumer
 
     def pump(self, queue: Queue | None = None) -> list[Received]:
         """What is handed out without another look at the disk."""
         machine = queue or self.queue
-        grants = machine.pump(self.now)
+        grants = machine.deliver(self.now)
         while machine.has_more:
-            grants += machine.pump(self.now)
+            grants += machine.deliver(self.now)
         return [message for grant in grants for message in _messages(grant)]
 
     def receive(
@@ -269,7 +269,7 @@ class Driver:
         """Everything that can be handed out now."""
         machine = queue or self.queue
         if consumer is not None:
-            machine.wake(consumer)
+            machine.credit_available(consumer)
         received: list[Received] = []
         while True:
             more = self.pump(machine)

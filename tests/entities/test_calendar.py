@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from twinbus.broker.entities.calendar import Calendar
-from twinbus.broker.entities.grace import Grace
+from twinbus.broker.entities.calendar import EngineTimers
+from twinbus.broker.entities.grace import PendingReads
 from twinbus.broker.entities.requests import LoadDue, LoadExpired
 from twinbus.clock import Instant
 
 
 def test_the_earliest_time_is_the_next_one() -> None:
-    calendar = Calendar(Grace())
+    calendar = EngineTimers(PendingReads())
     assert calendar.next_timer_s(Instant(50.0, 1_000)) is None
 
     for at_ms in (9_000, 4_000, 7_000, None):
@@ -20,7 +20,7 @@ def test_the_earliest_time_is_the_next_one() -> None:
 
 
 def test_a_look_is_asked_for_once_and_only_when_it_is_time() -> None:
-    calendar = Calendar(Grace())
+    calendar = EngineTimers(PendingReads())
     calendar.note_expiry(4_000)
     calendar.note_due(5_000)
 
@@ -31,7 +31,7 @@ def test_a_look_is_asked_for_once_and_only_when_it_is_time() -> None:
 
 
 def test_a_wall_clock_that_went_back_only_delays_the_look() -> None:
-    calendar = Calendar(Grace())
+    calendar = EngineTimers(PendingReads())
     calendar.note_due(5_000)
 
     assert calendar.next_timer_s(Instant(10.0, 1_000)) == 14.0
@@ -40,13 +40,13 @@ def test_a_wall_clock_that_went_back_only_delays_the_look() -> None:
 
 def test_what_left_the_schedule_is_remembered_until_no_read_can_speak_of_it() -> None:
     # Given a look at the schedule that began before a message left it
-    grace = Grace()
-    calendar = Calendar(grace)
+    grace = PendingReads()
+    calendar = EngineTimers(grace)
     read = grace.begin_read()
     calendar.unschedule(7)
 
     # When its removal is on disk and the look is answered only then
-    calendar.landed([7])
+    calendar.commit_finished([7])
 
     # Then the answer finds it gone; afterwards nothing is remembered
     assert not calendar.is_scheduled(7)

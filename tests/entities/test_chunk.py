@@ -88,7 +88,7 @@ def test_only_a_free_deferred_message_can_be_taken() -> None:
     chunk = plain(5)
     chunk.deferred, chunk.locked, chunk.gone, chunk.moving = 0b01111, 0b00010, 0b00100, 0b01000
 
-    assert chunk.put_aside(0b11111) == 0b00001
+    assert chunk.mark_deferred(0b11111) == 0b00001
 
 
 def test_what_was_left_on_disk_is_known_again() -> None:

@@ -18,8 +18,8 @@ from twinbus.broker.entities.forwarding import forwarded
 from twinbus.broker.entities.outcome import DeadLetter
 from twinbus.broker.entities.record import (
     IncomingMessage,
+    MessageOrigin,
     Record,
-    Trail,
     pack_record,
     unpack_record,
 )
@@ -44,7 +44,7 @@ def handed_out(driver: Driver, message: IncomingMessage) -> DeliveryBatch:
     driver.commit()
     driver.client()
     driver.read()
-    while not (grants := driver.queue.pump(driver.now)):
+    while not (grants := driver.queue.deliver(driver.now)):
         driver.read()
     return grants[-1]
 
@@ -68,9 +68,9 @@ def test_a_message_that_was_moved_before_has_every_annotation_once() -> None:
 
     # Then the witness hears where it was before
     assert (dead.trail, moved.trail, again.trail) == (
-        Trail("first", 2),
-        Trail("orders", 1),
-        Trail("third", 1),
+        MessageOrigin("first", 2),
+        MessageOrigin("orders", 1),
+        MessageOrigin("third", 1),
     )
 
     # Then it says so, and where it came from in the beginning

@@ -290,14 +290,14 @@ def test_a_clock_that_jumps_back_forgets_nothing_early() -> None:
     """M3: an id is kept for at least a window, and for no more than one from the jump on."""
     history = DuplicateHistory()
     message = IncomingMessage(b"x", facts=MessageKeys("1", None, None, 1_000_000))
-    assert history.sift([message], 60_000) == [message]
+    assert history.remove_duplicates([message], 60_000) == [message]
     history.close(1, 1_000_000)
-    history.landed()
+    history.commit_finished()
     assert history.sweep(1_000_001, 60_000) == 0
 
     # When the wall clock is set back by 900 s
     again = IncomingMessage(b"x", facts=MessageKeys("1", None, None, 100_000))
-    assert history.sift([again], 60_000) == []
+    assert history.remove_duplicates([again], 60_000) == []
     assert history.sweep(100_000, 60_000) == 0
     assert history.sweep(159_999, 60_000) == 0
     assert len(history) == 1
@@ -312,7 +312,7 @@ def test_equal_ids_in_different_partitions_are_different() -> None:
     for is_partitioned, fresh_count in ((True, 2), (False, 1)):
         history = DuplicateHistory(is_partitioned=is_partitioned)
         messages = [IncomingMessage(b"x", facts=MessageKeys("1", None, key)) for key in "ab"]
-        assert len(history.sift(messages, 60_000)) == fresh_count
+        assert len(history.remove_duplicates(messages, 60_000)) == fresh_count
 
 
 def test_an_id_takes_sixteen_bytes_on_disk(driver: Driver) -> None:

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from twinbus.broker.entities.grace import Grace
+from twinbus.broker.entities.grace import PendingReads
 
 
 def test_with_no_read_under_way_things_are_forgotten_at_once() -> None:
     done: list[str] = []
 
-    Grace().after_reads(lambda: done.append("a"))
+    PendingReads().after_reads(lambda: done.append("a"))
 
     assert done == ["a"]
 
 
 def test_only_reads_that_began_before_are_waited_for() -> None:
     # Given one read under way when something is to be forgotten, and one that begins later
-    grace, done = Grace(), list[str]()
+    grace, done = PendingReads(), list[str]()
     first = grace.begin_read()
     grace.after_reads(lambda: done.append("a"))
     second = grace.begin_read()
@@ -32,7 +32,7 @@ def test_only_reads_that_began_before_are_waited_for() -> None:
 
 def test_a_long_read_keeps_what_began_to_go_while_it_was_under_way() -> None:
     """M2: a short read that began later and ends first lets nothing go that the long one shows."""
-    grace, done = Grace(), list[str]()
+    grace, done = PendingReads(), list[str]()
     long = grace.begin_read()
     short = grace.begin_read()
     grace.after_reads(lambda: done.append("a"))
@@ -46,7 +46,7 @@ def test_a_long_read_keeps_what_began_to_go_while_it_was_under_way() -> None:
 
 def test_reads_that_never_pause_do_not_keep_everything() -> None:
     """A queue that is peeked at without end must not grow in memory."""
-    grace, done = Grace(), list[int]()
+    grace, done = PendingReads(), list[int]()
     under_way = grace.begin_read()
     for number in range(1_000):
         following = grace.begin_read()

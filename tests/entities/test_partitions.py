@@ -9,7 +9,12 @@ import pytest
 from twinbus.amqp.errors import AmqpError
 from twinbus.broker.entities.description import QueueDescription
 from twinbus.broker.entities.facts import MessageKeys
-from twinbus.broker.entities.partitions import PARTITION_COUNT, Spread, keys_agree, partition_of
+from twinbus.broker.entities.partitions import (
+    PARTITION_COUNT,
+    PartitionAssigner,
+    keys_agree,
+    partition_of,
+)
 from twinbus.broker.entities.record import IncomingMessage
 from twinbus.broker.options import ThrottleThresholds
 from twinbus.broker.throttle import Throttle
@@ -48,13 +53,13 @@ def test_a_message_id_decides_only_where_duplicates_are_detected() -> None:
     assert partition_of(one) is None
     assert partition_of(one, by_message_id=True) is not None
     again = [message(one), message(one)]
-    assert len(Spread().assign(again, DETECTING)) == 1
-    assert len(Spread().assign([message(one), message(one)], PLAIN)) == 2
+    assert len(PartitionAssigner().assign(again, DETECTING)) == 1
+    assert len(PartitionAssigner().assign([message(one), message(one)], PLAIN)) == 2
 
 
 def test_messages_without_a_key_take_the_partitions_in_turn() -> None:
     """M3: and pings take one like everybody."""
-    spread = Spread()
+    spread = PartitionAssigner()
     shares = spread.assign([message(facts()) for _ in range(32)], PLAIN)
     assert shares == dict.fromkeys(range(PARTITION_COUNT), 2)
     assert spread.assign([], PLAIN, ping_count=1) == {0: 1}

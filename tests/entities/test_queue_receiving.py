@@ -191,7 +191,7 @@ def test_bytes_that_were_read_for_a_receiver_go_with_it() -> None:
     (message,) = driver.receive()
     driver.settle(message, RELEASE)
     client.credit = 1
-    driver.queue.wake(client)
+    driver.queue.credit_available(client)
     assert driver.pump() == []
     driver.read()
     assert bytes_in_memory(driver.queue) > 0

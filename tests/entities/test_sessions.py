@@ -26,7 +26,7 @@ class Holder:
         self.lock = lock
         self.consumer = Consumer(lambda _grant: None, 1_000, credit=credit, session=lock)
         driver.queue.attach(self.consumer)
-        driver.queue.wake(self.consumer)
+        driver.queue.credit_available(self.consumer)
 
     def receive(self) -> list[Received]:
         return self._driver.receive(self.consumer)
@@ -209,7 +209,7 @@ def test_credit_for_a_session_that_is_over_is_ignored() -> None:
     assert driver.sessions.held_by("a", "me", driver.now) is None
 
     holder.consumer.credit = 10
-    driver.queue.wake(holder.consumer)
+    driver.queue.credit_available(holder.consumer)
 
     assert holder.receive() == [] == other.receive()
     driver.queue.handle_timer(driver.now)
@@ -596,7 +596,7 @@ class Story:
         if holder is None:
             return
         holder.consumer.credit = self.chance.randint(1, 4)
-        self.driver.queue.wake(holder.consumer)
+        self.driver.queue.credit_available(holder.consumer)
         self.pump()
 
     def pump(self) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from twinbus.broker.entities.batch import CHUNK_BYTES_MAX, CHUNK_COUNT_MAX
 from twinbus.broker.entities.record import IncomingMessage, pack_chunk
-from twinbus.broker.entities.sheets import SheetWriter, on_sheets, packed
+from twinbus.broker.entities.sheets import SharedBodyWriter, group_by_shared_body, packed
 
 
 def messages(*records: bytes) -> list[IncomingMessage]:
@@ -12,13 +12,13 @@ def messages(*records: bytes) -> list[IncomingMessage]:
 
 
 def placed(*records: bytes) -> list[IncomingMessage]:
-    writer = SheetWriter()
+    writer = SharedBodyWriter()
     return [writer.place(message) for message in messages(*records)]
 
 
 def test_plain_messages_share_nothing() -> None:
     plain = messages(b"a", b"b")
-    assert list(on_sheets(plain)) == [plain]
+    assert list(group_by_shared_body(plain)) == [plain]
     assert packed(plain) == (pack_chunk([b"a", b"b"]), None)
 
 
@@ -48,15 +48,15 @@ def test_messages_out_of_order_hold_their_own_bytes() -> None:
 
 def test_a_sheet_is_as_large_as_a_chunk_at_most() -> None:
     half = bytes(CHUNK_BYTES_MAX // 2)
-    runs = list(on_sheets(placed(half, half, half, bytes(2 * CHUNK_BYTES_MAX), b"x")))
+    runs = list(group_by_shared_body(placed(half, half, half, bytes(2 * CHUNK_BYTES_MAX), b"x")))
     assert [len(run) for run in runs] == [2, 1, 1, 1]
-    many = list(on_sheets(placed(*[b"x"] * (CHUNK_COUNT_MAX + 1))))
+    many = list(group_by_shared_body(placed(*[b"x"] * (CHUNK_COUNT_MAX + 1))))
     assert [len(run) for run in many] == [CHUNK_COUNT_MAX, 1]
 
 
 def test_nothing_is_added_to_a_sheet_that_was_packed() -> None:
     """M8: a sheet belongs to one transaction."""
-    writer = SheetWriter()
+    writer = SharedBodyWriter()
     first = writer.place(IncomingMessage(b"a"))
     _blob, share = packed([first])
     second = writer.place(IncomingMessage(b"b"))

@@ -62,7 +62,7 @@ def test_a_sender_hears_nothing_before_all_copies_are_on_disk() -> None:
         driver.subscribe(name)
     answer = driver.send("one")
     driver.turns()
-    reached = set(driver.topic.companions(driver.now))
+    reached = set(driver.topic.joined_queues(driver.now))
     assert reached >= set(driver.topic.subscriptions.values())
 
     # When the open batches are written

@@ -89,7 +89,7 @@ class TopicDriver(Driver):
         for machine in self.machines():
             if machine.is_dirty:
                 together[machine] = None
-                for companion in machine.companions(self.now):
+                for companion in machine.joined_queues(self.now):
                     together[companion] = None
         dirty = [machine for machine in together if machine.is_dirty]
         return dirty, [op for machine in dirty for op in machine.close_batch(self.now)]

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from twinbus.broker.faults import Fault, FaultBoard, Scope
+from twinbus.broker.faults import Fault, FaultRegistry, Scope
 from twinbus.broker.faults.board import FAULTS_MAX, ActiveFault, FaultPhase
 from twinbus.clock import AdjustableClock, Instant
 from twinbus.errors import ConfigurationError
@@ -49,7 +49,7 @@ class World:
         self.clock = AdjustableClock(Instant(1000.0, 0), is_manual=True)
         self.stage = Witness()
         self.timers = Timers()
-        self.board = FaultBoard(self.clock, self.timers, Random(1), self.stage)
+        self.board = FaultRegistry(self.clock, self.timers, Random(1), self.stage)
         self.clock.subscribe(self.board.look)
 
 
@@ -61,18 +61,18 @@ def world() -> World:
 def test_a_board_is_calm_until_a_fault_begins_and_after_it_ended(world: World) -> None:
     """F1: a fault begins and ends by the clock of the namespace."""
     board = world.board
-    assert board.is_calm
+    assert board.has_no_faults
     fault_id = board.add(Fault("cannot-send", starts_after_s=10, lasts_s=30))
-    assert board.is_calm and world.timers.delays_s[-1] == pytest.approx(10)
+    assert board.has_no_faults and world.timers.delays_s[-1] == pytest.approx(10)
 
     world.clock.advance(10)
-    assert not board.is_calm and world.timers.delays_s[-1] == pytest.approx(30)
+    assert not board.has_no_faults and world.timers.delays_s[-1] == pytest.approx(30)
     (shown,) = board.list()
     assert (shown["id"], shown["phase"]) == (fault_id, "active")
     assert shown["remaining_s"] == pytest.approx(30)
 
     world.clock.advance(30)
-    assert board.is_calm and board.list() == []
+    assert board.has_no_faults and board.list() == []
     assert world.stage.told == [("waiting", "active"), ("active", "gone")]
 
 
@@ -94,7 +94,7 @@ def test_clearing_ends_one_or_all(world: World) -> None:
     assert [each["id"] for each in board.list()] == [second]
     board.add(Fault("throttle"))
     assert board.clear() == 2
-    assert board.is_calm
+    assert board.has_no_faults
     with pytest.raises(ConfigurationError, match="no fault"):
         board.clear(first)
 
@@ -102,10 +102,10 @@ def test_clearing_ends_one_or_all(world: World) -> None:
 def test_a_with_block_clears_what_it_added_even_when_its_time_was_over(world: World) -> None:
     with world.board.on("throttle", Scope(entity="orders")) as fault_id:
         assert world.board.get(fault_id) is not None
-    assert world.board.is_calm
+    assert world.board.has_no_faults
     with world.board.on(Fault("throttle", lasts_s=1)):
         world.clock.advance(2)
-    assert world.board.is_calm
+    assert world.board.has_no_faults
 
 
 def test_names_are_unique_and_faults_are_few(world: World) -> None:
@@ -124,7 +124,7 @@ def test_the_same_seed_strikes_the_same_requests(world: World) -> None:
 
     def strikes(seed: int) -> list[bool]:
         with world.board.on("throttle", probability=0.5, seed=seed):
-            return [world.board.strikes("throttle", "orders") is not None for _ in range(64)]
+            return [world.board.fires("throttle", "orders") is not None for _ in range(64)]
 
     assert strikes(7) == strikes(7) != strikes(8)
     assert 10 < sum(strikes(7)) < 54
@@ -139,9 +139,9 @@ def test_a_seed_that_nobody_gave_is_shown(world: World) -> None:
 def test_only_what_is_covered_is_struck_and_counted(world: World) -> None:
     """F1: per entity."""
     world.board.add(Fault("cannot-send", Scope(entity="orders")))
-    assert world.board.strikes("cannot-send", "orders") is not None
-    assert world.board.strikes("cannot-send", "bills") is None
-    assert world.board.strikes("cannot-receive", "orders") is None
+    assert world.board.fires("cannot-send", "orders") is not None
+    assert world.board.fires("cannot-send", "bills") is None
+    assert world.board.fires("cannot-receive", "orders") is None
     assert world.board.list()[0]["hit_count"] == 1
 
 

@@ -12,8 +12,8 @@ from twinbus.broker.entities.filters import (
     Filter,
     Match,
     MessageView,
-    RuleBook,
     RuleDescription,
+    RuleIndex,
     SqlAction,
     SqlFilter,
     compile_rule,
@@ -61,7 +61,7 @@ def answer(described: Filter | str, view: MessageView) -> bool | None:
     return compile_rule(rule(described)).matches(view)
 
 
-def matching(book: RuleBook[Any], view: MessageView) -> list[Match[Any]]:
+def matching(book: RuleIndex[Any], view: MessageView) -> list[Match[Any]]:
     """Every subscription that gets the message, without the pauses between the steps."""
     return run_steps(book.matching_steps(view))
 

@@ -28,8 +28,8 @@ from twinbus.broker.entities.filters import (
     MessageView,
     SqlAction,
     TrueFilter,
+    apply_changes,
     compile_rule,
-    rewritten,
 )
 from twinbus.broker.entities.filters.rewriting import REMOVED
 from twinbus.broker.entities.record import Record
@@ -45,7 +45,7 @@ def changes_of(action: str, view: MessageView) -> Changes:
 def after(action: str, own: dict[str, Any] | None = None, **properties: Any) -> Message:
     """The message once the action has been at it."""
     view = view_of(own, **properties)
-    return Message.decode(rewritten(view.record, changes_of(action, view)).bare)
+    return Message.decode(apply_changes(view.record, changes_of(action, view)).bare)
 
 
 def own_after(action: str, own: dict[str, Any]) -> dict[str, Any] | None:
@@ -179,7 +179,7 @@ def test_body_and_footer_stay_as_they_are_byte_for_byte(
     """M4: and so does the section that the action does not change."""
     view = view_of(own, body=body, footer=footer, **properties)
     before, changes = view.record.bare, changes_of(action, view)
-    bare = rewritten(view.record, changes).bare
+    bare = apply_changes(view.record, changes).bare
 
     old, new = (scan_message(raw, 0, len(raw)) for raw in (before, bare))
     assert bare[new.body_start :] == before[old.body_start :]
@@ -197,7 +197,7 @@ def test_a_message_without_a_body_stays_without_one() -> None:
     whole = record_of({"a": "x"}, message_id="m").bare
     record = Record(whole[: scan_message(whole, 0, len(whole)).body_start])
     view = MessageView.from_record(record)
-    bare = rewritten(record, changes_of("SET b = 1; SET sys.To = 't'", view)).bare
+    bare = apply_changes(record, changes_of("SET b = 1; SET sys.To = 't'", view)).bare
     found = scan_message(bare, 0, len(bare), body_required=False)
     assert found.body == [] and found.application_properties is not None
     assert decode_value(bare, *found.application_properties, Budget())[0] == {"a": "x", "b": 1}
@@ -207,7 +207,7 @@ def test_everything_else_of_the_record_is_kept_and_the_original_is_not_touched()
     """M4"""
     bare = record_of({"a": 1}).bare
     record = Record(bare, 7, 1_000, 500, 1, b"pairs")
-    changed = rewritten(record, Changes(user={"a": REMOVED, "b": 2}))
+    changed = apply_changes(record, Changes(user={"a": REMOVED, "b": 2}))
     assert (changed.priority, changed.expires_ms, changed.ttl_ms) == (7, 1_000, 500)
     assert (changed.annotation_count, changed.annotation_pairs) == (1, b"pairs")
     assert record == Record(bare, 7, 1_000, 500, 1, b"pairs")
@@ -243,7 +243,7 @@ def test_an_action_cannot_fill_a_message_up() -> None:
     """M4: the properties of a message have 64 KiB, whoever writes them."""
     view = view_of({"a": "x" * 30_000, "b": "y" * 30_000})
     with pytest.raises(FilterError, match="larger than 65536"):
-        rewritten(view.record, changes_of("SET c = a", view))
+        apply_changes(view.record, changes_of("SET c = a", view))
     with pytest.raises(FilterError, match="32768"):
         changes_of("SET c = a + a", view)
 
@@ -266,5 +266,5 @@ def test_sections_are_found_however_their_descriptors_are_spelled(long_form: byt
         bare = bare.replace(b"\x00\x53" + bytes((code,)), long_form + long, 1)
     view = MessageView.from_record(Record(bare))
     assert (view.user, view.system["label"]) == ({"a": 1}, "red")
-    changed = rewritten(view.record, changes_of("SET a = 2", view))
+    changed = apply_changes(view.record, changes_of("SET a = 2", view))
     assert Message.decode(changed.bare).application_properties == {"a": 2}

@@ -21,13 +21,13 @@ from twinbus.broker.entities.filters import (
     CorrelationFilter,
     FilterError,
     MessageView,
-    RuleBook,
     RuleDescription,
+    RuleIndex,
     SqlAction,
     SqlFilter,
     TrueFilter,
+    apply_changes,
     compile_rule,
-    rewritten,
 )
 from twinbus.broker.entities.filters.limits import MESSAGE_EFFORT_MAX, RULE_EFFORT_MAX
 from twinbus.errors import ConfigurationError
@@ -195,7 +195,7 @@ def test_case_97_a_number_of_400_digits_is_refused() -> None:
 
 def test_case_98_a_topic_takes_2000_sql_rules() -> None:
     """M4: case 98: the next one is refused, and there is room again when one goes."""
-    book: RuleBook[int] = RuleBook()
+    book: RuleIndex[int] = RuleIndex()
     compiled = compile_rule(rule("a > 1"))
     for number in range(2_000):
         book.add(number, compiled)
@@ -243,7 +243,7 @@ def test_case_99_an_action_may_rewrite_what_the_sender_said() -> None:
     view = view_of({"a": 1}, message_id="m1", group_id="s1")
     changes = compiled.apply(view)
     assert changes is not None
-    changed = Message.decode(rewritten(view.record, changes).bare).properties
+    changed = Message.decode(apply_changes(view.record, changes).bare).properties
     original = Message.decode(view.record.bare).properties
     assert changed is not None and original is not None
     assert (changed.message_id, changed.to, changed.group_id) == ("m2", "elsewhere", "s2")
@@ -253,7 +253,7 @@ def test_case_99_an_action_may_rewrite_what_the_sender_said() -> None:
 def test_a_rule_that_searches_too_much_fails_and_others_do_not() -> None:
     """M4: effort is bounded for a rule and for all rules together; cheap rules go on."""
     greedy = " OR ".join(["a LIKE '%b_c'", "a LIKE '%b_%c'"] * 20)
-    book: RuleBook[str] = RuleBook()
+    book: RuleIndex[str] = RuleIndex()
     book.add("before", compile_rule(rule("n = 1")))
     for number in range(100):
         book.add(f"greedy {number}", compile_rule(rule(greedy)))
@@ -268,7 +268,7 @@ def test_a_rule_that_searches_too_much_fails_and_others_do_not() -> None:
 
 def test_many_modest_rules_are_no_offence() -> None:
     """M4: every rule has its own share; a thousand that search a short text are all answered."""
-    book: RuleBook[int] = RuleBook()
+    book: RuleIndex[int] = RuleIndex()
     for number in range(1_000):
         book.add(number, compile_rule(rule("a LIKE '%b_c%'")))
     view = view_of({"a": "x" * 200 + "bbc"})
@@ -279,7 +279,7 @@ def test_many_modest_rules_are_no_offence() -> None:
 
 def test_actions_pay_from_the_same_purse() -> None:
     """M4: what the actions of a topic build together is bounded, too."""
-    book: RuleBook[int] = RuleBook()
+    book: RuleIndex[int] = RuleIndex()
     for number in range(2_000):
         book.add(number, compile_rule(rule(TrueFilter(), "SET b = a + 'x'")))
     view = view_of({"a": "x" * 20_000})
@@ -317,7 +317,7 @@ COSTLY_RULES = {
 @pytest.mark.parametrize("kind", COSTLY_RULES)
 def test_no_step_of_many_rules_holds_the_loop(kind: str) -> None:
     """M13: a message against 400 rules of any kind has turns between them."""
-    book: RuleBook[int] = RuleBook()
+    book: RuleIndex[int] = RuleIndex()
     for number in range(400):
         book.add(number, compile_rule(rule(COSTLY_RULES[kind])))
     properties: dict[str, Any] = {
@@ -338,7 +338,7 @@ def test_no_step_of_many_rules_holds_the_loop(kind: str) -> None:
 
 def test_steps_find_what_all_rules_at_once_find() -> None:
     """M13: turns change nothing about who gets a message."""
-    book: RuleBook[int] = RuleBook()
+    book: RuleIndex[int] = RuleIndex()
     for number in range(1_000):
         book.add(
             number % 300,
@@ -359,7 +359,7 @@ def test_steps_find_what_all_rules_at_once_find() -> None:
 
 def test_an_action_has_a_step_for_each_copy() -> None:
     """M13: two hundred copies of a message with a thousand properties."""
-    book: RuleBook[str] = RuleBook()
+    book: RuleIndex[str] = RuleIndex()
     for number in range(200):
         book.add("s", compile_rule(rule(TrueFilter(), "SET x = 1", name=f"r{number}")))
     view = view_of({f"p{number}": number for number in range(1_000)})

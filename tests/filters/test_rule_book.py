@@ -19,7 +19,7 @@ from twinbus.broker.entities.filters import (
     Filter,
     FilterError,
     MessageView,
-    RuleBook,
+    RuleIndex,
     SqlFilter,
     TrueFilter,
     compile_rule,
@@ -87,7 +87,7 @@ def one_by_one(
     return found
 
 
-def together(book: RuleBook[str], view: MessageView) -> dict[str, tuple[list[str], bool]]:
+def together(book: RuleIndex[str], view: MessageView) -> dict[str, tuple[list[str], bool]]:
     return {
         match.subscription: ([rule.name for rule in match.rules], match.error is not None)
         for match in matching(book, view)
@@ -111,7 +111,7 @@ def test_a_book_says_what_its_rules_say_one_by_one(
         (subscription, compile_rule(rule(chosen, name=f"r{number}")))
         for number, (subscription, chosen) in enumerate(described)
     ]
-    book: RuleBook[str] = RuleBook()
+    book: RuleIndex[str] = RuleIndex()
     for subscription, compiled in rules:
         book.add(subscription, compiled)
     for entry in random.sample(rules, len(rules) // 3):
@@ -127,7 +127,7 @@ def test_a_book_says_what_its_rules_say_one_by_one(
 
 def test_a_book_forgets_what_is_removed() -> None:
     """M4"""
-    book: RuleBook[str] = RuleBook()
+    book: RuleIndex[str] = RuleIndex()
     for number, chosen in enumerate(FILTERS):
         book.add("s", compile_rule(rule(chosen, name=f"r{number}")))
     book.add("other", compile_rule(rule(TrueFilter())))
@@ -140,7 +140,7 @@ def test_a_book_forgets_what_is_removed() -> None:
 
 def test_a_name_is_taken_once_in_a_subscription() -> None:
     """M4: whatever its case."""
-    book: RuleBook[str] = RuleBook()
+    book: RuleIndex[str] = RuleIndex()
     book.add("s", compile_rule(rule(TrueFilter(), name="Rule")))
     book.add("t", compile_rule(rule(TrueFilter(), name="rule")))
     with pytest.raises(ConfigurationError, match="already has a rule"):
@@ -156,7 +156,7 @@ def test_a_thousand_rules_share_one_decoding(monkeypatch: pytest.MonkeyPatch) ->
         "decode_value",
         lambda *args: (readings.append(1), decode(*args))[1],
     )
-    book: RuleBook[int] = RuleBook()
+    book: RuleIndex[int] = RuleIndex()
     for number in range(1_000):
         book.add(number, compile_rule(rule(f"price > {number} AND sys.Label = 'red'")))
     assert len(matching(book, view_of({"price": 500}, subject="red"))) == 500
@@ -166,7 +166,7 @@ def test_a_thousand_rules_share_one_decoding(monkeypatch: pytest.MonkeyPatch) ->
 def test_rules_that_wait_for_other_values_are_not_asked() -> None:
     """M4: a thousand rules for a thousand values cost one lookup."""
     asked: list[str] = []
-    book: RuleBook[int] = RuleBook()
+    book: RuleIndex[int] = RuleIndex()
     for number in range(1_000):
         described = (
             CorrelationFilter(properties={"n": number})
@@ -185,7 +185,7 @@ def test_rules_that_wait_for_other_values_are_not_asked() -> None:
 
 def test_a_failing_rule_is_the_affair_of_its_subscription() -> None:
     """M4: the others get the message, and so does its own subscription through another rule."""
-    book: RuleBook[str] = RuleBook()
+    book: RuleIndex[str] = RuleIndex()
     book.add("calm", compile_rule(rule("a = 1")))
     book.add("both", compile_rule(rule("1 / (a - 1) = 1", name="fails")))
     book.add("both", compile_rule(rule("a = 1", name="holds")))
@@ -199,7 +199,7 @@ def test_a_failing_rule_is_the_affair_of_its_subscription() -> None:
 
 def test_rules_without_actions_share_a_copy_and_each_action_makes_its_own() -> None:
     """M4: a copy that an action has changed carries the name of its rule."""
-    book: RuleBook[str] = RuleBook()
+    book: RuleIndex[str] = RuleIndex()
     book.add("s", compile_rule(rule("a = 1", name="plain")))
     book.add("s", compile_rule(rule("a > 0", name="also plain")))
     book.add("s", compile_rule(rule("a = 1", "SET b = 'x'", name="first")))
@@ -218,7 +218,7 @@ def test_rules_without_actions_share_a_copy_and_each_action_makes_its_own() -> N
 
 def test_an_action_whose_result_is_too_large_makes_no_copy() -> None:
     """M4"""
-    book: RuleBook[str] = RuleBook()
+    book: RuleIndex[str] = RuleIndex()
     book.add("s", compile_rule(rule(TrueFilter(), "SET c = a")))
     view = view_of({"a": "x" * 30_000, "b": "x" * 30_000})
     (match,) = matching(book, view)

@@ -28,7 +28,7 @@ from twinbus.broker.access.sas import AccessGrant
 from twinbus.broker.entities.description import QueueDescription
 from twinbus.broker.namespace import Namespace
 from twinbus.broker.options import BrokerOptions
-from twinbus.broker.peer import Peer
+from twinbus.broker.peer import ClientConnection
 from twinbus.broker.store.port import Store
 from twinbus.broker.turns import Turns
 from twinbus.clock import Instant
@@ -162,7 +162,7 @@ class Wire(asyncio.Transport):
         # A peer takes the loop that runs; for a moment this is ours.
         asyncio._set_running_loop(rig.loop)  # type: ignore[arg-type]
         try:
-            self.peer = Peer(rig.namespace)
+            self.peer = ClientConnection(rig.namespace)
         finally:
             asyncio._set_running_loop(None)
         self.peer.connection_made(self)

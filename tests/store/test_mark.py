@@ -7,13 +7,20 @@ from pathlib import Path
 
 import pytest
 
-from twinbus.broker.store.mark import SLOT_BYTES, Mark, MarkRecord, decode, encode, read_mark
+from twinbus.broker.store.mark import (
+    SLOT_BYTES,
+    CommitMarker,
+    MarkRecord,
+    decode,
+    encode,
+    read_mark,
+)
 
 STORE_ID = bytes(range(16))
 
 
 def test_the_mark_is_the_highest_number_recorded(tmp_path: Path) -> None:
-    mark = Mark(tmp_path / "mark", STORE_ID)
+    mark = CommitMarker(tmp_path / "mark", STORE_ID)
     for number in (7, 8, 9):
         mark.record(number)
     mark.close()
@@ -27,7 +34,7 @@ def test_a_torn_record_leaves_the_one_before(tmp_path: Path, cut_bytes: int) -> 
     """M8: the slots are written in turn, so the power may fail at any byte."""
     # Given a mark at 8 whose next record arrives in part
     path = tmp_path / "mark"
-    mark = Mark(path, STORE_ID)
+    mark = CommitMarker(path, STORE_ID)
     mark.record(7)
     mark.record(8)
     mark.close()
@@ -53,7 +60,7 @@ def test_a_mark_that_cannot_be_written_is_behind_and_says_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Given a disk that refuses the mark
-    mark = Mark(tmp_path / "mark", STORE_ID)
+    mark = CommitMarker(tmp_path / "mark", STORE_ID)
     mark.record(1)
 
     def refuse(*arguments: object) -> int:

@@ -27,7 +27,7 @@ from twinbus.broker.entities.filters import RuleDescription, SqlAction, SqlFilte
 from twinbus.broker.entities.topic_description import SubscriptionDescription, TopicDescription
 from twinbus.broker.namespace import Namespace
 from twinbus.broker.options import BrokerOptions
-from twinbus.broker.peer import Peer
+from twinbus.broker.peer import ClientConnection
 from twinbus.broker.store.memory import MemoryStore
 from twinbus.shared_access import make_token
 from verification.fuzz import conversations, grammar
@@ -94,7 +94,7 @@ class Line(asyncio.Transport):
         # A peer takes the loop that runs; for a moment this is ours.
         asyncio._set_running_loop(broker.loop)  # type: ignore[arg-type]
         try:
-            self.peer = Peer(broker.namespace)
+            self.peer = ClientConnection(broker.namespace)
             self.peer.connection_made(self)
         finally:
             asyncio._set_running_loop(None)

@@ -52,7 +52,7 @@ from twinbus.amqp.performatives import (
     decode_performative,
     encode_performative,
 )
-from twinbus.amqp.runs import RunTaker
+from twinbus.amqp.runs import TransferRunReader
 from twinbus.amqp.session import Session
 from twinbus.amqp.transfers import TRANSFER_START, decode_transfer
 
@@ -122,7 +122,7 @@ class Connection:
         self._told: list[Session] = []
         """Sessions whose window has to be, or is being, opened again with the next output."""
         self._has_sent_open = False
-        self._runs = RunTaker(self._frames, self.limits)
+        self._runs = TransferRunReader(self._frames, self.limits)
         self._idle = IdleWatch(self.limits.idle_timeout_s)
         if role is Role.CLIENT:
             self.write(PROTOCOL_SASL)

@@ -28,7 +28,7 @@ _ACCEPTED: Final = b"\x00\x53\x24\x45"
 _ACCEPTED_LIST8: Final = b"\x00\x53\x24\xc0\x01\x00"
 
 
-def plain_fields(
+def decode_fixed_fields(
     buf: bytes, pos: int, end: int, codes: tuple[bytes, ...], values: list[Any]
 ) -> int:
     """Fill ``values`` from the list whose constructor stands at ``pos``.

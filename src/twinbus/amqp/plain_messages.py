@@ -27,7 +27,7 @@ _LENGTH_BYTES: Final = {0xA0: 1, 0xB0: 4}
 """By the constructor of the data section, the last byte of its head."""
 
 
-class PlainMessages:
+class RepeatedLayout:
     """Knows the last plain message of one sender."""
 
     __slots__ = (

@@ -118,7 +118,7 @@ def take_run(
     return payloads, tags, pos
 
 
-class RunTaker:
+class TransferRunReader:
     """Takes runs out of a connection's frames, for the link that was last seen to send one."""
 
     def __init__(self, frames: FrameBuffer, limits: AmqpLimits) -> None:

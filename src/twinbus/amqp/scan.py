@@ -30,7 +30,7 @@ from twinbus.amqp.limits import (
     AmqpLimits,
     Budget,
 )
-from twinbus.amqp.plain import BOOLEAN, UBYTE, UINT, plain_fields
+from twinbus.amqp.plain import BOOLEAN, UBYTE, UINT, decode_fixed_fields
 from twinbus.amqp.properties import Header, Span
 from twinbus.amqp.section_checks import (
     ANNOTATIONS,
@@ -346,7 +346,7 @@ _HEADER_CODES: Final = (BOOLEAN, UBYTE, UINT, BOOLEAN, UINT)
 
 def _header(buf: bytes, pos: int, end: int, found: MessageSections, budget: Budget) -> int:
     values: list[Any] = [False, None, None, False, 0]
-    stop = plain_fields(buf, pos, end, _HEADER_CODES, values)
+    stop = decode_fixed_fields(buf, pos, end, _HEADER_CODES, values)
     if stop:
         found.header = Header(*values)
         return stop

@@ -14,7 +14,7 @@ from twinbus.amqp.composites import SPECS, composite, decode_descriptor, decode_
 from twinbus.amqp.delivery_states import DeliveryState
 from twinbus.amqp.errors import DecodeError, EncodeError
 from twinbus.amqp.limits import PERFORMATIVE_COUNT_MAX, Budget
-from twinbus.amqp.plain import BINARY, BOOLEAN, NOT_PLAIN, STATE, UINT, plain_fields
+from twinbus.amqp.plain import BINARY, BOOLEAN, NOT_PLAIN, STATE, UINT, decode_fixed_fields
 
 SHORT_LIST_BYTES_MAX: Final = 255
 
@@ -77,7 +77,7 @@ def decode_transfer(
         if found is not None:
             return found
         values: list[Any] = list(_TRANSFER_DEFAULTS)
-        stop = plain_fields(buf, pos + 3, end, _TRANSFER_CODES, values)
+        stop = decode_fixed_fields(buf, pos + 3, end, _TRANSFER_CODES, values)
         if stop and values[0] is not None:
             return Transfer(*values), stop
     return _decode_general(Transfer, buf, pos, end, budget)
@@ -127,7 +127,7 @@ def decode_disposition(
     """The disposition whose descriptor starts at ``pos``, and the position after it."""
     if buf.startswith(_DISPOSITION, pos, end):
         values: list[Any] = list(_DISPOSITION_DEFAULTS)
-        stop = plain_fields(buf, pos + 3, end, _DISPOSITION_CODES, values)
+        stop = decode_fixed_fields(buf, pos + 3, end, _DISPOSITION_CODES, values)
         if stop and values[0] is not None and values[1] is not None:
             return Disposition(*values), stop
     return _decode_general(Disposition, buf, pos, end, budget)

@@ -36,7 +36,7 @@ from starlette.types import ASGIApp
 
 from twinbus import __version__
 from twinbus.broker.access.claims import AuthorizationRule, Claim
-from twinbus.broker.admin_faults import ManagementGate, fault_routes
+from twinbus.broker.admin_faults import FaultMiddleware, fault_routes
 from twinbus.broker.admin_purge import purge_routes
 from twinbus.broker.admin_requests import (
     as_json,
@@ -48,8 +48,8 @@ from twinbus.broker.admin_requests import (
 )
 from twinbus.broker.admin_topics import topic_routes
 from twinbus.broker.administration.application import answer_for_any
-from twinbus.broker.administration.host_guard import HostGuard
-from twinbus.broker.administration.refusals import Refused
+from twinbus.broker.administration.host_guard import HostCheck
+from twinbus.broker.administration.refusals import HttpError
 from twinbus.broker.broker import Broker, RunningNamespace, audience_of
 from twinbus.broker.entities.description import QueueDescription
 from twinbus.broker.entities.queue import Queue
@@ -64,7 +64,7 @@ KEPT = {"path", "display_path", "created_at_ms", "updated_at_ms"}
 
 def admin_application(broker: Broker) -> ASGIApp:
     """The HTTP application of a broker."""
-    desk = AdminDesk(broker)
+    desk = NamespaceApi(broker)
     path = "/namespaces/{namespace}/queues/{path:path}"
     rule = "/namespaces/{namespace}/rules/{name}"
     key = "/namespaces/{namespace}/keys/{name}/{which}"
@@ -86,17 +86,17 @@ def admin_application(broker: Broker) -> ASGIApp:
             *topic_routes(desk.namespace_of),
             Route("/{path:path}", desk.administer, methods=["GET", "PUT", "DELETE"]),
         ],
-        middleware=[Middleware(ManagementGate, broker=broker)],
+        middleware=[Middleware(FaultMiddleware, broker=broker)],
         exception_handlers={
-            Refused: as_json,
-            HTTPException: _as_unknown,
+            HttpError: as_json,
+            HTTPException: _not_found,
             TwinbusError: as_json,
         },
     )
-    return HostGuard(application, audience_of(broker.options.host))
+    return HostCheck(application, audience_of(broker.options.host))
 
 
-def _as_unknown(_request: Request, error: Exception) -> Response:
+def _not_found(_request: Request, error: Exception) -> Response:
     """No route fits: the framework's plain text becomes an answer like all others."""
     status = error.status_code if isinstance(error, HTTPException) else 404
     sentence = "There is nothing here under that method and path. Check both."
@@ -111,7 +111,7 @@ def _tls_as_json(broker: Broker) -> dict[str, Any]:
     return {"certificate_expires": datetime.fromtimestamp(expires_s, UTC).isoformat()}
 
 
-class AdminDesk:
+class NamespaceApi:
     """Answers the requests."""
 
     def __init__(self, broker: Broker) -> None:
@@ -169,7 +169,7 @@ class AdminDesk:
         queue = self._queue(request)
         values = await entity_body(request, self.namespace_of(request))
         for name in KEPT.intersection(values):
-            raise Refused(400, f"A queue's {name} cannot be changed. Leave it out.")
+            raise HttpError(400, f"A queue's {name} cannot be changed. Leave it out.")
         before = queue.description
         known = {item.name: getattr(before, item.name) for item in fields(before)}
         changed = type(before).from_dict({**known, **values})
@@ -205,7 +205,7 @@ class AdminDesk:
         namespace, name = self.namespace_of(request), request.path_params["name"]
         claims = _claims(await json_body(request))
         if namespace.access.rules.find(name) is not None:
-            raise Refused(409, f"The access rule {name!r} exists already. Delete it first.")
+            raise HttpError(409, f"The access rule {name!r} exists already. Delete it first.")
         rule = namespace.add_rule(name, claims)
         body = {
             "name": rule.name,
@@ -224,7 +224,7 @@ class AdminDesk:
         namespace = self.namespace_of(request)
         rule, which = self._rule(namespace, request), request.path_params["which"]
         if which not in ("primary", "secondary"):
-            raise Refused(404, "A rule has a primary and a secondary key. Name one of the two.")
+            raise HttpError(404, "A rule has a primary and a secondary key. Name one of the two.")
         body = {
             "name": rule.name,
             "which": which,
@@ -236,7 +236,7 @@ class AdminDesk:
         name = request.path_params["name"]
         rule = namespace.access.rules.find(name)
         if rule is None:
-            raise Refused(404, f"There is no access rule {name[:60]!a}. List them first.")
+            raise HttpError(404, f"There is no access rule {name[:60]!a}. List them first.")
         return rule
 
     # -- what a request is about ----------------------------------------------------------
@@ -245,7 +245,7 @@ class AdminDesk:
         path = request.path_params["path"]
         queue = self.namespace_of(request).queue(path)
         if queue is None:
-            raise Refused(404, f"There is no queue {path[:260]!r}. List them first.")
+            raise HttpError(404, f"There is no queue {path[:260]!r}. List them first.")
         return queue
 
     def namespace_of(self, request: Request) -> RunningNamespace:
@@ -255,7 +255,7 @@ class AdminDesk:
 def _may_manage(request: Request, namespace: RunningNamespace | StoppedNamespace) -> bool:
     try:
         check_access(request, namespace)
-    except Refused:
+    except HttpError:
         return False
     return True
 
@@ -263,7 +263,7 @@ def _may_manage(request: Request, namespace: RunningNamespace | StoppedNamespace
 def _claims(values: dict[str, Any]) -> Claim:
     names = values.get("claims")
     if set(values) != {"claims"} or not isinstance(names, list):
-        raise Refused(400, 'The body must be {"claims": [...]} and nothing else.')
+        raise HttpError(400, 'The body must be {"claims": [...]} and nothing else.')
     if not all(isinstance(name, str) for name in names):
-        raise Refused(400, "A claim must be text. Use Send, Listen or Manage.")
+        raise HttpError(400, "A claim must be text. Use Send, Listen or Manage.")
     return Claim.from_names(names)

@@ -29,7 +29,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from twinbus.broker.admin_requests import NEEDS_MANAGE, check_access, json_body, namespace_of
-from twinbus.broker.administration.refusals import Refused
+from twinbus.broker.administration.refusals import HttpError
 from twinbus.broker.broker import Broker, RunningNamespace
 from twinbus.broker.faults.administration import trouble_with
 from twinbus.broker.faults.fault import Fault
@@ -42,7 +42,7 @@ ALWAYS_REACHED = frozenset({"faults", "subsystems", "stop", "start"})
 
 def fault_routes(broker: Broker) -> list[Route]:
     """The routes of this module."""
-    desk = FaultDesk(broker)
+    desk = FaultApi(broker)
     faults = "/namespaces/{namespace}/faults"
     subsystems = "/namespaces/{namespace}/subsystems"
     return [
@@ -60,7 +60,7 @@ def fault_routes(broker: Broker) -> list[Route]:
     ]
 
 
-class ManagementGate:
+class FaultMiddleware:
     """Stands before the JSON routes: what a fault makes of a request happens here."""
 
     def __init__(self, app: ASGIApp, broker: Broker) -> None:
@@ -71,7 +71,7 @@ class ManagementGate:
         trouble = None
         if scope["type"] == "http":
             running, entity = self._aim(scope["path"])
-            if running is not None and not running.faults.is_calm:
+            if running is not None and not running.faults.has_no_faults:
                 trouble = await trouble_with(Request(scope, receive), running.access, entity)
         if trouble is None:
             await self._app(scope, receive, send)
@@ -103,7 +103,7 @@ def kinds_as_json() -> list[dict[str, Any]]:
     ]
 
 
-class FaultDesk:
+class FaultApi:
     """Answers the requests."""
 
     def __init__(self, broker: Broker) -> None:
@@ -141,7 +141,7 @@ class FaultDesk:
         board = self._running(request).faults
         found = board.get(fault_id)
         if found is None:
-            raise Refused(404, f"There is no fault {fault_id[:80]!a}. {board.names_told()}.")
+            raise HttpError(404, f"There is no fault {fault_id[:80]!a}. {board.names_told()}.")
         return fault_id, found
 
     # -- subsystems -----------------------------------------------------------------------
@@ -169,7 +169,7 @@ class FaultDesk:
         stopped = self._broker.stopped.get(name)
         if stopped is None:
             running = self._running(request)
-            raise Refused(409, f"The namespace {running.name!r} runs already. Stop it first.")
+            raise HttpError(409, f"The namespace {running.name!r} runs already. Stop it first.")
         check_access(request, stopped)
         self._check_switched_on()
         running = await self._broker.start_namespace(name)
@@ -182,7 +182,7 @@ class FaultDesk:
 
     def _check_switched_on(self) -> None:
         if not self._broker.options.has_faults:
-            raise Refused(
+            raise HttpError(
                 403,
                 "Faults, stops and the clock are switched off on this broker. Start it with "
                 "--faults.",
@@ -195,7 +195,7 @@ class FaultDesk:
         self._check_switched_on()
         values = await json_body(request)
         if set(values) != {"seconds"}:
-            raise Refused(400, 'The body must be {"seconds": ...} and nothing else.')
+            raise HttpError(400, 'The body must be {"seconds": ...} and nothing else.')
         self._broker.advance(values["seconds"])
         return JSONResponse(self._clock_as_json())
 
@@ -215,7 +215,7 @@ class FaultDesk:
         for place in (*places, *broker.stopped.values()):
             try:
                 check_access(request, place)
-            except Refused:
+            except HttpError:
                 continue
             return
-        raise Refused(401, NEEDS_MANAGE)
+        raise HttpError(401, NEEDS_MANAGE)

@@ -17,7 +17,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from twinbus.broker.admin_requests import json_body
-from twinbus.broker.administration.refusals import Refused
+from twinbus.broker.administration.refusals import HttpError
 from twinbus.broker.broker import RunningNamespace
 from twinbus.errors import ConfigurationError
 
@@ -26,7 +26,7 @@ NamespaceOf = Callable[[Request], RunningNamespace]
 
 def purge_routes(namespace_of: NamespaceOf) -> list[Route]:
     """The routes; ``namespace_of`` refuses whoever may not manage it."""
-    desk = PurgeDesk(namespace_of)
+    desk = PurgeApi(namespace_of)
     return [
         Route(
             "/namespaces/{namespace}/queues/{path:path}/purge",
@@ -37,7 +37,7 @@ def purge_routes(namespace_of: NamespaceOf) -> list[Route]:
     ]
 
 
-class PurgeDesk:
+class PurgeApi:
     """Answers the requests."""
 
     def __init__(self, namespace_of: NamespaceOf) -> None:
@@ -47,7 +47,7 @@ class PurgeDesk:
         namespace, path = self._namespace_of(request), request.path_params["path"]
         flags = _flags(await json_body(request), _PURGE_FLAGS)
         if not namespace.has_entity(path):
-            raise Refused(
+            raise HttpError(
                 404,
                 f"There is no queue {path[:260]!a}. A subscription is TOPIC/subscriptions/NAME.",
             )

@@ -16,7 +16,7 @@ from starlette.responses import JSONResponse, Response
 
 from twinbus.broker.access.claims import Claim
 from twinbus.broker.administration.access import audience_of, check_still_granted, grant_of
-from twinbus.broker.administration.refusals import Refused, status_of
+from twinbus.broker.administration.refusals import HttpError, status_of
 from twinbus.broker.administration.request_gate import BODY_BYTES_MAX
 from twinbus.broker.broker import Broker, RunningNamespace
 from twinbus.broker.entities.forwarding import own_targets
@@ -51,9 +51,9 @@ def namespace_of(broker: Broker, request: Request) -> RunningNamespace:
         return running
     stopped = broker.stopped.get(name)
     if stopped is None:
-        raise Refused(401, NEEDS_MANAGE)
+        raise HttpError(401, NEEDS_MANAGE)
     check_access(request, stopped)
-    raise Refused(409, f"The namespace {name!r} is stopped. Start it first.")
+    raise HttpError(409, f"The namespace {name!r} is stopped. Start it first.")
 
 
 def check_access(request: Request, namespace: RunningNamespace | StoppedNamespace) -> None:
@@ -61,9 +61,9 @@ def check_access(request: Request, namespace: RunningNamespace | StoppedNamespac
     try:
         grant = grant_of(request, namespace.access)
     except AccessDenied as error:
-        raise Refused(401, str(error)) from error
+        raise HttpError(401, str(error)) from error
     if grant.segments or Claim.MANAGE not in grant.claims:
-        raise Refused(
+        raise HttpError(
             403, "The claim Manage on the namespace is missing. Use a key whose rule has it."
         )
     request.scope[_GRANTED] = grant, namespace.access
@@ -72,21 +72,21 @@ def check_access(request: Request, namespace: RunningNamespace | StoppedNamespac
 async def json_body(request: Request) -> dict[str, Any]:
     """The JSON object in a request's body; empty when there is no body (rule 2)."""
     if _GRANTED not in request.scope:
-        raise Refused(401, NEEDS_MANAGE)
+        raise HttpError(401, NEEDS_MANAGE)
     body = b""
     async for part in request.stream():
         body += part
         if len(body) > BODY_BYTES_MAX:
-            raise Refused(413, f"The body must have at most {BODY_BYTES_MAX} bytes.")
+            raise HttpError(413, f"The body must have at most {BODY_BYTES_MAX} bytes.")
     check_still_granted(*request.scope[_GRANTED])
     if not body:
         return {}
     try:
         values = json.loads(body)
     except (ValueError, RecursionError) as error:
-        raise Refused(400, "The body is not valid JSON. Send one JSON object.") from error
+        raise HttpError(400, "The body is not valid JSON. Send one JSON object.") from error
     if not isinstance(values, dict):
-        raise Refused(400, "The body must be a JSON object.")
+        raise HttpError(400, "The body must be a JSON object.")
     return values
 
 
@@ -97,7 +97,7 @@ async def entity_body(request: Request, namespace: RunningNamespace) -> dict[str
 
 def as_json(_request: Request, error: Exception) -> Response:
     """How a refusal is answered."""
-    assert isinstance(error, Refused | TwinbusError)
+    assert isinstance(error, HttpError | TwinbusError)
     return JSONResponse({"error": str(error)}, status_code=status_of(error))
 
 

@@ -23,7 +23,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from twinbus.broker.admin_requests import entity_body, json_body, queue_as_json
-from twinbus.broker.administration.refusals import Refused
+from twinbus.broker.administration.refusals import HttpError
 from twinbus.broker.broker import RunningNamespace
 from twinbus.broker.catalogue_rules import find_rule
 from twinbus.broker.entities.filters import RuleDescription
@@ -35,7 +35,7 @@ Authorised = Callable[[Request], RunningNamespace]
 
 def topic_routes(namespace_of: Authorised) -> list[Route]:
     """``namespace_of`` is the namespace of a request whose caller may manage it."""
-    desk = TopicDesk(namespace_of)
+    desk = TopicApi(namespace_of)
     topic = "/namespaces/{namespace}/topics/{topic:path}"
     subscription = topic + "/subscriptions/{subscription}"
     rule = subscription + "/rules/{rule}"
@@ -67,7 +67,7 @@ def subscription_as_json(subscription: Subscription) -> dict[str, Any]:
     return {**queue_as_json(subscription), "rules": rules}
 
 
-class TopicDesk:
+class TopicApi:
     """Answers the requests."""
 
     def __init__(self, namespace_of: Authorised) -> None:
@@ -96,7 +96,7 @@ class TopicDesk:
         path = request.path_params["topic"]
         topic = self._namespace(request).topic(path)
         if topic is None:
-            raise Refused(404, f"There is no topic {path[:260]!r}. List them first.")
+            raise HttpError(404, f"There is no topic {path[:260]!r}. List them first.")
         return topic
 
     # -- subscriptions --------------------------------------------------------------------
@@ -129,7 +129,7 @@ class TopicDesk:
         name = request.path_params["subscription"]
         found = self._topic(request).subscriptions.get(name.lower())
         if found is None:
-            raise Refused(404, f"This topic has no subscription {name[:60]!r}. List them first.")
+            raise HttpError(404, f"This topic has no subscription {name[:60]!r}. List them first.")
         return found
 
     # -- rules ----------------------------------------------------------------------------
@@ -160,7 +160,7 @@ class TopicDesk:
     def _rule(self, request: Request) -> RuleDescription:
         subscription, name = self._subscription(request), request.path_params["rule"]
         if name.lower() not in subscription.rule_ids:
-            raise Refused(404, f"This subscription has no rule {name[:60]!a}. List them first.")
+            raise HttpError(404, f"This subscription has no rule {name[:60]!a}. List them first.")
         return find_rule(subscription, name)
 
 
@@ -168,5 +168,5 @@ def _rules(values: object) -> list[RuleDescription] | None:
     if values is None:
         return None
     if not isinstance(values, list):
-        raise Refused(400, "rules must be a list of rules.")
+        raise HttpError(400, "rules must be a list of rules.")
     return [RuleDescription.from_dict(each) for each in values]

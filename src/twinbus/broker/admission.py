@@ -19,14 +19,14 @@ from twinbus.broker.access.grants import Grants
 from twinbus.broker.access.sas import AccessGrant, Audience
 
 if TYPE_CHECKING:
-    from twinbus.broker.attaching import AnyEnd
-    from twinbus.broker.peer import Peer
+    from twinbus.broker.attaching import AnyLinkHandler
+    from twinbus.broker.peer import ClientConnection
 
 
 class ConnectionAuthorization:
     """The grants of one peer, and the clock that ends them."""
 
-    def __init__(self, peer: Peer, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, peer: ClientConnection, loop: asyncio.AbstractEventLoop) -> None:
         self._peer = peer
         self._loop = loop
         self._grants = Grants()
@@ -72,7 +72,7 @@ class ConnectionAuthorization:
 
     # -- the end of it --------------------------------------------------------------------
 
-    def watch(self, end: AnyEnd) -> None:
+    def watch(self, end: AnyLinkHandler) -> None:
         """A link was opened: look at it again when its token may have run out."""
         if end.claim is None:
             return

@@ -45,7 +45,7 @@ def refused(error: AmqpError) -> Reply:
     )
 
 
-class AnswerTicket:
+class ReplyAck:
     """Answers a request once its change is on disk."""
 
     def __init__(self, answer: Answer, body: Callable[[range], Any] = lambda _seqs: None) -> None:

@@ -16,26 +16,26 @@ from twinbus.amqp.types import Int, Symbol
 from twinbus.broker.access.claims import Claim
 from twinbus.broker.entities.forwarding import target_of
 from twinbus.broker.entities.queue import Queue
-from twinbus.broker.faults.attaches import catch_attach
-from twinbus.broker.management import ManagementDesk
+from twinbus.broker.faults.attaches import inject_attach
+from twinbus.broker.management import ManagementNode
 from twinbus.broker.receiving import OutgoingLink
-from twinbus.broker.replies import ReplyEnd, RequestEnd
+from twinbus.broker.replies import ReplyLink, RequestLink
 from twinbus.broker.sending import IncomingLink
-from twinbus.broker.session_links import SessionClaim, session_wanted
+from twinbus.broker.session_links import PendingSessionLink, session_wanted
 from twinbus.entity_path import Address, parse_address
 from twinbus.errors import InvalidEntityPath
 
 if TYPE_CHECKING:
-    from twinbus.broker.peer import Peer
+    from twinbus.broker.peer import ClientConnection
 
 AnyLink = SenderLink | ReceiverLink
-AnyEnd = IncomingLink | OutgoingLink | RequestEnd | ReplyEnd | SessionClaim
+AnyLinkHandler = IncomingLink | OutgoingLink | RequestLink | ReplyLink | PendingSessionLink
 
 SETTLED = 1
 BATCH_SIZE = Symbol("com.microsoft:max-message-batch-size")
 
 
-def open_end(peer: Peer, link: AnyLink) -> None:
+def handle_attach(peer: ClientConnection, link: AnyLink) -> None:
     """Answer an attach: accept it with an end of ours behind it, or refuse it."""
     try:
         end = _end_for(peer, link)
@@ -46,12 +46,12 @@ def open_end(peer: Peer, link: AnyLink) -> None:
                 "share of them. Close some first.",
             )
         faults = peer.namespace.faults
-        if not faults.is_calm and catch_attach(faults, end):
+        if not faults.has_no_faults and inject_attach(faults, end):
             return
     except AmqpError as error:
         link.refuse(error)
         return
-    if isinstance(end, SessionClaim):
+    if isinstance(end, PendingSessionLink):
         # It is answered when the session is there.
         end.keep_details()
         peer.keep(link, end)
@@ -75,12 +75,12 @@ def open_end(peer: Peer, link: AnyLink) -> None:
     peer.keep(link, end)
 
 
-def _end_for(peer: Peer, link: AnyLink) -> AnyEnd:
+def _end_for(peer: ClientConnection, link: AnyLink) -> AnyLinkHandler:
     address = _address(link)
     if address.node == "cbs":
         if isinstance(link, ReceiverLink):
-            return RequestEnd(peer, link, "$cbs", peer.token_desk.handle)
-        return ReplyEnd(peer, link, "$cbs")
+            return RequestLink(peer, link, "$cbs", peer.token_desk.handle)
+        return ReplyLink(peer, link, "$cbs")
     if address.node == "management":
         return _management_end(peer, link, address)
     if isinstance(link, ReceiverLink):
@@ -111,7 +111,9 @@ def _end_for(peer: Peer, link: AnyLink) -> AnyEnd:
         )
     deletes = link.peer.snd_settle_mode == SETTLED
     if wanted is not None:
-        return SessionClaim(peer, link, queue, address.path, wanted, deletes_on_receipt=deletes)
+        return PendingSessionLink(
+            peer, link, queue, address.path, wanted, deletes_on_receipt=deletes
+        )
     return OutgoingLink(peer, link, queue, address.path, deletes_on_receipt=deletes)
 
 
@@ -124,7 +126,7 @@ def not_here(queue: Queue) -> AmqpError:
     )
 
 
-def _management_end(peer: Peer, link: AnyLink, address: Address) -> AnyEnd:
+def _management_end(peer: ClientConnection, link: AnyLink, address: Address) -> AnyLinkHandler:
     for claim in (Claim.LISTEN, Claim.SEND):
         try:
             peer.admission.demand(address.path, claim)
@@ -135,8 +137,8 @@ def _management_end(peer: Peer, link: AnyLink, address: Address) -> AnyEnd:
     queue = _queue(peer, address)
     path = str(address)
     if isinstance(link, ReceiverLink):
-        return RequestEnd(peer, link, path, ManagementDesk(peer, queue, address.path).handle)
-    return ReplyEnd(peer, link, path)
+        return RequestLink(peer, link, path, ManagementNode(peer, queue, address.path).handle)
+    return ReplyLink(peer, link, path)
 
 
 def _address(link: AnyLink) -> Address:
@@ -155,7 +157,7 @@ def _address(link: AnyLink) -> Address:
         raise AmqpError(Condition.ARGUMENT_ERROR, str(error)) from error
 
 
-def _queue(peer: Peer, address: Address) -> Queue:
+def _queue(peer: ClientConnection, address: Address) -> Queue:
     queue = peer.namespace.catalogue.find(address.entity, address.sub_queue)
     if queue is None:
         raise AmqpError(

@@ -31,14 +31,14 @@ from twinbus.broker.entities.forwarding import targets_first
 from twinbus.broker.entities.queue import Queue
 from twinbus.broker.entities.topic_description import TopicDescription
 from twinbus.broker.entrance import (
-    Entrance,
+    ListenerSet,
     application_of,
     application_of_broker,
     entrance_of_administration,
     entrance_of_namespace,
     shown_host,
 )
-from twinbus.broker.faults.board import FaultBoard
+from twinbus.broker.faults.board import FaultRegistry
 from twinbus.broker.keys import ROOT_RULE, KeyRing
 from twinbus.broker.namespace import Namespace
 from twinbus.broker.options import BrokerOptions
@@ -79,7 +79,9 @@ class NamespaceSpec:
 class RunningNamespace(RunningTopics):
     """A namespace with its entrance."""
 
-    def __init__(self, namespace: Namespace, entrance: Entrance, host: str, keys: KeyRing) -> None:
+    def __init__(
+        self, namespace: Namespace, entrance: ListenerSet, host: str, keys: KeyRing
+    ) -> None:
         super().__init__(namespace)
         self.entrance = entrance
         self._keys = keys
@@ -131,7 +133,7 @@ class RunningNamespace(RunningTopics):
         return len(self._namespace.peers) + self.entrance.reception.connection_count
 
     @property
-    def faults(self) -> FaultBoard:
+    def faults(self) -> FaultRegistry:
         """Failures that can be switched on."""
         return self._namespace.faults
 
@@ -270,7 +272,7 @@ class Broker:
         self._directory = None if directory is None else DataDirectory(directory)
         self._keys = KeyRing(directory)
         self.tls = _keeper(self.options)
-        self.administration: Entrance | None = None
+        self.administration: ListenerSet | None = None
         self.namespaces: dict[str, RunningNamespace] = {}
         self._turns: Turns | None = None
         self.stopped: dict[str, StoppedNamespace] = {}
@@ -335,7 +337,7 @@ class Broker:
         """What clients trust to use TLS here; made if need be. None with a certificate given."""
         return self.tls.ca_path
 
-    async def open_administration(self) -> Entrance | None:
+    async def open_administration(self) -> ListenerSet | None:
         """Open the HTTP port of the whole broker, if the options want one."""
         port = self.options.admin_port
         if port is None or self.administration is not None:

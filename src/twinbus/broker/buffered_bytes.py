@@ -22,7 +22,7 @@ from collections.abc import Callable
 from typing import Final, Protocol
 
 from twinbus.broker.fair_share import Holder, SharedCapacity
-from twinbus.broker.input_gate import ROOM, InputGate
+from twinbus.broker.input_gate import ROOM, ReadGate
 
 # For each namespace. A frame has up to 1 MiB: so many clients may be in the middle of one.
 INPUT_BYTES_MAX: Final = 96 << 20
@@ -51,7 +51,7 @@ class BufferedInput:
     def __init__(
         self,
         shared: SharedCapacity,
-        gate: InputGate,
+        gate: ReadGate,
         timers: Timers,
         give_up: Callable[[], None],
     ) -> None:

@@ -35,7 +35,7 @@ from twinbus.broker.entities.history import DuplicateHistory
 from twinbus.broker.entities.queue import Queue
 from twinbus.broker.entities.topic import Subscription, Topic
 from twinbus.broker.entities.topic_description import SubscriptionDescription, TopicDescription
-from twinbus.broker.entities.witness import Witness
+from twinbus.broker.entities.witness import AuditSink
 from twinbus.broker.store.port import EntityRow, QueueCounters, Recovered
 from twinbus.errors import ConfigurationError, StoreCorrupt
 
@@ -71,7 +71,7 @@ class Catalogue:
     """Every entity, by canonical path."""
 
     def __init__(
-        self, recovered: Recovered, chance: Random, witness: Witness | None = None
+        self, recovered: Recovered, chance: Random, witness: AuditSink | None = None
     ) -> None:
         self._chance = chance
         self._witness = witness

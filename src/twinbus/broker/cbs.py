@@ -15,17 +15,17 @@ from twinbus.broker.replies import Reply, Request
 from twinbus.errors import AccessDenied
 
 if TYPE_CHECKING:
-    from twinbus.broker.peer import Peer
+    from twinbus.broker.peer import ClientConnection
 
 TOKEN_TYPES = frozenset({"jwt", "servicebus.windows.net:sastoken"})
 # Tokens that one connection may put in a minute; an SDK puts one per link and hour.
 TOKENS_PER_MINUTE_MAX = 600
 
 
-class TokenDesk:
+class CbsNode:
     """Takes the tokens of one connection."""
 
-    def __init__(self, peer: Peer) -> None:
+    def __init__(self, peer: ClientConnection) -> None:
         self._peer = peer
         self._window_began_s = 0.0
         self._window_count = 0

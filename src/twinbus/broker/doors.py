@@ -22,7 +22,7 @@ from collections.abc import Callable
 from typing import cast
 
 from twinbus.broker.connection_slots import EVICTED, ConnectionSlots, Slot
-from twinbus.broker.http_side import HttpSide
+from twinbus.broker.http_side import HttpServer
 from twinbus.broker.tarpit import Tarpit, has_unread
 from twinbus.broker.tls.keeper import CertificateStore
 from twinbus.errors import ConfigurationError, PortTaken
@@ -52,11 +52,11 @@ HTTP_METHOD_LETTERS = frozenset(b"GPDHOTC")
 
 TOO_LATE = "a peer did not finish its handshake in time"
 
-NoteOffence = Callable[[str, str], None]
+LogViolation = Callable[[str, str], None]
 """Told what was done, and by which address."""
 
 
-class Speech(enum.Enum):
+class WireProtocol(enum.Enum):
     """What a connection speaks."""
 
     AMQP = enum.auto()
@@ -64,32 +64,32 @@ class Speech(enum.Enum):
     TLS = enum.auto()
 
 
-class Reception:
+class ConnectionAcceptor:
     """Receives the connections of some doors that lead to the same place."""
 
     def __init__(
         self,
         *,
         tls: CertificateStore,
-        http: HttpSide,
+        http: HttpServer,
         amqp: Callable[[Slot], asyncio.Protocol] | None,
         slots: ConnectionSlots,
-        note_offence: NoteOffence,
+        log_violation: LogViolation,
         handshake_timeout_s: float,
         tarpit_max: int = 0,
     ) -> None:
         """``amqp`` is None where only HTTP is spoken."""
         self.tls = tls
         self.http = http
-        self.note_offence = note_offence
+        self.log_violation = log_violation
         self.handshake_timeout_s = handshake_timeout_s
         self.slots = slots
         self.tarpit = Tarpit(tarpit_max)
         slots.keep_open = self.tarpit.keep
         slots.has_unread = has_unread
         self._amqp = amqp
-        self.waiting: set[Visitor] = set()
-        self.turns_away: Callable[[socket.socket, bool], bool] | None = None
+        self.waiting: set[PendingConnection] = set()
+        self.reject_hook: Callable[[socket.socket, bool], bool] | None = None
         """Asked first: whether a fault takes the connection (it is then the fault's to close)."""
 
     @property
@@ -97,23 +97,23 @@ class Reception:
         """Who waits, and who speaks HTTP; peers are counted by their namespace."""
         return len(self.waiting) + self.http.connection_count
 
-    def welcome(self, connection: socket.socket, *, must_be_tls: bool) -> None:
+    def accept(self, connection: socket.socket, *, must_be_tls: bool) -> None:
         """A connection was accepted."""
-        if self.turns_away is not None and self.turns_away(connection, must_be_tls):
+        if self.reject_hook is not None and self.reject_hook(connection, must_be_tls):
             return
-        Visitor(self, connection, must_be_tls=must_be_tls)
+        PendingConnection(self, connection, must_be_tls=must_be_tls)
 
-    def speech(self, first: int, *, is_secure: bool) -> Speech:
+    def speech(self, first: int, *, is_secure: bool) -> WireProtocol:
         """What somebody speaks who begins with this byte."""
         if first == TLS_HANDSHAKE and not is_secure:
-            return Speech.TLS
+            return WireProtocol.TLS
         if self._amqp is None or first in HTTP_METHOD_LETTERS:
-            return Speech.HTTP
-        return Speech.AMQP
+            return WireProtocol.HTTP
+        return WireProtocol.AMQP
 
-    async def protocols(self, speech: Speech) -> Callable[[Slot], asyncio.Protocol]:
+    async def protocols(self, speech: WireProtocol) -> Callable[[Slot], asyncio.Protocol]:
         """What makes protocols for those who speak so."""
-        if speech is Speech.AMQP and self._amqp is not None:
+        if speech is WireProtocol.AMQP and self._amqp is not None:
             return self._amqp
         return await self.http.serving()
 
@@ -130,11 +130,11 @@ class Reception:
         await self.http.close()
 
 
-class Visitor:
+class PendingConnection:
     """A connection of which nobody knows yet what it speaks."""
 
     def __init__(
-        self, reception: Reception, connection: socket.socket, *, must_be_tls: bool
+        self, reception: ConnectionAcceptor, connection: socket.socket, *, must_be_tls: bool
     ) -> None:
         self._reception = reception
         self._connection = connection
@@ -177,9 +177,9 @@ class Visitor:
         try:
             await self._find_way(self._reception.speech(first, is_secure=False))
         except ConfigurationError as error:
-            self._note_offence(f"there is no TLS: {error}")
+            self._log_violation(f"there is no TLS: {error}")
         except OSError:
-            self._note_offence("a handshake failed")
+            self._log_violation("a handshake failed")
 
     def _entered(self, entering: asyncio.Task[None]) -> None:
         # A task that failed or was cancelled holds its frames, and these hold us.
@@ -195,22 +195,22 @@ class Visitor:
     def check(self, entering: asyncio.Task[None]) -> None:
         """A mistake of ours, and still no reason for whoever made it happen to fill the log."""
         if not entering.cancelled() and (error := entering.exception()) is not None:
-            self._note_offence(f"a connection could not be accepted: {type(error).__name__}")
+            self._log_violation(f"a connection could not be accepted: {type(error).__name__}")
 
-    async def _find_way(self, speech: Speech) -> None:
+    async def _find_way(self, speech: WireProtocol) -> None:
         reception = self._reception
-        if speech is Speech.TLS:
+        if speech is WireProtocol.TLS:
             context = await reception.tls.context()
             self._is_handed_over = True
             await self._loop.connect_accepted_socket(
-                lambda: Vestibule(reception, self),
+                lambda: TlsPendingConnection(reception, self),
                 self._connection,
                 ssl=context,
                 ssl_handshake_timeout=reception.handshake_timeout_s,
                 ssl_shutdown_timeout=TLS_GOODBYE_S,
             )
         elif self._must_be_tls:
-            self._note_offence("plain text where TLS is a must")
+            self._log_violation("plain text where TLS is a must")
         else:
             protocols = await reception.protocols(speech)
             self.leave()
@@ -225,15 +225,15 @@ class Visitor:
         return protocols(self.slot)
 
     def _too_late(self) -> None:
-        self._note_offence(TOO_LATE)
+        self._log_violation(TOO_LATE)
         self.drop()
 
     def _evicted(self) -> None:
-        self._note_offence(EVICTED)
+        self._log_violation(EVICTED)
         self.drop()
 
-    def _note_offence(self, what: str) -> None:
-        self._reception.note_offence(what, self.address)
+    def _log_violation(self, what: str) -> None:
+        self._reception.log_violation(what, self.address)
 
     def drop(self) -> None:
         """End the connection, however far it got."""
@@ -256,10 +256,10 @@ class Visitor:
         self._reception.waiting.discard(self)
 
 
-class Vestibule(asyncio.Protocol):
+class TlsPendingConnection(asyncio.Protocol):
     """Where somebody stands who came through TLS and has not said what it speaks within."""
 
-    def __init__(self, reception: Reception, visitor: Visitor) -> None:
+    def __init__(self, reception: ConnectionAcceptor, visitor: PendingConnection) -> None:
         self._reception = reception
         self._visitor = visitor
         self._transport: asyncio.Transport | None = None
@@ -304,11 +304,15 @@ class Vestibule(asyncio.Protocol):
         self._transport = self._visitor.transport = None
 
 
-class Door:
+class Listener:
     """One port that people come in by."""
 
     def __init__(
-        self, reception: Reception, listeners: list[socket.socket], *, must_be_tls: bool = False
+        self,
+        reception: ConnectionAcceptor,
+        listeners: list[socket.socket],
+        *,
+        must_be_tls: bool = False,
     ) -> None:
         self._reception = reception
         self._listeners = listeners
@@ -341,7 +345,7 @@ class Door:
                 return
             connection.setblocking(False)
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            self._reception.welcome(connection, must_be_tls=self._must_be_tls)
+            self._reception.accept(connection, must_be_tls=self._must_be_tls)
 
     def _may_wait(self) -> bool:
         """Whether strangers can have another turn before one of them is evicted."""
@@ -354,7 +358,7 @@ class Door:
         """Without a descriptor for it the connection goes on waiting, and so do we."""
         if error.errno not in (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM):
             return
-        self._reception.note_offence("no descriptor is left for another connection", "")
+        self._reception.log_violation("no descriptor is left for another connection", "")
         self._reception.make_room()
         self._stop_accepting()
         self._rest = self._loop.call_later(REST_S, self._open)

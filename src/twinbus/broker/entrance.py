@@ -13,27 +13,31 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from twinbus.broker.connection_slots import ConnectionSlots
-from twinbus.broker.doors import Door, Reception, bind
-from twinbus.broker.http_side import HttpSide
+from twinbus.broker.doors import ConnectionAcceptor, Listener, bind
+from twinbus.broker.http_side import HttpServer
 from twinbus.broker.namespace import Namespace
-from twinbus.broker.offences import OffenceLog
+from twinbus.broker.offences import ViolationLog
 from twinbus.broker.options import BrokerOptions
-from twinbus.broker.peer import Peer
+from twinbus.broker.peer import ClientConnection
 from twinbus.broker.tls.keeper import CertificateStore
 
 if TYPE_CHECKING:
     from twinbus.broker.broker import Broker, RunningNamespace
 
 
-class Entrance:
+class ListenerSet:
     """Some doors that lead to one place."""
 
     def __init__(
-        self, reception: Reception, options: BrokerOptions, port: int, tls_port: int | None = None
+        self,
+        reception: ConnectionAcceptor,
+        options: BrokerOptions,
+        port: int,
+        tls_port: int | None = None,
     ) -> None:
         self.reception = reception
         self._options = options
-        self._doors: list[Door] = []
+        self._doors: list[Listener] = []
         self.port = port
         """0 until it was opened for the first time, if a free one is wanted."""
         self.tls_port = tls_port
@@ -48,13 +52,13 @@ class Entrance:
             for listener in listeners:
                 listener.close()
             raise
-        self._doors = [Door(self.reception, listeners, must_be_tls=is_tls_only)]
+        self._doors = [Listener(self.reception, listeners, must_be_tls=is_tls_only)]
         self.port = self._doors[0].port
         if tls_listeners:
-            self._doors.append(Door(self.reception, tls_listeners, must_be_tls=True))
+            self._doors.append(Listener(self.reception, tls_listeners, must_be_tls=True))
             self.tls_port = self._doors[1].port
 
-    def shut(self) -> None:
+    def close_listeners(self) -> None:
         """Let nobody in any more; who is inside stays."""
         for door in self._doors:
             door.close()
@@ -62,7 +66,7 @@ class Entrance:
 
     async def close(self) -> None:
         """Let nobody in, and send away who waits or speaks HTTP."""
-        self.shut()
+        self.close_listeners()
         await self.reception.close()
 
 
@@ -75,7 +79,7 @@ def shown_host(host: str) -> str:
 
 def entrance_of_namespace(
     namespace: Namespace, tls: CertificateStore, port: int, tls_port: int | None
-) -> Entrance:
+) -> ListenerSet:
     """AMQP and the administration protocol for one namespace."""
     options = namespace.options
 
@@ -84,27 +88,27 @@ def entrance_of_namespace(
 
     note, note_mistake = _notes(namespace.offences, now_s)
 
-    reception = Reception(
+    reception = ConnectionAcceptor(
         tls=tls,
-        http=HttpSide(
+        http=HttpServer(
             request_timeout_s=options.limits.handshake_timeout_s,
-            note_offence=note,
+            log_violation=note,
             note_mistake=note_mistake,
             turns=namespace.turns,
         ),
-        amqp=lambda slot: Peer(namespace, slot),
+        amqp=lambda slot: ClientConnection(namespace, slot),
         slots=_slots(options),
-        note_offence=note,
+        log_violation=note,
         handshake_timeout_s=options.limits.handshake_timeout_s,
         tarpit_max=options.tarpit_max,
     )
-    entrance = Entrance(reception, options, port, tls_port)
+    entrance = ListenerSet(reception, options, port, tls_port)
     namespace.stage.contact.guard(entrance)
     return entrance
 
 
 def _notes(
-    offences: OffenceLog, now_s: Callable[[], float]
+    offences: ViolationLog, now_s: Callable[[], float]
 ) -> tuple[Callable[[str, str], None], Callable[[Exception, str, bool], None]]:
     """How an entrance tells its log what peers do wrong, and what they make go wrong."""
 
@@ -131,28 +135,28 @@ def _slots(options: BrokerOptions) -> ConnectionSlots:
 
 def entrance_of_administration(
     broker: Broker, make_application: Callable[[], Any], port: int
-) -> Entrance:
+) -> ListenerSet:
     """The HTTP side of a whole broker."""
     options = broker.options
-    offences = OffenceLog("administration")
+    offences = ViolationLog("administration")
 
     note, note_mistake = _notes(offences, time.monotonic)
-    reception = Reception(
+    reception = ConnectionAcceptor(
         tls=broker.tls,
-        http=HttpSide(
+        http=HttpServer(
             make_application,
             request_timeout_s=options.limits.handshake_timeout_s,
-            note_offence=note,
+            log_violation=note,
             note_mistake=note_mistake,
             turns=broker.shared_turns(),
         ),
         amqp=None,
         slots=_slots(options),
-        note_offence=note,
+        log_violation=note,
         handshake_timeout_s=options.limits.handshake_timeout_s,
         tarpit_max=options.tarpit_max,
     )
-    return Entrance(reception, options, port)
+    return ListenerSet(reception, options, port)
 
 
 def application_of(namespace: RunningNamespace) -> Any:

@@ -49,7 +49,7 @@ class Forwarding:
         self._namespace = namespace
         self._forwarders: dict[Queue, Forwarder] = {}
 
-    def look_at(self, entity: Queue) -> None:
+    def entity_changed(self, entity: Queue) -> None:
         """An entity was made, changed or deleted."""
         description = entity.description
         self._set(entity, description.forward_to)
@@ -230,7 +230,7 @@ class Forwarder:
         if self._on_their_way or self._looked_at or self._retry or self._source.is_deleted:
             return
         self._consumer.is_paused = False
-        self._source.wake(self._consumer)
+        self._source.credit_available(self._consumer)
         self._namespace.touch(self._source)
 
 

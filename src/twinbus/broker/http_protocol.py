@@ -25,9 +25,9 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.server import ServerState
 
 from twinbus.broker.administration.access import SLOT
-from twinbus.broker.administration.request_gate import HEAD_BYTES_MAX, BadRequest, RequestGate
+from twinbus.broker.administration.request_gate import HEAD_BYTES_MAX, BadRequest, HttpRequestGate
 from twinbus.broker.connection_slots import EVICTED, Slot
-from twinbus.broker.input_gate import ASKING, InputGate
+from twinbus.broker.input_gate import ASKING, ReadGate
 from twinbus.broker.turns import Turns
 
 KEEP_ALIVE_S = 5
@@ -53,7 +53,7 @@ class HttpServing:
         self,
         application: Application,
         request_timeout_s: float,
-        note_offence: Callable[[str, str], None],
+        log_violation: Callable[[str, str], None],
         note_mistake: Callable[[Exception, str, bool], None],
         turns: Turns,
     ) -> None:
@@ -61,7 +61,7 @@ class HttpServing:
         self._application = application
         self.note_mistake = note_mistake
         self.request_timeout_s = request_timeout_s
-        self.note_offence = note_offence
+        self.log_violation = log_violation
         self.state = ServerState()
         self.state.default_headers = [(b"date", b"")]
         self._config = uvicorn.Config(
@@ -82,7 +82,7 @@ class HttpServing:
 
     def __call__(self, slot: Slot) -> asyncio.Protocol:
         """A protocol for one more connection."""
-        return PunctualHttp(self, self._config, slot)
+        return DeadlineHttpProtocol(self, self._config, slot)
 
     async def _dated(self, scope: Scope, receive: Receive, send: Send) -> None:
         # The answer about to be made looks into this very list for its first headers.
@@ -98,7 +98,7 @@ class HttpServing:
             await self._application(scope, receive, send_noted)
         except ClientDisconnect:
             # Nobody is left to be answered, and nothing of ours went wrong.
-            self.note_offence("a request broke off before its end", _client_of(scope))
+            self.log_violation("a request broke off before its end", _client_of(scope))
         except Exception as error:
             is_stranger = not scope["state"][SLOT].is_authenticated
             self.note_mistake(error, _client_of(scope), is_stranger)
@@ -106,7 +106,7 @@ class HttpServing:
                 await _answer_500(send)
 
 
-class PunctualHttp(H11Protocol):
+class DeadlineHttpProtocol(H11Protocol):
     """One HTTP connection: requests have to arrive in time, and answers have to be read in time."""
 
     def __init__(self, serving: HttpServing, config: uvicorn.Config, slot: Slot) -> None:
@@ -118,11 +118,11 @@ class PunctualHttp(H11Protocol):
         self._deadline: asyncio.TimerHandle | None = None
         self._being_read: asyncio.TimerHandle | None = None
         self._going: asyncio.TimerHandle | None = None
-        self._gate = RequestGate()
+        self._gate = HttpRequestGate()
         self._is_refused = False
         self._unread = b""
         self._turns = serving.turns.join()
-        self._input = InputGate(self._turns, self._work)
+        self._input = ReadGate(self._turns, self._work)
         self._has_key = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -134,11 +134,11 @@ class PunctualHttp(H11Protocol):
             self.transport.abort()
 
     def _evicted(self) -> None:
-        self._note_offence(EVICTED)
+        self._log_violation(EVICTED)
         self.transport.abort()
 
-    def _note_offence(self, what: str) -> None:
-        self._serving.note_offence(what, self.client[0] if self.client else "")
+    def _log_violation(self, what: str) -> None:
+        self._serving.log_violation(what, self.client[0] if self.client else "")
 
     def data_received(self, data: bytes) -> None:
         if self._is_refused:
@@ -182,7 +182,7 @@ class PunctualHttp(H11Protocol):
 
     def _refuse(self, refusal: BadRequest) -> None:
         self._is_refused, self._unread = True, b""
-        self._note_offence("a request was not HTTP as it is taken here")
+        self._log_violation("a request was not HTTP as it is taken here")
         self._unset_keepalive_if_required()
         self._stop_watching()
         if self.cycle is not None and not self.cycle.response_complete:
@@ -202,7 +202,7 @@ class PunctualHttp(H11Protocol):
             self._deadline = self.loop.call_later(self._serving.request_timeout_s, self._too_late)
 
     def _too_late(self) -> None:
-        self._note_offence("a request did not arrive in time")
+        self._log_violation("a request did not arrive in time")
         self.transport.abort()
 
     def _stop_watching(self) -> None:
@@ -211,7 +211,7 @@ class PunctualHttp(H11Protocol):
             self._deadline = None
 
     def send_400_response(self, msg: str) -> None:
-        self._note_offence("a request was not HTTP")
+        self._log_violation("a request was not HTTP")
         super().send_400_response(msg)
         self._begin_to_go()
 
@@ -224,7 +224,7 @@ class PunctualHttp(H11Protocol):
         _stop(self._being_read)
 
     def _is_deaf(self) -> None:
-        self._note_offence("an answer was not read in time")
+        self._log_violation("an answer was not read in time")
         self.transport.abort()
 
     def on_response_complete(self) -> None:

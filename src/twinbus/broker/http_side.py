@@ -23,7 +23,7 @@ LAST_ANSWERS_S = 1.0
 POLL_S = 0.01
 
 
-class HttpSide:
+class HttpServer:
     """The HTTP connections of one set of doors."""
 
     def __init__(
@@ -31,7 +31,7 @@ class HttpSide:
         make_application: Callable[[], Any] | None = None,
         *,
         request_timeout_s: float,
-        note_offence: Callable[[str, str], None],
+        log_violation: Callable[[str, str], None],
         note_mistake: Callable[[Exception, str, bool], None],
         turns: Turns | None = None,
     ) -> None:
@@ -40,7 +40,7 @@ class HttpSide:
         self.make_application = make_application
         """Called when the first caller comes, on a thread of its own."""
         self._request_timeout_s = request_timeout_s
-        self._note_offence = note_offence
+        self._log_violation = log_violation
         self._note_mistake = note_mistake
         self._turns = turns
         self._serving: HttpServing | None = None
@@ -65,7 +65,7 @@ class HttpSide:
         return HttpServing(
             self.make_application(),
             self._request_timeout_s,
-            self._note_offence,
+            self._log_violation,
             self._note_mistake,
             turns,
         )

@@ -46,7 +46,7 @@ class _Watched:
         self.idle_since_s = now_s
 
 
-class Idleness:
+class AutoDelete:
     """Watches the entities of one namespace that want to be deleted when idle."""
 
     def __init__(self, namespace: Namespace) -> None:
@@ -55,7 +55,7 @@ class Idleness:
         self._timer: asyncio.TimerHandle | None = None
         self._is_stopped = False
 
-    def look_at(self, entity: Queue) -> None:
+    def entity_changed(self, entity: Queue) -> None:
         """An entity was made, changed or deleted: its time starts anew, or ends."""
         if entity.is_deleted or entity.description.auto_delete_on_idle_ms is None:
             self._watched.pop(entity, None)
@@ -117,7 +117,7 @@ class Idleness:
             # It is there as before, and its time starts anew.
             logger.warning("namespace %s: the %s %s is idle: %s", name, kind, path, error)
             if self._namespace.failure is None and not self._is_stopped:
-                self.look_at(entity)
+                self.entity_changed(entity)
 
         self._namespace.submit(lambda draft: draft.delete(entity.queue_id, path), finished)
 

@@ -25,7 +25,7 @@ from twinbus.amqp.decode import decode_value
 from twinbus.amqp.encode import encode_value
 from twinbus.amqp.errors import AmqpError, Condition, DecodeError
 from twinbus.amqp.limits import AmqpLimits, Budget
-from twinbus.amqp.plain_messages import PlainMessages
+from twinbus.amqp.plain_messages import RepeatedLayout
 from twinbus.amqp.scan import body_steps
 from twinbus.amqp.sections import (
     MessageSections,
@@ -36,7 +36,7 @@ from twinbus.amqp.sections import (
 from twinbus.amqp.types import Symbol, Timestamp
 from twinbus.broker.entities.description import QueueDescription
 from twinbus.broker.entities.facts import MessageKeys, digest_of, facts_of
-from twinbus.broker.entities.partitions import Spread, keys_agree
+from twinbus.broker.entities.partitions import PartitionAssigner, keys_agree
 from twinbus.broker.entities.record import PLAIN, IncomingMessage, Record, pack_record
 from twinbus.broker.property_limits import (
     ID_CHARACTERS_MAX,
@@ -114,8 +114,8 @@ class Ingestion:
         description: QueueDescription,
         limits: AmqpLimits,
         now: Instant,
-        plain: PlainMessages | None = None,
-        spread: Spread | None = None,
+        plain: RepeatedLayout | None = None,
+        spread: PartitionAssigner | None = None,
     ) -> None:
         """``plain`` remembers what the messages of one sender look like; ``spread`` is where they
         went in a partitioned entity."""
@@ -215,7 +215,7 @@ def ingest(
     description: QueueDescription,
     limits: AmqpLimits,
     now: Instant,
-    plain: PlainMessages | None = None,
+    plain: RepeatedLayout | None = None,
 ) -> Ingested:
     """Check and take apart one transfer; raises AmqpError with what is wrong with it."""
     ingestion = Ingestion(payload, message_format, description, limits, now, plain)
@@ -223,9 +223,9 @@ def ingest(
     return ingestion.taken
 
 
-def plain_messages() -> PlainMessages:
+def plain_messages() -> RepeatedLayout:
     """For one sender. Properties short enough for this hold no id that is too long."""
-    return PlainMessages(ID_CHARACTERS_MAX, _PING_BYTES)
+    return RepeatedLayout(ID_CHARACTERS_MAX, _PING_BYTES)
 
 
 def ingest_run(
@@ -233,7 +233,7 @@ def ingest_run(
     description: QueueDescription,
     limits: AmqpLimits,
     now: Instant,
-    plain: PlainMessages,
+    plain: RepeatedLayout,
     stop_s: float = math.inf,
 ) -> list[IncomingMessage]:
     """The messages of several transfers, one in each: as many of the first as could be taken by

@@ -34,7 +34,7 @@ class _Turns(Protocol):
     def call_soon(self, callback: Callable[[], None], /) -> object: ...
 
 
-class InputGate:
+class ReadGate:
     """The way in for one peer."""
 
     def __init__(self, turns: _Turns, work: Callable[[], None]) -> None:

@@ -25,7 +25,7 @@ SWEEP_COUNT_MAX = 256
 SWEEP_BYTES_MAX = 64 * 1024
 
 
-def look_up(namespace: Namespace, queue: Queue, request: Request) -> None:
+def submit_read(namespace: Namespace, queue: Queue, request: Request) -> None:
     """Read what the queue asks for, on the reader's thread, and answer it."""
     queue_id = queue.queue_id
     match request:

@@ -20,7 +20,7 @@ from uuid import UUID
 from twinbus.amqp.errors import AmqpError, Condition
 from twinbus.amqp.types import Array, Long, Timestamp
 from twinbus.broker.access.claims import Claim
-from twinbus.broker.answers import Answer, AnswerTicket, bad_request, empty, ok, refused
+from twinbus.broker.answers import Answer, ReplyAck, bad_request, empty, ok, refused
 from twinbus.broker.entities.chunk import Chunk
 from twinbus.broker.entities.consumer import Consumer, DeliveryBatch
 from twinbus.broker.entities.history import DUPLICATE
@@ -32,7 +32,7 @@ from twinbus.broker.entities.outcome import (
     DeadLetter,
     SettlementOutcome,
 )
-from twinbus.broker.entities.partitions import Spread
+from twinbus.broker.entities.partitions import PartitionAssigner
 from twinbus.broker.entities.queue import Queue
 from twinbus.broker.entities.record import IncomingMessage
 from twinbus.broker.entities.requests import ScheduledSize
@@ -51,7 +51,7 @@ from twinbus.broker.peeking import (
 from twinbus.broker.replies import Reply, Request
 from twinbus.broker.session_desk import (
     SESSION_OPERATIONS,
-    SessionDesk,
+    SessionOperations,
     session_lock_lost,
     session_named,
 )
@@ -62,7 +62,7 @@ from twinbus.metering.tally import OperationCounter
 from twinbus.steps import Steps
 
 if TYPE_CHECKING:
-    from twinbus.broker.peer import Peer
+    from twinbus.broker.peer import ClientConnection
 
 _Reply = TypeVar("_Reply")
 _Handler = Callable[[dict[str, Any], Answer], None]
@@ -101,10 +101,10 @@ _COUNTED_ELSEWHERE = frozenset(
 )
 
 
-class _SharedTicket:
+class _SharedCommit:
     """One answer for several changes: good when all are on disk, bad with the first that is not."""
 
-    def __init__(self, ticket: AnswerTicket, count: int) -> None:
+    def __init__(self, ticket: ReplyAck, count: int) -> None:
         self._ticket = ticket
         self._missing = count
 
@@ -119,15 +119,15 @@ class _SharedTicket:
             self._ticket.failed(error)
 
 
-class ManagementDesk:
+class ManagementNode:
     """Answers management requests for one queue on one connection."""
 
-    def __init__(self, peer: Peer, queue: Queue, path: str) -> None:
+    def __init__(self, peer: ClientConnection, queue: Queue, path: str) -> None:
         self._peer = peer
         self._queue = queue
-        self._spread = Spread()
+        self._spread = PartitionAssigner()
         self._path = path
-        self._sessions = SessionDesk(peer, queue)
+        self._sessions = SessionOperations(peer, queue)
 
     def handle(self, request: Request, answer: Answer) -> None:
         try:
@@ -147,7 +147,7 @@ class ManagementDesk:
             self._count(request.operation)
             body = {str(key): value for key, value in request.body.items()}
             peer, work = self._peer, partial(_tried, operation, body)
-            if not peer.namespace.faults.is_calm and catch_request(
+            if not peer.namespace.faults.has_no_faults and catch_request(
                 peer, self._queue.description.path, request.operation, work, answer
             ):
                 return
@@ -235,11 +235,11 @@ class ManagementDesk:
         masks: dict[LockRun, int] = {}
         for run, index in held:
             masks[run] = masks.get(run, 0) | 1 << index
-        ticket = _SharedTicket(AnswerTicket(answer), len(masks))
+        ticket = _SharedCommit(ReplyAck(answer), len(masks))
         self._go_on(self._settle(masks, outcome, ticket), answer, self._peer.turn_ends_s)
 
     def _settle(
-        self, masks: dict[LockRun, int], outcome: SettlementOutcome, ticket: _SharedTicket
+        self, masks: dict[LockRun, int], outcome: SettlementOutcome, ticket: _SharedCommit
     ) -> Iterator[None]:
         """Settle messages that are held, a few runs in each step.
 
@@ -441,7 +441,7 @@ class ManagementDesk:
         load = size + MESSAGE_OVERHEAD_BYTES * len(messages)
         self._peer.began_storing(load)
         stored = partial(self._stored, load, answer)
-        queue.enqueue(messages, AnswerTicket(stored, partial(_sequence_numbers, messages)))
+        queue.enqueue(messages, ReplyAck(stored, partial(_sequence_numbers, messages)))
         namespace.touch(queue)
 
     def _stored(self, load: int, answer: Answer, reply: Reply) -> None:
@@ -457,7 +457,7 @@ class ManagementDesk:
             if len(known) != len(set(seqs)):
                 answer(refused(_not_found(seqs)))
                 return
-            queue.cancel_scheduled(known, AnswerTicket(answer))
+            queue.cancel_scheduled(known, ReplyAck(answer))
             namespace.touch(queue)
 
         self._read(partial(read_scheduled, queue, seqs), found, answer)
@@ -465,14 +465,14 @@ class ManagementDesk:
 
 # Not in each desk: what a desk holds of itself would wait for the garbage collector.
 _OPERATIONS: Final[
-    dict[str, tuple[Claim, Callable[[ManagementDesk, dict[str, Any], Answer], None]]]
+    dict[str, tuple[Claim, Callable[[ManagementNode, dict[str, Any], Answer], None]]]
 ] = {
-    "com.microsoft:renew-lock": (Claim.LISTEN, ManagementDesk._renew),
-    "com.microsoft:update-disposition": (Claim.LISTEN, ManagementDesk._update_disposition),
-    "com.microsoft:peek-message": (Claim.LISTEN, ManagementDesk._peek),
-    "com.microsoft:receive-by-sequence-number": (Claim.LISTEN, ManagementDesk._receive),
-    "com.microsoft:schedule-message": (Claim.SEND, ManagementDesk._schedule),
-    "com.microsoft:cancel-scheduled-message": (Claim.SEND, ManagementDesk._cancel),
+    "com.microsoft:renew-lock": (Claim.LISTEN, ManagementNode._renew),
+    "com.microsoft:update-disposition": (Claim.LISTEN, ManagementNode._update_disposition),
+    "com.microsoft:peek-message": (Claim.LISTEN, ManagementNode._peek),
+    "com.microsoft:receive-by-sequence-number": (Claim.LISTEN, ManagementNode._receive),
+    "com.microsoft:schedule-message": (Claim.SEND, ManagementNode._schedule),
+    "com.microsoft:cancel-scheduled-message": (Claim.SEND, ManagementNode._cancel),
 }
 
 

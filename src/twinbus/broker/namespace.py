@@ -36,29 +36,29 @@ from twinbus.amqp.errors import AmqpError, Condition
 from twinbus.broker.access.claims import RuleSet
 from twinbus.broker.access.sas import Audience
 from twinbus.broker.buffered_bytes import INPUT_BYTES_MAX, OUTPUT_BYTES_MAX
-from twinbus.broker.caretakers import Caretakers
+from twinbus.broker.caretakers import BackgroundTasks
 from twinbus.broker.catalogue import Applied, Catalogue
 from twinbus.broker.catalogue_plan import Draft
-from twinbus.broker.entities.batch import Ticket
+from twinbus.broker.entities.batch import CommitCallback
 from twinbus.broker.entities.description import QueueDescription
 from twinbus.broker.entities.filters import RuleDescription
 from twinbus.broker.entities.queue import Queue
 from twinbus.broker.entities.witness import audited_path
 from twinbus.broker.entities.writing import QUEUE_COST, TICKET_COST, Frozen
 from twinbus.broker.fair_share import SharedCapacity
-from twinbus.broker.faults.board import FaultBoard
+from twinbus.broker.faults.board import FaultRegistry
 from twinbus.broker.faults.commits import faulty
 from twinbus.broker.faults.receives import holds_back
-from twinbus.broker.faults.stage import FaultStage
+from twinbus.broker.faults.stage import FaultEffects
 from twinbus.broker.idleness import entities_kept_by
-from twinbus.broker.lookups import look_up
+from twinbus.broker.lookups import submit_read
 from twinbus.broker.metering.books import NamespaceMetering
-from twinbus.broker.offences import OffenceLog
+from twinbus.broker.offences import ViolationLog
 from twinbus.broker.options import BrokerOptions
 from twinbus.broker.own_changes import (
-    Change,
-    FutureTicket,
+    FutureCommit,
     Loop,
+    NamespaceChange,
     PendingChanges,
     PlannedChanges,
 )
@@ -152,7 +152,7 @@ class Namespace:
             keep_days=options.keep_days,
         )
         self.meter = self.books.meter
-        self.offences = OffenceLog(name)
+        self.offences = ViolationLog(name)
         self.failure: Exception | None = None
         self.on_failure: set[Callable[[Exception], None]] = set()
         """Called when the disk has failed, for those who wait and are not peers: these are cut."""
@@ -166,8 +166,8 @@ class Namespace:
         self._loop = asyncio.get_running_loop() if loop is None else loop
         self.reader_turns = ReaderTurns(later=self._loop.call_soon)
         self.turns = turns or Turns(self._loop)
-        self.stage = FaultStage(self)
-        self.faults = FaultBoard(clock, self._loop, chance, self.stage)
+        self.stage = FaultEffects(self)
+        self.faults = FaultRegistry(clock, self._loop, chance, self.stage)
         self.catalogue = Catalogue(store.open(), chance, self.books.audit)
         self._writer = start_thread(
             f"twinbus-writer-{name}", self._loop.call_soon_threadsafe, store.maintain
@@ -197,7 +197,7 @@ class Namespace:
         self.books.start(self._loop, self.run_beside_commits)
         for queue in self.catalogue.machines():
             self.touch(queue)
-        self.caretakers = Caretakers(self)
+        self.caretakers = BackgroundTasks(self)
         self._look_at_disk()
 
     def run_beside_commits(self, job: Callable[[], None]) -> None:
@@ -245,7 +245,7 @@ class Namespace:
         if self.failure is not None:
             done(self.failure)
             return
-        self._changes.add(Change(plan, done))
+        self._changes.add(NamespaceChange(plan, done))
         self._settle_soon()
 
     def _settle_soon(self) -> None:
@@ -291,15 +291,15 @@ class Namespace:
             return
         if queue.wants_turn:
             self._give_turn(queue, now)
-        if self.faults.is_calm or not holds_back(self, queue):
-            for grant in queue.pump(now):
+        if self.faults.has_no_faults or not holds_back(self, queue):
+            for grant in queue.deliver(now):
                 grant.consumer.deliver(grant)
             if queue.has_more:
                 self._hand_out_more(queue, now)
         if queue.sessions is not None and queue.sessions.tell_some():
             self.touch(queue)
         for request in queue.take_requests():
-            look_up(self, queue, request)
+            submit_read(self, queue, request)
         if queue.is_dirty:
             self.catalogue.dirty[queue] = None
         if self._drains and not (queue.is_reading or queue.has_more):
@@ -322,7 +322,7 @@ class Namespace:
             if time.monotonic() > stop_s:
                 self.touch(queue)
                 return
-            for grant in queue.pump(now):
+            for grant in queue.deliver(now):
                 grant.consumer.deliver(grant)
             if queue.sessions is not None:
                 queue.sessions.tell_some()
@@ -462,7 +462,7 @@ class Namespace:
             self._settle_soon()
         if planned.changes and not planned.draft.ops:
             # Nothing to do is done.
-            planned.tell(None)
+            planned.notify(None)
         return planned if planned.draft.ops else None
 
     def _hand_over(self, transaction: Transaction) -> None:
@@ -471,7 +471,7 @@ class Namespace:
             partial(self._store.commit, transaction.ops), transaction.audit_lines
         )
         self._writer.submit(
-            commit if self.faults.is_calm else faulty(self.faults, commit), self._on_committed
+            commit if self.faults.has_no_faults else faulty(self.faults, commit), self._on_committed
         )
 
     def _take_dirty(self, now: Instant) -> list[Queue]:
@@ -484,7 +484,7 @@ class Namespace:
         for queue in dirty:
             # Also of a dead-letter queue: what it got has left the entity that it belongs to.
             machines[queue.family] = None
-            for companion in queue.family.companions(now):
+            for companion in queue.family.joined_queues(now):
                 machines[companion] = None
         changed = [machine for machine in machines if machine.is_dirty]
         if not self._refused:
@@ -566,7 +566,7 @@ class Namespace:
         if planned is None:
             return transaction.halves()
         if not transaction.queues and len(planned.changes) == 1:
-            planned.tell(StoreRefused(str(error)))
+            planned.notify(StoreRefused(str(error)))
             return []
         self._changes.try_alone(planned)
         if not transaction.queues:
@@ -587,7 +587,7 @@ class Namespace:
 
     def _tell_stored_in_steps(self, transaction: Transaction) -> Iterator[float]:
         for queue in transaction.queues:
-            told: list[tuple[Ticket, range]] = []
+            told: list[tuple[CommitCallback, range]] = []
             yield from queue.land_in_steps(told)
             for at in range(0, len(told), TOLD_COUNT):
                 for waiting, seqs in told[at : at + TOLD_COUNT]:
@@ -604,7 +604,7 @@ class Namespace:
             self._refused.stored(transaction.queues)
         if transaction.planned is not None:
             # Before the next transaction is put together: it must know what is gone.
-            told = partial(transaction.planned.tell, None)
+            told = partial(transaction.planned.notify, None)
             yield from self._apply(transaction.planned.draft, told)
             while transaction.ops:
                 del transaction.ops[-OPS_FREED_COUNT:]
@@ -621,7 +621,7 @@ class Namespace:
             self._fail(error)
         logger.error("namespace %s could not store a change: %s", self.name, error)
         if transaction.planned is not None:
-            transaction.planned.tell(error)
+            transaction.planned.notify(error)
 
     def _set_apart(self, queues: list[Queue], error: StoreRefused) -> None:
         now_s = self.now().monotonic_s
@@ -654,7 +654,7 @@ class Namespace:
             self._touched[queue] = None
         self._pause(error)
 
-    def _tell_failed(self, waiting: Ticket, error: Exception) -> None:
+    def _tell_failed(self, waiting: CommitCallback, error: Exception) -> None:
         try:
             waiting.failed(error)
         except Exception as mistake:
@@ -773,7 +773,7 @@ class Namespace:
     async def changed(self, plan: Callable[[Draft], object]) -> None:
         """Return once the change is on disk and holds; if it is refused nothing has changed."""
         done: asyncio.Future[None] = self._loop.create_future()
-        self.submit(plan, FutureTicket(done).finish)
+        self.submit(plan, FutureCommit(done).finish)
         await done
 
     def _apply(self, draft: Draft, done: Callable[[], None]) -> Iterator[float]:
@@ -791,7 +791,7 @@ class Namespace:
                 while machine is not None and machine.locks.let_go(LOCKS_AT_ONCE):
                     yield LOCKS_AT_ONCE * TICKET_COST
         for queue in (*applied.made, *applied.updated):
-            self.caretakers.look_at(queue)
+            self.caretakers.entity_changed(queue)
             yield QUEUE_COST
         for queue in applied.updated:
             self.touch(queue)
@@ -824,7 +824,7 @@ class Namespace:
                 self._forget(machine, gone)
                 if machine.witness is not None:
                     machine.witness.deleted(machine)
-        self.caretakers.look_at(queue)
+        self.caretakers.entity_changed(queue)
         self.throttle.forget(queue.queue_id)
         self.meter.gone(queue.description.path, self.catalogue.entries.__contains__)
 

@@ -60,7 +60,7 @@ class LineLimit:
         return True
 
 
-class OffenceLog:
+class ViolationLog:
     """The offences against one namespace."""
 
     def __init__(self, namespace_name: str) -> None:

@@ -33,7 +33,7 @@ CHANGES_PER_COMMIT_MAX: Final = 256
 PLANNING_TURN_S: Final = 0.001
 
 
-class Change(NamedTuple):
+class NamespaceChange(NamedTuple):
     """An administrative call that waits for its transaction."""
 
     plan: Callable[[Draft], object]
@@ -48,10 +48,10 @@ class PlannedChanges(NamedTuple):
     """The changes of one transaction."""
 
     draft: Draft
-    changes: list[Change]
+    changes: list[NamespaceChange]
     is_alone: bool
 
-    def tell(self, error: Exception | None) -> None:
+    def notify(self, error: Exception | None) -> None:
         for change in self.changes:
             change.done(error)
 
@@ -60,12 +60,12 @@ class PendingChanges:
     """The calls that wait."""
 
     def __init__(self) -> None:
-        self._waiting: deque[Change] = deque()
+        self._waiting: deque[NamespaceChange] = deque()
 
     def __bool__(self) -> bool:
         return bool(self._waiting)
 
-    def add(self, change: Change) -> None:
+    def add(self, change: NamespaceChange) -> None:
         self._waiting.append(change)
 
     def plan(self, draft: Draft) -> PlannedChanges:
@@ -73,7 +73,7 @@ class PendingChanges:
         is_alone = bool(self._waiting) and self._waiting[0].is_alone
         count_max = 1 if is_alone else CHANGES_PER_COMMIT_MAX
         planned = PlannedChanges(draft, [], is_alone)
-        refused: list[tuple[Change, Exception]] = []
+        refused: list[tuple[NamespaceChange, Exception]] = []
         stop_s = time.monotonic() + PLANNING_TURN_S
         while self._waiting and count_max > 0 and self._waiting[0].is_alone is is_alone:
             change = self._waiting.popleft()
@@ -119,7 +119,7 @@ class Loop(Protocol):
     def create_future(self) -> asyncio.Future[Any]: ...
 
 
-class FutureTicket:
+class FutureCommit:
     """A coroutine that waits for a change to be on disk."""
 
     def __init__(self, done: asyncio.Future[None]) -> None:

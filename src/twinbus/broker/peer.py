@@ -3,8 +3,8 @@
     socket --> Connection (sans I/O) --> events --> the end of a link
                                                       IncomingLink    client sends to a queue
                                                       OutgoingLink  client receives from a queue
-                                                      RequestEnd    client asks $cbs, $management
-                                                      ReplyEnd      ... and is answered
+                                                      RequestLink    client asks $cbs, $management
+                                                      ReplyLink      ... and is answered
 
 Rule 1: whatever one peer does, only that peer hears of it: errors become AMQP errors on its
         own link, session or connection.
@@ -42,22 +42,22 @@ from twinbus.amqp.events import (
 )
 from twinbus.broker.access.sas import AccessGrant
 from twinbus.broker.admission import ConnectionAuthorization
-from twinbus.broker.attaching import AnyEnd, not_here, open_end
+from twinbus.broker.attaching import AnyLinkHandler, handle_attach, not_here
 from twinbus.broker.buffered_bytes import (
     OUTPUT_BYTES_COUNTED,
     OUTPUT_BYTES_HIGH,
     BufferedInput,
     BufferedOutput,
 )
-from twinbus.broker.cbs import TokenDesk
+from twinbus.broker.cbs import CbsNode
 from twinbus.broker.connection_slots import EVICTED, Slot
 from twinbus.broker.entities.forwarding import target_of
 from twinbus.broker.faults.contact import address_of
 from twinbus.broker.faults.line import DegradedConnection
-from twinbus.broker.input_gate import ASKING, LEAVING, OUTPUT, STORING, InputGate
+from twinbus.broker.input_gate import ASKING, LEAVING, OUTPUT, STORING, ReadGate
 from twinbus.broker.namespace import Namespace, disk_failed
-from twinbus.broker.receiving import OutgoingLink, SharedAllowance, UnsettledDeliveries
-from twinbus.broker.replies import ReplyEnd
+from twinbus.broker.receiving import OutgoingLink, SharedUnsettledQuota, UnsettledDeliveries
+from twinbus.broker.replies import ReplyLink
 from twinbus.broker.sending import IncomingLink
 from twinbus.broker.settling import settle
 from twinbus.broker.turns import TURN_S
@@ -83,7 +83,7 @@ LINGER_S = 2.0
 CONTAINER_ID = "twinbus"
 
 
-class Peer(asyncio.Protocol):
+class ClientConnection(asyncio.Protocol):
     """The broker's side of one connection."""
 
     def __init__(self, namespace: Namespace, slot: Slot | None = None) -> None:
@@ -101,16 +101,16 @@ class Peer(asyncio.Protocol):
         self._slot = slot
         self.now = namespace.now()
         """When the bytes being worked on arrived: one look at the clock for all of them."""
-        self.token_desk = TokenDesk(self)
+        self.token_desk = CbsNode(self)
         self._loop = asyncio.get_running_loop()
         self.admission = ConnectionAuthorization(self, self._loop)
         self.transport: asyncio.Transport | None = None
         self._transport: asyncio.Transport | None = None
-        self._ends: dict[int, AnyEnd] = {}
-        self._ready: dict[AnyEnd, None] = {}
+        self._ends: dict[int, AnyLinkHandler] = {}
+        self._ready: dict[AnyLinkHandler, None] = {}
         self._is_flushing = False
         self.turns = namespace.turns.join()
-        self.input = self._input = InputGate(self.turns, self._work)
+        self.input = self._input = ReadGate(self.turns, self._work)
         self.pending = namespace.throttle.pending.join()
         """What it sent and is not on disk yet."""
         self._stored_bytes = 0
@@ -137,7 +137,7 @@ class Peer(asyncio.Protocol):
         self._handed_bytes = 0
         self._is_write_paused = False
         self._pre_auth_bytes = 0
-        self.allowance = SharedAllowance(
+        self.allowance = SharedUnsettledQuota(
             self.limits.unsettled_per_connection_max, self._has_room, namespace.unsettled
         )
         self.links = namespace.links.join()
@@ -167,13 +167,13 @@ class Peer(asyncio.Protocol):
             self._slot.evict = self._evicted
             self._slot.is_owed = self._has_backlog
         self.namespace.peers.add(self)
-        if not self.namespace.faults.is_calm:
+        if not self.namespace.faults.has_no_faults:
             self.namespace.stage.contact.meet(self)
         self._set_handshake_timer(self.limits.handshake_timeout_s)
 
     def _evicted(self) -> None:
         """Others need the slot of a stranger: nothing is said, and nothing is waited for."""
-        self._note_offence(EVICTED)
+        self._log_violation(EVICTED)
         self.abort()
 
     def _has_backlog(self) -> bool:
@@ -183,7 +183,7 @@ class Peer(asyncio.Protocol):
         if self.line is not None and self.line.is_frozen:
             self._set_handshake_timer(self.limits.handshake_timeout_s)
             return
-        self._note_offence("a peer did not finish its handshake in time")
+        self._log_violation("a peer did not finish its handshake in time")
         if self.connection.phase is ConnectionState.RUNNING:
             self.cut(_no_token_in_time(had_one=self._had_grants))
         elif self._transport is not None:
@@ -240,7 +240,7 @@ class Peer(asyncio.Protocol):
         self.flush()
 
     def _has_no_room_left(self) -> None:
-        self._note_offence("a peer began more than it ended")
+        self._log_violation("a peer began more than it ended")
         self.cut(
             AmqpError(
                 Condition.RESOURCE_LIMIT_EXCEEDED,
@@ -417,11 +417,11 @@ class Peer(asyncio.Protocol):
     def _wake_receivers(self) -> None:
         for end in self._ends.values():
             if isinstance(end, OutgoingLink):
-                end.wake()
+                end.credit_available()
 
     # -- output ---------------------------------------------------------------------------
 
-    def wants_flush(self, end: AnyEnd | None = None) -> None:
+    def wants_flush(self, end: AnyLinkHandler | None = None) -> None:
         """Something is to be written: at the end of this turn of the loop."""
         if end is not None:
             self._ready[end] = None
@@ -526,12 +526,12 @@ class Peer(asyncio.Protocol):
                 self._on_credit(event)
             case LinkAttached():
                 self._advanced()
-                open_end(self, event.link)
+                handle_attach(self, event.link)
             case LinkDetachedEvent():
                 self._forget(event.link)
             case WindowOpened():
                 for end in self._ends_of(event.session):
-                    if isinstance(end, OutgoingLink | ReplyEnd):
+                    if isinstance(end, OutgoingLink | ReplyLink):
                         end.resume()
             case SessionEnded():
                 for link in list(event.session.links.values()):
@@ -571,7 +571,7 @@ class Peer(asyncio.Protocol):
 
     def _on_credit(self, event: CreditChanged) -> None:
         end = self._ends.get(id(event.link))
-        if isinstance(end, OutgoingLink | ReplyEnd):
+        if isinstance(end, OutgoingLink | ReplyLink):
             try:
                 end.on_credit()
             except AmqpError as error:
@@ -584,7 +584,7 @@ class Peer(asyncio.Protocol):
             return
         self._set_handshake_timer(self._token_timeout_s())
         self._watch_silence()
-        if not self.namespace.faults.is_calm:
+        if not self.namespace.faults.has_no_faults:
             self.namespace.stage.contact.meet(self)
 
     def _set_handshake_timer(self, delay_s: float | None) -> None:
@@ -619,15 +619,15 @@ class Peer(asyncio.Protocol):
 
     def _on_closed(self, event: ConnectionClosed) -> None:
         if event.error is not None and not event.is_remote:
-            self._note_offence(f"a connection was closed: {event.error.condition}")
+            self._log_violation(f"a connection was closed: {event.error.condition}")
 
-    def _note_offence(self, what: str) -> None:
+    def _log_violation(self, what: str) -> None:
         now_s = self.namespace.now().monotonic_s
         self.namespace.offences.note(what, now_s, address=self.address)
 
     # -- ends -----------------------------------------------------------------------------
 
-    def keep(self, link: Any, end: AnyEnd) -> None:
+    def keep(self, link: Any, end: AnyLinkHandler) -> None:
         """A link was accepted; ``end`` is our side of it."""
         if id(link) not in self._ends:
             self.namespace.links.take(self.links, 1)
@@ -645,7 +645,7 @@ class Peer(asyncio.Protocol):
             self.namespace.note_link(end.path, -1)
             end.detached()
 
-    def _ends_of(self, session: object) -> list[AnyEnd]:
+    def _ends_of(self, session: object) -> list[AnyLinkHandler]:
         links = getattr(session, "links", {})
         return [self._ends[id(link)] for link in links.values() if id(link) in self._ends]
 
@@ -653,9 +653,9 @@ class Peer(asyncio.Protocol):
         ledger: UnsettledDeliveries = session.owner
         return ledger
 
-    def reply_end(self, session: object, path: str, reply_to: str | None) -> ReplyEnd | None:
+    def reply_end(self, session: object, path: str, reply_to: str | None) -> ReplyLink | None:
         """Where the answer to a request on node ``path`` goes."""
-        ends = [end for end in self._ends_of(session) if isinstance(end, ReplyEnd)]
+        ends = [end for end in self._ends_of(session) if isinstance(end, ReplyLink)]
         for wanted in (reply_to, None):
             for end in ends:
                 if end.matches(session, path, wanted):
@@ -678,7 +678,7 @@ class Peer(asyncio.Protocol):
         """With its first token a peer is no stranger any more."""
         key = grant.scope, grant.rule_name
         if self._slot is not None and not self._slot.authenticate(key):
-            self._note_offence("too many connections")
+            self._log_violation("too many connections")
             self.cut(
                 AmqpError(
                     Condition.RESOURCE_LIMIT_EXCEEDED,
@@ -713,7 +713,7 @@ class Peer(asyncio.Protocol):
         """One line in the log for a peer that tries its luck, however often it does."""
         if not self._has_noted_refusal:
             self._has_noted_refusal = True
-            self._note_offence(what)
+            self._log_violation(what)
 
     def recheck(self, stop_s: float = math.inf) -> bool:
         """Keys, rules or queues changed: detach what is no longer allowed or there.
@@ -757,11 +757,11 @@ class Peer(asyncio.Protocol):
             elif isinstance(end, OutgoingLink) and target_of(end.queue) is not None:
                 self.detach(link, not_here(end.queue))
 
-    def has_end(self, link: Any, end: AnyEnd) -> bool:
+    def has_end(self, link: Any, end: AnyLinkHandler) -> bool:
         """Whether the link has not been given up meanwhile."""
         return self._ends.get(id(link)) is end
 
-    def links_and_ends(self) -> list[tuple[Any, AnyEnd]]:
+    def links_and_ends(self) -> list[tuple[Any, AnyLinkHandler]]:
         links = [link for s in self.connection.sessions.values() for link in s.links.values()]
         return [(link, self._ends[id(link)]) for link in links if id(link) in self._ends]
 

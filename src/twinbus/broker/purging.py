@@ -22,8 +22,8 @@ from twinbus.broker.entities import fates
 from twinbus.broker.entities.chunk import span_mask
 from twinbus.broker.entities.queue import Queue
 from twinbus.broker.entities.requests import size_of
-from twinbus.broker.entities.witness import Happening, Note
-from twinbus.broker.own_changes import FutureTicket
+from twinbus.broker.entities.witness import MessageEvent, MessageEventRange
+from twinbus.broker.own_changes import FutureCommit
 from twinbus.broker.store.port import LoadedChunk, ScheduledRow, Store
 from twinbus.errors import TwinbusError
 
@@ -118,7 +118,7 @@ class _Purge:
         self.locked_count += held.bit_count()
         self.removed_count += mask.bit_count()
         aside, expiries = chunk.deferred & mask, dict(chunk.expiries)
-        fates.note(queue, Happening.PURGED, chunk, mask)
+        fates.note(queue, MessageEvent.PURGED, chunk, mask)
         fates.remove(queue, chunk, mask)
         queue.shelf.put_back(chunk)
 
@@ -147,7 +147,7 @@ class _Purge:
         known = [row for row in known if row.seq <= self._last_seq]
         self.removed_count += len(known)
         sizes = [size_of(row) for row in known]
-        queue.cancel_scheduled(sizes, _Unheard(), Happening.PURGED)
+        queue.cancel_scheduled(sizes, _IgnoredCommit(), MessageEvent.PURGED)
         self._slice.append(lambda: queue.restore_scheduled(sizes))
 
     async def _read(self, job: Callable[[Store], Any], act: Callable[[Any], None]) -> Any:
@@ -188,7 +188,7 @@ class _Purge:
         self._check_is_there()
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         slice_, self._slice = self._slice, []
-        ticket = _SliceTicket(done, partial(self._undo, slice_))
+        ticket = _SliceCommit(done, partial(self._undo, slice_))
         self._queue.batch.tickets.append(ticket)
         self._namespace.touch(self._queue)
         self._namespace.on_failure.add(ticket.failed)
@@ -209,7 +209,9 @@ class _Purge:
             return
         notes = queue.batch.notes
         notes[:] = [
-            each for each in notes if not (isinstance(each, Note) and each.what is Happening.PURGED)
+            each
+            for each in notes
+            if not (isinstance(each, MessageEventRange) and each.what is MessageEvent.PURGED)
         ]
         for undo in slice_:
             undo()
@@ -224,7 +226,7 @@ def _next_scheduled(queue_id: int, after_seq: int, store: Store) -> list[Schedul
     return store.load_scheduled(queue_id, after_seq, SLICE_SCHEDULED, SLICE_BYTES)
 
 
-class _SliceTicket(FutureTicket):
+class _SliceCommit(FutureCommit):
     """A purge that waits for a slice, which is undone at once if the disk refuses it."""
 
     def __init__(self, done: asyncio.Future[None], undo: Callable[[], None]) -> None:
@@ -236,7 +238,7 @@ class _SliceTicket(FutureTicket):
         super().failed(error)
 
 
-class _Unheard:
+class _IgnoredCommit:
     """A ticket of somebody who asks in another way."""
 
     def stored(self, seqs: range) -> None: ...

@@ -16,7 +16,7 @@ from twinbus.amqp.errors import AmqpError, Condition
 from twinbus.amqp.link import SenderLink
 from twinbus.broker.access.claims import Claim
 from twinbus.broker.delivery import PLAIN_FRAME_OVERHEAD_BYTES, delivered_message, plain_frames
-from twinbus.broker.entities.consumer import Allowance, Consumer, DeliveryBatch
+from twinbus.broker.entities.consumer import Consumer, DeliveryBatch, UnsettledQuota
 from twinbus.broker.entities.locks import TOKEN, LockRun
 from twinbus.broker.entities.queue import Queue
 from twinbus.broker.entities.sessions import SessionLock
@@ -24,7 +24,7 @@ from twinbus.broker.fair_share import SharedCapacity
 from twinbus.core.costs import Operation, units_between
 
 if TYPE_CHECKING:
-    from twinbus.broker.peer import Peer
+    from twinbus.broker.peer import ClientConnection
 
 _WRAP = 0xFFFFFFFF
 # Entries whose messages are all settled are dropped when there are more than this many.
@@ -109,7 +109,7 @@ class UnsettledDeliveries:
             yield at, high - at + 1, None
 
 
-class SharedAllowance(Allowance):
+class SharedUnsettledQuota(UnsettledQuota):
     """What the receivers of a connection may hold: its own limit, and its share of the namespace's.
 
     Whoever finds nothing left of the share is told when anybody gives something back.
@@ -157,7 +157,7 @@ class OutgoingLink:
 
     def __init__(
         self,
-        peer: Peer,
+        peer: ClientConnection,
         link: SenderLink,
         queue: Queue,
         path: str,
@@ -184,7 +184,7 @@ class OutgoingLink:
         """Grants of credit and settlements (idle_links.py)."""
 
     @property
-    def peer(self) -> Peer:
+    def peer(self) -> ClientConnection:
         """Whose link it is."""
         return self._peer
 
@@ -208,7 +208,7 @@ class OutgoingLink:
                 f"The queue {self.queue.description.display_path!r} cannot be received from: it "
                 f"is {self.queue.description.status}.",
             )
-        self.queue.wake(self.consumer)
+        self.queue.credit_available(self.consumer)
         self._peer.namespace.touch(self.queue)
         if self._link.is_draining:
             self._peer.namespace.drain(self.queue, self.drained)
@@ -292,13 +292,13 @@ class OutgoingLink:
     def resume(self) -> None:
         if self.consumer.is_paused and not self._is_held_up:
             self.consumer.is_paused = False
-            self.wake()
+            self.credit_available()
             if self._link.is_draining:
                 self._peer.namespace.drain(self.queue, self.drained)
 
-    def wake(self) -> None:
+    def credit_available(self) -> None:
         """There may be room for more."""
-        self.queue.wake(self.consumer)
+        self.queue.credit_available(self.consumer)
         self._peer.namespace.touch(self.queue)
 
     @property

@@ -24,7 +24,7 @@ from twinbus.amqp.transfers import encode_disposition
 from twinbus.broker.access.claims import Claim
 
 if TYPE_CHECKING:
-    from twinbus.broker.peer import Peer
+    from twinbus.broker.peer import ClientConnection
 
 REQUEST_CREDIT = 100
 # Replies that wait for credit; a client that never grants any is cut off from asking more.
@@ -53,12 +53,12 @@ class Reply:
     body: Any = None
 
 
-class ReplyEnd:
+class ReplyLink:
     """The link on which replies go to the client."""
 
     claim: Claim | None = None
 
-    def __init__(self, peer: Peer, link: SenderLink, path: str) -> None:
+    def __init__(self, peer: ClientConnection, link: SenderLink, path: str) -> None:
         self._peer = peer
         self._link = link
         self.path = path
@@ -134,12 +134,14 @@ def _without_body(payload: bytes, limits: AmqpLimits) -> Message:
 Handler = Callable[[Request, Callable[[Reply], None]], None]
 
 
-class RequestEnd:
+class RequestLink:
     """The link on which requests come from the client."""
 
     claim: Claim | None = None
 
-    def __init__(self, peer: Peer, link: ReceiverLink, path: str, handler: Handler) -> None:
+    def __init__(
+        self, peer: ClientConnection, link: ReceiverLink, path: str, handler: Handler
+    ) -> None:
         self._peer = peer
         self._link = link
         self.path = path

@@ -22,10 +22,10 @@ from twinbus.amqp.link import ReceiverLink
 from twinbus.amqp.transfers import encode_disposition
 from twinbus.broker.access.claims import Claim
 from twinbus.broker.entities.description import EntityStatus
-from twinbus.broker.entities.partitions import Spread
+from twinbus.broker.entities.partitions import PartitionAssigner
 from twinbus.broker.entities.queue import Queue
 from twinbus.broker.entities.record import IncomingMessage
-from twinbus.broker.faults.sends import SilentTicket, catch_send
+from twinbus.broker.faults.sends import SilentAck, inject_send
 from twinbus.broker.ingest import (
     FORMAT_MESSAGE,
     Ingested,
@@ -37,7 +37,7 @@ from twinbus.broker.throttle import MESSAGE_OVERHEAD_BYTES
 from twinbus.core.costs import Operation, units_of
 
 if TYPE_CHECKING:
-    from twinbus.broker.peer import Peer
+    from twinbus.broker.peer import ClientConnection
 
 # Credit for a sender: enough that a pipeline never waits for a flow frame.
 SEND_CREDIT = 2_000
@@ -53,7 +53,7 @@ DELIVERIES_REMEMBERED = 16
 COMPARED_BYTES_MAX = 4_096
 
 
-class SendTicket:
+class SendAck:
     """Deliveries that came together and wait for their commit."""
 
     __slots__ = ("_delivery_ids", "_link", "_load")
@@ -75,7 +75,7 @@ class IncomingLink:
 
     claim = Claim.SEND
 
-    def __init__(self, peer: Peer, link: ReceiverLink, queue: Queue, path: str) -> None:
+    def __init__(self, peer: ClientConnection, link: ReceiverLink, queue: Queue, path: str) -> None:
         self._peer = peer
         self._link = link
         self.queue = queue
@@ -91,7 +91,7 @@ class IncomingLink:
         self._rejected: dict[int, bytes] = {}
         """The state with which each of them was refused."""
         self._plain = plain_messages()
-        self._spread = Spread()
+        self._spread = PartitionAssigner()
         self._sent = peer.namespace.meter.tally(path, Operation.SEND)
 
     def opened(self) -> None:
@@ -130,7 +130,7 @@ class IncomingLink:
             or description.status is not EntityStatus.ACTIVE
             or queue.is_deleted
             or namespace.failure is not None
-            or not namespace.faults.is_calm
+            or not namespace.faults.has_no_faults
             or len(self._waiting) + len(payloads) > UNACKNOWLEDGED_MAX
         ):
             return 0
@@ -156,7 +156,7 @@ class IncomingLink:
         self._sent.took_in(len(sizes), len(sizes), units_of(sizes), size)
         load = size + MESSAGE_OVERHEAD_BYTES * len(messages)
         peer.began_storing(load)
-        queue.enqueue(messages, SendTicket(self, ids, load))
+        queue.enqueue(messages, SendAck(self, ids, load))
         namespace.touch(queue)
         self._link.replenish()
         return len(payloads)
@@ -241,7 +241,9 @@ class IncomingLink:
                 f"{description.max_size_mb} MB are its quota. Receive from it, or raise "
                 "max_size_mb.",
             )
-        if not namespace.faults.is_calm and catch_send(namespace.faults, self, event, taken, now):
+        if not namespace.faults.has_no_faults and inject_send(
+            namespace.faults, self, event, taken, now
+        ):
             return
         if not event.settled and taken.messages:
             self._await(event.delivery_id)
@@ -274,10 +276,10 @@ class IncomingLink:
         load = taken.byte_count + MESSAGE_OVERHEAD_BYTES * len(taken.messages)
         peer.began_storing(load)
         ids = range(event.delivery_id, event.delivery_id + 1)
-        queue.enqueue(taken.messages, SendTicket(self, ids, load))
+        queue.enqueue(taken.messages, SendAck(self, ids, load))
         namespace.touch(queue)
 
-    def store_silently(self, messages: list[IncomingMessage], ticket: SilentTicket) -> None:
+    def store_silently(self, messages: list[IncomingMessage], ticket: SilentAck) -> None:
         """Store messages whose sender is never told."""
         self.queue.enqueue(messages, ticket)
         self._peer.namespace.touch(self.queue)

@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 from twinbus.amqp.errors import AmqpError, Condition
 from twinbus.amqp.types import Array, Int, Timestamp
-from twinbus.broker.answers import Answer, AnswerTicket, bad_request, empty, ok, refused
+from twinbus.broker.answers import Answer, ReplyAck, bad_request, empty, ok, refused
 from twinbus.broker.entities.queue import Queue
 from twinbus.broker.entities.sessions import SessionLock, Sessions
 from twinbus.broker.replies import Reply
 from twinbus.steps import Steps
 
 if TYPE_CHECKING:
-    from twinbus.broker.peer import Peer
+    from twinbus.broker.peer import ClientConnection
     from twinbus.broker.store.port import Store
 
 # As in Azure: what a message may have, a state may have too.
@@ -59,10 +59,10 @@ def session_named(body: dict[str, Any]) -> str:
     return session
 
 
-class SessionDesk:
+class SessionOperations:
     """Answers what the receivers of one connection ask about the sessions of a queue."""
 
-    def __init__(self, peer: Peer, queue: Queue) -> None:
+    def __init__(self, peer: ClientConnection, queue: Queue) -> None:
         self._peer = peer
         self._queue = queue
 
@@ -156,7 +156,7 @@ class SessionDesk:
         queue = self._queue
         if lock.is_over or queue.is_deleted:
             answer(refused(session_lock_lost()))
-        elif self._sessions.note_state(lock.session, state, kept, AnswerTicket(answer)):
+        elif self._sessions.note_state(lock.session, state, kept, ReplyAck(answer)):
             self._peer.namespace.touch(queue)
         else:
             answer(refused(_no_room(queue)))
@@ -185,11 +185,13 @@ class SessionDesk:
         self._peer.namespace.read(self._queue, job, done, lambda: answer(refused(gone)))
 
 
-SESSION_OPERATIONS: Final[dict[str, Callable[[SessionDesk, dict[str, Any], Answer], None]]] = {
-    "com.microsoft:renew-session-lock": SessionDesk._renew,
-    "com.microsoft:get-session-state": SessionDesk._get_state,
-    "com.microsoft:set-session-state": SessionDesk._set_state,
-    "com.microsoft:get-message-sessions": SessionDesk._list,
+SESSION_OPERATIONS: Final[
+    dict[str, Callable[[SessionOperations, dict[str, Any], Answer], None]]
+] = {
+    "com.microsoft:renew-session-lock": SessionOperations._renew,
+    "com.microsoft:get-session-state": SessionOperations._get_state,
+    "com.microsoft:set-session-state": SessionOperations._set_state,
+    "com.microsoft:get-message-sessions": SessionOperations._list,
 }
 
 

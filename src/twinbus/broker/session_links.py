@@ -1,6 +1,6 @@
 """A client wants to receive from a session: this one, or the next one that has messages.
 
-    attach --> SessionClaim --granted--> OutgoingLink --its time runs out--> detached
+    attach --> PendingSessionLink --granted--> OutgoingLink --its time runs out--> detached
                     |
                     +--held by another, or none came in time--> refused
 
@@ -26,7 +26,7 @@ from twinbus.broker.receiving import OutgoingLink
 from twinbus.broker.session_desk import session_lock_lost
 
 if TYPE_CHECKING:
-    from twinbus.broker.peer import Peer
+    from twinbus.broker.peer import ClientConnection
 
 FILTER = "com.microsoft:session-filter"
 TIMEOUT = "com.microsoft:timeout"
@@ -104,14 +104,14 @@ def _wait_s(link: SenderLink) -> float:
     return value / 1000
 
 
-class SessionClaim:
+class PendingSessionLink:
     """Stands where the end of a link will be, until its session is there."""
 
     claim = Claim.LISTEN
 
     def __init__(
         self,
-        peer: Peer,
+        peer: ClientConnection,
         link: SenderLink,
         queue: Queue,
         path: str,

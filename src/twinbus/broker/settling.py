@@ -72,7 +72,7 @@ _NO_DEAD_LETTERS = encode_state(
 )
 
 
-class SettleTicket:
+class SettlementAck:
     """Answers a settlement once it is on disk."""
 
     __slots__ = ("_end", "_first", "_last", "_session", "_state")
@@ -110,7 +110,7 @@ def settle(
     What is left of it when the monotonic clock says ``stop_s`` is returned: a function that goes
     on until another such time and says whether all is done.
     """
-    if not namespace.faults.is_calm and catch_settlement(namespace, ledger, event):
+    if not namespace.faults.has_no_faults and catch_settlement(namespace, ledger, event):
         return None
     return _apply_until(stop_s, namespace, ledger, event)
 
@@ -207,7 +207,7 @@ def _settle_run(
     ticket = None
     if not event.settled and outcome != RELEASE:
         # The usual case: one answer for the whole range once it is on disk.
-        ticket = SettleTicket(event.session, first, first + count - 1, state, entry.end)
+        ticket = SettlementAck(event.session, first, first + count - 1, state, entry.end)
     now = namespace.now()
     held = wanted & run.unsettled & ~run.overdue(now.monotonic_s)
     if held == wanted:
@@ -235,7 +235,7 @@ def _settle_partly(
         ids = (offset + start, offset + start + count - 1)
         ticket = None
         if not event.settled and outcome != RELEASE:
-            ticket = SettleTicket(event.session, *ids, state, entry.end)
+            ticket = SettlementAck(event.session, *ids, state, entry.end)
         queue.settle(run, span_mask(start, count), outcome, now, ticket)
         if ticket is None and not event.settled:
             answer(event.session, *ids, state)

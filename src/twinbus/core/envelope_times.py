@@ -17,7 +17,7 @@ from typing import Any, Final
 from twinbus.amqp.composites import SPECS, decode_fields
 from twinbus.amqp.encode import encode_value
 from twinbus.amqp.limits import Budget
-from twinbus.amqp.plain import BOOLEAN, UBYTE, UINT, plain_fields
+from twinbus.amqp.plain import BOOLEAN, UBYTE, UINT, decode_fixed_fields
 from twinbus.amqp.properties import Header
 from twinbus.amqp.types import UInt
 from twinbus.core.envelope_layout import NULL, SECTION_HEAD_BYTES
@@ -35,7 +35,7 @@ _HEADER_CODES: Final = (BOOLEAN, UBYTE, UINT, BOOLEAN, UINT)
 def header_at(buf: bytes, header_stop: int) -> Header:
     """The header of a message that begins with one."""
     values: list[Any] = [False, None, None, False, 0]
-    if plain_fields(buf, SECTION_HEAD_BYTES, header_stop, _HEADER_CODES, values):
+    if decode_fixed_fields(buf, SECTION_HEAD_BYTES, header_stop, _HEADER_CODES, values):
         return Header(*values)
     header: Header
     header, _stop = decode_fields(SPECS[Header], buf, SECTION_HEAD_BYTES, header_stop, Budget())

@@ -12,9 +12,9 @@ import pytest
 
 from twinbus.broker.entities import fates
 from twinbus.broker.entities.batch import Batch
-from twinbus.broker.entities.calendar import Calendar
+from twinbus.broker.entities.calendar import EngineTimers
 from twinbus.broker.entities.chunk import Chunk
-from twinbus.broker.entities.grace import Grace
+from twinbus.broker.entities.grace import PendingReads
 from twinbus.broker.entities.locks import LockRun, LockTable
 from twinbus.broker.entities.queue import Queue
 from twinbus.broker.entities.shelf import ChunkCache
@@ -65,7 +65,7 @@ def drop_the_moves_of_a_refused_batch(patch: pytest.MonkeyPatch) -> None:
 
 
 def forget_during_a_read(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Grace, "after_reads", lambda _self, action: action())
+    patch.setattr(PendingReads, "after_reads", lambda _self, action: action())
 
 
 def overlook_a_chunk_on_its_way(patch: pytest.MonkeyPatch) -> None:
@@ -115,7 +115,7 @@ def look_once(patch: pytest.MonkeyPatch) -> None:
 
 def schedule_it_again(patch: pytest.MonkeyPatch) -> None:
     """What was taken from the schedule is taken again by the next look."""
-    patch.setattr(Calendar, "is_scheduled", lambda _self, _seq: True)
+    patch.setattr(EngineTimers, "is_scheduled", lambda _self, _seq: True)
 
 
 def let_the_expired_live(patch: pytest.MonkeyPatch) -> None:

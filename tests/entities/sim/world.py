@@ -27,7 +27,7 @@ from twinbus.broker.entities.locks import LockRun
 from twinbus.broker.entities.outcome import RELEASE, SettlementOutcome
 from twinbus.broker.entities.queue import Queue
 from twinbus.broker.entities.record import IncomingMessage, Record, pack_record
-from twinbus.broker.management import ManagementDesk
+from twinbus.broker.management import ManagementNode
 from twinbus.broker.namespace import Namespace
 from twinbus.broker.options import BrokerOptions
 from twinbus.broker.replies import Reply, Request
@@ -155,7 +155,7 @@ class World:
         self.queue, self.dead = found, found.dead_letters
         peer: Any = DeskPeer(self.namespace)
         self._desks = {
-            queue: ManagementDesk(peer, queue, PATH) for queue in (self.queue, self.dead)
+            queue: ManagementNode(peer, queue, PATH) for queue in (self.queue, self.dead)
         }
 
     def _start_thread(self, *args: Any) -> Any:
@@ -319,7 +319,7 @@ class World:
         client = Client(queue, consumer)
         self.clients.append(client)
         queue.attach(consumer)
-        queue.wake(consumer)
+        queue.credit_available(consumer)
         self.namespace.touch(queue)
         return client
 
@@ -331,14 +331,14 @@ class World:
     def grant_credit(self, client: Client, credit: int) -> None:
         self.note("credit", credit)
         client.consumer.credit = credit
-        client.queue.wake(client.consumer)
+        client.queue.credit_available(client.consumer)
         self.namespace.touch(client.queue)
 
     def set_paused(self, client: Client, is_paused: bool) -> None:
         self.note("pause", is_paused)
         client.consumer.is_paused = is_paused
         if not is_paused:
-            client.queue.wake(client.consumer)
+            client.queue.credit_available(client.consumer)
             self.namespace.touch(client.queue)
 
     def drain(self, client: Client) -> None:

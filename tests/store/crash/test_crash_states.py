@@ -19,7 +19,7 @@ from crash.power import PART, STATES_PER_RUN, cut_power, each_complaint
 from crash.recorded import commit_then_acknowledge, record
 from crash.tally import Tally, Wrong
 from twinbus.broker.store import writer, writes
-from twinbus.broker.store.mark import Mark
+from twinbus.broker.store.mark import CommitMarker
 from twinbus.broker.store.port import Op, PutChunk, PutSeen, PutSessionState
 from twinbus.broker.store.sqlite import SqliteStore
 
@@ -103,14 +103,14 @@ def test_the_checker_sees_a_mark_that_runs_ahead(monkeypatch: pytest.MonkeyPatch
         update_ledger(cursor, commit_number, *rest)
         marks[-1].record(commit_number)
 
-    marks: list[Mark] = []
-    open_mark = Mark.__init__
+    marks: list[CommitMarker] = []
+    open_mark = CommitMarker.__init__
 
-    def remember(mark: Mark, *arguments: Any) -> None:
+    def remember(mark: CommitMarker, *arguments: Any) -> None:
         open_mark(mark, *arguments)
         marks.append(mark)
 
-    monkeypatch.setattr(Mark, "__init__", remember)
+    monkeypatch.setattr(CommitMarker, "__init__", remember)
     monkeypatch.setattr(writer, "update_ledger", mark_early)
     run = record(SEED)
     monkeypatch.undo()

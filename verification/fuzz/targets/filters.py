@@ -17,8 +17,8 @@ from twinbus.amqp.limits import DEFAULT_LIMITS
 from twinbus.broker.entities.filters import (
     CorrelationFilter,
     MessageView,
-    RuleBook,
     RuleDescription,
+    RuleIndex,
     SqlAction,
     SqlFilter,
     compile_rule,
@@ -84,7 +84,7 @@ class FiltersTarget(BaseTarget):
         described = [meter.call("read rule", _described, *texts_, parameters)]
         if parameters:
             described.append(meter.call("read correlation", _correlation, parameters))
-        book: RuleBook[int] = RuleBook()
+        book: RuleIndex[int] = RuleIndex()
         for number in range(_rule_count(count)):
             for rule in described:
                 book.add(number, meter.call("compile", compile_rule, rule))

@@ -27,7 +27,7 @@ from twinbus.broker.administration.entity_desk import (
     list_topics,
     put_entity,
 )
-from twinbus.broker.administration.refusals import Refused, status_of
+from twinbus.broker.administration.refusals import HttpError, status_of
 from twinbus.broker.administration.requests import check_host, version_of
 from twinbus.broker.administration.subscription_desk import (
     delete_rule,
@@ -102,14 +102,14 @@ async def answer_for_any(request: Request, namespaces: Collection[RunningNamespa
 
 async def answer(request: Request, namespace: RunningNamespace) -> Response:
     """What the namespace says to a request."""
-    if not namespace.faults.is_calm:
+    if not namespace.faults.has_no_faults:
         entity = request.scope["path"].strip("/").lower()
         trouble = await trouble_with(request, namespace.access, entity)
         if trouble is not None:
             return _refusal(trouble.status, trouble.sentence)
     try:
         status, body = await _answer(request, namespace)
-    except (Refused, TwinbusError) as refusal:
+    except (HttpError, TwinbusError) as refusal:
         return _refusal(status_of(refusal), str(refusal))
     except ClientDisconnect:
         raise  # Whoever serves HTTP knows what that is.
@@ -156,7 +156,7 @@ def _handler(target: RequestTarget, method: str) -> Handler:
     handler = HANDLERS.get((target.kind, method))
     if handler is None:
         known = [verb for kind, verb in HANDLERS if kind == target.kind]
-        raise Refused(405, f"This can be asked for with {', '.join(known) or 'nothing'} only.")
+        raise HttpError(405, f"This can be asked for with {', '.join(known) or 'nothing'} only.")
     return handler
 
 

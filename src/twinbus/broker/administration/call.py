@@ -13,7 +13,7 @@ from starlette.requests import Request
 from twinbus.broker.access.sas import AccessGrant, Audience
 from twinbus.broker.administration.access import audience_of, check_still_granted
 from twinbus.broker.administration.forward_rights import check_forwards
-from twinbus.broker.administration.refusals import Refused
+from twinbus.broker.administration.refusals import HttpError
 from twinbus.broker.administration.requests import body_of, page_of
 from twinbus.broker.administration.targets import RequestTarget
 from twinbus.broker.administration.xml_writing import FeedEntry, entry, entry_text, feed
@@ -66,7 +66,7 @@ class Call:
         """Whether the entity must exist already; raises when the condition cannot be kept."""
         if_match = self.request.headers.get("if-match")
         if if_match is not None and if_match.strip() != "*":
-            raise Refused(412, "Entities carry no version here. Send If-Match: * to change one.")
+            raise HttpError(412, "Entities carry no version here. Send If-Match: * to change one.")
         return if_match is not None
 
     def check_is_missing(self, entity: object | None, what: str) -> None:
@@ -74,10 +74,10 @@ class Call:
         if entity is None:
             return
         if self.request.headers.get("if-none-match", "").strip() == "*":
-            raise Refused(
+            raise HttpError(
                 412, f"The {what} exists already. Leave If-None-Match out to be told 409."
             )
-        raise Refused(409, f"The {what} exists already. Send If-Match: * to change it.")
+        raise HttpError(409, f"The {what} exists already. Send If-Match: * to change it.")
 
     def href(self, path: str) -> str:
         """The URL of something in the namespace, under the name that the caller uses."""

@@ -14,7 +14,7 @@ from xml.etree.ElementTree import Element
 from twinbus.broker.administration.call import Answer, Call
 from twinbus.broker.administration.descriptions import QUEUE, SUBSCRIPTION, TOPIC, Shape
 from twinbus.broker.administration.facts import queue_facts, topic_facts
-from twinbus.broker.administration.refusals import Refused
+from twinbus.broker.administration.refusals import HttpError
 from twinbus.broker.administration.xml_reading import local_name
 from twinbus.broker.administration.xml_writing import FeedEntry
 from twinbus.broker.entities.description import QueueDescription
@@ -39,8 +39,8 @@ def find(call: Call, path: str) -> Queue | None:
     return call.namespace.access.catalogue.find(parse_entity_path(path))
 
 
-def missing(what: str, path: str) -> Refused:
-    return Refused(404, f"There is no {what} {path[:260]!a} here. Create it first.")
+def missing(what: str, path: str) -> HttpError:
+    return HttpError(404, f"There is no {what} {path[:260]!a} here. Create it first.")
 
 
 async def create(

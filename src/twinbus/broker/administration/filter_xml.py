@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any, Final
 from xml.etree.ElementTree import Element
 
-from twinbus.broker.administration.refusals import Refused
+from twinbus.broker.administration.refusals import HttpError
 from twinbus.broker.administration.typed_values import read_values, values_text
 from twinbus.broker.administration.values import time_text
 from twinbus.broker.administration.xml_reading import children, is_empty, text_of, type_of
@@ -53,9 +53,9 @@ def read_rule(parent: Element, name: str | None = None) -> RuleDescription:
     found = children(parent, _RULE_ELEMENTS)
     said = text_of(found["Name"]).strip() if "Name" in found else ""
     if name is not None and said and said.lower() != name.lower():
-        raise Refused(400, "The rule's Name must be the one in the path of the request.")
+        raise HttpError(400, "The rule's Name must be the one in the path of the request.")
     if "Filter" not in found:
-        raise Refused(400, "A rule must have a Filter. Use a TrueFilter for every message.")
+        raise HttpError(400, "A rule must have a Filter. Use a TrueFilter for every message.")
     action = found.get("Action")
     return RuleDescription(
         name or said,
@@ -88,7 +88,7 @@ def _read_filter(parent: Element) -> Filter:
             return SqlFilter(**_read_sql(parent))
         case "CorrelationFilter":
             return _read_correlation(parent)
-    raise Refused(
+    raise HttpError(
         400, "A Filter must have the type TrueFilter, FalseFilter, SqlFilter or CorrelationFilter."
     )
 
@@ -98,14 +98,14 @@ def _read_action(parent: Element) -> SqlAction | None:
     if kind == "EmptyRuleAction" or (not kind and is_empty(parent)):
         return None
     if kind != "SqlRuleAction":
-        raise Refused(400, "An Action must have the type SqlRuleAction or EmptyRuleAction.")
+        raise HttpError(400, "An Action must have the type SqlRuleAction or EmptyRuleAction.")
     return SqlAction(**_read_sql(parent))
 
 
 def _read_sql(parent: Element) -> dict[str, Any]:
     found = children(parent, _SQL_ELEMENTS)
     if "SqlExpression" not in found:
-        raise Refused(400, "An SQL filter or action must have a SqlExpression.")
+        raise HttpError(400, "An SQL filter or action must have a SqlExpression.")
     parameters = found.get("Parameters")
     return {
         "expression": text_of(found["SqlExpression"]),

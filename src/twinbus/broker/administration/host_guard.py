@@ -13,13 +13,13 @@ from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from twinbus.broker.access.sas import Audience
-from twinbus.broker.administration.refusals import Refused
+from twinbus.broker.administration.refusals import HttpError
 from twinbus.broker.administration.requests import check_host
 
-__all__ = ["HostGuard"]
+__all__ = ["HostCheck"]
 
 
-class HostGuard:
+class HostCheck:
     """Stands before an application and lets in whoever asks for one of our names."""
 
     def __init__(self, application: ASGIApp, audience: Audience) -> None:
@@ -36,6 +36,6 @@ class HostGuard:
         if scope["type"] == "http":
             try:
                 check_host(Request(scope), self._audience)
-            except Refused as refusal:
+            except HttpError as refusal:
                 application = JSONResponse({"error": str(refusal)}, status_code=refusal.status)
         await application(scope, receive, send_typed)

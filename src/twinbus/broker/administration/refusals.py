@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from twinbus.errors import AccessDenied, ConfigurationError, EntityExists, TwinbusError
 
-__all__ = ["Refused", "status_of"]
+__all__ = ["HttpError", "status_of"]
 
 
-class Refused(Exception):
+class HttpError(Exception):
     """An HTTP status with its sentence."""
 
     def __init__(self, status: int, sentence: str) -> None:
@@ -15,9 +15,9 @@ class Refused(Exception):
         self.status = status
 
 
-def status_of(error: Refused | TwinbusError) -> int:
+def status_of(error: HttpError | TwinbusError) -> int:
     """The status that tells the stock clients what kind of trouble this is."""
-    if isinstance(error, Refused):
+    if isinstance(error, HttpError):
         return error.status
     if isinstance(error, AccessDenied):
         return 401

@@ -16,7 +16,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
-__all__ = ["BODY_BYTES_MAX", "HEAD_BYTES_MAX", "BadRequest", "RequestGate"]
+__all__ = ["BODY_BYTES_MAX", "HEAD_BYTES_MAX", "BadRequest", "HttpRequestGate"]
 
 # A token has at most 2 KB, a path 260 characters, and clients add a dozen headers.
 HEAD_BYTES_MAX: Final = 16 * 1024
@@ -53,7 +53,7 @@ class BadRequest(Exception):
         self.status = status
 
 
-class RequestGate:
+class HttpRequestGate:
     """Looks at the requests of one connection as they come in."""
 
     def __init__(self) -> None:

@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 from starlette.requests import ClientDisconnect, Request
 
 from twinbus.broker.access.sas import Audience
-from twinbus.broker.administration.refusals import Refused
+from twinbus.broker.administration.refusals import HttpError
 from twinbus.broker.administration.request_gate import BODY_BYTES_MAX
 
 __all__ = [
@@ -56,25 +56,25 @@ def check_host(request: Request, audience: Audience) -> None:
     """Refuse who was sent here under a name that is not ours."""
     name = host_name_of(request)
     if not audience.known_as(name).answers_to(name):
-        raise Refused(421, "The Host is not a name of this namespace. Use its connection string.")
+        raise HttpError(421, "The Host is not a name of this namespace. Use its connection string.")
 
 
 def version_of(request: Request) -> str:
     """The version of the protocol that the client speaks."""
     version = _one(request, "api-version") or VERSIONS[-1]
     if version not in VERSIONS:
-        raise Refused(400, f"The api-version must be one of {', '.join(VERSIONS)}.")
+        raise HttpError(400, f"The api-version must be one of {', '.join(VERSIONS)}.")
     return version
 
 
 def page_of(request: Request) -> PageRequest:
     """The page that ``$skip`` and ``$top`` ask for."""
     if request.query_params.get("$filter") is not None:
-        raise Refused(400, "Lists cannot be filtered here. Leave $filter out.")
+        raise HttpError(400, "Lists cannot be filtered here. Leave $filter out.")
     skip = _number(request, "$skip", 0)
     top = _number(request, "$top", PAGE_SIZE_MAX)
     if skip > SKIP_MAX or top < 1:
-        raise Refused(400, f"The query's $skip must be at most {SKIP_MAX}, and $top at least 1.")
+        raise HttpError(400, f"The query's $skip must be at most {SKIP_MAX}, and $top at least 1.")
     return PageRequest(skip, min(top, PAGE_SIZE_MAX))
 
 
@@ -82,17 +82,17 @@ async def body_of(request: Request) -> bytes:
     """The body, if it is XML of a bearable size."""
     kind = request.headers.get("content-type", _XML_TYPES[0]).partition(";")[0].strip().lower()
     if kind not in _XML_TYPES:
-        raise Refused(415, f"The body must have the type {_XML_TYPES[0]}.")
+        raise HttpError(415, f"The body must have the type {_XML_TYPES[0]}.")
     if request.headers.get("content-encoding", "identity").strip().lower() != "identity":
-        raise Refused(415, "The body must not be compressed. Send it as it is.")
+        raise HttpError(415, "The body must not be compressed. Send it as it is.")
     body = bytearray()
     try:
         async for part in request.stream():
             body += part
             if len(body) > BODY_BYTES_MAX:
-                raise Refused(413, f"The body must have at most {BODY_BYTES_MAX} bytes.")
+                raise HttpError(413, f"The body must have at most {BODY_BYTES_MAX} bytes.")
     except ClientDisconnect:
-        raise Refused(400, "The body ended early. Send it again.") from None
+        raise HttpError(400, "The body ended early. Send it again.") from None
     return bytes(body)
 
 
@@ -101,12 +101,12 @@ def _number(request: Request, name: str, default: int) -> int:
     if text is None:
         return default
     if not _DIGITS.fullmatch(text):
-        raise Refused(400, f"The query's {name} must be a whole number of digits.")
+        raise HttpError(400, f"The query's {name} must be a whole number of digits.")
     return int(text)
 
 
 def _one(request: Request, name: str) -> str | None:
     values = request.query_params.getlist(name)
     if len(values) > 1:
-        raise Refused(400, f"The query has {name} twice. Say it once.")
+        raise HttpError(400, f"The query has {name} twice. Say it once.")
     return values[0] if values else None

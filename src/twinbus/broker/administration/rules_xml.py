@@ -12,7 +12,7 @@ from typing import Final
 from xml.etree.ElementTree import Element
 
 from twinbus.broker.access.claims import AuthorizationRule, Claim, RuleSet, new_key
-from twinbus.broker.administration.refusals import Refused
+from twinbus.broker.administration.refusals import HttpError
 from twinbus.broker.administration.values import time_text
 from twinbus.broker.administration.xml_reading import children, items, text_of, type_of
 from twinbus.broker.administration.xml_writing import element, escaped
@@ -44,7 +44,7 @@ def rules_text(rules: RuleSet, changed_at_ms: int) -> str:
 
 def _read_rule(rule: Element, known: RuleSet) -> AuthorizationRule:
     if type_of(rule) not in ("", RULE_TYPE):
-        raise Refused(400, f"An access rule must have the type {RULE_TYPE}.")
+        raise HttpError(400, f"An access rule must have the type {RULE_TYPE}.")
     found = children(rule, _ELEMENTS)
     texts = {name: text_of(each).strip() for name, each in found.items() if name != "Rights"}
     name = texts.get("KeyName", "")

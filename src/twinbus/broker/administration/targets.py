@@ -14,7 +14,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from twinbus.broker.administration.refusals import Refused
+from twinbus.broker.administration.refusals import HttpError
 from twinbus.entity_path import parse_entity_path
 
 __all__ = ["RequestTarget", "parse_target"]
@@ -71,7 +71,7 @@ def _reserved(first: str, rest: list[str]) -> RequestTarget:
             return RequestTarget("queues")
         if rest[0].lower() == "topics":
             return RequestTarget("topics")
-    raise Refused(404, "There is nothing here under that path. Check its spelling.")
+    raise HttpError(404, "There is nothing here under that path. Check its spelling.")
 
 
 def _below_topic(topic: str, rest: list[str]) -> RequestTarget:
@@ -84,4 +84,4 @@ def _below_topic(topic: str, rest: list[str]) -> RequestTarget:
             return RequestTarget("rules", topic, subscription)
         case [subscription, word, rule] if word.lower() == "rules":
             return RequestTarget("rule", topic, subscription, rule)
-    raise Refused(404, "There is nothing here under that path. Check its spelling.")
+    raise HttpError(404, "There is nothing here under that path. Check its spelling.")

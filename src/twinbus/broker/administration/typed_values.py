@@ -16,7 +16,7 @@ from uuid import UUID
 from xml.etree.ElementTree import Element
 
 from twinbus.amqp.types import Int
-from twinbus.broker.administration.refusals import Refused
+from twinbus.broker.administration.refusals import HttpError
 from twinbus.broker.administration.values import (
     duration_us,
     flag,
@@ -42,10 +42,10 @@ def read_values(parent: Element) -> dict[str, PropertyValue]:
     for pair in items(parent, PAIR):
         found = children(pair, ("Key", "Value"))
         if len(found) != 2:
-            raise Refused(400, f"A {PAIR} must have one Key and one Value.")
+            raise HttpError(400, f"A {PAIR} must have one Key and one Value.")
         name = text_of(found["Key"])
         if name in values:
-            raise Refused(400, f"The value {name[:60]!a} is there twice. Say it once.")
+            raise HttpError(400, f"The value {name[:60]!a} is there twice. Say it once.")
         values[name] = _read_value(found["Value"], name)
     return values
 
@@ -59,14 +59,14 @@ def _read_value(value: Element, name: str) -> PropertyValue:
     kind = type_of(value).lower() or "string"
     read = _READERS.get(kind)
     if read is None:
-        raise Refused(400, f"The value {name[:60]!a} must have one of the types {_KNOWN}.")
+        raise HttpError(400, f"The value {name[:60]!a} must have one of the types {_KNOWN}.")
     text = text_of(value)
     try:
         return read(text if kind == "string" else text.strip(), f"The value {name[:60]!a}")
     except ConfigurationError:
         raise
     except (ArithmeticError, ValueError):
-        raise Refused(
+        raise HttpError(
             400, f"The value {name[:60]!a} is no {kind}. Check how it is written."
         ) from None
 

@@ -15,7 +15,7 @@ from xml.etree.ElementTree import Element, ParseError, TreeBuilder
 from defusedxml.common import DefusedXmlException  # type: ignore[import-untyped]
 from defusedxml.ElementTree import DefusedXMLParser  # type: ignore[import-untyped]
 
-from twinbus.broker.administration.refusals import Refused
+from twinbus.broker.administration.refusals import HttpError
 from twinbus.broker.administration.vocabulary import ATOM, SCHEMA_INSTANCE, SERVICE_BUS
 
 __all__ = ["children", "description_in", "is_empty", "items", "local_name", "text_of", "type_of"]
@@ -55,9 +55,11 @@ class _BoundedBuilder(TreeBuilder):
         self._depth += 1
         self._count += 1
         if self._count > ELEMENTS_MAX:
-            raise Refused(400, f"The XML must have at most {ELEMENTS_MAX} elements.")
+            raise HttpError(400, f"The XML must have at most {ELEMENTS_MAX} elements.")
         if self._depth > DEPTH_MAX:
-            raise Refused(400, f"The XML is nested deeper than the {DEPTH_MAX} levels it may have.")
+            raise HttpError(
+                400, f"The XML is nested deeper than the {DEPTH_MAX} levels it may have."
+            )
         return super().start(tag, attributes)
 
     def end(self, tag: str, /) -> Element:
@@ -69,18 +71,18 @@ def description_in(body: bytes, kinds: Collection[str]) -> Element:
     """The description inside an Atom entry; ``kinds`` are the names it may have."""
     root = _parsed(body)
     if root.tag != f"{{{ATOM}}}entry":
-        raise Refused(400, f"The body must be an entry in the namespace {ATOM}.")
+        raise HttpError(400, f"The body must be an entry in the namespace {ATOM}.")
     content = None
     for child in root:
         name = local_name(child, ATOM)
         if name == "content" and content is None:
             content = child
         elif name not in _ENTRY_EXTRAS:
-            raise Refused(400, f"The entry has {_shown(name)} twice or must not have it at all.")
+            raise HttpError(400, f"The entry has {_shown(name)} twice or must not have it at all.")
     if content is None or len(content) != 1:
-        raise Refused(400, "The entry must have one content with one description in it.")
+        raise HttpError(400, "The entry must have one content with one description in it.")
     if local_name(content[0]) not in kinds:
-        raise Refused(400, f"The content must be a {' or a '.join(sorted(kinds))} here.")
+        raise HttpError(400, f"The content must be a {' or a '.join(sorted(kinds))} here.")
     return content[0]
 
 
@@ -91,9 +93,9 @@ def children(element: Element, known: Collection[str]) -> dict[str, Element]:
     for child in element:
         name = local_name(child)
         if name not in known:
-            raise Refused(400, f"A {parent} has no {_shown(name)}. Check its spelling.")
+            raise HttpError(400, f"A {parent} has no {_shown(name)}. Check its spelling.")
         if name in found:
-            raise Refused(400, f"The {parent} has {name} twice. Say it once.")
+            raise HttpError(400, f"The {parent} has {name} twice. Say it once.")
         found[name] = child
     return found
 
@@ -102,7 +104,7 @@ def items(element: Element, name: str) -> Iterator[Element]:
     """The children of a list, which all have the one name."""
     for child in element:
         if local_name(child) != name:
-            raise Refused(400, f"{local_name(element)} must hold {name} elements only.")
+            raise HttpError(400, f"{local_name(element)} must hold {name} elements only.")
         yield child
 
 
@@ -110,14 +112,14 @@ def local_name(element: Element, namespace: str = SERVICE_BUS) -> str:
     """The element's name without its namespace, which must be the right one."""
     found, brace, name = str(element.tag).rpartition("}")
     if found + brace != f"{{{namespace}}}":
-        raise Refused(400, f"The element {_shown(name)} must be in the namespace {namespace}.")
+        raise HttpError(400, f"The element {_shown(name)} must be in the namespace {namespace}.")
     return name
 
 
 def text_of(element: Element) -> str:
     """The text of an element that has nothing else."""
     if len(element):
-        raise Refused(400, f"The element {_shown(local_name(element))} must hold text only.")
+        raise HttpError(400, f"The element {_shown(local_name(element))} must hold text only.")
     return element.text or ""
 
 
@@ -141,10 +143,10 @@ def _parsed(body: bytes) -> Element:
         parser.feed(body)
         root: Element = parser.close()
     except DefusedXmlException:
-        raise Refused(400, "The XML must not have a document type or entities.") from None
+        raise HttpError(400, "The XML must not have a document type or entities.") from None
     except (ParseError, LookupError, ValueError):
         # The parser's own words may repeat what was sent.
-        raise Refused(400, "The body is not well-formed XML. Send one Atom entry.") from None
+        raise HttpError(400, "The body is not well-formed XML. Send one Atom entry.") from None
     return root
 
 

@@ -13,7 +13,7 @@ from typing import NamedTuple, Protocol
 
 from twinbus.broker.entities.chunk import Chunk
 from twinbus.broker.entities.record import IncomingMessage
-from twinbus.broker.entities.witness import Note, Remark
+from twinbus.broker.entities.witness import MessageEventRange, UnstoredMessageEvent
 
 # A chunk is what is read, locked and deleted as a unit: large enough that a row's cost
 # disappears, small enough that one redelivery does not read megabytes.
@@ -21,7 +21,7 @@ CHUNK_COUNT_MAX = 1024
 CHUNK_BYTES_MAX = 256 * 1024
 
 
-class Ticket(Protocol):
+class CommitCallback(Protocol):
     """Whoever waits for a change to be on disk."""
 
     def stored(self, seqs: range) -> None:
@@ -31,11 +31,11 @@ class Ticket(Protocol):
         """The change was not stored."""
 
 
-class Arrival(NamedTuple):
+class IncomingBatch(NamedTuple):
     """Messages that came together."""
 
     messages: list[IncomingMessage]
-    ticket: Ticket | None
+    ticket: CommitCallback | None
     is_ours: bool
     """The broker itself moves them: if the store refuses them they are tried again."""
 
@@ -55,8 +55,8 @@ class NotedState(NamedTuple):
 class Batch:
     """The changes of one queue that belong into one transaction."""
 
-    arrivals: list[Arrival] = field(default_factory=list)
-    scheduled: list[Arrival] = field(default_factory=list)
+    arrivals: list[IncomingBatch] = field(default_factory=list)
+    scheduled: list[IncomingBatch] = field(default_factory=list)
     unscheduled: list[int] = field(default_factory=list)
     touched: dict[int, Chunk] = field(default_factory=dict)
     """Chunks with messages that are newly gone, by their first number."""
@@ -72,8 +72,8 @@ class Batch:
     """Chunks whose earliest expiry changed."""
     session_states: dict[str, NotedState] = field(default_factory=dict)
     """What holders of sessions noted down."""
-    tickets: list[Ticket] = field(default_factory=list)
-    notes: list[Note | Remark] = field(default_factory=list)
+    tickets: list[CommitCallback] = field(default_factory=list)
+    notes: list[MessageEventRange | UnstoredMessageEvent] = field(default_factory=list)
     """What the witness will be told."""
     seen_through: int = 0
     """Ids of messages are forgotten up to this page (history.py)."""

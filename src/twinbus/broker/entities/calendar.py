@@ -10,15 +10,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from twinbus.broker.entities.grace import Grace
+from twinbus.broker.entities.grace import PendingReads
 from twinbus.broker.entities.requests import LoadDue, LoadExpired, Request
 from twinbus.clock import Instant
 
 
-class Calendar:
+class EngineTimers:
     """The times of one queue, and which scheduled messages have left the schedule."""
 
-    def __init__(self, grace: Grace) -> None:
+    def __init__(self, grace: PendingReads) -> None:
         self._grace = grace
         self._next_expiry_ms: int | None = None
         self._next_due_ms: int | None = None
@@ -59,7 +59,7 @@ class Calendar:
         """These stay scheduled after all."""
         self._unscheduled.difference_update(seqs)
 
-    def landed(self, seqs: Iterable[int]) -> None:
+    def commit_finished(self, seqs: Iterable[int]) -> None:
         """The disk knows that these are no longer scheduled."""
         gone = set(seqs)
         if gone:

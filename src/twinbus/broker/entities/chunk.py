@@ -170,7 +170,7 @@ class Chunk:
         self.returned &= ~mask
         self.cursor = 0
 
-    def put_aside(self, mask: int) -> int:
+    def mark_deferred(self, mask: int) -> int:
         """The messages in ``mask`` that are deferred and free to be taken."""
         return mask & self.deferred & ~(self.locked | self.gone | self.moving)
 

@@ -18,7 +18,7 @@ def _nobody() -> None:
     """Nobody to be told."""
 
 
-class Allowance:
+class UnsettledQuota:
     """What all the receivers of one connection may hold together."""
 
     def __init__(self, unsettled_max: int, has_room: Callable[[], None]) -> None:
@@ -62,7 +62,7 @@ class Consumer:
     """Its connection cannot take more bytes at the moment."""
     is_listed: bool = False
     """It is in the queue's list of consumers that may have room."""
-    allowance: Allowance | None = None
+    allowance: UnsettledQuota | None = None
     """What its connection may hold, if that is limited."""
     session: SessionLock | None = None
     """The session it receives from, in a queue that has sessions."""
@@ -104,7 +104,7 @@ class DeliveryBatch:
     run: LockRun | None
 
 
-class Turns:
+class RoundRobin:
     """The receivers of a queue; those that may have room take turns."""
 
     def __init__(self) -> None:
@@ -127,7 +127,7 @@ class Turns:
     def has_anyone(self) -> bool:
         return bool(self._consumers)
 
-    def wake(self, consumer: Consumer) -> None:
+    def credit_available(self, consumer: Consumer) -> None:
         """The consumer may have room now."""
         if not consumer.is_listed and consumer.room() > 0:
             consumer.is_listed = True

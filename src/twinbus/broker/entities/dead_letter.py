@@ -23,8 +23,8 @@ from twinbus.broker.entities.chunk import Chunk
 from twinbus.broker.entities.outcome import DeadLetter
 from twinbus.broker.entities.record import (
     IncomingMessage,
+    MessageOrigin,
     Record,
-    Trail,
     pack_record,
     unpack_record,
 )
@@ -71,7 +71,7 @@ def _moved(record: Record, outcome: DeadLetter, source: str, seq: int | None) ->
         delivery_annotation_count=record.delivery_annotation_count,
         delivery_annotation_pairs=record.delivery_annotation_pairs,
     )
-    trail = None if seq is None else Trail(source, seq)
+    trail = None if seq is None else MessageOrigin(source, seq)
     return IncomingMessage(pack_record(moved), trail=trail)
 
 

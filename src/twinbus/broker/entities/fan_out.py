@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from twinbus.broker.entities.dead_letter import dead_lettered_at_once
 from twinbus.broker.entities.facts import facts_of
-from twinbus.broker.entities.filters import MessageView, RuleBook
+from twinbus.broker.entities.filters import MessageView, RuleIndex
 from twinbus.broker.entities.outcome import NO_SESSION_ID, DeadLetter
 from twinbus.broker.entities.record import (
     IncomingMessage,
@@ -67,7 +67,7 @@ class Distribution:
     def matching_steps(
         self,
         message: IncomingMessage,
-        book: RuleBook[Subscription],
+        book: RuleIndex[Subscription],
         now: Instant,
         chance: Random,
     ) -> Steps[None]:

@@ -1,7 +1,7 @@
 """What becomes of messages: each function changes a chunk and notes it in the open batch.
 
-    remove        gone for good            give_back     to be handed out again, at once
-    fail_attempt  counted, then given back or dead-lettered
+    remove        gone for good            return_to_queue     to be handed out again, at once
+    count_failed_delivery  counted, then given back or dead-lettered
     defer         put aside                dead_letter   moved
     expire        removed or moved, if the time has come
 
@@ -26,11 +26,11 @@ from twinbus.broker.entities.dead_letter import (
 )
 from twinbus.broker.entities.description import DELIVERY_COUNT_MAX
 from twinbus.broker.entities.outcome import EXPIRED, MAX_DELIVERIES, DeadLetter
-from twinbus.broker.entities.witness import Happening, Note
+from twinbus.broker.entities.witness import MessageEvent, MessageEventRange
 from twinbus.clock import Instant
 
 if TYPE_CHECKING:
-    from twinbus.broker.entities.batch import Ticket
+    from twinbus.broker.entities.batch import CommitCallback
     from twinbus.broker.entities.queue import Queue
 
 # A message takes about 15 microseconds to be moved: a turn is about a millisecond.
@@ -47,10 +47,10 @@ def _indexes(mask: int) -> Iterator[int]:
         yield from range(start, start + count)
 
 
-def note(queue: Queue, what: Happening, chunk: Chunk, mask: int, reason: str = "") -> None:
+def note(queue: Queue, what: MessageEvent, chunk: Chunk, mask: int, reason: str = "") -> None:
     """Remember for the witness, if there is one, what the batch does to these messages."""
     if queue.witness is not None:
-        queue.batch.notes.append(Note(what, chunk.first_seq, mask, reason))
+        queue.batch.notes.append(MessageEventRange(what, chunk.first_seq, mask, reason))
 
 
 def remove(queue: Queue, chunk: Chunk, mask: int) -> None:
@@ -91,10 +91,10 @@ def restore(queue: Queue, chunk: Chunk, mask: int, deferred: int) -> None:
         batch.touched.pop(first_seq, None)
     restore_expiry(queue, chunk)
     chunk.unsaved = batch.changes(chunk)
-    give_back(queue, chunk, mask)
+    return_to_queue(queue, chunk, mask)
 
 
-def give_back(queue: Queue, chunk: Chunk, mask: int) -> None:
+def return_to_queue(queue: Queue, chunk: Chunk, mask: int) -> None:
     """Hand the messages out again, at their old place. Deferred ones stay put aside."""
     mask &= ~(chunk.gone | chunk.deferred | chunk.locked | chunk.moving)
     if mask:
@@ -106,9 +106,9 @@ def give_back(queue: Queue, chunk: Chunk, mask: int) -> None:
     queue.shelf.release(chunk)
 
 
-def fail_attempt(queue: Queue, chunk: Chunk, mask: int) -> None:
+def count_failed_delivery(queue: Queue, chunk: Chunk, mask: int) -> None:
     """Count the attempt; the last allowed one leads to the dead-letter queue."""
-    note(queue, Happening.ABANDONED, chunk, mask)
+    note(queue, MessageEvent.ABANDONED, chunk, mask)
     exhausted = 0
     for index in _indexes(mask):
         attempts = chunk.delivery_counts.get(index, 0) + 1
@@ -128,7 +128,7 @@ def fail_attempt(queue: Queue, chunk: Chunk, mask: int) -> None:
 
 
 def defer(queue: Queue, chunk: Chunk, mask: int) -> None:
-    note(queue, Happening.DEFERRED, chunk, mask)
+    note(queue, MessageEvent.DEFERRED, chunk, mask)
     newly = (mask & ~chunk.deferred).bit_count()
     queue.deferred_count += newly
     if queue.sessions is not None:
@@ -155,11 +155,11 @@ class Move:
     mask: int
     """Those that are still to be moved."""
     outcome: DeadLetter
-    ticket: Ticket | None
+    ticket: CommitCallback | None
 
 
 def dead_letter(
-    queue: Queue, chunk: Chunk, mask: int, outcome: DeadLetter, ticket: Ticket | None
+    queue: Queue, chunk: Chunk, mask: int, outcome: DeadLetter, ticket: CommitCallback | None
 ) -> None:
     """Move messages to the dead-letter queue, each in one transaction with its removal.
 
@@ -192,7 +192,7 @@ def advance_moves(queue: Queue) -> None:
         said = cut_short(said)
     size_before = queue.used_bytes
     moved = [dead_lettered(chunk, index, said, path, move.blob) for index in indexes]
-    note(queue, Happening.DEAD_LETTERED, chunk, mask, said.reason[:TEXT_CHARACTERS_MAX])
+    note(queue, MessageEvent.DEAD_LETTERED, chunk, mask, said.reason[:TEXT_CHARACTERS_MAX])
     remove(queue, chunk, mask)
     target.enqueue(moved, None)
     queue.grew(queue.used_bytes - size_before)
@@ -221,7 +221,7 @@ def expire(queue: Queue, chunk: Chunk, now: Instant) -> bool:
     if queue.description.dead_lettering_on_expiration and queue.dead_letters:
         dead_letter(queue, chunk, mask, EXPIRED, None)
     else:
-        note(queue, Happening.EXPIRED, chunk, mask)
+        note(queue, MessageEvent.EXPIRED, chunk, mask)
         remove(queue, chunk, mask)
     chunk.refresh_expiry()
     _save_expiry(queue, chunk)

@@ -27,7 +27,12 @@ from twinbus.broker.entities.consumer import DeliveryBatch
 from twinbus.broker.entities.description import FORWARD_FIELDS, QueueDescription
 from twinbus.broker.entities.facts import facts_of
 from twinbus.broker.entities.outcome import DeadLetter
-from twinbus.broker.entities.record import IncomingMessage, Trail, pack_record, unpack_record
+from twinbus.broker.entities.record import (
+    IncomingMessage,
+    MessageOrigin,
+    pack_record,
+    unpack_record,
+)
 from twinbus.broker.entities.topic_description import SubscriptionDescription
 from twinbus.broker.entities.witness import audited_path
 from twinbus.clock import Instant
@@ -228,7 +233,9 @@ def forwarded(
         record.annotation_pairs += _ORIGINAL_SEQ + encode_value(Long(seq))
     packed = pack_record(record)
     facts = facts_of(packed, now.wall_ms) if target.needs_facts else None
-    return IncomingMessage(packed, record.expires_ms, None, facts, Trail(audited_path(source), seq))
+    return IncomingMessage(
+        packed, record.expires_ms, None, facts, MessageOrigin(audited_path(source), seq)
+    )
 
 
 def never_taken(message: IncomingMessage, target: QueueDescription) -> DeadLetter | None:

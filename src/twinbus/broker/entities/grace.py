@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable
 
 
-class Grace:
+class PendingReads:
     """The reads of one queue that are under way, and what waits for their end."""
 
     def __init__(self) -> None:

@@ -27,24 +27,24 @@ GRANT_COST = 16
 PUMP_COST_MAX = 512
 
 
-def pump(queue: Queue, now: Instant) -> list[DeliveryBatch]:
+def deliver(queue: Queue, now: Instant) -> list[DeliveryBatch]:
     """Hand out what can be handed out, or a good part of it: queue.has_more says which."""
     grants: list[DeliveryBatch] = []
     if queue.sessions is None:
-        _pump(queue, queue.lane, now, grants, PUMP_COST_MAX)
+        _deliver(queue, queue.stream, now, grants, PUMP_COST_MAX)
         return grants
     queue.sessions.serve_waiters(now)
     left = PUMP_COST_MAX
     for lane in queue.sessions.take_ready():
         if left > 0:
-            left = _pump(queue, lane, now, grants, left)
+            left = _deliver(queue, lane, now, grants, left)
         if left <= 0:
             queue.has_more = True
-            queue.sessions.stir(lane)
+            queue.sessions.mark_ready(lane)
     return grants
 
 
-def _pump(
+def _deliver(
     queue: Queue, lane: DeliveryStream, now: Instant, grants: list[DeliveryBatch], left: int
 ) -> int:
     """Hand out what the lane has; what is left of the cost that is allowed."""

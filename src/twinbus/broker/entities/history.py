@@ -22,12 +22,12 @@ from typing import TYPE_CHECKING, Final
 
 from twinbus.broker.entities.facts import DIGEST_BYTES, MessageKeys, digest_of
 from twinbus.broker.entities.record import IncomingMessage
-from twinbus.broker.entities.witness import Happening, Remark
+from twinbus.broker.entities.witness import MessageEvent, UnstoredMessageEvent
 from twinbus.broker.store.port import SeenRow
 from twinbus.clock import Instant
 
 if TYPE_CHECKING:
-    from twinbus.broker.entities.batch import Ticket
+    from twinbus.broker.entities.batch import CommitCallback
     from twinbus.broker.entities.queue import Queue
 
 # Pages are forgotten together: a busy queue writes hundreds of them a second.
@@ -77,7 +77,7 @@ class DuplicateHistory:
         self._open = _Page()
         self._on_its_way: _Page | None = None
         self._looked_ms: int | None = None
-        self.waiting: deque[tuple[list[IncomingMessage], Ticket | None]] = deque()
+        self.waiting: deque[tuple[list[IncomingMessage], CommitCallback | None]] = deque()
         """What came while an original of it was on its way, and what came after that."""
 
     def __len__(self) -> int:
@@ -116,7 +116,7 @@ class DuplicateHistory:
             is_ours and page is self._open and digest not in _apart(page.kept)
         )
 
-    def sift(
+    def remove_duplicates(
         self, messages: list[IncomingMessage], window_ms: int, *, is_ours: bool = False
     ) -> list[IncomingMessage]:
         """The messages that were not seen within the window; they are seen from now on.
@@ -136,7 +136,7 @@ class DuplicateHistory:
         return fresh
 
     def unseen(self, messages: list[IncomingMessage], window_ms: int) -> list[IncomingMessage]:
-        """Those of the messages that sift() would leave now; nothing is noted."""
+        """Those of the messages that remove_duplicates() would leave now; nothing is noted."""
         fresh, among = [], set[bytes]()
         for message in messages:
             digest = self._digest(message)
@@ -168,11 +168,11 @@ class DuplicateHistory:
             self._open.kept += digest
 
     @property
-    def can_let_in(self) -> bool:
+    def can_admit_waiting(self) -> bool:
         """Whether the first of those that wait need not do so any more."""
         return bool(self.waiting) and not self._are_unsure(self.waiting[0][0], is_ours=False)
 
-    def take_waiting(self) -> Iterable[tuple[list[IncomingMessage], Ticket | None]]:
+    def take_waiting(self) -> Iterable[tuple[list[IncomingMessage], CommitCallback | None]]:
         waiting, self.waiting = self.waiting, deque()
         return waiting
 
@@ -187,7 +187,7 @@ class DuplicateHistory:
         self._on_its_way = page
         return SeenRow(queue_id, page.number, now_ms, bytes(page.digests))
 
-    def landed(self) -> None:
+    def commit_finished(self) -> None:
         """What was on its way is on disk."""
         if self._on_its_way is not None:
             self._on_its_way.kept.clear()
@@ -243,7 +243,10 @@ class DuplicateHistory:
 
 
 def without_duplicates(
-    queue: Queue, history: DuplicateHistory, messages: list[IncomingMessage], ticket: Ticket | None
+    queue: Queue,
+    history: DuplicateHistory,
+    messages: list[IncomingMessage],
+    ticket: CommitCallback | None,
 ) -> list[IncomingMessage]:
     """What a queue has to take in now of what came; the ticket is looked after if that is none."""
     if history.must_wait(messages):
@@ -253,15 +256,19 @@ def without_duplicates(
 
 
 def sifted(
-    queue: Queue, history: DuplicateHistory, messages: list[IncomingMessage], ticket: Ticket | None
+    queue: Queue,
+    history: DuplicateHistory,
+    messages: list[IncomingMessage],
+    ticket: CommitCallback | None,
 ) -> list[IncomingMessage]:
     """The same, of messages for which nothing has to be waited."""
     window_ms = queue.description.duplicate_detection_window_ms
-    fresh = history.sift(messages, window_ms, is_ours=ticket is None)
+    fresh = history.remove_duplicates(messages, window_ms, is_ours=ticket is None)
     if queue.witness is not None:
         dropped = [message for message in messages if message.facts is DUPLICATE]
         queue.batch.notes += [
-            Remark(Happening.DUPLICATE, each, is_ours=ticket is None) for each in dropped
+            UnstoredMessageEvent(MessageEvent.DUPLICATE, each, is_ours=ticket is None)
+            for each in dropped
         ]
     if not fresh and ticket is not None:
         # The originals are on disk, or in this batch: with it their fate is known.

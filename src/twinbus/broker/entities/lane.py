@@ -17,8 +17,8 @@ from collections import deque
 from collections.abc import Iterable
 
 from twinbus.broker.entities.chunk import Chunk
-from twinbus.broker.entities.consumer import Turns
-from twinbus.broker.entities.returned import Returned
+from twinbus.broker.entities.consumer import RoundRobin
+from twinbus.broker.entities.returned import ReturnedMessages
 from twinbus.broker.entities.shelf import ChunkCache
 from twinbus.broker.store.port import LoadedChunk
 
@@ -35,8 +35,8 @@ class DeliveryStream:
         self._shelf = shelf
         self._window: deque[Chunk] = deque()
         self._window_bytes = 0
-        self.returned = Returned()
-        self.turns = Turns()
+        self.returned = ReturnedMessages()
+        self.turns = RoundRobin()
         self.is_loading = False
         self.loaded_through = 0
         """Everything up to this sequence number has been in the window."""

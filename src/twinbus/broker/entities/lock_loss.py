@@ -22,6 +22,6 @@ def lose_locks(queue: Queue) -> int:
     while queue.locks.next_deadline_s() is not None:
         for run, mask in queue.locks.expired(inf):
             if run.consumer is not None:
-                queue.wake(run.consumer)
-            fates.fail_attempt(queue, run.chunk, mask)
+                queue.credit_available(run.consumer)
+            fates.count_failed_delivery(queue, run.chunk, mask)
     return lost

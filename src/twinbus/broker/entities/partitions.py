@@ -19,7 +19,7 @@ from twinbus.broker.entities.description import QueueDescription
 from twinbus.broker.entities.facts import MessageKeys
 from twinbus.broker.entities.record import IncomingMessage
 
-__all__ = ["PARTITION_COUNT", "Spread", "keys_agree", "partition_of"]
+__all__ = ["PARTITION_COUNT", "PartitionAssigner", "keys_agree", "partition_of"]
 
 # As in Azure Service Bus.
 PARTITION_COUNT: Final = 16
@@ -43,7 +43,7 @@ def keys_agree(facts: MessageKeys) -> bool:
     return not both or facts.session_id == facts.partition_key
 
 
-class Spread:
+class PartitionAssigner:
     """The messages of one sender over the partitions: without a key each takes the next."""
 
     def __init__(self) -> None:

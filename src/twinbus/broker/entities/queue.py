@@ -22,8 +22,8 @@ from random import Random
 from typing import TypeVar
 
 from twinbus.broker.entities import fates, handing_out
-from twinbus.broker.entities.batch import Arrival, Batch, Ticket
-from twinbus.broker.entities.calendar import Calendar
+from twinbus.broker.entities.batch import Batch, CommitCallback, IncomingBatch
+from twinbus.broker.entities.calendar import EngineTimers
 from twinbus.broker.entities.chunk import Chunk, span_mask
 from twinbus.broker.entities.consumer import Consumer, DeliveryBatch
 from twinbus.broker.entities.description import QueueDescription
@@ -55,7 +55,7 @@ from twinbus.broker.entities.requests import (
 )
 from twinbus.broker.entities.sessions import Sessions
 from twinbus.broker.entities.shelf import ChunkCache
-from twinbus.broker.entities.witness import Happening, Note, Witness
+from twinbus.broker.entities.witness import AuditSink, MessageEvent, MessageEventRange
 from twinbus.broker.entities.writing import (
     CHANGE_COST,
     CHUNK_COST,
@@ -111,7 +111,7 @@ class Queue:
         self.deferred_count = counters.deferred_count
         self.scheduled_count = counters.scheduled_count
         self.shelf = ChunkCache()
-        self.lane = DeliveryStream(self.shelf, counters.next_seq - 1)
+        self.stream = DeliveryStream(self.shelf, counters.next_seq - 1)
         self.sessions: Sessions | None = None
         if description.requires_session and dead_letters is not None:
             self.sessions = Sessions(self)
@@ -121,20 +121,20 @@ class Queue:
         self.saving: list[Chunk] = []
         self.moves: deque[fates.Move] = deque()
         """Messages on their way to the dead letters, which take their turns."""
-        self.unread: dict[int, Ticket] = {}
+        self.unread: dict[int, CommitCallback] = {}
         """Who waits for a move whose bytes are still to be read; by their identity."""
         self.moved_count = self.moved_bytes = 0
         """What goes there with the open batch."""
         self.has_more = False
-        """The last pump() ended before everything was handed out that could be."""
+        """The last deliver() ended before everything was handed out that could be."""
         self.is_deleted = False
-        self.witness: Witness | None = None
+        self.witness: AuditSink | None = None
         self.history: DuplicateHistory | None = None
         """The ids it has seen, if it detects duplicates; set by whoever makes the queue."""
         self.accessed_at_ms = 0
         self.visit_count = 0
         """Wall time of the last attach or change, as far as this process knows."""
-        self._calendar = Calendar(self.shelf.grace)
+        self._calendar = EngineTimers(self.shelf.grace)
         self._requests: list[Request] = []
         self._load_count = 0
         self._blobs_asked: set[int] = set()
@@ -198,7 +198,7 @@ class Queue:
     def grew(self, byte_count: int) -> None:
         """It holds so much more than what was sent to it; a subscription tells its topic."""
 
-    def enqueue(self, messages: list[IncomingMessage], ticket: Ticket | None) -> None:
+    def enqueue(self, messages: list[IncomingMessage], ticket: CommitCallback | None) -> None:
         """Take messages in; ``ticket`` hears when they are on disk."""
         if self.history is not None:
             messages = without_duplicates(self, self.history, messages, ticket)
@@ -206,18 +206,18 @@ class Queue:
                 return
         self._take_in(messages, ticket)
 
-    def _take_in(self, messages: list[IncomingMessage], ticket: Ticket | None) -> None:
+    def _take_in(self, messages: list[IncomingMessage], ticket: CommitCallback | None) -> None:
         is_ours = ticket is None
         if not self.count_in(messages):
-            self.arrive(Arrival(messages, ticket, is_ours))
+            self.arrive(IncomingBatch(messages, ticket, is_ours))
             return
         later = [message for message in messages if message.due_ms is not None]
         visible = [message for message in messages if message.due_ms is None]
-        self.batch.scheduled.append(Arrival(later, ticket, is_ours))
+        self.batch.scheduled.append(IncomingBatch(later, ticket, is_ours))
         if visible:
-            self.arrive(Arrival(visible, None, is_ours))
+            self.arrive(IncomingBatch(visible, None, is_ours))
 
-    def arrive(self, arrival: Arrival) -> None:
+    def arrive(self, arrival: IncomingBatch) -> None:
         """Messages that are not for later; a topic has another way with them."""
         self.batch.arrivals.append(arrival)
 
@@ -235,8 +235,8 @@ class Queue:
     def cancel_scheduled(
         self,
         messages: Iterable[ScheduledSize],
-        ticket: Ticket,
-        what: Happening = Happening.CANCELLED,
+        ticket: CommitCallback,
+        what: MessageEvent = MessageEvent.CANCELLED,
     ) -> None:
         """Remove scheduled messages that were looked up for this purpose."""
         for message in messages:
@@ -255,9 +255,9 @@ class Queue:
     def is_still_scheduled(self, seq: int) -> bool:
         return self._calendar.is_scheduled(seq)
 
-    def _unschedule(self, message: ScheduledSize, what: Happening) -> None:
+    def _unschedule(self, message: ScheduledSize, what: MessageEvent) -> None:
         if self.witness is not None:
-            self.batch.notes.append(Note(what, message.seq, 1))
+            self.batch.notes.append(MessageEventRange(what, message.seq, 1))
         self._calendar.unschedule(message.seq)
         self.batch.unscheduled.append(message.seq)
         self.batch.swept = True
@@ -272,7 +272,7 @@ class Queue:
         return (
             self.can_move
             or (self.sessions is not None and self.sessions.has_returning)
-            or (self.history is not None and self.history.can_let_in)
+            or (self.history is not None and self.history.can_admit_waiting)
         )
 
     @property
@@ -287,19 +287,19 @@ class Queue:
         if self.sessions is not None and self.sessions.has_returning:
             self.sessions.return_some()
         if self.history is not None:
-            self._let_in(self.history)
+            self._admit_waiting(self.history)
 
-    def _let_in(self, history: DuplicateHistory) -> None:
+    def _admit_waiting(self, history: DuplicateHistory) -> None:
         """Look at some of what waited for an original that was on its way."""
         left = LET_IN_COUNT
-        while left > 0 and history.can_let_in:
+        while left > 0 and history.can_admit_waiting:
             messages, ticket = history.waiting.popleft()
             left -= len(messages)
             fresh = sifted(self, history, messages, ticket)
             if fresh:
                 self._take_in(fresh, ticket)
 
-    def companions(self, now: Instant) -> Iterable[Queue]:
+    def joined_queues(self, now: Instant) -> Iterable[Queue]:
         """The machines whose changes belong into one transaction with those of this one.
 
         A dead-lettered message leaves one queue and enters another: if they were written apart,
@@ -337,7 +337,7 @@ class Queue:
         self.accessed_at_ms = now.wall_ms
         self.moved_count = self.moved_bytes = 0
 
-    def committed(self) -> list[tuple[Ticket, range]]:
+    def committed(self) -> list[tuple[CommitCallback, range]]:
         """The changes in flight are on disk: show them, and say who waited for them."""
         batch = self._landed()
         self._give_back(batch.returns)
@@ -350,7 +350,7 @@ class Queue:
         self._end_landing(batch)
         return told
 
-    def land_in_steps(self, told: list[tuple[Ticket, range]]) -> Iterator[float]:
+    def land_in_steps(self, told: list[tuple[CommitCallback, range]]) -> Iterator[float]:
         """The same in steps: messages are shown in their order; who waited is in ``told`` at last.
 
         A step says what it cost.
@@ -378,7 +378,7 @@ class Queue:
     def _give_back(self, returns: list[tuple[Chunk, int]]) -> None:
         # All that comes back is marked so while its chunk is unsaved and cannot be forgotten.
         for chunk, mask in returns:
-            fates.give_back(self, chunk, mask)
+            fates.return_to_queue(self, chunk, mask)
             if self.sessions is not None:
                 self.sessions.returned(chunk.session or "")
 
@@ -386,7 +386,7 @@ class Queue:
         for chunk in chunks:
             self._calendar.note_expiry(chunk.expires_ms)
             if self.sessions is None:
-                self.lane.append_committed(chunk)
+                self.stream.append_committed(chunk)
             else:
                 self.sessions.arrived(chunk)
         self._release(chunks)
@@ -398,15 +398,15 @@ class Queue:
     def _end_landing(self, batch: Batch) -> None:
         for arrival in batch.scheduled:
             self._calendar.note_due(min(message.due_ms or 0 for message in arrival.messages))
-        self._calendar.landed(batch.unscheduled)
+        self._calendar.commit_finished(batch.unscheduled)
         if batch.swept:
             self._requests.append(FindTimes())
         self.saving = []
         if self.sessions is not None:
             self.sessions.states_landed(batch.session_states)
         if self.history is not None:
-            self.history.landed()
-            self._let_in(self.history)
+            self.history.commit_finished()
+            self._admit_waiting(self.history)
 
     def _landed(self) -> Batch:
         batch = self.in_flight
@@ -421,14 +421,14 @@ class Queue:
             # It may have changed again while the batch was on its way.
             chunk.unsaved = changes(chunk)
 
-    def failed(self) -> list[Ticket]:
+    def failed(self) -> list[CommitCallback]:
         """The store refused the changes in flight; who asked for them must be told so."""
         refused = undo(self, self._landed())
         if self.history is not None:
-            self._let_in(self.history)
+            self._admit_waiting(self.history)
         return refused
 
-    def discard(self) -> list[Ticket]:
+    def discard(self) -> list[CommitCallback]:
         """The queue is deleted: who waits for changes that will never be written."""
         self.is_deleted = True
         batch, self.batch = self.batch, Batch()
@@ -445,37 +445,37 @@ class Queue:
     # -- receiving ------------------------------------------------------------------------
 
     def attach(self, consumer: Consumer) -> None:
-        self._lane_for(consumer).turns.add(consumer)
+        self._stream_for(consumer).turns.add(consumer)
 
     def detach(self, consumer: Consumer) -> None:
         """The receiver is gone. Its locks stay until they run out (rule M2); not its session."""
         if self.sessions is not None and consumer.session is not None:
             self.sessions.release(consumer.session, is_failure=False)
             return
-        self.lane.turns.discard(consumer)
-        if not self.lane.turns.has_anyone:
-            self.lane.rest()
+        self.stream.turns.discard(consumer)
+        if not self.stream.turns.has_anyone:
+            self.stream.rest()
 
-    def wake(self, consumer: Consumer) -> None:
+    def credit_available(self, consumer: Consumer) -> None:
         """The consumer may have room now."""
-        lane = self._lane_for(consumer)
-        lane.turns.wake(consumer)
+        lane = self._stream_for(consumer)
+        lane.turns.credit_available(consumer)
         if self.sessions is not None:
-            self.sessions.stir(lane)
+            self.sessions.mark_ready(lane)
 
-    def _lane_for(self, consumer: Consumer) -> DeliveryStream:
-        return self.lane if consumer.session is None else consumer.session.lane
+    def _stream_for(self, consumer: Consumer) -> DeliveryStream:
+        return self.stream if consumer.session is None else consumer.session.lane
 
     def lane_of(self, chunk: Chunk) -> DeliveryStream | None:
         """Where the messages of a chunk are handed out; None while nobody has their session."""
-        return self.lane if self.sessions is None else self.sessions.lane_of(chunk.session or "")
+        return self.stream if self.sessions is None else self.sessions.lane_of(chunk.session or "")
 
-    def pump(self, now: Instant) -> list[DeliveryBatch]:
+    def deliver(self, now: Instant) -> list[DeliveryBatch]:
         """Hand out what can be handed out, or a good part of it: has_more says which."""
         self.has_more = False
         if not self.description.status.can_receive:
             return []
-        return handing_out.pump(self, now)
+        return handing_out.deliver(self, now)
 
     def grant(
         self, consumer: Consumer, chunk: Chunk, start: int, free: int, now: Instant
@@ -491,7 +491,7 @@ class Queue:
         if self.witness is not None:
             self.witness.delivered(self, chunk, blob, start, count)
         if consumer.deletes_on_receipt:
-            fates.note(self, Happening.COMPLETED, chunk, span_mask(start, count))
+            fates.note(self, MessageEvent.COMPLETED, chunk, span_mask(start, count))
             fates.remove(self, chunk, span_mask(start, count))
         else:
             consumer.took(count)
@@ -520,7 +520,7 @@ class Queue:
         mask: int,
         outcome: SettlementOutcome,
         now: Instant,
-        ticket: Ticket | None,
+        ticket: CommitCallback | None,
     ) -> int:
         """Apply ``outcome`` to the messages of ``run`` in ``mask`` that it still holds.
 
@@ -532,27 +532,27 @@ class Queue:
             return 0
         self.locks.release(run, mask)
         if run.consumer is not None:
-            self.wake(run.consumer)
+            self.credit_available(run.consumer)
         self._apply(run.chunk, mask, outcome, ticket)
         return mask
 
     def _apply(
-        self, chunk: Chunk, mask: int, outcome: SettlementOutcome, ticket: Ticket | None
+        self, chunk: Chunk, mask: int, outcome: SettlementOutcome, ticket: CommitCallback | None
     ) -> None:
         match outcome:
             case Release():
                 fates.restore_expiry(self, chunk)
-                fates.give_back(self, chunk, mask)
+                fates.return_to_queue(self, chunk, mask)
                 return
             case DeadLetter():
                 fates.dead_letter(self, chunk, mask, outcome, ticket)
                 return
             case Complete(target):
-                what = Happening.FORWARDED if target else Happening.COMPLETED
+                what = MessageEvent.FORWARDED if target else MessageEvent.COMPLETED
                 fates.note(self, what, chunk, mask, target)
                 fates.remove(self, chunk, mask)
             case Abandon():
-                fates.fail_attempt(self, chunk, mask)
+                fates.count_failed_delivery(self, chunk, mask)
             case Defer():
                 fates.defer(self, chunk, mask)
         if ticket is not None:
@@ -574,7 +574,7 @@ class Queue:
     def is_deferred(self, chunk: Chunk, index: int, now: Instant) -> bool:
         """Whether a message is put aside and free to be taken."""
         is_fresh = chunk.expiries.get(index, now.wall_ms + 1) > now.wall_ms
-        return is_fresh and bool(chunk.put_aside(1 << index))
+        return is_fresh and bool(chunk.mark_deferred(1 << index))
 
     # -- locks ----------------------------------------------------------------------------
 
@@ -599,8 +599,8 @@ class Queue:
         left = EXPIRED_PER_TURN
         for run, mask in self.locks.expired(now.monotonic_s):
             if run.consumer is not None:
-                self.wake(run.consumer)
-            fates.fail_attempt(self, run.chunk, mask)
+                self.credit_available(run.consumer)
+            fates.count_failed_delivery(self, run.chunk, mask)
             left -= mask.bit_count() + EXPIRED_RUN_COST
             if left <= 0 or self._has_states_enough:
                 break
@@ -639,7 +639,7 @@ class Queue:
         if lane.loaded_through == request.after_seq and lane.turns.has_anyone:
             lane.append_loaded(loaded, request.through_seq)
             if self.sessions is not None:
-                self.sessions.stir(lane)
+                self.sessions.mark_ready(lane)
 
     def blob_loaded(self, request: LoadBlob, loaded: LoadedChunk | None) -> None:
         chunk = request.chunk
@@ -654,7 +654,7 @@ class Queue:
             chunk.drop_blob()
         self.shelf.release(chunk)
         if self.sessions is not None and (lane := self.lane_of(chunk)) is not None:
-            self.sessions.stir(lane)
+            self.sessions.mark_ready(lane)
 
     def expired_loaded(self, loaded: Iterable[LoadedChunk], now: Instant) -> None:
         found = False
@@ -674,7 +674,7 @@ class Queue:
         for row in rows:
             found = True
             if self._calendar.is_scheduled(row.seq):
-                self._unschedule(size_of(row), Happening.DUE)
+                self._unschedule(size_of(row), MessageEvent.DUE)
                 # Its id was looked at when it was scheduled. It waits for nothing: it leaves the
                 # schedule with this batch, and so must be in it.
                 self._take_in([IncomingMessage(row.blob, expiry_of(row.blob, 0))], None)

@@ -56,7 +56,7 @@ class Record:
     """The same for delivery annotations, which few senders write."""
 
 
-class Trail(NamedTuple):
+class MessageOrigin(NamedTuple):
     """How a message came to where it is now, for the witness. It is stored nowhere."""
 
     entity: str = ""
@@ -77,7 +77,7 @@ class IncomingMessage:
     """Scheduled: becomes visible at this wall time."""
     facts: MessageKeys | None = None
     """Read for queues that need them (facts.py)."""
-    trail: Trail | None = None
+    trail: MessageOrigin | None = None
 
 
 def pack_record(record: Record) -> bytes:

@@ -10,7 +10,7 @@ from heapq import heappop, heappush
 from twinbus.broker.entities.chunk import Chunk
 
 
-class Returned:
+class ReturnedMessages:
     """The chunks with messages to be handed out again."""
 
     def __init__(self) -> None:

@@ -35,7 +35,7 @@ from twinbus.broker.store.port import SessionBook, session_state_bytes
 from twinbus.clock import Instant
 
 if TYPE_CHECKING:
-    from twinbus.broker.entities.batch import Ticket
+    from twinbus.broker.entities.batch import CommitCallback
     from twinbus.broker.entities.queue import Queue
 
 # As with message locks: a day of one-minute locks, against a holder that is stuck.
@@ -229,10 +229,10 @@ class Sessions:
             mask = run.unsettled
             queue.locks.release(run, mask)
             if is_failure:
-                fates.fail_attempt(queue, run.chunk, mask)
+                fates.count_failed_delivery(queue, run.chunk, mask)
             else:
                 fates.restore_expiry(queue, run.chunk)
-                fates.give_back(queue, run.chunk, mask)
+                fates.return_to_queue(queue, run.chunk, mask)
         if not lock.runs:
             self._leaving.popleft()
             self.returned(lock.session)
@@ -246,7 +246,7 @@ class Sessions:
     # -- state ----------------------------------------------------------------------------
 
     def note_state(
-        self, session: str, state: bytes | None, kept: bytes | None, ticket: Ticket
+        self, session: str, state: bytes | None, kept: bytes | None, ticket: CommitCallback
     ) -> bool:
         """Keep what the holder noted down; ``ticket`` hears when it is on disk.
 
@@ -298,7 +298,7 @@ class Sessions:
         lock = self._locks.get(session)
         return None if lock is None else lock.lane
 
-    def stir(self, lane: DeliveryStream) -> None:
+    def mark_ready(self, lane: DeliveryStream) -> None:
         """There may be something to hand out."""
         self._ready[lane] = None
 
@@ -326,7 +326,7 @@ class Sessions:
             self._offer(session)
         else:
             lane.append_committed(chunk)
-            self.stir(lane)
+            self.mark_ready(lane)
 
     def left(self, session: str, message_count: int) -> None:
         """So many messages are gone or put aside. They may be faster than their arrival."""
@@ -345,7 +345,7 @@ class Sessions:
         self._books[session].returning_count -= 1
         lane = self.lane_of(session)
         if lane is not None:
-            self.stir(lane)
+            self.mark_ready(lane)
         self._offer(session)
 
     def _offer(self, session: str) -> None:

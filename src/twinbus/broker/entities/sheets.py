@@ -19,7 +19,7 @@ from twinbus.broker.entities.record import IncomingMessage, pack_chunk
 from twinbus.broker.store.port import SharedBody, SharedBodySelection
 
 
-class Draft:
+class SharedBodyDraft:
     """A sheet that is being filled."""
 
     __slots__ = ("_records", "_sheet", "_size")
@@ -51,19 +51,19 @@ class Draft:
 class SharedMessage(IncomingMessage):
     """A copy that lies on a sheet."""
 
-    draft: Draft | None = None
+    draft: SharedBodyDraft | None = None
     place: int = 0
 
 
-class SheetWriter:
+class SharedBodyWriter:
     """Puts the copies of one transaction on sheets."""
 
     def __init__(self) -> None:
-        self._draft = Draft()
+        self._draft = SharedBodyDraft()
 
     def place(self, message: IncomingMessage) -> SharedMessage:
         if not self._draft.has_room_for(message.record):
-            self._draft = Draft()
+            self._draft = SharedBodyDraft()
         draft = self._draft
         place = draft.place(message.record)
         return SharedMessage(
@@ -77,7 +77,7 @@ class SheetWriter:
         )
 
 
-def on_sheets(messages: list[IncomingMessage]) -> Iterator[list[IncomingMessage]]:
+def group_by_shared_body(messages: list[IncomingMessage]) -> Iterator[list[IncomingMessage]]:
     """The messages, in order, in runs that lie on one sheet; without sheets, all together."""
     if type(messages[0]) is not SharedMessage:
         yield messages
@@ -86,7 +86,7 @@ def on_sheets(messages: list[IncomingMessage]) -> Iterator[list[IncomingMessage]
         yield list(run)
 
 
-def _draft_of(message: IncomingMessage) -> Draft | None:
+def _draft_of(message: IncomingMessage) -> SharedBodyDraft | None:
     return message.draft if type(message) is SharedMessage else None
 
 
@@ -99,7 +99,7 @@ def packed(messages: list[IncomingMessage]) -> tuple[bytes, SharedBodySelection 
 
 
 def _share_of(messages: list[IncomingMessage]) -> SharedBodySelection | None:
-    draft: Draft | None = None
+    draft: SharedBodyDraft | None = None
     selection = 0
     for message in messages:
         if type(message) is not SharedMessage or message.draft is None:

@@ -10,7 +10,7 @@ Rule 2: a chunk leaves only when every read has ended that began before, because
 from __future__ import annotations
 
 from twinbus.broker.entities.chunk import Chunk
-from twinbus.broker.entities.grace import Grace
+from twinbus.broker.entities.grace import PendingReads
 from twinbus.broker.store.port import LoadedChunk
 
 
@@ -19,7 +19,7 @@ class ChunkCache:
 
     def __init__(self) -> None:
         self._chunks: dict[int, Chunk] = {}
-        self.grace = Grace()
+        self.grace = PendingReads()
 
     def expect(self, chunk: Chunk) -> None:
         """A new chunk is on its way to disk."""

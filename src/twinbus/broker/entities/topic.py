@@ -7,7 +7,7 @@ from: it keeps what is scheduled until it is due, and passes everything else on.
     due, forwarded -> own ----+--take_turn()--> looked at --> placed --> passed on --commit--> told
 
 Rule 1: a sender is told when all copies are on disk. Topic and subscriptions are written in one
-        transaction (``companions``), and the sender's ticket is among the topic's changes.
+        transaction (``joined_queues``), and the sender's ticket is among the topic's changes.
 Rule 2: an arrival waits until there is time for it: a thousand rules must not keep the loop from
         others. Rules look at its messages in steps, and their copies are put together in steps.
 Rule 3: what the broker moves itself (due or forwarded messages) stays where it is until all of
@@ -24,20 +24,20 @@ from functools import partial
 from random import Random
 from typing import NamedTuple
 
-from twinbus.broker.entities.batch import Arrival, Ticket
+from twinbus.broker.entities.batch import CommitCallback, IncomingBatch
 from twinbus.broker.entities.fan_out import Distribution, is_particular
 from twinbus.broker.entities.filters import (
     CompiledRule,
-    RuleBook,
     RuleDescription,
+    RuleIndex,
 )
 from twinbus.broker.entities.history import DuplicateHistory, without_duplicates
 from twinbus.broker.entities.queue import Queue
-from twinbus.broker.entities.record import IncomingMessage, Trail, expiry_of
+from twinbus.broker.entities.record import IncomingMessage, MessageOrigin, expiry_of
 from twinbus.broker.entities.requests import FindTimes, ScheduledSize, size_of
-from twinbus.broker.entities.sheets import SheetWriter
+from twinbus.broker.entities.sheets import SharedBodyWriter
 from twinbus.broker.entities.topic_description import SubscriptionDescription, TopicDescription
-from twinbus.broker.entities.witness import Happening, Remark, Witness
+from twinbus.broker.entities.witness import AuditSink, MessageEvent, UnstoredMessageEvent
 from twinbus.broker.store.port import QueueCounters, ScheduledRow
 from twinbus.clock import Instant
 from twinbus.steps import Steps, run_steps
@@ -62,7 +62,7 @@ class _Inbound(NamedTuple):
     """Messages that came together and are to be passed on."""
 
     messages: list[IncomingMessage]
-    ticket: Ticket | None
+    ticket: CommitCallback | None
     byte_count: int
     """What counts against the quota while it waits."""
     leave: Callable[[], bool] | None = None
@@ -127,7 +127,7 @@ class Subscription(Queue):
         queue = self.dead_letters if portion.is_dead else self
         if queue is not None:
             queue.byte_count += portion.byte_count
-            queue.arrive(Arrival(portion.messages, None, is_ours))
+            queue.arrive(IncomingBatch(portion.messages, None, is_ours))
 
 
 class Topic(Queue):
@@ -139,7 +139,7 @@ class Topic(Queue):
         super().__init__(description, counters, chance, None)
         self.subscriptions: dict[str, Subscription] = {}
         """By canonical name."""
-        self.book: RuleBook[Subscription] = RuleBook()
+        self.book: RuleIndex[Subscription] = RuleIndex()
         self._chance = chance
         self._everyone: list[Subscription] | None = []
         """Who gets every message as it is; None when messages must be looked at."""
@@ -154,7 +154,7 @@ class Topic(Queue):
         self._steps: Steps[None] | None = None
         """The arrival that is being passed on."""
         self._reached: dict[Subscription, None] = {}
-        self._sheets = SheetWriter()
+        self._sheets = SharedBodyWriter()
         self._used_bytes_max = 0
         """The subscriptions hold no more than this; looked up when it becomes too much."""
 
@@ -223,12 +223,12 @@ class Topic(Queue):
 
     # -- passing on -----------------------------------------------------------------------
 
-    def enqueue(self, messages: list[IncomingMessage], ticket: Ticket | None) -> None:
+    def enqueue(self, messages: list[IncomingMessage], ticket: CommitCallback | None) -> None:
         size = _size(messages)
         self._inbox_bytes += size
         self._inbox.append(_Inbound(messages, ticket, size))
 
-    def _let_in(self, history: DuplicateHistory) -> None:
+    def _admit_waiting(self, history: DuplicateHistory) -> None:
         """What waited comes in again, at once: it is looked at in the topic's turns."""
         for messages, ticket in history.take_waiting():
             self.enqueue(messages, ticket)
@@ -336,7 +336,7 @@ class Topic(Queue):
             or (count + 1) * len(distribution.copies) >= GATHERED_IN_STEP
         ):
             # It takes several steps, and a transaction between two of them has sheets of its own.
-            sheets = SheetWriter()
+            sheets = SharedBodyWriter()
         placed: dict[int, IncomingMessage] = {}
         for number, (key, message) in enumerate(distribution.distinct.items(), 1):
             placed[key] = sheets.place(message)
@@ -367,7 +367,7 @@ class Topic(Queue):
     def _finish(
         self,
         messages: list[IncomingMessage],
-        ticket: Ticket | None,
+        ticket: CommitCallback | None,
         distribution: Distribution,
         portions: list[_Portion],
     ) -> None:
@@ -376,7 +376,7 @@ class Topic(Queue):
         later = [message for message in messages if message.due_ms is not None]
         if later:
             self.byte_count += _size(later)
-            self.batch.scheduled.append(Arrival(later, ticket, is_ours))
+            self.batch.scheduled.append(IncomingBatch(later, ticket, is_ours))
         elif ticket is not None:
             self.batch.tickets.append(ticket)
         if self.witness is not None:
@@ -394,7 +394,9 @@ class Topic(Queue):
         visible = [message for message in messages if message.due_ms is None]
         for message, copies in zip(visible, distribution.copies_of(visible), strict=True):
             takers = [subscription for subscription, _copy in copies]
-            self.batch.notes.append(Remark(Happening.PUBLISHED, message, takers, is_ours))
+            self.batch.notes.append(
+                UnstoredMessageEvent(MessageEvent.PUBLISHED, message, takers, is_ours)
+            )
 
     def due_loaded(self, rows: Iterable[ScheduledRow]) -> None:
         """Scheduled messages are due: a few now, the rest when these are on disk."""
@@ -418,26 +420,26 @@ class Topic(Queue):
         self._due.discard(scheduled.seq)
         is_there = self._calendar.is_scheduled(scheduled.seq)
         if is_there:
-            self._unschedule(scheduled, Happening.DUE)
+            self._unschedule(scheduled, MessageEvent.DUE)
         elif not self._due:
             self._requests.append(FindTimes())
         return is_there
 
     # -- writing --------------------------------------------------------------------------
 
-    def companions(self, now: Instant) -> Iterable[Queue]:
+    def joined_queues(self, now: Instant) -> Iterable[Queue]:
         """The subscriptions that get something with the next commit, and their dead letters."""
         machines: list[Queue] = []
         for subscription in self._reached:
-            machines += (subscription, *subscription.companions(now))
+            machines += (subscription, *subscription.joined_queues(now))
         return machines
 
     def _begin_closing(self, now: Instant) -> None:
         self._reached = {}
-        self._sheets = SheetWriter()
+        self._sheets = SharedBodyWriter()
         super()._begin_closing(now)
 
-    def discard(self) -> list[Ticket]:
+    def discard(self) -> list[CommitCallback]:
         inbounds = [*self._inbox, *([] if self._going is None else [self._going])]
         waiting = [each.ticket for each in inbounds if each.ticket is not None]
         self._inbox.clear()
@@ -447,12 +449,12 @@ class Topic(Queue):
 
 
 def _give_trails(
-    messages: list[IncomingMessage], distribution: Distribution, witness: Witness
+    messages: list[IncomingMessage], distribution: Distribution, witness: AuditSink
 ) -> None:
     """A message and its copies have a number in common, before the copies are placed."""
     visible = [message for message in messages if message.due_ms is None]
     for message, copies in zip(visible, distribution.copies_of(visible), strict=True):
-        trail = message.trail or Trail()
+        trail = message.trail or MessageOrigin()
         message.trail = trail._replace(publication=witness.next_publication())
         for _subscription, copy in copies:
             copy.trail = message.trail

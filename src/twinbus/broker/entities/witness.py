@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 if TYPE_CHECKING:
     from twinbus.broker.entities.chunk import Chunk
     from twinbus.broker.entities.queue import Queue
-    from twinbus.broker.entities.record import IncomingMessage, Trail
+    from twinbus.broker.entities.record import IncomingMessage, MessageOrigin
 
 
-class Happening(StrEnum):
+class MessageEvent(StrEnum):
     """What can happen to a message."""
 
     STORED = "stored"
@@ -51,19 +51,19 @@ def audited_path(queue: Queue) -> str:
     return f"{path}/$deadletterqueue" if queue.is_dead_letter_queue else path
 
 
-class Note(NamedTuple):
+class MessageEventRange(NamedTuple):
     """Something that happened to messages of a queue: those in ``mask``, from ``first_seq``."""
 
-    what: Happening
+    what: MessageEvent
     first_seq: int
     mask: int
     reason: str = ""
 
 
-class Remark(NamedTuple):
+class UnstoredMessageEvent(NamedTuple):
     """Something that happened to a message before it had a number, or instead of one."""
 
-    what: Happening
+    what: MessageEvent
     message: IncomingMessage
     takers: Sequence[Queue] | None = None
     """The subscriptions that get a copy, once for each; those that are deleted get none."""
@@ -76,14 +76,14 @@ class BatchAudit(NamedTuple):
 
     stored: Sequence[Chunk]
     """With their bytes."""
-    trails: Sequence[Trail | None]
+    trails: Sequence[MessageOrigin | None]
     """Of all messages in them."""
     scheduled: Sequence[tuple[int, bytes]]
     """Numbers and records."""
-    notes: Sequence[Note | Remark]
+    notes: Sequence[MessageEventRange | UnstoredMessageEvent]
 
 
-class Witness(Protocol):
+class AuditSink(Protocol):
     """Hears everything about the queues it is given to."""
 
     def next_publication(self) -> int:

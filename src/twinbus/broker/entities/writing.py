@@ -17,15 +17,15 @@ from typing import TYPE_CHECKING, NamedTuple
 from twinbus.broker.entities.batch import (
     CHUNK_BYTES_MAX,
     CHUNK_COUNT_MAX,
-    Arrival,
     Batch,
-    Ticket,
+    CommitCallback,
+    IncomingBatch,
 )
 from twinbus.broker.entities.chunk import Chunk, spans_of
 from twinbus.broker.entities.facts import session_of
 from twinbus.broker.entities.record import IncomingMessage
-from twinbus.broker.entities.sheets import on_sheets, packed
-from twinbus.broker.entities.witness import BatchAudit, Note
+from twinbus.broker.entities.sheets import group_by_shared_body, packed
+from twinbus.broker.entities.witness import BatchAudit, MessageEventRange
 from twinbus.broker.store.port import (
     ChunkRow,
     DeleteChunks,
@@ -162,18 +162,18 @@ def _put_chunk(
 
 
 def _portions(
-    queue: Queue, arrivals: list[Arrival]
+    queue: Queue, arrivals: list[IncomingBatch]
 ) -> Iterator[tuple[str | None, list[IncomingMessage]]]:
     """Everything that arrived, in order; a portion is of one session if the queue has those."""
     arrived = chain.from_iterable(arrival.messages for arrival in arrivals)
     if queue.sessions is None:
         for portion in _chunk_sized(arrived):
-            yield from ((None, messages) for messages in on_sheets(portion))
+            yield from ((None, messages) for messages in group_by_shared_body(portion))
         return
     # The numbers follow the order of arrival, so a chunk ends where another session begins.
     for session, together in groupby(arrived, key=session_of):
         for portion in _chunk_sized(together):
-            yield from ((session or "", messages) for messages in on_sheets(portion))
+            yield from ((session or "", messages) for messages in group_by_shared_body(portion))
 
 
 def _chunk_sized(messages: Iterable[IncomingMessage]) -> Iterator[list[IncomingMessage]]:
@@ -266,7 +266,7 @@ def closed_in(queue: Queue, batch: Batch) -> BatchAudit:
     return BatchAudit(queue.saving, trails, scheduled, batch.notes)
 
 
-def tickets_of(queue: Queue, batch: Batch) -> Iterator[tuple[Ticket, range]]:
+def tickets_of(queue: Queue, batch: Batch) -> Iterator[tuple[CommitCallback, range]]:
     """Who is told that the batch is on disk, and the numbers that their messages got."""
     for ticket in batch.tickets:
         yield ticket, range(0)
@@ -280,7 +280,7 @@ def tickets_of(queue: Queue, batch: Batch) -> Iterator[tuple[Ticket, range]]:
             seq += len(messages)
 
 
-def undo(queue: Queue, batch: Batch) -> list[Ticket]:
+def undo(queue: Queue, batch: Batch) -> list[CommitCallback]:
     """The store refused ``batch``: keep what is ours for the next one, refuse the rest."""
     refused = list(batch.tickets)
     _take_back_numbers(queue, batch)
@@ -295,7 +295,9 @@ def undo(queue: Queue, batch: Batch) -> list[Ticket]:
         kept.expiries.setdefault(first_seq, chunk)
     kept.returns[:0] = batch.returns
     kept.unscheduled[:0] = batch.unscheduled
-    kept.notes[:0] = [each for each in batch.notes if isinstance(each, Note) or each.is_ours]
+    kept.notes[:0] = [
+        each for each in batch.notes if isinstance(each, MessageEventRange) or each.is_ours
+    ]
     kept.swept |= batch.swept
     kept.seen_through = max(kept.seen_through, batch.seen_through)
     if queue.history is not None:
@@ -318,7 +320,9 @@ def _take_back_numbers(queue: Queue, batch: Batch) -> None:
         queue.scheduled_count -= len(arrival.messages)
 
 
-def _refuse(queue: Queue, arrivals: list[Arrival], kept: list[Arrival]) -> list[Ticket]:
+def _refuse(
+    queue: Queue, arrivals: list[IncomingBatch], kept: list[IncomingBatch]
+) -> list[CommitCallback]:
     """Keep the broker's own arrivals in front of ``kept``; the tickets of the others."""
     ours = [arrival for arrival in arrivals if arrival.is_ours]
     kept[:0] = ours

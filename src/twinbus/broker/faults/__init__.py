@@ -2,7 +2,7 @@
 
 kinds.py        the list: what each kind does and which options it has
 fault.py        Fault and Scope: one failure as a checked value
-board.py        FaultBoard: what is switched on, its times, chance and counts
+board.py        FaultRegistry: what is switched on, its times, chance and counts
 subsystems.py   which entities fail together
 stage.py        what happens when a fault begins and ends
 sends.py, attaches.py, receives.py, settlements.py, requests.py, administration.py
@@ -15,8 +15,8 @@ crash.py        a subsystem goes down, and the file that says how it was found
 
 from __future__ import annotations
 
-from twinbus.broker.faults.board import FaultBoard
+from twinbus.broker.faults.board import FaultRegistry
 from twinbus.broker.faults.fault import Fault, Scope
 from twinbus.broker.faults.kinds import KINDS
 
-__all__ = ["KINDS", "Fault", "FaultBoard", "Scope"]
+__all__ = ["KINDS", "Fault", "FaultRegistry", "Scope"]

@@ -14,14 +14,16 @@ if TYPE_CHECKING:
     from twinbus.broker.namespace import Namespace
 
 
-class Trouble(NamedTuple):
+class InjectedHttpError(NamedTuple):
     """What the caller is told instead of an answer, if anybody still listens."""
 
     status: int
     sentence: str
 
 
-async def trouble_with(request: Request, namespace: Namespace, entity: str) -> Trouble | None:
+async def trouble_with(
+    request: Request, namespace: Namespace, entity: str
+) -> InjectedHttpError | None:
     """What a fault makes of the request; None when it may go on, perhaps later than it came."""
     address = "" if request.client is None else f"{request.client.host}:{request.client.port}"
     for active in namespace.stage.contact.management(address):
@@ -29,18 +31,18 @@ async def trouble_with(request: Request, namespace: Namespace, entity: str) -> T
         found = await _out_of_contact(active, request)
         if found is not None:
             return found
-    active_fault = namespace.faults.strikes("cannot-manage", entity)
+    active_fault = namespace.faults.fires("cannot-manage", entity)
     if active_fault is None:
         return None
     if active_fault.fault.how == "timeout":
         await _until_gone(request)
-    return Trouble(active_fault.fault.http_status or 500, _sentence(active_fault))
+    return InjectedHttpError(active_fault.fault.http_status or 500, _sentence(active_fault))
 
 
-async def _out_of_contact(active: ActiveFault, request: Request) -> Trouble | None:
+async def _out_of_contact(active: ActiveFault, request: Request) -> InjectedHttpError | None:
     match active.fault.how:
         case "gateway-error":
-            return Trouble(502, _sentence(active))
+            return InjectedHttpError(502, _sentence(active))
         case "slow":
             await asyncio.sleep(active.latency_s())
             return None
@@ -48,7 +50,7 @@ async def _out_of_contact(active: ActiveFault, request: Request) -> Trouble | No
             _hang_up(request)
         case _:
             await _until_gone(request)
-    return Trouble(503, _sentence(active))
+    return InjectedHttpError(503, _sentence(active))
 
 
 def _sentence(active: ActiveFault) -> str:

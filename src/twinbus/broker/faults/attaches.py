@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING
 
 from twinbus.amqp.errors import AmqpError, Condition
 from twinbus.broker.access.claims import Claim
-from twinbus.broker.faults.board import ActiveFault, FaultBoard, FaultPhase
+from twinbus.broker.faults.board import ActiveFault, FaultPhase, FaultRegistry
 from twinbus.broker.faults.sends import failure
 
 if TYPE_CHECKING:
-    from twinbus.broker.attaching import AnyEnd
+    from twinbus.broker.attaching import AnyLinkHandler
 
 SUB_QUEUE_MARK = "/$"
 
@@ -20,20 +20,20 @@ def entity_of(path: str) -> str:
     return path.partition(SUB_QUEUE_MARK)[0]
 
 
-def catch_attach(board: FaultBoard, end: AnyEnd) -> bool:
+def inject_attach(registry: FaultRegistry, end: AnyLinkHandler) -> bool:
     """Whether the attach is left without an answer; raises what refuses it."""
     if end.path == "$cbs":
         return False
     path = entity_of(end.path)
-    crashed = board.crash_of(path, FaultPhase.DOWN)
-    if crashed is not None and crashed.strikes():
+    crashed = registry.crash_of(path, FaultPhase.DOWN)
+    if crashed is not None and crashed.fires():
         if crashed.fault.links == "hang":
             return True
         raise AmqpError(
             Condition.INTERNAL_ERROR,
             f"The subsystem {crashed.fault.scope.subsystem!r} is down: fault {crashed.id}.",
         )
-    active = _struck(board, end, path)
+    active = _struck(registry, end, path)
     if active is None:
         return False
     if active.fault.how == "timeout":
@@ -41,9 +41,9 @@ def catch_attach(board: FaultBoard, end: AnyEnd) -> bool:
     raise failure(active)
 
 
-def _struck(board: FaultBoard, end: AnyEnd, path: str) -> ActiveFault | None:
+def _struck(registry: FaultRegistry, end: AnyLinkHandler, path: str) -> ActiveFault | None:
     if end.claim is Claim.SEND:
-        return board.strikes("cannot-send", path)
+        return registry.fires("cannot-send", path)
     if end.claim is Claim.LISTEN:
-        return board.strikes("cannot-receive", path)
+        return registry.fires("cannot-receive", path)
     return None

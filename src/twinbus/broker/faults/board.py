@@ -3,10 +3,10 @@
     add() --> waiting --starts_after_s--> active --lasts_s--> gone
                   crash-subsystem:        down --down_s--> slow --slow_s--> gone
 
-Rule 1: while nothing is switched on, ``is_calm`` is True and nobody asks for more than that.
+Rule 1: while nothing is switched on, ``has_no_faults`` is True and nobody asks for more than that.
 Rule 2: time comes from the namespace's clock, chance from the seed of each fault.
 Rule 3: the board keeps the books. What a fault does when it begins or ends is done by the
-        ``Stage``; what it does to a request is done where the request is handled.
+        ``Effects``; what it does to a request is done where the request is handled.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class ActiveFault:
     def covers(self, path: str, subsystem: str) -> bool:
         return self.fault.scope.covers(path, subsystem)
 
-    def strikes(self) -> bool:
+    def fires(self) -> bool:
         """Whether chance lets it happen now; if so it is counted."""
         probability = self.fault.probability
         # Without this test a fault that always strikes would use up its chance.
@@ -128,7 +128,7 @@ def _plan(fault: Fault, now_s: float) -> list[tuple[float, FaultPhase]]:
     return plan
 
 
-class Stage(Protocol):
+class Effects(Protocol):
     """Does what begins and ends with a fault."""
 
     def changed(self, active: ActiveFault, before: FaultPhase, after: FaultPhase) -> None:
@@ -146,11 +146,11 @@ class Timers(Protocol):
     ) -> asyncio.TimerHandle: ...
 
 
-class FaultBoard:
+class FaultRegistry:
     """The faults of one namespace. All methods are called on the event loop's thread."""
 
-    def __init__(self, clock: Clock, timers: Timers, chance: Random, stage: Stage) -> None:
-        self.is_calm = True
+    def __init__(self, clock: Clock, timers: Timers, chance: Random, stage: Effects) -> None:
+        self.has_no_faults = True
         """Nothing is switched on: the one thing that a healthy request looks at."""
         self.subsystems = Subsystems()
         self._clock = clock
@@ -232,10 +232,10 @@ class FaultBoard:
             if active.covers(path, subsystem):
                 yield active
 
-    def strikes(self, kind: str, path: str) -> ActiveFault | None:
+    def fires(self, kind: str, path: str) -> ActiveFault | None:
         """The fault of that kind that happens to a request for the entity now, if one does."""
         for active in self.covering(kind, path):
-            if active.strikes():
+            if active.fires():
                 return active
         return None
 
@@ -275,7 +275,7 @@ class FaultBoard:
             self._faults.pop(active.id, None)
         elif active.fault.rate_per_s is not None and KINDS[active.fault.kind].is_moment:
             active.next_tick_s = self._now_s() + 1 / active.fault.rate_per_s
-        self.is_calm = not any(each.is_on for each in self._faults.values())
+        self.has_no_faults = not any(each.is_on for each in self._faults.values())
         self._stage.changed(active, before, phase)
 
     def _arm(self) -> None:

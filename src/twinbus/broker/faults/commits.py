@@ -7,17 +7,17 @@ import os
 import time
 from collections.abc import Callable
 
-from twinbus.broker.faults.board import FaultBoard
+from twinbus.broker.faults.board import FaultRegistry
 from twinbus.errors import StoreFull
 
 
-def faulty(board: FaultBoard, commit: Callable[[], None]) -> Callable[[], None]:
+def faulty(registry: FaultRegistry, commit: Callable[[], None]) -> Callable[[], None]:
     """The commit as the disk of now would take it. Chance is asked here, on the loop."""
     wait_s = 0.0
-    for active in board.on_now("slow-disk"):
+    for active in registry.on_now("slow-disk"):
         wait_s += active.latency_s()
-        active.strikes()
-    is_full = any(active.strikes() for active in board.on_now("disk-full"))
+        active.fires()
+    is_full = any(active.fires() for active in registry.on_now("disk-full"))
     if not wait_s and not is_full:
         return commit
 

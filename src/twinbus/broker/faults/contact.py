@@ -29,9 +29,9 @@ from twinbus.broker.faults.line import DegradedConnection, hang_up, reset_on_clo
 from twinbus.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from twinbus.broker.entrance import Entrance
+    from twinbus.broker.entrance import ListenerSet
     from twinbus.broker.namespace import Namespace
-    from twinbus.broker.peer import Peer
+    from twinbus.broker.peer import ClientConnection
 
 logger = logging.getLogger("twinbus.broker")
 
@@ -39,7 +39,7 @@ logger = logging.getLogger("twinbus.broker")
 REOPEN_PAUSE_S: Final = 0.2
 
 
-class _Unheard(NamedTuple):
+class _SilentConnection(NamedTuple):
     """What is known of a connection that nothing has been read from."""
 
     slot: Slot
@@ -51,30 +51,30 @@ class NetworkFaults:
 
     def __init__(self, namespace: Namespace) -> None:
         self._namespace = namespace
-        self._entrance: Entrance | None = None
+        self._entrance: ListenerSet | None = None
         self._is_shut = False
         self._opening: asyncio.Task[None] | None = None
-        self._unheard: dict[socket.socket, _Unheard] = {}
+        self._unheard: dict[socket.socket, _SilentConnection] = {}
         """Connections in a black hole: accepted, and not read from."""
 
-    def guard(self, entrance: Entrance) -> None:
+    def guard(self, entrance: ListenerSet) -> None:
         """From now on stand at this entrance."""
         self._entrance = entrance
-        entrance.reception.turns_away = self._turns_away
+        entrance.reception.reject_hook = self._reject_hook
 
     def changed(self) -> None:
         """A fault of this kind began or ended."""
         for peer in list(self._namespace.peers):
             self.meet(peer)
-        is_shut = any(_shuts_doors(active) for active in self._faults("data"))
+        is_shut = any(_closes_listeners(active) for active in self._faults("data"))
         if is_shut is not self._is_shut:
             self._is_shut = is_shut
-            self._adjust_doors()
+            self._adjust_listeners()
         waiting, self._unheard = self._unheard, {}
         for connection, (slot, must_be_tls) in waiting.items():
             if self._entrance is not None and slot.is_taken:
                 slot.leave()  # It gets another one, from whatever takes the connection next.
-                self._entrance.reception.welcome(connection, must_be_tls=must_be_tls)
+                self._entrance.reception.accept(connection, must_be_tls=must_be_tls)
 
     def close(self) -> None:
         """The namespace stops: nothing opens again, also when its faults end."""
@@ -88,7 +88,7 @@ class NetworkFaults:
 
     # -- the doors ------------------------------------------------------------------------
 
-    def _adjust_doors(self) -> None:
+    def _adjust_listeners(self) -> None:
         entrance = self._entrance
         if entrance is None:
             return
@@ -96,13 +96,13 @@ class NetworkFaults:
             self._opening.cancel()
             self._opening = None
         if self._is_shut:
-            entrance.shut()
+            entrance.close_listeners()
             for visitor in list(entrance.reception.waiting):
                 visitor.drop()
         else:
             self._opening = asyncio.get_running_loop().create_task(self._open(entrance))
 
-    async def _open(self, entrance: Entrance) -> None:
+    async def _open(self, entrance: ListenerSet) -> None:
         while True:
             try:
                 await entrance.open()
@@ -117,9 +117,9 @@ class NetworkFaults:
         if self._opening is not None:
             await asyncio.wait([self._opening])
 
-    def _turns_away(self, connection: socket.socket, must_be_tls: bool) -> bool:
+    def _reject_hook(self, connection: socket.socket, must_be_tls: bool) -> bool:
         """Whether nobody is to know of a new connection, for now or for good."""
-        if self._namespace.faults.is_calm:
+        if self._namespace.faults.has_no_faults:
             return False
         host = address = ""
         with suppress(OSError):
@@ -144,18 +144,18 @@ class NetworkFaults:
             return
         evicted = partial(self._evicted, connection, host)
         slot = self._entrance.reception.slots.admit(host, evicted)
-        self._unheard[connection] = _Unheard(slot, must_be_tls)
+        self._unheard[connection] = _SilentConnection(slot, must_be_tls)
 
     def _evicted(self, connection: socket.socket, host: str) -> None:
         """A newer connection needs the slot."""
         self._unheard.pop(connection, None)
         connection.close()
         if self._entrance is not None:
-            self._entrance.reception.note_offence(EVICTED, host)
+            self._entrance.reception.log_violation(EVICTED, host)
 
     # -- who is inside --------------------------------------------------------------------
 
-    def meet(self, peer: Peer) -> None:
+    def meet(self, peer: ClientConnection) -> None:
         """Treat one connection as the faults of now demand."""
         found = [
             active
@@ -188,7 +188,7 @@ class NetworkFaults:
                 yield active
 
 
-def _shuts_doors(active: ActiveFault) -> bool:
+def _closes_listeners(active: ActiveFault) -> bool:
     fault = active.fault
     return fault.how == "refuse" and fault.plane == "both" and not fault.only_clients
 
@@ -199,7 +199,7 @@ def is_meant(active: ActiveFault, address: str, container_id: str) -> bool:
     return not only or address.startswith(only) or container_id.startswith(only)
 
 
-def _container_id_of(peer: Peer) -> str:
+def _container_id_of(peer: ClientConnection) -> str:
     """How the client calls itself; nothing before it has opened the connection."""
     remote = peer.connection.remote_open
     return "" if remote is None else str(remote.container_id)

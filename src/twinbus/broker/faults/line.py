@@ -22,7 +22,7 @@ from twinbus.broker.faults.board import ActiveFault
 from twinbus.broker.input_gate import FROZEN
 
 if TYPE_CHECKING:
-    from twinbus.broker.peer import Peer
+    from twinbus.broker.peer import ClientConnection
 
 WAITING_BYTES_MAX: Final = 1 << 20
 # struct linger: on, for zero seconds. Closing then sends a reset instead of a goodbye.
@@ -86,12 +86,12 @@ class Pipe:
 class DegradedConnection:
     """Both directions of one connection."""
 
-    def __init__(self, peer: Peer) -> None:
+    def __init__(self, peer: ClientConnection) -> None:
         self._peer = peer
-        self._board = peer.namespace.faults
+        self._registry = peer.namespace.faults
         self._slow: list[ActiveFault] = []
-        self._inward = Pipe(self._board.later, self._arrive, self._balance)
-        self._outward = Pipe(self._board.later, self._leave, self._balance)
+        self._inward = Pipe(self._registry.later, self._arrive, self._balance)
+        self._outward = Pipe(self._registry.later, self._leave, self._balance)
         self._is_passing = False
         self._has_paused = False
         self.is_frozen = False
@@ -171,7 +171,7 @@ class DegradedConnection:
         return asyncio.get_running_loop().time()
 
 
-def hang_up(peer: Peer) -> None:
+def hang_up(peer: ClientConnection) -> None:
     """Cut a connection as a broken network does, without a word."""
     if peer.transport is not None:
         reset(peer.transport)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from twinbus.broker.faults.board import FaultBoard, FaultPhase
+from twinbus.broker.faults.board import FaultPhase, FaultRegistry
 
 if TYPE_CHECKING:
     from twinbus.broker.entities.queue import Queue
@@ -13,19 +13,19 @@ if TYPE_CHECKING:
 
 def holds_back(namespace: Namespace, queue: Queue) -> bool:
     """Whether nothing of the queue is handed out at this moment."""
-    board, path = namespace.faults, queue.description.path
-    if board.crash_of(path, FaultPhase.DOWN) is not None:
+    registry, path = namespace.faults, queue.description.path
+    if registry.crash_of(path, FaultPhase.DOWN) is not None:
         return True
-    for active in board.covering("cannot-receive", path):
+    for active in registry.covering("cannot-receive", path):
         if active.fault.how == "timeout":
             active.hit_count += 1
             return True
-    return _is_paced(board, namespace, queue, path)
+    return _is_paced(registry, namespace, queue, path)
 
 
-def _is_paced(board: FaultBoard, namespace: Namespace, queue: Queue, path: str) -> bool:
+def _is_paced(registry: FaultRegistry, namespace: Namespace, queue: Queue, path: str) -> bool:
     """A subsystem that came back hands out once in a while, for the length of its latency."""
-    slow = board.crash_of(path, FaultPhase.SLOW)
+    slow = registry.crash_of(path, FaultPhase.SLOW)
     if slow is None or queue in slow.let_through:
         if slow is not None:
             slow.let_through.discard(queue)
@@ -39,5 +39,5 @@ def _is_paced(board: FaultBoard, namespace: Namespace, queue: Queue, path: str) 
             slow.let_through.add(queue)
             namespace.touch(queue)
 
-        board.later(slow.latency_s(), may_go_on)
+        registry.later(slow.latency_s(), may_go_on)
     return True

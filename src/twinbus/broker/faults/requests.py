@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from twinbus.broker.faults.board import ActiveFault, FaultBoard, FaultPhase
+from twinbus.broker.faults.board import ActiveFault, FaultPhase, FaultRegistry
 from twinbus.broker.faults.line import hang_up
 from twinbus.broker.faults.sends import check_throttle, failure
 
 if TYPE_CHECKING:
-    from twinbus.broker.peer import Peer
+    from twinbus.broker.peer import ClientConnection
     from twinbus.broker.replies import Reply
 
 Answer = Callable[["Reply"], None]
@@ -25,35 +25,37 @@ _FAULT_OF = {
 }
 
 
-def catch_request(peer: Peer, path: str, operation: str, work: Work, answer: Answer) -> bool:
+def catch_request(
+    peer: ClientConnection, path: str, operation: str, work: Work, answer: Answer
+) -> bool:
     """Whether a fault took care of the request.
 
     ``work`` does what was asked and tells the result to the answer it is given. Raises the
     error to answer with.
     """
-    board = peer.namespace.faults
+    registry = peer.namespace.faults
     if operation == "com.microsoft:schedule-message":
-        check_throttle(board, path, [], 1, peer.namespace.now())
-    active = _struck(board, path, operation)
+        check_throttle(registry, path, [], 1, peer.namespace.now())
+    active = _struck(registry, path, operation)
     if active is not None:
         _fail(active, peer, work)
         return True
-    slow = board.crash_of(path, FaultPhase.SLOW)
-    if slow is not None and slow.strikes():
-        board.later(slow.latency_s(), work, answer)
+    slow = registry.crash_of(path, FaultPhase.SLOW)
+    if slow is not None and slow.fires():
+        registry.later(slow.latency_s(), work, answer)
         return True
     return False
 
 
-def _struck(board: FaultBoard, path: str, operation: str) -> ActiveFault | None:
-    crashed = board.crash_of(path, FaultPhase.DOWN)
-    if crashed is not None and crashed.strikes():
+def _struck(registry: FaultRegistry, path: str, operation: str) -> ActiveFault | None:
+    crashed = registry.crash_of(path, FaultPhase.DOWN)
+    if crashed is not None and crashed.fires():
         return crashed
     kind = _FAULT_OF.get(operation)
-    return None if kind is None else board.strikes(kind, path)
+    return None if kind is None else registry.fires(kind, path)
 
 
-def _fail(active: ActiveFault, peer: Peer, work: Work) -> None:
+def _fail(active: ActiveFault, peer: ClientConnection, work: Work) -> None:
     fault = active.fault
     if fault.kind in ("cannot-send", "cannot-receive") and fault.how != "timeout":
         raise failure(active)

@@ -12,7 +12,7 @@ from twinbus.amqp.errors import AmqpError, Condition
 from twinbus.broker.entities.facts import facts_of
 from twinbus.broker.entities.partitions import partition_of
 from twinbus.broker.entities.record import IncomingMessage
-from twinbus.broker.faults.board import ActiveFault, FaultBoard, FaultPhase
+from twinbus.broker.faults.board import ActiveFault, FaultPhase, FaultRegistry
 from twinbus.broker.throttle import busy
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from twinbus.clock import Instant
 
 
-class SilentTicket:
+class SilentAck:
     """Stored or not, nobody hears of it."""
 
     def stored(self, seqs: range) -> None:
@@ -39,26 +39,30 @@ def failure(active: ActiveFault) -> AmqpError:
     return AmqpError(condition, f"The fault {active.id} is switched on: {fault.kind}. Clear it.")
 
 
-def catch_send(
-    board: FaultBoard, end: IncomingLink, event: DeliveryReceived, taken: Ingested, now: Instant
+def inject_send(
+    registry: FaultRegistry,
+    end: IncomingLink,
+    event: DeliveryReceived,
+    taken: Ingested,
+    now: Instant,
 ) -> bool:
     """Whether a fault took care of the send; raises what refuses it."""
     path = end.queue.description.path
-    check_throttle(board, path, taken.messages, len(taken.messages) + taken.ping_count, now)
-    active = board.strikes("cannot-send", path)
+    check_throttle(registry, path, taken.messages, len(taken.messages) + taken.ping_count, now)
+    active = registry.fires("cannot-send", path)
     if active is not None:
         _fail(active, end, event, taken)
         return True
-    crashed = board.crash_of(path, FaultPhase.DOWN)
+    crashed = registry.crash_of(path, FaultPhase.DOWN)
     if crashed is not None:
-        crashed.strikes()
+        crashed.fires()
         _swallow(crashed, end, event, taken)
         return True
-    hide(board, path, taken.messages, now)
-    slow = board.crash_of(path, FaultPhase.SLOW)
-    if slow is not None and slow.strikes():
+    hide(registry, path, taken.messages, now)
+    slow = registry.crash_of(path, FaultPhase.SLOW)
+    if slow is not None and slow.fires():
         end.hold(event)
-        board.later(slow.latency_s(), end.store_held, event, taken)
+        registry.later(slow.latency_s(), end.store_held, event, taken)
         return True
     return False
 
@@ -77,20 +81,20 @@ def _swallow(
 ) -> None:
     end.hold(event)
     if active.is_applied() and taken.messages:
-        end.store_silently(taken.messages, SilentTicket())
+        end.store_silently(taken.messages, SilentAck())
 
 
 def check_throttle(
-    board: FaultBoard, path: str, messages: list[IncomingMessage], count: int, now: Instant
+    registry: FaultRegistry, path: str, messages: list[IncomingMessage], count: int, now: Instant
 ) -> None:
     """Raise ServerBusy if the entity, or the partition of one of the messages, is throttled."""
-    for active in board.covering("throttle", path):
+    for active in registry.covering("throttle", path):
         partition = active.fault.scope.partition
         if partition is not None and not _is_in(partition, messages):
             continue
         if active.bucket is not None and active.bucket.take(count, now.monotonic_s):
             continue
-        if active.strikes():
+        if active.fires():
             raise busy(f"The fault {active.id} is switched on: throttle")
 
 
@@ -100,10 +104,10 @@ def _is_in(partition: int, messages: list[IncomingMessage]) -> bool:
     )
 
 
-def hide(board: FaultBoard, path: str, messages: list[IncomingMessage], now: Instant) -> None:
+def hide(registry: FaultRegistry, path: str, messages: list[IncomingMessage], now: Instant) -> None:
     """Let messages appear later (rule F3): kept with the scheduled ones until then."""
     for message in messages:
-        active = board.strikes("delayed-visibility", path)
+        active = registry.fires("delayed-visibility", path)
         if active is not None:
             delay_s = _spread(active, active.fault.delay_s or 0.0, active.fault.jitter_s or 0.0)
             due_ms = now.wall_ms + round(delay_s * 1000)

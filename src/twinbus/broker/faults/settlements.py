@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from twinbus.broker.faults.board import ActiveFault, FaultBoard, FaultPhase
+from twinbus.broker.faults.board import ActiveFault, FaultPhase, FaultRegistry
 from twinbus.broker.faults.line import hang_up
 
 if TYPE_CHECKING:
@@ -25,13 +25,13 @@ def catch_settlement(
     # settling.py asks here first, so it cannot be imported before this module is there.
     from twinbus.broker.settling import apply
 
-    board = namespace.faults
+    registry = namespace.faults
     found = (entry for _first, _count, entry in ledger.find(event.first, event.last) if entry)
     entry = next(found, None)
     if entry is None:
         return False
     path = entry.end.queue.description.path
-    lost = _lost(board, path)
+    lost = _lost(registry, path)
     if lost is not None:
         if lost.fault.kind == "lost-disposition" and lost.is_applied():
             # Settled already, as far as the broker is asked: so nobody is answered.
@@ -39,15 +39,15 @@ def catch_settlement(
         if lost.fault.how == "reset":
             hang_up(entry.end.peer)
         return True
-    slow = board.crash_of(path, FaultPhase.SLOW)
-    if slow is not None and slow.strikes():
-        board.later(slow.latency_s(), apply, namespace, ledger, event)
+    slow = registry.crash_of(path, FaultPhase.SLOW)
+    if slow is not None and slow.fires():
+        registry.later(slow.latency_s(), apply, namespace, ledger, event)
         return True
     return False
 
 
-def _lost(board: FaultBoard, path: str) -> ActiveFault | None:
-    crashed = board.crash_of(path, FaultPhase.DOWN)
-    if crashed is not None and crashed.strikes():
+def _lost(registry: FaultRegistry, path: str) -> ActiveFault | None:
+    crashed = registry.crash_of(path, FaultPhase.DOWN)
+    if crashed is not None and crashed.fires():
         return crashed
-    return board.strikes("lost-disposition", path)
+    return registry.fires("lost-disposition", path)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from twinbus.broker.namespace import Namespace
 
 
-class FaultStage:
+class FaultEffects:
     """Acts on one namespace."""
 
     def __init__(self, namespace: Namespace) -> None:
@@ -80,7 +80,7 @@ class FaultStage:
 
     def _detach(self, active: ActiveFault, error: AmqpError, claim: Claim | None) -> None:
         for peer, link, end in self._links(active):
-            if end.claim is not None and claim in (None, end.claim) and active.strikes():
+            if end.claim is not None and claim in (None, end.claim) and active.fires():
                 peer.detach(link, error)
                 peer.flush()
 

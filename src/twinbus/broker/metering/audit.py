@@ -25,8 +25,14 @@ from typing import Any
 from twinbus.broker.entities.chunk import Chunk, spans_of
 from twinbus.broker.entities.facts import annotation_of
 from twinbus.broker.entities.queue import Queue
-from twinbus.broker.entities.record import Trail, unpack_record
-from twinbus.broker.entities.witness import BatchAudit, Happening, Note, Remark, audited_path
+from twinbus.broker.entities.record import MessageOrigin, unpack_record
+from twinbus.broker.entities.witness import (
+    BatchAudit,
+    MessageEvent,
+    MessageEventRange,
+    UnstoredMessageEvent,
+    audited_path,
+)
 from twinbus.clock import Clock
 from twinbus.core.envelope_home import message_id_of, read_destination
 from twinbus.entity_path import backlog_owner
@@ -82,30 +88,32 @@ class AuditLog:
     def closed(self, queue: Queue, batch: BatchAudit) -> None:
         trails = iter(batch.trails)
         for chunk in batch.stored:
-            lines = self._run(queue, Happening.STORED, chunk, chunk.blob or b"", 0, chunk.count)
+            lines = self._run(queue, MessageEvent.STORED, chunk, chunk.blob or b"", 0, chunk.count)
             self._closed += [{**line, **_way(next(trails))} for line in lines]
         for seq, record in batch.scheduled:
-            self._closed.append(self._named(queue, Happening.SCHEDULED, record, seq))
+            self._closed.append(self._named(queue, MessageEvent.SCHEDULED, record, seq))
         for note in batch.notes:
             self._closed += self._noted(queue, note)
 
     def delivered(self, queue: Queue, chunk: Chunk, blob: bytes, start: int, count: int) -> None:
-        self._write(list(self._run(queue, Happening.DELIVERED, chunk, blob, start, count)))
+        self._write(list(self._run(queue, MessageEvent.DELIVERED, chunk, blob, start, count)))
 
     def deleted(self, queue: Queue) -> None:
-        self._write([self._line(queue, Happening.DELETED)])
+        self._write([self._line(queue, MessageEvent.DELETED)])
 
     # -- lines ----------------------------------------------------------------------------
 
     def _run(
-        self, queue: Queue, what: Happening, chunk: Chunk, blob: bytes, start: int, count: int
+        self, queue: Queue, what: MessageEvent, chunk: Chunk, blob: bytes, start: int, count: int
     ) -> Iterator[AuditLine]:
         for index in range(start, start + count):
             record = blob[chunk.starts[index] : chunk.starts[index + 1]]
             yield self._named(queue, what, record, chunk.first_seq + index)
 
-    def _noted(self, queue: Queue, note: Note | Remark) -> Iterator[AuditLine]:
-        if isinstance(note, Remark):
+    def _noted(
+        self, queue: Queue, note: MessageEventRange | UnstoredMessageEvent
+    ) -> Iterator[AuditLine]:
+        if isinstance(note, UnstoredMessageEvent):
             line = self._named(queue, note.what, note.message.record, None)
             line |= _way(note.message.trail)
             if note.takers is not None:
@@ -117,11 +125,11 @@ class AuditLog:
                 line = self._line(queue, note.what, note.first_seq + index)
                 yield {**line, "reason": note.reason} if note.reason else line
 
-    def _named(self, queue: Queue, what: Happening, record: bytes, seq: int | None) -> AuditLine:
+    def _named(self, queue: Queue, what: MessageEvent, record: bytes, seq: int | None) -> AuditLine:
         line = self._line(queue, what, seq)
         taken_apart = unpack_record(record, 0, len(record))
         line |= {"message_id": message_id_of(taken_apart.bare), "bytes": len(record)}
-        if what in (Happening.STORED, Happening.SCHEDULED):
+        if what in (MessageEvent.STORED, MessageEvent.SCHEDULED):
             original = annotation_of(taken_apart, _ORIGINAL_SEQ)
             if isinstance(original, int):
                 line["original_sequence_number"] = int(original)
@@ -131,7 +139,7 @@ class AuditLog:
                 line["destination"] = read_destination(taken_apart.bare)[0]
         return line
 
-    def _line(self, queue: Queue, what: Happening, seq: int | None = None) -> AuditLine:
+    def _line(self, queue: Queue, what: MessageEvent, seq: int | None = None) -> AuditLine:
         line: AuditLine = {
             "at": timestamp(self._clock.now().wall_ms),
             "entity": audited_path(queue),
@@ -162,7 +170,7 @@ class AuditLog:
             self._submit(lambda: self._lines.append(at_ms, lines))
 
 
-def _way(trail: Trail | None) -> AuditLine:
+def _way(trail: MessageOrigin | None) -> AuditLine:
     """What is told of how a message came here (rule 3)."""
     if trail is None:
         return {}

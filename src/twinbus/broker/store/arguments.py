@@ -40,7 +40,7 @@ from twinbus.broker.store.sheets import check_share
 _NUMBER_MAX: Final = (1 << 63) - 1
 
 
-class Roster:
+class KnownQueues:
     """Which entities exist. Ids are never reused, so one number tells which ever did."""
 
     def __init__(self, entities: Iterable[EntityRow] = (), queue_id_last: int = 0) -> None:
@@ -49,7 +49,7 @@ class Roster:
         self.ids = {path: queue_id for queue_id, path in self.paths.items()}
         self.queue_id_last = queue_id_last
 
-    def apply(self, changes: RosterChanges) -> None:
+    def apply(self, changes: KnownQueueChanges) -> None:
         """The ops that change it so are durable."""
         for queue_id, path in changes.paths.items():
             if path is None:
@@ -64,10 +64,10 @@ class Roster:
         self.queue_id_last = changes.queue_id_last
 
 
-class RosterChanges:
+class KnownQueueChanges:
     """A roster as the ops of one commit leave it."""
 
-    def __init__(self, roster: Roster) -> None:
+    def __init__(self, roster: KnownQueues) -> None:
         self._roster = roster
         self.paths: dict[int, str | None] = {}
         self.ids: dict[str, int | None] = {}
@@ -99,7 +99,9 @@ class RosterChanges:
         self.ids[path] = None
 
 
-def admit(ops: Sequence[Op], roster: Roster) -> tuple[list[Op], RosterChanges | None]:
+def validate_operations(
+    ops: Sequence[Op], roster: KnownQueues
+) -> tuple[list[Op], KnownQueueChanges | None]:
     """The ops that are to be applied, and what they change about the roster, if anything."""
     try:
         return _admit(ops, roster)
@@ -108,17 +110,17 @@ def admit(ops: Sequence[Op], roster: Roster) -> tuple[list[Op], RosterChanges | 
         raise ValueError(f"an op has a value of a wrong type: {error}") from error
 
 
-def _admit(ops: Sequence[Op], roster: Roster) -> tuple[list[Op], RosterChanges | None]:
+def _admit(ops: Sequence[Op], roster: KnownQueues) -> tuple[list[Op], KnownQueueChanges | None]:
     admitted: list[Op] = []
     # Most commits change no entity, and look at nothing but the roster.
-    changes: RosterChanges | None = None
+    changes: KnownQueueChanges | None = None
     live, last_id = roster.paths, roster.queue_id_last
     for op in ops:
         kind = type(op)
         queue_id = _CHECKS[kind](op)
         path = live.get(queue_id) if changes is None else changes.path_of(queue_id)
         if kind is PutEntity or kind is DeleteEntity:
-            changes = changes or RosterChanges(roster)
+            changes = changes or KnownQueueChanges(roster)
             if isinstance(op, PutEntity):
                 changes.put(queue_id, op.entity.path)
                 last_id = changes.queue_id_last

@@ -81,7 +81,7 @@ class _Totals:
     seq_last: int = 0
 
 
-class Audit:
+class IntegrityCheck:
     """One look over a whole store through one connection."""
 
     def __init__(self, connection: apsw.Connection, path: Path) -> None:

@@ -57,7 +57,7 @@ def read_mark(path: Path) -> MarkRecord | None:
     return max(filter(None, map(decode, slots)), default=None)
 
 
-class Mark:
+class CommitMarker:
     """The open mark file of a store."""
 
     def __init__(self, path: Path, store_id: bytes) -> None:

@@ -14,7 +14,7 @@ from itertools import islice, takewhile
 from threading import Lock
 from typing import TypeVar, assert_never
 
-from twinbus.broker.store.arguments import Roster, admit
+from twinbus.broker.store.arguments import KnownQueues, validate_operations
 from twinbus.broker.store.port import (
     LOAD_MESSAGES_MAX,
     NO_BYTES_MAX,
@@ -66,7 +66,7 @@ class MemoryStore:
         self._lock = Lock()
         self._is_open = False
         self._commit_number = 0
-        self._roster = Roster()
+        self._roster = KnownQueues()
         self._entities: Table[EntityRow] = Table()
         self._counters: Table[QueueCounters] = Table()
         self._meta: Table[MetaValue] = Table()
@@ -90,7 +90,7 @@ class MemoryStore:
 
     def commit(self, ops: Sequence[Op]) -> None:
         self._require_open()
-        admitted, changes = admit(ops, self._roster)
+        admitted, changes = validate_operations(ops, self._roster)
         if not admitted:
             return
         undo = Undo()

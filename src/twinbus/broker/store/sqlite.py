@@ -16,8 +16,8 @@ from pathlib import Path
 import apsw
 
 from twinbus.broker.store import schema
-from twinbus.broker.store.arguments import Roster, admit
-from twinbus.broker.store.audit import Audit, StoreHeader
+from twinbus.broker.store.arguments import KnownQueues, validate_operations
+from twinbus.broker.store.audit import IntegrityCheck, StoreHeader
 from twinbus.broker.store.connection import (
     WRITER_CACHE_KIB,
     open_reader,
@@ -36,7 +36,7 @@ from twinbus.broker.store.create import (
 )
 from twinbus.broker.store.disk import Disk
 from twinbus.broker.store.housekeeping import Housekeeping
-from twinbus.broker.store.mark import Mark, read_mark
+from twinbus.broker.store.mark import CommitMarker, read_mark
 from twinbus.broker.store.port import (
     NO_BYTES_MAX,
     DeleteEntity,
@@ -62,7 +62,7 @@ class SqliteStore:
         self._path = Path(path)
         self._disk = disk or Disk()
         self._vfs = vfs
-        self._roster = Roster()
+        self._roster = KnownQueues()
         self._writer: Writer | None = None
         self._reader: RowReader | None = None
         self._read_connection: apsw.Connection | None = None
@@ -88,7 +88,7 @@ class SqliteStore:
 
     def _take(self, connection: apsw.Connection) -> Recovered:
         """Look at everything first; write nothing before all of it was found good."""
-        audit = Audit(connection, self._path)
+        audit = IntegrityCheck(connection, self._path)
         version = audit.version()
         audit.check_schema(version)
         ledger = audit.ledger()
@@ -97,7 +97,7 @@ class SqliteStore:
             recovered = audit.recover(ledger.queue_id_last)
         garbage = audit.garbage()
         set_cache(connection, WRITER_CACHE_KIB)
-        mark = Mark(self._mark_path, ledger.store_id)
+        mark = CommitMarker(self._mark_path, ledger.store_id)
         mark.record(ledger.commit_number)
         try:
             read_connection = open_reader(self._path, self._vfs)
@@ -108,7 +108,7 @@ class SqliteStore:
         self._housekeeping = Housekeeping(self._writer, garbage)
         self._read_connection = read_connection
         self._reader = RowReader(read_connection, self._path)
-        self._roster = Roster(recovered.entities, ledger.queue_id_last)
+        self._roster = KnownQueues(recovered.entities, ledger.queue_id_last)
         return recovered
 
     @property
@@ -131,7 +131,7 @@ class SqliteStore:
 
     def commit(self, ops: Sequence[Op]) -> None:
         writer = self._open_writer()
-        admitted, changes = admit(ops, self._roster)
+        admitted, changes = validate_operations(ops, self._roster)
         if not admitted:
             writer.require_working()
             return
@@ -213,7 +213,7 @@ class SqliteStore:
         with reading(self._path):
             connection = open_reader(self._path, self._vfs)
             try:
-                audit = Audit(connection, self._path)
+                audit = IntegrityCheck(connection, self._path)
                 audit.check_schema()
                 audit.recover(audit.ledger().queue_id_last)
                 RowReader(connection, self._path).check_every_row(audit.garbage())

@@ -19,7 +19,7 @@ import apsw
 
 from twinbus.broker.store.audit import StoreHeader
 from twinbus.broker.store.connection import checkpoint_on_close, translated
-from twinbus.broker.store.mark import Mark
+from twinbus.broker.store.mark import CommitMarker
 from twinbus.broker.store.writes import update_ledger
 from twinbus.errors import StoreFailed, StoreFull
 
@@ -37,7 +37,7 @@ class Writer:
     """The one writing connection of a store."""
 
     def __init__(
-        self, connection: apsw.Connection, path: Path, ledger: StoreHeader, mark: Mark
+        self, connection: apsw.Connection, path: Path, ledger: StoreHeader, mark: CommitMarker
     ) -> None:
         self._connection = connection
         self._cursor = connection.cursor()

@@ -24,7 +24,7 @@ from twinbus.drivers.credentials import Credential
 from twinbus.errors import ConfigurationError
 from twinbus.service_errors import AccessRefused
 
-AnyEnd = TypeVar("AnyEnd", bound=End)
+AnyEndpoint = TypeVar("AnyEndpoint", bound=End)
 
 
 class PooledConnection:
@@ -76,8 +76,8 @@ class PooledConnection:
         return node
 
     async def attached(
-        self, path: str, make: Callable[[AmqpConnection], AnyEnd], *, is_told: bool
-    ) -> AnyEnd:
+        self, path: str, make: Callable[[AmqpConnection], AnyEndpoint], *, is_told: bool
+    ) -> AnyEndpoint:
         """A new link; ``is_told``: the service was shown a token for it just now.
 
         Who is refused with a token of earlier shows another one: the old one may have run out by
@@ -120,8 +120,8 @@ class ConnectionPool:
         return await self._opening.result(self._open)
 
     async def attached(
-        self, path: str, make: Callable[[AmqpConnection], AnyEnd]
-    ) -> tuple[PooledConnection, AnyEnd]:
+        self, path: str, make: Callable[[AmqpConnection], AnyEndpoint]
+    ) -> tuple[PooledConnection, AnyEndpoint]:
         """A new link, and the connection that it is on."""
         trunk, is_told = await self._admitted(path)
         return trunk, await trunk.attached(path, make, is_told=is_told)

@@ -19,8 +19,8 @@ from __future__ import annotations
 
 from twinbus.broker.entities.filters.compiled_rule import CompiledRule, compile_rule
 from twinbus.broker.entities.filters.message_view import MessageView
-from twinbus.broker.entities.filters.rewriting import Changes, rewritten
-from twinbus.broker.entities.filters.rule_book import Match, RuleBook
+from twinbus.broker.entities.filters.rewriting import Changes, apply_changes
+from twinbus.broker.entities.filters.rule_book import Match, RuleIndex
 from twinbus.broker.entities.filters.rule_description import (
     DEFAULT_RULE_NAME,
     CorrelationFilter,
@@ -47,13 +47,13 @@ __all__ = [
     "Match",
     "MessageView",
     "PropertyValue",
-    "RuleBook",
     "RuleDescription",
+    "RuleIndex",
     "SqlAction",
     "SqlFilter",
     "TrueFilter",
+    "apply_changes",
     "compile_rule",
     "default_rule",
     "filter_from_dict",
-    "rewritten",
 ]

@@ -13,7 +13,7 @@ from typing import Final, TypeAlias
 
 from twinbus.broker.entities.filters.actions import compile_action
 from twinbus.broker.entities.filters.correlation import compile_correlation
-from twinbus.broker.entities.filters.guard import Guard
+from twinbus.broker.entities.filters.guard import Prefilter
 from twinbus.broker.entities.filters.message_view import MessageView
 from twinbus.broker.entities.filters.rewriting import Changes
 from twinbus.broker.entities.filters.rule_description import (
@@ -43,7 +43,7 @@ class CompiledRule:
         self,
         description: RuleDescription,
         matches: Predicate,
-        guards: Sequence[Guard] = (),
+        guards: Sequence[Prefilter] = (),
         action: Action | None = None,
     ) -> None:
         self.description = description
@@ -78,7 +78,7 @@ def compile_rule(rule: RuleDescription) -> CompiledRule:
     return CompiledRule(rule, matches, guards, _compile_action(rule))
 
 
-def _compile_filter(rule: RuleDescription) -> tuple[Predicate, Sequence[Guard]]:
+def _compile_filter(rule: RuleDescription) -> tuple[Predicate, Sequence[Prefilter]]:
     described = rule.filter
     if isinstance(described, CorrelationFilter):
         return compile_correlation(described)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
-from twinbus.broker.entities.filters.guard import Guard, guard_on
+from twinbus.broker.entities.filters.guard import Prefilter, guard_on
 from twinbus.broker.entities.filters.message_view import MessageView
 from twinbus.broker.entities.filters.rule_description import SYSTEM_CONDITIONS, CorrelationFilter
 from twinbus.broker.entities.filters.values import equal, plain
@@ -15,7 +15,7 @@ _SYSTEM_NAMES: Final = {name: name.replace("_", "") for name in SYSTEM_CONDITION
 
 def compile_correlation(
     described: CorrelationFilter,
-) -> tuple[Callable[[MessageView], bool | None], list[Guard]]:
+) -> tuple[Callable[[MessageView], bool | None], list[Prefilter]]:
     """Whether a message matches, and one guard for each condition."""
     system = [
         (folded, getattr(described, name))

@@ -173,7 +173,7 @@ def _negative(node: Negative) -> Evaluate:
 
 
 def _comparison(node: Comparison) -> Evaluate:
-    test = usual_test(node)
+    test = simple_comparison(node)
     if test is not None:
         return _usual(test)
     compare, left = _COMPARISONS[node.sign], compiled(node.left)
@@ -218,7 +218,7 @@ class UsualTest(NamedTuple):
     """For any other."""
 
 
-def usual_test(node: Node) -> UsualTest | None:
+def simple_comparison(node: Node) -> UsualTest | None:
     """The comparison in parts, if it is one of those that nearly all rules are made of."""
     if not isinstance(node, Comparison):
         return None

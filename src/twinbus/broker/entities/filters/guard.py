@@ -25,7 +25,7 @@ _INEXACT_FROM: Final = 2**53
 
 
 @dataclass(frozen=True, slots=True)
-class Guard:
+class Prefilter:
     """A property, and the values that it must have one of."""
 
     is_system: bool
@@ -35,11 +35,11 @@ class Guard:
     """The lookup keys of the values. None: any value, but the property must be there."""
 
 
-def guard_on(is_system: bool, name: str, values: Iterable[Any]) -> Guard:
+def guard_on(is_system: bool, name: str, values: Iterable[Any]) -> Prefilter:
     """A guard on values where a lookup finds all that is equal, on presence where it might not."""
     found = list(values)
     exact = all(_has_one_key(value) for value in found)
-    return Guard(is_system, name, frozenset(map(lookup_key, found)) if exact else None)
+    return Prefilter(is_system, name, frozenset(map(lookup_key, found)) if exact else None)
 
 
 def _has_one_key(value: Any) -> bool:

@@ -46,7 +46,7 @@ class Changes:
     """Application properties by their own names, and their new values or REMOVED."""
 
 
-def rewritten(record: Record, changes: Changes, view: MessageView | None = None) -> Record:
+def apply_changes(record: Record, changes: Changes, view: MessageView | None = None) -> Record:
     """A copy of ``record`` with ``changes``; the original stays as it is.
 
     ``view`` is the record as it was read already, if it was.

@@ -24,7 +24,7 @@ from operator import attrgetter
 from typing import Any, Final, Generic, NamedTuple, TypeVar, overload
 
 from twinbus.broker.entities.filters.compiled_rule import CompiledRule
-from twinbus.broker.entities.filters.guard import Guard, lookup_key
+from twinbus.broker.entities.filters.guard import Prefilter, lookup_key
 from twinbus.broker.entities.filters.limits import (
     CORRELATION_RULES_PER_TOPIC_MAX,
     LARGE_PROPERTIES_BYTES,
@@ -32,7 +32,7 @@ from twinbus.broker.entities.filters.limits import (
     STEP_WEIGHT,
 )
 from twinbus.broker.entities.filters.message_view import MessageView
-from twinbus.broker.entities.filters.rewriting import Changes, rewritten
+from twinbus.broker.entities.filters.rewriting import Changes, apply_changes
 from twinbus.broker.entities.filters.rule_description import (
     CorrelationFilter,
     FalseFilter,
@@ -82,7 +82,7 @@ class Match(Generic[K]):
                     records.append(None)
                 continue
             try:
-                records.append(rewritten(view.record, _named(rule, view), view))
+                records.append(apply_changes(view.record, _named(rule, view), view))
             except FilterError as error:
                 self.error = self.error or error
             yield
@@ -99,7 +99,7 @@ class _Entry(Generic[K]):
     order: int
     subscription: K
     rule: CompiledRule
-    guard: Guard | None = None
+    guard: Prefilter | None = None
 
 
 @dataclass(slots=True)
@@ -110,7 +110,7 @@ class _Bucket(Generic[K]):
     """Those that wait for one of some values, by the values' lookup keys."""
     present: list[_Entry[K]] = field(default_factory=list)
 
-    def lists(self, guard: Guard) -> Iterator[list[_Entry[K]]]:
+    def lists(self, guard: Prefilter) -> Iterator[list[_Entry[K]]]:
         """Where an entry with this guard stands."""
         if guard.keys is None:
             yield self.present
@@ -118,7 +118,7 @@ class _Bucket(Generic[K]):
             for key in guard.keys:
                 yield self.by_key.setdefault(key, [])
 
-    def discard(self, entry: _Entry[K], guard: Guard) -> None:
+    def discard(self, entry: _Entry[K], guard: Prefilter) -> None:
         for entries in self.lists(guard):
             _delete(entries, entry)
         for key in guard.keys or ():
@@ -171,7 +171,7 @@ class RuleList(Sequence[RuleDescription]):
         return [entry.rule.description for entry in found]
 
 
-class RuleBook(Generic[K]):
+class RuleIndex(Generic[K]):
     """The rules of all subscriptions of a topic, by a key that names the subscription."""
 
     def __init__(self) -> None:
@@ -317,10 +317,10 @@ class RuleBook(Generic[K]):
         elif not isinstance(entry.rule.description.filter, FalseFilter):
             _delete(self._unguarded, entry)
 
-    def _buckets(self, guard: Guard) -> dict[str, _Bucket[K]]:
+    def _buckets(self, guard: Prefilter) -> dict[str, _Bucket[K]]:
         return self._system if guard.is_system else self._user
 
-    def _crowd(self, guard: Guard) -> int:
+    def _crowd(self, guard: Prefilter) -> int:
         """How many rules would be asked together with one behind this guard."""
         bucket = self._buckets(guard).get(guard.name)
         if guard.keys is None:

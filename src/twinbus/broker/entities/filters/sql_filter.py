@@ -16,9 +16,9 @@ from twinbus.broker.entities.filters.expressions import (
     all_usual,
     compiled_condition,
     is_long_comparison,
-    usual_test,
+    simple_comparison,
 )
-from twinbus.broker.entities.filters.guard import Guard, guard_on
+from twinbus.broker.entities.filters.guard import Prefilter, guard_on
 from twinbus.broker.entities.filters.message_view import MessageView
 from twinbus.broker.entities.filters.rule_description import SqlFilter
 from twinbus.broker.entities.filters.syntax import (
@@ -38,7 +38,9 @@ from twinbus.broker.entities.filters.syntax import (
 )
 
 
-def compile_sql(described: SqlFilter) -> tuple[Callable[[MessageView], bool | None], list[Guard]]:
+def compile_sql(
+    described: SqlFilter,
+) -> tuple[Callable[[MessageView], bool | None], list[Prefilter]]:
     """Whether a message matches, and guards, any one of which may be asked first."""
     node = described.tree
     items = node.items if isinstance(node, And) else (node,)
@@ -51,7 +53,7 @@ def compile_sql(described: SqlFilter) -> tuple[Callable[[MessageView], bool | No
 def _all_true(nodes: tuple[Node, ...]) -> Evaluate:
     if len(nodes) == 1:
         return compiled_condition(nodes[0])
-    tests = [test for test in map(usual_test, nodes) if test is not None]
+    tests = [test for test in map(simple_comparison, nodes) if test is not None]
     if len(tests) == len(nodes):
         return all_usual(tests)
     items = [compiled_condition(node) for node in nodes]
@@ -79,7 +81,7 @@ def _accounted(matches: Evaluate) -> Evaluate:
 # --- guards --------------------------------------------------------------------------------------
 
 
-def _guards(items: tuple[Node, ...]) -> list[Guard]:
+def _guards(items: tuple[Node, ...]) -> list[Prefilter]:
     guards = []
     for item in items:
         guard = _guard(item)
@@ -90,7 +92,7 @@ def _guards(items: tuple[Node, ...]) -> list[Guard]:
     return guards
 
 
-def _guard(node: Node) -> Guard | None:
+def _guard(node: Node) -> Prefilter | None:
     """What a message must have for ``node`` to be true, or to fail."""
     if isinstance(node, Comparison):
         return _comparison_guard(node)
@@ -105,7 +107,7 @@ def _guard(node: Node) -> Guard | None:
     return None
 
 
-def _comparison_guard(node: Comparison) -> Guard | None:
+def _comparison_guard(node: Comparison) -> Prefilter | None:
     item, other = node.left, node.right
     if isinstance(item, Constant):
         item, other = other, item
@@ -114,17 +116,17 @@ def _comparison_guard(node: Comparison) -> Guard | None:
     return _property_guard(item, (other,)) if node.sign == "=" else _present(item)
 
 
-def _property_guard(item: Property, choices: tuple[Node, ...]) -> Guard:
+def _property_guard(item: Property, choices: tuple[Node, ...]) -> Prefilter:
     # NULL equals nothing, so it is nothing to wait for.
     values = [c.value for c in choices if isinstance(c, Constant) and c.value is not None]
     return guard_on(item.is_system, item.folded, values)
 
 
-def _present(item: Property) -> Guard:
-    return Guard(item.is_system, item.folded)
+def _present(item: Property) -> Prefilter:
+    return Prefilter(item.is_system, item.folded)
 
 
-def _common_guard(guards: list[Guard | None]) -> Guard | None:
+def _common_guard(guards: list[Prefilter | None]) -> Prefilter | None:
     """One guard for alternatives that all wait for the same property."""
     known = [guard for guard in guards if guard is not None]
     first = known[0] if known else None
@@ -135,9 +137,9 @@ def _common_guard(guards: list[Guard | None]) -> Guard | None:
     values: frozenset[Any] = frozenset()
     for guard in known:
         if guard.keys is None:
-            return Guard(first.is_system, first.name)
+            return Prefilter(first.is_system, first.name)
         values |= guard.keys
-    return Guard(first.is_system, first.name, values)
+    return Prefilter(first.is_system, first.name, values)
 
 
 def _may_fail(node: Node) -> bool:

@@ -18,7 +18,7 @@ from pyspark.sql import SparkSession
 
 from twinbus.core.cost_report import CostReport
 from twinbus.prices import load_prices
-from twinbus.spark.cost.report import Asked, cost_report
+from twinbus.spark.cost.report import ReportRequest, cost_report
 from twinbus.spark.session import local_session
 
 CORES: Final = 2
@@ -26,7 +26,7 @@ CORES: Final = 2
 
 def timed_report(spark: SparkSession, directory: Path, state: Path) -> tuple[float, CostReport]:
     began_s = time.monotonic()
-    asked = Asked(prices=load_prices("standard"))
+    asked = ReportRequest(prices=load_prices("standard"))
     report = cost_report(spark, [directory], asked, state=state).report
     return time.monotonic() - began_s, report
 

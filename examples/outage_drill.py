@@ -23,7 +23,7 @@ from twinbus.aio import (
     SendAvailabilityPairedNamespaceOptions,
     SyphonHosting,
 )
-from twinbus.testing.served import ServedBroker
+from twinbus.testing.served import BrokerProcessHandle
 
 ORDERS = 300
 HOME_S_MAX = 60.0
@@ -32,8 +32,8 @@ HOME_S_MAX = 60.0
 async def drill(directory: Path) -> bool:
     """Whether everything that was sent has arrived."""
     with (
-        ServedBroker(directory / "east", namespace="east", queues=("orders",)) as east,
-        ServedBroker(directory / "west", namespace="west") as west,
+        BrokerProcessHandle(directory / "east", namespace="east", queues=("orders",)) as east,
+        BrokerProcessHandle(directory / "west", namespace="west") as west,
     ):
         async with MessagingFactory.from_connection_string(east.connection_string) as primary:
             await primary.pair_namespace(paired_with(west))
@@ -53,7 +53,7 @@ async def drill(directory: Path) -> bool:
     return arrived == sent
 
 
-def paired_with(west: ServedBroker) -> SendAvailabilityPairedNamespaceOptions:
+def paired_with(west: BrokerProcessHandle) -> SendAvailabilityPairedNamespaceOptions:
     """The options of a pair that fails over at once, and brings its backlog home by itself."""
     return SendAvailabilityPairedNamespaceOptions(
         NamespaceManager.from_connection_string(west.connection_string),

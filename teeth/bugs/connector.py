@@ -10,8 +10,8 @@ import pytest
 from twinbus.core.parcel import ReceivedMessage
 from twinbus.spark.connector import brain
 from twinbus.spark.connector.brain import StreamCoordinator
-from twinbus.spark.connector.holding import Holding
-from twinbus.spark.connector.rereading import Rereading
+from twinbus.spark.connector.holding import LockLedger
+from twinbus.spark.connector.rereading import LockedMessageReader
 
 _SETTLING: set[asyncio.Task[Any]] = set()
 
@@ -34,18 +34,21 @@ def settle_before_the_batch_is_written(patch: pytest.MonkeyPatch) -> None:
 
 def drop_the_message_that_rang(patch: pytest.MonkeyPatch) -> None:
     """The message that woke the query is in the ledger, and its task yields no row for it."""
-    begin = Rereading.__init__
+    begin = LockedMessageReader.__init__
 
     def without(
-        self: Rereading, receiver: Any, known: dict[int, bytes], handed: ReceivedMessage | None
+        self: LockedMessageReader,
+        receiver: Any,
+        known: dict[int, bytes],
+        handed: ReceivedMessage | None,
     ) -> None:
         if handed is not None:
             known = {n: token for n, token in known.items() if n != handed.sequence_number}
         begin(self, receiver, known, None)
 
-    patch.setattr(Rereading, "__init__", without)
+    patch.setattr(LockedMessageReader, "__init__", without)
 
 
 def renew_no_locks(patch: pytest.MonkeyPatch) -> None:
     """What a slow batch holds goes back to its queue meanwhile."""
-    patch.setattr(Holding, "due", lambda _self, _now_s: [])
+    patch.setattr(LockLedger, "due", lambda _self, _now_s: [])

@@ -153,7 +153,7 @@ def acknowledge_before_the_backlog_has_it(patch: pytest.MonkeyPatch) -> None:
 
 def take_a_write_for_an_answer(patch: pytest.MonkeyPatch) -> None:
     """The lean driver takes a send for accepted when its connection breaks before the answer."""
-    give_up = SenderEndpoint.give_up
+    give_up = SenderEndpoint.abort
 
     def hopeful(self: SenderEndpoint, loss: Any) -> None:
         for outgoing in self._under_way.values():
@@ -161,4 +161,4 @@ def take_a_write_for_an_answer(patch: pytest.MonkeyPatch) -> None:
                 outgoing.future.set_result(None)
         give_up(self, loss)
 
-    patch.setattr(SenderEndpoint, "give_up", hopeful)
+    patch.setattr(SenderEndpoint, "abort", hopeful)

@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 
 from twinbus.azure import Pairing
-from twinbus.testing import BusPair
+from twinbus.testing import NamespacePairFixture
 
 MakePairing = Callable[..., Pairing]
 
 
 @pytest.fixture
-def pairing(servicebus_pair: BusPair) -> MakePairing:
+def pairing(servicebus_pair: NamespacePairFixture) -> MakePairing:
     """A pairing with the secondary that fails over at once; the primary is known by its name,
     because these tests begin with it down, too."""
 

@@ -20,8 +20,8 @@ from twinbus.azure import PairedServiceBusClient
 from twinbus.azure.client import PairedServiceBusSender
 from twinbus.errors import ConfigurationError
 from twinbus.pairing.direct_sender import BUSY_SENDS
-from twinbus.sync.portal import Portal
-from twinbus.testing import BusPair
+from twinbus.sync.portal import BlockingPortal
+from twinbus.testing import NamespacePairFixture
 
 PATIENCE_S = 20.0
 
@@ -43,17 +43,17 @@ def calls_of_the_loop(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Any]]:
     """What the callers hand to the loop."""
     calls: list[Any] = []
     with monkeypatch.context() as patch:
-        call = Portal.call
+        call = BlockingPortal.call
 
-        def noted(portal: Portal, work: Any) -> Any:
+        def noted(portal: BlockingPortal, work: Any) -> Any:
             calls.append(work.__qualname__)
             return call(portal, work)
 
-        patch.setattr(Portal, "call", noted)
+        patch.setattr(BlockingPortal, "call", noted)
         yield calls
 
 
-def waiting(pair: BusPair) -> int:
+def waiting(pair: NamespacePairFixture) -> int:
     """How many messages are in the backlog."""
     paths = [f"home/x-servicebus-transfer/{index}" for index in range(2)]
     return sum(pair.secondary.machine(path).active_count for path in paths)
@@ -67,7 +67,7 @@ def names(client: PairedServiceBusClient) -> list[str]:
 
 
 def test_a_busy_sender_of_a_healthy_entity_does_not_enter_the_loop(
-    servicebus_pair: BusPair, pairing: MakePairing, monkeypatch: pytest.MonkeyPatch
+    servicebus_pair: NamespacePairFixture, pairing: MakePairing, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """P0: a paired send costs what a plain one does."""
     orders = servicebus_pair.primary.queue("orders")
@@ -84,7 +84,7 @@ def test_a_busy_sender_of_a_healthy_entity_does_not_enter_the_loop(
 
 
 def test_a_sender_that_is_not_busy_has_one_connection(
-    servicebus_pair: BusPair, pairing: MakePairing
+    servicebus_pair: NamespacePairFixture, pairing: MakePairing
 ) -> None:
     """P0: a second link is for those to whom it is of use."""
     orders = servicebus_pair.primary.queue("orders")
@@ -97,7 +97,7 @@ def test_a_sender_that_is_not_busy_has_one_connection(
 
 @pytest.mark.parametrize("how", ["refused", "reset"])
 def test_the_send_that_finds_the_outage_goes_to_the_backlog(
-    servicebus_pair: BusPair, pairing: MakePairing, how: str
+    servicebus_pair: NamespacePairFixture, pairing: MakePairing, how: str
 ) -> None:
     """P6 and P10: no send fails, whichever thread it began on, and the entity comes home."""
     orders = servicebus_pair.primary.queue("orders")
@@ -118,7 +118,7 @@ def test_the_send_that_finds_the_outage_goes_to_the_backlog(
 
 
 def test_a_direct_send_into_silence_ends_in_time(
-    servicebus_pair: BusPair, pairing: MakePairing
+    servicebus_pair: NamespacePairFixture, pairing: MakePairing
 ) -> None:
     """P10 and F6: a quarter of its time is the backlog's."""
     orders = servicebus_pair.primary.queue("orders")
@@ -131,7 +131,9 @@ def test_a_direct_send_into_silence_ends_in_time(
         assert waiting(servicebus_pair) == 1
 
 
-def test_a_diversion_wakes_a_direct_send(servicebus_pair: BusPair, pairing: MakePairing) -> None:
+def test_a_diversion_wakes_a_direct_send(
+    servicebus_pair: NamespacePairFixture, pairing: MakePairing
+) -> None:
     """P22: it goes on to the backlog at once, and may arrive twice."""
     orders = servicebus_pair.primary.queue("orders")
     with paired(servicebus_pair, pairing) as client, client.get_queue_sender(orders) as sender:
@@ -152,7 +154,9 @@ def test_a_diversion_wakes_a_direct_send(servicebus_pair: BusPair, pairing: Make
         assert "possible-duplicate" in told and waiting(servicebus_pair) == 1
 
 
-def test_many_threads_share_a_direct_sender(servicebus_pair: BusPair, pairing: MakePairing) -> None:
+def test_many_threads_share_a_direct_sender(
+    servicebus_pair: NamespacePairFixture, pairing: MakePairing
+) -> None:
     """P0: one of them has the link, the others use the loop, and each message is there once."""
     orders = servicebus_pair.primary.queue("orders")
     with paired(servicebus_pair, pairing) as client, client.get_queue_sender(orders) as sender:
@@ -163,7 +167,7 @@ def test_many_threads_share_a_direct_sender(servicebus_pair: BusPair, pairing: M
 
 
 def test_a_link_that_was_taken_away_while_idle_is_no_error(
-    servicebus_pair: BusPair, pairing: MakePairing
+    servicebus_pair: NamespacePairFixture, pairing: MakePairing
 ) -> None:
     """P0: the loop sends the message, and nothing is suspected."""
     orders = servicebus_pair.primary.queue("orders")
@@ -178,7 +182,7 @@ def test_a_link_that_was_taken_away_while_idle_is_no_error(
 
 
 def test_errors_of_a_direct_send_are_the_sdks_own(
-    servicebus_pair: BusPair, pairing: MakePairing
+    servicebus_pair: NamespacePairFixture, pairing: MakePairing
 ) -> None:
     """P0 and P7: an entity that was deleted is the caller's business."""
     orders = servicebus_pair.primary.queue("orders")
@@ -190,7 +194,7 @@ def test_errors_of_a_direct_send_are_the_sdks_own(
 
 
 def test_reserved_names_are_refused_on_every_way(
-    servicebus_pair: BusPair, pairing: MakePairing
+    servicebus_pair: NamespacePairFixture, pairing: MakePairing
 ) -> None:
     """P12: also by a direct send."""
     orders = servicebus_pair.primary.queue("orders")
@@ -202,7 +206,7 @@ def test_reserved_names_are_refused_on_every_way(
 
 
 def test_large_messages_go_through_the_loop(
-    servicebus_pair: BusPair, pairing: MakePairing, monkeypatch: pytest.MonkeyPatch
+    servicebus_pair: NamespacePairFixture, pairing: MakePairing, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """P0: the SDK's blocking sender gives up on a write that takes longer than 0.2 s."""
     orders = servicebus_pair.primary.queue("orders")
@@ -215,7 +219,7 @@ def test_large_messages_go_through_the_loop(
 
 
 def test_what_is_metered_is_sent_by_the_loop(
-    servicebus_pair: BusPair, pairing: MakePairing, tmp_path: Path
+    servicebus_pair: NamespacePairFixture, pairing: MakePairing, tmp_path: Path
 ) -> None:
     """C1: the books count each send."""
     orders = servicebus_pair.primary.queue("orders")
@@ -230,7 +234,7 @@ def test_what_is_metered_is_sent_by_the_loop(
 
 
 def test_a_closed_client_leaves_no_thread_and_no_link(
-    servicebus_pair: BusPair, pairing: MakePairing
+    servicebus_pair: NamespacePairFixture, pairing: MakePairing
 ) -> None:
     """L2: also where its senders were not closed one by one."""
     orders = servicebus_pair.primary.queue("orders")
@@ -245,7 +249,7 @@ def test_a_closed_client_leaves_no_thread_and_no_link(
 
 
 def test_a_listener_on_the_loop_cannot_block_it(
-    servicebus_pair: BusPair, pairing: MakePairing
+    servicebus_pair: NamespacePairFixture, pairing: MakePairing
 ) -> None:
     """P0: a blocking send from a callback is refused, direct or not: nobody could divert it."""
     orders = servicebus_pair.primary.queue("orders")
@@ -267,7 +271,7 @@ def test_a_listener_on_the_loop_cannot_block_it(
 
 @pytest.mark.parametrize("how", ["refused", "reset", "cannot-send"])
 def test_no_send_of_many_threads_fails_or_is_lost_in_an_outage(
-    servicebus_pair: BusPair, pairing: MakePairing, how: str
+    servicebus_pair: NamespacePairFixture, pairing: MakePairing, how: str
 ) -> None:
     """P6, P10 and P25: four threads with a direct sender each, and four that share one."""
     orders = servicebus_pair.primary.queue("orders")

@@ -19,7 +19,7 @@ from twinbus.azure.aio import PairedServiceBusClient
 from twinbus.azure.failures import raise_in_words_of_the_sdk
 from twinbus.errors import TwinbusError
 from twinbus.service_errors import CommunicationError, EntityNotFound, LinkDetached
-from twinbus.testing import BusPair
+from twinbus.testing import NamespacePairFixture
 
 ROUNDS = 8
 SENDS = 30
@@ -52,7 +52,7 @@ def test_the_reason_of_a_detach_is_the_error(
 
 
 async def test_sends_to_a_queue_that_is_deleted_meanwhile_say_so(
-    servicebus_pair: BusPair, pairing: MakePairing
+    servicebus_pair: NamespacePairFixture, pairing: MakePairing
 ) -> None:
     """P0: whichever of them was on its way at that moment."""
     primary = servicebus_pair.primary

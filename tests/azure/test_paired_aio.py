@@ -27,17 +27,17 @@ from twinbus.errors import ConfigurationError
 from twinbus.pairing.factory import MessagingFactory
 from twinbus.pairing.options import PairedNamespaceOptions
 from twinbus.service_errors import CancelImpossible, OperationTimeout, ReservedProperty
-from twinbus.testing import Bus, BusPair
+from twinbus.testing import NamespaceFixture, NamespacePairFixture
 
 BACKLOG = [f"home/x-servicebus-transfer/{index}" for index in range(2)]
 
 
-def waiting(pair: BusPair) -> int:
+def waiting(pair: NamespacePairFixture) -> int:
     """Messages in all backlog queues."""
     return sum(pair.secondary.machine(path).active_count for path in BACKLOG)
 
 
-async def received(bus: Bus, queue: str, count: int) -> list[str]:
+async def received(bus: NamespaceFixture, queue: str, count: int) -> list[str]:
     """The bodies of so many messages, through the stock client."""
     async with (
         ServiceBusClient.from_connection_string(bus.connection_string) as client,
@@ -53,7 +53,9 @@ async def received(bus: Bus, queue: str, count: int) -> list[str]:
         return sorted(found)
 
 
-def paired(pair: BusPair, pairing: MakePairing, **chosen: object) -> PairedServiceBusClient:
+def paired(
+    pair: NamespacePairFixture, pairing: MakePairing, **chosen: object
+) -> PairedServiceBusClient:
     client = PairedServiceBusClient.from_connection_string(
         pair.primary.connection_string, pairing=pairing(**chosen), retry_total=0
     )
@@ -62,7 +64,7 @@ def paired(pair: BusPair, pairing: MakePairing, **chosen: object) -> PairedServi
 
 
 async def test_everything_that_the_sdk_sends_is_sent(
-    servicebus_pair: BusPair, pairing: MakePairing
+    servicebus_pair: NamespacePairFixture, pairing: MakePairing
 ) -> None:
     """P0: messages, lists, batches, mappings and raw messages go to a healthy primary."""
     orders = servicebus_pair.primary.queue("orders")
@@ -84,7 +86,7 @@ async def test_everything_that_the_sdk_sends_is_sent(
 
 
 async def test_sends_go_on_while_the_primary_is_away_and_come_home_with_it(
-    servicebus_pair: BusPair, pairing: MakePairing
+    servicebus_pair: NamespacePairFixture, pairing: MakePairing
 ) -> None:
     """P8, P10, P11: no send fails, the messages wait in the backlog, and a ping restores."""
     orders = servicebus_pair.primary.queue("orders")
@@ -107,7 +109,7 @@ async def test_sends_go_on_while_the_primary_is_away_and_come_home_with_it(
 
 @pytest.mark.parametrize("is_diverted", [False, True])
 async def test_a_list_that_is_no_batch_is_refused_in_every_state(
-    servicebus_pair: BusPair, pairing: MakePairing, is_diverted: bool
+    servicebus_pair: NamespacePairFixture, pairing: MakePairing, is_diverted: bool
 ) -> None:
     """P13: as the SDK refuses it."""
     orders = servicebus_pair.primary.queue("orders")
@@ -123,7 +125,7 @@ async def test_a_list_that_is_no_batch_is_refused_in_every_state(
 
 
 async def test_a_process_that_starts_during_the_outage_can_send(
-    servicebus_pair: BusPair, pairing: MakePairing
+    servicebus_pair: NamespacePairFixture, pairing: MakePairing
 ) -> None:
     """P17: pairing, a sender's ``async with``, a batch and a send, with the primary away."""
     orders = servicebus_pair.primary.queue("orders")
@@ -141,7 +143,7 @@ async def test_a_process_that_starts_during_the_outage_can_send(
 @pytest.mark.parametrize("driver", ["servicebus", "amqp"])
 @pytest.mark.parametrize("how", ["refused", "black-hole"])
 async def test_a_client_that_works_keeps_working_without_its_secondary(
-    servicebus_pair: BusPair, pairing: MakePairing, how: str, driver: str
+    servicebus_pair: NamespacePairFixture, pairing: MakePairing, how: str, driver: str
 ) -> None:
     """P19: the first send goes to the primary soon, and the pair completes itself."""
     orders = servicebus_pair.primary.queue("orders")
@@ -168,7 +170,7 @@ async def test_a_client_that_works_keeps_working_without_its_secondary(
 
 
 async def test_a_wrong_key_of_the_secondary_is_raised_by_the_drop_in(
-    servicebus_pair: BusPair, pairing: MakePairing
+    servicebus_pair: NamespacePairFixture, pairing: MakePairing
 ) -> None:
     """P19: unlike a secondary that does not answer."""
     text = servicebus_pair.secondary.connection_string
@@ -181,7 +183,7 @@ async def test_a_wrong_key_of_the_secondary_is_raised_by_the_drop_in(
 
 
 async def test_many_tasks_may_share_a_sender(
-    servicebus_pair: BusPair, pairing: MakePairing
+    servicebus_pair: NamespacePairFixture, pairing: MakePairing
 ) -> None:
     orders = servicebus_pair.primary.queue("orders")
     async with paired(servicebus_pair, pairing) as client:
@@ -192,7 +194,9 @@ async def test_many_tasks_may_share_a_sender(
     assert await received(servicebus_pair.primary, orders, 40) == [f"{n:02}" for n in range(40)]
 
 
-async def test_errors_are_the_sdks_own(servicebus_pair: BusPair, pairing: MakePairing) -> None:
+async def test_errors_are_the_sdks_own(
+    servicebus_pair: NamespacePairFixture, pairing: MakePairing
+) -> None:
     """P0: an application's except clauses go on working."""
     async with paired(servicebus_pair, pairing) as client:
         sender = client.get_queue_sender("nowhere")
@@ -220,7 +224,7 @@ def chain(error: BaseException | None) -> list[BaseException]:
 
 
 async def test_causes_of_an_error_have_an_end(
-    servicebus_pair: BusPair, pairing: MakePairing
+    servicebus_pair: NamespacePairFixture, pairing: MakePairing
 ) -> None:
     """P0: also where the SDK's own error is raised again."""
     reserved = ServiceBusMessage("x", application_properties={"x-ms-path": "elsewhere"})
@@ -233,7 +237,7 @@ async def test_causes_of_an_error_have_an_end(
 
 
 async def test_a_call_waits_for_the_pairing_no_longer_than_it_has_time(
-    servicebus_pair: BusPair, pairing: MakePairing, monkeypatch: pytest.MonkeyPatch
+    servicebus_pair: NamespacePairFixture, pairing: MakePairing, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """F6: and does not stop it by going away."""
     orders = servicebus_pair.primary.queue("orders")
@@ -261,7 +265,7 @@ async def test_a_call_waits_for_the_pairing_no_longer_than_it_has_time(
 
 
 async def test_a_pairing_that_had_no_answer_says_so_itself(
-    servicebus_pair: BusPair, pairing: MakePairing, monkeypatch: pytest.MonkeyPatch
+    servicebus_pair: NamespacePairFixture, pairing: MakePairing, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """P18: its OperationTimeout is not the end of the call's own time."""
 
@@ -277,7 +281,7 @@ async def test_a_pairing_that_had_no_answer_says_so_itself(
 
 
 async def test_what_no_backlog_queue_would_take_is_refused_in_every_state(
-    servicebus_pair: BusPair, pairing: MakePairing
+    servicebus_pair: NamespacePairFixture, pairing: MakePairing
 ) -> None:
     """P12, P13: reserved names and sizes, healthy or not."""
     orders = servicebus_pair.primary.queue("orders")
@@ -307,7 +311,7 @@ async def test_what_no_backlog_queue_would_take_is_refused_in_every_state(
 
 
 async def test_scheduling_and_cancelling_in_both_states(
-    servicebus_pair: BusPair, pairing: MakePairing
+    servicebus_pair: NamespacePairFixture, pairing: MakePairing
 ) -> None:
     """P12: a schedule travels with its message; what went to the backlog cannot be cancelled."""
     orders = servicebus_pair.primary.queue("orders")
@@ -334,7 +338,7 @@ async def test_scheduling_and_cancelling_in_both_states(
 
 
 async def test_one_changed_line_is_enough_when_the_environment_knows_the_secondary(
-    servicebus_pair: BusPair, monkeypatch: pytest.MonkeyPatch
+    servicebus_pair: NamespacePairFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     orders = servicebus_pair.primary.queue("orders")
     text = servicebus_pair.secondary.connection_string
@@ -351,7 +355,7 @@ async def test_one_changed_line_is_enough_when_the_environment_knows_the_seconda
 
 
 def test_a_client_without_a_secondary_says_what_is_missing(
-    servicebus_pair: BusPair, monkeypatch: pytest.MonkeyPatch
+    servicebus_pair: NamespacePairFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("CONNECTION_STRING", "CONNECTION_STR", "FULLY_QUALIFIED_NAMESPACE"):
         monkeypatch.delenv(f"SERVICEBUS_SECONDARY_{name}", raising=False)
@@ -361,7 +365,7 @@ def test_a_client_without_a_secondary_says_what_is_missing(
 
 
 async def test_bodies_and_properties_survive_the_detour_unchanged(
-    servicebus_pair: BusPair, pairing: MakePairing
+    servicebus_pair: NamespacePairFixture, pairing: MakePairing
 ) -> None:
     """P12: the caller's object is as it was, and the copy carries its destination."""
     orders = servicebus_pair.primary.queue("orders")
@@ -389,7 +393,7 @@ async def test_bodies_and_properties_survive_the_detour_unchanged(
 
 
 async def test_the_sends_of_a_paired_client_are_in_its_books(
-    servicebus_pair: BusPair, pairing: MakePairing, tmp_path: Path
+    servicebus_pair: NamespacePairFixture, pairing: MakePairing, tmp_path: Path
 ) -> None:
     """C1: single messages, lists, batches and schedules, on both namespaces; each audited once."""
     servicebus_pair.primary.queue("orders")

@@ -15,10 +15,10 @@ from tests.azure.conftest import MakePairing
 from twinbus import Health, MessagingFactory
 from twinbus.azure import PairedServiceBusClient
 from twinbus.azure.client import as_async_credential
-from twinbus.testing import BusPair
+from twinbus.testing import NamespacePairFixture
 
 
-def paired(pair: BusPair, pairing: MakePairing) -> PairedServiceBusClient:
+def paired(pair: NamespacePairFixture, pairing: MakePairing) -> PairedServiceBusClient:
     client = PairedServiceBusClient.from_connection_string(
         pair.primary.connection_string, pairing=pairing(), retry_total=0
     )
@@ -27,7 +27,7 @@ def paired(pair: BusPair, pairing: MakePairing) -> PairedServiceBusClient:
 
 
 def test_an_application_of_the_sync_sdk_goes_on_sending(
-    servicebus_pair: BusPair, pairing: MakePairing
+    servicebus_pair: NamespacePairFixture, pairing: MakePairing
 ) -> None:
     """P8, P10: healthy sends go home, the others to the backlog, and none fails."""
     orders = servicebus_pair.primary.queue("orders")
@@ -54,7 +54,7 @@ def test_an_application_of_the_sync_sdk_goes_on_sending(
 
 
 def test_a_sync_client_that_works_keeps_working_without_its_secondary(
-    servicebus_pair: BusPair, pairing: MakePairing
+    servicebus_pair: NamespacePairFixture, pairing: MakePairing
 ) -> None:
     """P19: it is entered and sends while the secondary refuses connections."""
     orders = servicebus_pair.primary.queue("orders")
@@ -70,7 +70,7 @@ def test_a_sync_client_that_works_keeps_working_without_its_secondary(
 
 
 def test_the_factory_of_a_sync_client_is_a_blocking_one(
-    servicebus_pair: BusPair, pairing: MakePairing
+    servicebus_pair: NamespacePairFixture, pairing: MakePairing
 ) -> None:
     """P16: state, events and commands need no loop, and any thread may use them."""
     orders = servicebus_pair.primary.queue("orders")
@@ -90,7 +90,7 @@ def test_the_factory_of_a_sync_client_is_a_blocking_one(
 
 
 def test_topics_schedules_and_errors_of_the_sync_sdk(
-    servicebus_pair: BusPair, pairing: MakePairing
+    servicebus_pair: NamespacePairFixture, pairing: MakePairing
 ) -> None:
     """P0: as the stock client does."""
     servicebus_pair.primary.subscription("news", "all")
@@ -112,7 +112,9 @@ def test_topics_schedules_and_errors_of_the_sync_sdk(
         assert sender.client_identifier.startswith("SBSender-")
 
 
-def test_many_threads_may_share_a_sender(servicebus_pair: BusPair, pairing: MakePairing) -> None:
+def test_many_threads_may_share_a_sender(
+    servicebus_pair: NamespacePairFixture, pairing: MakePairing
+) -> None:
     orders = servicebus_pair.primary.queue("orders")
     with paired(servicebus_pair, pairing) as client:
         sender = client.get_queue_sender(orders)

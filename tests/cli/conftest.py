@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from twinbus.cli import app
 from twinbus.errors import TwinbusError
-from twinbus.testing.bus import Bus, BusPair
+from twinbus.testing.bus import NamespaceFixture, NamespacePairFixture
 
 
 class Typed:
@@ -54,12 +54,12 @@ def no_environment(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def typed(servicebus: Bus) -> Typed:
+def typed(servicebus: NamespaceFixture) -> Typed:
     return Typed({"SERVICEBUS_CONNECTION_STRING": servicebus.connection_string})
 
 
 @pytest.fixture
-def typed_pair(servicebus_pair: BusPair) -> Typed:
+def typed_pair(servicebus_pair: NamespacePairFixture) -> Typed:
     return Typed(
         {
             "SERVICEBUS_CONNECTION_STRING": servicebus_pair.primary.connection_string,

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 from twinbus.cli import app
 from twinbus.cli.shared_options import BACKLOG_QUEUE_COUNT_MAX
 from twinbus.pairing import options
-from twinbus.testing.bus import Bus
+from twinbus.testing.bus import NamespaceFixture
 
 HUGE = "9" * 20
 
@@ -38,7 +38,7 @@ HUGE = "9" * 20
     ],
 )
 def test_a_slip_is_told_in_a_sentence(
-    typed: Any, servicebus: Bus, arguments: list[str], words: str
+    typed: Any, servicebus: NamespaceFixture, arguments: list[str], words: str
 ) -> None:
     orders = servicebus.queue("orders")
     told = typed.refused(*arguments)
@@ -94,7 +94,7 @@ def test_there_is_nothing_to_reconcile_without_a_source() -> None:
 # -- as programs --------------------------------------------------------------------------
 
 
-def run(bus: Bus, shell: str, **environment: str) -> subprocess.CompletedProcess[str]:
+def run(bus: NamespaceFixture, shell: str, **environment: str) -> subprocess.CompletedProcess[str]:
     """A line of a shell, in which ``$T`` is the program."""
     return subprocess.run(
         ["bash", "-c", f"set -o pipefail; {shell}"],
@@ -112,7 +112,7 @@ def run(bus: Bus, shell: str, **environment: str) -> subprocess.CompletedProcess
 
 
 def test_a_reader_that_goes_away_early_ends_the_program_quietly(
-    typed: Any, servicebus: Bus
+    typed: Any, servicebus: NamespaceFixture
 ) -> None:
     queue = servicebus.queue("orders")
     typed("send", "orders", "x" * 200, "--count", "500")
@@ -126,7 +126,7 @@ def test_a_reader_that_goes_away_early_ends_the_program_quietly(
 
 
 def test_tables_are_plain_where_colours_are_unwanted_and_fit_narrow_terminals(
-    typed: Any, servicebus: Bus
+    typed: Any, servicebus: NamespaceFixture
 ) -> None:
     servicebus.queue("orders")
     typed("send", "orders", "hello")
@@ -135,7 +135,9 @@ def test_tables_are_plain_where_colours_are_unwanted_and_fit_narrow_terminals(
     assert max(map(len, shown.splitlines())) <= 50
 
 
-def test_a_secret_in_a_file_that_cannot_be_read(servicebus: Bus, tmp_path: Path) -> None:
+def test_a_secret_in_a_file_that_cannot_be_read(
+    servicebus: NamespaceFixture, tmp_path: Path
+) -> None:
     (tmp_path / "binary").write_bytes(b"\xff\xfe\x00")
     done = run(servicebus, f"$T queue list --connection-string file:{tmp_path / 'binary'}")
     assert done.returncode == 2 and "it is not UTF-8" in done.stderr

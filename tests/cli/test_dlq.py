@@ -14,13 +14,13 @@ from twinbus.aio import BrokeredMessage, MessagingFactory
 from twinbus.amqp.types import Short
 from twinbus.broker.access.claims import Claim
 from twinbus.service_errors import ServiceError
-from twinbus.testing.bus import Bus
+from twinbus.testing.bus import NamespaceFixture
 
 TYPED = {"short": Short(7), "id": UUID(int=5), "ok": True, "text": "ä"}
 
 
 def bury(
-    bus: Bus,
+    bus: NamespaceFixture,
     path: str,
     *messages: BrokeredMessage,
     to: str | None = None,
@@ -42,7 +42,7 @@ def bury(
     asyncio.run(run())
 
 
-def received(bus: Bus, path: str) -> list[BrokeredMessage]:
+def received(bus: NamespaceFixture, path: str) -> list[BrokeredMessage]:
     async def run() -> list[BrokeredMessage]:
         async with MessagingFactory.from_connection_string(bus.connection_string) as factory:
             return await factory.create_message_receiver(path).receive_batch(10, max_wait_time=1)
@@ -50,7 +50,9 @@ def received(bus: Bus, path: str) -> list[BrokeredMessage]:
     return asyncio.run(run())
 
 
-def test_dead_letters_are_counted_over_all_entities(typed: Any, servicebus: Bus) -> None:
+def test_dead_letters_are_counted_over_all_entities(
+    typed: Any, servicebus: NamespaceFixture
+) -> None:
     """M5: queues and subscriptions; those without any when they are asked for."""
     servicebus.queue("empty")
     servicebus.queue("orders")
@@ -70,7 +72,7 @@ def test_dead_letters_are_counted_over_all_entities(typed: Any, servicebus: Bus)
     assert "too bad" in table and "no such customer" in table
 
 
-def test_a_dead_letter_goes_back_as_it_was(typed: Any, servicebus: Bus) -> None:
+def test_a_dead_letter_goes_back_as_it_was(typed: Any, servicebus: NamespaceFixture) -> None:
     """M2: body, ids and the types of its properties are kept; the reason is taken off."""
     queue = servicebus.queue("orders")
     sent = BrokeredMessage(b"\xff1", message_id="m1", subject="tea", properties=dict(TYPED))
@@ -85,7 +87,9 @@ def test_a_dead_letter_goes_back_as_it_was(typed: Any, servicebus: Bus) -> None:
     assert back.properties == TYPED and isinstance(back.properties["short"], Short)
 
 
-def test_dead_letters_are_chosen_by_id_number_or_reason(typed: Any, servicebus: Bus) -> None:
+def test_dead_letters_are_chosen_by_id_number_or_reason(
+    typed: Any, servicebus: NamespaceFixture
+) -> None:
     """M2: the others stay where they are, free for the next receiver."""
     queue = servicebus.queue("orders")
     bury(servicebus, "orders", *(BrokeredMessage(b"x", message_id=f"m{n}") for n in range(4)))
@@ -111,7 +115,9 @@ def test_dead_letters_are_chosen_by_id_number_or_reason(typed: Any, servicebus: 
     assert left.message_id == "m3"
 
 
-def test_a_chosen_dead_letter_that_somebody_else_holds_is_told(typed: Any, servicebus: Bus) -> None:
+def test_a_chosen_dead_letter_that_somebody_else_holds_is_told(
+    typed: Any, servicebus: NamespaceFixture
+) -> None:
     """M2: its lock is another receiver's, and nothing is sent twice."""
     servicebus.queue("orders")
     bury(servicebus, "orders", BrokeredMessage(b"1", message_id="m1"))
@@ -121,7 +127,9 @@ def test_a_chosen_dead_letter_that_somebody_else_holds_is_told(typed: Any, servi
     assert "1 message of the dead-letter queue of 'orders' could not be received" in told
 
 
-def test_a_dead_letter_is_not_dropped_as_a_duplicate_of_itself(typed: Any, servicebus: Bus) -> None:
+def test_a_dead_letter_is_not_dropped_as_a_duplicate_of_itself(
+    typed: Any, servicebus: NamespaceFixture
+) -> None:
     """M3: where duplicates are detected it gets a new id, and that is said."""
     queue = servicebus.queue("orders", requires_duplicate_detection=True)
     bury(servicebus, "orders", BrokeredMessage(b"1", message_id="m1"))
@@ -132,7 +140,7 @@ def test_a_dead_letter_is_not_dropped_as_a_duplicate_of_itself(typed: Any, servi
 
 
 def test_who_cannot_find_out_about_duplicates_must_say(
-    typed_with: Callable[[str], Any], servicebus: Bus
+    typed_with: Callable[[str], Any], servicebus: NamespaceFixture
 ) -> None:
     """M6: Listen and Send are enough then."""
     queue = servicebus.queue("orders")
@@ -145,7 +153,7 @@ def test_who_cannot_find_out_about_duplicates_must_say(
 
 
 def test_dead_letters_are_reached_with_a_key_of_the_queue(
-    typed_with: Callable[[str], Any], servicebus: Bus
+    typed_with: Callable[[str], Any], servicebus: NamespaceFixture
 ) -> None:
     """M6: the management of the namespace does not know such a key."""
     rules = entity_rule(Claim.LISTEN | Claim.SEND)
@@ -165,7 +173,9 @@ def test_a_namespace_that_is_away_is_no_matter_of_ids(typed_with: Callable[[str]
         typed_with(f"{away}UseDevelopmentEmulator=true")("dlq", "resubmit", "orders")
 
 
-def test_nothing_is_lost_when_the_entity_takes_nothing(typed: Any, servicebus: Bus) -> None:
+def test_nothing_is_lost_when_the_entity_takes_nothing(
+    typed: Any, servicebus: NamespaceFixture
+) -> None:
     """M8: a dead letter goes only when its copy was accepted, and is free again at once."""
     queue = servicebus.queue("orders")
     bury(servicebus, "orders", BrokeredMessage(b"1"), BrokeredMessage(b"2"))
@@ -177,7 +187,7 @@ def test_nothing_is_lost_when_the_entity_takes_nothing(typed: Any, servicebus: B
 
 
 def test_a_subscription_is_reached_through_its_topic_when_that_is_said(
-    typed: Any, servicebus: Bus
+    typed: Any, servicebus: NamespaceFixture
 ) -> None:
     """M1: all its subscriptions get a copy, so nobody does it by accident."""
     one = servicebus.subscription("news", "all")
@@ -187,7 +197,7 @@ def test_a_subscription_is_reached_through_its_topic_when_that_is_said(
     assert one.active_message_count == 1 and one.dead_letter_message_count == 0
 
 
-def test_dead_letters_are_dropped_on_request(typed: Any, servicebus: Bus) -> None:
+def test_dead_letters_are_dropped_on_request(typed: Any, servicebus: NamespaceFixture) -> None:
     queue = servicebus.queue("orders")
     bury(servicebus, "orders", BrokeredMessage(b"1"))
     assert typed.json("dlq", "drop", "orders", "--dry-run") == {"would_remove": 1}
@@ -208,7 +218,7 @@ def test_dead_letters_are_dropped_on_request(typed: Any, servicebus: Bus) -> Non
     ],
 )
 def test_what_cannot_be_done_is_one_sentence_and_a_hint(
-    typed: Any, servicebus: Bus, arguments: list[str], words: str
+    typed: Any, servicebus: NamespaceFixture, arguments: list[str], words: str
 ) -> None:
     servicebus.queue("orders")
     bury(servicebus, "orders", BrokeredMessage(b"1"))

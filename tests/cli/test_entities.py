@@ -11,7 +11,7 @@ import pytest
 from tests.support.access import connection_string_of, connection_string_with, entity_rule
 from twinbus.broker.access.claims import Claim
 from twinbus.connection_string import parse_connection_string
-from twinbus.testing.bus import Bus, BusPair
+from twinbus.testing.bus import NamespaceFixture, NamespacePairFixture
 
 
 def test_a_queue_is_created_shown_listed_and_deleted(typed: Any) -> None:
@@ -43,7 +43,9 @@ def test_a_queue_is_created_shown_listed_and_deleted(typed: Any) -> None:
     assert typed.json("queue", "list") == []
 
 
-def test_a_forward_is_made_with_a_key_that_covers_its_target(typed: Any, servicebus: Bus) -> None:
+def test_a_forward_is_made_with_a_key_that_covers_its_target(
+    typed: Any, servicebus: NamespaceFixture
+) -> None:
     """M14: the key of the namespace does; the key of a topic covers its subscriptions alone."""
     servicebus.queue("target")
     typed("queue", "create", "source", "--forward-to", "target")
@@ -73,7 +75,7 @@ def test_a_topic_and_its_subscriptions(typed: Any) -> None:
     assert typed.json("topic", "list") == []
 
 
-def test_rules_choose_what_a_subscription_takes(typed: Any, servicebus: Bus) -> None:
+def test_rules_choose_what_a_subscription_takes(typed: Any, servicebus: NamespaceFixture) -> None:
     """M4: written, read back as they were written, and obeyed."""
     servicebus.subscription("news", "red")
     rule = ("rule", "create", "news", "red")
@@ -119,7 +121,7 @@ def test_rules_choose_what_a_subscription_takes(typed: Any, servicebus: Bus) -> 
     ],
 )
 def test_what_cannot_be_done_is_one_sentence_and_a_hint(
-    typed: Any, servicebus: Bus, arguments: list[str], words: str
+    typed: Any, servicebus: NamespaceFixture, arguments: list[str], words: str
 ) -> None:
     servicebus.queue("there")
     servicebus.subscription("news", "all")
@@ -127,7 +129,7 @@ def test_what_cannot_be_done_is_one_sentence_and_a_hint(
 
 
 def test_who_may_not_manage_is_told_which_claim_is_missing(
-    typed_with: Callable[[str], Any], servicebus: Bus
+    typed_with: Callable[[str], Any], servicebus: NamespaceFixture
 ) -> None:
     """M6: and no key is shown."""
     weak = connection_string_with(servicebus, Claim.LISTEN)
@@ -137,7 +139,7 @@ def test_who_may_not_manage_is_told_which_claim_is_missing(
 
 
 def test_a_namespace_can_be_named_in_four_ways(
-    typed_pair: Any, servicebus_pair: BusPair, tmp_path: Path
+    typed_pair: Any, servicebus_pair: NamespacePairFixture, tmp_path: Path
 ) -> None:
     primary, secondary = servicebus_pair.primary, servicebus_pair.secondary
     primary.queue("first")
@@ -173,7 +175,7 @@ def test_a_namespace_that_is_not_named_is_said_so(
     assert words in typed_nowhere.refused("queue", "list", *options)
 
 
-def test_a_dry_run_knows_that_a_name_is_taken(typed: Any, servicebus: Bus) -> None:
+def test_a_dry_run_knows_that_a_name_is_taken(typed: Any, servicebus: NamespaceFixture) -> None:
     """Also by the other kind of entity."""
     servicebus.queue("orders")
     servicebus.topic("events")

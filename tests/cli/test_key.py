@@ -12,13 +12,13 @@ from tests.cli.conftest import Typed
 from tests.support.broker_process import BrokerProcess
 from twinbus.broker.access.claims import AuthorizationRule, Claim, RuleSet
 from twinbus.connection_string import parse_connection_string
-from twinbus.testing.bus import Bus
+from twinbus.testing.bus import NamespaceFixture
 
 PRIMARY, SECONDARY = "cHJpbWFyeQ==" * 3, "c2Vjb25kYXJ5" * 3
 RULES = RuleSet((AuthorizationRule("sender", Claim.SEND, PRIMARY, SECONDARY),))
 
 
-def with_key(bus: Bus, key: str) -> str:
+def with_key(bus: NamespaceFixture, key: str) -> str:
     parsed = parse_connection_string(bus.connection_string)
     return (
         f"Endpoint=sb://{parsed.host}:{parsed.effective_port};SharedAccessKeyName=sender;"
@@ -26,7 +26,7 @@ def with_key(bus: Bus, key: str) -> str:
     )
 
 
-def test_rules_are_listed_without_their_keys(typed: Any, servicebus: Bus) -> None:
+def test_rules_are_listed_without_their_keys(typed: Any, servicebus: NamespaceFixture) -> None:
     """M6: unless they are asked for."""
     servicebus.queue("orders", authorization_rules=RULES)
     assert typed.json("key", "list", "orders") == [{"name": "sender", "rights": ["Send"]}]
@@ -36,7 +36,7 @@ def test_rules_are_listed_without_their_keys(typed: Any, servicebus: Bus) -> Non
 
 
 def test_a_rotated_key_opens_and_the_old_one_does_not(
-    typed: Any, typed_with: Callable[[str], Any], servicebus: Bus
+    typed: Any, typed_with: Callable[[str], Any], servicebus: NamespaceFixture
 ) -> None:
     """M6: the other key and everything else of the queue stay as they are."""
     servicebus.queue("orders", authorization_rules=RULES, max_delivery_count=3, user_metadata="ä<")
@@ -132,7 +132,7 @@ def test_new_keys_are_shown_when_that_is_asked_for(typed_there: Any) -> None:
     ],
 )
 def test_what_cannot_be_done_is_one_sentence_and_a_hint(
-    typed: Any, servicebus: Bus, arguments: list[str], words: str
+    typed: Any, servicebus: NamespaceFixture, arguments: list[str], words: str
 ) -> None:
     servicebus.queue("orders", authorization_rules=RULES)
     assert words in typed.refused(*arguments)

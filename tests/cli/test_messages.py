@@ -10,10 +10,10 @@ import pytest
 
 from tests.support.access import connection_string_with
 from twinbus.broker.access.claims import Claim
-from twinbus.testing.bus import Bus
+from twinbus.testing.bus import NamespaceFixture
 
 
-def test_what_is_sent_is_peeked_and_received(typed: Any, servicebus: Bus) -> None:
+def test_what_is_sent_is_peeked_and_received(typed: Any, servicebus: NamespaceFixture) -> None:
     """M2: with everything that was said about it; a peek takes nothing."""
     queue = servicebus.queue("orders")
     options = [
@@ -45,7 +45,7 @@ def test_what_is_sent_is_peeked_and_received(typed: Any, servicebus: Bus) -> Non
 
 
 def test_many_messages_from_a_file_and_from_lines(
-    typed: Any, servicebus: Bus, tmp_path: Path
+    typed: Any, servicebus: NamespaceFixture, tmp_path: Path
 ) -> None:
     """M3: in batches that fit, each message with an id of its own."""
     queue = servicebus.queue("orders")
@@ -70,7 +70,7 @@ def test_many_messages_from_a_file_and_from_lines(
     assert queue.active_message_count == 0
 
 
-def test_a_scheduled_message_waits(typed: Any, servicebus: Bus) -> None:
+def test_a_scheduled_message_waits(typed: Any, servicebus: NamespaceFixture) -> None:
     """M3: by how long, or until when."""
     queue = servicebus.queue("orders")
     typed("send", "orders", "soon", "--schedule", "10m")
@@ -80,7 +80,7 @@ def test_a_scheduled_message_waits(typed: Any, servicebus: Bus) -> None:
     assert seen["state"] == "scheduled" and seen["scheduled"] == "2999-01-01T12:00:00+00:00"
 
 
-def test_sessions(typed: Any, servicebus: Bus) -> None:
+def test_sessions(typed: Any, servicebus: NamespaceFixture) -> None:
     """M3: a named one, or whichever is free."""
     servicebus.queue("orders", requires_session=True)
     for session in ("berlin", "paris"):
@@ -90,20 +90,24 @@ def test_sessions(typed: Any, servicebus: Bus) -> None:
     assert typed.json("receive", "orders", "--next-session", "--wait", "0.2s") == []
 
 
-def test_a_subscription_gets_what_its_topic_is_sent(typed: Any, servicebus: Bus) -> None:
+def test_a_subscription_gets_what_its_topic_is_sent(
+    typed: Any, servicebus: NamespaceFixture
+) -> None:
     """M1: and a topic is sent to like a queue."""
     servicebus.subscription("news", "all")
     typed("send", "news", "hello")
     assert typed.json("receive", "news/subscriptions/all")[0]["body"] == "hello"
 
 
-def test_a_dry_run_checks_and_sends_nothing(typed: Any, servicebus: Bus) -> None:
+def test_a_dry_run_checks_and_sends_nothing(typed: Any, servicebus: NamespaceFixture) -> None:
     queue = servicebus.queue("orders")
     assert typed.json("send", "orders", "x", "--count", "3", "--dry-run") == {"would_send": 3}
     assert queue.active_message_count == 0
 
 
-def test_a_table_shows_only_columns_that_say_something(typed: Any, servicebus: Bus) -> None:
+def test_a_table_shows_only_columns_that_say_something(
+    typed: Any, servicebus: NamespaceFixture
+) -> None:
     servicebus.queue("orders")
     typed("send", "orders", "x")
     assert "number" in typed("peek", "orders") and "subject" not in typed("peek", "orders")
@@ -112,14 +116,16 @@ def test_a_table_shows_only_columns_that_say_something(typed: Any, servicebus: B
 
 
 def test_what_stands_in_a_message_does_not_reach_the_terminal_as_a_command(
-    typed: Any, servicebus: Bus
+    typed: Any, servicebus: NamespaceFixture
 ) -> None:
     servicebus.queue("orders")
     typed("send", "orders", "--file", "-", "--subject", "\x1b[2J", stdin=b"\x1b]0;title\x07")
     assert "\x1b" not in typed("peek", "orders")
 
 
-def test_less_than_is_needed_is_said(typed_with: Callable[[str], Any], servicebus: Bus) -> None:
+def test_less_than_is_needed_is_said(
+    typed_with: Callable[[str], Any], servicebus: NamespaceFixture
+) -> None:
     """M6: Send to send, Listen to receive and to peek, and no more than that."""
     servicebus.queue("orders")
     sender = typed_with(connection_string_with(servicebus, Claim.SEND, name="s"))
@@ -153,13 +159,13 @@ def test_less_than_is_needed_is_said(typed_with: Callable[[str], Any], servicebu
     ],
 )
 def test_what_cannot_be_done_is_one_sentence_and_a_hint(
-    typed: Any, servicebus: Bus, arguments: list[str], words: str
+    typed: Any, servicebus: NamespaceFixture, arguments: list[str], words: str
 ) -> None:
     servicebus.queue("orders")
     assert words in typed.refused(*arguments)
 
 
-def test_a_topic_has_no_messages_to_look_at(typed: Any, servicebus: Bus) -> None:
+def test_a_topic_has_no_messages_to_look_at(typed: Any, servicebus: NamespaceFixture) -> None:
     servicebus.subscription("events", "all")
     typed("send", "events", "hello")
     assert "events/subscriptions/NAME" in typed.refused("peek", "events")

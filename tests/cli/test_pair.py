@@ -13,7 +13,7 @@ from twinbus.cli import app
 from twinbus.cli.pair import EXIT_ATTENTION
 from twinbus.connection_string import parse_connection_string
 from twinbus.spark.syphon.state import StateDir
-from twinbus.testing.bus import BusPair
+from twinbus.testing.bus import NamespacePairFixture
 
 QUEUE = "primary/x-servicebus-transfer/{}"
 
@@ -34,7 +34,9 @@ def told(rows: list[dict[str, Any]]) -> dict[str, str]:
     return {each["queue"].rpartition("/")[2]: each["what"] for each in rows}
 
 
-def test_a_plan_says_what_apply_does(typed_pair: Any, servicebus_pair: BusPair) -> None:
+def test_a_plan_says_what_apply_does(
+    typed_pair: Any, servicebus_pair: NamespacePairFixture
+) -> None:
     """P4: missing queues are made with the properties of backlog queues, others are left alone."""
     secondary = servicebus_pair.secondary
     secondary.queue(QUEUE.format(1), max_delivery_count=5)
@@ -57,7 +59,7 @@ def test_a_plan_says_what_apply_does(typed_pair: Any, servicebus_pair: BusPair) 
 
 
 def test_a_queue_that_would_lose_messages_is_told(
-    typed_pair: Any, servicebus_pair: BusPair
+    typed_pair: Any, servicebus_pair: NamespacePairFixture
 ) -> None:
     """P4: it is refused, the others are used."""
     servicebus_pair.secondary.queue(QUEUE.format(0), requires_session=True)
@@ -67,7 +69,9 @@ def test_a_queue_that_would_lose_messages_is_told(
     assert code == EXIT_ATTENTION and told(made) == {"1": "created", "0": "cannot be used"}
 
 
-def test_a_namespace_is_not_its_own_secondary(typed_pair: Any, servicebus_pair: BusPair) -> None:
+def test_a_namespace_is_not_its_own_secondary(
+    typed_pair: Any, servicebus_pair: NamespacePairFixture
+) -> None:
     """P3: it would be away together with itself."""
     own = ("--secondary", "env:SERVICEBUS_CONNECTION_STRING")
     for verb in ("plan", "apply", "status"):
@@ -76,7 +80,7 @@ def test_a_namespace_is_not_its_own_secondary(typed_pair: Any, servicebus_pair: 
 
 
 def test_a_secondary_that_refuses_us_is_told_as_such(
-    typed_pair: Any, servicebus_pair: BusPair
+    typed_pair: Any, servicebus_pair: NamespacePairFixture
 ) -> None:
     """It answers; and how much waits there is not known."""
     typed_pair("pair", "apply", "--backlog-queue-count", "1")
@@ -91,7 +95,7 @@ def test_a_secondary_that_refuses_us_is_told_as_such(
     assert "what waits in the backlog is not known" in shown
 
 
-def test_the_status_of_a_pair(typed_pair: Any, servicebus_pair: BusPair) -> None:
+def test_the_status_of_a_pair(typed_pair: Any, servicebus_pair: NamespacePairFixture) -> None:
     """Y7: a backlog that ages with nobody receiving shows."""
     servicebus_pair.primary.queue("orders")
     status = ("pair", "status", "--watch", "0.2s")
@@ -124,7 +128,7 @@ def test_the_status_of_a_pair(typed_pair: Any, servicebus_pair: BusPair) -> None
 
 
 def test_a_primary_whose_queues_do_not_name_it_must_be_named(
-    typed_pair: Any, servicebus_pair: BusPair
+    typed_pair: Any, servicebus_pair: NamespacePairFixture
 ) -> None:
     """P21: a name that might be that of another pair is not guessed; the error has it."""
     servicebus_pair.secondary.queue("other/x-servicebus-transfer/0")
@@ -134,7 +138,7 @@ def test_a_primary_whose_queues_do_not_name_it_must_be_named(
 
 
 def test_the_status_knows_what_the_journals_say(
-    typed_pair: Any, servicebus_pair: BusPair, tmp_path: Path
+    typed_pair: Any, servicebus_pair: NamespacePairFixture, tmp_path: Path
 ) -> None:
     """P16: which entities are diverted, since when and why."""
     typed_pair("pair", "apply", "--backlog-queue-count", "1")
@@ -168,7 +172,7 @@ def test_the_status_knows_what_the_journals_say(
 
 
 def test_a_paused_syphon_is_resumed_and_no_other_started(
-    typed_pair: Any, servicebus_pair: BusPair, tmp_path: Path
+    typed_pair: Any, servicebus_pair: NamespacePairFixture, tmp_path: Path
 ) -> None:
     """Y7: nobody receives because somebody has said so."""
     servicebus_pair.primary.queue("orders")
@@ -197,7 +201,7 @@ def test_a_paused_syphon_is_resumed_and_no_other_started(
 
 
 def test_the_status_shows_queues_beyond_the_count_that_hold_messages(
-    typed_pair: Any, servicebus_pair: BusPair
+    typed_pair: Any, servicebus_pair: NamespacePairFixture
 ) -> None:
     """Y9: those of another pair with more queues; its empty ones are left out."""
     servicebus_pair.primary.queue("orders")
@@ -210,7 +214,7 @@ def test_the_status_shows_queues_beyond_the_count_that_hold_messages(
 
 
 def test_the_backlog_is_shown_with_its_destinations(
-    typed_pair: Any, servicebus_pair: BusPair
+    typed_pair: Any, servicebus_pair: NamespacePairFixture
 ) -> None:
     """P12: and nothing is taken."""
     typed_pair("pair", "apply", "--backlog-queue-count", "1")
@@ -227,7 +231,7 @@ def test_the_backlog_is_shown_with_its_destinations(
 
 
 def test_a_cleanup_deletes_extra_queues_and_no_message(
-    typed_pair: Any, servicebus_pair: BusPair
+    typed_pair: Any, servicebus_pair: NamespacePairFixture
 ) -> None:
     """P4: only on request, only beyond the count, never a queue with messages."""
     orders = servicebus_pair.primary.queue("orders")
@@ -250,7 +254,7 @@ def test_a_cleanup_deletes_extra_queues_and_no_message(
 
 
 def test_a_message_that_comes_while_a_queue_is_cleaned_up_keeps_it(
-    typed_pair: Any, servicebus_pair: BusPair, monkeypatch: pytest.MonkeyPatch
+    typed_pair: Any, servicebus_pair: NamespacePairFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """P4: sends are off while it is looked at for the last time, and on again when it stays."""
     from twinbus.cli import backlog_cleanup

@@ -18,7 +18,7 @@ from twinbus.aio import (
 from twinbus.core.failover import Health
 from twinbus.errors import ConfigurationError
 from twinbus.pairing import orders
-from twinbus.testing.bus import BusPair
+from twinbus.testing.bus import NamespacePairFixture
 
 
 @pytest.fixture(autouse=True)
@@ -26,7 +26,7 @@ def quick_looks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(orders, "LOOK_INTERVAL_S", 0.02)
 
 
-async def paired(pair: BusPair, control: Path) -> MessagingFactory:
+async def paired(pair: NamespacePairFixture, control: Path) -> MessagingFactory:
     secondary = pair.secondary.connection_string
     factory = MessagingFactory.from_connection_string(pair.primary.connection_string)
     await factory.pair_namespace(
@@ -47,7 +47,7 @@ async def until(factory: MessagingFactory, path: str, state: Health) -> None:
 
 
 async def test_every_application_of_a_pair_does_what_is_ordered(
-    typed_nowhere: Any, servicebus_pair: BusPair, tmp_path: Path
+    typed_nowhere: Any, servicebus_pair: NamespacePairFixture, tmp_path: Path
 ) -> None:
     """P16: across processes, by a file: diverted, restored, held."""
     control = tmp_path / "control.json"
@@ -82,7 +82,7 @@ async def test_every_application_of_a_pair_does_what_is_ordered(
 
 
 async def test_an_application_that_starts_later_does_not_repeat_a_moment(
-    typed_nowhere: Any, servicebus_pair: BusPair, tmp_path: Path
+    typed_nowhere: Any, servicebus_pair: NamespacePairFixture, tmp_path: Path
 ) -> None:
     """P16: a failover that is not held was about its moment."""
     control = tmp_path / "control.json"
@@ -97,7 +97,7 @@ async def test_an_application_that_starts_later_does_not_repeat_a_moment(
 
 
 async def test_a_file_that_cannot_be_read_changes_nothing(
-    servicebus_pair: BusPair, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    servicebus_pair: NamespacePairFixture, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """P16: neither a broken one nor none; it is told, and orders work again afterwards."""
     control = tmp_path / "control.json"

@@ -10,12 +10,12 @@ from typing import Any
 from tests.support.access import connection_string_of, connection_string_with, entity_rule
 from twinbus.aio import BrokeredMessage, MessagingFactory
 from twinbus.broker.access.claims import Claim
-from twinbus.testing.bus import Bus
+from twinbus.testing.bus import NamespaceFixture
 
 COUNT = 30
 
 
-def fill(bus: Bus, path: str, **fields: Any) -> None:
+def fill(bus: NamespaceFixture, path: str, **fields: Any) -> None:
     """30 active messages, and unless they have sessions a deferred, a scheduled, a dead one."""
 
     async def send() -> None:
@@ -36,7 +36,9 @@ def fill(bus: Bus, path: str, **fields: Any) -> None:
     asyncio.run(send())
 
 
-def test_a_queue_is_emptied_of_everything_but_its_dead_letters(typed: Any, servicebus: Bus) -> None:
+def test_a_queue_is_emptied_of_everything_but_its_dead_letters(
+    typed: Any, servicebus: NamespaceFixture
+) -> None:
     """M5: active, deferred and scheduled; the dead letters when they are asked for."""
     queue = servicebus.queue("orders")
     fill(servicebus, queue)
@@ -52,7 +54,7 @@ def test_a_queue_is_emptied_of_everything_but_its_dead_letters(typed: Any, servi
     assert queue.dead_letter_message_count == 0
 
 
-def test_what_is_to_be_kept_is_kept_and_told(typed: Any, servicebus: Bus) -> None:
+def test_what_is_to_be_kept_is_kept_and_told(typed: Any, servicebus: NamespaceFixture) -> None:
     """M5: deferred and scheduled messages."""
     queue = servicebus.queue("orders")
     fill(servicebus, queue)
@@ -61,14 +63,16 @@ def test_what_is_to_be_kept_is_kept_and_told(typed: Any, servicebus: Bus) -> Non
     assert queue.deferred_message_count == queue.scheduled_message_count == 1
 
 
-def test_all_sessions_are_emptied(typed: Any, servicebus: Bus) -> None:
+def test_all_sessions_are_emptied(typed: Any, servicebus: NamespaceFixture) -> None:
     """M3: of a queue that wants sessions."""
     queue = servicebus.queue("orders", requires_session=True)
     fill(servicebus, queue, session=True)
     assert typed.json("queue", "purge", "orders", "--yes") == {"removed": COUNT, "left": 0}
 
 
-def test_a_subscription_is_emptied_and_its_neighbour_is_not(typed: Any, servicebus: Bus) -> None:
+def test_a_subscription_is_emptied_and_its_neighbour_is_not(
+    typed: Any, servicebus: NamespaceFixture
+) -> None:
     """M5: with the claim Listen alone, too."""
     one, other = servicebus.subscription("news", "a"), servicebus.subscription("news", "b")
     typed("topic", "show", "news")
@@ -87,7 +91,7 @@ def test_a_subscription_is_emptied_and_its_neighbour_is_not(typed: Any, serviceb
     assert one.active_message_count == 0 and other.active_message_count == COUNT
 
 
-def test_listen_is_enough(typed_with: Callable[[str], Any], servicebus: Bus) -> None:
+def test_listen_is_enough(typed_with: Callable[[str], Any], servicebus: NamespaceFixture) -> None:
     """M6: nothing is asked of the management that it could do without."""
     queue = servicebus.queue("orders")
     fill(servicebus, queue)
@@ -98,7 +102,7 @@ def test_listen_is_enough(typed_with: Callable[[str], Any], servicebus: Bus) -> 
 
 
 def test_listen_on_the_queue_alone_is_enough(
-    typed_with: Callable[[str], Any], servicebus: Bus
+    typed_with: Callable[[str], Any], servicebus: NamespaceFixture
 ) -> None:
     """M6: the management of the namespace does not know such a key."""
     queue = servicebus.queue("orders", authorization_rules=entity_rule(Claim.LISTEN))
@@ -109,7 +113,7 @@ def test_listen_on_the_queue_alone_is_enough(
     assert done == {"removed": COUNT + 1, "left": 1}
 
 
-def test_a_topic_is_emptied_by_its_subscriptions(typed: Any, servicebus: Bus) -> None:
+def test_a_topic_is_emptied_by_its_subscriptions(typed: Any, servicebus: NamespaceFixture) -> None:
     """M5: all of them; another topic's are left alone."""
     places = [servicebus.subscription(*each) for each in (("news", "a"), ("news", "b"))]
     other = servicebus.subscription("weather", "a")
@@ -123,7 +127,9 @@ def test_a_topic_is_emptied_by_its_subscriptions(typed: Any, servicebus: Bus) ->
     assert "there is no topic 'missing'" in typed.refused("topic", "purge", "missing", "--yes")
 
 
-def test_the_rules_of_a_subscription_are_removed_at_once(typed: Any, servicebus: Bus) -> None:
+def test_the_rules_of_a_subscription_are_removed_at_once(
+    typed: Any, servicebus: NamespaceFixture
+) -> None:
     """M4: it takes nothing then."""
     red = servicebus.subscription("news", "red")
     typed("rule", "create", "news", "red", "more", "--sql", "colour = 'red'")

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from twinbus.cli import app, syphon_find
 from twinbus.drivers import embedded
 from twinbus.drivers.embedded import EmbeddedNamespace
-from twinbus.testing.bus import Bus
+from twinbus.testing.bus import NamespaceFixture
 
 QUEUE = "primary/x-servicebus-transfer/0"
 
@@ -23,7 +23,7 @@ def left_behind(spool: EmbeddedNamespace, typed_with: Callable[[str], Any], coun
     typed("send", QUEUE, "x", "--count", str(count), "--property", "x-ms-path=orders")
 
 
-def syphoned(bus: Bus, *arguments: str) -> dict[str, Any]:
+def syphoned(bus: NamespaceFixture, *arguments: str) -> dict[str, Any]:
     """The summary of a run."""
     result = CliRunner().invoke(
         app,
@@ -45,7 +45,7 @@ def syphoned(bus: Bus, *arguments: str) -> dict[str, Any]:
 
 
 def test_a_spool_comes_home_although_its_application_is_gone(
-    servicebus: Bus, typed_with: Callable[[str], Any], tmp_path: Path
+    servicebus: NamespaceFixture, typed_with: Callable[[str], Any], tmp_path: Path
 ) -> None:
     """M8 and Y1: the directory is all that is needed."""
     orders = servicebus.queue("orders")
@@ -59,7 +59,7 @@ def test_a_spool_comes_home_although_its_application_is_gone(
 
 
 def test_a_spool_whose_application_runs_is_emptied_where_it_is(
-    servicebus: Bus, typed_with: Callable[[str], Any], tmp_path: Path
+    servicebus: NamespaceFixture, typed_with: Callable[[str], Any], tmp_path: Path
 ) -> None:
     """Y5: one process at a time has the directory, and the syphon is a client of it."""
     orders = servicebus.queue("orders")

@@ -13,7 +13,7 @@ from twinbus.cli import app, preflight_run, syphon_run
 from twinbus.cli.wanted import namespace_specs
 from twinbus.errors import ConfigurationError, TwinbusError
 from twinbus.pairing.environment import read_namespace
-from twinbus.testing.bus import Bus
+from twinbus.testing.bus import NamespaceFixture
 
 NOWHERE = (
     "Endpoint=sb://localhost:1;SharedAccessKeyName=a;SharedAccessKey=b;UseDevelopmentEmulator=true"
@@ -91,7 +91,9 @@ def test_an_outage_and_the_backlog_queues_have_the_names_of_both_commands() -> N
     assert one.exit_code == 0 and one.stdout == other.stdout
 
 
-def test_a_subscription_is_named_as_receivers_name_it(typed: Any, servicebus: Bus) -> None:
+def test_a_subscription_is_named_as_receivers_name_it(
+    typed: Any, servicebus: NamespaceFixture
+) -> None:
     """M4: in one word or in two."""
     servicebus.topic("news")
     typed("subscription", "create", "news/subscriptions/all", "--max-delivery-count", "3")

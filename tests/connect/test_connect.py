@@ -33,7 +33,7 @@ from twinbus.spark import register
 from twinbus.spark.references import NamespaceRef
 from twinbus.spark.syphon import SyphonSettings, read_receipts, start_syphon
 from twinbus.spark.syphon.state import StateDir
-from twinbus.spark.troubles import SparkTrouble, translate_spark_errors
+from twinbus.spark.troubles import SparkError, translate_spark_errors
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -138,7 +138,7 @@ async def test_what_is_wrong_on_the_server_is_a_sentence_here(
     scene = Scene(pair)
     syphon = start_syphon(remote, settings_for(scene, remote, "NOT_SET_THERE"), tmp_path, once=True)
     with (
-        pytest.raises(SparkTrouble, match="'NOT_SET_THERE' is not set") as caught,
+        pytest.raises(SparkError, match="'NOT_SET_THERE' is not set") as caught,
         translate_spark_errors(),
     ):
         await asyncio.to_thread(syphon.wait, 60)

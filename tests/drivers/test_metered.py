@@ -20,7 +20,7 @@ from twinbus.drivers.port import Driver
 from twinbus.drivers.servicebus import ServiceBusDriver
 from twinbus.metering.client_books import ClientMeter
 from twinbus.service_errors import EntityNotFound, ServiceError
-from twinbus.testing import Bus
+from twinbus.testing import NamespaceFixture
 
 DRIVERS: dict[str, Callable[[str], Driver]] = {
     "amqp": AmqpDriver.from_connection_string,
@@ -32,7 +32,7 @@ NOTHING = Total(0, 0, 0)
 class Metered:
     """A metered driver of a test, and both sides' books."""
 
-    def __init__(self, bus: Bus, driver: Driver, directory: Path) -> None:
+    def __init__(self, bus: NamespaceFixture, driver: Driver, directory: Path) -> None:
         self._bus = bus
         self._directory = directory
         self.books = ClientMeter(directory, name=bus.name, other_name="other")
@@ -50,7 +50,7 @@ class Metered:
 
 @pytest.fixture(params=DRIVERS)
 async def metered(
-    request: pytest.FixtureRequest, servicebus: Bus, tmp_path: Path
+    request: pytest.FixtureRequest, servicebus: NamespaceFixture, tmp_path: Path
 ) -> AsyncIterator[Metered]:
     made = Metered(servicebus, DRIVERS[request.param](servicebus.connection_string), tmp_path)
     yield made
@@ -58,7 +58,7 @@ async def metered(
     made.books.close()
 
 
-async def test_both_sides_count_the_same(metered: Metered, servicebus: Bus) -> None:
+async def test_both_sides_count_the_same(metered: Metered, servicebus: NamespaceFixture) -> None:
     """C1: sends, pings, receives, those that find nothing, peeks, settlements, management."""
     servicebus.queue("orders")
     driver = metered.driver
@@ -95,7 +95,7 @@ async def test_both_sides_count_the_same(metered: Metered, servicebus: Bus) -> N
     assert counted["orders/$deadletterqueue", "receive"].messages == 1
 
 
-async def test_what_failed_is_not_counted(metered: Metered, servicebus: Bus) -> None:
+async def test_what_failed_is_not_counted(metered: Metered, servicebus: NamespaceFixture) -> None:
     """C1: what was refused or never answered is in nobody's books."""
     servicebus.queue("orders")
     with pytest.raises(EntityNotFound):
@@ -109,7 +109,7 @@ async def test_what_failed_is_not_counted(metered: Metered, servicebus: Bus) -> 
 
 async def test_trouble_with_the_books_is_none_of_the_calls(
     metered: Metered,
-    servicebus: Bus,
+    servicebus: NamespaceFixture,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -141,7 +141,7 @@ async def test_trouble_with_the_books_is_none_of_the_calls(
 
 
 async def test_each_receive_that_finds_nothing_is_counted(
-    metered: Metered, servicebus: Bus
+    metered: Metered, servicebus: NamespaceFixture
 ) -> None:
     """C1, Y3: also one that is given up, such as the long polls of a syphon that stops."""
     servicebus.queue("orders")
@@ -161,7 +161,9 @@ async def test_each_receive_that_finds_nothing_is_counted(
     assert metered.by_broker()["orders", "empty-receive"].units == grants
 
 
-async def test_waiting_with_prefetch_costs_nothing_more(metered: Metered, servicebus: Bus) -> None:
+async def test_waiting_with_prefetch_costs_nothing_more(
+    metered: Metered, servicebus: NamespaceFixture
+) -> None:
     """C1: the credit stays with the link."""
     servicebus.queue("orders")
     receiver = metered.driver.receiver("orders", prefetch=10)
@@ -172,7 +174,7 @@ async def test_waiting_with_prefetch_costs_nothing_more(metered: Metered, servic
 
 
 async def test_scheduling_is_sending_and_cancelling_is_management(
-    metered: Metered, servicebus: Bus
+    metered: Metered, servicebus: NamespaceFixture
 ) -> None:
     servicebus.queue("orders")
     sender = metered.driver.sender("orders")

@@ -15,7 +15,7 @@ from examples.drop_in import send_orders
 from examples.order_service import take_orders
 from examples.outage_drill import drill
 from twinbus.azure import Pairing
-from twinbus.testing import Bus, BusPair
+from twinbus.testing import NamespaceFixture, NamespacePairFixture
 
 pytest_plugins = ["pytester"]
 
@@ -38,7 +38,9 @@ def run(name: str, *arguments: str, **environment: str) -> str:
     return ended.stdout
 
 
-def test_the_order_service_takes_orders_without_a_network(servicebus: Bus, tmp_path: Path) -> None:
+def test_the_order_service_takes_orders_without_a_network(
+    servicebus: NamespaceFixture, tmp_path: Path
+) -> None:
     """P17 and M8: they wait on the disk, and the next run brings them home."""
     queue = servicebus.queue("orders")
     address, spool = servicebus.connection_string, tmp_path / "spool"
@@ -58,7 +60,7 @@ def test_the_order_service_takes_orders_without_a_network(servicebus: Bus, tmp_p
     assert queue.active_message_count == 4
 
 
-def test_the_drop_in_is_an_ordinary_program(servicebus_pair: BusPair) -> None:
+def test_the_drop_in_is_an_ordinary_program(servicebus_pair: NamespacePairFixture) -> None:
     queue = servicebus_pair.primary.queue("orders")
     said = run(
         "drop_in.py",
@@ -69,7 +71,7 @@ def test_the_drop_in_is_an_ordinary_program(servicebus_pair: BusPair) -> None:
     assert queue.active_message_count == 3
 
 
-def test_the_drop_in_goes_on_during_an_outage(servicebus_pair: BusPair) -> None:
+def test_the_drop_in_goes_on_during_an_outage(servicebus_pair: NamespacePairFixture) -> None:
     """P10: no order fails."""
     primary, secondary = servicebus_pair.primary, servicebus_pair.secondary
     queue = primary.queue("orders")

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from twinbus.testing import Bus, BusPair
+from twinbus.testing import NamespaceFixture, NamespacePairFixture
 
 pytest_plugins = ["pytester"]
 
@@ -54,7 +54,7 @@ def test_every_block_is_run_by_a_test() -> None:
     assert len(BLOCKS) == 5
 
 
-async def test_a_pair_in_six_lines(servicebus_pair: BusPair) -> None:
+async def test_a_pair_in_six_lines(servicebus_pair: NamespacePairFixture) -> None:
     """P1: made and used as the README says."""
     orders = servicebus_pair.primary.queue("orders")
     texts = {
@@ -68,7 +68,9 @@ async def test_a_pair_in_six_lines(servicebus_pair: BusPair) -> None:
         await after[name].close()
 
 
-def test_one_changed_line(servicebus_pair: BusPair, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_changed_line(
+    servicebus_pair: NamespacePairFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """M10 and P0: the stock names behind another import."""
     from azure.servicebus import ServiceBusMessage
 
@@ -85,7 +87,7 @@ def test_one_changed_line(servicebus_pair: BusPair, monkeypatch: pytest.MonkeyPa
     assert orders.active_message_count == 1
 
 
-async def test_the_stock_client_against_the_broker(servicebus: Bus) -> None:
+async def test_the_stock_client_against_the_broker(servicebus: NamespaceFixture) -> None:
     """M10: sent, received and completed."""
     orders = servicebus.queue("orders")
     block = block_with("receiver.complete_message")

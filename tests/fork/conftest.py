@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import twinbus
-from twinbus.testing import Bus, BusPair
+from twinbus.testing import NamespaceFixture, NamespacePairFixture
 
 PROGRAMS = Path(__file__).parent / "programs"
 TIMEOUT_S = 100.0
@@ -21,7 +21,7 @@ RunProgram = Callable[..., str]
 
 
 @pytest.fixture
-def environment(servicebus_pair: BusPair) -> dict[str, str]:
+def environment(servicebus_pair: NamespacePairFixture) -> dict[str, str]:
     """Where a program finds its namespaces."""
     return {
         **os.environ,
@@ -59,7 +59,7 @@ def run_program(environment: dict[str, str]) -> RunProgram:
     return run
 
 
-def bodies(bus: Bus, queue: str) -> list[str]:
+def bodies(bus: NamespaceFixture, queue: str) -> list[str]:
     """What a queue holds, sorted; a message that is there twice is shown twice."""
     with twinbus.MessagingFactory.from_connection_string(
         bus.connection_string, driver="amqp"

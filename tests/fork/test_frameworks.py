@@ -16,13 +16,13 @@ from pathlib import Path
 from typing import IO
 
 from tests.fork.conftest import PROGRAMS, TIMEOUT_S, RunProgram, bodies
-from twinbus.testing import BusPair
+from twinbus.testing import NamespacePairFixture
 
 ORDERS = [f"order {number}" for number in range(12)]
 
 
 def test_the_workers_of_a_multiprocessing_pool_send_through_an_inherited_factory(
-    servicebus_pair: BusPair, run_program: RunProgram
+    servicebus_pair: NamespacePairFixture, run_program: RunProgram
 ) -> None:
     """P27: one of twinbus with the lean client, made and paired when the module was loaded."""
     servicebus_pair.primary.queue("orders")
@@ -31,7 +31,7 @@ def test_the_workers_of_a_multiprocessing_pool_send_through_an_inherited_factory
 
 
 def test_workers_of_gunicorn_send_through_a_client_of_the_preloaded_application(
-    servicebus_pair: BusPair, environment: dict[str, str], tmp_path: Path
+    servicebus_pair: NamespacePairFixture, environment: dict[str, str], tmp_path: Path
 ) -> None:
     """P27: a drop-in client that the master has used; no worker logs a traceback."""
     servicebus_pair.primary.queue("orders")
@@ -53,7 +53,7 @@ def test_workers_of_gunicorn_send_through_a_client_of_the_preloaded_application(
 
 
 def test_tasks_of_celerys_prefork_pool_send_through_an_inherited_client(
-    servicebus_pair: BusPair, environment: dict[str, str], tmp_path: Path
+    servicebus_pair: NamespacePairFixture, environment: dict[str, str], tmp_path: Path
 ) -> None:
     """P27: a client that the worker has used before it forked its pool."""
     orders = servicebus_pair.primary.queue("orders")

@@ -8,7 +8,7 @@ import pytest
 
 from tests.fork.conftest import RunProgram, bodies
 from tests.support.broker_process import BrokerProcess
-from twinbus.testing import BusPair
+from twinbus.testing import NamespacePairFixture
 
 MESSAGES = 12
 SENDERS = ("child 0", "child 1", "parent after", "parent before", "parent beside")
@@ -17,7 +17,7 @@ SENDERS = ("child 0", "child 1", "parent after", "parent before", "parent beside
 @pytest.mark.parametrize("how", ["whole", "hard"])
 @pytest.mark.parametrize("kind", ["drop-in", "servicebus", "amqp"])
 def test_what_parent_and_children_send_is_stored_once(
-    servicebus_pair: BusPair, run_program: RunProgram, kind: str, how: str
+    servicebus_pair: NamespacePairFixture, run_program: RunProgram, kind: str, how: str
 ) -> None:
     """P27: by one sender that all of them use; nothing is printed, however a child ends."""
     servicebus_pair.primary.queue("orders")
@@ -28,7 +28,7 @@ def test_what_parent_and_children_send_is_stored_once(
 
 @pytest.mark.parametrize("kind", ["drop-in", "amqp"])
 def test_children_send_to_the_backlog_once_while_the_primary_is_away(
-    servicebus_pair: BusPair, run_program: RunProgram, kind: str
+    servicebus_pair: NamespacePairFixture, run_program: RunProgram, kind: str
 ) -> None:
     """P27, P17: they begin as processes that start during an outage."""
     servicebus_pair.primary.queue("orders")
@@ -40,7 +40,7 @@ def test_children_send_to_the_backlog_once_while_the_primary_is_away(
 
 @pytest.mark.parametrize("kind", ["drop-in", "servicebus", "amqp"])
 def test_a_child_with_a_new_client_prints_nothing_while_the_backlog_holds_messages(
-    servicebus_pair: BusPair, run_program: RunProgram, kind: str
+    servicebus_pair: NamespacePairFixture, run_program: RunProgram, kind: str
 ) -> None:
     """P27: what the parent was doing when it forked ends without a word."""
     servicebus_pair.primary.queue("orders")
@@ -51,7 +51,7 @@ def test_a_child_with_a_new_client_prints_nothing_while_the_backlog_holds_messag
 
 @pytest.mark.parametrize("kind", ["drop-in", "servicebus", "amqp"])
 def test_a_parent_may_fork_while_its_threads_send(
-    servicebus_pair: BusPair, run_program: RunProgram, kind: str
+    servicebus_pair: NamespacePairFixture, run_program: RunProgram, kind: str
 ) -> None:
     """P27: whatever lock a thread held at that moment."""
     orders = servicebus_pair.primary.queue("orders")
@@ -63,14 +63,14 @@ def test_a_parent_may_fork_while_its_threads_send(
     "what", ["receiver", "events", "embedded", "closed", "loop", "loop_drop_in"]
 )
 def test_what_else_a_child_inherits(
-    servicebus_pair: BusPair, run_program: RunProgram, what: str
+    servicebus_pair: NamespacePairFixture, run_program: RunProgram, what: str
 ) -> None:
     """P27: see the program, where each of them is a function."""
     servicebus_pair.primary.queue("orders")
     run_program("inherited", what)
 
 
-def _backlog(pair: BusPair) -> list[str]:
+def _backlog(pair: NamespacePairFixture) -> list[str]:
     return sorted(
         body
         for index in range(2)

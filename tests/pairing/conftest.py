@@ -18,7 +18,7 @@ from twinbus.aio import (
 )
 from twinbus.pairing.factory_options import DriverName, FactoryOptions
 from twinbus.pairing.occurrence import EventRecord
-from twinbus.testing import BusPair
+from twinbus.testing import NamespacePairFixture
 
 PATIENCE_S = 20.0
 """How long a test waits for what must happen: it does so in a moment on a quiet machine."""
@@ -122,7 +122,7 @@ async def fake_pair(open_fake_pair: OpenFakePair) -> FakePair:
 
 
 @pytest.fixture
-async def open_pair(servicebus_pair: BusPair) -> AsyncIterator[OpenPair]:
+async def open_pair(servicebus_pair: NamespacePairFixture) -> AsyncIterator[OpenPair]:
     """Pairs the test's two namespaces, through the driver of that name."""
     async with AsyncExitStack() as stack:
 

@@ -13,7 +13,7 @@ from contextlib import suppress
 
 from twinbus.core.envelope_batches import BATCH_ENVELOPE_BYTES_MAX
 from twinbus.core.parcel import OutgoingMessage, ReceivedMessage
-from twinbus.drivers.amqp.batches import check_size, sealed
+from twinbus.drivers.amqp.batches import check_size, encode_delivery
 from twinbus.drivers.port import LinkProperties, NamespaceAddress, NextSession, ReceiveMode
 from twinbus.entity_path import BACKLOG_MARKER
 from twinbus.service_errors import (
@@ -140,7 +140,7 @@ class FakeSender(_Link):
         self.facts = self._namespace.facts(self.path)
         size_bytes = sum(len(parcel.encoded) for parcel in parcels)
         if size_bytes + BATCH_ENVELOPE_BYTES_MAX > self.facts.batch_limit_bytes:
-            check_size(sealed(parcels), self.facts, self.path)
+            check_size(encode_delivery(parcels), self.facts, self.path)
         self._namespace.batches.append((self.path, len(parcels)))
         self._namespace.messages(self.path).extend(parcel.encoded for parcel in parcels)
 

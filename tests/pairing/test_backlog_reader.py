@@ -15,7 +15,7 @@ from twinbus.drivers.management import MessageCounts, QueueProperties
 from twinbus.pairing.backlog_reader import BacklogReader
 from twinbus.service_errors import AccessRefused, EntityNotFound, OperationTimeout
 from twinbus.shared_access import make_token
-from twinbus.testing import BusPair
+from twinbus.testing import NamespacePairFixture
 
 QUEUES = [f"Contoso/x-servicebus-transfer/{index}" for index in range(3)]
 
@@ -162,7 +162,7 @@ async def test_what_may_not_be_asked_is_said(fake_pair: FakePair) -> None:
 
 
 async def test_the_backlog_of_real_namespaces(
-    open_pair: OpenPair, servicebus_pair: BusPair
+    open_pair: OpenPair, servicebus_pair: NamespacePairFixture
 ) -> None:
     """P16: depth, age and percent full of every queue."""
     servicebus_pair.primary.queue("orders")
@@ -179,7 +179,7 @@ async def test_the_backlog_of_real_namespaces(
 
 
 async def test_a_key_of_the_backlog_queues_alone_is_enough(
-    open_pair: OpenPair, servicebus_pair: BusPair
+    open_pair: OpenPair, servicebus_pair: NamespacePairFixture
 ) -> None:
     """P5: Manage on each backlog queue counts them; a real broker does not list for it."""
     away = servicebus_pair.secondary

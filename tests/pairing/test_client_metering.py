@@ -31,14 +31,14 @@ from twinbus.pairing.environment import NamespaceReference
 from twinbus.pairing.factory_options import DriverName, FactoryOptions
 from twinbus.pairing.open_namespace import open_namespace
 from twinbus.service_errors import FactoryClosed
-from twinbus.testing import Bus, BusPair
+from twinbus.testing import NamespaceFixture, NamespacePairFixture
 
 COUNTED_ALIKE = ("send", "receive", "ping", "settle", "peek", "management")
 
 
 @pytest.mark.parametrize("driver", ["amqp", "servicebus"])
 async def test_the_books_of_an_outage_are_those_of_the_brokers(
-    open_pair: OpenPair, servicebus_pair: BusPair, tmp_path: Path, driver: DriverName
+    open_pair: OpenPair, servicebus_pair: NamespacePairFixture, tmp_path: Path, driver: DriverName
 ) -> None:
     """C1, C2: on both namespaces, although the primary's factory alone was told, and the syphon
     of the process included; every message is audited once, wherever it went, and counted each
@@ -88,7 +88,7 @@ async def test_the_books_of_an_outage_are_those_of_the_brokers(
 
 @pytest.mark.parametrize("audit", [False, True])
 async def test_a_secondary_with_books_of_its_own_keeps_them(
-    open_pair: OpenPair, servicebus_pair: BusPair, tmp_path: Path, audit: bool
+    open_pair: OpenPair, servicebus_pair: NamespacePairFixture, tmp_path: Path, audit: bool
 ) -> None:
     """C1: in their place; and what the primary audits they do, too."""
     servicebus_pair.primary.queue("orders")
@@ -106,7 +106,7 @@ async def test_a_secondary_with_books_of_its_own_keeps_them(
 
 
 async def test_a_sender_that_the_secondary_had_before_is_counted_too(
-    open_pair: OpenPair, servicebus_pair: BusPair, tmp_path: Path
+    open_pair: OpenPair, servicebus_pair: NamespacePairFixture, tmp_path: Path
 ) -> None:
     """C1: books begin with the pair, for senders that were made and used before it."""
     servicebus_pair.secondary.queue("notes")
@@ -127,7 +127,7 @@ async def test_a_sender_that_the_secondary_had_before_is_counted_too(
 
 
 async def test_a_secondary_may_have_books_alone(
-    open_pair: OpenPair, servicebus_pair: BusPair, tmp_path: Path
+    open_pair: OpenPair, servicebus_pair: NamespacePairFixture, tmp_path: Path
 ) -> None:
     """C1: who wants to know of the backlog only is not told of the primary."""
     pair = await open_pair(books_away={"metering": tmp_path})
@@ -136,7 +136,7 @@ async def test_a_secondary_may_have_books_alone(
 
 @pytest.mark.parametrize("has_own", [False, True])
 async def test_a_pairing_that_fails_takes_books_back(
-    servicebus_pair: BusPair, tmp_path: Path, has_own: bool
+    servicebus_pair: NamespacePairFixture, tmp_path: Path, has_own: bool
 ) -> None:
     """P1: both factories are as they were; the next attempt hands them on."""
     home, away = servicebus_pair.primary, servicebus_pair.secondary
@@ -165,7 +165,9 @@ async def test_a_pairing_that_fails_takes_books_back(
         assert isinstance(secondary.driver, MeteredDriver)
 
 
-async def test_without_the_wish_nothing_is_in_the_way(servicebus: Bus, tmp_path: Path) -> None:
+async def test_without_the_wish_nothing_is_in_the_way(
+    servicebus: NamespaceFixture, tmp_path: Path
+) -> None:
     """C1: off by default, and then a send is what it was."""
     async with MessagingFactory.from_connection_string(
         servicebus.connection_string, driver="amqp"
@@ -188,7 +190,7 @@ async def test_without_the_wish_nothing_is_in_the_way(servicebus: Bus, tmp_path:
     ],
 )
 async def test_a_wrong_wish_is_told_at_once(
-    servicebus: Bus, chosen: dict[str, Any], sentence: str
+    servicebus: NamespaceFixture, chosen: dict[str, Any], sentence: str
 ) -> None:
     with pytest.raises(ConfigurationError, match=sentence):
         MessagingFactory.from_connection_string(
@@ -197,7 +199,7 @@ async def test_a_wrong_wish_is_told_at_once(
 
 
 async def test_a_relative_directory_is_meant_as_it_is_now(
-    servicebus: Bus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    servicebus: NamespaceFixture, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     async with MessagingFactory.from_connection_string(
@@ -209,7 +211,7 @@ async def test_a_relative_directory_is_meant_as_it_is_now(
 
 @pytest.mark.parametrize("driver", ["amqp", "servicebus"])
 async def test_a_closed_factory_says_so_also_with_books(
-    servicebus: Bus, tmp_path: Path, driver: DriverName
+    servicebus: NamespaceFixture, tmp_path: Path, driver: DriverName
 ) -> None:
     """Whatever its driver would say: rule 3 of the factory."""
     factory = MessagingFactory.from_connection_string(
@@ -222,7 +224,7 @@ async def test_a_closed_factory_says_so_also_with_books(
 
 @pytest.mark.parametrize("said_to", ["the pairing", "the factory"])
 async def test_a_namespace_has_the_name_of_its_backlog_queues(
-    servicebus_pair: BusPair, tmp_path: Path, said_to: str
+    servicebus_pair: NamespacePairFixture, tmp_path: Path, said_to: str
 ) -> None:
     """C1: whoever was told it; what went round and what did not stand in one place."""
     servicebus_pair.primary.queue("orders")
@@ -258,7 +260,7 @@ async def test_a_namespace_has_the_name_of_its_backlog_queues(
 
 
 async def test_a_task_of_a_syphon_works_on_without_its_books(
-    servicebus: Bus, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    servicebus: NamespaceFixture, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """C1: its machine has no such directory; messages come home all the same."""
     servicebus.queue("orders")
@@ -294,7 +296,7 @@ asyncio.run(main(*sys.argv[1:]))
 
 
 async def test_two_processes_share_a_directory_and_one_of_them_is_killed(
-    servicebus: Bus, tmp_path: Path
+    servicebus: NamespaceFixture, tmp_path: Path
 ) -> None:
     """C1: kill -9 leaves no ``closed``, and costs nothing of an interval that has ended."""
     servicebus.queue("orders")
@@ -341,7 +343,9 @@ def _sent_in(directory: Path) -> int:
     return by_client(directory).get(("orders", "send"), Total(0, 0, 0)).messages
 
 
-def test_a_program_without_an_event_loop_keeps_books_too(servicebus: Bus, tmp_path: Path) -> None:
+def test_a_program_without_an_event_loop_keeps_books_too(
+    servicebus: NamespaceFixture, tmp_path: Path
+) -> None:
     """C1: the same options, and the same lines when it has closed its factory."""
     servicebus.queue("orders")
     with twinbus.MessagingFactory.from_connection_string(
@@ -355,7 +359,7 @@ def test_a_program_without_an_event_loop_keeps_books_too(servicebus: Bus, tmp_pa
 
 
 async def test_old_files_go_where_that_was_asked_for(
-    open_pair: OpenPair, servicebus_pair: BusPair, tmp_path: Path
+    open_pair: OpenPair, servicebus_pair: NamespacePairFixture, tmp_path: Path
 ) -> None:
     """M13: of both namespaces, because the secondary's factory follows the primary's."""
     servicebus_pair.primary.queue("orders")

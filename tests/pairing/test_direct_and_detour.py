@@ -26,7 +26,7 @@ from twinbus.core.parcel import OutgoingMessage, ReceivedMessage
 from twinbus.pairing.factory_options import DriverName
 from twinbus.pairing.mover import Mover, MoverOptions
 from twinbus.service_errors import TooLargeForBacklog
-from twinbus.testing import BusPair
+from twinbus.testing import NamespacePairFixture
 
 LIMIT_BYTES = 262_144
 TTL_MS_MIN = 600_000
@@ -56,7 +56,7 @@ def as_sent(delivered: ReceivedMessage) -> Any:
 class Ways:
     """Two queues of the primary: one is sent to directly, the other is diverted."""
 
-    def __init__(self, pair: BusPair, driver: DriverName) -> None:
+    def __init__(self, pair: NamespacePairFixture, driver: DriverName) -> None:
         number = next(NUMBERS)
         self._pair, self._driver = pair, driver
         self.direct = pair.primary.queue(f"direct-{number}")
@@ -112,7 +112,7 @@ class Ways:
 
 @pytest.mark.parametrize("driver", ["amqp", "servicebus"])
 async def test_any_message_is_the_same_on_both_ways(
-    servicebus_pair: BusPair, driver: DriverName
+    servicebus_pair: NamespacePairFixture, driver: DriverName
 ) -> None:
     """P12, Y1: every AMQP type, unicode, empty bodies, annotations, singles and batches."""
     batches: list[list[bytes]] = []
@@ -144,7 +144,7 @@ def of_size(size_bytes: int) -> bytes:
 @pytest.mark.parametrize("driver", ["amqp", "servicebus"])
 @pytest.mark.parametrize("less", [0, 1, 26, 332, 333])
 async def test_a_message_near_the_limit_is_refused_always_or_never(
-    servicebus_pair: BusPair, driver: DriverName, less: int
+    servicebus_pair: NamespacePairFixture, driver: DriverName, less: int
 ) -> None:
     """P13: at the limit minus 0, 1, 26, 332 and 333 bytes, in both states alike."""
     message = of_size(LIMIT_BYTES - less)

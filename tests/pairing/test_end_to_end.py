@@ -21,7 +21,7 @@ from twinbus.drivers.servicebus import ServiceBusDriver
 from twinbus.pairing.driver_name import DriverName
 from twinbus.pairing.journal import read_journal
 from twinbus.service_errors import EntityNotFound, ServiceError
-from twinbus.testing import BusPair
+from twinbus.testing import NamespacePairFixture
 
 DRIVERS: list[DriverName] = ["amqp", "servicebus"]
 
@@ -40,7 +40,7 @@ async def drained(client: QueueClient, count: int) -> list[bytes]:
 
 @pytest.mark.parametrize("driver", DRIVERS)
 async def test_messages_of_an_outage_come_home(
-    open_pair: OpenPair, servicebus_pair: BusPair, driver: DriverName
+    open_pair: OpenPair, servicebus_pair: NamespacePairFixture, driver: DriverName
 ) -> None:
     """P10, P11, L2: nothing fails, the entity is restored, the syphon brings everything back."""
     servicebus_pair.primary.queue("orders")
@@ -61,7 +61,7 @@ async def test_messages_of_an_outage_come_home(
 
 
 async def test_dead_letters_of_a_hosted_syphon_are_an_event(
-    open_pair: OpenPair, servicebus_pair: BusPair
+    open_pair: OpenPair, servicebus_pair: NamespacePairFixture
 ) -> None:
     """Y4, P16: not only a receipt that nobody reads."""
     pair = await open_pair("amqp", enable_syphon=True)
@@ -73,7 +73,7 @@ async def test_dead_letters_of_a_hosted_syphon_are_an_event(
 
 @pytest.mark.parametrize("driver", DRIVERS)
 async def test_pairing_makes_the_backlog_queues(
-    open_pair: OpenPair, servicebus_pair: BusPair, driver: DriverName
+    open_pair: OpenPair, servicebus_pair: NamespacePairFixture, driver: DriverName
 ) -> None:
     """P4: named after the primary, which is asked for its name on this machine."""
     pair = await open_pair(driver, backlog_queue_count=3)
@@ -86,7 +86,7 @@ async def test_pairing_makes_the_backlog_queues(
 
 @pytest.mark.parametrize("how", ["cannot-send", "reset", "black-hole"])
 async def test_other_kinds_of_trouble_divert_too(
-    open_pair: OpenPair, servicebus_pair: BusPair, how: str
+    open_pair: OpenPair, servicebus_pair: NamespacePairFixture, how: str
 ) -> None:
     """P7, P10: whatever keeps the primary from taking messages."""
     servicebus_pair.primary.queue("orders")
@@ -101,7 +101,7 @@ async def test_other_kinds_of_trouble_divert_too(
 
 
 async def test_an_error_of_the_caller_is_the_same_paired_and_unpaired(
-    open_pair: OpenPair, servicebus_pair: BusPair
+    open_pair: OpenPair, servicebus_pair: NamespacePairFixture
 ) -> None:
     """P0: pairing hides nothing."""
     pair = await open_pair("amqp")
@@ -111,7 +111,7 @@ async def test_an_error_of_the_caller_is_the_same_paired_and_unpaired(
 
 
 async def test_a_primary_without_sessions_and_one_with_are_pinged(
-    open_pair: OpenPair, servicebus_pair: BusPair
+    open_pair: OpenPair, servicebus_pair: NamespacePairFixture
 ) -> None:
     """P11, M7: a ping carries a session id, so both take it, and nobody ever receives one."""
     servicebus_pair.primary.queue("plain")

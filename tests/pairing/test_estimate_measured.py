@@ -22,13 +22,13 @@ from twinbus.pairing.hub import EventHub
 from twinbus.pairing.routing import SendRouter
 from twinbus.pairing.watch import BacklogMonitor
 from twinbus.prices import load_prices
-from twinbus.testing import Bus, BusPair
+from twinbus.testing import NamespaceFixture, NamespacePairFixture
 
 QUEUES = 10
 PLAN = EstimateInput(backlog_queues=QUEUES, rate_per_s=Fraction(1), outage_ms=45 * 60_000)
 
 
-def counted(bus: Bus) -> Counter[str]:
+def counted(bus: NamespaceFixture) -> Counter[str]:
     """Units by operation."""
     units: Counter[str] = Counter()
     for (_, operation), total in by_broker(bus).items():
@@ -41,7 +41,7 @@ def estimated(plan: EstimateInput) -> dict[CostKind, int]:
 
 
 async def test_pairing_costs_what_is_estimated(
-    open_pair: OpenPair, servicebus_pair: BusPair
+    open_pair: OpenPair, servicebus_pair: NamespacePairFixture
 ) -> None:
     """C3: the first sender makes the queues, each one asks for them and looks at them once."""
     away = servicebus_pair.secondary
@@ -54,7 +54,7 @@ async def test_pairing_costs_what_is_estimated(
         assert counted(away) == paid
 
 
-async def paired(open_pair: OpenPair, away: Bus) -> Paired:
+async def paired(open_pair: OpenPair, away: NamespaceFixture) -> Paired:
     """A pair whose own watch has looked once, and waits now."""
     pair = await open_pair(backlog_queue_count=QUEUES)
     once = {"administration": estimated(PLAN)[CostKind.PAIRING]}
@@ -64,7 +64,7 @@ async def paired(open_pair: OpenPair, away: Bus) -> Paired:
 
 @pytest.mark.parametrize("outage_s", [61, 45 * 60, 2 * 3_600])
 async def test_the_watch_over_an_outage_costs_what_is_estimated(
-    open_pair: OpenPair, servicebus_pair: BusPair, outage_s: int
+    open_pair: OpenPair, servicebus_pair: NamespacePairFixture, outage_s: int
 ) -> None:
     """C3: a watch over a real broker, whose time alone is not real, from beginning to end."""
     away, primary = servicebus_pair.secondary, servicebus_pair.primary.name
@@ -99,7 +99,7 @@ async def test_the_watch_over_an_outage_costs_what_is_estimated(
 
 
 async def test_a_look_at_an_empty_backlog_is_one_operation(
-    open_pair: OpenPair, servicebus_pair: BusPair
+    open_pair: OpenPair, servicebus_pair: NamespacePairFixture
 ) -> None:
     """C3: one listing for ten queues; a message in one of them is one peek more."""
     away = servicebus_pair.secondary

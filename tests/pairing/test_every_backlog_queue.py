@@ -20,13 +20,15 @@ from twinbus.pairing.factory_options import DriverName
 from twinbus.pairing.mover import Mover
 from twinbus.pairing.mover_options import MoverOptions
 from twinbus.service_errors import AccessRefused, CommunicationError
-from twinbus.testing import BusPair
+from twinbus.testing import NamespacePairFixture
 
 DRIVERS: list[DriverName] = ["amqp", "servicebus"]
 PREFIX = "east/x-servicebus-transfer/"
 
 
-async def diverted(open_pair: OpenPair, servicebus_pair: BusPair, *, queue_count: int) -> None:
+async def diverted(
+    open_pair: OpenPair, servicebus_pair: NamespacePairFixture, *, queue_count: int
+) -> None:
     """Forty messages of an application with more queues than others know of, which then ends."""
     pair = await open_pair(backlog_queue_count=queue_count)
     with servicebus_pair.outage("refused"):
@@ -40,7 +42,7 @@ async def diverted(open_pair: OpenPair, servicebus_pair: BusPair, *, queue_count
 @pytest.mark.parametrize("may_manage", [True, False], ids=["manage", "listen"])
 @pytest.mark.parametrize("driver", DRIVERS)
 async def test_a_hosted_syphon_drains_queues_that_it_did_not_make(
-    open_pair: OpenPair, servicebus_pair: BusPair, driver: DriverName, may_manage: bool
+    open_pair: OpenPair, servicebus_pair: NamespacePairFixture, driver: DriverName, may_manage: bool
 ) -> None:
     """Y9: it has two queues, and the sender had eight."""
     orders = servicebus_pair.primary.queue("orders")
@@ -52,7 +54,7 @@ async def test_a_hosted_syphon_drains_queues_that_it_did_not_make(
 
 @pytest.mark.parametrize("may_manage", [True, False], ids=["manage", "listen"])
 async def test_a_look_shows_queues_that_this_application_did_not_make(
-    open_pair: OpenPair, servicebus_pair: BusPair, may_manage: bool
+    open_pair: OpenPair, servicebus_pair: NamespacePairFixture, may_manage: bool
 ) -> None:
     """Y9, P16: those that hold messages; the empty ones of others are nothing to it."""
     servicebus_pair.primary.queue("orders")

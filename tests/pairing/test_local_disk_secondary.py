@@ -14,7 +14,7 @@ from twinbus.drivers.amqp import AmqpDriver
 from twinbus.pairing.backlog_queues import backlog_paths
 from twinbus.pairing.mover import Mover
 from twinbus.pairing.mover_options import MoverOptions
-from twinbus.testing.bus import Bus
+from twinbus.testing.bus import NamespaceFixture
 
 ROOT = Path(__file__).resolve().parents[2]
 ACKNOWLEDGED_MIN = 50
@@ -41,7 +41,9 @@ def sent_until_killed(directory: Path, primary_text: str) -> int:
     return max([ACKNOWLEDGED_MIN, *map(int, whole_lines)])
 
 
-async def test_messages_of_a_killed_application_come_home(servicebus: Bus, tmp_path: Path) -> None:
+async def test_messages_of_a_killed_application_come_home(
+    servicebus: NamespaceFixture, tmp_path: Path
+) -> None:
     """P17 and M8: started in an outage, and acknowledged sends survive the application."""
     # Given an application that can reach nothing, and is killed while it sends
     queue = servicebus.queue("orders")

@@ -9,11 +9,11 @@ import pytest
 from twinbus.errors import ConfigurationError, EntityExists
 from twinbus.pairing.manager import NamespaceManager
 from twinbus.service_errors import EntityNotFound
-from twinbus.testing.bus import Bus
+from twinbus.testing.bus import NamespaceFixture
 
 
 @pytest.fixture
-def manager(servicebus: Bus) -> NamespaceManager:
+def manager(servicebus: NamespaceFixture) -> NamespaceManager:
     return NamespaceManager.from_connection_string(servicebus.connection_string)
 
 
@@ -55,7 +55,9 @@ async def test_topics_and_subscriptions(manager: NamespaceManager) -> None:
     assert not await manager.subscription_exists("news", "all")
 
 
-async def test_the_name_is_asked_once(manager: NamespaceManager, servicebus: Bus) -> None:
+async def test_the_name_is_asked_once(
+    manager: NamespaceManager, servicebus: NamespaceFixture
+) -> None:
     assert await manager.namespace_name() == "test"
     with servicebus.outage("refused"):
         assert await manager.namespace_name() == "test"
@@ -69,7 +71,7 @@ async def test_a_name_that_was_given_is_not_asked_for() -> None:
     assert await manager.namespace_name() == "contoso"
 
 
-def test_the_address_is_the_one_for_messages(servicebus: Bus) -> None:
+def test_the_address_is_the_one_for_messages(servicebus: NamespaceFixture) -> None:
     manager = NamespaceManager.from_connection_string(servicebus.connection_string)
     assert manager.address.port == servicebus.port
 

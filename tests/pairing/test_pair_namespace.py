@@ -30,7 +30,7 @@ from twinbus.service_errors import (
     NoBacklogQueue,
     OperationTimeout,
 )
-from twinbus.testing import BusPair
+from twinbus.testing import NamespacePairFixture
 
 
 def gone() -> CommunicationError:
@@ -190,7 +190,7 @@ async def test_a_manager_of_another_host_is_refused(open_fake_pair: OpenFakePair
 
 
 async def test_a_manager_of_another_namespace_on_the_same_host_is_refused(
-    servicebus_pair: BusPair, open_pair: OpenPair
+    servicebus_pair: NamespacePairFixture, open_pair: OpenPair
 ) -> None:
     """P18: there the names tell, because one namespace can have several doors."""
     primary, secondary = servicebus_pair.primary, servicebus_pair.secondary
@@ -223,7 +223,7 @@ async def test_a_process_that_starts_during_an_outage_goes_straight_to_the_backl
 
 @pytest.mark.parametrize("driver", ["amqp", "servicebus"])
 async def test_a_pair_that_is_made_in_an_outage_begins_diverted_whatever_worked_before(
-    servicebus_pair: BusPair, open_pair: OpenPair, driver: DriverName
+    servicebus_pair: NamespacePairFixture, open_pair: OpenPair, driver: DriverName
 ) -> None:
     """P17, P18: the primary is asked now, although its credential has worked in this process."""
     home = servicebus_pair.primary

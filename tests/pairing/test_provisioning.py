@@ -36,7 +36,7 @@ from twinbus.service_errors import (
     ServerBusy,
     ServiceError,
 )
-from twinbus.testing.bus import Bus
+from twinbus.testing.bus import NamespaceFixture
 
 PATHS = backlog_paths("contoso", 3)
 
@@ -508,7 +508,7 @@ async def test_a_management_that_never_answers_does_not_stop_the_pairing() -> No
 # -- our broker ---------------------------------------------------------------------------
 
 
-async def test_a_real_namespace_gets_its_backlog_queues(servicebus: Bus) -> None:
+async def test_a_real_namespace_gets_its_backlog_queues(servicebus: NamespaceFixture) -> None:
     """P4: exactly these properties, as the broker tells them."""
     manager = NamespaceManager.from_connection_string(servicebus.connection_string)
 
@@ -525,7 +525,7 @@ async def test_a_real_namespace_gets_its_backlog_queues(servicebus: Bus) -> None
         assert replace(made, max_message_size_in_kilobytes=None) == backlog_queue(path)
 
 
-async def test_ten_that_pair_at_once_make_each_queue_once(servicebus: Bus) -> None:
+async def test_ten_that_pair_at_once_make_each_queue_once(servicebus: NamespaceFixture) -> None:
     """P4: the race, over real sockets."""
     manager = NamespaceManager.from_connection_string(servicebus.connection_string)
     nobody: Any = None
@@ -539,7 +539,7 @@ async def test_ten_that_pair_at_once_make_each_queue_once(servicebus: Bus) -> No
     assert sum(len(result.created) for result in results) == 4
 
 
-async def test_a_sender_finds_the_queues_that_somebody_made(servicebus: Bus) -> None:
+async def test_a_sender_finds_the_queues_that_somebody_made(servicebus: NamespaceFixture) -> None:
     """P5: over real sockets, with Send only."""
     for path in PATHS[:2]:
         servicebus.queue(path)
@@ -553,7 +553,7 @@ async def test_a_sender_finds_the_queues_that_somebody_made(servicebus: Bus) -> 
     assert "making it needs the claim Manage on the secondary" in result.missing[0].reason
 
 
-async def test_a_listener_is_told_that_it_cannot_send(servicebus: Bus) -> None:
+async def test_a_listener_is_told_that_it_cannot_send(servicebus: NamespaceFixture) -> None:
     """P5: which claim is missing where."""
     servicebus.queue(PATHS[0])
     text = connection_string_with(servicebus, Claim.LISTEN)

@@ -13,12 +13,12 @@ from twinbus.drivers.port import NEXT_SESSION, ReceiveMode
 from twinbus.errors import ConfigurationError, InvalidEntityPath
 from twinbus.pairing.factory_options import DriverName
 from twinbus.service_errors import EntityNotFound, MessageLockLost
-from twinbus.testing import Bus
+from twinbus.testing import NamespaceFixture
 
 
 @pytest.fixture(params=["amqp", "servicebus"])
 async def factory(
-    request: pytest.FixtureRequest, servicebus: Bus
+    request: pytest.FixtureRequest, servicebus: NamespaceFixture
 ) -> AsyncIterator[MessagingFactory]:
     driver: DriverName = request.param
     async with MessagingFactory.from_connection_string(
@@ -28,7 +28,7 @@ async def factory(
 
 
 async def test_a_message_comes_out_as_it_went_in(
-    factory: MessagingFactory, servicebus: Bus
+    factory: MessagingFactory, servicebus: NamespaceFixture
 ) -> None:
     """M1: every field of the public model."""
     servicebus.queue("orders")
@@ -59,7 +59,7 @@ async def test_a_message_comes_out_as_it_went_in(
         assert await client.receive(max_wait_time=0.1) is None
 
 
-async def test_every_way_to_settle(factory: MessagingFactory, servicebus: Bus) -> None:
+async def test_every_way_to_settle(factory: MessagingFactory, servicebus: NamespaceFixture) -> None:
     """M2: by the client, or by the message itself."""
     queue = servicebus.queue("orders")
     client = factory.create_queue_client("orders")
@@ -98,7 +98,7 @@ async def receive_all(client: object, count: int) -> list[BrokeredMessage]:
 
 
 async def test_topics_subscriptions_and_sessions(
-    factory: MessagingFactory, servicebus: Bus
+    factory: MessagingFactory, servicebus: NamespaceFixture
 ) -> None:
     """M1, M3: every subscription gets its copy; a session is held by one receiver."""
     servicebus.subscription("news", "all")
@@ -117,7 +117,7 @@ async def test_topics_subscriptions_and_sessions(
 
 
 async def test_a_queue_client_schedules_batches_and_iterates(
-    factory: MessagingFactory, servicebus: Bus
+    factory: MessagingFactory, servicebus: NamespaceFixture
 ) -> None:
     """M3: as its sender and its receiver do."""
     servicebus.queue("orders")
@@ -137,7 +137,7 @@ async def test_a_queue_client_schedules_batches_and_iterates(
 
 
 async def test_receive_and_delete_needs_no_settling(
-    factory: MessagingFactory, servicebus: Bus
+    factory: MessagingFactory, servicebus: NamespaceFixture
 ) -> None:
     """M2: what was handed out is gone."""
     queue = servicebus.queue("orders")
@@ -149,7 +149,7 @@ async def test_receive_and_delete_needs_no_settling(
         message.complete()
 
 
-async def test_schedules(factory: MessagingFactory, servicebus: Bus) -> None:
+async def test_schedules(factory: MessagingFactory, servicebus: NamespaceFixture) -> None:
     """M3: cancelled before their time."""
     queue = servicebus.queue("orders")
     client = factory.create_queue_client("orders")
@@ -170,7 +170,9 @@ async def test_what_is_not_there_is_said(factory: MessagingFactory) -> None:
 
 
 @pytest.mark.parametrize("path", ["", "/", "a//b", "$cbs", "orders/$management", "../x", "ä"])
-async def test_a_path_that_can_be_nobodys_is_refused(path: str, servicebus: Bus) -> None:
+async def test_a_path_that_can_be_nobodys_is_refused(
+    path: str, servicebus: NamespaceFixture
+) -> None:
     """P0: before anything is contacted."""
     async with MessagingFactory.from_connection_string(
         servicebus.connection_string, driver="amqp"
@@ -181,7 +183,7 @@ async def test_a_path_that_can_be_nobodys_is_refused(path: str, servicebus: Bus)
 
 
 async def test_a_receiver_that_is_closed_is_no_way_out(
-    factory: MessagingFactory, servicebus: Bus
+    factory: MessagingFactory, servicebus: NamespaceFixture
 ) -> None:
     """L1: and closing it twice is fine."""
     servicebus.queue("orders")

@@ -11,7 +11,7 @@ from twinbus.aio import BrokeredMessage
 from twinbus.core.rotation import RotationPolicy
 from twinbus.pairing.factory_options import DriverName
 from twinbus.service_errors import MessageRefused, MessageTooLarge
-from twinbus.testing import BusPair
+from twinbus.testing import NamespacePairFixture
 
 DRIVERS: list[DriverName] = ["amqp", "servicebus"]
 ZERO = "primary/x-servicebus-transfer/0"
@@ -19,7 +19,7 @@ ZERO = "primary/x-servicebus-transfer/0"
 
 @pytest.mark.parametrize("driver", DRIVERS)
 async def test_a_queue_with_sessions_fails_no_send_and_leaves_the_rotation(
-    open_pair: OpenPair, servicebus_pair: BusPair, driver: DriverName
+    open_pair: OpenPair, servicebus_pair: NamespacePairFixture, driver: DriverName
 ) -> None:
     """P20, P9: without Manage its properties are not known; the queue says it itself."""
     servicebus_pair.primary.queue("orders")

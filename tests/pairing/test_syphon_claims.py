@@ -26,7 +26,7 @@ from twinbus.core.chunk_board import Backoff
 from twinbus.pairing.mover_local import LocalSyphon
 from twinbus.pairing.mover_options import MoverOptions
 from twinbus.service_errors import AccessRefused, CommunicationError
-from twinbus.testing import BusPair
+from twinbus.testing import NamespacePairFixture
 
 DRIVERS = ["amqp", "servicebus"]
 BACKLOG = "home/x-servicebus-transfer/{}"
@@ -35,7 +35,7 @@ Make = Callable[..., Awaitable[Paired]]
 
 
 @pytest.fixture
-async def make(servicebus_pair: BusPair) -> AsyncIterator[Make]:
+async def make(servicebus_pair: NamespacePairFixture) -> AsyncIterator[Make]:
     """Two factories with these claims, and the options of a pair whose manager may do all."""
     async with AsyncExitStack() as stack:
 
@@ -90,7 +90,7 @@ async def test_a_syphon_without_listen_on_the_backlog_is_refused(make: Make, dri
 @pytest.mark.parametrize("driver", DRIVERS)
 @pytest.mark.parametrize("known", ["client", "allowed"])
 async def test_a_syphon_without_send_on_the_primary_is_refused(
-    make: Make, servicebus_pair: BusPair, driver: Any, known: str
+    make: Make, servicebus_pair: NamespacePairFixture, driver: Any, known: str
 ) -> None:
     """P18: where a destination is known, because it is used or because no other is allowed."""
     orders = servicebus_pair.primary.queue("orders")
@@ -114,7 +114,7 @@ async def test_who_hosts_no_syphon_needs_neither(make: Make, driver: Any) -> Non
 
 
 async def test_a_destination_that_is_not_allowed_is_not_asked(
-    make: Make, servicebus_pair: BusPair
+    make: Make, servicebus_pair: NamespacePairFixture
 ) -> None:
     """P18: the syphon would never send there."""
     orders = servicebus_pair.primary.queue("orders")
@@ -124,7 +124,7 @@ async def test_a_destination_that_is_not_allowed_is_not_asked(
 
 
 async def test_a_destination_that_refuses_is_told_with_the_first_message(
-    make: Make, servicebus_pair: BusPair
+    make: Make, servicebus_pair: NamespacePairFixture
 ) -> None:
     """P18: nobody knew it before; not after a minute, and with the cause."""
     orders = servicebus_pair.primary.queue("orders")

@@ -28,7 +28,7 @@ from twinbus.core.ttl_policy import TtlPolicy
 from twinbus.pairing.backlog_queues import owner_mark
 from twinbus.pairing.factory_options import DriverName
 from twinbus.pairing.mover import Mover, MoverOptions
-from twinbus.testing import BackgroundBroker, Bus, BusPair
+from twinbus.testing import BackgroundBroker, NamespaceFixture, NamespacePairFixture
 
 DRIVERS: list[DriverName] = ["amqp", "servicebus"]
 QUEUE = "east/x-servicebus-transfer/0"
@@ -39,14 +39,16 @@ OWN, OTHER = "0123456789ab own.example", "ba9876543210 other.example"
 
 
 @pytest.fixture
-def twin(servicebus_broker: BackgroundBroker) -> Iterator[Bus]:
+def twin(servicebus_broker: BackgroundBroker) -> Iterator[NamespaceFixture]:
     """Another primary, on the same machine; a test gives both one name."""
     bus = servicebus_broker.open_bus()
     yield bus
     bus.close()
 
 
-async def paired(bus: Bus, away: Bus, driver: DriverName = "amqp", **chosen: object) -> Paired:
+async def paired(
+    bus: NamespaceFixture, away: NamespaceFixture, driver: DriverName = "amqp", **chosen: object
+) -> Paired:
     home = MessagingFactory.from_connection_string(bus.connection_string, driver=driver)
     far = MessagingFactory.from_connection_string(away.connection_string, driver=driver)
     manager = NamespaceManager.from_connection_string(away.connection_string)
@@ -73,7 +75,7 @@ async def divert(pair: Paired, *texts: bytes) -> None:
 
 @pytest.mark.parametrize("driver", DRIVERS)
 async def test_a_syphon_leaves_the_messages_of_the_other_primary_alone(
-    servicebus_pair: BusPair, twin: Bus, driver: DriverName
+    servicebus_pair: NamespacePairFixture, twin: NamespaceFixture, driver: DriverName
 ) -> None:
     """P21, Y1: they stand in nobody's way, and come home to their own primary."""
     orders = [bus.queue("orders") for bus in (servicebus_pair.primary, twin)]
@@ -107,7 +109,7 @@ CONTOSO = "contoso/x-servicebus-transfer/0"
 
 
 async def test_a_primary_that_changed_its_address_accepts_its_old_one(
-    servicebus_pair: BusPair, twin: Bus
+    servicebus_pair: NamespacePairFixture, twin: NamespaceFixture
 ) -> None:
     """P21: its own messages are not foreign for ever."""
     servicebus_pair.primary.queue("orders")
@@ -125,7 +127,7 @@ async def test_a_primary_that_changed_its_address_accepts_its_old_one(
 
 
 async def test_a_queue_that_another_primary_made_is_told_when_a_pair_is_made(
-    servicebus_pair: BusPair, twin: Bus, caplog: pytest.LogCaptureFixture
+    servicebus_pair: NamespacePairFixture, twin: NamespaceFixture, caplog: pytest.LogCaptureFixture
 ) -> None:
     """P21: and it is used, because each message has its own mark."""
     away = servicebus_pair.secondary

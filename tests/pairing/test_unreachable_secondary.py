@@ -30,7 +30,7 @@ from twinbus.service_errors import (
     ServiceError,
     ServiceInternalError,
 )
-from twinbus.testing import BusPair
+from twinbus.testing import NamespacePairFixture
 
 
 class Gone(CommunicationError):
@@ -325,7 +325,7 @@ async def test_the_options_can_be_used_again(open_fake_pair: OpenFakePair) -> No
 @pytest.mark.parametrize("driver", ["amqp", "servicebus"])
 @pytest.mark.parametrize("how", ["refused", "black-hole", "reset"])
 async def test_a_pair_over_brokers_completes_itself(
-    open_pair: OpenPair, servicebus_pair: BusPair, driver: Any, how: str
+    open_pair: OpenPair, servicebus_pair: NamespacePairFixture, driver: Any, how: str
 ) -> None:
     """P19: both drivers; the hosted syphon begins when the pair is complete."""
     orders = servicebus_pair.primary.queue("orders")
@@ -347,7 +347,7 @@ async def test_a_pair_over_brokers_completes_itself(
 
 @pytest.mark.parametrize("driver", ["amqp", "servicebus"])
 async def test_a_name_that_is_not_known_is_an_unreachable_secondary(
-    servicebus_pair: BusPair, driver: Any
+    servicebus_pair: NamespacePairFixture, driver: Any
 ) -> None:
     """P19: DNS fails."""
     orders = servicebus_pair.primary.queue("orders")
@@ -373,7 +373,7 @@ async def test_a_name_that_is_not_known_is_an_unreachable_secondary(
 
 @pytest.mark.parametrize("driver", ["amqp", "servicebus"])
 async def test_a_pair_that_waits_for_a_black_hole_is_closed_soon(
-    open_pair: OpenPair, servicebus_pair: BusPair, driver: Any
+    open_pair: OpenPair, servicebus_pair: NamespacePairFixture, driver: Any
 ) -> None:
     """L2, P19: in the middle of a question that has no answer."""
     with servicebus_pair.secondary.outage("black-hole"):

@@ -16,10 +16,12 @@ from twinbus.aio import (
     SyphonHosting,
 )
 from twinbus.pairing import pair as pair_module
-from twinbus.testing.bus import BusPair
+from twinbus.testing.bus import NamespacePairFixture
 
 
-async def paired(pair: BusPair, **options: Any) -> tuple[MessagingFactory, MessagingFactory]:
+async def paired(
+    pair: NamespacePairFixture, **options: Any
+) -> tuple[MessagingFactory, MessagingFactory]:
     primary = MessagingFactory.from_connection_string(pair.primary.connection_string)
     secondary = MessagingFactory.from_connection_string(pair.secondary.connection_string)
     manager = NamespaceManager.from_connection_string(pair.secondary.connection_string)
@@ -44,7 +46,7 @@ def lines(caplog: pytest.LogCaptureFixture, words: str) -> list[str]:
 
 @pytest.mark.parametrize("first", ["primary", "secondary"])
 async def test_closing_a_pair_says_how_many_messages_stay_and_what_to_do(
-    servicebus_pair: BusPair, caplog: pytest.LogCaptureFixture, first: str
+    servicebus_pair: NamespacePairFixture, caplog: pytest.LogCaptureFixture, first: str
 ) -> None:
     """L2: whichever factory is closed first, and once."""
     servicebus_pair.primary.queue("orders")
@@ -60,7 +62,9 @@ async def test_closing_a_pair_says_how_many_messages_stay_and_what_to_do(
 
 
 async def test_closing_a_pair_without_messages_says_nothing_and_asks_nothing(
-    servicebus_pair: BusPair, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    servicebus_pair: NamespacePairFixture,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """P0: a pair that was well costs no operations at its end."""
     servicebus_pair.primary.queue("orders")
@@ -80,7 +84,9 @@ async def test_closing_a_pair_without_messages_says_nothing_and_asks_nothing(
 
 
 async def test_a_hosted_syphon_logs_what_it_moved(
-    servicebus_pair: BusPair, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    servicebus_pair: NamespacePairFixture,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Y1: a line for those of a while, and the rest when it ends."""
     caplog.set_level(logging.INFO, logger="twinbus.pairing")

@@ -14,7 +14,7 @@ from twinbus.clock import AdjustableClock
 from twinbus.core.chunk_board import Backoff
 from twinbus.core.parcel import ReceivedMessage
 from twinbus.service_errors import CommunicationError, OperationTimeout, ServiceError
-from twinbus.spark.bell import GATHER_S, LOCK_LEFT_S_MIN, Bell
+from twinbus.spark.bell import GATHER_S, LOCK_LEFT_S_MIN, LongPollWatcher
 
 LOCK_S = 60.0
 WAIT_S = 5.0
@@ -61,8 +61,8 @@ async def ringing(
     namespace: Locking,
     *paths: str,
     on_fault: Callable[[str, ServiceError | None], object] | None = None,
-) -> AsyncIterator[Bell]:
-    bell = Bell(
+) -> AsyncIterator[LongPollWatcher]:
+    bell = LongPollWatcher(
         namespace,
         paths or list(namespace.queues),
         backoff=Backoff(first_s=0.01, last_s=0.02),
@@ -79,13 +79,13 @@ Told = list[tuple[str, ServiceError | None]]
 
 
 @asynccontextmanager
-async def in_trouble() -> AsyncIterator[tuple[Locking, Bell, Told]]:
+async def in_trouble() -> AsyncIterator[tuple[Locking, LongPollWatcher, Told]]:
     """A bell whose only queue could not be read for 0.1 s, and what it told of that."""
     namespace, told = Locking("a"), Told()
     namespace.receive_error = OperationTimeout("no answer")
     async with ringing(namespace, on_fault=lambda *facts: told.append(facts)) as bell:
-        bell.arm()
-        assert await bell.rung(0.1) == {}
+        bell.start_polling()
+        assert await bell.ready(0.1) == {}
         yield namespace, bell, told
 
 
@@ -99,8 +99,8 @@ async def test_a_queue_rings_with_the_message_that_rang_it() -> None:
     namespace = Locking("a", "b")
     namespace.put("a", backlog("first"), backlog("second"))
     async with ringing(namespace) as bell:
-        bell.arm()
-        rung = await bell.rung(WAIT_S)
+        bell.start_polling()
+        rung = await bell.ready(WAIT_S)
 
         assert list(rung) == ["a"]
         message = rung["a"]
@@ -113,13 +113,13 @@ async def test_a_queue_that_rang_is_silent_until_it_is_armed_again() -> None:
     namespace = Locking("a")
     namespace.put("a", backlog("first"), backlog("second"))
     async with ringing(namespace) as bell:
-        bell.arm()
-        assert await bell.rung(WAIT_S)
-        assert await bell.rung(0.05) == {}
+        bell.start_polling()
+        assert await bell.ready(WAIT_S)
+        assert await bell.ready(0.05) == {}
         assert namespace.receives() == 1
 
-        bell.arm(["a"])
-        rung = await bell.rung(WAIT_S)
+        bell.start_polling(["a"])
+        rung = await bell.ready(WAIT_S)
         assert rung["a"] is not None and id_of(rung["a"].encoded) == "second"
 
 
@@ -129,30 +129,30 @@ async def test_arming_what_waits_or_has_rung_changes_nothing() -> None:
     namespace.put("busy", backlog("one"))
     async with ringing(namespace) as bell:
         for _ in range(20):
-            bell.arm()
+            bell.start_polling()
             await turns()
         assert namespace.receives() == 2
 
-        assert list(await bell.rung(WAIT_S)) == ["busy"]
-        bell.arm(["busy"])
+        assert list(await bell.ready(WAIT_S)) == ["busy"]
+        bell.start_polling(["busy"])
         await turns()
         assert namespace.receives() == 3
 
 
 async def test_nothing_rings_when_nothing_comes() -> None:
     async with ringing(Locking("a")) as bell:
-        bell.arm()
-        assert await bell.rung(0.02) == {}
-        assert await bell.rung(0) == {}
+        bell.start_polling()
+        assert await bell.ready(0.02) == {}
+        assert await bell.ready(0) == {}
 
 
 async def test_a_queue_that_rings_a_moment_later_joins_the_batch() -> None:
     namespace = Locking("a", "b", "c")
     namespace.patience_s = 0.002
     async with ringing(namespace) as bell:
-        bell.arm()
+        bell.start_polling()
         namespace.put("a", backlog("a"))
-        batch = asyncio.create_task(bell.rung(WAIT_S))
+        batch = asyncio.create_task(bell.ready(WAIT_S))
         await asyncio.sleep(GATHER_S / 4)
         namespace.put("b", backlog("b"))
         assert sorted(await batch) == ["a", "b"]
@@ -163,10 +163,10 @@ async def test_a_message_with_an_old_lock_is_given_back() -> None:
     namespace = Locking("a", "b")
     namespace.put("a", backlog("old"))
     async with ringing(namespace) as bell:
-        bell.arm()
+        bell.start_polling()
         await turns()
         namespace.clock.advance(LOCK_S - LOCK_LEFT_S_MIN + 0.5)
-        assert await bell.rung(WAIT_S) == {"a": None}
+        assert await bell.ready(WAIT_S) == {"a": None}
         assert namespace.abandoned == ["old"]
         assert not namespace.queues["a"].messages[1].holder
 
@@ -175,10 +175,10 @@ async def test_a_message_with_just_enough_time_is_handed_on() -> None:
     namespace = Locking("a")
     namespace.put("a", backlog("young"))
     async with ringing(namespace) as bell:
-        bell.arm()
+        bell.start_polling()
         await turns()
         namespace.clock.advance(LOCK_S - LOCK_LEFT_S_MIN)
-        assert (await bell.rung(WAIT_S))["a"] is not None
+        assert (await bell.ready(WAIT_S))["a"] is not None
         assert namespace.abandoned == []
 
 
@@ -188,10 +188,10 @@ async def test_giving_back_may_fail() -> None:
     namespace.put("a", backlog("old"))
     namespace.settle_error = CommunicationError("gone")
     async with ringing(namespace) as bell:
-        bell.arm()
+        bell.start_polling()
         await turns()
         namespace.clock.advance(LOCK_S)
-        assert await bell.rung(WAIT_S) == {"a": None}
+        assert await bell.ready(WAIT_S) == {"a": None}
 
 
 @pytest.mark.parametrize("is_old", [False, True])
@@ -200,15 +200,15 @@ async def test_what_a_cancelled_caller_was_about_to_get_rings_again(is_old: bool
     namespace.put("a", backlog("one"))
     namespace.delay_s = 0.05
     async with ringing(namespace) as bell:
-        bell.arm()
+        bell.start_polling()
         await turns()
         namespace.clock.advance(LOCK_S if is_old else 0)
-        caller = asyncio.create_task(bell.rung(WAIT_S))
+        caller = asyncio.create_task(bell.ready(WAIT_S))
         await asyncio.sleep(GATHER_S + 0.02 if is_old else 0)
         caller.cancel()
         with pytest.raises(asyncio.CancelledError):
             await caller
-        rung = await bell.rung(WAIT_S)
+        rung = await bell.ready(WAIT_S)
         assert list(rung) == ["a"] and (rung["a"] is None) == is_old
 
 
@@ -216,7 +216,7 @@ async def test_closing_gives_back_what_nobody_was_handed() -> None:
     namespace = Locking("a", "b")
     namespace.put("a", backlog("one"), backlog("two"))
     async with ringing(namespace) as bell:
-        bell.arm()
+        bell.start_polling()
         await turns()
         await bell.close()
         await bell.close()
@@ -234,7 +234,7 @@ async def test_a_queue_that_cannot_be_read_is_told_and_tried_again_with_pauses()
 
         namespace.receive_error = None
         namespace.put("a", backlog("one"))
-        assert list(await bell.rung(WAIT_S)) == ["a"]
+        assert list(await bell.ready(WAIT_S)) == ["a"]
     assert told[-1] == ("a", None)
 
 
@@ -242,11 +242,11 @@ async def test_a_queue_that_can_be_read_again_is_told_without_a_message() -> Non
     """Y7: not after a poll of a quarter of an hour, when somebody was paged long ago."""
     async with in_trouble() as (namespace, bell, told):
         namespace.receive_error = None
-        assert await bell.rung(2.5) == {}
+        assert await bell.ready(2.5) == {}
         assert told[-1] == ("a", None)
         # And then the long polls go on
         before = namespace.receives()
-        assert await bell.rung(2.5) == {}
+        assert await bell.ready(2.5) == {}
         assert namespace.receives() == before
 
 
@@ -264,8 +264,8 @@ async def test_one_queue_that_cannot_be_read_does_not_silence_the_others() -> No
     namespace = Half("broken", "sound")
     namespace.put("sound", backlog("one"))
     async with ringing(namespace) as bell:
-        bell.arm()
-        assert list(await bell.rung(WAIT_S)) == ["sound"]
+        bell.start_polling()
+        assert list(await bell.ready(WAIT_S)) == ["sound"]
 
 
 async def test_a_defect_in_a_poll_is_told_and_not_swallowed() -> None:
@@ -281,9 +281,9 @@ async def test_a_defect_in_a_poll_is_told_and_not_swallowed() -> None:
             raise ZeroDivisionError
 
     async with ringing(Defect("a")) as bell:
-        bell.arm()
+        bell.start_polling()
         with pytest.raises(ZeroDivisionError):
-            await bell.rung(WAIT_S)
+            await bell.ready(WAIT_S)
 
 
 async def test_a_service_that_does_not_answer_is_waited_for_once_when_closing() -> None:
@@ -302,8 +302,8 @@ async def test_a_service_that_does_not_answer_is_waited_for_once_when_closing() 
     namespace = Slow(*"abcdefghij")
     for path in namespace.queues:
         namespace.put(path, backlog(path))
-    bell = Bell(namespace, list(namespace.queues), clock=namespace.clock)
-    bell.arm()
+    bell = LongPollWatcher(namespace, list(namespace.queues), clock=namespace.clock)
+    bell.start_polling()
     await turns()
     began_s = asyncio.get_running_loop().time()
     await bell.close()

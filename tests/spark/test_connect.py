@@ -20,7 +20,7 @@ from twinbus.pairing.hosting import SyphonHosting, SyphonRequest
 from twinbus.spark.syphon.hosted import maker
 from twinbus.spark.syphon.settings import is_local
 from twinbus.spark.syphon.state import StateDir
-from twinbus.spark.troubles import SparkTrouble
+from twinbus.spark.troubles import SparkError
 
 
 class Conf:
@@ -70,7 +70,7 @@ def test_a_server_finds_the_state_directory_wherever_it_runs(
 @pytest.mark.parametrize(
     ("address", "kind", "sentence"),
     [
-        ("127.0.0.1:1", SparkTrouble, "no Spark Connect server answers at 127.0.0.1:1"),
+        ("127.0.0.1:1", SparkError, "no Spark Connect server answers at 127.0.0.1:1"),
         ("127.0.0.1:many", ConfigurationError, "--master is no address of Spark Connect"),
     ],
 )

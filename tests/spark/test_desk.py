@@ -14,8 +14,13 @@ from typing import Any
 import pytest
 
 from twinbus.service_errors import CommunicationError, OperationTimeout
-from twinbus.spark import desk as desk_module
-from twinbus.spark.desk import LINE_BYTES_MAX, Desk, DeskAddress, DriverChannelClient
+from twinbus.spark import channel as desk_module
+from twinbus.spark.desk import (
+    LINE_BYTES_MAX,
+    DriverChannel,
+    DriverChannelAddress,
+    DriverChannelClient,
+)
 from twinbus.spark.engine import LoopThread
 
 
@@ -37,16 +42,16 @@ class Book:
 
 
 @asynccontextmanager
-async def open_desk(book: Book) -> AsyncIterator[DeskAddress]:
-    desk = Desk(book.handle)
-    address = await desk.start()
+async def open_desk(book: Book) -> AsyncIterator[DriverChannelAddress]:
+    channel = DriverChannel(book.handle)
+    address = await channel.start()
     try:
         yield address
     finally:
-        await desk.close()
+        await channel.close()
 
 
-async def said_to(address: DeskAddress, *said: bytes, ends: bool = False) -> bytes:
+async def said_to(address: DriverChannelAddress, *said: bytes, ends: bool = False) -> bytes:
     """What the desk answers to these bytes before it ends the connection."""
     reader, writer = await asyncio.open_connection(address.host, address.port)
     try:
@@ -201,13 +206,13 @@ async def test_a_desk_that_does_not_answer_is_a_timeout(monkeypatch: pytest.Monk
 
 
 async def test_closing_ends_what_is_being_asked() -> None:
-    desk = Desk(Book().handle)
-    address = await desk.start()
+    channel = DriverChannel(Book().handle)
+    address = await channel.start()
     async with DriverChannelClient(address) as line:
         asking = asyncio.create_task(line.ask("slow", delay_s=30))
         await asyncio.sleep(0.05)
-        await desk.close()
-        await desk.close()
+        await channel.close()
+        await channel.close()
         with pytest.raises(CommunicationError, match="ended the connection"):
             await asking
         with pytest.raises(CommunicationError):
@@ -215,9 +220,9 @@ async def test_closing_ends_what_is_being_asked() -> None:
 
 
 async def test_a_closed_desk_is_told_in_a_sentence() -> None:
-    desk = Desk(Book().handle)
-    address = await desk.start()
-    await desk.close()
+    channel = DriverChannel(Book().handle)
+    address = await channel.start()
+    await channel.close()
     with pytest.raises(
         CommunicationError, match=f"not reached at 127.0.0.1:{address.port}"
     ) as told:
@@ -236,13 +241,13 @@ def test_who_comes_while_the_desk_closes_is_not_served_afterwards(turns: int) ->
 
 async def come_late(turns: int) -> None:
     book = Book()
-    desk = Desk(book.handle)
-    address = await desk.start()
+    channel = DriverChannel(book.handle)
+    address = await channel.start()
     with socket.create_connection((address.host, address.port)) as late:
         late.sendall(address.nonce.encode() + b"\n" + b'{"kind": "late"}\n')
         for _ in range(turns):  # It has been accepted, or is being greeted, or talks already.
             await asyncio.sleep(0)
-        await desk.close()
+        await channel.close()
         heard_count = len(book.reports)
         await asyncio.sleep(0.02)
     assert len(book.reports) == heard_count
@@ -251,23 +256,25 @@ async def come_late(turns: int) -> None:
 @pytest.mark.parametrize("host", ["192.0.2.1", "no-such-name.invalid"])
 async def test_a_name_that_is_not_this_machines_has_one_port_for_all_addresses(host: str) -> None:
     """Behind an address translation, a task may come by IPv4 or by IPv6."""
-    desk = Desk(Book().handle)
-    address = await desk.start(host)
+    channel = DriverChannel(Book().handle)
+    address = await channel.start(host)
     assert address.host == host
     try:
         for local in ("127.0.0.1", "::1") if has_ipv6() else ("127.0.0.1",):
-            async with DriverChannelClient(DeskAddress(local, address.port, address.nonce)) as line:
+            async with DriverChannelClient(
+                DriverChannelAddress(local, address.port, address.nonce)
+            ) as line:
                 await line.ask("moved")
     finally:
-        await desk.close()
+        await channel.close()
 
 
 async def test_a_name_with_several_addresses_is_reached_by_its_name() -> None:
-    desk = Desk(Book().handle)
-    address = await desk.start("localhost")
+    channel = DriverChannel(Book().handle)
+    address = await channel.start("localhost")
     async with DriverChannelClient(address) as line:
         await line.ask("moved")
-    await desk.close()
+    await channel.close()
 
 
 def has_ipv6() -> bool:
@@ -279,6 +286,6 @@ def has_ipv6() -> bool:
 
 
 def test_the_address_crosses_processes_and_shows_no_nonce() -> None:
-    address = DeskAddress("127.0.0.1", 5, "canary")
+    address = DriverChannelAddress("127.0.0.1", 5, "canary")
     assert pickle.loads(pickle.dumps(address)) == address
     assert "canary" not in repr(address) and "canary" not in f"{address}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from twinbus.spark.fitting import SMALL_BYTES_MAX, fitting
+from twinbus.spark.fitting import SMALL_BYTES_MAX, small_input_settings
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -20,11 +20,11 @@ def test_a_job_leaves_the_session_as_it_was(spark: SparkSession) -> None:
     spark.conf.unset("spark.sql.ui.explainMode")
     known = spark.conf.get(PARTITIONS)
 
-    with suppress(ZeroDivisionError), fitting(spark, size_bytes=1):
+    with suppress(ZeroDivisionError), small_input_settings(spark, size_bytes=1):
         assert spark.conf.get(COMPILED) == "false"
         assert spark.conf.get(PARTITIONS) == "1"
         raise ZeroDivisionError
-    with fitting(spark, size_bytes=SMALL_BYTES_MAX + 1):
+    with small_input_settings(spark, size_bytes=SMALL_BYTES_MAX + 1):
         assert spark.conf.get(COMPILED) == "true"
 
     assert spark.conf.get(COMPILED) == "true"

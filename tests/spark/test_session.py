@@ -18,7 +18,7 @@ from twinbus.spark import java_from_pip, session
 from twinbus.spark.cache import cache_directory
 from twinbus.spark.class_archive import ClassArchive
 from twinbus.spark.java import find_java
-from twinbus.spark.quick_python import quick_python
+from twinbus.spark.quick_python import worker_python
 from twinbus.spark.redaction import OPTIONS_REGEX, with_ours
 from twinbus.spark.session import SETTINGS
 
@@ -122,7 +122,7 @@ def spark_home(tmp_path: Path) -> Path:
 def test_a_quick_python_leaves_out_the_archives_of_pyspark_only(
     spark_home: Path, cache: dict[str, str]
 ) -> None:
-    python = quick_python(spark_home, cache)
+    python = worker_python(spark_home, cache)
     archives = [f"{spark_home}/python/lib/{name}.zip" for name in ("pyspark", "py4j-0.10-src")]
     path = [*archives, "/jars/spark-core.jar", "/a b", *archives, "/mine.zip"]
     code = "import os, sys; print(os.environ['PYTHONPATH'], sys.executable, sys.argv[1], sep='|')"
@@ -138,12 +138,12 @@ def test_a_quick_python_leaves_out_the_archives_of_pyspark_only(
 
 
 def test_a_quick_python_is_made_once_and_repaired(spark_home: Path, cache: dict[str, str]) -> None:
-    path = Path(quick_python(spark_home, cache))
+    path = Path(worker_python(spark_home, cache))
     before = path.stat().st_mtime_ns
-    assert quick_python(spark_home, cache) == str(path)
+    assert worker_python(spark_home, cache) == str(path)
     assert path.stat().st_mtime_ns == before
     path.write_text("#!/bin/sh\nexit 1\n")
-    quick_python(spark_home, cache)
+    worker_python(spark_home, cache)
     assert "exec" in path.read_text() and os.access(path, os.X_OK)
 
 
@@ -151,8 +151,8 @@ def test_without_a_cache_or_archives_the_plain_python_does(
     spark_home: Path, tmp_path: Path, cache: dict[str, str]
 ) -> None:
     (tmp_path / "file").touch()
-    assert quick_python(spark_home, {"XDG_CACHE_HOME": str(tmp_path / "file")}) == sys.executable
-    assert quick_python(tmp_path, cache) == sys.executable
+    assert worker_python(spark_home, {"XDG_CACHE_HOME": str(tmp_path / "file")}) == sys.executable
+    assert worker_python(tmp_path, cache) == sys.executable
 
 
 def test_a_chosen_python_without_twinbus_is_not_taken(
@@ -160,7 +160,7 @@ def test_a_chosen_python_without_twinbus_is_not_taken(
 ) -> None:
     """Whatever PYSPARK_PYTHON says: Spark's processes could not load our sources."""
     monkeypatch.delenv("SPARK_HOME", raising=False)
-    own = quick_python(Path(str(import_module("pyspark").__path__[0])))
+    own = worker_python(Path(str(import_module("pyspark").__path__[0])))
     for chosen in (python_without_twinbus(tmp_path), "/no/such/python", ""):
         monkeypatch.setenv("PYSPARK_PYTHON", chosen)
         assert session._python() == own

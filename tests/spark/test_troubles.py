@@ -7,7 +7,7 @@ import os
 import pytest
 
 from twinbus.errors import ConfigurationError
-from twinbus.spark.troubles import sentence_in, told_without_traceback
+from twinbus.spark.troubles import sentence_in, without_traceback
 
 
 def test_our_own_sentence_is_found_in_a_stack_trace() -> None:
@@ -51,6 +51,6 @@ def test_only_a_process_of_spark_is_told_to_leave_the_traceback_out(
     monkeypatch.setenv("SPARK_LOCAL_DIRS", "/somewhere" if is_worker else "")
     environment = dict(os.environ)
     monkeypatch.setattr(os, "environ", environment)
-    with pytest.raises(ConfigurationError), told_without_traceback():
+    with pytest.raises(ConfigurationError), without_traceback():
         raise ConfigurationError("it is wrong")
     assert ("SPARK_HIDE_TRACEBACK" in environment) is is_worker

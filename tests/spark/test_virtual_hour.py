@@ -24,8 +24,8 @@ from twinbus.pairing import mover as mover_module
 from twinbus.pairing.backlog_search import BacklogSearch
 from twinbus.pairing.mover import Mover, MoverOptions
 from twinbus.service_errors import AccessRefused, ServiceError
-from twinbus.spark.bell import POLL_S, Bell
-from twinbus.spark.syphon import brain as brain_module
+from twinbus.spark.bell import POLL_S, LongPollWatcher
+from twinbus.spark.syphon import coordinator as brain_module
 from twinbus.spark.syphon import task as task_module
 from twinbus.spark.syphon.brain import SyphonCoordinator
 from twinbus.spark.syphon.settings import SyphonSettings
@@ -35,7 +35,7 @@ HOUR_S = 3600.0
 # An hour's last polls have ended, and the next ones have not.
 MOMENT_S = 1.0
 
-Story = Callable[[Bell, AmqpDriver, RunningNamespace], Awaitable[None]]
+Story = Callable[[LongPollWatcher, AmqpDriver, RunningNamespace], Awaitable[None]]
 
 
 @pytest.fixture
@@ -72,8 +72,8 @@ def told(
             namespace = await broker.add_namespace(NamespaceSpec("west", queues=QUEUES))
             loop.wait_while(lambda: not namespace.access.is_quiet)
             driver = AmqpDriver.from_connection_string(namespace.connection_string)
-            bell = Bell(driver, QUEUES, poll_s=poll_s, on_fault=on_fault, clock=loop)
-            bell.arm()
+            bell = LongPollWatcher(driver, QUEUES, poll_s=poll_s, on_fault=on_fault, clock=loop)
+            bell.start_polling()
             await story(bell, driver, namespace)
             counted = units(namespace)
             await bell.close()
@@ -83,16 +83,16 @@ def told(
     return loop.run_until_complete(asyncio.wait_for(play(), 365 * 24 * HOUR_S))
 
 
-async def hour(bell: Bell, _driver: AmqpDriver, _namespace: RunningNamespace) -> None:
-    assert await bell.rung(HOUR_S + MOMENT_S) == {}
+async def hour(bell: LongPollWatcher, _driver: AmqpDriver, _namespace: RunningNamespace) -> None:
+    assert await bell.ready(HOUR_S + MOMENT_S) == {}
 
 
-async def day(bell: Bell, _driver: AmqpDriver, _namespace: RunningNamespace) -> None:
+async def day(bell: LongPollWatcher, _driver: AmqpDriver, _namespace: RunningNamespace) -> None:
     for _ in range(24):
         # Spark asks for the latest offset again and again; nobody's receive is a new one by that.
-        assert await bell.rung(HOUR_S) == {}
-        bell.arm()
-    assert await bell.rung(MOMENT_S) == {}
+        assert await bell.ready(HOUR_S) == {}
+        bell.start_polling()
+    assert await bell.ready(MOMENT_S) == {}
 
 
 def test_an_idle_hour_of_ten_queues_costs_forty_empty_receives(loop: VirtualLoop) -> None:
@@ -132,11 +132,13 @@ def test_where_idle_links_end_a_wait_goes_on_with_another_grant(
 def test_a_message_rings_on_the_link_that_replaced_an_idle_one(loop: VirtualLoop) -> None:
     """Y3: twelve minutes after the poll began."""
 
-    async def story(bell: Bell, driver: AmqpDriver, _namespace: RunningNamespace) -> None:
-        assert await bell.rung(720) == {}
+    async def story(
+        bell: LongPollWatcher, driver: AmqpDriver, _namespace: RunningNamespace
+    ) -> None:
+        assert await bell.ready(720) == {}
         await driver.sender(QUEUES[3]).send([OutgoingMessage(backlog("late"))], timeout_s=10)
         began_s = loop.time()
-        assert list(await bell.rung(HOUR_S)) == [QUEUES[3]]
+        assert list(await bell.ready(HOUR_S)) == [QUEUES[3]]
         assert loop.time() - began_s < 1
 
     counted = told(loop, story, idle_detach_s=600)
@@ -168,31 +170,31 @@ def test_after_a_message_a_syphon_looks_once_an_hour_for_what_others_set_aside(
         monkeypatch.setattr(brain_module, interval, 60.0)
     hour_of_it: Counter[str] = Counter()
 
-    async def story(bell: Bell, driver: AmqpDriver, namespace: RunningNamespace) -> None:
+    async def story(bell: LongPollWatcher, driver: AmqpDriver, namespace: RunningNamespace) -> None:
         await bell.close()
         await driver.sender(QUEUES[3]).send([OutgoingMessage(backlog("forgotten"))], timeout_s=10)
         receiver = driver.receiver(QUEUES[3])
         await receiver.defer(await receiver.receive(1, wait_s=10), timeout_s=10)
         there: Any = Reference(driver)
-        brain = SyphonCoordinator(
+        coordinator = SyphonCoordinator(
             SyphonSettings(
                 primary=there, secondary=there, primary_name="east", queues=tuple(QUEUES), tasks=1
             ),
             clock=loop,
         )
-        await brain.start()
-        await brain.next_epoch(0, once=False)
+        await coordinator.start()
+        await coordinator.next_epoch(0, once=False)
         # When the first batch did not see it, and nothing else happens
         report = report_to_json(WorkReport(emptied=tuple(QUEUES), scanned=tuple(QUEUES)))
-        await brain._hear("progress", {"counts": {"moved": 1}, "moved_bytes": 300})
-        await brain._hear("report", {"order": "1/0", "report": report})
+        await coordinator._handle_report("progress", {"counts": {"moved": 1}, "moved_bytes": 300})
+        await coordinator._handle_report("report", {"order": "1/0", "report": report})
         before, began_s = units(namespace), loop.time()
-        await brain.next_epoch(1, once=False)
+        await coordinator.next_epoch(1, once=False)
         hour_of_it.update(units(namespace) - before)
         assert HOUR_S <= loop.time() - began_s < HOUR_S + 300
-        (order,) = brain.orders(2).values()
+        (order,) = coordinator.orders(2).values()
         assert order.retry_deferred == {QUEUES[3]: {"orders": (1,)}}
-        await brain.close()
+        await coordinator.close()
 
     told(loop, story)
     assert hour_of_it.pop("empty-receive") == 40
@@ -210,16 +212,16 @@ class WholeSyphon:
             queues=tuple(QUEUES),
             tasks=2,
         )
-        self.brain = SyphonCoordinator(self.settings, clock=clock)
+        self.coordinator = SyphonCoordinator(self.settings, clock=clock)
 
     async def run(self) -> None:
-        await self.brain.start()
+        await self.coordinator.start()
         epoch = 0
         while True:
-            epoch = await self.brain.next_epoch(epoch, once=False)
+            epoch = await self.coordinator.next_epoch(epoch, once=False)
             shifts = [
-                task_module._TaskRun(self.settings, order, order_id, self.brain.address)
-                for order_id, order in self.brain.orders(epoch).items()
+                task_module._TaskRun(self.settings, order, order_id, self.coordinator.address)
+                for order_id, order in self.coordinator.orders(epoch).items()
             ]
             await asyncio.gather(*(shift.work() for shift in shifts))
 
@@ -232,7 +234,7 @@ async def on_spark(secondary: AmqpDriver, primary: AmqpDriver, clock: VirtualLoo
     try:
         await whole.run()
     finally:
-        await whole.brain.close()
+        await whole.coordinator.close()
 
 
 async def without_spark(secondary: AmqpDriver, primary: AmqpDriver, clock: VirtualLoop) -> None:
@@ -309,12 +311,14 @@ def test_where_idle_links_end_a_whole_syphon_does_80_operations_an_hour(
 def test_a_message_after_hours_of_silence_rings_at_once(loop: VirtualLoop) -> None:
     """Y3: waiting costs nothing, and neither does waking: one send, one receive."""
 
-    async def story(bell: Bell, driver: AmqpDriver, _namespace: RunningNamespace) -> None:
-        assert await bell.rung(5 * HOUR_S + MOMENT_S) == {}
+    async def story(
+        bell: LongPollWatcher, driver: AmqpDriver, _namespace: RunningNamespace
+    ) -> None:
+        assert await bell.ready(5 * HOUR_S + MOMENT_S) == {}
         began_s = loop.time()
         sender = driver.sender(QUEUES[3])
         await sender.send([OutgoingMessage(backlog("late"))], timeout_s=10)
-        rung = await bell.rung(HOUR_S)
+        rung = await bell.ready(HOUR_S)
         assert loop.time() - began_s < 0.1
         message = rung[QUEUES[3]]
         assert message is not None and id_of(message.encoded) == "late"

@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 
 from twinbus.broker.access.claims import AuthorizationRule, Claim, RuleSet
-from twinbus.testing.bus import Bus
+from twinbus.testing.bus import NamespaceFixture
 
 
-def connection_string_with(bus: Bus, claims: Claim, *, name: str = "app") -> str:
+def connection_string_with(bus: NamespaceFixture, claims: Claim, *, name: str = "app") -> str:
     """That of a new access rule of the namespace with just these claims."""
 
     def add() -> str:
@@ -24,7 +24,7 @@ def entity_rule(claims: Claim, *, name: str = "app") -> RuleSet:
 
 
 def connection_string_of(
-    bus: Bus, queue: str, *, name: str = "app", for_it_alone: bool = False
+    bus: NamespaceFixture, queue: str, *, name: str = "app", for_it_alone: bool = False
 ) -> str:
     """That of an access rule of the queue or topic itself."""
     text = bus._thread.call_now(lambda: bus._namespace.connection_string_for(name, queue))

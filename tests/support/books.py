@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from twinbus.testing import Bus
+from twinbus.testing import NamespaceFixture
 
 
 class Total(NamedTuple):
@@ -40,7 +40,7 @@ def by_client(directory: Path) -> Totals:
     return sums
 
 
-def by_broker(bus: Bus) -> Totals:
+def by_broker(bus: NamespaceFixture) -> Totals:
     """From the broker's own counters."""
 
     def read() -> Totals:

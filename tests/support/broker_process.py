@@ -11,10 +11,10 @@ from uuid import uuid4
 
 import psutil
 
-from twinbus.testing.served import ServedBroker
+from twinbus.testing.served import BrokerProcessHandle
 
 
-class BrokerProcess(ServedBroker):
+class BrokerProcess(BrokerProcessHandle):
     """Starts, kills and restarts one broker; shows its memory, and changes what it has."""
 
     def __init__(

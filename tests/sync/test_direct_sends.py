@@ -14,11 +14,11 @@ import twinbus
 from tests.azure.test_direct_sends import PATIENCE_S, calls_of_the_loop
 from twinbus.pairing.direct_sender import BUSY_SENDS
 from twinbus.service_errors import EntityNotFound, FactoryClosed, ReservedProperty
-from twinbus.testing import BusPair
+from twinbus.testing import NamespacePairFixture
 
 
 @contextmanager
-def paired(pair: BusPair, **options: Any) -> Iterator[twinbus.MessagingFactory]:
+def paired(pair: NamespacePairFixture, **options: Any) -> Iterator[twinbus.MessagingFactory]:
     text = pair.secondary.connection_string
     with (
         twinbus.MessagingFactory.from_connection_string(
@@ -53,7 +53,7 @@ def make_direct(client: twinbus.MessageSender) -> int:
 
 
 def test_a_busy_client_of_a_healthy_entity_does_not_enter_the_loop(
-    servicebus_pair: BusPair, monkeypatch: pytest.MonkeyPatch
+    servicebus_pair: NamespacePairFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """P0: and what it sends is what the loop would have sent."""
     orders = servicebus_pair.primary.queue("orders")
@@ -74,7 +74,9 @@ def test_a_busy_client_of_a_healthy_entity_does_not_enter_the_loop(
         last.complete()
 
 
-def test_senders_of_topics_have_a_link_of_their_own_too(servicebus_pair: BusPair) -> None:
+def test_senders_of_topics_have_a_link_of_their_own_too(
+    servicebus_pair: NamespacePairFixture,
+) -> None:
     """P0"""
     news = servicebus_pair.primary.topic("news")
     with paired(servicebus_pair) as factory:
@@ -86,7 +88,7 @@ def test_senders_of_topics_have_a_link_of_their_own_too(servicebus_pair: BusPair
 
 @pytest.mark.parametrize("how", ["refused", "reset", "black-hole"])
 def test_the_send_that_finds_the_outage_goes_to_the_backlog(
-    servicebus_pair: BusPair, how: str
+    servicebus_pair: NamespacePairFixture, how: str
 ) -> None:
     """P6 and P10: no send fails, and the entity is used again when it is back."""
     orders = servicebus_pair.primary.queue("orders")
@@ -103,7 +105,7 @@ def test_the_send_that_finds_the_outage_goes_to_the_backlog(
 
 
 def test_bad_messages_and_missing_entities_are_errors_on_every_way(
-    servicebus_pair: BusPair,
+    servicebus_pair: NamespacePairFixture,
 ) -> None:
     """P7 and P12"""
     orders = servicebus_pair.primary.queue("orders")
@@ -117,7 +119,7 @@ def test_bad_messages_and_missing_entities_are_errors_on_every_way(
 
 
 def test_large_messages_and_batches_go_through_the_loop(
-    servicebus_pair: BusPair, monkeypatch: pytest.MonkeyPatch
+    servicebus_pair: NamespacePairFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """P0"""
     orders = servicebus_pair.primary.queue("orders")
@@ -129,7 +131,9 @@ def test_large_messages_and_batches_go_through_the_loop(
         assert len(calls) == 2
 
 
-def test_what_is_metered_is_sent_by_the_loop(servicebus_pair: BusPair, tmp_path: Path) -> None:
+def test_what_is_metered_is_sent_by_the_loop(
+    servicebus_pair: NamespacePairFixture, tmp_path: Path
+) -> None:
     """C1: the books count each send."""
     orders = servicebus_pair.primary.queue("orders")
     with (
@@ -140,7 +144,7 @@ def test_what_is_metered_is_sent_by_the_loop(servicebus_pair: BusPair, tmp_path:
 
 
 def test_a_factory_without_a_pair_and_the_lean_driver_use_the_loop(
-    servicebus_pair: BusPair,
+    servicebus_pair: NamespacePairFixture,
 ) -> None:
     """P0: links of one's own are for paired senders of the SDK."""
     orders, text = servicebus_pair.primary.queue("orders"), servicebus_pair.primary
@@ -153,7 +157,7 @@ def test_a_factory_without_a_pair_and_the_lean_driver_use_the_loop(
         assert factory.create_queue_client(orders)._ends().direct is None
 
 
-def test_a_closed_factory_leaves_no_link(servicebus_pair: BusPair) -> None:
+def test_a_closed_factory_leaves_no_link(servicebus_pair: NamespacePairFixture) -> None:
     """L2: also where its clients were not closed one by one."""
     orders = servicebus_pair.primary.queue("orders")
     with paired(servicebus_pair) as factory:

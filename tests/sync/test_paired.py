@@ -11,10 +11,10 @@ import twinbus
 from tests.support.books import by_broker, by_client, in_numbers, records_in
 from twinbus.errors import ConfigurationError
 from twinbus.service_errors import FactoryClosed
-from twinbus.testing import BusPair
+from twinbus.testing import NamespacePairFixture
 
 
-def test_a_program_without_a_loop_keeps_sending(servicebus_pair: BusPair) -> None:
+def test_a_program_without_a_loop_keeps_sending(servicebus_pair: NamespacePairFixture) -> None:
     """P1, P8, P16: pair, send at home, send away, look, receive and settle."""
     orders = servicebus_pair.primary.queue("orders")
     text = servicebus_pair.secondary.connection_string
@@ -59,7 +59,7 @@ def test_a_program_without_a_loop_keeps_sending(servicebus_pair: BusPair) -> Non
 
 
 def test_the_detours_of_a_program_without_a_loop_are_in_its_books(
-    servicebus_pair: BusPair, tmp_path: Path
+    servicebus_pair: NamespacePairFixture, tmp_path: Path
 ) -> None:
     """C1: the primary's factory alone is told where."""
     orders, home = servicebus_pair.primary.queue("orders"), servicebus_pair.primary
@@ -86,7 +86,7 @@ def test_the_detours_of_a_program_without_a_loop_are_in_its_books(
     )
 
 
-def test_options_of_the_async_names_are_told_apart(servicebus_pair: BusPair) -> None:
+def test_options_of_the_async_names_are_told_apart(servicebus_pair: NamespacePairFixture) -> None:
     text = servicebus_pair.primary.connection_string
     with (
         twinbus.MessagingFactory.from_connection_string(text) as primary,
@@ -95,7 +95,7 @@ def test_options_of_the_async_names_are_told_apart(servicebus_pair: BusPair) -> 
         primary.pair_namespace(object())  # type: ignore[arg-type]
 
 
-def test_events_can_be_iterated_over(servicebus_pair: BusPair) -> None:
+def test_events_can_be_iterated_over(servicebus_pair: NamespacePairFixture) -> None:
     """P16: live events for a thread that waits for them."""
     servicebus_pair.primary.queue("orders")
     text = servicebus_pair.secondary.connection_string
@@ -116,7 +116,9 @@ def test_events_can_be_iterated_over(servicebus_pair: BusPair) -> None:
         assert time.monotonic() - began_s < 20
 
 
-def test_a_program_without_a_loop_begins_without_its_secondary(servicebus_pair: BusPair) -> None:
+def test_a_program_without_a_loop_begins_without_its_secondary(
+    servicebus_pair: NamespacePairFixture,
+) -> None:
     """P19: the options show the queues that are found later."""
     orders = servicebus_pair.primary.queue("orders")
     text = servicebus_pair.secondary.connection_string

@@ -15,12 +15,12 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from twinbus.errors import ConfigurationError
-from twinbus.sync.portal import Portal
+from twinbus.sync.portal import BlockingPortal
 
 
 @pytest.fixture
-def portal() -> Portal:
-    return Portal("test-loop")
+def portal() -> BlockingPortal:
+    return BlockingPortal("test-loop")
 
 
 async def doubled(number: int) -> int:
@@ -28,11 +28,11 @@ async def doubled(number: int) -> int:
     return 2 * number
 
 
-def test_a_call_returns_what_the_coroutine_returns(portal: Portal) -> None:
+def test_a_call_returns_what_the_coroutine_returns(portal: BlockingPortal) -> None:
     assert portal.call(doubled(21)) == 42
 
 
-def test_a_call_raises_what_the_coroutine_raises(portal: Portal) -> None:
+def test_a_call_raises_what_the_coroutine_raises(portal: BlockingPortal) -> None:
     async def failing() -> None:
         raise LookupError("not here")
 
@@ -40,7 +40,7 @@ def test_a_call_raises_what_the_coroutine_raises(portal: Portal) -> None:
         portal.call(failing())
 
 
-def test_many_threads_share_one_loop(portal: Portal) -> None:
+def test_many_threads_share_one_loop(portal: BlockingPortal) -> None:
     async def where() -> int:
         return threading.get_ident()
 
@@ -50,7 +50,7 @@ def test_many_threads_share_one_loop(portal: Portal) -> None:
     assert threading.get_ident() not in seen
 
 
-def test_an_async_iterator_becomes_an_iterator(portal: Portal) -> None:
+def test_an_async_iterator_becomes_an_iterator(portal: BlockingPortal) -> None:
     async def counting() -> AsyncIterator[int]:
         for number in range(3):
             yield number
@@ -58,7 +58,9 @@ def test_an_async_iterator_becomes_an_iterator(portal: Portal) -> None:
     assert list(portal.iterate(counting())) == [0, 1, 2]
 
 
-def test_a_blocking_call_on_the_loop_itself_is_refused_with_a_sentence(portal: Portal) -> None:
+def test_a_blocking_call_on_the_loop_itself_is_refused_with_a_sentence(
+    portal: BlockingPortal,
+) -> None:
     async def confused() -> int:
         return portal.call(doubled(1))
 
@@ -66,7 +68,7 @@ def test_a_blocking_call_on_the_loop_itself_is_refused_with_a_sentence(portal: P
         portal.call(confused())
 
 
-def test_an_interrupted_caller_leaves_nothing_running(portal: Portal) -> None:
+def test_an_interrupted_caller_leaves_nothing_running(portal: BlockingPortal) -> None:
     cleaned: list[str] = []
 
     async def endless() -> None:

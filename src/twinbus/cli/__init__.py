@@ -50,7 +50,7 @@ app = typer.Typer(
 
 
 @dataclass(slots=True)
-class Wishes:
+class GlobalOptions:
     """What was said before the command's name, for whoever called it."""
 
     debug: bool = False
@@ -74,7 +74,7 @@ def _common(
     ] = False,
 ) -> None:
     """Messaging that keeps accepting messages while its broker is down."""
-    if isinstance(context.obj, Wishes):
+    if isinstance(context.obj, GlobalOptions):
         context.obj.debug = debug
 
 
@@ -104,7 +104,7 @@ app.add_typer(cost_app)
 
 def main() -> None:
     """Run the command; an error is a sentence, never a traceback."""
-    wishes = Wishes()
+    wishes = GlobalOptions()
     try:
         app(obj=wishes, prog_name="twinbus")
     except TwinbusError as error:
@@ -124,7 +124,7 @@ def main() -> None:
         )
 
 
-def _fail(wishes: Wishes, sentence: str, exit_code: int) -> None:
+def _fail(wishes: GlobalOptions, sentence: str, exit_code: int) -> None:
     if wishes.debug:
         traceback.print_exc()
     typer.echo(f"twinbus: {sentence}", err=True)

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from twinbus.cli import entities as of
-from twinbus.cli.connecting import WherePair, with_pair
+from twinbus.cli.connecting import PairTarget, with_pair
 from twinbus.cli.showing import (
     DryRun,
     Output,
     Yes,
-    check_form,
+    check_output_format,
     confirm,
     show_records,
 )
@@ -26,7 +26,7 @@ __all__ = ["backlog_app"]
 EXIT_LEFT = 3
 """A queue was left, because messages are in it."""
 
-backlog_app = of.noun("backlog", "Backlog queues on the secondary: list, show, cleanup.")
+backlog_app = of.entity_group("backlog", "Backlog queues on the secondary: list, show, cleanup.")
 
 
 @backlog_app.command("list")
@@ -37,10 +37,10 @@ def list_backlog(
     ] = False,
     output: Output = "table",
     *,
-    where: WherePair,
+    where: PairTarget,
 ) -> None:
     """List the backlog queues with what waits in them. Needs Manage on the secondary."""
-    check_form(output)
+    check_output_format(output)
     import asyncio
 
     from twinbus.cli.backlog_found import listed
@@ -74,13 +74,13 @@ def show(
     ] = False,
     output: Output = "table",
     *,
-    where: WherePair,
+    where: PairTarget,
 ) -> None:
     """Look at messages of a backlog queue and where they are meant to go; nothing is taken.
 
     Needs Listen on the secondary.
     """
-    check_form(output)
+    check_output_format(output)
     import asyncio
 
     from twinbus.cli.message_shown import record_of_message, show_message_records
@@ -118,7 +118,7 @@ def cleanup(
     dry_run: DryRun = False,
     output: Output = "table",
     *,
-    where: WherePair,
+    where: PairTarget,
 ) -> None:
     """Delete extra backlog queues that are empty, left over from a larger --backlog-queue-count.
 
@@ -128,7 +128,7 @@ def cleanup(
 
     Exit codes: 0 no extra queue is left, 1 the command failed, 2 wrong usage, 3 some were left.
     """
-    check_form(output)
+    check_output_format(output)
     if drain and dry_run:
         raise ConfigurationError("--drain moves messages", hint="Leave it or --dry-run out")
     if not dry_run:

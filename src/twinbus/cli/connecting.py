@@ -9,7 +9,7 @@
     def show(path: ..., *, where: Where) -> None: ...
 
     @with_pair
-    def plan(*, where: WherePair) -> None: ...                both, --primary and --secondary
+    def plan(*, where: PairTarget) -> None: ...                both, --primary and --secondary
 
 Rule 1: these options are declared here, once; a command gets them as one value.
 Rule 2: a connection string is read when it is needed, and shown by nobody.
@@ -36,7 +36,14 @@ if TYPE_CHECKING:
     from twinbus.pairing.environment import NamespaceReference, Role
     from twinbus.pairing.open_namespace import NamespaceConnection
 
-__all__ = ["Where", "WherePair", "asked", "reference_of", "with_namespace", "with_pair"]
+__all__ = [
+    "NamespaceTarget",
+    "PairTarget",
+    "reference_of",
+    "run_with_namespace",
+    "with_namespace",
+    "with_pair",
+]
 
 T = TypeVar("T")
 
@@ -96,7 +103,7 @@ SecondaryPort = Annotated[
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Where:
+class NamespaceTarget:
     """A namespace, as the command line names it."""
 
     connection_string: str | None = None
@@ -166,7 +173,9 @@ def reference_of(text: str) -> NamespaceReference:
     return NamespaceReference("--connection-string", connection_string=text)
 
 
-def asked(where: Where, ask: Callable[[NamespaceConnection], Awaitable[T]]) -> T:
+def run_with_namespace(
+    where: NamespaceTarget, ask: Callable[[NamespaceConnection], Awaitable[T]]
+) -> T:
     """Open the namespace, ask it, close it; the answer."""
     import asyncio
 
@@ -178,7 +187,7 @@ def asked(where: Where, ask: Callable[[NamespaceConnection], Awaitable[T]]) -> T
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WherePair:
+class PairTarget:
     """Both namespaces of a pair, as the command line names them."""
 
     primary: str | None = None
@@ -191,7 +200,7 @@ class WherePair:
     def opened(self, role: Role) -> AbstractAsyncContextManager[NamespaceConnection]:
         is_secondary = role == "secondary"
         given = self.secondary if is_secondary else self.primary
-        return Where(
+        return NamespaceTarget(
             connection_string=given,
             secondary=is_secondary and given is None,
             ca_file=self.ca_file,
@@ -245,12 +254,12 @@ _PAIR: Final = (
 
 def with_namespace(command: Callable[..., None]) -> Callable[..., None]:
     """The command with the options for one namespace, which it is given as ``where``."""
-    return _with(command, _NAMESPACE, Where)
+    return _with(command, _NAMESPACE, NamespaceTarget)
 
 
 def with_pair(command: Callable[..., None]) -> Callable[..., None]:
     """The command with the options for both namespaces, which it is given as ``where``."""
-    return _with(command, _PAIR, WherePair)
+    return _with(command, _PAIR, PairTarget)
 
 
 def _with(

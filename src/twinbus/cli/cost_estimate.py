@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from twinbus.cli.quantities import count, rate_per_s, size_bytes
-from twinbus.cli.showing import Output, check_form
+from twinbus.cli.showing import Output, check_output_format
 from twinbus.durations import seconds
 
 __all__ = ["cost_estimate"]
@@ -88,7 +88,7 @@ def cost_estimate(
     time without one; and what other numbers of syphons and other times of waiting would cost.
     Nothing is contacted. Price sheets and what is assumed: docs/COSTS.md.
     """
-    check_form(output)
+    check_output_format(output)
     from twinbus.cli.cost_estimate_shown import show_estimate
     from twinbus.core.cost_estimate import EstimateInput, estimate
     from twinbus.prices import load_prices

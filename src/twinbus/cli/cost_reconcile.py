@@ -15,7 +15,7 @@ import typer
 
 from twinbus.cli.moments import moment
 from twinbus.cli.shared_options import AdministrationPort, CaFile
-from twinbus.cli.showing import Output, check_form
+from twinbus.cli.showing import Output, check_output_format
 from twinbus.errors import ConfigurationError, TwinbusError
 
 EXIT_OPEN = 1
@@ -90,7 +90,7 @@ def reconcile(
     be read, or no message in it.
     """
     try:
-        check_form(output)
+        check_output_format(output)
         options = ReconcileOptions(
             primary_logs=_there(primary_logs),
             secondary_logs=_there(secondary_logs),

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Final
 import typer
 
 from twinbus.cli.cost_reconcile import ReconcileOptions
-from twinbus.cli.showing import counted, show_json, wait_shown
+from twinbus.cli.showing import counted, show_json, show_spinner
 from twinbus.cli.tables import show_table
-from twinbus.core.reconciliation import EntityReconciliation, Fate, Outage, Reconciliation
+from twinbus.core.reconciliation import EntityReconciliation, MessageStatus, Outage, Reconciliation
 from twinbus.errors import ConfigurationError
 from twinbus.pairing.environment import ROLES, Role, require_namespace
 from twinbus.spark.references import NamespaceRef, RefKind
@@ -27,7 +27,13 @@ __all__ = ["run_reconcile", "show_reconciliation"]
 SHOWN_MAX: Final = 50
 """Differences in the table; the others are in the JSON."""
 # Every row has these; the others are shown when somebody has some.
-_ALWAYS: Final = (Fate.DELIVERED, Fate.WAITING, Fate.IN_BACKLOG, Fate.DEAD_LETTERED, Fate.MISSING)
+_ALWAYS: Final = (
+    MessageStatus.DELIVERED,
+    MessageStatus.WAITING,
+    MessageStatus.IN_BACKLOG,
+    MessageStatus.DEAD_LETTERED,
+    MessageStatus.MISSING,
+)
 
 
 def run_reconcile(options: ReconcileOptions) -> bool | None:
@@ -48,7 +54,7 @@ def run_reconcile(options: ReconcileOptions) -> bool | None:
         secondary=references[1],
     )
     with (
-        wait_shown("Spark starts, then the logs are read"),
+        show_spinner("Spark starts, then the logs are read"),
         translate_spark_errors(),
         _session() as spark,
     ):
@@ -86,7 +92,7 @@ def show_reconciliation(answer: Reconciliation, output: str) -> None:
     if output != "table":
         show_json(answer.to_json(), output)
         return
-    fates = [fate for fate in Fate if fate in _ALWAYS or answer.count(fate)]
+    fates = [fate for fate in MessageStatus if fate in _ALWAYS or answer.count(fate)]
     has_outages = any(each.outages for each in answer.entities)
     columns = ["entity", "sent", *(fate.value for fate in fates), "duplicates", "unexpected"]
     show_table(
@@ -111,7 +117,7 @@ def show_reconciliation(answer: Reconciliation, output: str) -> None:
     typer.echo(answer.verdict)
 
 
-def _row(books: EntityReconciliation, fates: list[Fate], has_outages: bool) -> list[str]:
+def _row(books: EntityReconciliation, fates: list[MessageStatus], has_outages: bool) -> list[str]:
     counts = [books.sent, *(books.fates.get(fate, 0) for fate in fates)]
     duplicates = f"{books.duplicates:,}"
     if books.duplicates > books.duplicates_explained:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from twinbus.cli.cost_report import ReportOptions
 from twinbus.cli.cost_report_shown import show_report
-from twinbus.cli.showing import wait_shown
+from twinbus.cli.showing import show_spinner
 from twinbus.errors import ConfigurationError
 from twinbus.prices import load_prices
 from twinbus.spark.session import local_session, require_pyspark
@@ -30,10 +30,10 @@ def run_report(options: ReportOptions) -> None:
     from twinbus.spark.cost.log_files import find_logs
 
     find_logs(options.logs)
-    with wait_shown("Spark starts, then the logs are read"), _session() as spark:
-        from twinbus.spark.cost.report import Asked, cost_report
+    with show_spinner("Spark starts, then the logs are read"), _session() as spark:
+        from twinbus.spark.cost.report import ReportRequest, cost_report
 
-        asked = Asked(
+        asked = ReportRequest(
             prices=prices,
             begins=options.begins,
             ends=options.ends,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from twinbus.cli import entities as of
-from twinbus.cli.connecting import Where, asked, with_namespace
+from twinbus.cli.connecting import NamespaceTarget, run_with_namespace, with_namespace
 from twinbus.cli.message_shown import show_messages
 from twinbus.cli.purging import purge_it
 from twinbus.cli.receive import FromNumber, peeked
@@ -15,11 +15,11 @@ from twinbus.cli.showing import (
     DryRun,
     Output,
     Yes,
-    check_form,
-    count_shown,
+    check_output_format,
     counted,
+    print_result,
+    show_progress,
     show_records,
-    tell,
 )
 from twinbus.cli.sources import source_of
 from twinbus.errors import ConfigurationError
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 __all__ = ["dlq_app"]
 
-dlq_app = of.noun("dlq", "Dead letters: list, show, resubmit, drop.")
+dlq_app = of.entity_group("dlq", "Dead letters: list, show, resubmit, drop.")
 
 Path = Annotated[str, typer.Argument(help="The queue, or <topic>/subscriptions/<name>.")]
 IDS = ("auto", "keep", "new")
@@ -43,11 +43,11 @@ def list_dead_letters(
     ] = False,
     output: Output = "table",
     *,
-    where: Where,
+    where: NamespaceTarget,
 ) -> None:
     """Count the dead letters of every queue and subscription. Needs the claim Manage."""
-    check_form(output)
-    counts = asked(where, _counts)
+    check_output_format(output)
+    counts = run_with_namespace(where, _counts)
     found = [each for each in counts if everything or any(list(each.values())[1:])]
     show_records(found, output, ("entity", "dead_letters", "transfer_dead_letters"), numbers_from=1)
 
@@ -77,12 +77,12 @@ def show(
     from_number: FromNumber = 1,
     output: Output = "table",
     *,
-    where: Where,
+    where: NamespaceTarget,
 ) -> None:
     """Look at dead letters with their reasons; nothing is taken. Needs the claim Listen."""
-    check_form(output)
+    check_output_format(output)
     source = source_of(path, dead_letters=True)
-    found = asked(where, lambda each: peeked(each, source, count, from_number))
+    found = run_with_namespace(where, lambda each: peeked(each, source, count, from_number))
     show_messages(found, output, as_dead_letters=True)
 
 
@@ -115,7 +115,7 @@ def resubmit(
     dry_run: DryRun = False,
     output: Output = "table",
     *,
-    where: Where,
+    where: NamespaceTarget,
 ) -> None:
     """Send dead letters back to the queue that they come from. Needs Listen and Send.
 
@@ -125,7 +125,7 @@ def resubmit(
     all get a copy. With several of --id, --number and --reason a message must fit all of them;
     those that do not fit are received and given back, which counts as a delivery.
     """
-    check_form(output)
+    check_output_format(output)
     if ids not in IDS:
         raise ConfigurationError(f"--ids cannot be {ids!r:.40}", hint="Use auto, keep or new")
     source = source_of(path, dead_letters=True)
@@ -139,17 +139,17 @@ def resubmit(
     target = to or source.entity
     choice = work.Choice(frozenset(message_id or ()), frozenset(number or ()), reason)
     if dry_run:
-        found = asked(where, lambda each: work.count_of(each, source, choice, count))
+        found = run_with_namespace(where, lambda each: work.count_of(each, source, choice, count))
         sentence = f"{counted(found, 'message')} would be sent from {source} to {target!r}"
-        tell(output, {"would_resubmit": found, "to": target}, sentence)
+        print_result(output, {"would_resubmit": found, "to": target}, sentence)
         return
-    with count_shown("resubmitted", output) as progress:
-        done = asked(
+    with show_progress("resubmitted", output) as progress:
+        done = run_with_namespace(
             where,
             lambda each: work.resubmitted(each, source, target, choice, count, ids, progress),
         )
     changed = ", with new ids" if done.has_new_ids else ""
-    tell(
+    print_result(
         output,
         {"resubmitted": done.count, "to": target, "new_ids": done.has_new_ids},
         f"{counted(done.count, 'message')} sent from {source} to {target!r}{changed}",
@@ -164,7 +164,7 @@ def drop(
     dry_run: DryRun = False,
     output: Output = "table",
     *,
-    where: Where,
+    where: NamespaceTarget,
 ) -> None:
     """Remove all dead letters of a queue or subscription for good. Needs the claim Listen."""
     purge_it(

@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from twinbus.cli.showing import Output, check_form
+from twinbus.cli.showing import Output, check_output_format
 from twinbus.errors import ConfigurationError
 
 EXIT_FINDINGS = 3
@@ -48,7 +48,7 @@ def doctor(
     Exit codes: 0 healthy, or repaired without a loss (there may be warnings), 1 the check could not
     be made, 2 wrong usage, 3 something is wrong, or messages are lost.
     """
-    check_form(output)
+    check_output_format(output)
     if into is not None and not repair:
         raise ConfigurationError("--into needs --repair", hint="Add --repair, or remove --into")
     if scratch is not None and not scratch.is_dir():

@@ -17,7 +17,15 @@ from twinbus.cli.admin_client import (
     AdminNamespace,
     AdminUrl,
 )
-from twinbus.cli.showing import DryRun, Output, Yes, check_form, confirm, counted, tell
+from twinbus.cli.showing import (
+    DryRun,
+    Output,
+    Yes,
+    check_output_format,
+    confirm,
+    counted,
+    print_result,
+)
 
 
 def reset(
@@ -32,7 +40,7 @@ def reset(
     namespace: AdminNamespace = None,
 ) -> None:
     """Remove all messages of a namespace, and its queues, topics and subscriptions."""
-    check_form(output)
+    check_output_format(output)
     client = AdminClient.from_options(admin, connection_string, namespace)
     name = client.namespace
     what = "all messages" if keep_entities else "all messages and entities"
@@ -42,7 +50,7 @@ def reset(
     confirm(yes, f"Remove {what} of the namespace {name!r} for good?", "removes messages")
     done = client.post(client.in_namespace("reset"), {"keep_entities": keep_entities})
     fate = "emptied" if keep_entities else "removed"
-    tell(
+    print_result(
         output, done, f"{done['entity_count']} queues, topics and subscriptions {fate} in {name!r}"
     )
 
@@ -61,4 +69,4 @@ def _show_what_goes(client: AdminClient, output: str, what: str) -> None:
         f"{counted(len(queues), 'queue')}, {counted(len(topics), 'topic')}, "
         f"{counted(inside, 'subscription')}"
     )
-    tell(output, values, f"{what} of {client.namespace!r} would be removed: {counts}")
+    print_result(output, values, f"{what} of {client.namespace!r} would be removed: {counts}")

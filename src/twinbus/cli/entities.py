@@ -14,8 +14,15 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar, overload
 import typer
 from typer.core import TyperCommand
 
-from twinbus.cli.connecting import Where, asked
-from twinbus.cli.showing import check_form, confirm, plain, show_record, show_records, tell
+from twinbus.cli.connecting import NamespaceTarget, run_with_namespace
+from twinbus.cli.showing import (
+    check_output_format,
+    confirm,
+    plain,
+    print_result,
+    show_record,
+    show_records,
+)
 from twinbus.cli.sources import split_subscription
 from twinbus.durations import seconds
 from twinbus.errors import ConfigurationError, TwinbusError
@@ -26,12 +33,12 @@ if TYPE_CHECKING:
 __all__ = [
     "QUEUE_COLUMNS",
     "SubscriptionCommand",
-    "create_it",
-    "delete_it",
+    "create_entity",
+    "delete_entity",
     "duration",
-    "list_them",
-    "noun",
-    "show_it",
+    "entity_group",
+    "list_entities",
+    "show_entity",
     "status_of",
     "taken",
 ]
@@ -111,7 +118,7 @@ def status_of(text: str) -> str:
     )
 
 
-def noun(name: str, explanation: str) -> typer.Typer:
+def entity_group(name: str, explanation: str) -> typer.Typer:
     """The group of a noun's commands."""
     return typer.Typer(name=name, help=explanation, no_args_is_help=True, rich_markup_mode=None)
 
@@ -130,33 +137,39 @@ class SubscriptionCommand(TyperCommand):
 # -- the verbs ------------------------------------------------------------------------------
 
 
-def list_them(
-    where: Where,
+def list_entities(
+    where: NamespaceTarget,
     output: str,
     listing: Callable[[AdministrationClient], AsyncIterator[Any]],
     columns: Sequence[str],
     *,
     numbers_from: int | None = None,
 ) -> None:
-    check_form(output)
+    check_output_format(output)
 
     async def ask(namespace: Any) -> list[Any]:
         return [each async for each in listing(namespace.management)]
 
     show_records(
-        [record_of(each) for each in asked(where, ask)], output, columns, numbers_from=numbers_from
+        [record_of(each) for each in run_with_namespace(where, ask)],
+        output,
+        columns,
+        numbers_from=numbers_from,
     )
 
 
-def show_it(
-    where: Where,
+def show_entity(
+    where: NamespaceTarget,
     output: str,
     named: str,
     get: Callable[[AdministrationClient], Awaitable[Any]],
 ) -> None:
     """``named`` is what it is called in a sentence: "queue 'orders'"."""
-    check_form(output)
-    show_record(record_of(asked(where, lambda each: _found(each.management, named, get))), output)
+    check_output_format(output)
+    show_record(
+        record_of(run_with_namespace(where, lambda each: _found(each.management, named, get))),
+        output,
+    )
 
 
 async def taken(
@@ -166,8 +179,8 @@ async def taken(
     return await management.get_queue(path) or await management.get_topic(path)
 
 
-def create_it(
-    where: Where,
+def create_entity(
+    where: NamespaceTarget,
     output: str,
     dry_run: bool,
     named: str,
@@ -175,7 +188,7 @@ def create_it(
     create: Callable[[AdministrationClient], Awaitable[Any]],
     get: Callable[[AdministrationClient], Awaitable[Any]],
 ) -> None:
-    check_form(output)
+    check_output_format(output)
     record = _settings(wanted)
 
     async def ask(namespace: Any) -> None:
@@ -184,15 +197,15 @@ def create_it(
         elif await get(namespace.management) is not None:
             raise TwinbusError(f"the name of the {named} is taken", hint="Choose another name")
 
-    asked(where, ask)
+    run_with_namespace(where, ask)
     if dry_run:
-        tell(output, {"would_create": record}, f"the {named} would be created")
+        print_result(output, {"would_create": record}, f"the {named} would be created")
     else:
-        tell(output, {"created": record}, f"the {named} was created")
+        print_result(output, {"created": record}, f"the {named} was created")
 
 
-def delete_it(
-    where: Where,
+def delete_entity(
+    where: NamespaceTarget,
     output: str,
     *,
     yes: bool,
@@ -201,16 +214,18 @@ def delete_it(
     get: Callable[[AdministrationClient], Awaitable[Any]],
     delete: Callable[[AdministrationClient], Awaitable[None]],
 ) -> None:
-    check_form(output)
-    found = asked(where, lambda each: _found(each.management, named, get))
+    check_output_format(output)
+    found = run_with_namespace(where, lambda each: _found(each.management, named, get))
     counts = getattr(found, "counts", None)
     holds = f" with {counts.total:,} messages in it" if counts is not None and counts.total else ""
     if dry_run:
-        tell(output, {"would_delete": record_of(found)}, f"the {named}{holds} would be deleted")
+        print_result(
+            output, {"would_delete": record_of(found)}, f"the {named}{holds} would be deleted"
+        )
         return
     confirm(yes, f"Delete the {named}{holds} for good?", "deletes it")
-    asked(where, lambda each: delete(each.management))
-    tell(output, {"deleted": record_of(found)}, f"the {named}{holds} was deleted")
+    run_with_namespace(where, lambda each: delete(each.management))
+    print_result(output, {"deleted": record_of(found)}, f"the {named}{holds} was deleted")
 
 
 async def _found(

@@ -17,7 +17,15 @@ from twinbus.cli.admin_client import (
     AdminNamespace,
     AdminUrl,
 )
-from twinbus.cli.showing import DryRun, Output, check_form, counted, show_json, show_records, tell
+from twinbus.cli.showing import (
+    DryRun,
+    Output,
+    check_output_format,
+    counted,
+    print_result,
+    show_json,
+    show_records,
+)
 from twinbus.cli.tables import show_table
 from twinbus.durations import seconds
 from twinbus.errors import ConfigurationError
@@ -62,11 +70,11 @@ def add(
     from twinbus.broker.faults.fault import Fault
 
     # Checked here first: what is wrong is said without a broker, too.
-    check_form(output)
+    check_output_format(output)
     fault = Fault.from_json({**options, "kind": kind, "scope": scope})
     if dry_run:
         sentence = f"{kind} would be switched on for {fault.scope}"
-        tell(output, {"would_add": fault.to_json()}, sentence)
+        print_result(output, {"would_add": fault.to_json()}, sentence)
         return
     client = AdminClient.from_options(admin, connection_string, namespace)
     added = client.post(client.in_namespace("faults"), fault.to_json())
@@ -81,7 +89,7 @@ def list_faults(
     namespace: AdminNamespace = None,
 ) -> None:
     """Show what is switched on, until when, and how often it struck."""
-    check_form(output)
+    check_output_format(output)
     client = AdminClient.from_options(admin, connection_string, namespace)
     _show(client.get(client.in_namespace("faults")), output)
 
@@ -96,7 +104,7 @@ def clear(
     namespace: AdminNamespace = None,
 ) -> None:
     """Switch one failure off, or all of them."""
-    check_form(output)
+    check_output_format(output)
     client = AdminClient.from_options(admin, connection_string, namespace)
     if dry_run:
         there = [each["id"] for each in client.get(client.in_namespace("faults"))]
@@ -107,11 +115,13 @@ def clear(
                 f"there is no fault {fault_id!r:.60}",
                 hint=f"Switched on: {names}" if names else "No fault is switched on",
             )
-        tell(output, {"would_clear": found}, f"{counted(len(found), 'fault')} would be cleared")
+        print_result(
+            output, {"would_clear": found}, f"{counted(len(found), 'fault')} would be cleared"
+        )
         return
     path = "faults" if fault_id is None else f"faults/{fault_id}"
     done = client.delete(client.in_namespace(path))
-    tell(output, done, f"{counted(done['cleared'], 'fault')} cleared")
+    print_result(output, done, f"{counted(done['cleared'], 'fault')} cleared")
 
 
 @fault_app.command("kinds")
@@ -119,7 +129,7 @@ def kinds(output: Output = "table") -> None:
     """Show every kind of failure with its options."""
     from twinbus.broker.faults.kinds import KINDS
 
-    check_form(output)
+    check_output_format(output)
     if output != "table":
         told = {
             name: {"summary": kind.summary, "options": sorted(kind.options)}
@@ -161,14 +171,14 @@ def start(
 def _whole_namespace(
     verb: str, done: str, dry_run: bool, output: str, where: tuple[str, str | None, str | None]
 ) -> None:
-    check_form(output)
+    check_output_format(output)
     client = AdminClient.from_options(*where)
     name = client.namespace
     if dry_run:
-        tell(output, {f"would_{verb}": name}, f"{name} would be {done}")
+        print_result(output, {f"would_{verb}": name}, f"{name} would be {done}")
         return
     client.post(client.in_namespace(verb))
-    tell(output, {done: name}, f"{name} {done}")
+    print_result(output, {done: name}, f"{name} {done}")
 
 
 def _told(name: str, value: Any) -> str:

@@ -24,14 +24,24 @@ from twinbus.cli.admin_client import (
     AdminNamespace,
     AdminUrl,
 )
-from twinbus.cli.connecting import Where, asked, with_namespace
-from twinbus.cli.showing import DryRun, Output, Yes, check_form, confirm, show_records, tell
+from twinbus.cli.connecting import NamespaceTarget, run_with_namespace, with_namespace
+from twinbus.cli.showing import (
+    DryRun,
+    Output,
+    Yes,
+    check_output_format,
+    confirm,
+    print_result,
+    show_records,
+)
 from twinbus.errors import ConfigurationError, TwinbusError
 from twinbus.service_errors import EntityNotFound
 
 __all__ = ["key_app"]
 
-key_app = of.noun("key", "Access keys of an entity or a namespace: list, rotate, create, delete.")
+key_app = of.entity_group(
+    "key", "Access keys of an entity or a namespace: list, rotate, create, delete."
+)
 
 KEY_BYTES = 32
 _CLAIMS = {each.lower(): each for each in ("Send", "Listen", "Manage")}
@@ -58,10 +68,10 @@ def list_keys(
     ] = None,
     output: Output = "table",
     *,
-    where: Where,
+    where: NamespaceTarget,
 ) -> None:
     """List the access rules of a queue or topic with their rights. Needs the claim Manage."""
-    check_form(output)
+    check_output_format(output)
     if path is None and admin is not None:
         client = AdminClient.from_options(admin, where.text())
         rules = client.get(client.in_namespace("rules"))
@@ -69,7 +79,7 @@ def list_keys(
         show_records(told, output, ("name", "rights"))
         return
     entity = _entity(path)
-    found = asked(where, lambda each: each.management.access_rules(entity))
+    found = run_with_namespace(where, lambda each: each.management.access_rules(entity))
     records: list[dict[str, Any]] = [{"name": each.name, "rights": each.rights} for each in found]
     columns = ["name", "rights"]
     if show_keys:
@@ -90,18 +100,18 @@ def rotate(
     dry_run: DryRun = False,
     output: Output = "table",
     *,
-    where: Where,
+    where: NamespaceTarget,
 ) -> None:
     """Give an access rule a new key; whoever uses the old one is refused from then on.
 
     Without an outage: move everybody to the other key first. Needs the claim Manage.
     """
-    check_form(output)
+    check_output_format(output)
     if which not in ("primary", "secondary"):
         raise ConfigurationError(
             f"--which cannot be {which!r:.40}", hint="Use primary or secondary"
         )
-    rules = asked(where, lambda each: each.management.access_rules(path))
+    rules = run_with_namespace(where, lambda each: each.management.access_rules(path))
     if rule.lower() not in (each.name.lower() for each in rules):
         names = ", ".join(each.name for each in rules) or "none"
         raise EntityNotFound(
@@ -110,17 +120,17 @@ def rotate(
     named = f"the {which} key of the rule {rule!r} of {path!r}"
     record = {"path": path, "rule": rule, "which": which}
     if dry_run:
-        tell(output, {"would_rotate": record}, f"{named} would be replaced")
+        print_result(output, {"would_rotate": record}, f"{named} would be replaced")
         return
     confirm(yes, f"Replace {named}?", "replaces a key")
     import base64
     import secrets
 
     key = base64.b64encode(secrets.token_bytes(KEY_BYTES)).decode()
-    asked(where, lambda each: each.management.set_access_key(path, rule, which, key))
+    run_with_namespace(where, lambda each: each.management.set_access_key(path, rule, which, key))
     shown = {**record, "key": key} if show_keys else record
     hint = f": {key}" if show_keys else "; `twinbus key list --show-keys` tells it"
-    tell(output, {"rotated": shown}, f"{named} was replaced{hint}")
+    print_result(output, {"rotated": shown}, f"{named} was replaced{hint}")
 
 
 @key_app.command("create")
@@ -151,7 +161,7 @@ def create(
     Its keys are told once, now: give --save or --show-keys. Needs the claim Manage. On Azure use
     `az servicebus namespace authorization-rule create`.
     """
-    check_form(output)
+    check_output_format(output)
     wanted = _claims(claims)
     if save is None and not show_keys and not dry_run:
         raise ConfigurationError(
@@ -161,7 +171,7 @@ def create(
     named = f"the access rule {rule!r} of the namespace {client.namespace!r}"
     record: dict[str, Any] = {"rule": rule, "claims": wanted, "namespace": client.namespace}
     if dry_run:
-        tell(output, {"would_create": record}, f"{named} would be created")
+        print_result(output, {"would_create": record}, f"{named} would be created")
         return
     if save is not None:
         _check_new(save)
@@ -176,7 +186,7 @@ def create(
         keys = {name: made[name] for name in ("primary_key", "secondary_key")}
         record |= {**keys, "connection_string": text}
         sentence += f": {text}"
-    tell(output, {"created": record}, sentence)
+    print_result(output, {"created": record}, sentence)
 
 
 @key_app.command("delete")
@@ -193,7 +203,7 @@ def delete(
 
     Needs the claim Manage. The last rule with Manage stays.
     """
-    check_form(output)
+    check_output_format(output)
     client = AdminClient.from_options(admin, connection_string, namespace)
     rules = [each["name"] for each in client.get(client.in_namespace("rules"))]
     found = next((each for each in rules if each.lower() == rule.lower()), None)
@@ -204,11 +214,11 @@ def delete(
     named = f"the access rule {found!r} of the namespace {client.namespace!r}"
     record = {"rule": found, "namespace": client.namespace}
     if dry_run:
-        tell(output, {"would_delete": record}, f"{named} would be deleted")
+        print_result(output, {"would_delete": record}, f"{named} would be deleted")
         return
     confirm(yes, f"Delete {named}?", "deletes keys")
     client.delete(client.in_namespace(f"rules/{found}"))
-    tell(output, {"deleted": record}, f"{named} was deleted")
+    print_result(output, {"deleted": record}, f"{named} was deleted")
 
 
 def _claims(text: str) -> list[str]:

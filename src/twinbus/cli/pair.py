@@ -8,9 +8,9 @@ from typing import Annotated
 import typer
 
 from twinbus.cli import entities as of
-from twinbus.cli.connecting import WherePair, with_pair
+from twinbus.cli.connecting import PairTarget, with_pair
 from twinbus.cli.shared_options import BACKLOG_QUEUE_COUNT_MAX
-from twinbus.cli.showing import DryRun, Output, check_form
+from twinbus.cli.showing import DryRun, Output, check_output_format
 from twinbus.durations import seconds
 
 __all__ = ["pair_app"]
@@ -19,7 +19,9 @@ JOURNAL_VARIABLE = "TWINBUS_PAIR_JOURNAL"
 EXIT_ATTENTION = 3
 """Something needs a look: the answer says what."""
 
-pair_app = of.noun("pair", "A pair of namespaces: plan, apply, status, failover, restore, hold.")
+pair_app = of.entity_group(
+    "pair", "A pair of namespaces: plan, apply, status, failover, restore, hold."
+)
 
 Count = Annotated[
     int,
@@ -29,7 +31,7 @@ Count = Annotated[
 
 @pair_app.command("plan")
 @with_pair
-def plan(backlog_queue_count: Count = 10, output: Output = "table", *, where: WherePair) -> None:
+def plan(backlog_queue_count: Count = 10, output: Output = "table", *, where: PairTarget) -> None:
     """Show what `pair apply` would do on the secondary. Needs the claim Manage there.
 
     Exit codes: 0 everything can be used or made, 1 it could not be found out, 2 wrong usage,
@@ -45,7 +47,7 @@ def apply(
     dry_run: DryRun = False,
     output: Output = "table",
     *,
-    where: WherePair,
+    where: PairTarget,
 ) -> None:
     """Make the backlog queues on the secondary that are missing, as pairing does it.
 
@@ -57,8 +59,8 @@ def apply(
     _provision(where, backlog_queue_count, output, is_plan=dry_run)
 
 
-def _provision(where: WherePair, count: int, output: str, *, is_plan: bool) -> None:
-    check_form(output)
+def _provision(where: PairTarget, count: int, output: str, *, is_plan: bool) -> None:
+    check_output_format(output)
     from twinbus.cli.pair_run import applied, planned
 
     if not (planned if is_plan else applied)(where, count, output):
@@ -96,7 +98,7 @@ def status(
     ] = None,
     output: Output = "table",
     *,
-    where: WherePair,
+    where: PairTarget,
 ) -> None:
     """Show whether both namespaces answer, what waits in the backlog, and what needs a look.
 
@@ -106,7 +108,7 @@ def status(
 
     Exit codes: 0 all is well, 1 it could not be found out, 2 wrong usage, 3 something needs a look.
     """
-    check_form(output)
+    check_output_format(output)
     watch_s = seconds(watch)
     from twinbus.cli.pair_status import StatusOptions, show_status
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from twinbus.cli.pair import pair_app
-from twinbus.cli.showing import DryRun, Output, check_form, tell
+from twinbus.cli.showing import DryRun, Output, check_output_format, print_result
 
 if TYPE_CHECKING:
     from twinbus.pairing.orders import Verb
@@ -98,7 +98,7 @@ def _order(
     group: str | None,
     dry_run: bool,
 ) -> None:
-    check_form(output)
+    check_output_format(output)
     from twinbus.entity_path import parse_entity_path
     from twinbus.pairing.orders import read_commands, write_command
     from twinbus.pairing.routing import ALL_PATHS
@@ -109,7 +109,9 @@ def _order(
         if path != ALL_PATHS:
             parse_entity_path(path)
         read_commands(control)
-        tell(output, {"would_order": record}, f"{what} would be ordered in {str(control)!r}")
+        print_result(
+            output, {"would_order": record}, f"{what} would be ordered in {str(control)!r}"
+        )
         return
     write_command(control, path, verb, is_held=is_held, group=group)
-    tell(output, {"ordered": record}, f"{what} is ordered in {str(control)!r}")
+    print_result(output, {"ordered": record}, f"{what} is ordered in {str(control)!r}")

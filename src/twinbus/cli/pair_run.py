@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from twinbus.cli.connecting import WherePair
+from twinbus.cli.connecting import PairTarget
 from twinbus.cli.showing import show_records
 from twinbus.pairing.backlog_queues import backlog_paths, drift_of, owner_mark, unsafe_property
 from twinbus.pairing.few_at_once import bounded_gather
@@ -21,7 +21,7 @@ __all__ = ["applied", "planned"]
 COLUMNS = ("queue", "what", "why")
 
 
-def planned(where: WherePair, count: int, output: str) -> bool:
+def planned(where: PairTarget, count: int, output: str) -> bool:
     """Show what would be made; whether all queues can be used then."""
 
     async def look(secondary: NamespaceConnection, name: str, owner: str) -> list[dict[str, Any]]:
@@ -44,7 +44,7 @@ def planned(where: WherePair, count: int, output: str) -> bool:
     return _shown(asyncio.run(_with_secondary(where, look)), output)
 
 
-def applied(where: WherePair, count: int, output: str) -> bool:
+def applied(where: PairTarget, count: int, output: str) -> bool:
     """Make what is missing; whether all queues can be used."""
 
     async def make(secondary: NamespaceConnection, name: str, owner: str) -> list[dict[str, Any]]:
@@ -57,7 +57,7 @@ def applied(where: WherePair, count: int, output: str) -> bool:
     return _shown(asyncio.run(_with_secondary(where, make)), output)
 
 
-async def _with_secondary(where: WherePair, work: Any) -> list[dict[str, Any]]:
+async def _with_secondary(where: PairTarget, work: Any) -> list[dict[str, Any]]:
     name = await where.primary_name()
     async with where.opened("primary") as primary, where.opened("secondary") as secondary:
         owner = owner_mark(primary.driver.address, name)

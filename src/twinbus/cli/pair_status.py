@@ -19,7 +19,7 @@ from typing import Final
 import typer
 
 from twinbus.cli.backlog_found import queues_of
-from twinbus.cli.connecting import WherePair
+from twinbus.cli.connecting import PairTarget
 from twinbus.cli.showing import counted, plain, show_json, show_records
 from twinbus.cli.syphon import default_state_dir
 from twinbus.errors import ConfigurationError
@@ -80,7 +80,7 @@ class SyphonState:
         return f"`twinbus syphon resume{given}`"
 
 
-def show_status(where: WherePair, options: StatusOptions, output: str) -> bool:
+def show_status(where: PairTarget, options: StatusOptions, output: str) -> bool:
     """Show the pair; whether all is well."""
     diverted = _diverted(options.journals)
     syphon = _syphon(options.state)
@@ -160,7 +160,7 @@ def _syphon(given: Path | None) -> SyphonState | None:
 
 
 async def _looked(
-    where: WherePair, options: StatusOptions, syphon: SyphonState | None
+    where: PairTarget, options: StatusOptions, syphon: SyphonState | None
 ) -> tuple[list[Reachability], list[QueueBacklog], list[str]]:
     async with where.opened("primary") as primary, where.opened("secondary") as secondary:
         contacts = list(

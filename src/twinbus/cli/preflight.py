@@ -10,10 +10,10 @@ from typing import Annotated
 
 import typer
 
-from twinbus.cli.connecting import WherePair, with_pair
+from twinbus.cli.connecting import PairTarget, with_pair
 from twinbus.cli.pair import Count
 from twinbus.cli.quantities import RATE_PER_S_MIN, rate_between, size_between
-from twinbus.cli.showing import Output, check_form
+from twinbus.cli.showing import Output, check_output_format
 from twinbus.durations import seconds
 
 # As for an estimate of costs; with more the room that is needed has no meaning.
@@ -94,7 +94,7 @@ def preflight(
     ] = "15s",
     output: Output = "table",
     *,
-    where: WherePair,
+    where: PairTarget,
 ) -> None:
     """Check a pair of namespaces before the disaster, and say exactly what to fix.
 
@@ -106,7 +106,7 @@ def preflight(
     Exit codes: 0 ready (there may be warnings), 1 the check could not be made, 2 wrong usage,
     3 not ready.
     """
-    check_form(output)
+    check_output_format(output)
     options = PreflightOptions(
         entities=tuple(entity or ()),
         backlog_queue_count=backlog_queue_count,

@@ -6,7 +6,7 @@ import asyncio
 
 import typer
 
-from twinbus.cli.connecting import WherePair
+from twinbus.cli.connecting import PairTarget
 from twinbus.cli.preflight import PreflightOptions
 from twinbus.cli.showing import counted, show_json
 from twinbus.cli.tables import show_block
@@ -24,7 +24,7 @@ from twinbus.pairing.preflight import (
 __all__ = ["run_preflight"]
 
 
-def run_preflight(where: WherePair, options: PreflightOptions) -> bool:
+def run_preflight(where: PairTarget, options: PreflightOptions) -> bool:
     """Check the pair and show the findings; whether it is ready."""
     report = run_checks(asyncio.run(_observed(where, options)))
     if options.output == "table":
@@ -34,7 +34,7 @@ def run_preflight(where: WherePair, options: PreflightOptions) -> bool:
     return report.is_ready
 
 
-async def _observed(where: WherePair, options: PreflightOptions) -> Observations:
+async def _observed(where: PairTarget, options: PreflightOptions) -> Observations:
     expectation = ExpectedLoad(
         expected_outage_s=options.expected_outage_s,
         rate_per_s=options.rate_per_s,

@@ -18,8 +18,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from twinbus.cli.connecting import Where, asked
-from twinbus.cli.showing import check_form, confirm, count_shown, counted, tell
+from twinbus.cli.connecting import NamespaceTarget, run_with_namespace
+from twinbus.cli.showing import check_output_format, confirm, counted, print_result, show_progress
 from twinbus.cli.sources import SUBSCRIPTIONS, MessageSource, source_of
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ class Kinds:
 
 
 def purge_it(
-    where: Where,
+    where: NamespaceTarget,
     output: str,
     path: str,
     *,
@@ -58,7 +58,7 @@ def purge_it(
     dry_run: bool,
 ) -> None:
     """Empty one place."""
-    check_form(output)
+    check_output_format(output)
     source = source_of(path, dead_letters=dead_letters)
     kinds = Kinds(deferred, scheduled and source.topic is None and not source.is_dead_letters)
 
@@ -69,7 +69,7 @@ def purge_it(
 
 
 def purge_topic(
-    where: Where,
+    where: NamespaceTarget,
     output: str,
     topic: str,
     *,
@@ -79,7 +79,7 @@ def purge_topic(
     dry_run: bool,
 ) -> None:
     """Empty every subscription of a topic."""
-    check_form(output)
+    check_output_format(output)
 
     async def subscriptions(namespace: NamespaceConnection) -> list[MessageSource]:
         management = namespace.management
@@ -99,7 +99,7 @@ def purge_topic(
 
 
 def _purge(
-    where: Where,
+    where: NamespaceTarget,
     output: str,
     named: str,
     places: Callable[[NamespaceConnection], Awaitable[list[MessageSource]]],
@@ -113,16 +113,18 @@ def _purge(
     async def counts(namespace: NamespaceConnection) -> int:
         return sum([await count_in(namespace, each) for each in await places(namespace)])
 
-    count = asked(where, counts)
+    count = run_with_namespace(where, counts)
     found = counted(count, "message")
     if dry_run:
-        tell(output, {"would_remove": count}, f"{found} would be removed from {named}")
+        print_result(output, {"would_remove": count}, f"{found} would be removed from {named}")
         return
     confirm(yes, f"Remove {found} from {named} for good?", "removes messages")
-    with count_shown("removed", output) as progress:
-        removed, left = asked(where, lambda each: _removed(each, places, kinds, progress))
+    with show_progress("removed", output) as progress:
+        removed, left = run_with_namespace(
+            where, lambda each: _removed(each, places, kinds, progress)
+        )
     rest = f"; {counted(left, 'message')} stayed" if left else ""
-    tell(
+    print_result(
         output,
         {"removed": removed, "left": left},
         f"{counted(removed, 'message')} removed from {named}{rest}",

@@ -7,30 +7,32 @@ from typing import Annotated
 import typer
 
 from twinbus.cli import entities as of
-from twinbus.cli.connecting import Where, with_namespace
+from twinbus.cli.connecting import NamespaceTarget, with_namespace
 from twinbus.cli.purging import purge_it
 from twinbus.cli.showing import DryRun, Output, Yes
 
 __all__ = ["queue_app"]
 
-queue_app = of.noun("queue", "Queues: list, show, create, delete, purge.")
+queue_app = of.entity_group("queue", "Queues: list, show, create, delete, purge.")
 
 Path = Annotated[str, typer.Argument(help="The queue.")]
 
 
 @queue_app.command("list")
 @with_namespace
-def list_queues(prefix: of.Prefix = "", output: Output = "table", *, where: Where) -> None:
+def list_queues(
+    prefix: of.Prefix = "", output: Output = "table", *, where: NamespaceTarget
+) -> None:
     """List the queues with their counts. Needs the claim Manage, as all but purge."""
     columns = ("path", *of.QUEUE_COLUMNS)
-    of.list_them(where, output, lambda each: each.list_queues(prefix), columns, numbers_from=2)
+    of.list_entities(where, output, lambda each: each.list_queues(prefix), columns, numbers_from=2)
 
 
 @queue_app.command("show")
 @with_namespace
-def show(path: Path, output: Output = "table", *, where: Where) -> None:
+def show(path: Path, output: Output = "table", *, where: NamespaceTarget) -> None:
     """Show the properties and counts of a queue."""
-    of.show_it(where, output, f"queue {path!r}", lambda each: each.get_queue(path))
+    of.show_entity(where, output, f"queue {path!r}", lambda each: each.get_queue(path))
 
 
 @queue_app.command("create")
@@ -53,7 +55,7 @@ def create(
     dry_run: DryRun = False,
     output: Output = "table",
     *,
-    where: Where,
+    where: NamespaceTarget,
 ) -> None:
     """Create a queue."""
     from twinbus.drivers.management import QueueProperties
@@ -78,7 +80,7 @@ def create(
         status=of.status_of(status),
         user_metadata=metadata,
     )
-    of.create_it(
+    of.create_entity(
         where,
         output,
         dry_run,
@@ -92,10 +94,15 @@ def create(
 @queue_app.command("delete")
 @with_namespace
 def delete(
-    path: Path, yes: Yes = False, dry_run: DryRun = False, output: Output = "table", *, where: Where
+    path: Path,
+    yes: Yes = False,
+    dry_run: DryRun = False,
+    output: Output = "table",
+    *,
+    where: NamespaceTarget,
 ) -> None:
     """Delete a queue with every message in it."""
-    of.delete_it(
+    of.delete_entity(
         where,
         output,
         yes=yes,
@@ -119,7 +126,7 @@ def purge(
     dry_run: DryRun = False,
     output: Output = "table",
     *,
-    where: Where,
+    where: NamespaceTarget,
 ) -> None:
     """Remove the messages of a queue; those that a receiver holds are left to it.
 

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from twinbus.cli.connecting import Where, asked, with_namespace
+from twinbus.cli.connecting import NamespaceTarget, run_with_namespace, with_namespace
 from twinbus.cli.message_shown import show_messages
-from twinbus.cli.showing import Output, check_form, counted
+from twinbus.cli.showing import Output, check_output_format, counted
 from twinbus.cli.sources import SUBSCRIPTIONS, MessageSource, source_of
 from twinbus.durations import seconds
 from twinbus.errors import ConfigurationError
@@ -62,14 +62,14 @@ def receive(
     dead_letters: DeadLetters = False,
     output: Output = "table",
     *,
-    where: Where,
+    where: NamespaceTarget,
 ) -> None:
     """Receive messages, show them, and complete them. Needs the claim Listen.
 
     Each is completed after it was shown. For more than 1,000 use --output jsonl, which shows and
     completes as they come.
     """
-    check_form(output)
+    check_output_format(output)
     if output != "jsonl" and count > AT_ONCE_MAX:
         raise ConfigurationError(
             f"{output} shows at most {AT_ONCE_MAX:,} messages", hint="Use --output jsonl"
@@ -86,7 +86,7 @@ def receive(
         finally:
             await receiver.close()
 
-    asked(where, ask)
+    run_with_namespace(where, ask)
 
 
 def _receiver(
@@ -137,12 +137,12 @@ def peek(
     dead_letters: DeadLetters = False,
     output: Output = "table",
     *,
-    where: Where,
+    where: NamespaceTarget,
 ) -> None:
     """Look at messages without taking them. Needs the claim Listen."""
-    check_form(output)
+    check_output_format(output)
     source = source_of(path, dead_letters=dead_letters)
-    found = asked(where, lambda each: peeked(each, source, count, from_number))
+    found = run_with_namespace(where, lambda each: peeked(each, source, count, from_number))
     show_messages(found, output, as_dead_letters=source.is_dead_letters)
 
 

@@ -7,9 +7,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from twinbus.cli import entities as of
-from twinbus.cli.connecting import Where, asked, with_namespace
+from twinbus.cli.connecting import NamespaceTarget, run_with_namespace, with_namespace
 from twinbus.cli.settings import settings_in
-from twinbus.cli.showing import DryRun, Output, Yes, check_form, confirm, counted, tell
+from twinbus.cli.showing import (
+    DryRun,
+    Output,
+    Yes,
+    check_output_format,
+    confirm,
+    counted,
+    print_result,
+)
 from twinbus.cli.subscription import Name as Subscription
 from twinbus.cli.subscription import Topic
 from twinbus.errors import ConfigurationError
@@ -19,7 +27,7 @@ if TYPE_CHECKING:
 
 __all__ = ["rule_app"]
 
-rule_app = of.noun("rule", "Rules of subscriptions: list, show, create, delete, purge.")
+rule_app = of.entity_group("rule", "Rules of subscriptions: list, show, create, delete, purge.")
 
 Rule = Annotated[str, typer.Argument(help="The rule.", metavar="RULE")]
 _CORRELATION = (
@@ -37,21 +45,26 @@ _CORRELATION = (
 @rule_app.command("list", cls=of.SubscriptionCommand)
 @with_namespace
 def list_rules(
-    topic: Topic, subscription: Subscription, output: Output = "table", *, where: Where
+    topic: Topic, subscription: Subscription, output: Output = "table", *, where: NamespaceTarget
 ) -> None:
     """List the rules of a subscription; a message that one of them takes is taken."""
     columns = ("name", "filter", "action")
-    of.list_them(where, output, lambda each: each.list_rules(topic, subscription), columns)
+    of.list_entities(where, output, lambda each: each.list_rules(topic, subscription), columns)
 
 
 @rule_app.command("show", cls=of.SubscriptionCommand)
 @with_namespace
 def show(
-    topic: Topic, subscription: Subscription, rule: Rule, output: Output = "table", *, where: Where
+    topic: Topic,
+    subscription: Subscription,
+    rule: Rule,
+    output: Output = "table",
+    *,
+    where: NamespaceTarget,
 ) -> None:
     """Show one rule."""
     named = _named(topic, subscription, rule)
-    of.show_it(where, output, named, lambda each: each.get_rule(topic, subscription, rule))
+    of.show_entity(where, output, named, lambda each: each.get_rule(topic, subscription, rule))
 
 
 @rule_app.command("create", cls=of.SubscriptionCommand)
@@ -89,7 +102,7 @@ def create(
     dry_run: DryRun = False,
     output: Output = "table",
     *,
-    where: Where,
+    where: NamespaceTarget,
 ) -> None:
     """Add a rule. The one that every subscription is born with, $Default, takes everything: delete
     it to have a choice at all."""
@@ -122,7 +135,7 @@ def create(
             **texts, properties=settings_in("--property", has_property or [])
         )
     wanted = RuleProperties(name=rule, filter=filter_, action=action)
-    of.create_it(
+    of.create_entity(
         where,
         output,
         dry_run,
@@ -143,10 +156,10 @@ def delete(
     dry_run: DryRun = False,
     output: Output = "table",
     *,
-    where: Where,
+    where: NamespaceTarget,
 ) -> None:
     """Delete a rule; a subscription without any takes nothing."""
-    of.delete_it(
+    of.delete_entity(
         where,
         output,
         yes=yes,
@@ -166,19 +179,19 @@ def purge(
     dry_run: DryRun = False,
     output: Output = "table",
     *,
-    where: Where,
+    where: NamespaceTarget,
 ) -> None:
     """Delete all rules of a subscription: it takes nothing until it has one again."""
-    check_form(output)
+    check_output_format(output)
 
     async def names(namespace: NamespaceConnection) -> list[str]:
         rules = namespace.management.list_rules(topic, subscription)
         return [each.name async for each in rules]
 
-    found = asked(where, names)
+    found = run_with_namespace(where, names)
     what = f"{counted(len(found), 'rule')} of the subscription {subscription!r} of {topic!r}"
     if dry_run:
-        tell(output, {"would_delete": found}, f"{what} would be deleted")
+        print_result(output, {"would_delete": found}, f"{what} would be deleted")
         return
     confirm(yes, f"Delete {what} for good?", "deletes rules")
 
@@ -186,8 +199,8 @@ def purge(
         for each in found:
             await namespace.management.delete_rule(topic, subscription, each)
 
-    asked(where, delete_them)
-    tell(output, {"deleted": found}, f"{what} deleted")
+    run_with_namespace(where, delete_them)
+    print_result(output, {"deleted": found}, f"{what} deleted")
 
 
 def _named(topic: str, subscription: str, rule: str) -> str:

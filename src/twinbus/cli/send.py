@@ -15,10 +15,17 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from twinbus.cli.connecting import Where, asked, with_namespace
+from twinbus.cli.connecting import NamespaceTarget, run_with_namespace, with_namespace
 from twinbus.cli.moments import moment
 from twinbus.cli.settings import settings_in
-from twinbus.cli.showing import DryRun, Output, check_form, count_shown, counted, tell
+from twinbus.cli.showing import (
+    DryRun,
+    Output,
+    check_output_format,
+    counted,
+    print_result,
+    show_progress,
+)
 from twinbus.durations import seconds
 from twinbus.errors import ConfigurationError, TwinbusError
 
@@ -82,14 +89,14 @@ def send(
     dry_run: DryRun = False,
     output: Output = "table",
     *,
-    where: Where,
+    where: NamespaceTarget,
 ) -> None:
     """Send a message, or many. Needs the claim Send.
 
     The body is the second argument, a file (--file), or each line of standard input (--lines).
     The command returns when the namespace has stored everything.
     """
-    check_form(output)
+    check_output_format(output)
     if sum((body is not None, file is not None, lines)) != 1:
         raise ConfigurationError(
             "a message needs one body", hint="Give it behind the path, or --file, or --lines"
@@ -120,11 +127,13 @@ def send(
     if dry_run:
         # Everything is checked as if it were sent.
         sent = sum(1 for each in messages if _encoded(each))
-        tell(output, {"would_send": sent}, f"{counted(sent, 'message')} would be sent to {path!r}")
+        print_result(
+            output, {"would_send": sent}, f"{counted(sent, 'message')} would be sent to {path!r}"
+        )
         return
-    with count_shown("sent", output) as progress:
-        sent = asked(where, lambda each: _sent(each, path, messages, progress))
-    tell(output, {"sent": sent}, f"{counted(sent, 'message')} sent to {path!r}")
+    with show_progress("sent", output) as progress:
+        sent = run_with_namespace(where, lambda each: _sent(each, path, messages, progress))
+    print_result(output, {"sent": sent}, f"{counted(sent, 'message')} sent to {path!r}")
 
 
 def _scheduled(text: str | None) -> datetime | None:

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from twinbus.cli.quantities import rate_per_s
-from twinbus.cli.showing import check_form
+from twinbus.cli.showing import check_output_format
 from twinbus.clock import AdjustableClock, SystemClock
 from twinbus.durations import seconds
 from twinbus.errors import ConfigurationError
@@ -153,7 +153,7 @@ def serve(
     ] = None,
 ) -> None:
     """Run a durable Service Bus broker that the stock Azure SDKs can use."""
-    check_form(output)
+    check_output_format(output)
     if memory and data is not None:
         raise ConfigurationError(
             "--memory keeps everything in memory, and --data names a directory for it",

@@ -30,16 +30,16 @@ __all__ = [
     "DryRun",
     "Output",
     "Yes",
-    "check_form",
+    "check_output_format",
     "confirm",
-    "count_shown",
     "counted",
     "plain",
+    "print_result",
     "show_json",
+    "show_progress",
     "show_record",
     "show_records",
-    "tell",
-    "wait_shown",
+    "show_spinner",
 ]
 
 FORMS: Final = ("table", "json", "jsonl")
@@ -51,7 +51,7 @@ DryRun = Annotated[bool, typer.Option("--dry-run", help="Show what would be done
 _MICROSECOND: Final = timedelta(microseconds=1)
 
 
-def check_form(output: str) -> None:
+def check_output_format(output: str) -> None:
     """Refuse a form that does not exist, before anything is done."""
     if output not in FORMS:
         raise ConfigurationError(
@@ -133,7 +133,7 @@ def show_record(record: Mapping[str, Any], output: str) -> None:
         show_json(found, output)
 
 
-def tell(output: str, record: Mapping[str, Any], sentence: str) -> None:
+def print_result(output: str, record: Mapping[str, Any], sentence: str) -> None:
     """What was done: a sentence for people, the record for programs."""
     typer.echo(sentence if output == "table" else json.dumps(plain(record)))
 
@@ -169,7 +169,7 @@ def confirm(is_given: bool, question: str, loss: str) -> None:
 
 
 @contextmanager
-def wait_shown(what: str) -> Iterator[None]:
+def show_spinner(what: str) -> Iterator[None]:
     """Say on a terminal why nothing is to be seen yet."""
     if not sys.stderr.isatty():
         yield
@@ -181,7 +181,7 @@ def wait_shown(what: str) -> Iterator[None]:
 
 
 @contextmanager
-def count_shown(doing: str, output: str) -> Iterator[Callable[[int], None]]:
+def show_progress(doing: str, output: str) -> Iterator[Callable[[int], None]]:
     """What to call with the number of messages done so far: on a terminal a line that counts."""
     if output != "table" or not sys.stderr.isatty():
         yield lambda _count: None

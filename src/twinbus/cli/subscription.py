@@ -7,13 +7,15 @@ from typing import Annotated
 import typer
 
 from twinbus.cli import entities as of
-from twinbus.cli.connecting import Where, with_namespace
+from twinbus.cli.connecting import NamespaceTarget, with_namespace
 from twinbus.cli.purging import purge_it
 from twinbus.cli.showing import DryRun, Output, Yes
 
 __all__ = ["Name", "Topic", "subscription_app"]
 
-subscription_app = of.noun("subscription", "Subscriptions: list, show, create, delete, purge.")
+subscription_app = of.entity_group(
+    "subscription", "Subscriptions: list, show, create, delete, purge."
+)
 
 Topic = Annotated[str, typer.Argument(help="The topic, or TOPIC/subscriptions/NAME for both.")]
 Name = Annotated[str, typer.Argument(help="The subscription.", metavar="SUBSCRIPTION")]
@@ -25,20 +27,22 @@ def list_subscriptions(
     topic: Annotated[str, typer.Argument(help="The topic.")],
     output: Output = "table",
     *,
-    where: Where,
+    where: NamespaceTarget,
 ) -> None:
     """List the subscriptions of a topic with their counts. Needs Manage, as all but purge."""
     columns = ("name", *of.QUEUE_COLUMNS)
-    of.list_them(
+    of.list_entities(
         where, output, lambda each: each.list_subscriptions(topic), columns, numbers_from=2
     )
 
 
 @subscription_app.command("show", cls=of.SubscriptionCommand)
 @with_namespace
-def show(topic: Topic, name: Name, output: Output = "table", *, where: Where) -> None:
+def show(topic: Topic, name: Name, output: Output = "table", *, where: NamespaceTarget) -> None:
     """Show the properties and counts of a subscription."""
-    of.show_it(where, output, _named(topic, name), lambda each: each.get_subscription(topic, name))
+    of.show_entity(
+        where, output, _named(topic, name), lambda each: each.get_subscription(topic, name)
+    )
 
 
 @subscription_app.command("create", cls=of.SubscriptionCommand)
@@ -59,7 +63,7 @@ def create(
     dry_run: DryRun = False,
     output: Output = "table",
     *,
-    where: Where,
+    where: NamespaceTarget,
 ) -> None:
     """Create a subscription that takes every message; see `twinbus rule` to choose."""
     from twinbus.drivers.management import SubscriptionProperties
@@ -78,7 +82,7 @@ def create(
         status=of.status_of(status),
         user_metadata=metadata,
     )
-    of.create_it(
+    of.create_entity(
         where,
         output,
         dry_run,
@@ -98,10 +102,10 @@ def delete(
     dry_run: DryRun = False,
     output: Output = "table",
     *,
-    where: Where,
+    where: NamespaceTarget,
 ) -> None:
     """Delete a subscription with every message in it."""
-    of.delete_it(
+    of.delete_entity(
         where,
         output,
         yes=yes,
@@ -123,7 +127,7 @@ def purge(
     dry_run: DryRun = False,
     output: Output = "table",
     *,
-    where: Where,
+    where: NamespaceTarget,
 ) -> None:
     """Remove the messages of a subscription; those that a receiver holds are left to it.
 

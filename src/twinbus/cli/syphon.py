@@ -16,7 +16,7 @@ import typer
 
 from twinbus.cli.quantities import RATE_PER_S_MIN, rate_between
 from twinbus.cli.shared_options import BACKLOG_QUEUE_COUNT_MAX, AdministrationPort, CaFile
-from twinbus.cli.showing import Output, check_form
+from twinbus.cli.showing import Output, check_output_format
 from twinbus.errors import ConfigurationError
 from twinbus.metering.lines import check_directory
 from twinbus.metering.pruning import KEEP_DAYS_MAX
@@ -191,7 +191,7 @@ def syphon(
     """
     if context.invoked_subcommand is not None:
         return
-    check_form(output)
+    check_output_format(output)
     if ttl_policy not in TTL_POLICIES:
         raise ConfigurationError(
             f"--ttl-policy cannot be {ttl_policy!r}", hint=f"Use {', '.join(TTL_POLICIES)}"
@@ -275,13 +275,13 @@ def _run_here(options: SyphonOptions) -> int:
 
 def _run_on_spark(options: SyphonOptions) -> int:
     from twinbus.cli.syphon_find import named
-    from twinbus.cli.syphon_session import StartingSession
+    from twinbus.cli.syphon_session import PendingSparkSession
     from twinbus.pairing.environment import ROLES
 
     # No JVM is started for somebody who has not said where the messages are.
     for role in ROLES:
         named(role, options)
-    session = StartingSession(options.master, options.tasks)
+    session = PendingSparkSession(options.master, options.tasks)
     from twinbus.cli.syphon_spark import run_on_spark
 
     return run_on_spark(options, session)

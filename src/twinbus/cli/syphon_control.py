@@ -10,7 +10,7 @@ from typing import Annotated, Any, Final
 import typer
 
 from twinbus.cli.quantities import RATE_PER_S_MIN, rate_between
-from twinbus.cli.showing import DryRun, Output, check_form, show_json, tell
+from twinbus.cli.showing import DryRun, Output, check_output_format, print_result, show_json
 from twinbus.cli.syphon import default_state_dir, syphon_app
 from twinbus.cli.tables import show_table
 from twinbus.errors import ConfigurationError
@@ -73,7 +73,7 @@ def status(
     output: Output = "table",
 ) -> None:
     """Show what the syphon does and has done."""
-    check_form(output)
+    check_output_format(output)
     directory = _directory(state)
     told = directory.status()
     if told is None:
@@ -101,17 +101,19 @@ def status(
 
 def _change(state: Path | None, dry_run: bool, output: str, sentence: str, **changes: Any) -> None:
     """Write the wish down, where the syphon looks for it."""
-    check_form(output)
+    check_output_format(output)
     directory = _directory(state)
     wanted = replace(directory.control(), **changes)
     if dry_run:
         where = str(directory.path)
-        tell(output, {"would_set": asdict(wanted)}, f"{sentence}: would be asked for in {where!r}")
+        print_result(
+            output, {"would_set": asdict(wanted)}, f"{sentence}: would be asked for in {where!r}"
+        )
         return
     directory.set_control(wanted)
     is_running = directory.is_taken
     later = "" if is_running else ": for the next syphon, because none runs with this directory now"
-    tell(output, {"set": asdict(wanted), "is_running": is_running}, f"{sentence}{later}")
+    print_result(output, {"set": asdict(wanted), "is_running": is_running}, f"{sentence}{later}")
 
 
 def _directory(state: Path | None) -> Any:

@@ -22,18 +22,18 @@ from twinbus.spark.session import (
     with_retries,
 )
 from twinbus.spark.syphon import APP_NAME, MODULES
-from twinbus.spark.troubles import SparkTrouble
+from twinbus.spark.troubles import SparkError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["StartingSession"]
+__all__ = ["PendingSparkSession"]
 
 CONNECT_PORT: Final = 15002
 CONNECT_TIMEOUT_S: Final = 10.0
 
 
-class StartingSession:
+class PendingSparkSession:
     """A session that will be there when it is asked for."""
 
     def __init__(self, master: str | None, tasks: int | None = None) -> None:
@@ -99,7 +99,7 @@ def _check_reachable(url: str) -> None:
     try:
         socket.create_connection((host, port), timeout=CONNECT_TIMEOUT_S).close()
     except OSError as error:
-        raise SparkTrouble(
+        raise SparkError(
             f"no Spark Connect server answers at {host}:{port}: {error.strerror or error}",
             hint="Start one there, or give another address with --master",
         ) from error

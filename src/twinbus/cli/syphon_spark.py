@@ -23,7 +23,7 @@ import typer
 
 from twinbus.cli.syphon import SyphonOptions, default_state_dir
 from twinbus.cli.syphon_find import Found, find_backlog, named, opened, spool_file
-from twinbus.cli.syphon_session import StartingSession
+from twinbus.cli.syphon_session import PendingSparkSession
 from twinbus.cli.syphon_shown import (
     Summary,
     done_count,
@@ -38,7 +38,7 @@ from twinbus.pairing.environment import ROLES, Role
 from twinbus.spark.references import NamespaceRef, RefKind
 from twinbus.spark.syphon.settings import SyphonSettings
 from twinbus.spark.syphon.state import Status
-from twinbus.spark.troubles import SparkTrouble, translate_spark_errors
+from twinbus.spark.troubles import SparkError, translate_spark_errors
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -50,7 +50,7 @@ __all__ = ["run_on_spark"]
 LOOK_INTERVAL_S: Final = 0.2
 
 
-def run_on_spark(options: SyphonOptions, session: StartingSession) -> int:
+def run_on_spark(options: SyphonOptions, session: PendingSparkSession) -> int:
     """Bring home what there is, or until Ctrl-C; the exit code."""
     try:
         found = asyncio.run(_found(options))
@@ -181,7 +181,7 @@ def _summary(
     # Stopped before it had begun, it told nothing because there was nothing to tell.
     last_words = ("starting", "stopped") if was_asked_to_stop else ("stopped",)
     if status is None or status.doing not in last_words:
-        raise SparkTrouble(
+        raise SparkError(
             "the syphon has ended without telling what it has moved",
             hint="The receipts and the log of Spark may tell; nothing is lost",
         )

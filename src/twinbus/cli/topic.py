@@ -7,30 +7,32 @@ from typing import Annotated
 import typer
 
 from twinbus.cli import entities as of
-from twinbus.cli.connecting import Where, with_namespace
+from twinbus.cli.connecting import NamespaceTarget, with_namespace
 from twinbus.cli.purging import purge_topic
 from twinbus.cli.showing import DryRun, Output, Yes
 
 __all__ = ["topic_app"]
 
-topic_app = of.noun("topic", "Topics: list, show, create, delete, purge.")
+topic_app = of.entity_group("topic", "Topics: list, show, create, delete, purge.")
 
 Path = Annotated[str, typer.Argument(help="The topic.")]
 
 
 @topic_app.command("list")
 @with_namespace
-def list_topics(prefix: of.Prefix = "", output: Output = "table", *, where: Where) -> None:
+def list_topics(
+    prefix: of.Prefix = "", output: Output = "table", *, where: NamespaceTarget
+) -> None:
     """List the topics. Needs the claim Manage, as all of these."""
     columns = ("path", "status", "subscription_count", "scheduled_messages", "size_bytes")
-    of.list_them(where, output, lambda each: each.list_topics(prefix), columns, numbers_from=2)
+    of.list_entities(where, output, lambda each: each.list_topics(prefix), columns, numbers_from=2)
 
 
 @topic_app.command("show")
 @with_namespace
-def show(path: Path, output: Output = "table", *, where: Where) -> None:
+def show(path: Path, output: Output = "table", *, where: NamespaceTarget) -> None:
     """Show the properties of a topic."""
-    of.show_it(where, output, f"topic {path!r}", lambda each: each.get_topic(path))
+    of.show_entity(where, output, f"topic {path!r}", lambda each: each.get_topic(path))
 
 
 @topic_app.command("create")
@@ -47,7 +49,7 @@ def create(
     dry_run: DryRun = False,
     output: Output = "table",
     *,
-    where: Where,
+    where: NamespaceTarget,
 ) -> None:
     """Create a topic."""
     from twinbus.drivers.management import TopicProperties
@@ -65,7 +67,7 @@ def create(
         status=of.status_of(status),
         user_metadata=metadata,
     )
-    of.create_it(
+    of.create_entity(
         where,
         output,
         dry_run,
@@ -79,10 +81,15 @@ def create(
 @topic_app.command("delete")
 @with_namespace
 def delete(
-    path: Path, yes: Yes = False, dry_run: DryRun = False, output: Output = "table", *, where: Where
+    path: Path,
+    yes: Yes = False,
+    dry_run: DryRun = False,
+    output: Output = "table",
+    *,
+    where: NamespaceTarget,
 ) -> None:
     """Delete a topic with its subscriptions and every message in them."""
-    of.delete_it(
+    of.delete_entity(
         where,
         output,
         yes=yes,
@@ -103,7 +110,7 @@ def purge(
     dry_run: DryRun = False,
     output: Output = "table",
     *,
-    where: Where,
+    where: NamespaceTarget,
 ) -> None:
     """Remove the messages of all subscriptions of a topic; those that receivers hold are left.
 

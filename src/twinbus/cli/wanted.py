@@ -32,7 +32,7 @@ class NamespaceSpecBuilder:
     topics: list[str | TopicDescription] = field(default_factory=list)
     subscriptions: list[SubscriptionConfig] = field(default_factory=list)
 
-    def take(self, entry: NamespaceConfig) -> None:
+    def add(self, entry: NamespaceConfig) -> None:
         self.queues.extend(entry.queues)
         self.topics.extend(entry.topics)
         self.subscriptions.extend(entry.subscriptions)
@@ -50,7 +50,7 @@ def namespace_specs(
     if config is not None:
         for entry in parse_config_json(_text_of(config)):
             wanted[entry.name] = NamespaceSpecBuilder(AMQP_PORT + len(wanted))
-            wanted[entry.name].take(entry)
+            wanted[entry.name].add(entry)
     for name in names or ([] if wanted else [DEFAULT_NAMESPACE]):
         label, _colon, port = name.partition(":")
         number = parse_port(port, AMQP_PORT + len(wanted))

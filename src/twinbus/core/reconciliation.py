@@ -21,17 +21,17 @@ from enum import StrEnum
 from typing import Any, Final, NamedTuple
 
 __all__ = [
+    "AvailableSources",
     "Difference",
     "DifferenceKind",
     "EntityReconciliation",
-    "Fate",
-    "Given",
+    "MessageStatus",
     "Outage",
     "Reconciliation",
 ]
 
 
-class Fate(StrEnum):
+class MessageStatus(StrEnum):
     """Where a message is. Best first: of several copies the best one is the message's fate."""
 
     DELIVERED = "delivered"
@@ -60,7 +60,7 @@ class DifferenceKind(StrEnum):
     """More than one arrived, and no log tells why."""
 
 
-class Given(NamedTuple):
+class AvailableSources(NamedTuple):
     """Which sources there are."""
 
     client: bool = False
@@ -115,7 +115,7 @@ class EntityReconciliation:
 
     entity: str
     sent: int
-    fates: Mapping[Fate, int]
+    fates: Mapping[MessageStatus, int]
     duplicates: int = 0
     """Copies that arrived beyond what was sent."""
     duplicates_explained: int = 0
@@ -128,13 +128,13 @@ class EntityReconciliation:
 
     @property
     def closes(self) -> bool:
-        return not self.fates.get(Fate.MISSING, 0) and not self.unexpected
+        return not self.fates.get(MessageStatus.MISSING, 0) and not self.unexpected
 
     def to_json(self) -> dict[str, Any]:
         return {
             "entity": self.entity,
             "sent": self.sent,
-            **{fate.value: self.fates.get(fate, 0) for fate in Fate},
+            **{fate.value: self.fates.get(fate, 0) for fate in MessageStatus},
             "duplicates": self.duplicates,
             "duplicates_explained": self.duplicates_explained,
             "unexpected": self.unexpected,
@@ -173,7 +173,7 @@ class Reconciliation:
     begins: datetime | None = None
     ends: datetime | None = None
     """Exclusive. Messages whose send falls between both; their fates may come later."""
-    given: Given
+    given: AvailableSources
     entities: tuple[EntityReconciliation, ...]
     differences: tuple[Difference, ...] = ()
     damaged_lines: int = 0
@@ -194,7 +194,7 @@ class Reconciliation:
     def sent(self) -> int:
         return sum(each.sent for each in self.entities)
 
-    def count(self, fate: Fate) -> int:
+    def count(self, fate: MessageStatus) -> int:
         return sum(each.fates.get(fate, 0) for each in self.entities)
 
     @property
@@ -204,7 +204,7 @@ class Reconciliation:
     @property
     def verdict(self) -> str:
         """One sentence."""
-        missing, unproven = self.count(Fate.MISSING), self.count(Fate.UNPROVEN)
+        missing, unproven = self.count(MessageStatus.MISSING), self.count(MessageStatus.UNPROVEN)
         if self.closes is None:
             return f"The logs name no message of {self.pair}: there is nothing to close."
         is_whole = not self.damaged_lines and not self.lost_lines

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from datetime import UTC, datetime
 from typing import Final, NamedTuple
 
-from twinbus.core.reconciliation import Given
+from twinbus.core.reconciliation import AvailableSources
 
 __all__ = ["Trace", "describe_trace"]
 
@@ -55,7 +55,7 @@ _STAYS: Final = {
 }
 
 
-def describe_trace(traces: Iterable[Trace], given: Given) -> str:
+def describe_trace(traces: Iterable[Trace], given: AvailableSources) -> str:
     """All of it in one sentence: what was sent, and then what happened, the oldest first."""
     found = sorted(traces, key=lambda each: (each.kind != "sent", each.at_ms))
     has_receipt = {(each.place, each.number) for each in found if each.kind == "receipt"}
@@ -67,7 +67,7 @@ def describe_trace(traces: Iterable[Trace], given: Given) -> str:
     return "; ".join(parts)
 
 
-def _part(trace: Trace, has_receipt: set[tuple[str, int | None]], given: Given) -> str:
+def _part(trace: Trace, has_receipt: set[tuple[str, int | None]], given: AvailableSources) -> str:
     at = _moment(trace.at_ms)
     match trace.kind:
         case "sent":

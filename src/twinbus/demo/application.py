@@ -24,7 +24,7 @@ from twinbus.aio import (
 from twinbus.demo.books import DeliveryCheck
 from twinbus.demo.files import Files
 from twinbus.demo.plan import BACKLOG_QUEUES, DESTINATIONS, PRIMARY, SECONDARY, DemoScenario
-from twinbus.demo.workers import SteadySender, receive_all
+from twinbus.demo.workers import RateLimitedSender, receive_all
 from twinbus.pairing.occurrence import EventRecord
 
 __all__ = ["FAILOVER_INTERVAL_S", "PING_INTERVAL_S", "Application", "counted_factory"]
@@ -40,7 +40,7 @@ class Application:
         self._primary = primary
         self._books = books
         self._senders = [
-            SteadySender(
+            RateLimitedSender(
                 primary.create_message_sender(entity),
                 books,
                 plan.bodies(entity),

@@ -16,12 +16,12 @@ from typing import Final
 
 from twinbus.errors import TwinbusError
 
-__all__ = ["Child"]
+__all__ = ["DemoProcess"]
 
 LOG_CHARACTERS_SHOWN: Final = 2_000
 
 
-class Child:
+class DemoProcess:
     """One process, named in a sentence: ``the syphon``."""
 
     def __init__(self, name: str, log_path: Path) -> None:

@@ -18,7 +18,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from twinbus.demo.child import Child
+from twinbus.demo.child import DemoProcess
 from twinbus.demo.files import Files
 from twinbus.demo.plan import PRIMARY, SECONDARY
 from twinbus.errors import TwinbusError
@@ -58,7 +58,7 @@ class Closing:
 
     def __init__(self, files: Files) -> None:
         self._directory = files.directory
-        self._child = Child("the last act", files / "closing.log")
+        self._child = DemoProcess("the last act", files / "closing.log")
 
     async def start(self) -> None:
         """Start Spark, and wait to be asked."""
@@ -108,10 +108,12 @@ def _prepare() -> None:
 def cost_of(spark: SparkSession, files: Files) -> CostReport:
     """What it cost, by the logs of the brokers; it is written down, too."""
     from twinbus.pages.cost_page import render
-    from twinbus.spark.cost.report import Asked, cost_report
+    from twinbus.spark.cost.report import ReportRequest, cost_report
 
     prices = load_prices(PRICES)
-    asked = Asked(prices=prices, by=("namespace", "operation"), month_already=prices.included)
+    asked = ReportRequest(
+        prices=prices, by=("namespace", "operation"), month_already=prices.included
+    )
     report = cost_report(spark, [files.logs], asked, state=files / "cost").report
     files.note("cost.json", asdict(report))
     (files / "cost.html").write_text(render(report), encoding="utf-8")

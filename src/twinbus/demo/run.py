@@ -12,7 +12,7 @@ from twinbus.demo.live import screen_here
 from twinbus.demo.plan import DemoScenario
 from twinbus.demo.result import Result
 from twinbus.demo.screen import Screen
-from twinbus.demo.story import Story
+from twinbus.demo.story import OutageDemo
 from twinbus.errors import TwinbusError
 from twinbus.spark.java import find_java
 from twinbus.spark.session import require_pyspark
@@ -27,12 +27,12 @@ def run_demo(plan: DemoScenario, keep: Path | None, screen: Screen | None = None
     find_java()
     with opened_files(keep) as files:
         with screen_here() if screen is None else nullcontext(screen) as shown:
-            result = asyncio.run(_played(Story(plan, files, shown)))
+            result = asyncio.run(_played(OutageDemo(plan, files, shown)))
         files.note("result.json", result.to_json())
     return result
 
 
-async def _played(story: Story) -> Result:
+async def _played(story: OutageDemo) -> Result:
     task = asyncio.ensure_future(story.run())
     with suppress(NotImplementedError, AttributeError):  # Windows: Ctrl-C alone.
         # A terminal that is closed, too: nothing is left behind. Ctrl-C by name, because who was

@@ -7,15 +7,15 @@ from typing import Any, Final
 
 from twinbus.demo.files import Files
 from twinbus.demo.plan import DESTINATIONS, PRIMARY, QUEUES, SECONDARY, SUBSCRIPTIONS, TOPIC
-from twinbus.testing.served import ServedBroker
+from twinbus.testing.served import BrokerProcessHandle
 
-__all__ = ["Site"]
+__all__ = ["DemoBrokers"]
 
 # The demo writes a few megabytes: a disk that is nearly full is no reason to refuse it.
 DISK_FREE_MB: Final = 16
 
 
-class Site:
+class DemoBrokers:
     """A primary and a secondary."""
 
     def __init__(self, files: Files) -> None:
@@ -25,15 +25,15 @@ class Site:
         self.primary = self._broker(PRIMARY, QUEUES, entities)
         self.secondary = self._broker(SECONDARY, (), [])
 
-    def _broker(self, name: str, queues: tuple[str, ...], more: list[str]) -> ServedBroker:
+    def _broker(self, name: str, queues: tuple[str, ...], more: list[str]) -> BrokerProcessHandle:
         arguments = ["--audit", "--metering", str(self._files.logs)]
         arguments += ["--disk-free-mb", str(DISK_FREE_MB)]
-        return ServedBroker(
+        return BrokerProcessHandle(
             self._files / name, namespace=name, queues=queues, arguments=(*more, *arguments)
         )
 
     @property
-    def brokers(self) -> tuple[ServedBroker, ServedBroker]:
+    def brokers(self) -> tuple[BrokerProcessHandle, BrokerProcessHandle]:
         return self.primary, self.secondary
 
     @property

@@ -21,11 +21,11 @@ from twinbus.demo.files import Files
 from twinbus.demo.plan import DESTINATIONS, QUEUES, SUBSCRIPTIONS, TOPIC, DemoScenario
 from twinbus.demo.result import Result
 from twinbus.demo.screen import Screen, View
-from twinbus.demo.site import Site
+from twinbus.demo.site import DemoBrokers
 from twinbus.demo.syphon import SyphonProcess
 from twinbus.errors import TwinbusError
 
-__all__ = ["Story"]
+__all__ = ["OutageDemo"]
 
 LOOK_S: Final = 0.1
 # A busy machine may take this long for what usually takes a second.
@@ -36,7 +36,7 @@ READY_S_MAX: Final = 180.0
 FAREWELL_S: Final = 1.0
 
 
-class Story:
+class OutageDemo:
     """One run, in a directory of its own."""
 
     def __init__(self, plan: DemoScenario, files: Files, screen: Screen) -> None:
@@ -44,7 +44,7 @@ class Story:
         self._screen = screen
         self._files = files
         self._books = DeliveryCheck(DESTINATIONS)
-        self._site = Site(files)
+        self._site = DemoBrokers(files)
         self._syphon = SyphonProcess(files)
         self._closing = Closing(files)
         self._application: Application

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Final
 
-from twinbus.demo.child import Child
+from twinbus.demo.child import DemoProcess
 from twinbus.demo.files import Files
 from twinbus.demo.plan import BACKLOG_QUEUES, PRIMARY, SECONDARY
 from twinbus.spark.syphon.state import StateDir, Status
@@ -30,7 +30,7 @@ class SyphonProcess:
     def __init__(self, files: Files) -> None:
         self._state = StateDir(files / "syphon")
         self._receipts = files.receipts
-        self._child = Child("the syphon", files / "syphon.log")
+        self._child = DemoProcess("the syphon", files / "syphon.log")
         self._pausing: asyncio.Task[None] | None = None
 
     async def start(self, addresses: Mapping[str, str]) -> None:

@@ -19,7 +19,7 @@ from twinbus.aio import BrokeredMessage, MessageReceiver, MessageSender
 from twinbus.demo.books import DeliveryCheck
 from twinbus.errors import TwinbusError
 
-__all__ = ["SteadySender", "receive_all"]
+__all__ = ["RateLimitedSender", "receive_all"]
 
 SEND_TIMEOUT_S: Final = 30.0
 TICK_S: Final = 0.05
@@ -31,7 +31,7 @@ RECEIVE_WAIT_S: Final = 10.0
 TRY_AGAIN_S: Final = 0.2
 
 
-class SteadySender:
+class RateLimitedSender:
     """Sends to one entity until it is told to stop."""
 
     def __init__(

@@ -264,13 +264,15 @@ class SendExecution:
     def _check_size(self, encoded: list[bytes], backlog: Backlog) -> None:
         """Refuse what the primary would refuse, with its words: an outage changes nothing about
         what may be sent, and what is too large for the primary could not go home (P13)."""
-        from twinbus.drivers.amqp.batches import check_size, sealed
+        from twinbus.drivers.amqp.batches import check_size, encode_delivery
 
         facts = self._links.primary_facts or self._entity.link_facts
         assumed = LinkProperties(sys.maxsize, max(backlog.batch_bytes_max, BATCH_BYTES_MAX_ASSUMED))
         try:
             check_size(
-                sealed(list(map(OutgoingMessage, encoded))), facts or assumed, self._links.path
+                encode_delivery(list(map(OutgoingMessage, encoded))),
+                facts or assumed,
+                self._links.path,
             )
         except MessageTooLarge as error:
             if facts is None:

@@ -25,7 +25,7 @@ from twinbus.core.parcel import ReceivedMessage
 from twinbus.drivers.port import Driver, Receiver
 from twinbus.service_errors import ServiceError
 
-__all__ = ["Bell"]
+__all__ = ["LongPollWatcher"]
 
 POLL_S: Final = 900.0
 """15 minutes: 40 receives an hour for 10 queues."""
@@ -38,7 +38,7 @@ LOCK_LEFT_S_MIN: Final = 20.0
 """A task needs this long to start, to send one message and to settle it."""
 
 
-class Bell:
+class LongPollWatcher:
     """The long polls of some queues, in the running event loop."""
 
     def __init__(
@@ -71,7 +71,7 @@ class Bell:
         """One more queue, silent until it is armed."""
         self._receivers[path] = self._driver.receiver(path)
 
-    def arm(self, paths: Iterable[str] | None = None) -> None:
+    def start_polling(self, paths: Iterable[str] | None = None) -> None:
         """Wait for messages of these queues, or of all; those that already wait go on."""
         for path in self._receivers if paths is None else paths:
             if path not in self._rung and path not in self._polls:
@@ -79,7 +79,7 @@ class Bell:
                 poll.add_done_callback(self._ended)
                 self._polls[path] = poll
 
-    async def rung(self, wait_s: float) -> dict[str, ReceivedMessage | None]:
+    async def ready(self, wait_s: float) -> dict[str, ReceivedMessage | None]:
         """The queues that have messages, each with the locked message that rang (None when its
         lock is too old); empty after ``wait_s``. They stay silent until they are armed again."""
         with suppress(TimeoutError):
@@ -89,7 +89,7 @@ class Bell:
             raise self._defect
         if not self._rung:
             return {}
-        await self._gather()
+        await self._collect()
         old = {path: each for path, each in self._rung.items() if not self._is_fresh(each)}
         await self._give_back(old)
         # Taken at the very end: a caller who was cancelled meanwhile finds them next time.
@@ -102,7 +102,7 @@ class Bell:
         """Whether a queue has messages and nobody was told yet."""
         return bool(self._rung)
 
-    async def _gather(self) -> None:
+    async def _collect(self) -> None:
         """A backlog rings all its queues within moments: one batch for all of them."""
         loop = asyncio.get_running_loop()
         ends_s, known = loop.time() + GATHER_S_MAX, 0

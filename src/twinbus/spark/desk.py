@@ -31,7 +31,7 @@ from twinbus.service_errors import CommunicationError, OperationTimeout, Service
 
 logger = logging.getLogger("twinbus.spark")
 
-__all__ = ["Desk", "DeskAddress", "DriverChannelClient", "Handler"]
+__all__ = ["DriverChannel", "DriverChannelAddress", "DriverChannelClient", "Handler"]
 
 Handler = Callable[[str, dict[str, Any]], Awaitable[dict[str, Any]]]
 """Told what a report is and its facts; its answer goes back to the task."""
@@ -43,7 +43,7 @@ HELLO_TIMEOUT_S: Final = 10.0
 
 
 @dataclass(frozen=True, slots=True)
-class DeskAddress:
+class DriverChannelAddress:
     """How a task finds the desk."""
 
     host: str
@@ -51,7 +51,7 @@ class DeskAddress:
     nonce: str = field(repr=False)
 
 
-class Desk:
+class DriverChannel:
     """Listens from start() to close(), in the running event loop."""
 
     def __init__(self, handle: Handler) -> None:
@@ -61,11 +61,11 @@ class Desk:
         self._talks: set[asyncio.Task[None]] = set()
         self._is_closed = False
 
-    async def start(self, host: str = LOOPBACK) -> DeskAddress:
+    async def start(self, host: str = LOOPBACK) -> DriverChannelAddress:
         """Listen on a free port of ``host``, an address under which tasks reach this machine."""
         bound = await asyncio.to_thread(_bound_to, host)
         self._server = await asyncio.start_server(self._accept, sock=bound, limit=LINE_BYTES_MAX)
-        return DeskAddress(host, bound.getsockname()[1], self._nonce)
+        return DriverChannelAddress(host, bound.getsockname()[1], self._nonce)
 
     async def close(self) -> None:
         """End every connection; may be called twice."""
@@ -127,7 +127,7 @@ def _bound_to(host: str) -> socket.socket:
 class DriverChannelClient:
     """A task's connection to the desk; opened by ``async with``, used by one task at a time."""
 
-    def __init__(self, address: DeskAddress) -> None:
+    def __init__(self, address: DriverChannelAddress) -> None:
         self._address = address
         self._turn = asyncio.Lock()
         self._asked_count = 0

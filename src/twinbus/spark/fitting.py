@@ -14,7 +14,7 @@ from pyspark.sql import functions as F
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["SMALL_BYTES_MAX", "done", "empty", "fitting"]
+__all__ = ["SMALL_BYTES_MAX", "done", "empty", "small_input_settings"]
 
 # Some ten thousand lines: beyond it compiled plans have caught up.
 SMALL_BYTES_MAX: Final = 8 << 20
@@ -37,7 +37,7 @@ _FOR_FEW: Final = {
 
 
 @contextmanager
-def fitting(spark: SparkSession, size_bytes: int) -> Iterator[None]:
+def small_input_settings(spark: SparkSession, size_bytes: int) -> Iterator[None]:
     """Settings for logs of this size."""
     settings = _FOR_FEW if size_bytes <= SMALL_BYTES_MAX else _ALWAYS
     before = {name: spark.conf.get(name, None) for name in settings}

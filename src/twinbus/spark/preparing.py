@@ -24,7 +24,7 @@ from twinbus.errors import ConfigurationError
 from twinbus.spark.class_archive import ClassArchive
 from twinbus.spark.session import archive_here, local_session
 from twinbus.spark.syphon import APP_NAME, MODULES
-from twinbus.spark.troubles import SparkTrouble
+from twinbus.spark.troubles import SparkError
 from twinbus.spark.warm_up import wait_for_reads
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ def _rehearse(spark: SparkSession) -> None:
         )
         if not query.awaitTermination(QUERY_S_MAX):
             query.stop()
-            raise SparkTrouble("Spark was too slow to be prepared", hint="Try again later")
+            raise SparkError("Spark was too slow to be prepared", hint="Try again later")
     wait_for_reads()
 
 

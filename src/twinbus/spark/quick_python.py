@@ -20,7 +20,7 @@ from typing import Final
 
 from twinbus.spark.cache import cache_directory
 
-__all__ = ["quick_python"]
+__all__ = ["worker_python"]
 
 _SCRIPT: Final = """\
 #!/bin/sh
@@ -41,7 +41,7 @@ exec {python} "$@"
 """
 
 
-def quick_python(spark_home: Path, environment: Mapping[str, str] | None = None) -> str:
+def worker_python(spark_home: Path, environment: Mapping[str, str] | None = None) -> str:
     """What PYSPARK_PYTHON should be for the PySpark that is installed in ``spark_home``."""
     library = spark_home / "python" / "lib"
     directory = cache_directory(environment)

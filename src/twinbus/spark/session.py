@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Final
 from twinbus.errors import ConfigurationError
 from twinbus.spark.class_archive import ClassArchive
 from twinbus.spark.java import Java, find_java
-from twinbus.spark.quick_python import quick_python
+from twinbus.spark.quick_python import worker_python
 from twinbus.spark.redaction import OPTIONS_REGEX, PROPERTIES_REGEX, STRING_REGEX
 from twinbus.spark.worker_python import has_twinbus, pyspark_home
 
@@ -194,7 +194,7 @@ def _python() -> str:
             sys.executable,
         )
     own = pyspark_home()
-    return sys.executable if _spark_home() != own else quick_python(own)
+    return sys.executable if _spark_home() != own else worker_python(own)
 
 
 @contextmanager

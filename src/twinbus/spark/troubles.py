@@ -17,7 +17,7 @@ from typing import Any, Final
 from twinbus.errors import ConfigurationError, TwinbusError
 from twinbus.spark.worker_python import is_missing
 
-__all__ = ["SparkTrouble", "sentence_in", "told_without_traceback", "translate_spark_errors"]
+__all__ = ["SparkError", "sentence_in", "translate_spark_errors", "without_traceback"]
 
 _OURS: Final = re.compile(r"twinbus\.(?:service_)?errors\.\w+: (?P<sentence>[^\r\n]+)")
 # What stands before the reason, on a line of its own: which call of Java's it was.
@@ -30,7 +30,7 @@ _CLIPPED_AT: Final = 300
 ENDING_S_MAX: Final = 1.0
 
 
-class SparkTrouble(TwinbusError):
+class SparkError(TwinbusError):
     """A query ended, or could not begin."""
 
 
@@ -46,7 +46,7 @@ def sentence_in(text: str) -> str:
 
 
 @contextmanager
-def told_without_traceback() -> Iterator[None]:
+def without_traceback() -> Iterator[None]:
     """Have a process of Spark tell a wrong setting by its sentence alone."""
     try:
         yield
@@ -67,11 +67,11 @@ def translate_spark_errors() -> Iterator[None]:
     try:
         yield
     except (PySparkException, Py4JJavaError) as error:
-        raise SparkTrouble(sentence_in(str(error))) from error
+        raise SparkError(sentence_in(str(error))) from error
     except (ConnectionError, Py4JError) as error:
         if isinstance(error, Py4JError) and not _is_jvm_gone():
-            raise SparkTrouble(sentence_in(str(error))) from error
-        raise SparkTrouble(
+            raise SparkError(sentence_in(str(error))) from error
+        raise SparkError(
             "the JVM of Spark is gone", hint="Start the syphon again: nothing is lost"
         ) from error
 

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from twinbus.errors import ConfigurationError
-from twinbus.spark.quick_python import quick_python
+from twinbus.spark.quick_python import worker_python
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -44,7 +44,7 @@ def is_missing(text: str) -> bool:
 
 def check_workers(spark: SparkSession) -> None:
     """Raise ConfigurationError if the processes that plan queries cannot import twinbus."""
-    if _python_of(spark) in (sys.executable, quick_python(pyspark_home())):
+    if _python_of(spark) in (sys.executable, worker_python(pyspark_home())):
         return
     from twinbus.spark.warm_up import FORMAT, NothingSource
 

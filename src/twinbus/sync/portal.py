@@ -24,7 +24,7 @@ from twinbus.errors import ConfigurationError
 T = TypeVar("T")
 
 
-class Portal:
+class BlockingPortal:
     """Runs coroutines on a loop in another thread."""
 
     def __init__(self, name: str = "twinbus-loop") -> None:
@@ -143,7 +143,7 @@ def _new_loop() -> asyncio.AbstractEventLoop:
     return uvloop.new_event_loop()
 
 
-PORTAL = Portal()
+PORTAL = BlockingPortal()
 """The one that everybody uses."""
 
 

@@ -17,14 +17,14 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from twinbus.testing.background import BackgroundBroker
-    from twinbus.testing.bus import Bus, BusPair, EntityName
+    from twinbus.testing.bus import EntityName, NamespaceFixture, NamespacePairFixture
 
-__all__ = ["BackgroundBroker", "Bus", "BusPair", "EntityName"]
+__all__ = ["BackgroundBroker", "EntityName", "NamespaceFixture", "NamespacePairFixture"]
 
 _HOMES = {
     "BackgroundBroker": "twinbus.testing.background",
-    "Bus": "twinbus.testing.bus",
-    "BusPair": "twinbus.testing.bus",
+    "NamespaceFixture": "twinbus.testing.bus",
+    "NamespacePairFixture": "twinbus.testing.bus",
     "EntityName": "twinbus.testing.bus",
 }
 

@@ -16,7 +16,7 @@ from twinbus.broker.broker import Broker, NamespaceSpec
 from twinbus.broker.loop_thread import LoopThread
 from twinbus.broker.options import BrokerOptions
 from twinbus.clock import AdjustableClock
-from twinbus.testing.bus import Bus, BusPair
+from twinbus.testing.bus import NamespaceFixture, NamespacePairFixture
 
 T = TypeVar("T")
 
@@ -38,21 +38,21 @@ class BackgroundBroker:
         """Call a function on the broker's loop and wait for it."""
         return self._thread.call_now(work, timeout_s=CALL_TIMEOUT_S)
 
-    def open_bus(self) -> Bus:
+    def open_bus(self) -> NamespaceFixture:
         """A clean namespace."""
         return self._open("test")[0]
 
-    def open_pair(self) -> BusPair:
+    def open_pair(self) -> NamespacePairFixture:
         """Two clean namespaces with one clock."""
-        return BusPair(*self._open("primary", "secondary"))
+        return NamespacePairFixture(*self._open("primary", "secondary"))
 
-    def _open(self, *names: str) -> list[Bus]:
+    def _open(self, *names: str) -> list[NamespaceFixture]:
         return self.call(self._opened(names))
 
-    async def _opened(self, names: tuple[str, ...]) -> list[Bus]:
+    async def _opened(self, names: tuple[str, ...]) -> list[NamespaceFixture]:
         broker = Broker(BrokerOptions(admin_port=None), clock=AdjustableClock())
         namespaces = [await broker.add_namespace(NamespaceSpec(name)) for name in names]
-        return [Bus(self, broker, namespace) for namespace in namespaces]
+        return [NamespaceFixture(self, broker, namespace) for namespace in namespaces]
 
     def close(self) -> None:
         self._thread.close()

@@ -45,10 +45,10 @@ class EntityName(str):
 
     __slots__ = ("_bus", "_path")
 
-    _bus: Bus
+    _bus: NamespaceFixture
     _path: str
 
-    def __new__(cls, name: str, path: str, bus: Bus) -> EntityName:
+    def __new__(cls, name: str, path: str, bus: NamespaceFixture) -> EntityName:
         made = super().__new__(cls, name)
         made._bus = bus
         made._path = path
@@ -73,7 +73,7 @@ class EntityName(str):
         return self._bus.machine(self._path).deferred_count
 
 
-class Bus:
+class NamespaceFixture:
     """A namespace of the test's own."""
 
     def __init__(
@@ -199,10 +199,10 @@ class Bus:
         self._thread.call(self._broker.close())
 
 
-class BusPair:
+class NamespacePairFixture:
     """Two namespaces: the one an application uses, and the one that helps it out."""
 
-    def __init__(self, primary: Bus, secondary: Bus) -> None:
+    def __init__(self, primary: NamespaceFixture, secondary: NamespaceFixture) -> None:
         self.primary = primary
         self.secondary = secondary
 

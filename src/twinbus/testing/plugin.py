@@ -13,7 +13,7 @@ import pytest
 
 if TYPE_CHECKING:
     from twinbus.testing.background import BackgroundBroker
-    from twinbus.testing.bus import Bus, BusPair
+    from twinbus.testing.bus import NamespaceFixture, NamespacePairFixture
 
 
 @pytest.fixture(scope="session")
@@ -26,7 +26,7 @@ def servicebus_broker() -> Iterator[BackgroundBroker]:
 
 
 @pytest.fixture
-def servicebus(servicebus_broker: BackgroundBroker) -> Iterator[Bus]:
+def servicebus(servicebus_broker: BackgroundBroker) -> Iterator[NamespaceFixture]:
     """A clean Service Bus namespace for one test."""
     bus = servicebus_broker.open_bus()
     yield bus
@@ -34,7 +34,7 @@ def servicebus(servicebus_broker: BackgroundBroker) -> Iterator[Bus]:
 
 
 @pytest.fixture
-def servicebus_pair(servicebus_broker: BackgroundBroker) -> Iterator[BusPair]:
+def servicebus_pair(servicebus_broker: BackgroundBroker) -> Iterator[NamespacePairFixture]:
     """Two clean namespaces for one test: ``.primary`` and ``.secondary``."""
     pair = servicebus_broker.open_pair()
     yield pair

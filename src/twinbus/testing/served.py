@@ -1,6 +1,6 @@
 """A broker in a process of its own, as users run it: ``twinbus serve``, which can be killed.
 
-    with ServedBroker(directory / "data", queues=("orders",)) as broker:
+    with BrokerProcessHandle(directory / "data", queues=("orders",)) as broker:
         ...                # broker.connection_string
         broker.kill()      # kill -9
         broker.restart()   # on the same port and the same data
@@ -26,7 +26,7 @@ from twinbus.broker.access.sas import make_token
 from twinbus.connection_string import parse_connection_string
 from twinbus.errors import TwinbusError
 
-__all__ = ["ServedBroker"]
+__all__ = ["BrokerProcessHandle"]
 
 START_TIMEOUT_S: Final = 30.0
 STOP_TIMEOUT_S: Final = 15.0
@@ -34,7 +34,7 @@ HTTP_TIMEOUT_S: Final = 10.0
 LOG_CHARACTERS_SHOWN: Final = 4_000
 
 
-class ServedBroker:
+class BrokerProcessHandle:
     """Starts, kills and restarts one broker, on the same port and data directory."""
 
     def __init__(

@@ -11,18 +11,18 @@ from tests.drivers.parcels import parcel
 from twinbus.amqp.sections import Message, Properties
 from twinbus.core.envelope import split_to_fit
 from twinbus.core.parcel import OutgoingMessage
-from twinbus.drivers.amqp.batches import FORMAT_BATCH, FORMAT_MESSAGE, sealed
+from twinbus.drivers.amqp.batches import FORMAT_BATCH, FORMAT_MESSAGE, encode_delivery
 from twinbus.service_errors import MessageRefused
 
 
 def test_one_message_travels_as_it_is() -> None:
     message = parcel(b"x")
-    assert sealed([message]) == (message.encoded, FORMAT_MESSAGE, len(message.encoded))
+    assert encode_delivery([message]) == (message.encoded, FORMAT_MESSAGE, len(message.encoded))
 
 
 def test_the_sdk_finds_every_message_in_a_batch() -> None:
     parcels = [parcel(b"%d" % number, message_id=str(number)) for number in range(300)]
-    payload, message_format, largest = sealed(parcels)
+    payload, message_format, largest = encode_delivery(parcels)
     envelope = decode_payload(memoryview(payload))
     assert message_format == FORMAT_BATCH
     assert largest == max(len(each.encoded) for each in parcels)
@@ -33,14 +33,14 @@ def test_the_envelope_says_what_the_first_message_says() -> None:
     first = parcel(
         b"x", annotations={"x-opt-partition-key": "p"}, message_id="m", group_id="session"
     )
-    envelope = Message.decode(sealed([first, parcel(b"y")])[0])
+    envelope = Message.decode(encode_delivery([first, parcel(b"y")])[0])
     assert envelope.properties == Properties(message_id="m", group_id="session")
     assert envelope.message_annotations == {"x-opt-partition-key": "p"}
 
 
 def test_a_first_message_with_an_id_alone_lends_the_envelope_its_properties() -> None:
     first = Message(properties=Properties(message_id="m-1"), body=b"x").encode()
-    payload = sealed([OutgoingMessage(first), parcel(b"y")])[0]
+    payload = encode_delivery([OutgoingMessage(first), parcel(b"y")])[0]
     assert Message.decode(payload).properties == Properties(message_id="m-1")
     assert payload.startswith(first[: first.index(b"m-1") + 3])
     assert len(list(decode_payload(memoryview(payload)).data)) == 2
@@ -48,7 +48,7 @@ def test_a_first_message_with_an_id_alone_lends_the_envelope_its_properties() ->
 
 def test_a_first_message_without_properties_has_an_envelope_too() -> None:
     parcels = [parcel(b"x"), parcel(b"y", message_id="late")]
-    envelope = decode_payload(memoryview(sealed(parcels)[0]))
+    envelope = decode_payload(memoryview(encode_delivery(parcels)[0]))
     assert len(list(envelope.data)) == 2
 
 
@@ -59,10 +59,10 @@ def test_a_batch_that_was_cut_to_fit_fits(sizes: list[int], limit: int) -> None:
     longest = "m" * 128
     messages = [parcel(bytes(size), message_id=longest, group_id=longest).encoded for size in sizes]
     for part in split_to_fit(messages, limit):
-        load = sealed([OutgoingMessage(each) for each in part])
+        load = encode_delivery([OutgoingMessage(each) for each in part])
         assert len(load.payload) <= limit or len(part) == 1
 
 
 def test_bytes_that_are_no_message_are_refused() -> None:
     with pytest.raises(MessageRefused):
-        sealed([OutgoingMessage(b"\xff\xff"), parcel(b"x")])
+        encode_delivery([OutgoingMessage(b"\xff\xff"), parcel(b"x")])

@@ -11,7 +11,7 @@ from twinbus.broker.access.claims import Claim
 from twinbus.broker.broker import Broker, NamespaceSpec, RunningNamespace
 from twinbus.broker.options import BrokerOptions
 from twinbus.drivers.amqp import AmqpDriver
-from twinbus.drivers.amqp.authority import Authority
+from twinbus.drivers.amqp.authority import TokenRefresher
 from twinbus.service_errors import AccessRefused, AuthenticationFailed, LinkDetached
 
 SOON_S = 20.0
@@ -68,13 +68,13 @@ async def test_who_lacks_a_claim_is_told_so_after_one_token(
     namespace.add_rule("listener", Claim.LISTEN)
     driver = AmqpDriver.from_connection_string(namespace.connection_string_for("listener"))
     shown: list[str] = []
-    show = Authority._show
+    show = TokenRefresher._show
 
-    async def counted(authority: Authority, path: str) -> None:
+    async def counted(authority: TokenRefresher, path: str) -> None:
         shown.append(path)
         await show(authority, path)
 
-    monkeypatch.setattr(Authority, "_show", counted)
+    monkeypatch.setattr(TokenRefresher, "_show", counted)
     with pytest.raises(AccessRefused):
         await driver.sender("orders").send([parcel(b"x")], timeout_s=SOON_S)
     assert len(shown) == 1

@@ -11,13 +11,13 @@ from tests.drivers.parcels import bodies, parcel
 from twinbus.amqp.delivery_states import Released
 from twinbus.drivers.amqp import AmqpDriver
 from twinbus.drivers.amqp.receiving import Settlement, ranges_of
-from twinbus.testing import Bus
+from twinbus.testing import NamespaceFixture
 
 SOON_S = 20.0
 
 
 async def test_a_line_that_went_while_the_loop_was_busy_is_replaced_without_a_word(
-    servicebus: Bus,
+    servicebus: NamespaceFixture,
 ) -> None:
     """The goodbye lies unread in the socket: it is heard before bytes leave."""
     queue = servicebus.queue("orders")

@@ -10,14 +10,14 @@ from tests.drivers.contract.drivers import DRIVERS
 from twinbus.clock import AdjustableClock
 from twinbus.drivers.embedded import EmbeddedNamespace
 from twinbus.drivers.port import Driver
-from twinbus.testing import Bus
+from twinbus.testing import NamespaceFixture
 from twinbus.testing.background import BackgroundBroker
 
 
 @pytest.fixture
 def servicebus(
     request: pytest.FixtureRequest, servicebus_broker: BackgroundBroker
-) -> Iterator[Bus]:
+) -> Iterator[NamespaceFixture]:
     """A clean namespace: of the tests' broker, or embedded for the driver of that name."""
     if request.node.callspec.params.get("driver") != "embedded":
         bus = servicebus_broker.open_bus()
@@ -25,11 +25,13 @@ def servicebus(
         bus.close()
         return
     with EmbeddedNamespace("test", clock=AdjustableClock()) as spool:
-        yield Bus(spool._thread, spool._broker, spool._running)  # type: ignore[arg-type]
+        yield NamespaceFixture(spool._thread, spool._broker, spool._running)  # type: ignore[arg-type]
 
 
 @pytest.fixture(params=DRIVERS)
-async def driver(request: pytest.FixtureRequest, servicebus: Bus) -> AsyncIterator[Driver]:
+async def driver(
+    request: pytest.FixtureRequest, servicebus: NamespaceFixture
+) -> AsyncIterator[Driver]:
     opened = DRIVERS[request.param](servicebus.connection_string)
     yield opened
     await opened.close()

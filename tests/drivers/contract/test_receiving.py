@@ -17,7 +17,7 @@ from twinbus.service_errors import (
     MessageRefused,
     SessionCannotBeLocked,
 )
-from twinbus.testing import Bus
+from twinbus.testing import NamespaceFixture
 
 SOON_S = 20.0
 AT_ONCE_S = 0.2
@@ -30,7 +30,9 @@ async def fill(driver: Driver, path: str, count: int, **properties: str) -> None
     await sender.close()
 
 
-async def test_an_empty_queue_gives_nothing_after_the_wait(driver: Driver, servicebus: Bus) -> None:
+async def test_an_empty_queue_gives_nothing_after_the_wait(
+    driver: Driver, servicebus: NamespaceFixture
+) -> None:
     servicebus.queue("orders")
     receiver = driver.receiver("orders")
     began = time.monotonic()
@@ -38,7 +40,9 @@ async def test_an_empty_queue_gives_nothing_after_the_wait(driver: Driver, servi
     assert time.monotonic() - began >= 0.25
 
 
-async def test_a_wait_ends_with_the_first_message(driver: Driver, servicebus: Bus) -> None:
+async def test_a_wait_ends_with_the_first_message(
+    driver: Driver, servicebus: NamespaceFixture
+) -> None:
     # Given somebody who waits for a minute
     servicebus.queue("orders")
     receiver = driver.receiver("orders")
@@ -54,7 +58,9 @@ async def test_a_wait_ends_with_the_first_message(driver: Driver, servicebus: Bu
     assert time.monotonic() - began < 30
 
 
-async def test_no_more_come_than_were_asked_for(driver: Driver, servicebus: Bus) -> None:
+async def test_no_more_come_than_were_asked_for(
+    driver: Driver, servicebus: NamespaceFixture
+) -> None:
     servicebus.queue("orders")
     await fill(driver, "orders", 10)
     receiver = driver.receiver("orders")
@@ -66,7 +72,7 @@ async def test_no_more_come_than_were_asked_for(driver: Driver, servicebus: Bus)
 
 @pytest.mark.parametrize("prefetch", [0, 7])
 async def test_everything_comes_once_and_completed_messages_are_gone(
-    driver: Driver, servicebus: Bus, prefetch: int
+    driver: Driver, servicebus: NamespaceFixture, prefetch: int
 ) -> None:
     queue = servicebus.queue("orders")
     await fill(driver, "orders", 60)
@@ -80,7 +86,9 @@ async def test_everything_comes_once_and_completed_messages_are_gone(
     assert queue.active_message_count == 0
 
 
-async def test_an_abandoned_message_comes_again_and_counts(driver: Driver, servicebus: Bus) -> None:
+async def test_an_abandoned_message_comes_again_and_counts(
+    driver: Driver, servicebus: NamespaceFixture
+) -> None:
     servicebus.queue("orders")
     await fill(driver, "orders", 1)
     receiver = driver.receiver("orders")
@@ -92,7 +100,9 @@ async def test_an_abandoned_message_comes_again_and_counts(driver: Driver, servi
     assert again.lock_token != first.lock_token
 
 
-async def test_a_deferred_message_is_had_by_its_number(driver: Driver, servicebus: Bus) -> None:
+async def test_a_deferred_message_is_had_by_its_number(
+    driver: Driver, servicebus: NamespaceFixture
+) -> None:
     # Given a message that was set aside
     queue = servicebus.queue("orders")
     await fill(driver, "orders", 1)
@@ -113,7 +123,7 @@ async def test_a_deferred_message_is_had_by_its_number(driver: Driver, servicebu
     assert queue.deferred_message_count == 0
 
 
-async def test_a_dead_letter_has_its_reason(driver: Driver, servicebus: Bus) -> None:
+async def test_a_dead_letter_has_its_reason(driver: Driver, servicebus: NamespaceFixture) -> None:
     servicebus.queue("orders")
     await fill(driver, "orders", 1)
     receiver = driver.receiver("orders")
@@ -128,7 +138,9 @@ async def test_a_dead_letter_has_its_reason(driver: Driver, servicebus: Bus) -> 
     assert told["DeadLetterErrorDescription"] == "x-ms-path is missing"
 
 
-async def test_lost_locks_are_returned_and_not_raised(driver: Driver, servicebus: Bus) -> None:
+async def test_lost_locks_are_returned_and_not_raised(
+    driver: Driver, servicebus: NamespaceFixture
+) -> None:
     # Given four messages, two of which are completed already
     queue = servicebus.queue("orders")
     await fill(driver, "orders", 4)
@@ -144,7 +156,9 @@ async def test_lost_locks_are_returned_and_not_raised(driver: Driver, servicebus
     assert queue.active_message_count == 2
 
 
-async def test_a_renewed_lock_lasts_and_another_runs_out(driver: Driver, servicebus: Bus) -> None:
+async def test_a_renewed_lock_lasts_and_another_runs_out(
+    driver: Driver, servicebus: NamespaceFixture
+) -> None:
     # Given two messages that are locked for a minute
     servicebus.queue("orders")
     await fill(driver, "orders", 2)
@@ -161,7 +175,7 @@ async def test_a_renewed_lock_lasts_and_another_runs_out(driver: Driver, service
     assert await receiver.complete([kept, left], timeout_s=SOON_S) == [left]
 
 
-async def test_a_look_takes_nothing(driver: Driver, servicebus: Bus) -> None:
+async def test_a_look_takes_nothing(driver: Driver, servicebus: NamespaceFixture) -> None:
     queue = servicebus.queue("orders")
     await fill(driver, "orders", 5)
     receiver = driver.receiver("orders")
@@ -175,7 +189,9 @@ async def test_a_look_takes_nothing(driver: Driver, servicebus: Bus) -> None:
     assert queue.active_message_count == 5
 
 
-async def test_receive_and_delete_leaves_nothing_behind(driver: Driver, servicebus: Bus) -> None:
+async def test_receive_and_delete_leaves_nothing_behind(
+    driver: Driver, servicebus: NamespaceFixture
+) -> None:
     queue = servicebus.queue("orders")
     await fill(driver, "orders", 3)
     receiver = driver.receiver("orders", mode=ReceiveMode.RECEIVE_AND_DELETE)
@@ -186,7 +202,7 @@ async def test_receive_and_delete_leaves_nothing_behind(driver: Driver, serviceb
     assert queue.active_message_count == 0
 
 
-async def test_a_named_session_is_held_by_one(driver: Driver, servicebus: Bus) -> None:
+async def test_a_named_session_is_held_by_one(driver: Driver, servicebus: NamespaceFixture) -> None:
     servicebus.queue("orders", requires_session=True)
     await fill(driver, "orders", 2, group_id="red")
     await fill(driver, "orders", 2, group_id="blue")
@@ -200,7 +216,9 @@ async def test_a_named_session_is_held_by_one(driver: Driver, servicebus: Bus) -
     assert await receiver.complete(messages, timeout_s=SOON_S) == []
 
 
-async def test_the_next_session_is_one_that_is_free(driver: Driver, servicebus: Bus) -> None:
+async def test_the_next_session_is_one_that_is_free(
+    driver: Driver, servicebus: NamespaceFixture
+) -> None:
     servicebus.queue("orders", requires_session=True)
     await fill(driver, "orders", 1, group_id="red")
     await fill(driver, "orders", 1, group_id="blue")
@@ -212,7 +230,9 @@ async def test_the_next_session_is_one_that_is_free(driver: Driver, servicebus: 
     assert await third.receive(1, wait_s=0.5) == []
 
 
-async def test_subscriptions_are_received_from(driver: Driver, servicebus: Bus) -> None:
+async def test_subscriptions_are_received_from(
+    driver: Driver, servicebus: NamespaceFixture
+) -> None:
     servicebus.subscription("news", "sport")
     await fill(driver, "news", 2)
     receiver = driver.receiver("news/Subscriptions/sport")
@@ -226,7 +246,7 @@ async def test_an_unknown_queue_is_not_found(driver: Driver) -> None:
 
 
 async def test_what_nobody_was_given_goes_back_when_a_receiver_closes(
-    driver: Driver, servicebus: Bus
+    driver: Driver, servicebus: NamespaceFixture
 ) -> None:
     # Given a receiver that fetched more than its caller took
     servicebus.queue("orders")
@@ -249,7 +269,7 @@ async def test_what_nobody_was_given_goes_back_when_a_receiver_closes(
 
 
 async def test_a_message_is_settled_after_its_receiver_was_replaced(
-    driver: Driver, servicebus: Bus
+    driver: Driver, servicebus: NamespaceFixture
 ) -> None:
     """M2: the lock token is what counts."""
     queue = servicebus.queue("orders")
@@ -264,7 +284,7 @@ async def test_a_message_is_settled_after_its_receiver_was_replaced(
 
 @pytest.mark.parametrize("how", ["complete", "abandon", "defer", "dead_letter", "renew"])
 async def test_a_message_is_settled_by_somebody_who_knows_its_token_only(
-    driver: Driver, servicebus: Bus, how: str
+    driver: Driver, servicebus: NamespaceFixture, how: str
 ) -> None:
     """M2: what one process receives another one may settle, as a task of the syphon does."""
     queue = servicebus.queue("orders")
@@ -296,7 +316,7 @@ async def test_a_message_is_settled_by_somebody_who_knows_its_token_only(
 
 @pytest.mark.parametrize("how", ["complete", "abandon", "defer"])
 async def test_many_are_settled_in_any_order_and_the_lost_ones_named(
-    driver: Driver, servicebus: Bus, how: str
+    driver: Driver, servicebus: NamespaceFixture, how: str
 ) -> None:
     """M2: those of one link, with gaps between them, and whoever settled some before."""
     queue = servicebus.queue("orders")

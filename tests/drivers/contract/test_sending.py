@@ -20,12 +20,14 @@ from twinbus.service_errors import (
     MessageTooLarge,
     ServiceError,
 )
-from twinbus.testing import Bus
+from twinbus.testing import NamespaceFixture
 
 SOON_S = 20.0
 
 
-async def test_a_message_arrives_byte_for_byte(driver: Driver, servicebus: Bus) -> None:
+async def test_a_message_arrives_byte_for_byte(
+    driver: Driver, servicebus: NamespaceFixture
+) -> None:
     # Given a message with properties of many types
     servicebus.queue("orders")
     sent = Message(
@@ -51,7 +53,9 @@ async def test_a_message_arrives_byte_for_byte(driver: Driver, servicebus: Bus) 
     assert abs((received.enqueued_at_ms or 0) / 1000 - time.time()) < 300
 
 
-async def test_several_parcels_are_one_batch_in_order(driver: Driver, servicebus: Bus) -> None:
+async def test_several_parcels_are_one_batch_in_order(
+    driver: Driver, servicebus: NamespaceFixture
+) -> None:
     servicebus.queue("orders")
     wanted = [b"%d" % number for number in range(50)]
     await driver.sender("orders").send([parcel(body) for body in wanted], timeout_s=SOON_S)
@@ -60,7 +64,9 @@ async def test_several_parcels_are_one_batch_in_order(driver: Driver, servicebus
     assert bodies(received) == wanted
 
 
-async def test_a_batch_is_taken_as_a_whole_or_not_at_all(driver: Driver, servicebus: Bus) -> None:
+async def test_a_batch_is_taken_as_a_whole_or_not_at_all(
+    driver: Driver, servicebus: NamespaceFixture
+) -> None:
     # Given a batch with one message that no service takes: a ping that has a body
     queue = servicebus.queue("orders")
     bad = parcel(b"x", content_type="application/vnd.ms-servicebus-ping")
@@ -73,7 +79,7 @@ async def test_a_batch_is_taken_as_a_whole_or_not_at_all(driver: Driver, service
     assert queue.active_message_count == 0
 
 
-async def test_many_tasks_may_send_at_once(driver: Driver, servicebus: Bus) -> None:
+async def test_many_tasks_may_send_at_once(driver: Driver, servicebus: NamespaceFixture) -> None:
     queue = servicebus.queue("orders")
     sender = driver.sender("orders")
     await asyncio.gather(
@@ -84,7 +90,9 @@ async def test_many_tasks_may_send_at_once(driver: Driver, servicebus: Bus) -> N
     assert sorted(map(int, bodies(received))) == list(range(60))
 
 
-async def test_attaching_tells_the_limit_and_sends_nothing(driver: Driver, servicebus: Bus) -> None:
+async def test_attaching_tells_the_limit_and_sends_nothing(
+    driver: Driver, servicebus: NamespaceFixture
+) -> None:
     queue = servicebus.queue("orders")
     sender = driver.sender("orders")
     assert sender.facts is None
@@ -95,7 +103,7 @@ async def test_attaching_tells_the_limit_and_sends_nothing(driver: Driver, servi
 
 
 async def test_the_limit_is_remembered_when_the_service_is_gone(
-    driver: Driver, servicebus: Bus
+    driver: Driver, servicebus: NamespaceFixture
 ) -> None:
     """P13: it is asked for in an outage."""
     servicebus.queue("orders")
@@ -109,7 +117,7 @@ async def test_the_limit_is_remembered_when_the_service_is_gone(
 
 
 async def test_a_message_above_the_limit_is_refused_and_the_next_is_taken(
-    driver: Driver, servicebus: Bus
+    driver: Driver, servicebus: NamespaceFixture
 ) -> None:
     queue = servicebus.queue("orders")
     sender = driver.sender("orders")
@@ -128,14 +136,16 @@ async def test_an_unknown_queue_is_not_found(driver: Driver) -> None:
         await sender.attach(timeout_s=SOON_S)
 
 
-async def test_a_queue_that_takes_nothing_says_so(driver: Driver, servicebus: Bus) -> None:
+async def test_a_queue_that_takes_nothing_says_so(
+    driver: Driver, servicebus: NamespaceFixture
+) -> None:
     servicebus.queue("orders", status=EntityStatus.SEND_DISABLED)
     with pytest.raises(EntityDisabled):
         await driver.sender("orders").send([parcel(b"x")], timeout_s=SOON_S)
 
 
 async def test_a_wrong_key_is_no_authentication_and_shows_no_secret(
-    make_driver: type[Driver], servicebus: Bus
+    make_driver: type[Driver], servicebus: NamespaceFixture
 ) -> None:
     servicebus.queue("orders")
     name, _, rest = servicebus.connection_string.partition("SharedAccessKey=")
@@ -151,7 +161,7 @@ async def test_a_wrong_key_is_no_authentication_and_shows_no_secret(
 
 
 async def test_scheduled_messages_wait_and_can_be_taken_back(
-    driver: Driver, servicebus: Bus
+    driver: Driver, servicebus: NamespaceFixture
 ) -> None:
     # Given two messages for tomorrow
     queue = servicebus.queue("orders")
@@ -174,7 +184,7 @@ async def test_scheduled_messages_wait_and_can_be_taken_back(
 
 
 async def test_a_sender_closes_twice_and_takes_nothing_afterwards(
-    driver: Driver, servicebus: Bus
+    driver: Driver, servicebus: NamespaceFixture
 ) -> None:
     servicebus.queue("orders")
     sender = driver.sender("orders")

@@ -16,13 +16,13 @@ from twinbus.service_errors import (
     ServiceError,
     ServiceInternalError,
 )
-from twinbus.testing import Bus
+from twinbus.testing import NamespaceFixture
 
 SOON_S = 20.0
 
 
 async def test_a_namespace_that_refuses_is_no_communication(
-    driver: Driver, servicebus: Bus
+    driver: Driver, servicebus: NamespaceFixture
 ) -> None:
     """F5: refused."""
     queue = servicebus.queue("orders")
@@ -35,7 +35,7 @@ async def test_a_namespace_that_refuses_is_no_communication(
 
 
 async def test_an_open_link_survives_an_outage_without_an_error_afterwards(
-    driver: Driver, servicebus: Bus
+    driver: Driver, servicebus: NamespaceFixture
 ) -> None:
     queue = servicebus.queue("orders")
     sender = driver.sender("orders")
@@ -46,7 +46,9 @@ async def test_an_open_link_survives_an_outage_without_an_error_afterwards(
     assert queue.active_message_count == 2
 
 
-async def test_a_black_hole_ends_with_the_deadline(driver: Driver, servicebus: Bus) -> None:
+async def test_a_black_hole_ends_with_the_deadline(
+    driver: Driver, servicebus: NamespaceFixture
+) -> None:
     """F5: black hole. No call outlives its time."""
     servicebus.queue("orders")
     used, fresh = driver.sender("orders"), driver.sender("orders")
@@ -62,7 +64,7 @@ async def test_a_black_hole_ends_with_the_deadline(driver: Driver, servicebus: B
     await fresh.send([parcel(b"4")], timeout_s=SOON_S)
 
 
-async def test_a_throttled_send_is_busy(driver: Driver, servicebus: Bus) -> None:
+async def test_a_throttled_send_is_busy(driver: Driver, servicebus: NamespaceFixture) -> None:
     """F2: refused before anything was stored."""
     queue = servicebus.queue("orders")
     sender = driver.sender("orders")
@@ -73,7 +75,9 @@ async def test_a_throttled_send_is_busy(driver: Driver, servicebus: Bus) -> None
     await sender.send([parcel(b"x")], timeout_s=SOON_S)
 
 
-async def test_a_service_that_breaks_is_an_internal_error(driver: Driver, servicebus: Bus) -> None:
+async def test_a_service_that_breaks_is_an_internal_error(
+    driver: Driver, servicebus: NamespaceFixture
+) -> None:
     """F1: cannot send."""
     servicebus.queue("orders")
     with servicebus.outage("cannot-send", entity="orders"), pytest.raises(ServiceInternalError):
@@ -81,7 +85,7 @@ async def test_a_service_that_breaks_is_an_internal_error(driver: Driver, servic
 
 
 async def test_a_send_without_an_answer_times_out_and_may_have_been_stored(
-    driver: Driver, servicebus: Bus
+    driver: Driver, servicebus: NamespaceFixture
 ) -> None:
     """F4: a timed-out send may or may not have been stored."""
     queue = servicebus.queue("orders")
@@ -98,7 +102,7 @@ async def test_a_send_without_an_answer_times_out_and_may_have_been_stored(
 
 
 async def test_an_idle_link_that_was_taken_away_is_no_error(
-    driver: Driver, servicebus: Bus
+    driver: Driver, servicebus: NamespaceFixture
 ) -> None:
     queue = servicebus.queue("orders")
     sender, receiver = driver.sender("orders"), driver.receiver("orders")
@@ -114,7 +118,7 @@ async def test_an_idle_link_that_was_taken_away_is_no_error(
 
 @pytest.mark.parametrize("is_open", [False, True])
 async def test_a_cancelled_send_leaves_the_sender_usable(
-    driver: Driver, servicebus: Bus, is_open: bool
+    driver: Driver, servicebus: NamespaceFixture, is_open: bool
 ) -> None:
     queue = servicebus.queue("orders")
     sender = driver.sender("orders")
@@ -130,7 +134,9 @@ async def test_a_cancelled_send_leaves_the_sender_usable(
     assert queue.active_message_count == 1
 
 
-async def test_a_cancelled_receive_loses_no_message(driver: Driver, servicebus: Bus) -> None:
+async def test_a_cancelled_receive_loses_no_message(
+    driver: Driver, servicebus: NamespaceFixture
+) -> None:
     servicebus.queue("orders")
     receiver = driver.receiver("orders")
     waiting = asyncio.create_task(receiver.receive(10, wait_s=60))
@@ -142,7 +148,9 @@ async def test_a_cancelled_receive_loses_no_message(driver: Driver, servicebus: 
     assert bodies(await receiver.receive(10, wait_s=SOON_S)) == [b"x"]
 
 
-async def test_closing_ends_every_call_that_waits(driver: Driver, servicebus: Bus) -> None:
+async def test_closing_ends_every_call_that_waits(
+    driver: Driver, servicebus: NamespaceFixture
+) -> None:
     """L1: every waiting call ends with a typed error."""
     servicebus.queue("orders")
     receiver = driver.receiver("orders")
@@ -155,7 +163,7 @@ async def test_closing_ends_every_call_that_waits(driver: Driver, servicebus: Bu
 
 
 async def test_what_was_closed_here_says_nothing_about_the_message(
-    driver: Driver, servicebus: Bus
+    driver: Driver, servicebus: NamespaceFixture
 ) -> None:
     """Y4: a mover whose own driver closes must not take its messages for poison."""
     queue = servicebus.queue("orders")

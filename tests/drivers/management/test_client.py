@@ -32,7 +32,7 @@ from twinbus.service_errors import (
     ServerBusy,
     ServiceInternalError,
 )
-from twinbus.testing.bus import Bus
+from twinbus.testing.bus import NamespaceFixture
 
 UNUSUAL = QueueProperties(
     path="Shop/Orders",
@@ -57,7 +57,7 @@ def client_of(connection_string: str, **options: Any) -> AdministrationClient:
 
 
 @pytest.fixture
-def client(servicebus: Bus) -> AdministrationClient:
+def client(servicebus: NamespaceFixture) -> AdministrationClient:
     return client_of(servicebus.connection_string)
 
 
@@ -92,7 +92,7 @@ async def test_a_queue_that_forwards_says_where_to(client: AdministrationClient)
 
 
 async def test_a_key_of_one_queue_administers_it_and_forwards_to_where_it_may_send(
-    client: AdministrationClient, servicebus: Bus
+    client: AdministrationClient, servicebus: NamespaceFixture
 ) -> None:
     """M14: the client shows a token for the target; the key decides what that is worth."""
     for path in ("mine", "theirs"):
@@ -118,14 +118,18 @@ async def test_a_key_of_one_queue_administers_it_and_forwards_to_where_it_may_se
         await worker.create_queue(QueueProperties(path="never", forward_to="target"))
 
 
-async def test_a_token_for_a_target_is_made_out_to_this_namespace(servicebus: Bus) -> None:
+async def test_a_token_for_a_target_is_made_out_to_this_namespace(
+    servicebus: NamespaceFixture,
+) -> None:
     """M14: whatever host the target names: no token for another one leaves us."""
     endpoint = client_of(servicebus.connection_string).endpoint
     for target in ("a/b", f"{endpoint.url}a/b", "sb://elsewhere.example/a/b"):
         assert endpoint.url_of(target) == f"{endpoint.url}a/b"
 
 
-async def test_what_is_not_there_is_none(client: AdministrationClient, servicebus: Bus) -> None:
+async def test_what_is_not_there_is_none(
+    client: AdministrationClient, servicebus: NamespaceFixture
+) -> None:
     servicebus.topic("news")
     assert await client.get_queue("orders") is None
     assert await client.get_queue("news") is None, "a topic is no queue"
@@ -134,7 +138,7 @@ async def test_what_is_not_there_is_none(client: AdministrationClient, servicebu
 
 
 async def test_a_list_is_whole_however_many_pages_it_has(
-    client: AdministrationClient, servicebus: Bus
+    client: AdministrationClient, servicebus: NamespaceFixture
 ) -> None:
     for number in range(230):
         servicebus.queue(f"{'odd' if number % 2 else 'Even'}/{number:03}")
@@ -163,7 +167,9 @@ async def test_topics_and_subscriptions_come_and_go(client: AdministrationClient
     assert [each async for each in client.list_topics()] == []
 
 
-async def test_counts_and_size_are_told(client: AdministrationClient, servicebus: Bus) -> None:
+async def test_counts_and_size_are_told(
+    client: AdministrationClient, servicebus: NamespaceFixture
+) -> None:
     queue = servicebus.queue("orders")
     assert queue.active_message_count == 0
     found = await client.get_queue("orders")
@@ -202,7 +208,7 @@ async def test_a_property_that_the_service_does_not_take(client: AdministrationC
 # -- claims and trouble -------------------------------------------------------------------
 
 
-async def test_a_missing_claim_is_named(servicebus: Bus) -> None:
+async def test_a_missing_claim_is_named(servicebus: NamespaceFixture) -> None:
     """P5: which claim is missing where."""
     sender = client_of(connection_string_with(servicebus, Claim.SEND))
     with pytest.raises(AccessRefused, match="claim Manage") as caught:
@@ -211,7 +217,7 @@ async def test_a_missing_claim_is_named(servicebus: Bus) -> None:
     assert_well_put(str(caught.value))
 
 
-async def test_a_wrong_key_is_an_authentication_failure(servicebus: Bus) -> None:
+async def test_a_wrong_key_is_an_authentication_failure(servicebus: NamespaceFixture) -> None:
     parsed = parse_connection_string(servicebus.connection_string)
     wrong = replace(parsed, shared_access_key="bm90IHRoZSBrZXk=")
     with pytest.raises(AuthenticationFailed) as caught:
@@ -235,7 +241,7 @@ async def test_a_wrong_key_is_an_authentication_failure(servicebus: Bus) -> None
     ids=lambda value: f"{value.kind}-{value.how}" if isinstance(value, Fault) else value.__name__,
 )
 async def test_each_trouble_has_its_own_name(
-    servicebus: Bus, fault: Fault, error: type[TwinbusError]
+    servicebus: NamespaceFixture, fault: Fault, error: type[TwinbusError]
 ) -> None:
     """F1 and F5: cannot manage, cannot contact."""
     patience_s = 1.0 if error is OperationTimeout else 30.0
@@ -247,7 +253,7 @@ async def test_each_trouble_has_its_own_name(
     assert_well_put(str(caught.value))
 
 
-async def test_after_trouble_the_client_is_usable_as_before(servicebus: Bus) -> None:
+async def test_after_trouble_the_client_is_usable_as_before(servicebus: NamespaceFixture) -> None:
     client = client_of(servicebus.connection_string)
     with servicebus.outage("refused"), pytest.raises(CommunicationError):
         await client.get_queue("orders")
@@ -265,7 +271,7 @@ async def test_a_host_that_nobody_knows_cannot_be_reached() -> None:
     assert_well_put(str(caught.value))
 
 
-async def test_whoever_knocks_learns_the_time_without_a_claim(servicebus: Bus) -> None:
+async def test_whoever_knocks_learns_the_time_without_a_claim(servicebus: NamespaceFixture) -> None:
     client = client_of(connection_string_with(servicebus, Claim.LISTEN))
     knock = await client.check_reachable()
     assert knock.status == 401

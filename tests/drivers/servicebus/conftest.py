@@ -7,16 +7,16 @@ from collections.abc import AsyncIterator
 import pytest
 
 from twinbus.drivers.servicebus import ServiceBusDriver
-from twinbus.testing.bus import Bus
+from twinbus.testing.bus import NamespaceFixture
 
 
 @pytest.fixture
-async def driver(servicebus: Bus) -> AsyncIterator[ServiceBusDriver]:
+async def driver(servicebus: NamespaceFixture) -> AsyncIterator[ServiceBusDriver]:
     made = ServiceBusDriver.from_connection_string(servicebus.connection_string)
     yield made
     await made.close()
 
 
 @pytest.fixture
-def queue(servicebus: Bus) -> str:
+def queue(servicebus: NamespaceFixture) -> str:
     return servicebus.queue("orders")

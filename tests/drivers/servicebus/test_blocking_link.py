@@ -18,7 +18,7 @@ from twinbus.connection_string import parse_connection_string
 from twinbus.drivers.servicebus import blocking_link
 from twinbus.drivers.servicebus.blocking_link import IDLE_S_MAX, BlockingLink, native_message
 from twinbus.service_errors import OperationTimeout, SendInterrupted
-from twinbus.testing.bus import Bus, EntityName
+from twinbus.testing.bus import EntityName, NamespaceFixture
 
 TIMEOUT_S = 20.0
 
@@ -42,7 +42,7 @@ def opened(connection_string: str, queue: str) -> tuple[ServiceBusClient, Link]:
 
 
 @pytest.fixture
-def link(servicebus: Bus, queue: str) -> Iterator[Link]:
+def link(servicebus: NamespaceFixture, queue: str) -> Iterator[Link]:
     client, link = opened(servicebus.connection_string, queue)
     yield link
     link.close()
@@ -74,7 +74,7 @@ def test_a_message_is_durable_when_its_send_returns(link: Link, queue: EntityNam
     assert queue.active_message_count == 3
 
 
-def test_a_send_that_waits_can_be_interrupted(servicebus: Bus, link: Link) -> None:
+def test_a_send_that_waits_can_be_interrupted(servicebus: NamespaceFixture, link: Link) -> None:
     """P22: it had left, so it may have arrived."""
     assert link.is_usable()
     with servicebus.outage("black-hole"):
@@ -99,7 +99,7 @@ def test_a_send_that_was_interrupted_before_it_began_has_sent_nothing(
     assert not caught.value.is_ambiguous and queue.active_message_count == 0
 
 
-def test_a_send_into_silence_ends_in_time(servicebus: Bus, link: Link) -> None:
+def test_a_send_into_silence_ends_in_time(servicebus: NamespaceFixture, link: Link) -> None:
     """F6: no call outlives its time."""
     assert link.is_usable()
     with servicebus.outage("black-hole"):
@@ -110,7 +110,9 @@ def test_a_send_into_silence_ends_in_time(servicebus: Bus, link: Link) -> None:
     assert not link.is_usable()
 
 
-def test_a_lost_connection_is_noticed_before_the_next_message(servicebus: Bus, link: Link) -> None:
+def test_a_lost_connection_is_noticed_before_the_next_message(
+    servicebus: NamespaceFixture, link: Link
+) -> None:
     """P0: an idle link that was taken away is no error to the caller."""
     with servicebus.outage("reset"):
         end_s = time.monotonic() + TIMEOUT_S

@@ -15,7 +15,7 @@ from twinbus.azure.aio import PairedServiceBusClient, Pairing
 from twinbus.connection_string import parse_connection_string
 from twinbus.drivers.servicebus import ServiceBusDriver
 from twinbus.drivers.servicebus.certificates import usual_certificates, with_certificates
-from twinbus.testing.bus import Bus
+from twinbus.testing.bus import NamespaceFixture
 
 
 @pytest.fixture
@@ -34,7 +34,7 @@ def reads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 async def test_no_connection_reads_the_usual_certificates(
-    servicebus: Bus, reads: list[str]
+    servicebus: NamespaceFixture, reads: list[str]
 ) -> None:
     """P25: a failover opens dozens of connections, and each would hold the loop for 30 ms."""
     driver = ServiceBusDriver.from_connection_string(servicebus.connection_string)
@@ -46,7 +46,7 @@ async def test_no_connection_reads_the_usual_certificates(
 
 
 async def test_no_connection_of_the_drop_in_reads_them_either(
-    servicebus: Bus, reads: list[str]
+    servicebus: NamespaceFixture, reads: list[str]
 ) -> None:
     """P25."""
     text = servicebus.connection_string

@@ -18,7 +18,7 @@ from twinbus.drivers.credentials import SharedKey, SharedSignature
 from twinbus.drivers.port import NamespaceAddress
 from twinbus.drivers.servicebus import ServiceBusDriver, ServiceBusOptions
 from twinbus.service_errors import AuthenticationFailed, CommunicationError
-from twinbus.testing.bus import Bus
+from twinbus.testing.bus import NamespaceFixture
 
 TIMEOUT_S = 20.0
 KEY = "SharedAccessKeyName=n;SharedAccessKey=a2V5"
@@ -67,7 +67,9 @@ async def test_the_sdk_has_no_retries_whoever_asks_for_them() -> None:
 
 
 @pytest.mark.parametrize("kind", ["named key", "key", "sdk signature", "signature"])
-async def test_a_key_or_a_signature_gets_in(servicebus: Bus, queue: str, kind: str) -> None:
+async def test_a_key_or_a_signature_gets_in(
+    servicebus: NamespaceFixture, queue: str, kind: str
+) -> None:
     """P5: whoever's class it comes in."""
     parsed = parse_connection_string(servicebus.connection_string)
     rule_name, key = parsed.shared_access_key_name or "", parsed.shared_access_key or ""

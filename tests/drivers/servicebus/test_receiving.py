@@ -25,7 +25,7 @@ from twinbus.service_errors import (
     OperationTimeout,
     SessionCannotBeLocked,
 )
-from twinbus.testing.bus import Bus
+from twinbus.testing.bus import NamespaceFixture
 
 TIMEOUT_S = 20.0
 SHORT_S = 0.4
@@ -186,7 +186,9 @@ async def slowly(driver: ServiceBusDriver, queue: str, texts: list[str]) -> None
         await sender.send([OutgoingMessage(native=ServiceBusMessage(text))], timeout_s=TIMEOUT_S)
 
 
-async def test_every_way_to_settle(driver: ServiceBusDriver, servicebus: Bus, queue: str) -> None:
+async def test_every_way_to_settle(
+    driver: ServiceBusDriver, servicebus: NamespaceFixture, queue: str
+) -> None:
     await put(driver, queue, "complete", "defer", "bury")
     receiver = driver.receiver(queue)
     complete, defer, bury = await all_of(receiver, 3)
@@ -210,7 +212,7 @@ async def test_every_way_to_settle(driver: ServiceBusDriver, servicebus: Bus, qu
 
 
 async def test_lost_locks_are_told_and_the_others_settled(
-    driver: ServiceBusDriver, servicebus: Bus, queue: str
+    driver: ServiceBusDriver, servicebus: NamespaceFixture, queue: str
 ) -> None:
     """M2: a lock that is gone is in the result, for each way to settle."""
     await put(driver, queue, "a", "b", "c")
@@ -231,7 +233,7 @@ def _lock_loss() -> Any:
 
 
 async def test_a_link_that_was_taken_away_is_no_error(
-    driver: ServiceBusDriver, servicebus: Bus, queue: str
+    driver: ServiceBusDriver, servicebus: NamespaceFixture, queue: str
 ) -> None:
     """Y1: to a receive, nor to a settlement: the lock outlives the link."""
     await put(driver, queue, "a", "b")
@@ -248,7 +250,7 @@ async def test_a_link_that_was_taken_away_is_no_error(
 
 
 async def test_a_link_that_is_taken_during_a_wait_is_no_error(
-    driver: ServiceBusDriver, servicebus: Bus, queue: str
+    driver: ServiceBusDriver, servicebus: NamespaceFixture, queue: str
 ) -> None:
     """Y3: a wait of minutes outlives it."""
     receiver = driver.receiver(queue)
@@ -261,7 +263,7 @@ async def test_a_link_that_is_taken_during_a_wait_is_no_error(
 
 
 async def test_no_settlement_outlives_its_time(
-    driver: ServiceBusDriver, servicebus: Bus, queue: str
+    driver: ServiceBusDriver, servicebus: NamespaceFixture, queue: str
 ) -> None:
     """F6: and the receiver can be used again."""
     await put(driver, queue, "a")
@@ -280,7 +282,7 @@ async def test_no_settlement_outlives_its_time(
 
 
 async def test_what_is_deleted_on_delivery_has_no_lock(
-    driver: ServiceBusDriver, servicebus: Bus, queue: str
+    driver: ServiceBusDriver, servicebus: NamespaceFixture, queue: str
 ) -> None:
     await put(driver, queue, "a")
     receiver = driver.receiver(queue, mode=ReceiveMode.RECEIVE_AND_DELETE)
@@ -347,7 +349,9 @@ async def test_a_cancelled_goodbye_lets_go_all_the_same() -> None:
     assert line.is_dropped
 
 
-async def test_a_subscription_is_received_from(driver: ServiceBusDriver, servicebus: Bus) -> None:
+async def test_a_subscription_is_received_from(
+    driver: ServiceBusDriver, servicebus: NamespaceFixture
+) -> None:
     servicebus.subscription("news", "mine")
     await put(driver, "news", "a")
     receiver = driver.receiver("news/Subscriptions/mine")
@@ -356,7 +360,9 @@ async def test_a_subscription_is_received_from(driver: ServiceBusDriver, service
     assert await receiver.complete(messages, timeout_s=TIMEOUT_S) == []
 
 
-async def test_sessions_by_name_and_the_next_one(driver: ServiceBusDriver, servicebus: Bus) -> None:
+async def test_sessions_by_name_and_the_next_one(
+    driver: ServiceBusDriver, servicebus: NamespaceFixture
+) -> None:
     """M3: who holds which, who has to wait, and that nothing free is simply nothing."""
     queue = servicebus.queue("sessions", requires_session=True)
     nobody = driver.receiver(queue, session=NEXT_SESSION)
@@ -376,7 +382,7 @@ async def test_sessions_by_name_and_the_next_one(driver: ServiceBusDriver, servi
 
 
 async def test_a_session_that_was_lost_is_told_and_can_be_had_again(
-    driver: ServiceBusDriver, servicebus: Bus
+    driver: ServiceBusDriver, servicebus: NamespaceFixture
 ) -> None:
     """M2: its lock goes with its link, and with it those of its messages."""
     queue = servicebus.queue("sessions", requires_session=True)

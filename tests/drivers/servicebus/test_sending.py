@@ -25,7 +25,7 @@ from twinbus.service_errors import (
     OperationTimeout,
     ServerBusy,
 )
-from twinbus.testing.bus import Bus
+from twinbus.testing.bus import NamespaceFixture
 
 TIMEOUT_S = 20.0
 SHORT_S = 0.4
@@ -117,7 +117,7 @@ async def test_a_message_at_the_limit_goes_as_bytes(driver: ServiceBusDriver, qu
 
 
 async def test_a_cancelled_send_leaves_the_sender_usable(
-    driver: ServiceBusDriver, servicebus: Bus, queue: str
+    driver: ServiceBusDriver, servicebus: NamespaceFixture, queue: str
 ) -> None:
     """P0: the one that was cancelled may have arrived, the others have, once each."""
     sender = driver.sender(queue)
@@ -151,7 +151,7 @@ async def test_cancelling_one_that_waits_for_its_turn_disturbs_nobody(
 
 
 async def test_no_send_outlives_its_time(
-    driver: ServiceBusDriver, servicebus: Bus, queue: str
+    driver: ServiceBusDriver, servicebus: NamespaceFixture, queue: str
 ) -> None:
     """F6: whether the service is silent about a message or about everything."""
     sender = driver.sender(queue)
@@ -166,7 +166,7 @@ async def test_no_send_outlives_its_time(
 
 
 async def test_waiting_for_a_turn_counts_too(
-    driver: ServiceBusDriver, servicebus: Bus, queue: str
+    driver: ServiceBusDriver, servicebus: NamespaceFixture, queue: str
 ) -> None:
     """F6: behind one that is stuck."""
     sender = driver.sender(queue)
@@ -180,7 +180,7 @@ async def test_waiting_for_a_turn_counts_too(
 
 
 async def test_an_idle_link_that_was_taken_away_is_no_error(
-    driver: ServiceBusDriver, servicebus: Bus, queue: str
+    driver: ServiceBusDriver, servicebus: NamespaceFixture, queue: str
 ) -> None:
     """P0: it is opened again, and the message is there once."""
     sender = driver.sender(queue)
@@ -193,7 +193,7 @@ async def test_an_idle_link_that_was_taken_away_is_no_error(
 
 
 async def test_an_idle_connection_that_was_lost_is_no_error(
-    driver: ServiceBusDriver, servicebus: Bus, queue: str
+    driver: ServiceBusDriver, servicebus: NamespaceFixture, queue: str
 ) -> None:
     """P0: once the service can be reached again."""
     sender = driver.sender(queue)
@@ -205,7 +205,7 @@ async def test_an_idle_connection_that_was_lost_is_no_error(
 
 
 async def test_a_link_taken_while_a_send_is_pending_is_told(
-    driver: ServiceBusDriver, servicebus: Bus, queue: str
+    driver: ServiceBusDriver, servicebus: NamespaceFixture, queue: str
 ) -> None:
     """P7: nobody knows whether that message was taken, so it is not sent again here."""
     sender = driver.sender(queue)
@@ -223,7 +223,7 @@ async def test_a_link_taken_while_a_send_is_pending_is_told(
 
 
 async def test_nothing_is_tried_twice_here(
-    driver: ServiceBusDriver, servicebus: Bus, queue: str
+    driver: ServiceBusDriver, servicebus: NamespaceFixture, queue: str
 ) -> None:
     """F6: all retries are those of the layer above."""
     sender = driver.sender(queue)
@@ -238,7 +238,7 @@ async def test_nothing_is_tried_twice_here(
 
 
 async def test_scheduled_messages_keep_their_times_and_can_be_taken_back(
-    driver: ServiceBusDriver, servicebus: Bus, queue: str
+    driver: ServiceBusDriver, servicebus: NamespaceFixture, queue: str
 ) -> None:
     """P12: each has its own time, of its own type."""
     far = datetime.now(UTC) + timedelta(hours=1)
@@ -264,7 +264,7 @@ async def test_scheduled_messages_keep_their_times_and_can_be_taken_back(
 
 
 async def test_scheduling_survives_an_idle_link_that_was_taken_away(
-    driver: ServiceBusDriver, servicebus: Bus, queue: str
+    driver: ServiceBusDriver, servicebus: NamespaceFixture, queue: str
 ) -> None:
     """P0: the links of $management too."""
     far = datetime.now(UTC) + timedelta(hours=1)

@@ -38,7 +38,7 @@ from twinbus.service_errors import (
     ServiceError,
     ServiceInternalError,
 )
-from twinbus.testing.bus import Bus
+from twinbus.testing.bus import NamespaceFixture
 
 TIMEOUT_S = 20.0
 SECRET = "c2VjcmV0LXNlY3JldC1zZWNyZXQ="
@@ -136,7 +136,9 @@ async def raised_by(
     return raised.value
 
 
-async def test_refusals_say_what_is_wrong(driver: ServiceBusDriver, servicebus: Bus) -> None:
+async def test_refusals_say_what_is_wrong(
+    driver: ServiceBusDriver, servicebus: NamespaceFixture
+) -> None:
     """P7: none of these is an outage."""
     servicebus.queue("disabled", status=EntityStatus.DISABLED)
     servicebus.queue("orders")
@@ -161,7 +163,7 @@ async def test_refusals_say_what_is_wrong(driver: ServiceBusDriver, servicebus: 
 )
 async def test_a_refused_message_leaves_the_link_in_use(
     driver: ServiceBusDriver,
-    servicebus: Bus,
+    servicebus: NamespaceFixture,
     queue: str,
     condition: str,
     expected: type[ServiceError],
@@ -175,7 +177,7 @@ async def test_a_refused_message_leaves_the_link_in_use(
 
 
 async def test_a_service_that_refuses_connections(
-    driver: ServiceBusDriver, servicebus: Bus, queue: str
+    driver: ServiceBusDriver, servicebus: NamespaceFixture, queue: str
 ) -> None:
     """P7: nobody to talk to, and nothing has left."""
     with servicebus.outage("refused"):
@@ -197,7 +199,7 @@ async def test_a_name_that_nobody_knows() -> None:
 
 
 async def test_a_line_that_breaks_behind_a_message_is_told_so(
-    driver: ServiceBusDriver, servicebus: Bus, queue: str
+    driver: ServiceBusDriver, servicebus: NamespaceFixture, queue: str
 ) -> None:
     """P7: it may have arrived, so the caller must know, and soon."""
     sender = driver.sender(queue)
@@ -213,7 +215,7 @@ async def test_a_line_that_breaks_behind_a_message_is_told_so(
     assert time.monotonic() - began_s < TIMEOUT_S / 2
 
 
-async def test_a_wrong_key_is_told_and_not_shown(servicebus: Bus, queue: str) -> None:
+async def test_a_wrong_key_is_told_and_not_shown(servicebus: NamespaceFixture, queue: str) -> None:
     """P7: every failure of the token's door is AuthenticationFailed."""
     right = parse_connection_string(servicebus.connection_string)
     wrong = parse_connection_string(
@@ -238,7 +240,7 @@ class Identity:
         return self.answer
 
 
-def with_identity(bus: Bus, identity: Identity) -> ServiceBusDriver:
+def with_identity(bus: NamespaceFixture, identity: Identity) -> ServiceBusDriver:
     return ServiceBusDriver.for_namespace(
         f"localhost:{bus.port}", identity, ServiceBusOptions(client_options={"use_tls": False})
     )
@@ -252,7 +254,7 @@ def with_identity(bus: Bus, identity: Identity) -> ServiceBusDriver:
     ],
 )
 async def test_an_identity_without_a_good_token_is_not_authenticated(
-    servicebus: Bus, queue: str, answer: AccessToken | Exception
+    servicebus: NamespaceFixture, queue: str, answer: AccessToken | Exception
 ) -> None:
     """P7: whether the identity's own service fails, or ours does not like its token."""
     driver = with_identity(servicebus, Identity(answer))

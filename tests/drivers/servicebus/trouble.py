@@ -1,4 +1,4 @@
-"""Faults of any kind in a test's namespace, with the options that ``Bus.outage`` cannot say."""
+"""Faults of any kind in a test's namespace, with options that ``NamespaceFixture.outage`` lacks."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from contextlib import contextmanager
 from typing import Any
 
 from twinbus.broker.faults import Fault, Scope
-from twinbus.testing.bus import Bus
+from twinbus.testing.bus import NamespaceFixture
 
 
 @contextmanager
-def fault(bus: Bus, kind: str, *, entity: str = "", **options: Any) -> Iterator[None]:
+def fault(bus: NamespaceFixture, kind: str, *, entity: str = "", **options: Any) -> Iterator[None]:
     """Broken inside the block, well again behind it."""
     board = bus._namespace.faults
     made = Fault(kind, Scope(entity=entity), **options)
@@ -23,7 +23,7 @@ def fault(bus: Bus, kind: str, *, entity: str = "", **options: Any) -> Iterator[
         bus._thread.call(bus._healed(fault_id))
 
 
-async def detached(bus: Bus) -> None:
+async def detached(bus: NamespaceFixture) -> None:
     """Every link of the namespace is taken away, and the clients have been told."""
     board = bus._namespace.faults
     bus._thread.call_now(lambda: board.add(Fault("detach", Scope(entity=""))))

@@ -17,7 +17,7 @@ from twinbus.cli import app
 from twinbus.cli.preflight import EXIT_NOT_READY
 from twinbus.connection_string import parse_connection_string
 from twinbus.errors import TwinbusError
-from twinbus.testing.bus import BusPair
+from twinbus.testing.bus import NamespacePairFixture
 
 
 @pytest.fixture(autouse=True)
@@ -31,7 +31,7 @@ def run(*arguments: str, **environment: str) -> Result:
     return CliRunner().invoke(app, ["preflight", *arguments], env={**environment, "COLUMNS": "200"})
 
 
-def environment_of(pair: BusPair, **changes: str) -> dict[str, str]:
+def environment_of(pair: NamespacePairFixture, **changes: str) -> dict[str, str]:
     return {
         "SERVICEBUS_CONNECTION_STRING": pair.primary.connection_string,
         "SERVICEBUS_SECONDARY_CONNECTION_STRING": pair.secondary.connection_string,
@@ -39,7 +39,7 @@ def environment_of(pair: BusPair, **changes: str) -> dict[str, str]:
     }
 
 
-def test_a_pair_that_is_ready_ends_with_0(servicebus_pair: BusPair) -> None:
+def test_a_pair_that_is_ready_ends_with_0(servicebus_pair: NamespacePairFixture) -> None:
     servicebus_pair.primary.queue("orders")
     result = run("--output", "json", **environment_of(servicebus_pair))
     assert result.exit_code == 0, result.output
@@ -51,7 +51,7 @@ def test_a_pair_that_is_ready_ends_with_0(servicebus_pair: BusPair) -> None:
     }  # fmt: skip
 
 
-def test_a_pair_that_is_not_ready_says_what_to_fix(servicebus_pair: BusPair) -> None:
+def test_a_pair_that_is_not_ready_says_what_to_fix(servicebus_pair: NamespacePairFixture) -> None:
     """P5: say which claim is missing where."""
     sender = connection_string_with(servicebus_pair.secondary, Claim.SEND)
     result = run(**environment_of(servicebus_pair, SERVICEBUS_SECONDARY_CONNECTION_STRING=sender))
@@ -60,7 +60,9 @@ def test_a_pair_that_is_not_ready_says_what_to_fix(servicebus_pair: BusPair) -> 
     assert "claim Manage" in result.output and "Create them" in result.output
 
 
-def test_findings_stand_one_below_the_other_problems_first(servicebus_pair: BusPair) -> None:
+def test_findings_stand_one_below_the_other_problems_first(
+    servicebus_pair: NamespacePairFixture,
+) -> None:
     """P5: a key that only listens and no backlog queue are two problems, in 80 columns."""
     servicebus_pair.primary.queue("orders")
     listener = connection_string_with(servicebus_pair.secondary, Claim.LISTEN)
@@ -79,7 +81,7 @@ def test_findings_stand_one_below_the_other_problems_first(servicebus_pair: BusP
     assert "queues exist" not in result.output
 
 
-def test_a_named_entity_is_not_asked_for_again(servicebus_pair: BusPair) -> None:
+def test_a_named_entity_is_not_asked_for_again(servicebus_pair: NamespacePairFixture) -> None:
     servicebus_pair.primary.queue("orders")
     sender = connection_string_with(servicebus_pair.primary, Claim.SEND)
     environment = environment_of(servicebus_pair, SERVICEBUS_CONNECTION_STRING=sender)
@@ -96,7 +98,7 @@ def test_a_named_entity_is_not_asked_for_again(servicebus_pair: BusPair) -> None
     ids=["expires", "goes when idle"],
 )
 def test_a_queue_that_drops_what_waits_is_not_ready(
-    servicebus_pair: BusPair, lossy: dict[str, Any]
+    servicebus_pair: NamespacePairFixture, lossy: dict[str, Any]
 ) -> None:
     """P20: unless the application has the same option."""
     home, away = servicebus_pair.primary, servicebus_pair.secondary
@@ -111,7 +113,7 @@ def test_a_queue_that_drops_what_waits_is_not_ready(
     assert allowed.exit_code == 0, allowed.output
 
 
-def test_no_secret_is_shown(servicebus_pair: BusPair) -> None:
+def test_no_secret_is_shown(servicebus_pair: NamespacePairFixture) -> None:
     environment = environment_of(servicebus_pair)
     keys = [parse_connection_string(text).shared_access_key or "" for text in environment.values()]
     with servicebus_pair.primary.outage("refused"):
@@ -120,7 +122,7 @@ def test_no_secret_is_shown(servicebus_pair: BusPair) -> None:
             assert shown and not any(key in shown for key in keys)
 
 
-def test_connection_strings_may_be_given_as_options(servicebus_pair: BusPair) -> None:
+def test_connection_strings_may_be_given_as_options(servicebus_pair: NamespacePairFixture) -> None:
     same = servicebus_pair.primary.connection_string
     result = run("--primary", same, "--secondary", same, "--no-ping", "--output", "json")
     assert result.exit_code == EXIT_NOT_READY
@@ -128,7 +130,7 @@ def test_connection_strings_may_be_given_as_options(servicebus_pair: BusPair) ->
     assert [finding["check"] for finding in problems] == ["same-place"]
 
 
-def test_as_a_program_of_its_own(servicebus_pair: BusPair) -> None:
+def test_as_a_program_of_its_own(servicebus_pair: NamespacePairFixture) -> None:
     """The whole way: a process, its environment, its exit code."""
     servicebus_pair.primary.queue("orders")
     done = subprocess.run(

@@ -29,7 +29,7 @@ from twinbus.service_errors import (
     CommunicationError,
     EntityNotFound,
 )
-from twinbus.testing.bus import Bus, BusPair
+from twinbus.testing.bus import NamespaceFixture, NamespacePairFixture
 
 EXPECTATION = ExpectedLoad(backlog_queue_count=2)
 PATHS = backlog_paths("primary", 2)
@@ -60,16 +60,18 @@ async def seen(stack: AsyncExitStack, primary: str, secondary: str, **options: A
     )
 
 
-async def provide_backlog(stack: AsyncExitStack, bus: Bus) -> None:
+async def provide_backlog(stack: AsyncExitStack, bus: NamespaceFixture) -> None:
     for path in PATHS:
         await ends(stack, bus.connection_string).management.create_queue(backlog_queue(path))
 
 
-def texts(pair: BusPair) -> tuple[str, str]:
+def texts(pair: NamespacePairFixture) -> tuple[str, str]:
     return pair.primary.connection_string, pair.secondary.connection_string
 
 
-async def test_a_good_pair_is_ready(servicebus_pair: BusPair, opened: AsyncExitStack) -> None:
+async def test_a_good_pair_is_ready(
+    servicebus_pair: NamespacePairFixture, opened: AsyncExitStack
+) -> None:
     servicebus_pair.primary.queue("orders")
     servicebus_pair.primary.topic("news")
     await provide_backlog(opened, servicebus_pair.secondary)
@@ -87,7 +89,9 @@ async def test_a_good_pair_is_ready(servicebus_pair: BusPair, opened: AsyncExitS
     assert warnings == ["same-place"]
 
 
-async def test_nothing_is_left_behind(servicebus_pair: BusPair, opened: AsyncExitStack) -> None:
+async def test_nothing_is_left_behind(
+    servicebus_pair: NamespacePairFixture, opened: AsyncExitStack
+) -> None:
     queue = servicebus_pair.primary.queue("orders")
     await seen(opened, *texts(servicebus_pair), entities=["orders"])
     client = ends(opened, servicebus_pair.primary.connection_string).management
@@ -97,7 +101,9 @@ async def test_nothing_is_left_behind(servicebus_pair: BusPair, opened: AsyncExi
     assert [each.path async for each in other.list_queues()] == []
 
 
-async def test_claims_are_seen_one_by_one(servicebus_pair: BusPair, opened: AsyncExitStack) -> None:
+async def test_claims_are_seen_one_by_one(
+    servicebus_pair: NamespacePairFixture, opened: AsyncExitStack
+) -> None:
     """P5: which claim is missing where."""
     await provide_backlog(opened, servicebus_pair.secondary)
     servicebus_pair.primary.queue("orders")
@@ -118,7 +124,7 @@ async def test_claims_are_seen_one_by_one(servicebus_pair: BusPair, opened: Asyn
 
 
 async def test_a_named_queue_is_pinged_when_none_can_be_made(
-    servicebus_pair: BusPair, opened: AsyncExitStack
+    servicebus_pair: NamespacePairFixture, opened: AsyncExitStack
 ) -> None:
     queue = servicebus_pair.primary.queue("orders")
     worker = connection_string_with(servicebus_pair.primary, Claim.SEND | Claim.LISTEN)
@@ -134,7 +140,7 @@ async def test_a_named_queue_is_pinged_when_none_can_be_made(
 
 
 async def test_a_ping_that_is_handed_out_is_found(
-    servicebus_pair: BusPair, opened: AsyncExitStack, monkeypatch: pytest.MonkeyPatch
+    servicebus_pair: NamespacePairFixture, opened: AsyncExitStack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """P11: a service that takes a ping for a message."""
     # Given a message that our broker does not take for a ping
@@ -147,13 +153,15 @@ async def test_a_ping_that_is_handed_out_is_found(
     assert [ping.was_seen for ping in facts.pings] == [True]
 
 
-async def test_pings_can_be_left_out(servicebus_pair: BusPair, opened: AsyncExitStack) -> None:
+async def test_pings_can_be_left_out(
+    servicebus_pair: NamespacePairFixture, opened: AsyncExitStack
+) -> None:
     facts = await seen(opened, *texts(servicebus_pair), may_ping=False)
     assert facts.pings == ()
 
 
 async def test_missing_queues_and_entities_are_seen(
-    servicebus_pair: BusPair, opened: AsyncExitStack
+    servicebus_pair: NamespacePairFixture, opened: AsyncExitStack
 ) -> None:
     facts = await seen(opened, *texts(servicebus_pair), entities=["nothing"])
     assert isinstance(facts.entities[0].send, EntityNotFound)
@@ -162,10 +170,10 @@ async def test_missing_queues_and_entities_are_seen(
 
 @pytest.mark.parametrize("role", ["primary", "secondary"])
 async def test_a_namespace_that_is_away_is_seen_to_be(
-    servicebus_pair: BusPair, opened: AsyncExitStack, role: str
+    servicebus_pair: NamespacePairFixture, opened: AsyncExitStack, role: str
 ) -> None:
     """F5: cannot contact."""
-    bus: Bus = getattr(servicebus_pair, role)
+    bus: NamespaceFixture = getattr(servicebus_pair, role)
     with bus.outage("refused"):
         facts = await seen(opened, *texts(servicebus_pair), primary_name="primary")
     namespace = facts.primary if role == "primary" else facts.secondary
@@ -175,7 +183,9 @@ async def test_a_namespace_that_is_away_is_seen_to_be(
     assert not run_checks(facts).is_ready
 
 
-async def test_a_wrong_key_is_seen_to_be(servicebus_pair: BusPair, opened: AsyncExitStack) -> None:
+async def test_a_wrong_key_is_seen_to_be(
+    servicebus_pair: NamespacePairFixture, opened: AsyncExitStack
+) -> None:
     primary, secondary = texts(servicebus_pair)
     key = parse_connection_string(secondary).shared_access_key or ""
     facts = await seen(opened, primary, secondary.replace(key, "bm90IHRoZSBrZXk="))
@@ -186,7 +196,7 @@ async def test_a_wrong_key_is_seen_to_be(servicebus_pair: BusPair, opened: Async
 
 
 async def test_one_namespace_twice_is_seen(
-    servicebus_pair: BusPair, opened: AsyncExitStack
+    servicebus_pair: NamespacePairFixture, opened: AsyncExitStack
 ) -> None:
     """P3: pairing with itself is refused."""
     primary, _ = texts(servicebus_pair)

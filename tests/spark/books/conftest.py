@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def spark(spark: SparkSession) -> Iterator[SparkSession]:
-    from twinbus.spark.fitting import fitting
+    from twinbus.spark.fitting import small_input_settings
 
-    with fitting(spark, size_bytes=0):
+    with small_input_settings(spark, size_bytes=0):
         yield spark

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.spark.books.rows import BACKLOG, frame
-from twinbus.core.reconciliation import Fate, Given
+from twinbus.core.reconciliation import AvailableSources, MessageStatus
 from twinbus.spark.books.accounts import (
     ALWAYS,
     TOOK,
@@ -24,7 +24,7 @@ from twinbus.spark.books.sources import RECEIPTS, SENT_COLUMNS
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-EVERYTHING = Given(client=True, primary=True, secondary=True, receipts=True)
+EVERYTHING = AvailableSources(client=True, primary=True, secondary=True, receipts=True)
 
 
 def copy(message_id: str | None, fate: str, **more: Any) -> dict[str, Any]:
@@ -47,7 +47,7 @@ class Books:
     def __init__(
         self,
         spark: SparkSession,
-        given: Given,
+        given: AvailableSources,
         *,
         copies: list[dict[str, Any]],
         sent: list[dict[str, Any]] | None = None,
@@ -221,12 +221,12 @@ def test_a_second_copy_does_not_stand_for_a_lost_message(spark: SparkSession) ->
     [
         # The primary's log shows what arrived, and what did not although it was answered.
         (
-            Given(client=True, primary=True),
+            AvailableSources(client=True, primary=True),
             {"direct": "delivered", "detoured": "unproven", "taken": "missing"},
         ),
         # Who completed a message of the backlog: with receipts it was the syphon, or not.
         (
-            Given(client=True, secondary=True, receipts=True),
+            AvailableSources(client=True, secondary=True, receipts=True),
             {
                 "direct": "unproven",
                 "detoured": "unproven",
@@ -237,7 +237,7 @@ def test_a_second_copy_does_not_stand_for_a_lost_message(spark: SparkSession) ->
     ],
 )
 def test_what_the_logs_do_not_show_is_unproven(
-    spark: SparkSession, given: Given, fates: dict[str, str]
+    spark: SparkSession, given: AvailableSources, fates: dict[str, str]
 ) -> None:
     """C3: each source alone is usable, and nothing is called delivered that no log shows."""
     sends = [sent("direct"), sent("detoured", BACKLOG), sent("taken")]
@@ -255,7 +255,7 @@ def test_what_the_logs_do_not_show_is_unproven(
 
 def test_without_a_client_what_was_stored_was_sent(spark: SparkSession) -> None:
     """C3: an id is one message then; what has no id counts as often as it was stored."""
-    given = Given(primary=True, secondary=True, receipts=True)
+    given = AvailableSources(primary=True, secondary=True, receipts=True)
     nameless = [copy(None, fate) for fate in ("delivered", "waiting", "gone-home", "gone-home")]
     books = Books(
         spark,
@@ -279,4 +279,4 @@ def test_without_a_client_what_was_stored_was_sent(spark: SparkSession) -> None:
         # One was sent directly and two went away; of these only one has a receipt.
         None: {"delivered": 1, "waiting": 1, "missing": 1},
     }
-    assert TOOK[Fate.MISSING] in books.accounts.columns
+    assert TOOK[MessageStatus.MISSING] in books.accounts.columns

@@ -24,7 +24,7 @@ from twinbus.aio import (
 )
 from twinbus.broker.store.port import DeleteChunks, PutCounters, Tombstone
 from twinbus.broker.store.sqlite import SqliteStore
-from twinbus.core.reconciliation import Difference, Fate, Reconciliation
+from twinbus.core.reconciliation import Difference, MessageStatus, Reconciliation
 from twinbus.spark.books.reconcile import Sources, reconcile
 from twinbus.spark.references import NamespaceRef
 
@@ -175,11 +175,11 @@ async def test_what_is_dropped_by_hand_is_named(spark: SparkSession, tmp_path: P
     assert books.verdict == "The books of home do not close: of 27 sent, 2 missing."
     of_news, of_orders = books.entities
     assert {fate: count for fate, count in of_orders.fates.items() if count} == {
-        Fate.DELIVERED: 15,
-        Fate.WAITING: 5,
-        Fate.MISSING: 2,
+        MessageStatus.DELIVERED: 15,
+        MessageStatus.WAITING: 5,
+        MessageStatus.MISSING: 2,
     }
-    assert of_news.fates[Fate.WAITING] == of_news.sent == 5
+    assert of_news.fates[MessageStatus.WAITING] == of_news.sent == 5
     assert all(each.outages for each in books.entities)
     found = named(books)
     assert found["robbed"].said.endswith("no receipt; never stored on the primary")

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 from tests.spark.books.rows import BACKLOG
 from twinbus.cli import app
 from twinbus.core.receipts import Receipt, ReceiptOutcome, to_json_line
-from twinbus.core.reconciliation import Fate
+from twinbus.core.reconciliation import MessageStatus
 from twinbus.errors import ConfigurationError
 from twinbus.spark.books.places import LOOK_COLUMNS, LOOKED_COLUMNS
 from twinbus.spark.books.reconcile import Sources, reconcile
@@ -137,7 +137,7 @@ def test_a_message_that_somebody_took_from_the_backlog_is_named(
         "as far as the logs can be read."
     )
     (orders,) = answer["entities"]
-    fates = {fate.value: orders[fate.value] for fate in Fate if orders[fate.value]}
+    fates = {fate.value: orders[fate.value] for fate in MessageStatus if orders[fate.value]}
     assert fates == {"delivered": 1, "waiting": 1, "missing": 1}
     assert orders["outages"] == [["2026-11-16T12:00:03.000Z", "2026-11-16T12:00:07.000Z"]]
     assert (answer["damaged_lines"], answer["lost_lines"]) == (1, 1)
@@ -197,7 +197,7 @@ def test_the_logs_are_read_after_the_look(
 
     (orders,) = answer.entities
     assert asked["primary"] == ["orders"]
-    assert orders.fates[Fate.DELIVERED] == 2
+    assert orders.fates[MessageStatus.DELIVERED] == 2
     assert orders.unexpected == 1
     assert "Only 0 ids that differ are listed; the counts hold for all." in answer.notes
 

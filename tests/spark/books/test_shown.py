@@ -12,18 +12,18 @@ from typer.testing import CliRunner
 from twinbus.cli import app
 from twinbus.cli.cost_reconcile_run import SHOWN_MAX, show_reconciliation
 from twinbus.core.reconciliation import (
+    AvailableSources,
     Difference,
     DifferenceKind,
     EntityReconciliation,
-    Fate,
-    Given,
+    MessageStatus,
     Reconciliation,
 )
 from twinbus.core.traces import Trace, describe_trace
 
 
 def books(missing: int = 0, **more: Any) -> Reconciliation:
-    fates = {Fate.DELIVERED: 5, Fate.EXPIRED: 1, Fate.MISSING: missing}
+    fates = {MessageStatus.DELIVERED: 5, MessageStatus.EXPIRED: 1, MessageStatus.MISSING: missing}
     orders = EntityReconciliation(
         entity="orders", sent=6 + missing, fates=fates, duplicates=3, duplicates_explained=1
     )
@@ -37,7 +37,7 @@ def books(missing: int = 0, **more: Any) -> Reconciliation:
         )
         for n in range(missing)
     )
-    given = Given(client=True, primary=True)
+    given = AvailableSources(client=True, primary=True)
     return Reconciliation(
         pair="home", given=given, entities=(orders,), differences=differences, **more
     )
@@ -98,7 +98,7 @@ def test_a_copy_that_never_came_can_be_told() -> None:
         Trace(2_000, "stay", "news/subscriptions/a", 7, "primary", "stored", 2_000),
         Trace(1_999, "published", "news", 2, "primary"),
     ]
-    assert describe_trace(traces, Given(primary=True)) == (
+    assert describe_trace(traces, AvailableSources(primary=True)) == (
         "published in news at 1970-01-01T00:00:01.999Z with 2 copies; "
         "stored in news/subscriptions/a as 7 at 1970-01-01T00:00:02.000Z"
     )

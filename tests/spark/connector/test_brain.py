@@ -19,12 +19,12 @@ from twinbus.core.parcel import ReceivedMessage
 from twinbus.drivers.amqp import AmqpDriver
 from twinbus.errors import ConfigurationError
 from twinbus.service_errors import CommunicationError, EntityNotFound, MessageRefused
-from twinbus.spark.connector import brain as brain_module
+from twinbus.spark.connector import coordinator as brain_module
 from twinbus.spark.connector import holding as holding_module
 from twinbus.spark.connector import keeping, pauses, receiving
 from twinbus.spark.connector.brain import Reading, StreamCoordinator
 from twinbus.spark.connector.orders import BatchLimit, PartitionPlan
-from twinbus.spark.connector.receiving import OrderReader
+from twinbus.spark.connector.receiving import PartitionReader
 
 AMPLE = BatchLimit(10_000, 64 << 20)
 WAIT_S = 10.0
@@ -39,17 +39,19 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
 class Scene:
     """A brain over some queues of a broker."""
 
-    def __init__(self, broker: BrokerProcess, brain: StreamCoordinator, driver: AmqpDriver) -> None:
-        self.broker, self.brain, self.driver = broker, brain, driver
+    def __init__(
+        self, broker: BrokerProcess, coordinator: StreamCoordinator, driver: AmqpDriver
+    ) -> None:
+        self.broker, self.coordinator, self.driver = broker, coordinator, driver
 
     async def orders(self, epoch: int = 1) -> list[PartitionPlan]:
         async with asyncio.timeout(WAIT_S):
-            while not await self.brain.has_messages(0.5):
+            while not await self.coordinator.has_messages(0.5):
                 pass
-        return await self.brain.orders(epoch)
+        return await self.coordinator.orders(epoch)
 
-    def reader(self, order: PartitionPlan, *, deletes: bool = False) -> OrderReader:
-        return OrderReader(self.driver, order, deletes=deletes)
+    def reader(self, order: PartitionPlan, *, deletes: bool = False) -> PartitionReader:
+        return PartitionReader(self.driver, order, deletes=deletes)
 
     async def read(self, *orders: PartitionPlan, deletes: bool = False) -> list[str]:
         """All of these orders, read to their ends: the messages' ids."""
@@ -58,7 +60,7 @@ class Scene:
             async with self.reader(order, deletes=deletes) as reader:
                 while messages := await reader.chunk():
                     found += [id_of(each.encoded) for each in messages]
-                await reader.seal()
+                await reader.finish()
         return found
 
 
@@ -72,13 +74,13 @@ async def scene(
 ) -> AsyncIterator[Scene]:
     driver = AmqpDriver.from_connection_string(broker.connection_string)
     reading = Reading(paths=paths, limit=limit, **more)  # type: ignore[arg-type]
-    brain = StreamCoordinator(driver, reading, clock=clock)
+    coordinator = StreamCoordinator(driver, reading, clock=clock)
     try:
         async with asyncio.timeout(60):
-            await brain.start("127.0.0.1")
-            yield Scene(broker, brain, driver)
+            await coordinator.start("127.0.0.1")
+            yield Scene(broker, coordinator, driver)
     finally:
-        await brain.close()
+        await coordinator.close()
         await driver.close()
 
 
@@ -89,11 +91,11 @@ async def test_a_batch_is_settled_when_it_was_written_and_not_before(broker: Bro
     async with scene(broker, queue) as it:
         found = await it.read(*await it.orders())
         assert sorted(found) == ids(5_000)
-        await it.brain.settle(0)
+        await it.coordinator.settle(0)
         assert left(broker, queue) == 5_000
-        await it.brain.settle(1)
+        await it.coordinator.settle(1)
         assert left(broker, queue) == 0
-        assert it.brain.counts == {
+        assert it.coordinator.counts == {
             "received": 5_000,
             "settled": 5_000,
             "givenBack": 0,
@@ -112,7 +114,7 @@ async def test_a_second_run_yields_the_same_messages_in_the_same_order(
         first = await it.read(*orders)
         fill(broker, queue, ids(50, first=5_000))
         assert await it.read(*orders) == first
-        await it.brain.settle(1)
+        await it.coordinator.settle(1)
     assert taken(broker, queue) == ids(50, first=5_000)
 
 
@@ -128,7 +130,7 @@ async def test_a_task_that_failed_is_followed_by_one_that_goes_on(broker: Broker
         found = await it.read(order)
         assert found[: len(first)] == first
         assert sorted(found) == ids(900)
-        await it.brain.settle(1)
+        await it.coordinator.settle(1)
         assert left(broker, queue) == 0
 
 
@@ -158,12 +160,12 @@ async def test_a_task_waits_as_long_as_another_one_reads_and_says_so(
             while "still waits for another one" not in caplog.text:
                 await asyncio.sleep(0.01)
             assert not second.done()
-            progress = it.brain._holding.progress(order.order_id)
+            progress = it.coordinator._holding.progress(order.order_id)
             while await slow.chunk():
                 pass
-            while it.brain._holding.progress(order.order_id) == progress:
+            while it.coordinator._holding.progress(order.order_id) == progress:
                 await asyncio.sleep(0.01)
-            await slow.seal()
+            await slow.finish()
         assert sorted(await second) == ids(3)
 
 
@@ -177,10 +179,10 @@ async def test_a_task_whose_clock_is_behind_has_its_locks_renewed_in_time(
     behind = AdjustableClock(Instant(now.monotonic_s, now.wall_ms - 3_600_000))
     async with scene(broker, queue) as it:
         (order,) = await it.orders()
-        async with OrderReader(it.driver, order, clock=behind) as reader:
+        async with PartitionReader(it.driver, order, clock=behind) as reader:
             while await reader.chunk():
                 pass
-        due = it.brain._holding.due(SystemClock().now().monotonic_s + 4)
+        due = it.coordinator._holding.due(SystemClock().now().monotonic_s + 4)
         assert sum(len(each.locks) for each in due) == 3
 
 
@@ -199,7 +201,7 @@ async def test_a_killed_task_is_succeeded_and_cannot_speak_again(
             fill(broker, queue, ids(10, first=5_000))
             with pytest.raises(MessageRefused, match="another task has taken over"):
                 await silent.chunk()
-        await it.brain.settle(1)
+        await it.coordinator.settle(1)
     # What the silent one received and could not report went back at once.
     assert sorted(taken(broker, queue)) == ids(10, first=5_000)
 
@@ -212,9 +214,9 @@ async def test_what_no_task_read_to_its_end_goes_back(broker: BrokerProcess) -> 
         (order,) = await it.orders()
         async with it.reader(order) as reader:
             await reader.chunk()
-        await it.brain.settle(1)
-        assert it.brain.counts["settled"] == 0
-        assert it.brain.counts["givenBack"] >= 1
+        await it.coordinator.settle(1)
+        assert it.coordinator.counts["settled"] == 0
+        assert it.coordinator.counts["givenBack"] >= 1
     assert sorted(taken(broker, queue)) == ids(600)
 
 
@@ -229,12 +231,12 @@ async def test_a_queue_that_nobody_reads_is_left_alone_for_longer_and_longer(
     async with scene(broker, queue, other, clock=clock) as it:
         for epoch, pause_s in ((-1, 120), (0, 240)):
             await it.orders(epoch)
-            await it.brain.settle(epoch)
-            assert not await it.brain.has_messages(0.2)
+            await it.coordinator.settle(epoch)
+            assert not await it.coordinator.has_messages(0.2)
             clock.advance(pause_s)
         assert caplog.text.count("1 messages go back to") == 2
         await it.orders(1)
-        await it.brain.settle(1)
+        await it.coordinator.settle(1)
         # Within a pause another queue is heard, and this one is not.
         fill(broker, other, ids(1, first=7))
         orders = await it.orders(2)
@@ -244,7 +246,7 @@ async def test_a_queue_that_nobody_reads_is_left_alone_for_longer_and_longer(
         (order,) = await it.orders(3)
         assert order.handed is not None and order.handed.delivery_count == 3
         assert await it.read(order) == ids(1)
-        await it.brain.settle(3)
+        await it.coordinator.settle(3)
         # Once it was read there is no pause.
         fill(broker, queue, ids(1, first=1))
         assert await it.read(*await it.orders(4)) == ids(1, first=1)
@@ -254,10 +256,10 @@ async def test_available_now_ends_when_nobody_reads(broker: BrokerProcess) -> No
     queue = broker.fresh_queue()
     fill(broker, queue, ids(3))
     async with scene(broker, queue) as it:
-        it.brain.only_until_now()
+        it.coordinator.only_until_now()
         await it.orders(1)
-        await it.brain.settle(1)
-        assert not await it.brain.has_messages(0)
+        await it.coordinator.settle(1)
+        assert not await it.coordinator.has_messages(0)
     assert sorted(taken(broker, queue)) == ids(3)
 
 
@@ -277,11 +279,11 @@ async def test_a_lost_lock_is_counted_and_its_message_comes_again(
         await receiver.complete(stolen, timeout_s=10)
         # The message that rang travels with its order; the others must be there to be read again.
         assert len(await it.read(*orders)) == 6 - len(stolen) + 1
-        assert it.brain.counts["locksLost"] == len(stolen) - 1
-        await it.brain.settle(1)
-        assert it.brain.counts["locksLost"] == 6
+        assert it.coordinator.counts["locksLost"] == len(stolen) - 1
+        await it.coordinator.settle(1)
+        assert it.coordinator.counts["locksLost"] == 6
         assert await it.read(*await it.orders(2)) == ids(6)[len(stolen) :]
-        await it.brain.settle(2)
+        await it.coordinator.settle(2)
     assert left(broker, queue) == 0
 
 
@@ -295,13 +297,13 @@ async def test_a_queue_that_rings_during_a_long_batch_keeps_its_lock(
         await it.read(*await it.orders())
         fill(broker, other, ids(1, first=1))
         await asyncio.sleep(4.6)
-        await it.brain.settle(1)
+        await it.coordinator.settle(1)
         (order,) = await it.orders(2)
         assert order.handed is not None
         assert order.handed.delivery_count == 0
         assert await it.read(order) == ids(1, first=1)
-        await it.brain.settle(2)
-        assert it.brain.counts["locksLost"] == 0
+        await it.coordinator.settle(2)
+        assert it.coordinator.counts["locksLost"] == 0
 
 
 async def test_a_batch_has_no_more_messages_than_allowed(broker: BrokerProcess) -> None:
@@ -312,12 +314,12 @@ async def test_a_batch_has_no_more_messages_than_allowed(broker: BrokerProcess) 
     async with scene(broker, *queues, limit=BatchLimit(10, 1 << 20)) as it:
         found = 0
         for epoch in range(1, 40):
-            if not await it.brain.has_messages(0.5):
+            if not await it.coordinator.has_messages(0.5):
                 break
-            count = len(await it.read(*await it.brain.orders(epoch)))
+            count = len(await it.read(*await it.coordinator.orders(epoch)))
             assert 1 <= count <= 10
             found += count
-            await it.brain.settle(epoch)
+            await it.coordinator.settle(epoch)
         assert found == 150
     assert [left(broker, queue) for queue in queues] == [0, 0, 0]
 
@@ -331,9 +333,9 @@ async def test_queues_that_found_no_room_have_their_turn_in_the_next_batch(
     async with scene(broker, *queues, limit=BatchLimit(1, 1 << 20)) as it:
         for epoch in (1, 2, 3):
             assert await it.read(*await it.orders(epoch)) == ids(1)
-            await it.brain.settle(epoch)
-        assert it.brain.counts["settled"] == 3
-        assert it.brain.counts["givenBack"] == 0
+            await it.coordinator.settle(epoch)
+        assert it.coordinator.counts["settled"] == 3
+        assert it.coordinator.counts["givenBack"] == 0
 
 
 async def test_a_batch_has_about_as_many_bytes_as_allowed(broker: BrokerProcess) -> None:
@@ -361,11 +363,11 @@ async def test_a_replayed_batch_is_empty_and_its_messages_come_in_the_next(
     queue = broker.fresh_queue()
     fill(broker, queue, ids(20))
     async with scene(broker, queue) as it:
-        assert await it.brain.orders(7) == []
-        assert await it.brain.has_messages(5)
-        orders = await it.brain.orders(8)
+        assert await it.coordinator.orders(7) == []
+        assert await it.coordinator.has_messages(5)
+        orders = await it.coordinator.orders(8)
         assert await it.read(*orders) == ids(20)
-        assert await it.brain.orders(8) is orders
+        assert await it.coordinator.orders(8) is orders
 
 
 async def test_available_now_takes_what_was_there_and_ends(
@@ -376,19 +378,19 @@ async def test_available_now_takes_what_was_there_and_ends(
     queue, quiet = broker.fresh_queue(), broker.fresh_queue()
     fill(broker, queue, ids(2_500))
     async with scene(broker, queue, quiet, limit=BatchLimit(1_000, 64 << 20)) as it:
-        it.brain.only_until_now()
+        it.coordinator.only_until_now()
         found: list[str] = []
         for epoch in range(1, 10):
-            if not await it.brain.has_messages(0):
+            if not await it.coordinator.has_messages(0):
                 break
-            found += await it.read(*await it.brain.orders(epoch))
-            await it.brain.settle(epoch)
+            found += await it.read(*await it.coordinator.orders(epoch))
+            await it.coordinator.settle(epoch)
         assert sorted(found) == ids(2_500)
         # What comes later than the two clocks may be apart is for the next run.
-        it.brain.only_until_now()
+        it.coordinator.only_until_now()
         await asyncio.sleep(0.2)
         fill(broker, queue, ids(3, first=9_000))
-        assert not await it.brain.has_messages(0)
+        assert not await it.coordinator.has_messages(0)
     assert taken(broker, queue) == ids(3, first=9_000)
 
 
@@ -400,9 +402,9 @@ async def test_available_now_settles_its_last_batch_before_it_ends(
     queue = broker.fresh_queue()
     fill(broker, queue, ids(3))
     async with scene(broker, queue) as it:
-        it.brain.only_until_now()
+        it.coordinator.only_until_now()
         await it.read(*await it.orders())
-        receiver = it.brain._receivers[queue]
+        receiver = it.coordinator._receivers[queue]
         complete, failures = receiver.complete, [CommunicationError("away")] * 3
 
         async def fails_first(
@@ -413,9 +415,9 @@ async def test_available_now_settles_its_last_batch_before_it_ends(
             return await complete(messages, **more)
 
         monkeypatch.setattr(receiver, "complete", fails_first)
-        await it.brain.settle(1)
+        await it.coordinator.settle(1)
         assert left(broker, queue) == 3
-        assert not await it.brain.has_messages(0)
+        assert not await it.coordinator.has_messages(0)
         assert left(broker, queue) == 0
 
 
@@ -429,8 +431,8 @@ async def test_deleted_messages_are_gone_at_once_and_read_once(broker: BrokerPro
         assert left(broker, queue) == 0
         with pytest.raises(MessageRefused, match="deleted when they were received"):
             await it.read(*orders, deletes=True)
-        await it.brain.settle(1)
-        assert (it.brain.counts["received"], it.brain.counts["settled"]) == (700, 700)
+        await it.coordinator.settle(1)
+        assert (it.coordinator.counts["received"], it.coordinator.counts["settled"]) == (700, 700)
 
 
 async def test_a_message_that_rang_and_could_not_be_deleted_is_not_handed_out(
@@ -444,23 +446,28 @@ async def test_a_message_that_rang_and_could_not_be_deleted_is_not_handed_out(
         async def fails(*_: Any, **more: Any) -> list[ReceivedMessage]:
             raise CommunicationError("away")
 
-        monkeypatch.setattr(it.brain._receivers[queue], "complete", fails)
+        monkeypatch.setattr(it.coordinator._receivers[queue], "complete", fails)
         orders = await it.orders()
         assert await it.read(*orders, deletes=True) == ids(2, first=1)
-        assert it.brain.counts == {"received": 3, "settled": 2, "givenBack": 0, "locksLost": 0}
+        assert it.coordinator.counts == {
+            "received": 3,
+            "settled": 2,
+            "givenBack": 0,
+            "locksLost": 0,
+        }
 
 
 async def test_a_brain_that_closes_gives_back_what_rang(broker: BrokerProcess) -> None:
     queue = broker.fresh_queue()
     fill(broker, queue, ids(1))
     async with scene(broker, queue) as it:
-        assert await it.brain.has_messages(WAIT_S)
+        assert await it.coordinator.has_messages(WAIT_S)
     assert taken(broker, queue) == ids(1)
 
 
-async def until_refused(brain: StreamCoordinator) -> None:
+async def until_refused(coordinator: StreamCoordinator) -> None:
     for _ in range(20):
-        await brain.has_messages(0.5)
+        await coordinator.has_messages(0.5)
 
 
 async def test_a_queue_with_sessions_is_refused_with_a_sentence(broker: BrokerProcess) -> None:
@@ -468,16 +475,16 @@ async def test_a_queue_with_sessions_is_refused_with_a_sentence(broker: BrokerPr
     queue = broker.fresh_queue(requires_session=True)
     async with scene(broker, queue) as it:
         with pytest.raises(ConfigurationError, match=f"{queue}' has sessions"):
-            await until_refused(it.brain)
-        it.brain.only_until_now()
+            await until_refused(it.coordinator)
+        it.coordinator.only_until_now()
         with pytest.raises(ConfigurationError, match=f"{queue}' has sessions"):
-            await it.brain.has_messages(0.5)
+            await it.coordinator.has_messages(0.5)
 
 
 async def test_a_queue_that_does_not_exist_is_named(broker: BrokerProcess) -> None:
     async with scene(broker, "nowhere") as it:
         with pytest.raises(EntityNotFound, match="nowhere"):
-            await until_refused(it.brain)
+            await until_refused(it.coordinator)
 
 
 async def test_an_outage_is_waited_for(tmp_path: Path) -> None:
@@ -488,15 +495,15 @@ async def test_an_outage_is_waited_for(tmp_path: Path) -> None:
         async with scene(mortal, queue, limit=BatchLimit(40, 1 << 20)) as it:
             first = await it.read(*await it.orders())
             await asyncio.to_thread(mortal.kill)
-            await it.brain.settle(1)
-            assert not await it.brain.has_messages(0.5)
+            await it.coordinator.settle(1)
+            assert not await it.coordinator.has_messages(0.5)
             await asyncio.to_thread(mortal.restart)
             found: list[str] = []
             for epoch in range(2, 30):
-                if len({*first, *found}) == 100 or not await it.brain.has_messages(8.0):
+                if len({*first, *found}) == 100 or not await it.coordinator.has_messages(8.0):
                     break
-                found += await it.read(*await it.brain.orders(epoch))
-                await it.brain.settle(epoch)
+                found += await it.read(*await it.coordinator.orders(epoch))
+                await it.coordinator.settle(epoch)
             assert set(first) | set(found) == set(ids(100))
-            await it.brain.settle(30, is_last=True)
+            await it.coordinator.settle(30, is_last=True)
         assert await asyncio.to_thread(left, mortal, queue) == 0

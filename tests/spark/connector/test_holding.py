@@ -9,9 +9,9 @@ from twinbus.spark.connector.holding import (
     RENEW_AGAIN_S,
     RENEWAL_COUNT_MAX,
     Counts,
-    Holding,
     Lock,
-    Turn,
+    LockLedger,
+    ReadPermission,
 )
 from twinbus.spark.connector.orders import BatchLimit, places, shares
 
@@ -22,17 +22,17 @@ def lock(number: int) -> Lock:
     return Lock("orders", number, number.to_bytes(16, "big"))
 
 
-def held(*numbers: int, reader: str = "first", lock_s: float = 60.0) -> Holding:
+def held(*numbers: int, reader: str = "first", lock_s: float = 60.0) -> LockLedger:
     """An order that a reader has begun and received these messages for, at 100 s."""
-    holding = Holding()
+    holding = LockLedger()
     holding.plan(ORDER, 1)
-    assert holding.begin(ORDER, reader, 100) is Turn.GO
+    assert holding.begin(ORDER, reader, 100) is ReadPermission.GO
     locks = [lock(each) for each in numbers]
     assert holding.report(ORDER, reader, locks, lock_s=lock_s, now_s=100)
     return holding
 
 
-def due(holding: Holding, now_s: float) -> dict[str, list[Lock]]:
+def due(holding: LockLedger, now_s: float) -> dict[str, list[Lock]]:
     """What is to be renewed, by order; all of it is renewed."""
     renewals = holding.due(now_s)
     for each in renewals:
@@ -40,16 +40,16 @@ def due(holding: Holding, now_s: float) -> dict[str, list[Lock]]:
     return {each.order_id: each.locks for each in renewals}
 
 
-def numbers_of(holding: Holding) -> list[int]:
+def numbers_of(holding: LockLedger) -> list[int]:
     return [each.sequence_number for each in holding.known(ORDER)[0]]
 
 
 def test_a_second_run_of_a_sealed_order_gets_the_same_and_no_more() -> None:
     """S2: whichever run is written, it has every message that will be settled."""
     holding = held(1, 2)
-    assert holding.seal(ORDER, "first")
+    assert holding.finish(ORDER, "first")
 
-    assert holding.begin(ORDER, "second", 101) is Turn.GO
+    assert holding.begin(ORDER, "second", 101) is ReadPermission.GO
     assert numbers_of(holding) == [1, 2]
     assert holding.known(ORDER)[1]
     assert not holding.report(ORDER, "second", [lock(3)], lock_s=60, now_s=101)
@@ -61,28 +61,28 @@ def test_a_run_after_one_that_failed_begins_with_what_that_one_received() -> Non
     holding = held(1, 2)
     holding.leave(ORDER, "first")
 
-    assert holding.begin(ORDER, "second", 101) is Turn.GO
+    assert holding.begin(ORDER, "second", 101) is ReadPermission.GO
     assert holding.report(ORDER, "second", [lock(3)], lock_s=60, now_s=101)
     assert numbers_of(holding) == [1, 2, 3]
 
 
 def test_one_reader_receives_and_others_wait() -> None:
     holding = held(1)
-    assert holding.begin(ORDER, "second", 101) is Turn.WAIT
+    assert holding.begin(ORDER, "second", 101) is ReadPermission.WAIT
     assert not holding.report(ORDER, "second", [lock(2)], lock_s=60, now_s=101)
-    assert not holding.seal(ORDER, "second")
+    assert not holding.finish(ORDER, "second")
 
 
 def test_a_silent_owner_is_succeeded_and_refused_when_it_speaks_again() -> None:
     """S2: a task that was cut off yields nothing that its successor does not have."""
     holding = held(1)
     assert holding.heard(ORDER, "first", 103)
-    assert holding.begin(ORDER, "second", 103 + LEASE_S - 0.1) is Turn.WAIT
-    assert holding.begin(ORDER, "second", 103 + LEASE_S) is Turn.GO
+    assert holding.begin(ORDER, "second", 103 + LEASE_S - 0.1) is ReadPermission.WAIT
+    assert holding.begin(ORDER, "second", 103 + LEASE_S) is ReadPermission.GO
 
     assert not holding.report(ORDER, "first", [lock(2)], lock_s=60, now_s=110)
-    assert not holding.seal(ORDER, "first")
-    assert holding.seal(ORDER, "second")
+    assert not holding.finish(ORDER, "first")
+    assert holding.finish(ORDER, "second")
 
 
 def test_the_progress_of_a_reader_is_what_it_says_or_its_end() -> None:
@@ -95,27 +95,27 @@ def test_the_progress_of_a_reader_is_what_it_says_or_its_end() -> None:
     assert not holding.heard(ORDER, "second", 102, read_count=9)
     assert holding.progress(ORDER) == seen[-1]
     holding.leave(ORDER, "first")
-    assert holding.begin(ORDER, "second", 103) is Turn.GO
+    assert holding.begin(ORDER, "second", 103) is ReadPermission.GO
     assert holding.progress(ORDER) not in seen
 
 
 def test_an_order_that_is_over_is_known_to_nobody() -> None:
     holding = held(1)
     holding.written(1)
-    assert holding.begin(ORDER, "late", 200) is Turn.OVER
+    assert holding.begin(ORDER, "late", 200) is ReadPermission.OVER
     assert not holding.report(ORDER, "first", [lock(2)], lock_s=60, now_s=200)
     holding.take(ORDER, 9)
     holding.close(ORDER)
-    assert holding.begin(ORDER, "late", 200) is Turn.OVER
+    assert holding.begin(ORDER, "late", 200) is ReadPermission.OVER
     assert not holding.report(ORDER, "first", [lock(2)], lock_s=60, now_s=200)
-    assert holding.missing(ORDER, [1]) == 0
+    assert holding.remove_missing(ORDER, [1]) == 0
 
 
 def test_deleted_messages_are_read_once() -> None:
-    holding = Holding(deletes=True)
+    holding = LockLedger(deletes=True)
     holding.plan(ORDER, 1)
-    assert holding.begin(ORDER, "first", 100) is Turn.GO
-    assert holding.begin(ORDER, "second", 200) is Turn.DELETED
+    assert holding.begin(ORDER, "first", 100) is ReadPermission.GO
+    assert holding.begin(ORDER, "second", 200) is ReadPermission.DELETED
 
 
 def test_locks_are_renewed_at_half_their_time_again_and_again() -> None:
@@ -152,9 +152,9 @@ def test_a_clock_that_is_wrong_is_believed_within_limits(
 
 def test_a_lock_that_is_nearly_over_is_renewed_at_once() -> None:
     """The message that rang may have waited."""
-    holding = Holding()
+    holding = LockLedger()
     holding.plan("bell", 9)
-    holding.hand("bell", [lock(1)], lock_s=0.2, now_s=100)
+    holding.add_locks("bell", [lock(1)], lock_s=0.2, now_s=100)
     assert due(holding, 100.1) == {"bell": [lock(1)]}
     assert due(holding, 102.5) == {}
     assert due(holding, 102.6) == {"bell": [lock(1)]}
@@ -195,7 +195,7 @@ def test_the_new_lock_of_a_message_is_not_lost_with_its_old_one() -> None:
 def test_what_is_being_settled_is_neither_renewed_nor_taken_for_lost() -> None:
     """S2: a renewal that comes after the completion finds no lock, and that is no loss."""
     holding = held(1, 2, lock_s=60)
-    holding.seal(ORDER, "first")
+    holding.finish(ORDER, "first")
     (renewal,) = holding.due(130)
     holding.written(1)
     assert holding.take(ORDER, 1) == [lock(1)]
@@ -221,9 +221,9 @@ def test_locks_that_could_not_be_settled_are_renewed_as_seldom_as_before() -> No
 
 
 def test_a_message_that_moved_keeps_the_time_of_its_lock() -> None:
-    holding = Holding()
+    holding = LockLedger()
     holding.plan("bell", 9)
-    holding.hand("bell", [lock(1)], lock_s=10, now_s=100)
+    holding.add_locks("bell", [lock(1)], lock_s=10, now_s=100)
     holding.plan(ORDER, 1)
     assert holding.move("bell", ORDER)
     assert due(holding, 105) == {ORDER: [lock(1)]}
@@ -233,9 +233,9 @@ def test_a_message_that_moved_keeps_the_time_of_its_lock() -> None:
 def test_written_orders_are_settled_when_sealed_and_given_back_when_not() -> None:
     """S2: of a part that was not read to its end nobody knows which rows were written."""
     holding = held(1, 2, 3)
-    holding.seal(ORDER, "first")
+    holding.finish(ORDER, "first")
     holding.plan("1/1", 1)
-    holding.hand("1/1", [lock(9)], lock_s=60, now_s=100)
+    holding.add_locks("1/1", [lock(9)], lock_s=60, now_s=100)
     holding.plan("2/0", 2)
 
     assert holding.written(0) == {}
@@ -250,9 +250,9 @@ def test_written_orders_are_settled_when_sealed_and_given_back_when_not() -> Non
 
 
 def test_the_message_that_rang_moves_to_its_order_with_its_lock() -> None:
-    holding = Holding()
+    holding = LockLedger()
     holding.plan("bell", 9)
-    holding.hand("bell", [lock(1)], lock_s=60, now_s=100)
+    holding.add_locks("bell", [lock(1)], lock_s=60, now_s=100)
     holding.plan(ORDER, 1)
     assert holding.move("bell", ORDER)
     assert numbers_of(holding) == [1]
@@ -261,9 +261,9 @@ def test_the_message_that_rang_moves_to_its_order_with_its_lock() -> None:
 
 
 def test_a_message_that_moves_while_it_is_renewed_is_renewed_on() -> None:
-    holding = Holding()
+    holding = LockLedger()
     holding.plan("bell", 9)
-    holding.hand("bell", [lock(1)], lock_s=60, now_s=100)
+    holding.add_locks("bell", [lock(1)], lock_s=60, now_s=100)
     (renewal,) = holding.due(130)
     holding.plan(ORDER, 1)
     assert holding.move("bell", ORDER)

@@ -13,7 +13,7 @@ from twinbus.core.parcel import ReceivedMessage
 from twinbus.drivers.port import Receiver
 from twinbus.service_errors import CommunicationError, EntityNotFound, OperationTimeout
 from twinbus.spark.connector import keeping
-from twinbus.spark.connector.holding import Holding, Lock
+from twinbus.spark.connector.holding import Lock, LockLedger
 from twinbus.spark.connector.keeping import LockKeeper
 
 ORDER = "1/0"
@@ -64,7 +64,7 @@ class Scene:
 
     def __init__(self, *paths: str) -> None:
         self.clock = AdjustableClock(Instant(100.0, 0), is_manual=True)
-        self.holding = Holding()
+        self.holding = LockLedger()
         self.receivers = {path: FakeReceiver(path) for path in paths}
         self.keeper = LockKeeper(
             cast(dict[str, Receiver], self.receivers), self.holding, self.clock
@@ -77,7 +77,7 @@ class Scene:
         locks = [Lock(path, number, number.to_bytes(16, "big")) for number in range(count)]
         self.holding.report(order_id, "reader", locks, lock_s=60, now_s=100)
         if is_sealed:
-            self.holding.seal(order_id, "reader")
+            self.holding.finish(order_id, "reader")
 
     async def later(self, seconds: float) -> None:
         """Move the clock, and let whatever is due happen."""

@@ -11,8 +11,8 @@ from twinbus.service_errors import CommunicationError, MessageRefused, ServerBus
 from twinbus.spark.connector import receiving
 from twinbus.spark.connector.brain import Reading, StreamCoordinator
 from twinbus.spark.connector.orders import BatchLimit, PartitionPlan
-from twinbus.spark.connector.receiving import OrderReader
-from twinbus.spark.desk import DeskAddress
+from twinbus.spark.connector.receiving import PartitionReader
+from twinbus.spark.desk import DriverChannelAddress
 
 SHARE = BatchLimit(100, 1 << 20)
 HOUR_MS = 3_600_000
@@ -24,9 +24,9 @@ async def test_a_task_that_waits_for_one_that_gets_on_with_nothing_fails(
     """S2: two readers of one order in one task would wait for each other for ever."""
     monkeypatch.setattr(receiving, "WAIT_INTERVAL_S", 0)
     clock = AdjustableClock(is_manual=True)
-    desk = DeskAddress("127.0.0.1", 1, "nonce")
-    order = PartitionPlan(order_id="1/0", path="orders", share=SHARE, desk=desk)
-    reader = OrderReader(FakeNamespace("orders"), order, clock=clock)
+    channel = DriverChannelAddress("127.0.0.1", 1, "nonce")
+    order = PartitionPlan(order_id="1/0", path="orders", share=SHARE, channel=channel)
+    reader = PartitionReader(FakeNamespace("orders"), order, clock=clock)
     answers = ["a/0", "a/500", "a/500", "b/500", "b/500", "b/500", "nobody asks any more"]
 
     async def ask(*_: object) -> dict[str, str]:
@@ -43,7 +43,7 @@ def brain_that_rang(driver: FakeNamespace, *, deletes: bool = False) -> StreamCo
     """A message rang that was locked for ten seconds, by a clock that is an hour ahead of ours."""
     clock = AdjustableClock(Instant(100.0, 0), is_manual=True)
     reading = Reading(paths=("orders",), limit=SHARE, deletes=deletes)
-    brain = StreamCoordinator(driver, reading, clock=clock)
+    coordinator = StreamCoordinator(driver, reading, clock=clock)
     message = ReceivedMessage(
         path="orders",
         encoded=b"",
@@ -52,15 +52,15 @@ def brain_that_rang(driver: FakeNamespace, *, deletes: bool = False) -> StreamCo
         enqueued_at_ms=HOUR_MS,
         locked_until_ms=HOUR_MS + 10_000,
     )
-    brain._keep("orders", message)
-    return brain
+    coordinator._keep("orders", message)
+    return coordinator
 
 
 async def test_what_rang_is_renewed_in_time_by_a_clock_that_is_behind() -> None:
     """S2: the clock of Spark's driver may be wrong, too."""
-    brain = brain_that_rang(FakeNamespace("orders"))
-    assert brain._holding.due(104.9) == []
-    assert len(brain._holding.due(105)) == 1
+    coordinator = brain_that_rang(FakeNamespace("orders"))
+    assert coordinator._holding.due(104.9) == []
+    assert len(coordinator._holding.due(105)) == 1
 
 
 @pytest.mark.parametrize(
@@ -75,10 +75,10 @@ async def test_a_deletion_that_failed_is_told_as_far_as_it_is_known(
 ) -> None:
     """S1: no lock was lost, and a message that may be gone does not come again for sure."""
     driver = FakeNamespace("orders")
-    brain = brain_that_rang(driver, deletes=True)
+    coordinator = brain_that_rang(driver, deletes=True)
     driver.settle_error = error
-    brain._address = DeskAddress("127.0.0.1", 1, "nonce")
-    (order,) = await brain.orders(1)
+    coordinator._address = DriverChannelAddress("127.0.0.1", 1, "nonce")
+    (order,) = await coordinator.orders(1)
     assert order.handed is None
     assert f"A message of 'orders' {told}" in caplog.text
-    assert brain.counts == {"received": 1, "settled": 0, "givenBack": 0, "locksLost": 0}
+    assert coordinator.counts == {"received": 1, "settled": 0, "givenBack": 0, "locksLost": 0}

@@ -74,9 +74,9 @@ def write_two_days(logs: Path) -> None:
 def report(
     spark: SparkSession, logs: Path, state: Path | None = None, **asked: Any
 ) -> ComputedReport:
-    from twinbus.spark.cost.report import Asked, cost_report
+    from twinbus.spark.cost.report import ReportRequest, cost_report
 
-    return cost_report(spark, [logs], Asked(**({"prices": PRICES} | asked)), state=state)
+    return cost_report(spark, [logs], ReportRequest(**({"prices": PRICES} | asked)), state=state)
 
 
 def computed(spark: SparkSession, logs: Path, state: Path) -> tuple[Computed, ...]:

@@ -22,7 +22,7 @@ from twinbus.aio import (
 from twinbus.demo.application import counted_factory
 from twinbus.demo.files import Files
 from twinbus.demo.plan import BACKLOG_QUEUES, PRIMARY, SECONDARY
-from twinbus.demo.site import Site
+from twinbus.demo.site import DemoBrokers
 
 RUN_S_MAX = 250
 AMOUNTS = ("calls", "messages", "units", "bytes_in", "bytes_out")
@@ -162,7 +162,7 @@ def test_a_message_that_is_dropped_by_hand_is_named(played: Played) -> None:
 
 async def _drop_one(files: Files) -> None:
     """The brokers of the demo once more: one message into the backlog, and out by a third party."""
-    site = Site(files)
+    site = DemoBrokers(files)
     try:
         await site.start()
         await _send_into_the_backlog(files, site)
@@ -185,7 +185,7 @@ async def _drop_one(files: Files) -> None:
         site.close()
 
 
-async def _send_into_the_backlog(files: Files, site: Site) -> None:
+async def _send_into_the_backlog(files: Files, site: DemoBrokers) -> None:
     async with (
         counted_factory(site.addresses[SECONDARY], files) as secondary,
         NamespaceManager.from_connection_string(site.addresses[SECONDARY]) as manager,

@@ -20,7 +20,7 @@ from twinbus.core.stall import StallDetector
 from twinbus.drivers.management import MessageCounts, QueueProperties
 from twinbus.errors import ConfigurationError
 from twinbus.service_errors import AccessRefused, CommunicationError
-from twinbus.spark.syphon import brain as brain_module
+from twinbus.spark.syphon import coordinator as brain_module
 from twinbus.spark.syphon.brain import SyphonCoordinator
 from twinbus.spark.syphon.settings import SyphonSettings
 from twinbus.spark.syphon.state import Control, StateDir, Status
@@ -56,7 +56,7 @@ class Head:
         self.secondary.patience_s = 0.02
         self.primary = FakeNamespace("orders")
         self.references: Any = (Reference(self.primary), Reference(self.secondary))
-        self.brain = SyphonCoordinator(
+        self.coordinator = SyphonCoordinator(
             SyphonSettings(
                 primary=self.references[0],
                 secondary=self.references[1],
@@ -71,12 +71,12 @@ class Head:
     async def ordered(self) -> WorkOrder:
         """The order of the next batch."""
         async with asyncio.timeout(5):
-            self.epoch = await self.brain.next_epoch(self.epoch, once=False)
-        (order,) = self.brain.orders(self.epoch).values()
+            self.epoch = await self.coordinator.next_epoch(self.epoch, once=False)
+        (order,) = self.coordinator.orders(self.epoch).values()
         return order
 
     async def hear(self, kind: str, **facts: Any) -> dict[str, Any]:
-        return await self.brain._hear(kind, facts)
+        return await self.coordinator._handle_report(kind, facts)
 
     async def report(self, report: WorkReport, kind: str = "report") -> None:
         told = {"order": f"{self.epoch}/0", "report": report_to_json(report)}
@@ -109,12 +109,12 @@ async def head() -> AsyncIterator[Made]:
 
     async def made(**settings: Any) -> Head:
         heads.append(Head(**settings))
-        await heads[-1].brain.start()
+        await heads[-1].coordinator.start()
         return heads[-1]
 
     yield made
     for each in heads:
-        await each.brain.close()
+        await each.coordinator.close()
 
 
 async def test_what_somebody_else_set_aside_is_found_in_an_idle_queue(
@@ -125,7 +125,7 @@ async def test_what_somebody_else_set_aside_is_found_in_an_idle_queue(
     idle = await head()
     await idle.begun()
     await idle.progress(moved=1)
-    dispatcher = idle.brain._dispatcher
+    dispatcher = idle.coordinator._dispatcher
     dispatcher.limits = replace(dispatcher.limits, discovery_interval_s=0.1)
     waiting = asyncio.create_task(idle.ordered())
     await asyncio.sleep(0.3)
@@ -148,7 +148,7 @@ async def test_tasks_have_enough_when_a_queue_rings_that_is_not_in_their_batch(
     assert await busy.progress() == {"stop": False, "enough": False}
     busy.secondary.put(QUEUES[1], backlog("other"))
     async with asyncio.timeout(5):
-        while not busy.brain._bell.has_rung:  # type: ignore[union-attr]
+        while not busy.coordinator._watcher.has_rung:  # type: ignore[union-attr]
             await asyncio.sleep(0.01)
     monkeypatch.setattr(brain_module, "OTHERS_WAIT_S", 60.0)
     assert await busy.progress() == {"stop": False, "enough": False}, "it has just begun"
@@ -202,12 +202,12 @@ async def test_a_drain_waits_for_its_rate_only_if_something_is_left(
 ) -> None:
     drain = await head(rate_per_s=10.0)
     loop = asyncio.get_running_loop()
-    await drain.brain.next_epoch(0, once=True)
+    await drain.coordinator.next_epoch(0, once=True)
     emptied = QUEUES[1:] if is_left else QUEUES
     drain.epoch = 1
     await drain.report(WorkReport(emptied=emptied, scanned=QUEUES, rate_delay_s=0.5))
     began_s = loop.time()
-    assert await drain.brain.next_epoch(1, once=True) == (2 if is_left else 1)
+    assert await drain.coordinator.next_epoch(1, once=True) == (2 if is_left else 1)
     assert (loop.time() - began_s >= 0.45) == is_left
 
 
@@ -230,7 +230,7 @@ async def test_messages_that_wait_while_none_moves_are_in_the_status(
     """Y7: with what keeps them, until something moves."""
     monkeypatch.setattr(brain_module, "STATUS_INTERVAL_S", 0.02)
     stuck = await head(state_dir=str(tmp_path))
-    stuck.brain._stall = StallDetector(stall_s=0.1)
+    stuck.coordinator._stall = StallDetector(stall_s=0.1)
     closed = CircuitSnapshot("orders", 1, 60.0, None, False, False)
     await stuck.begun(deferred={QUEUES[0]: {"orders": (1, 2)}}, open_circuits=(closed,))
 
@@ -257,8 +257,8 @@ async def test_missing_claims_are_in_the_status_at_once(
     poor = await head(state_dir=str(tmp_path))
     closed = CircuitSnapshot("orders", 1, 60.0, None, False, False, is_refused=True)
     await poor.begun(open_circuits=(closed,))
-    poor.brain._note_fault(QUEUES[1], AccessRefused("no Listen"))
-    poor.brain._note_fault(QUEUES[2], CommunicationError("lost"))
+    poor.coordinator._note_fault(QUEUES[1], AccessRefused("no Listen"))
+    poor.coordinator._note_fault(QUEUES[2], CommunicationError("lost"))
 
     async def told(wanted: dict[str, str]) -> None:
         async with asyncio.timeout(5):
@@ -266,7 +266,7 @@ async def test_missing_claims_are_in_the_status_at_once(
                 await asyncio.sleep(0.02)
 
     await told({"orders": "Send", QUEUES[1]: "Listen"})
-    poor.brain._note_fault(QUEUES[1], None)
+    poor.coordinator._note_fault(QUEUES[1], None)
     await told({"orders": "Send"})
 
 
@@ -277,7 +277,7 @@ async def test_a_drain_that_starts_paused_begins_when_it_is_resumed(
     state = StateDir(tmp_path)
     state.set_control(Control(is_paused=True))
     paused = await head(state_dir=str(tmp_path))
-    starting = asyncio.create_task(paused.brain.next_epoch(0, once=True))
+    starting = asyncio.create_task(paused.coordinator.next_epoch(0, once=True))
     await asyncio.sleep(0.5)
     assert not starting.done()
     state.set_control(Control())
@@ -290,9 +290,9 @@ async def test_a_look_is_not_kept_by_a_pause(head: Made, tmp_path: Path) -> None
     StateDir(tmp_path).set_control(Control(is_paused=True))
     looking = await head(state_dir=str(tmp_path), is_dry_run=True)
     async with asyncio.timeout(5):
-        assert await looking.brain.next_epoch(0, once=True) == 1
+        assert await looking.coordinator.next_epoch(0, once=True) == 1
         assert not (await looking.progress())["stop"]
-        assert await looking.brain.next_epoch(1, once=True) == 1
+        assert await looking.coordinator.next_epoch(1, once=True) == 1
 
 
 async def test_numbers_that_come_ahead_of_a_report_are_kept(head: Made) -> None:
@@ -317,7 +317,7 @@ async def test_a_query_ends_when_the_next_start_takes_its_directory(
     left = await head(state_dir=str(tmp_path), run="first")
     await left.begun()
     state.set_control(Control(run="first", is_paused=True))
-    waiting = asyncio.create_task(left.brain.next_epoch(1, once=once))
+    waiting = asyncio.create_task(left.coordinator.next_epoch(1, once=once))
     await asyncio.sleep(0.1)
     assert not waiting.done()
     left.secondary.put(QUEUES[0], backlog("one"))
@@ -327,7 +327,7 @@ async def test_a_query_ends_when_the_next_start_takes_its_directory(
     assert await left.progress() == {"stop": True, "enough": False}
     with pytest.raises(ConfigurationError, match="another syphon has taken the state directory"):
         await asyncio.wait_for(waiting, 5)
-    await left.brain.close()
+    await left.coordinator.close()
     await asyncio.sleep(0.1)
     assert state.status() == told
 
@@ -340,7 +340,7 @@ async def test_a_query_that_says_it_has_stopped_has_let_go_of_its_namespaces(
     state = StateDir(tmp_path)
     stopping = await head(state_dir=str(tmp_path))
     await stopping.begun()
-    waiting = asyncio.create_task(stopping.brain.next_epoch(stopping.epoch, once=False))
+    waiting = asyncio.create_task(stopping.coordinator.next_epoch(stopping.epoch, once=False))
     state.set_control(Control(is_stopping=True))
     async with asyncio.timeout(5):
         while (status := state.status()) is None or status.doing != "stopped":
@@ -369,10 +369,10 @@ async def test_more_queues_that_hold_messages_are_ordered_and_ring(head: Made) -
     made = Head()
     made.secondary.queues[fourth] = type(made.secondary.queues[QUEUES[0]])()
     made.secondary.put(fourth, backlog("m7"))
-    await made.brain.start()
+    await made.coordinator.start()
     try:
         async with asyncio.timeout(5):
-            await made.brain._searched.wait()
+            await made.coordinator._searched.wait()
         order = await made.ordered()
         assert set(order.queues) == {*QUEUES, fourth}
         everything = (*QUEUES, fourth)
@@ -380,7 +380,7 @@ async def test_more_queues_that_hold_messages_are_ordered_and_ring(head: Made) -
         order = await made.ordered()
         assert order.queues == (fourth,), "its bell rings"
     finally:
-        await made.brain.close()
+        await made.coordinator.close()
 
 
 async def test_a_time_without_polls_makes_idle_queues_be_looked_through(
@@ -389,16 +389,16 @@ async def test_a_time_without_polls_makes_idle_queues_be_looked_through(
     """Y3, Y4: what others received meanwhile, and set aside, rang no bell here."""
     made = await head(state_dir=str(tmp_path))
     await made.begun()
-    dispatcher, state = made.brain._dispatcher, StateDir(tmp_path)
-    waiting = asyncio.create_task(made.brain.next_epoch(made.epoch, once=False))
+    dispatcher, state = made.coordinator._dispatcher, StateDir(tmp_path)
+    waiting = asyncio.create_task(made.coordinator.next_epoch(made.epoch, once=False))
     try:
-        await until(lambda: made.brain._status.doing == "waiting")
-        assert dispatcher.queues_to_scan(made.brain._now_s() + 3_600) == []
+        await until(lambda: made.coordinator._status.doing == "waiting")
+        assert dispatcher.queues_to_scan(made.coordinator._now_s() + 3_600) == []
         state.set_control(Control(is_paused=True))
-        await until(lambda: made.brain._status.doing == "paused")
+        await until(lambda: made.coordinator._status.doing == "paused")
         state.set_control(Control())
-        await until(lambda: made.brain._status.doing == "waiting")
-        assert dispatcher.queues_to_scan(made.brain._now_s() + 3_600) == list(QUEUES)
+        await until(lambda: made.coordinator._status.doing == "waiting")
+        assert dispatcher.queues_to_scan(made.coordinator._now_s() + 3_600) == list(QUEUES)
     finally:
         waiting.cancel()
 
@@ -407,21 +407,21 @@ async def test_a_poll_that_failed_makes_idle_queues_be_looked_through(head: Made
     """Y3, Y4: as long as it failed, messages were for others alone."""
     made = await head()
     await made.begun()
-    made.brain._note_fault(QUEUES[0], CommunicationError("reset"))
-    made.brain._note_fault(QUEUES[0], None)
-    later_s = made.brain._now_s() + 3_600
-    assert made.brain._dispatcher.queues_to_scan(later_s) == list(QUEUES)
+    made.coordinator._note_fault(QUEUES[0], CommunicationError("reset"))
+    made.coordinator._note_fault(QUEUES[0], None)
+    later_s = made.coordinator._now_s() + 3_600
+    assert made.coordinator._dispatcher.queues_to_scan(later_s) == list(QUEUES)
 
 
 async def test_foreign_messages_are_in_the_status_and_make_looks_more_frequent(head: Made) -> None:
     """P21: the syphon of the other pair may set ours aside."""
     made = await head(gone_grace_s=600.0)
     await made.begun()
-    dispatcher = made.brain._dispatcher
-    now_s = made.brain._now_s()
+    dispatcher = made.coordinator._dispatcher
+    now_s = made.coordinator._now_s()
     assert dispatcher.queues_to_scan(now_s + 90) == []
     told = {"counts": {"foreign": 3}, "moved_bytes": 0}
     await made.hear("progress", **told, foreign=[[QUEUES[1], "0123456789ab old.example", 3]])
     await made.hear("progress", **told, foreign=[[QUEUES[1], "0123456789ab old.example", 2]])
-    assert made.brain._status.foreign == {"0123456789ab old.example": 5}
+    assert made.coordinator._status.foreign == {"0123456789ab old.example": 5}
     assert dispatcher.queues_to_scan(now_s + 90) == [QUEUES[1]]

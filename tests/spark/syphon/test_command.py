@@ -26,7 +26,7 @@ from twinbus.core.receipts import ReceiptOutcome
 from twinbus.errors import ConfigurationError
 from twinbus.spark.syphon import query
 from twinbus.spark.syphon.state import Control, StateDir, Status
-from twinbus.spark.troubles import SparkTrouble
+from twinbus.spark.troubles import SparkError
 
 START_S_MAX = 120
 
@@ -176,7 +176,7 @@ def test_a_stall_is_told_on_the_terminal_once(capsys: pytest.CaptureFixture[str]
 
 @pytest.mark.parametrize("status", [None, Status(doing="moving"), Status(doing="starting")])
 def test_a_syphon_that_did_not_tell_what_it_moved_is_no_success(status: Status | None) -> None:
-    with pytest.raises(SparkTrouble, match="without telling what it has moved"):
+    with pytest.raises(SparkError, match="without telling what it has moved"):
         syphon_spark._summary(status, 1.0, was_asked_to_stop=False)
 
 
@@ -200,7 +200,7 @@ def test_no_jvm_is_started_for_who_has_not_said_where_the_messages_are(
 ) -> None:
     for name in [name for name in os.environ if name.startswith("SERVICEBUS_")]:
         monkeypatch.delenv(name)
-    monkeypatch.setattr(syphon_session, "StartingSession", lambda *_: pytest.fail("started"))
+    monkeypatch.setattr(syphon_session, "PendingSparkSession", lambda *_: pytest.fail("started"))
     caught = say("--once").exception
     assert isinstance(caught, ConfigurationError) and "the primary namespace" in str(caught)
 

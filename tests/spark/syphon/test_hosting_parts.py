@@ -17,8 +17,8 @@ from twinbus.core.lifecycle import CLOSE_WINDOW_S
 from twinbus.pairing import mover_crew, mover_shift
 from twinbus.spark.syphon import hosted, query, task
 from twinbus.spark.syphon import own_session as module
-from twinbus.spark.syphon.own_session import forget_dead_spark, is_over, is_own, own_session
-from twinbus.spark.syphon.private_dir import private_dir
+from twinbus.spark.syphon.own_session import forget_dead_spark, hosted_session, is_over, is_own
+from twinbus.spark.syphon.private_dir import private_directory
 from twinbus.spark.syphon.state import Status
 
 
@@ -75,22 +75,22 @@ def sessions(monkeypatch: pytest.MonkeyPatch) -> Sessions:
 
 def test_several_hosted_syphons_share_a_session_that_ends_with_the_last(sessions: Sessions) -> None:
     """L2: closing one pair does not end the query of another."""
-    with own_session() as first:
-        with own_session() as second:
+    with hosted_session() as first:
+        with hosted_session() as second:
             assert first is second and is_own(first)
         assert sessions.stopped == []
     assert sessions.stopped == sessions.made == [first]
-    with own_session() as third:
+    with hosted_session() as third:
         assert third is not first
 
 
 def test_after_its_jvm_was_killed_another_session_is_made(sessions: Sessions) -> None:
     """P1: a restart inside the application works."""
-    with own_session() as first:
+    with hosted_session() as first:
         sessions.kill()
     assert sessions.stopped == [], "nobody is there to be asked"
     assert SparkContext._gateway is None and SparkSession._instantiatedSession is None
-    with own_session() as second:
+    with hosted_session() as second:
         assert second is not first and not is_over(second)
     assert sessions.stopped == [second]
 
@@ -98,9 +98,9 @@ def test_after_its_jvm_was_killed_another_session_is_made(sessions: Sessions) ->
 def test_a_session_that_others_still_use_is_replaced_when_it_was_killed(
     sessions: Sessions,
 ) -> None:
-    with own_session() as first:
+    with hosted_session() as first:
         sessions.kill()
-        with own_session() as second:
+        with hosted_session() as second:
             assert second is not first and is_over(first)
         assert sessions.stopped == [second]
     assert sessions.stopped == [second]
@@ -113,11 +113,11 @@ def test_a_session_that_the_application_has_made_meanwhile_is_left_to_it(
     theirs = sessions.make()
     builder = SimpleNamespace(getOrCreate=lambda: theirs)
     monkeypatch.setattr(SparkSession, "builder", builder)
-    with own_session() as used:
+    with hosted_session() as used:
         assert used is theirs and not is_own(used)
     monkeypatch.setattr(SparkContext, "_active_spark_context", None)
     monkeypatch.setattr(module, "local_session", lambda *_name, **_options: theirs)
-    with own_session() as used:
+    with hosted_session() as used:
         assert used is theirs and not is_own(used)
     assert sessions.stopped == []
 
@@ -161,9 +161,9 @@ def test_credentials_of_a_killed_process_are_removed_by_the_next(
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     left = left_by("os.kill(os.getpid(), 9)", tmp_path)
     assert (left / "primary").exists()
-    with private_dir() as mine:
+    with private_directory() as mine:
         assert not left.exists() and mine.stat().st_mode & 0o777 == 0o700
-        with private_dir():
+        with private_directory():
             assert mine.exists(), "its maker lives"
     assert list(tmp_path.iterdir()) == []
 
@@ -222,6 +222,6 @@ def test_a_session_of_our_own_has_a_core_for_every_task(monkeypatch: pytest.Monk
         lambda *names, cores, **more: (asked.append(cores), sessions.make(*names, **more))[1],
     )
     for tasks in (None, 1, 8):
-        with own_session(tasks):
+        with hosted_session(tasks):
             pass
     assert asked == [2, 2, 8]

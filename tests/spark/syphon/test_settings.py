@@ -12,7 +12,7 @@ from twinbus.errors import ConfigurationError
 from twinbus.spark.references import NamespaceRef
 from twinbus.spark.syphon.settings import SyphonSettings
 from twinbus.spark.syphon.state import Control, StateDir, Status
-from twinbus.spark.troubles import SparkTrouble
+from twinbus.spark.troubles import SparkError
 
 SETTINGS = SyphonSettings(
     primary=NamespaceRef.of_env("PRIMARY"),
@@ -116,7 +116,7 @@ def test_a_state_directory_has_one_syphon_at_a_time(tmp_path: Path) -> None:
     """Y5: two may run, each with a directory of its own."""
     first, second = StateDir(tmp_path), StateDir(tmp_path)
     first.take()
-    with pytest.raises(SparkTrouble, match="another syphon uses"):
+    with pytest.raises(SparkError, match="another syphon uses"):
         second.take()
     first.release()
     first.release()

@@ -18,7 +18,7 @@ from twinbus.service_errors import ServiceError
 T = TypeVar("T")
 
 
-class Attempt(Generic[T]):
+class SharedAttempt(Generic[T]):
     """A place for one try at a time."""
 
     def __init__(self) -> None:

@@ -13,9 +13,9 @@ import time
 from functools import partial
 from typing import Final
 
-from twinbus.drivers.amqp.attempts import Attempt
+from twinbus.drivers.amqp.attempts import SharedAttempt
 from twinbus.drivers.amqp.line import AmqpConnection
-from twinbus.drivers.amqp.nodes import TokenNode
+from twinbus.drivers.amqp.nodes import CbsNodeClient
 from twinbus.drivers.amqp.patience import in_time
 from twinbus.drivers.credentials import Credential
 from twinbus.service_errors import ServiceError
@@ -33,25 +33,25 @@ RENEW_PERIOD_S_MIN: Final = 1.0
 _KINDS: Final = {"sas": "servicebus.windows.net:sastoken", "jwt": "jwt"}
 
 
-class Authority:
+class TokenRefresher:
     """Shows tokens on one line."""
 
     def __init__(self, line: AmqpConnection, credential: Credential) -> None:
         self._line = line
         self._credential = credential
-        self._node: TokenNode | None = None
-        self._opening: Attempt[TokenNode] = Attempt()
-        self._showing: dict[str, Attempt[None]] = {}
+        self._node: CbsNodeClient | None = None
+        self._opening: SharedAttempt[CbsNodeClient] = SharedAttempt()
+        self._showing: dict[str, SharedAttempt[None]] = {}
         self._good_until_s: dict[str, float] = {}
         """By path: Unix time, because a machine that slept has missed its timers."""
         self._renewals: dict[str, asyncio.TimerHandle | asyncio.Task[None]] = {}
 
-    async def admit(self, path: str) -> bool:
+    async def authorize(self, path: str) -> bool:
         """Return once the service knows who we are as far as ``path`` is concerned: whether it
         had to be told now."""
         if self._good_until_s.get(path, 0) > time.time():
             return False
-        showing = self._showing.setdefault(path, Attempt())
+        showing = self._showing.setdefault(path, SharedAttempt())
         await showing.result(partial(self._show, path))
         return True
 
@@ -71,8 +71,8 @@ class Authority:
         """The service refused us all the same: the next link shows a new token."""
         self._good_until_s.pop(path, None)
 
-    async def _open_node(self) -> TokenNode:
-        node = TokenNode(self._line)
+    async def _open_node(self) -> CbsNodeClient:
+        node = CbsNodeClient(self._line)
         await node.attached()
         self._node = node
         return node

@@ -33,7 +33,7 @@ _EMPTY_BODY_BYTES: Final = 5
 """What a message without content ends with: an empty data section."""
 
 
-class Sealed(NamedTuple):
+class EncodedDelivery(NamedTuple):
     """What is sent for one message or several."""
 
     payload: bytes
@@ -42,11 +42,11 @@ class Sealed(NamedTuple):
     """The size of the largest message in it."""
 
 
-def sealed(outgoing_messages: Sequence[OutgoingMessage]) -> Sealed:
+def encode_delivery(outgoing_messages: Sequence[OutgoingMessage]) -> EncodedDelivery:
     """One delivery for all of them."""
     if len(outgoing_messages) == 1:
         encoded = outgoing_messages[0].encoded
-        return Sealed(encoded, FORMAT_MESSAGE, len(encoded))
+        return EncodedDelivery(encoded, FORMAT_MESSAGE, len(encoded))
     parts = [envelope_of(outgoing_messages[0].encoded)]
     largest = 0
     for outgoing_message in outgoing_messages:
@@ -55,10 +55,10 @@ def sealed(outgoing_messages: Sequence[OutgoingMessage]) -> Sealed:
         parts.append(_SMALL_HEADS[size] if size <= 255 else _LARGE_HEAD(_LARGE_DATA, size))
         parts.append(encoded)
         largest = size if size > largest else largest
-    return Sealed(b"".join(parts), FORMAT_BATCH, largest)
+    return EncodedDelivery(b"".join(parts), FORMAT_BATCH, largest)
 
 
-def check_size(load: Sealed, facts: LinkProperties, path: str) -> None:
+def check_size(load: EncodedDelivery, facts: LinkProperties, path: str) -> None:
     """Raise MessageTooLarge for what a link refuses. A service that is sent too much takes the
     link away, from everybody who sends on it."""
     if load.largest_bytes > facts.message_bytes_max:

@@ -1,6 +1,6 @@
 """Our end of a link: what senders, receivers and requests have in common.
 
-    End                a session of its own with a link in it
+    LinkEndpoint                a session of its own with a link in it
     ├── SendingEnd     sending.py
     ├── ReceivingEnd   receiving.py
     └── Node           nodes.py: two links, for requests and for their answers
@@ -31,7 +31,7 @@ from twinbus.amqp.events import (
 from twinbus.amqp.link import ReceiverLink, SenderLink
 from twinbus.amqp.performatives import ROLE_RECEIVER, ROLE_SENDER, Attach, Source, Target
 from twinbus.drivers.amqp.line import AmqpConnection
-from twinbus.drivers.amqp.refusals import Loss, closed_by_us, detached
+from twinbus.drivers.amqp.refusals import ConnectionLoss, closed_by_us, detached
 
 UNSETTLED: Final = 0
 SETTLED: Final = 1
@@ -41,7 +41,7 @@ SECOND: Final = 1
 AnyLink = TypeVar("AnyLink", SenderLink, ReceiverLink)
 
 
-class End:
+class LinkEndpoint:
     """One session, the links in it, and what became of them."""
 
     holds_line = True
@@ -50,7 +50,7 @@ class End:
     def __init__(self, line: AmqpConnection, path: str) -> None:
         self.line = line
         self.path = path
-        self.loss: Loss | None = None
+        self.loss: ConnectionLoss | None = None
         self.session = line.begin(self)
         self._attached: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._links: list[SenderLink | ReceiverLink] = []
@@ -176,7 +176,7 @@ class End:
     def on_drained(self) -> None:
         """The service has given the credit back."""
 
-    def lost(self, loss: Loss) -> None:
+    def lost(self, loss: ConnectionLoss) -> None:
         """The link, the session or the line is gone."""
         if self.loss is not None:
             return
@@ -185,9 +185,9 @@ class End:
         if not self._attached.done():
             self._attached.set_exception(loss.error(self.path, was_sent=False))
             self._attached.exception()  # The one who attaches may have left.
-        self.give_up(loss)
+        self.abort(loss)
 
-    def give_up(self, loss: Loss) -> None:
+    def abort(self, loss: ConnectionLoss) -> None:
         """End every call that waits here."""
 
     @property

@@ -37,11 +37,11 @@ from twinbus.amqp.events import (
 from twinbus.amqp.session import Session
 from twinbus.amqp.types import Symbol
 from twinbus.drivers.amqp.options import AmqpOptions, Endpoint
-from twinbus.drivers.amqp.refusals import Loss, closed_by_us, quoted
+from twinbus.drivers.amqp.refusals import ConnectionLoss, closed_by_us, quoted
 from twinbus.service_errors import CommunicationError
 
 if TYPE_CHECKING:
-    from twinbus.drivers.amqp.ends import End
+    from twinbus.drivers.amqp.ends import LinkEndpoint
 
 # Links on one connection; the broker and Service Bus both allow more sessions than that, and some
 # are left for requests.
@@ -66,8 +66,8 @@ class AmqpConnection(asyncio.Protocol):
         self.heard_at_s = 0.0
         self.is_retired = False
         self.can_write = True
-        self.loss: Loss | None = None
-        self.ends: set[End] = set()
+        self.loss: ConnectionLoss | None = None
+        self.ends: set[LinkEndpoint] = set()
         self.on_loss: Callable[[], None] | None = None
         """For one who wants to know as well."""
         self._loop = asyncio.get_running_loop()
@@ -116,7 +116,7 @@ class AmqpConnection(asyncio.Protocol):
         known = {session.channel for session in self._engine.sessions.values()}
         return known | self._begun_channels
 
-    def begin(self, end: End) -> Session:
+    def begin(self, end: LinkEndpoint) -> Session:
         """A session for an end, which from now on is told what happens to it."""
         if self.loss is not None:
             raise self.loss.error(end.path, was_sent=False)
@@ -133,7 +133,7 @@ class AmqpConnection(asyncio.Protocol):
         self.wants_flush()
         return session
 
-    def leave(self, end: End) -> None:
+    def leave(self, end: LinkEndpoint) -> None:
         """An end needs the line no more."""
         self.ends.discard(end)
         if self.is_retired and not any(each.holds_line for each in self.ends):
@@ -202,9 +202,11 @@ class AmqpConnection(asyncio.Protocol):
         if not self._closed.done():
             self._closed.set_result(None)
         address = self.endpoint.address
-        self._lose(Loss(CommunicationError, f"the connection to {address} was lost", cause=exc))
+        self._lose(
+            ConnectionLoss(CommunicationError, f"the connection to {address} was lost", cause=exc)
+        )
 
-    def _lose(self, loss: Loss) -> None:
+    def _lose(self, loss: ConnectionLoss) -> None:
         if self.loss is not None:
             return
         self.loss = loss
@@ -255,12 +257,12 @@ class AmqpConnection(asyncio.Protocol):
         if owner is not None:
             owner.on_event(event)
 
-    def _loss_of(self, error: Error | None) -> Loss:
+    def _loss_of(self, error: Error | None) -> ConnectionLoss:
         sentence = f"the connection to {self.endpoint.address} was closed"
         if error is None:
-            return Loss(CommunicationError, sentence)
+            return ConnectionLoss(CommunicationError, sentence)
         said = quoted(error.description or error.condition)
-        return Loss(CommunicationError, f"{sentence}: {said}", str(error.condition))
+        return ConnectionLoss(CommunicationError, f"{sentence}: {said}", str(error.condition))
 
     # -- time -----------------------------------------------------------------------------
 

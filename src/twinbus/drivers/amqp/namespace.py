@@ -13,18 +13,18 @@ import ssl
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
-from twinbus.drivers.amqp.attempts import Attempt
-from twinbus.drivers.amqp.authority import Authority
-from twinbus.drivers.amqp.ends import End
+from twinbus.drivers.amqp.attempts import SharedAttempt
+from twinbus.drivers.amqp.authority import TokenRefresher
+from twinbus.drivers.amqp.ends import LinkEndpoint
 from twinbus.drivers.amqp.line import AmqpConnection, open_line
-from twinbus.drivers.amqp.nodes import ManagementNode
+from twinbus.drivers.amqp.nodes import ManagementNodeClient
 from twinbus.drivers.amqp.options import AmqpOptions, Endpoint
 from twinbus.drivers.amqp.refusals import closed_by_us
 from twinbus.drivers.credentials import Credential
 from twinbus.errors import ConfigurationError
 from twinbus.service_errors import AccessRefused
 
-AnyEndpoint = TypeVar("AnyEndpoint", bound=End)
+AnyEndpoint = TypeVar("AnyEndpoint", bound=LinkEndpoint)
 
 
 class PooledConnection:
@@ -32,16 +32,16 @@ class PooledConnection:
 
     def __init__(self, line: AmqpConnection, credential: Credential) -> None:
         self.line = line
-        self.authority = Authority(line, credential)
-        self._nodes: dict[str, ManagementNode] = {}
-        self._opening: dict[str, Attempt[ManagementNode]] = {}
+        self.authority = TokenRefresher(line, credential)
+        self._nodes: dict[str, ManagementNodeClient] = {}
+        self._opening: dict[str, SharedAttempt[ManagementNodeClient]] = {}
         line.on_loss = self.authority.close
 
-    async def management(self, path: str) -> ManagementNode:
+    async def management(self, path: str) -> ManagementNodeClient:
         """The management node of an entity."""
         node = self._nodes.get(path)
         if node is None or not node.is_open:
-            opening = self._opening.setdefault(path, Attempt())
+            opening = self._opening.setdefault(path, SharedAttempt())
             node = await opening.result(lambda: self._open_node(path))
         return node
 
@@ -65,12 +65,14 @@ class PooledConnection:
             if node is not known:
                 raise
         self.authority.forget(path)
-        await self.authority.admit(path)
+        await self.authority.authorize(path)
         return await node.request(operation, body, **facts)
 
-    async def _open_node(self, path: str) -> ManagementNode:
-        is_told = await self.authority.admit(path)
-        node = await self.attached(path, lambda line: ManagementNode(line, path), is_told=is_told)
+    async def _open_node(self, path: str) -> ManagementNodeClient:
+        is_told = await self.authority.authorize(path)
+        node = await self.attached(
+            path, lambda line: ManagementNodeClient(line, path), is_told=is_told
+        )
         self._nodes[path] = node
         self._opening.pop(path, None)
         return node
@@ -91,7 +93,7 @@ class PooledConnection:
                 self.authority.forget(path)
                 if is_told:
                     raise
-                is_told = await self.authority.admit(path)
+                is_told = await self.authority.authorize(path)
             else:
                 return end
 
@@ -104,7 +106,7 @@ class ConnectionPool:
         self._credential = credential
         self._options = options
         self._trunks: list[PooledConnection] = []
-        self._opening: Attempt[PooledConnection] = Attempt()
+        self._opening: SharedAttempt[PooledConnection] = SharedAttempt()
         self._context = _tls_context(options.ca_file) if endpoint.uses_tls else None
         self._is_closed = False
 
@@ -131,7 +133,7 @@ class ConnectionPool:
         whether it was told just now."""
         while True:
             trunk = await self.trunk()
-            is_told = await trunk.authority.admit(path)
+            is_told = await trunk.authority.authorize(path)
             if trunk.line.is_usable and trunk.line.has_room:
                 return trunk, is_told
 

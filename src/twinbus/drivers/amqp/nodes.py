@@ -19,9 +19,9 @@ from twinbus.amqp.performatives import ROLE_RECEIVER, Source
 from twinbus.amqp.sections import AmqpValue, Message, Properties
 from twinbus.amqp.transfers import encode_disposition
 from twinbus.amqp.types import Symbol, UInt
-from twinbus.drivers.amqp.ends import FIRST, SETTLED, End
+from twinbus.drivers.amqp.ends import FIRST, SETTLED, LinkEndpoint
 from twinbus.drivers.amqp.line import AmqpConnection
-from twinbus.drivers.amqp.refusals import Loss, quoted, status_refusal
+from twinbus.drivers.amqp.refusals import ConnectionLoss, quoted, status_refusal
 from twinbus.service_errors import (
     AuthenticationFailed,
     ServerBusy,
@@ -35,7 +35,7 @@ _MS_PER_S: Final = 1_000
 _UINT_MAX: Final = 0xFFFFFFFF
 
 
-class Node(End):
+class RequestNode(LinkEndpoint):
     """Two links to a node of the service."""
 
     def __init__(self, line: AmqpConnection, path: str, node: str) -> None:
@@ -102,7 +102,7 @@ class Node(End):
         try:
             message = Message.decode(event.payload, self.session.connection.limits)
         except AmqpError as error:
-            self.lost(Loss(ServiceInternalError, f"an answer is not valid AMQP: {error}"))
+            self.lost(ConnectionLoss(ServiceInternalError, f"an answer is not valid AMQP: {error}"))
             self.close()
             return
         name = None if message.properties is None else message.properties.correlation_id
@@ -110,13 +110,13 @@ class Node(End):
         if waiting is not None and not waiting.done():
             waiting.set_result(message)
 
-    def give_up(self, loss: Loss) -> None:
+    def abort(self, loss: ConnectionLoss) -> None:
         for answer in self._asked.values():
             if not answer.done():
                 answer.set_exception(loss.error(self.path, was_sent=True))
 
 
-class TokenNode(Node):
+class CbsNodeClient(RequestNode):
     """``$cbs``: shows tokens."""
 
     def __init__(self, line: AmqpConnection) -> None:
@@ -142,7 +142,7 @@ def _token_refusal(status: int, text: object, path: str) -> ServiceError:
     )
 
 
-class ManagementNode(Node):
+class ManagementNodeClient(RequestNode):
     """``<entity>/$management``: what is neither sending nor receiving."""
 
     def __init__(self, line: AmqpConnection, path: str) -> None:

@@ -17,7 +17,7 @@ from uuid import UUID, uuid4
 from twinbus.amqp.errors import Condition
 from twinbus.amqp.types import Array, Int, Long, UInt
 from twinbus.core.parcel import ReceivedMessage
-from twinbus.drivers.amqp.attempts import Attempt
+from twinbus.drivers.amqp.attempts import SharedAttempt
 from twinbus.drivers.amqp.facts import FactReader
 from twinbus.drivers.amqp.line import AmqpConnection
 from twinbus.drivers.amqp.namespace import ConnectionPool, PooledConnection
@@ -72,7 +72,7 @@ class AmqpReceiver:
         self._on_close = on_close
         self._trunk: PooledConnection | None = None
         self._end: ReceiverEndpoint | None = None
-        self._opening: Attempt[ReceiverEndpoint] = Attempt()
+        self._opening: SharedAttempt[ReceiverEndpoint] = SharedAttempt()
         self._turn = asyncio.Lock()
         self._is_closed = False
 

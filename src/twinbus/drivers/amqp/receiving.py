@@ -22,10 +22,10 @@ from twinbus.amqp.frames import encode_frame
 from twinbus.amqp.performatives import ROLE_RECEIVER, Source
 from twinbus.amqp.transfers import encode_disposition
 from twinbus.amqp.types import Symbol, UInt
-from twinbus.drivers.amqp.ends import FIRST, SECOND, SETTLED, UNSETTLED, End
+from twinbus.drivers.amqp.ends import FIRST, SECOND, SETTLED, UNSETTLED, LinkEndpoint
 from twinbus.drivers.amqp.facts import FactReader
 from twinbus.drivers.amqp.line import CLOSE_TIMEOUT_S, AmqpConnection
-from twinbus.drivers.amqp.refusals import Loss, refusal
+from twinbus.drivers.amqp.refusals import ConnectionLoss, refusal
 from twinbus.service_errors import LinkDetached, ServiceInternalError
 
 _WRAP: Final = 0xFFFFFFFF
@@ -64,7 +64,7 @@ class Settlement:
         return ids
 
 
-class ReceiverEndpoint(End):
+class ReceiverEndpoint(LinkEndpoint):
     """Receives from one entity, or from one session of it."""
 
     def __init__(
@@ -115,7 +115,11 @@ class ReceiverEndpoint(End):
         self._arrived.append((event.delivery_id, event.tag, event.payload))
         self._tell_arrival()
         if self.link.credit < -SURPLUS_MAX:
-            self.lost(Loss(ServiceInternalError, f"{self.path!r} sent more than it was asked for"))
+            self.lost(
+                ConnectionLoss(
+                    ServiceInternalError, f"{self.path!r} sent more than it was asked for"
+                )
+            )
             self.close()
 
     def on_deliveries(self, event: DeliveriesReceived) -> None:
@@ -179,7 +183,7 @@ class ReceiverEndpoint(End):
             async with asyncio.timeout(DRAIN_TIMEOUT_S if timeout_s is None else timeout_s):
                 await asyncio.shield(self._drained)
         except TimeoutError:
-            self.lost(Loss(LinkDetached, f"{self.path!r} did not give our credit back"))
+            self.lost(ConnectionLoss(LinkDetached, f"{self.path!r} did not give our credit back"))
             self.close()
 
     def _begin_drain(self) -> None:
@@ -239,7 +243,7 @@ class ReceiverEndpoint(End):
     def is_busy(self) -> bool:
         return bool(self._settlements) or self._arrival is not None
 
-    def give_up(self, loss: Loss) -> None:
+    def abort(self, loss: ConnectionLoss) -> None:
         self._tell_arrival()
         self.on_drained()
         for settlement in self._settlements:

@@ -69,7 +69,7 @@ def status_refusal(status: int, condition: str, text: object, *, path: str) -> S
 
 
 @dataclass(frozen=True, slots=True)
-class Loss:
+class ConnectionLoss:
     """Why a link, or the whole connection, is gone."""
 
     kind: type[ServiceError]
@@ -88,22 +88,22 @@ class Loss:
         return made.used_up() if self.is_final else made
 
 
-def detached(error: Error | None, path: str, *, was_open: bool) -> Loss:
+def detached(error: Error | None, path: str, *, was_open: bool) -> ConnectionLoss:
     """The service took a link away, or did not open it.
 
     One that was open had the right to be: whether we still have it is told by the next link, with
     a new token.
     """
     if error is None:
-        return Loss(LinkDetached, f"the service detached the link to {path!r}")
+        return ConnectionLoss(LinkDetached, f"the service detached the link to {path!r}")
     condition = str(error.condition)
     kind = CONDITIONS.get(condition, LinkDetached)
     if was_open and kind is AccessRefused:
         kind = LinkDetached
     said = quoted(error.description or condition)
-    return Loss(kind, f"the service detached the link to {path!r}: {said}", condition)
+    return ConnectionLoss(kind, f"the service detached the link to {path!r}: {said}", condition)
 
 
-def closed_by_us(what: str) -> Loss:
+def closed_by_us(what: str) -> ConnectionLoss:
     """A call that was waiting when its own side closed, or came after that."""
-    return Loss(CommunicationError, f"{what} is closed", is_final=True)
+    return ConnectionLoss(CommunicationError, f"{what} is closed", is_final=True)

@@ -14,13 +14,19 @@ from uuid import uuid4
 
 from twinbus.amqp.types import Array, Long
 from twinbus.core.parcel import OutgoingMessage
-from twinbus.drivers.amqp.attempts import Attempt
-from twinbus.drivers.amqp.batches import FORMAT_BATCH, BatchKeys, Sealed, check_size, sealed
+from twinbus.drivers.amqp.attempts import SharedAttempt
+from twinbus.drivers.amqp.batches import (
+    FORMAT_BATCH,
+    BatchKeys,
+    EncodedDelivery,
+    check_size,
+    encode_delivery,
+)
 from twinbus.drivers.amqp.line import QUIET_S
 from twinbus.drivers.amqp.namespace import ConnectionPool
 from twinbus.drivers.amqp.patience import in_time, timed_out
 from twinbus.drivers.amqp.refusals import closed_by_us
-from twinbus.drivers.amqp.sending import NeverLeft, SenderEndpoint
+from twinbus.drivers.amqp.sending import NotSent, SenderEndpoint
 from twinbus.drivers.port import LinkProperties, note_unsent
 from twinbus.service_errors import (
     MessageRefused,
@@ -41,7 +47,7 @@ class AmqpSender:
         self._namespace = namespace
         self._on_close = on_close
         self._end: SenderEndpoint | None = None
-        self._opening: Attempt[SenderEndpoint] = Attempt()
+        self._opening: SharedAttempt[SenderEndpoint] = SharedAttempt()
         self._is_closed = False
 
     # -- sending --------------------------------------------------------------------------
@@ -49,19 +55,19 @@ class AmqpSender:
     async def send(self, outgoing_messages: Sequence[OutgoingMessage], *, timeout_s: float) -> None:
         if not outgoing_messages:
             raise MessageRefused("there is nothing to send", path=self.path)
-        load = sealed(outgoing_messages)
+        load = encode_delivery(outgoing_messages)
         began_s = asyncio.get_running_loop().time()
         try:
             await self._send(load, began_s, timeout_s)
-        except NeverLeft as gone:
+        except NotSent as gone:
             if gone.loss.is_final:
                 raise gone.loss.error(self.path, was_sent=False) from None
             try:
                 await self._send(load, began_s, timeout_s)
-            except NeverLeft as again:
+            except NotSent as again:
                 raise again.loss.error(self.path, was_sent=False) from None
 
-    async def _send(self, load: Sealed, began_s: float, timeout_s: float) -> None:
+    async def _send(self, load: EncodedDelivery, began_s: float, timeout_s: float) -> None:
         loop = asyncio.get_running_loop()
         end, deadline_s = self._end, began_s + timeout_s
         if end is None or not end.is_fresh or began_s - end.line.heard_at_s > QUIET_S:

@@ -5,7 +5,7 @@
 Rule 1: as many deliveries are under way as the service gives credit for; nobody waits for the
         outcome of the one before.
 Rule 2: bytes that have left are never sent again here. What had not left when the link went is
-        NeverLeft, and may be sent on another link.
+        NotSent, and may be sent on another link.
 Rule 3: the outcome decides, whatever the service calls it: only "accepted" is a success.
 """
 
@@ -21,9 +21,9 @@ from twinbus.amqp.frames import encode_frame
 from twinbus.amqp.performatives import ROLE_SENDER
 from twinbus.amqp.transfers import encode_disposition
 from twinbus.amqp.types import Symbol
-from twinbus.drivers.amqp.ends import End
+from twinbus.drivers.amqp.ends import LinkEndpoint
 from twinbus.drivers.amqp.line import AmqpConnection
-from twinbus.drivers.amqp.refusals import ABOUT_ONE_MESSAGE, Loss, refusal
+from twinbus.drivers.amqp.refusals import ABOUT_ONE_MESSAGE, ConnectionLoss, refusal
 from twinbus.drivers.port import LinkProperties
 from twinbus.service_errors import LinkDetached, ServiceError, ServiceInternalError
 
@@ -35,10 +35,10 @@ MESSAGE_BYTES_MAX_DEFAULT: Final = 262_144
 BATCH_BYTES_MAX: Final = Symbol("com.microsoft:max-message-batch-size")
 
 
-class NeverLeft(Exception):
+class NotSent(Exception):
     """The link went before a delivery's bytes did."""
 
-    def __init__(self, loss: Loss) -> None:
+    def __init__(self, loss: ConnectionLoss) -> None:
         self.loss = loss
         super().__init__(loss)
 
@@ -61,7 +61,7 @@ class PendingDelivery:
             self.future.set_exception(TimeoutError())
 
 
-class SenderEndpoint(End):
+class SenderEndpoint(LinkEndpoint):
     """Sends deliveries to one entity."""
 
     def __init__(self, line: AmqpConnection, path: str, name: str) -> None:
@@ -84,7 +84,7 @@ class SenderEndpoint(End):
         """Send one delivery, now or as soon as there is credit; its future is the outcome."""
         outgoing = PendingDelivery(payload, message_format, self._loop.create_future())
         if self.loss is not None:
-            outgoing.future.set_exception(NeverLeft(self.loss))
+            outgoing.future.set_exception(NotSent(self.loss))
         elif self._waiting or not self._has_room:
             self._waiting.append(outgoing)
         else:
@@ -179,10 +179,10 @@ class SenderEndpoint(End):
     def _all(self) -> list[PendingDelivery]:
         return [*self._under_way.values(), *self._waiting]
 
-    def give_up(self, loss: Loss) -> None:
+    def abort(self, loss: ConnectionLoss) -> None:
         everybody = [each for each in self._all() if not each.future.done()]
         if len(everybody) > 1 and issubclass(loss.kind, ABOUT_ONE_MESSAGE):
-            loss = Loss(LinkDetached, loss.sentence, loss.condition)
+            loss = ConnectionLoss(LinkDetached, loss.sentence, loss.condition)
         self._under_way.clear()
         self._waiting.clear()
         for outgoing in everybody:
@@ -191,4 +191,4 @@ class SenderEndpoint(End):
             if leaves_yet or self.has_left(outgoing):
                 outgoing.future.set_exception(loss.error(self.path, was_sent=True))
             else:
-                outgoing.future.set_exception(NeverLeft(loss))
+                outgoing.future.set_exception(NotSent(loss))

@@ -33,7 +33,7 @@ from twinbus.drivers.servicebus.sealed import (
     split_batch,
 )
 from twinbus.drivers.servicebus.translation import closed, condition_of, translated
-from twinbus.drivers.servicebus.turn import Turn
+from twinbus.drivers.servicebus.turn import ReceiverTurn
 from twinbus.drivers.servicebus.watch import Watch
 from twinbus.service_errors import (
     AccessRefused,
@@ -75,7 +75,7 @@ class SdkSender:
         self._line: SdkSenderLink | None = None
         self._last_facts: LinkProperties | None = None
         """Those of the last link that is gone."""
-        self._turn = Turn()
+        self._turn = ReceiverTurn()
         self._watch = Watch(self._let_go)
         self._is_closed = False
 

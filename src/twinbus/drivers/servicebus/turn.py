@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Callable
 
 
-class Turn:
+class ReceiverTurn:
     """Whose turn it is."""
 
     def __init__(self) -> None:

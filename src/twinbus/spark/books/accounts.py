@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from pyspark.sql import functions as F
 
-from twinbus.core.reconciliation import Fate, Given
+from twinbus.core.reconciliation import AvailableSources, MessageStatus
 from twinbus.spark.books.copies import DROPPED, GONE_HOME
 
 if TYPE_CHECKING:
@@ -42,9 +42,9 @@ class Time(NamedTuple):
 ALWAYS: Final = Time()
 _KEY: Final = ("entity", "message_id")
 # Best first; what is unproven is the last of them.
-PROVABLE: Final = tuple(fate for fate in Fate if fate is not Fate.MISSING)
+PROVABLE: Final = tuple(fate for fate in MessageStatus if fate is not MessageStatus.MISSING)
 _COPIES: Final = {fate: f"copies_{fate.name.lower()}" for fate in PROVABLE}
-TOOK: Final = {fate: f"took_{fate.name.lower()}" for fate in Fate}
+TOOK: Final = {fate: f"took_{fate.name.lower()}" for fate in MessageStatus}
 COUNTS: Final = (
     "sent",
     "arrivals",
@@ -58,7 +58,9 @@ COUNTS: Final = (
 )
 
 
-def entries(copies: DataFrame, sent: DataFrame, receipts: DataFrame, given: Given) -> DataFrame:
+def entries(
+    copies: DataFrame, sent: DataFrame, receipts: DataFrame, given: AvailableSources
+) -> DataFrame:
     """Everything that counts for an id, as numbers to be added up."""
     rows = [_of_copies(copies, given), _of_sent(sent, given), _of_receipts(receipts)]
     return reduce(lambda one, other: one.unionByName(other), rows)
@@ -78,7 +80,7 @@ def _entry(
     )
 
 
-def _of_copies(copies: DataFrame, given: Given) -> DataFrame:
+def _of_copies(copies: DataFrame, given: AvailableSources) -> DataFrame:
     fate, is_primary = F.col("fate"), F.col("side") == "primary"
     is_drop = fate == DROPPED
     is_fresh = ~F.col("is_older") & ~is_drop
@@ -86,13 +88,13 @@ def _of_copies(copies: DataFrame, given: Given) -> DataFrame:
     if not given.primary:
         # Only receipts show that somebody who completed it was the syphon.
         is_signed = F.col("is_signed") if given.receipts else F.lit(True)
-        shown[_COPIES[Fate.UNPROVEN]] = (fate == GONE_HOME) & is_signed
+        shown[_COPIES[MessageStatus.UNPROVEN]] = (fate == GONE_HOME) & is_signed
     return _entry(
         copies,
         "entity",
         F.lit(None),
         F.when(is_fresh, F.col("born_ms")),
-        arrivals=is_primary & is_fresh & (fate != Fate.UNCLAIMED.value),
+        arrivals=is_primary & is_fresh & (fate != MessageStatus.UNCLAIMED.value),
         fresh=is_fresh,
         stored_away=~is_primary,
         gone_home=fate == GONE_HOME,
@@ -101,7 +103,7 @@ def _of_copies(copies: DataFrame, given: Given) -> DataFrame:
     )
 
 
-def _of_sent(sent: DataFrame, given: Given) -> DataFrame:
+def _of_sent(sent: DataFrame, given: AvailableSources) -> DataFrame:
     """An acknowledged send is all that is known of a message where there is no log."""
     is_direct = F.col("via") == ""
     is_beyond = (is_direct & F.lit(not given.primary)) | (~is_direct & F.lit(not given.secondary))
@@ -111,7 +113,7 @@ def _of_sent(sent: DataFrame, given: Given) -> DataFrame:
         F.col("at_ms"),
         F.lit(None),
         sent=F.lit(1),
-        **{_COPIES[Fate.UNPROVEN]: is_beyond},
+        **{_COPIES[MessageStatus.UNPROVEN]: is_beyond},
     )
 
 
@@ -126,7 +128,7 @@ def _of_receipts(receipts: DataFrame) -> DataFrame:
     )
 
 
-def accounts_of(entries: DataFrame, given: Given, time: Time = ALWAYS) -> DataFrame:
+def accounts_of(entries: DataFrame, given: AvailableSources, time: Time = ALWAYS) -> DataFrame:
     """One row for each id of an entity, and one for all that have none."""
     is_within = F.coalesce(F.max(_is_in("sent_ms", time)), _is_in(F.min("born_ms"), time))
     sums = entries.groupBy(*_KEY).agg(
@@ -135,8 +137,8 @@ def accounts_of(entries: DataFrame, given: Given, time: Time = ALWAYS) -> DataFr
     )
     if given.primary and not given.secondary:
         # A receipt says that it left the backlog: the log of the primary must show it.
-        unproven = F.col(_COPIES[Fate.UNPROVEN]) - F.col("gone_home")
-        sums = sums.withColumn(_COPIES[Fate.UNPROVEN], F.greatest(F.lit(0), unproven))
+        unproven = F.col(_COPIES[MessageStatus.UNPROVEN]) - F.col("gone_home")
+        sums = sums.withColumn(_COPIES[MessageStatus.UNPROVEN], F.greatest(F.lit(0), unproven))
     accounts = (
         sums.withColumn("shown", reduce(add, map(F.col, _COPIES.values())))
         .withColumn("messages", _messages(given))
@@ -174,13 +176,13 @@ def _taken() -> list[Column]:
     taken, so_far, before = [], F.lit(0), F.lit(0)
     for fate, copies in _COPIES.items():
         so_far = so_far + F.col(copies)
-        upto = F.col("found") if fate is Fate.UNPROVEN else F.least("proven", so_far)
+        upto = F.col("found") if fate is MessageStatus.UNPROVEN else F.least("proven", so_far)
         taken.append((upto - before).alias(TOOK[fate]))
         before = upto
-    return [*taken, (F.col("messages") - F.col("found")).alias(TOOK[Fate.MISSING])]
+    return [*taken, (F.col("messages") - F.col("found")).alias(TOOK[MessageStatus.MISSING])]
 
 
-def _messages(given: Given) -> Column:
+def _messages(given: AvailableSources) -> Column:
     """How many messages an account is about (rules 1 and 3)."""
     if given.client:
         short = F.greatest(F.lit(0), F.col("sent") - F.col("shown"))

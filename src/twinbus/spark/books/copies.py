@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Final
 
 from pyspark.sql import functions as F
 
-from twinbus.core.reconciliation import Fate
+from twinbus.core.reconciliation import MessageStatus
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -59,16 +59,16 @@ COPY_COLUMNS: Final = (
 )
 
 _FATES: Final = {
-    "completed": Fate.DELIVERED.value,
+    "completed": MessageStatus.DELIVERED.value,
     "forwarded": MOVED_ON,
     "due": MOVED_ON,
     "dead-lettered": MOVED_ON,
-    "expired": Fate.EXPIRED.value,
-    "purged": Fate.PURGED.value,
-    "cancelled": Fate.PURGED.value,
-    "deleted": Fate.PURGED.value,
-    "gone": Fate.MISSING.value,
-    "replaced": Fate.MISSING.value,
+    "expired": MessageStatus.EXPIRED.value,
+    "purged": MessageStatus.PURGED.value,
+    "cancelled": MessageStatus.PURGED.value,
+    "deleted": MessageStatus.PURGED.value,
+    "gone": MessageStatus.MISSING.value,
+    "replaced": MessageStatus.MISSING.value,
     "duplicate": DROPPED,
     "published": PUBLISHED,
 }
@@ -77,15 +77,15 @@ _NEARER_TO_THE_END: Final = (
     MOVED_ON,
     PUBLISHED,
     DROPPED,
-    Fate.UNCLAIMED.value,
-    Fate.DELIVERED.value,
+    MessageStatus.UNCLAIMED.value,
+    MessageStatus.DELIVERED.value,
     GONE_HOME,
-    Fate.PURGED.value,
-    Fate.EXPIRED.value,
-    Fate.DEAD_LETTERED.value,
-    Fate.IN_BACKLOG.value,
-    Fate.WAITING.value,
-    Fate.MISSING.value,
+    MessageStatus.PURGED.value,
+    MessageStatus.EXPIRED.value,
+    MessageStatus.DEAD_LETTERED.value,
+    MessageStatus.IN_BACKLOG.value,
+    MessageStatus.WAITING.value,
+    MessageStatus.MISSING.value,
 )
 
 
@@ -214,20 +214,22 @@ def _one_up(moved: DataFrame, links: DataFrame) -> DataFrame:
 def with_fate(places: DataFrame) -> DataFrame:
     """What became of each stay."""
     is_backlog = F.col("side") == "backlog"
-    there = F.when(is_backlog, Fate.IN_BACKLOG.value).otherwise(Fate.WAITING.value)
+    there = F.when(is_backlog, MessageStatus.IN_BACKLOG.value).otherwise(
+        MessageStatus.WAITING.value
+    )
     ended = (
         F.when(is_backlog & F.col("end").isin("completed", "forwarded"), GONE_HOME)
-        .when(is_backlog & F.col("end").isin(*SWEPT), Fate.MISSING.value)
+        .when(is_backlog & F.col("end").isin(*SWEPT), MessageStatus.MISSING.value)
         .otherwise(_by(_FATES, F.col("end")))
     )
-    dead = F.when(F.col("end").isin("gone", "replaced"), Fate.MISSING.value).otherwise(
-        Fate.DEAD_LETTERED.value
+    dead = F.when(F.col("end").isin("gone", "replaced"), MessageStatus.MISSING.value).otherwise(
+        MessageStatus.DEAD_LETTERED.value
     )
     is_unclaimed = (F.col("end") == "published") & (F.col("copies") == 0)
     fate = (
         F.when(F.col("is_dead"), dead)
         .when(F.col("end").isNull(), there)
-        .when(is_unclaimed, Fate.UNCLAIMED.value)
+        .when(is_unclaimed, MessageStatus.UNCLAIMED.value)
         .otherwise(ended)
     )
     return places.withColumn("fate", fate)
@@ -245,7 +247,7 @@ def copies_of(places: DataFrame) -> DataFrame:
         places.groupBy("side", "entity", "copy")
         .agg(
             F.max_by("message_id", first_hand).alias("message_id"),
-            F.when(made > found, Fate.MISSING.value)
+            F.when(made > found, MessageStatus.MISSING.value)
             .otherwise(F.max_by("fate", distance))
             .alias("fate"),
             F.max(F.col("generation") == 0).alias("is_older"),
@@ -258,13 +260,13 @@ def copies_of(places: DataFrame) -> DataFrame:
 
 def copies_in_receipts(receipts: DataFrame) -> DataFrame:
     """What receipts alone tell of the backlog, where it has no log."""
-    fates = {"moved": GONE_HOME, "dead-lettered": Fate.DEAD_LETTERED.value}
+    fates = {"moved": GONE_HOME, "dead-lettered": MessageStatus.DEAD_LETTERED.value}
     # What was moved once is at home, whatever happened to it in the backlog afterwards.
     decisive = F.max_by("outcome", F.struct(F.col("outcome") == "moved", "at_ms"))
     return (
         receipts.groupBy("queue", "number", "entity", "message_id")
         .agg(
-            F.coalesce(_by(fates, decisive), F.lit(Fate.IN_BACKLOG.value)).alias("fate"),
+            F.coalesce(_by(fates, decisive), F.lit(MessageStatus.IN_BACKLOG.value)).alias("fate"),
             F.max(F.col("outcome").isin("moved", "unsure", "lock-lost")).alias("is_signed"),
             F.min(F.coalesce("enqueued_ms", "at_ms")).alias("born_ms"),
         )

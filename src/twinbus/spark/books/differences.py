@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 from pyspark.sql import Window
 from pyspark.sql import functions as F
 
-from twinbus.core.reconciliation import Fate
+from twinbus.core.reconciliation import MessageStatus
 from twinbus.spark.books.accounts import TOOK
 from twinbus.spark.books.copies import SWEPT
 
@@ -34,7 +34,7 @@ def that_differ(accounts: DataFrame) -> DataFrame:
     return accounts.select(
         "entity",
         "message_id",
-        F.col(TOOK[Fate.MISSING]).alias("missing"),
+        F.col(TOOK[MessageStatus.MISSING]).alias("missing"),
         "unexpected",
         (F.col("duplicates") - F.col("explained")).alias("doubled"),
     ).where("missing > 0 or unexpected > 0 or doubled > 0")

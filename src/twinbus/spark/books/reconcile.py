@@ -1,6 +1,6 @@
 """Do the books of a pair close: the chain of steps, and the answer as values.
 
-Rule 1: whatever is given is used, and whatever is not is said (``Given``). What is given and tells
+Rule 1: what is given is used, what is not is said (``AvailableSources``). What is given and tells
         nothing of its side of the pair is refused: its silence would look like order.
 Rule 2: the logs are read after the look. What was taken between both has its line then.
 """
@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from twinbus.core.reconciliation import (
+    AvailableSources,
     Difference,
     DifferenceKind,
     EntityReconciliation,
-    Fate,
-    Given,
+    MessageStatus,
     Outage,
     Reconciliation,
 )
@@ -59,7 +59,7 @@ from twinbus.spark.books.sources import (
     sent_of,
     without_copies,
 )
-from twinbus.spark.fitting import done, empty, fitting
+from twinbus.spark.fitting import done, empty, small_input_settings
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -91,8 +91,8 @@ class Sources:
     secondary: NamespaceRef | None = None
 
     @property
-    def given(self) -> Given:
-        return Given(
+    def given(self) -> AvailableSources:
+        return AvailableSources(
             client=self.client_logs is not None,
             primary=self.primary_logs is not None,
             secondary=self.secondary_logs is not None,
@@ -129,7 +129,7 @@ def reconcile(
         )
     kept: list[DataFrame] = []
     files = [each for path in sources.logs.values() for each in path.rglob("*.jsonl")]
-    with fitting(spark, sum(each.stat().st_size for each in files)):
+    with small_input_settings(spark, sum(each.stat().st_size for each in files)):
         try:
             return _Job(spark, sources, pair, kept).run(begins, ends)
         finally:
@@ -311,7 +311,9 @@ class _Job:
         )
         table = accounts.transform(by_entity).collect()
         differing: list[Any] = []
-        if any(row["unexpected"] + row["doubled"] + row[TOOK[Fate.MISSING]] for row in table):
+        if any(
+            row["unexpected"] + row["doubled"] + row[TOOK[MessageStatus.MISSING]] for row in table
+        ):
             differing = (
                 accounts.transform(that_differ)
                 .limit(DIFFERENCES_MAX + 1)
@@ -369,7 +371,7 @@ def _entity(row: Any, outages: tuple[Outage, ...]) -> EntityReconciliation:
     )
 
 
-def _differences(rows: Iterable[Any], given: Given) -> Iterable[Difference]:
+def _differences(rows: Iterable[Any], given: AvailableSources) -> Iterable[Difference]:
     for row in sorted(rows, key=lambda row: (row["entity"], row["message_id"] or "")):
         said = describe_trace((Trace(*each) for each in row["traces"] or ()), given)
         for kind, count in (

@@ -18,7 +18,7 @@ from twinbus.core.chunk_board import Backoff
 from twinbus.core.parcel import ReceivedMessage
 from twinbus.drivers.port import Receiver
 from twinbus.service_errors import ServiceError
-from twinbus.spark.connector.receiving import Patience, explained
+from twinbus.spark.connector.receiving import WarmReceiver, explained
 
 __all__ = ["AvailableNow"]
 
@@ -71,7 +71,7 @@ class AvailableNow:
         ends_s, failure_count = loop.time() + PATIENCE_S, 0
         while True:
             try:
-                messages = await Patience(KNOCK_S).receive(self._receivers[path], 1)
+                messages = await WarmReceiver(KNOCK_S).receive(self._receivers[path], 1)
                 break
             except ServiceError as error:
                 failure_count += 1

@@ -33,14 +33,14 @@ from twinbus.core.parcel import ReceivedMessage
 from twinbus.drivers.port import Driver
 from twinbus.errors import TwinbusError
 from twinbus.service_errors import ServiceError
-from twinbus.spark.bell import Bell
+from twinbus.spark.bell import LongPollWatcher
 from twinbus.spark.connector.available_now import AvailableNow
-from twinbus.spark.connector.holding import Holding, Lock, Turn
-from twinbus.spark.connector.keeping import SETTLE_TIMEOUT_S, Ending, LockKeeper
+from twinbus.spark.connector.holding import Lock, LockLedger, ReadPermission
+from twinbus.spark.connector.keeping import SETTLE_TIMEOUT_S, LockKeeper, SettlementSummary
 from twinbus.spark.connector.orders import BatchLimit, PartitionPlan, places, portable, shares
 from twinbus.spark.connector.pauses import Pauses
-from twinbus.spark.connector.receiving import HOPELESS, explained, lock_left_s
-from twinbus.spark.desk import Desk, DeskAddress
+from twinbus.spark.connector.receiving import PERMANENT_ERRORS, explained, lock_left_s
+from twinbus.spark.desk import DriverChannel, DriverChannelAddress
 
 __all__ = ["Reading", "StreamCoordinator"]
 
@@ -78,16 +78,16 @@ class StreamCoordinator:
         self._reading = reading
         self._clock = clock or SystemClock()
         self._receivers = {path: driver.receiver(path) for path in reading.paths}
-        self._bell = Bell(
+        self._watcher = LongPollWatcher(
             driver,
             reading.paths,
             poll_s=reading.poll_s,
             lock_left_s_min=LOCK_LEFT_S_MIN,
             on_fault=self._fault,
         )
-        self._desk = Desk(self._heard)
-        self._address: DeskAddress | None = None
-        self._holding = Holding(deletes=reading.deletes)
+        self._channel = DriverChannel(self._heard)
+        self._address: DriverChannelAddress | None = None
+        self._holding = LockLedger(deletes=reading.deletes)
         self._keeper = LockKeeper(self._receivers, self._holding, self._clock)
         self._rung: dict[str, ReceivedMessage | None] = {}
         self._plans: dict[int, list[PartitionPlan]] = {}
@@ -100,7 +100,7 @@ class StreamCoordinator:
 
     async def start(self, host: str) -> None:
         """Listen for tasks on an address of this machine that they can reach."""
-        self._address = await self._desk.start(host)
+        self._address = await self._channel.start(host)
         self._keeper.start()
         self._gathering = asyncio.create_task(self._gather_rung(), name="rung")
 
@@ -109,8 +109,8 @@ class StreamCoordinator:
         if self._gathering is not None:
             self._gathering.cancel()
         await self._keeper.close()
-        await self._bell.close()
-        await self._desk.close()
+        await self._watcher.close()
+        await self._channel.close()
         await self._keeper.give_back(_APART)
         for receiver in self._receivers.values():
             with suppress(ServiceError):
@@ -152,10 +152,12 @@ class StreamCoordinator:
 
     async def _listen(self, wait_s: float) -> None:
         now_s = self._clock.now().monotonic_s
-        self._bell.arm([path for path in self._reading.paths if self._unread.is_over(path, now_s)])
+        self._watcher.start_polling(
+            [path for path in self._reading.paths if self._unread.is_over(path, now_s)]
+        )
         self._is_listening = True
         try:
-            found = await self._bell.rung(wait_s)
+            found = await self._watcher.ready(wait_s)
         finally:
             self._is_listening = False
         for path, message in found.items():
@@ -167,7 +169,7 @@ class StreamCoordinator:
             await asyncio.sleep(RUNG_TICK_S)
             if not self._is_listening:
                 with suppress(Exception):  # Whoever listens next is told the same.
-                    for path, message in (await self._bell.rung(0)).items():
+                    for path, message in (await self._watcher.ready(0)).items():
                         self._keep(path, message)
 
     def _keep(self, path: str, message: ReceivedMessage | None) -> None:
@@ -180,10 +182,10 @@ class StreamCoordinator:
     def _hand(self, order_id: str, message: ReceivedMessage) -> None:
         now = self._clock.now()
         lock_s = lock_left_s([message], now.wall_ms)
-        self._holding.hand(order_id, [Lock.of(message)], lock_s=lock_s, now_s=now.monotonic_s)
+        self._holding.add_locks(order_id, [Lock.of(message)], lock_s=lock_s, now_s=now.monotonic_s)
 
     def _fault(self, path: str, error: ServiceError | None) -> None:
-        if isinstance(error, HOPELESS):
+        if isinstance(error, PERMANENT_ERRORS):
             self._failure = explained(path, error)
         elif error is not None:
             _LOG.warning("No messages can be received from %r for now: %s", path, error)
@@ -223,7 +225,7 @@ class StreamCoordinator:
             order_id=order_id,
             path=path,
             share=share,
-            desk=self._address,
+            channel=self._address,
             handed=handed,
             enqueued_until_ms=None if self._available_now is None else self._available_now.until_ms,
         )
@@ -247,7 +249,7 @@ class StreamCoordinator:
             lost = await self._receivers[path].complete(
                 [Lock.of(message).as_message()], timeout_s=SETTLE_TIMEOUT_S
             )
-        except HOPELESS:
+        except PERMANENT_ERRORS:
             raise
         except ServiceError as error:
             told = "A message of %r was not deleted, and comes again: %s"
@@ -259,7 +261,7 @@ class StreamCoordinator:
 
     # -- a batch was written --------------------------------------------------------------
 
-    async def settle(self, epoch: int, *, is_last: bool = False) -> Ending:
+    async def settle(self, epoch: int, *, is_last: bool = False) -> SettlementSummary:
         """Settle this batch and all before it; what cannot be settled now is tried later."""
         ending = await self._keeper.settle(epoch, is_last=is_last)
         self._written_epoch = epoch
@@ -297,9 +299,9 @@ class StreamCoordinator:
 
     def _begin(self, order_id: str, reader: str, _facts: dict[str, Any]) -> dict[str, Any]:
         turn = self._holding.begin(order_id, reader, self._clock.now().monotonic_s)
-        if turn is Turn.WAIT:
+        if turn is ReadPermission.WAIT:
             return {"turn": turn, "progress": self._holding.progress(order_id)}
-        if turn is not Turn.GO:
+        if turn is not ReadPermission.GO:
             return {"turn": turn}
         locks, is_sealed = self._holding.known(order_id)
         known = [[lock.sequence_number, lock.token.hex()] for lock in locks]
@@ -326,14 +328,14 @@ class StreamCoordinator:
         return {"is_taken": is_taken}
 
     def _missing(self, order_id: str, _reader: str, facts: dict[str, Any]) -> dict[str, Any]:
-        return {"count": self._holding.missing(order_id, [int(n) for n in facts["numbers"]])}
+        return {"count": self._holding.remove_missing(order_id, [int(n) for n in facts["numbers"]])}
 
     def _deleted(self, _order_id: str, _reader: str, facts: dict[str, Any]) -> dict[str, Any]:
         self._holding.deleted(int(facts["count"]))
         return {}
 
     def _sealed(self, order_id: str, reader: str, _facts: dict[str, Any]) -> dict[str, Any]:
-        return {"is_taken": self._holding.seal(order_id, reader)}
+        return {"is_taken": self._holding.finish(order_id, reader)}
 
     def _left(self, order_id: str, reader: str, _facts: dict[str, Any]) -> dict[str, Any]:
         self._holding.leave(order_id, reader)

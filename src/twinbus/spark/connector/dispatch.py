@@ -3,7 +3,7 @@
     rows of one Arrow batch -> grouped by destination -> links open, sizes checked
                             -> batches that fit -> several in flight -> accepted
 
-Rule 1: ``ship`` returns once the service holds every message durably (at least once: what was
+Rule 1: ``send_all`` returns once the service holds every message durably (at least once: what was
         accepted before a task failed is sent again when Spark repeats the task).
 Rule 2: before the first message of an Arrow batch leaves, every destination in it has opened its
         link and every message in it fits. A missing queue or a message that is too large costs no
@@ -32,7 +32,7 @@ from twinbus.pairing.few_at_once import bounded_gather
 from twinbus.service_errors import MessageTooLarge, ServerBusy, ServiceError
 from twinbus.spark.connector.outgoing import EncodedRow
 
-__all__ = ["Dispatch", "Shipped"]
+__all__ = ["BatchSender", "SendSummary"]
 
 # A send waits for one commit of the service; a thousand small messages fill most of its batch.
 BATCH_COUNT_MAX: Final = 1_000
@@ -47,7 +47,7 @@ Result = TypeVar("Result")
 
 
 @dataclass(slots=True)
-class Shipped:
+class SendSummary:
     """What a destination has accepted."""
 
     messages: int = 0
@@ -56,7 +56,7 @@ class Shipped:
     """Sent again after an attempt of which nobody knows how it ended."""
 
 
-class Dispatch:
+class BatchSender:
     """Sends through one driver. All of it runs in one event loop."""
 
     def __init__(
@@ -67,7 +67,7 @@ class Dispatch:
         batches_in_flight_max: int,
         rng: Random | None = None,
     ) -> None:
-        self.shipped: dict[str, Shipped] = {}
+        self.shipped: dict[str, SendSummary] = {}
         self._driver = driver
         self._timeout_s = timeout_s
         self._in_flight_max = batches_in_flight_max
@@ -77,7 +77,7 @@ class Dispatch:
         """The one that was used last stands last."""
         self._in_use: set[str] = set()
 
-    async def ship(self, messages: Sequence[EncodedRow], *, default: str | None) -> None:
+    async def send_all(self, messages: Sequence[EncodedRow], *, default: str | None) -> None:
         """Send one Arrow batch; ``default`` is for rows that name no destination."""
         groups = _grouped(messages, default)
         await bounded_gather(groups, self._learn, concurrency_max=DESTINATIONS_AT_ONCE_MAX)
@@ -108,7 +108,7 @@ class Dispatch:
 
     async def _send(self, path: str, sender: Sender, batch: Sequence[EncodedRow]) -> None:
         parcels = [OutgoingMessage(each.encoded) for each in batch]
-        shipped = self.shipped.setdefault(path, Shipped())
+        shipped = self.shipped.setdefault(path, SendSummary())
         is_unsure = False
 
         async def send(left_s: float) -> None:

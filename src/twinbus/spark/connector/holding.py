@@ -36,7 +36,7 @@ from typing import Final
 
 from twinbus.core.parcel import ReceivedMessage
 
-__all__ = ["Counts", "Holding", "Lock", "PartitionLedger", "Renewal", "Turn"]
+__all__ = ["Counts", "Lock", "LockLedger", "PartitionLedger", "ReadPermission", "Renewal"]
 
 LEASE_S: Final = 5.0
 """Owners are heard from every second, also while Spark does not read from them."""
@@ -72,7 +72,7 @@ class Lock:
         )
 
 
-class Turn(StrEnum):
+class ReadPermission(StrEnum):
     """What a task is told that wants to read an order."""
 
     GO = "go"
@@ -134,7 +134,7 @@ class Counts:
     locks_lost: int = 0
 
 
-class Holding:
+class LockLedger:
     """All orders that are not settled."""
 
     def __init__(self, *, deletes: bool = False) -> None:
@@ -149,19 +149,19 @@ class Holding:
         """An order that tasks may ask for from now on."""
         self._ledgers[order_id] = PartitionLedger(epoch)
 
-    def begin(self, order_id: str, reader: str, now_s: float) -> Turn:
+    def begin(self, order_id: str, reader: str, now_s: float) -> ReadPermission:
         """``reader`` wants to read the order from its beginning."""
         ledger = self._ledgers.get(order_id)
         if ledger is None or ledger.is_written:
-            return Turn.OVER
+            return ReadPermission.OVER
         if self._deletes and ledger.was_begun:
-            return Turn.DELETED
+            return ReadPermission.DELETED
         if ledger.is_sealed:
-            return Turn.GO
+            return ReadPermission.GO
         if ledger.owner not in (None, reader) and now_s - ledger.heard_at_s < LEASE_S:
-            return Turn.WAIT
+            return ReadPermission.WAIT
         ledger.owner, ledger.heard_at_s, ledger.was_begun = reader, now_s, True
-        return Turn.GO
+        return ReadPermission.GO
 
     def known(self, order_id: str) -> tuple[list[Lock], bool]:
         """What the order has so far, and whether that is all."""
@@ -191,10 +191,12 @@ class Holding:
         """The owner received messages just now; False when it is not the owner (any more)."""
         if not self.heard(order_id, reader, now_s) or self._ledgers[order_id].is_sealed:
             return False
-        self.hand(order_id, locks, lock_s=max(LOCK_S_MIN, lock_s), now_s=now_s)
+        self.add_locks(order_id, locks, lock_s=max(LOCK_S_MIN, lock_s), now_s=now_s)
         return True
 
-    def hand(self, order_id: str, locks: Sequence[Lock], *, lock_s: float, now_s: float) -> None:
+    def add_locks(
+        self, order_id: str, locks: Sequence[Lock], *, lock_s: float, now_s: float
+    ) -> None:
         """Messages that belong to an order, locked for ``lock_s`` more seconds."""
         ledger = self._ledgers[order_id]
         ledger.half_s = min(ledger.half_s, max(LOCK_S_MIN, lock_s) / 2)
@@ -223,7 +225,7 @@ class Holding:
         self.counts.received += count
         self.counts.settled += count
 
-    def seal(self, order_id: str, reader: str) -> bool:
+    def finish(self, order_id: str, reader: str) -> bool:
         """The owner has read the order to its end; False when somebody else has it."""
         ledger = self._ledgers.get(order_id)
         if ledger is None or ledger.owner != reader:
@@ -237,7 +239,7 @@ class Holding:
         if ledger is not None and ledger.owner == reader:
             ledger.owner = None
 
-    def missing(self, order_id: str, sequence_numbers: Iterable[int]) -> int:
+    def remove_missing(self, order_id: str, sequence_numbers: Iterable[int]) -> int:
         """Messages of an order that are not there any more; how many of them were."""
         ledger = self._ledgers.get(order_id)
         if ledger is None:
@@ -279,7 +281,7 @@ class Holding:
         held = {} if ledger is None else ledger.locks
         # Another token: it was received again meanwhile.
         gone = [each.sequence_number for each in lost if held.get(each.sequence_number) == each]
-        return self.missing(renewal.order_id, gone)
+        return self.remove_missing(renewal.order_id, gone)
 
     # -- the batch was written ------------------------------------------------------------
 

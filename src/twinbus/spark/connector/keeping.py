@@ -23,11 +23,11 @@ from typing import Final
 from twinbus.clock import Clock
 from twinbus.drivers.port import Receiver
 from twinbus.service_errors import ServiceError
-from twinbus.spark.connector.holding import Holding, Lock, PartitionLedger, Renewal
+from twinbus.spark.connector.holding import Lock, LockLedger, PartitionLedger, Renewal
 from twinbus.spark.connector.pauses import Pauses
-from twinbus.spark.connector.receiving import HOPELESS
+from twinbus.spark.connector.receiving import PERMANENT_ERRORS
 
-__all__ = ["Ending", "LockKeeper"]
+__all__ = ["LockKeeper", "SettlementSummary"]
 
 _LOG = logging.getLogger("twinbus.spark")
 
@@ -41,7 +41,7 @@ SETTLE_TIMEOUT_S: Final = 15.0
 
 
 @dataclass(slots=True)
-class Ending:
+class SettlementSummary:
     """What became of the orders of batches that were written."""
 
     owed: int = 0
@@ -57,7 +57,9 @@ class Ending:
 class LockKeeper:
     """For one run of one query, in the running event loop."""
 
-    def __init__(self, receivers: Mapping[str, Receiver], holding: Holding, clock: Clock) -> None:
+    def __init__(
+        self, receivers: Mapping[str, Receiver], holding: LockLedger, clock: Clock
+    ) -> None:
         self._receivers = receivers
         self._holding = holding
         self._clock = clock
@@ -124,10 +126,10 @@ class LockKeeper:
 
     # -- settling -------------------------------------------------------------------------
 
-    async def settle(self, epoch: int, *, is_last: bool = False) -> Ending:
+    async def settle(self, epoch: int, *, is_last: bool = False) -> SettlementSummary:
         """Settle this batch and all before it; what cannot be settled now is tried later, but for
         the last call: that one leaves no queue out."""
-        ending, work = Ending(), []
+        ending, work = SettlementSummary(), []
         for name, ledger in self._holding.written(epoch).items():
             if is_last or self._may_be_settled(ledger):
                 work.append(self._end(name, ledger, ending))
@@ -153,10 +155,10 @@ class LockKeeper:
         """The messages of one batch alone, which nobody will read."""
         orders = self._holding.of_epoch(epoch)
         # What fails is not told: locks end by themselves.
-        ends = (self._end(name, each, Ending()) for name, each in orders.items())
+        ends = (self._end(name, each, SettlementSummary()) for name, each in orders.items())
         await asyncio.gather(*ends, return_exceptions=True)
 
-    async def _end(self, order_id: str, ledger: PartitionLedger, ending: Ending) -> None:
+    async def _end(self, order_id: str, ledger: PartitionLedger, ending: SettlementSummary) -> None:
         path, given_back = "", 0
         while slices := self._slices(order_id):
             path = slices[0][0].path
@@ -202,7 +204,7 @@ class LockKeeper:
             messages = [lock.as_message() for lock in locks]
             lost_count = len(await act(messages, timeout_s=SETTLE_TIMEOUT_S))
         except ServiceError as error:
-            if isinstance(error, HOPELESS):
+            if isinstance(error, PERMANENT_ERRORS):
                 raise
             _LOG.warning(
                 "%d messages of %r are not settled yet: %s", len(locks), receiver.path, error

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from twinbus.core.parcel import ReceivedMessage
-from twinbus.spark.desk import DeskAddress
+from twinbus.spark.desk import DriverChannelAddress
 
 __all__ = ["BatchLimit", "PartitionPlan", "portable", "shares"]
 
@@ -29,7 +29,7 @@ class PartitionPlan:
     order_id: str
     path: str
     share: BatchLimit
-    desk: DeskAddress
+    channel: DriverChannelAddress
     handed: ReceivedMessage | None = None
     """The message that rang the bell, locked; it counts into the share."""
     enqueued_until_ms: int | None = None

@@ -1,4 +1,4 @@
-"""What a Python worker does for one order: an OrderReader on a loop of its own, as Arrow batches.
+"""What a Python worker does for one order: a PartitionReader on its own loop, as Arrow batches.
 
 Spark uses a worker for one task after the other, and so are its connections used: opening one
 takes longer than reading a small batch.
@@ -23,7 +23,7 @@ from twinbus.service_errors import ServiceError
 from twinbus.spark.connector.columns import to_batch
 from twinbus.spark.connector.options import Mode, ReadOptions
 from twinbus.spark.connector.orders import PartitionPlan
-from twinbus.spark.connector.receiving import OrderReader
+from twinbus.spark.connector.receiving import PartitionReader
 from twinbus.spark.engine import LoopThread
 from twinbus.spark.references import NamespaceRef
 
@@ -79,13 +79,13 @@ def _batches(
     stack = AsyncExitStack()
     coming: Future[list[ReceivedMessage]] | None = None
     try:
-        reader = OrderReader(standing.namespace.driver, order, deletes=deletes)
+        reader = PartitionReader(standing.namespace.driver, order, deletes=deletes)
         engine.run(stack.enter_async_context(reader))
         coming = engine.start(reader.chunk())
         while messages := coming.result():
             coming = engine.start(reader.chunk())
             yield to_batch(messages)
-        engine.run(reader.seal())
+        engine.run(reader.finish())
     finally:
         if coming is not None:
             coming.cancel()

@@ -31,12 +31,12 @@ from twinbus.service_errors import (
     MessageRefused,
     ServiceError,
 )
-from twinbus.spark.connector.holding import Turn
+from twinbus.spark.connector.holding import ReadPermission
 from twinbus.spark.connector.orders import PartitionPlan
-from twinbus.spark.connector.rereading import Rereading
+from twinbus.spark.connector.rereading import LockedMessageReader
 from twinbus.spark.desk import DriverChannelClient
 
-__all__ = ["HOPELESS", "OrderReader", "Patience", "explained", "lock_left_s"]
+__all__ = ["PERMANENT_ERRORS", "PartitionReader", "WarmReceiver", "explained", "lock_left_s"]
 
 _LOG = logging.getLogger("twinbus.spark")
 
@@ -60,11 +60,11 @@ WAIT_S_MAX: Final = 900.0
 minutes for a chunk; one that waits for the waiting one, in the same task, would need for ever."""
 LOCK_S_USUAL: Final = 30.0
 
-HOPELESS: Final = (EntityNotFound, AccessRefused, AuthenticationFailed, MessageRefused)
+PERMANENT_ERRORS: Final = (EntityNotFound, AccessRefused, AuthenticationFailed, MessageRefused)
 """What no amount of waiting changes."""
 
 
-class Patience:
+class WarmReceiver:
     """Receives from one link, and waits for messages and not for the link to open."""
 
     def __init__(self, wait_s: float) -> None:
@@ -88,7 +88,7 @@ class Patience:
         return await receiver.receive(count_max, wait_s=self._wait_s)
 
 
-class OrderReader:
+class PartitionReader:
     """Reads one order, in the running event loop; used by ``async with``."""
 
     def __init__(
@@ -103,21 +103,21 @@ class OrderReader:
         self._order = order
         self._mode = ReceiveMode.RECEIVE_AND_DELETE if deletes else ReceiveMode.PEEK_LOCK
         self._clock = clock or SystemClock()
-        self._desk = DriverChannelClient(order.desk)
+        self._channel = DriverChannelClient(order.channel)
         self._name = uuid4().hex
         self._stack = AsyncExitStack()
         self._receiver: Receiver = driver.receiver(order.path, mode=self._mode)
         self._on_link = 0
-        self._patience = Patience(RECEIVE_WAIT_S)
+        self._patience = WarmReceiver(RECEIVE_WAIT_S)
         self._count = 0
         self._bytes = 0
         self._is_sealed = False
         self._is_at_end = False
-        self._earlier: Rereading | None = None
+        self._earlier: LockedMessageReader | None = None
         self._alive: asyncio.Task[None] | None = None
 
-    async def __aenter__(self) -> OrderReader:
-        await self._stack.enter_async_context(self._desk)
+    async def __aenter__(self) -> PartitionReader:
+        await self._stack.enter_async_context(self._channel)
         self._stack.push_async_callback(self._leave)
         try:
             await self._begin()
@@ -133,7 +133,7 @@ class OrderReader:
         answer = await self._turn()
         self._is_sealed = bool(answer["is_sealed"])
         known = {int(n): bytes.fromhex(token) for n, token in answer["known"]}
-        self._earlier = Rereading(self._receiver, known, self._order.handed)
+        self._earlier = LockedMessageReader(self._receiver, known, self._order.handed)
         if self._mode is ReceiveMode.RECEIVE_AND_DELETE:
             self._earlier.include_deleted()
         self._alive = asyncio.create_task(self._stay_alive(), name="alive")
@@ -145,10 +145,10 @@ class OrderReader:
         tell_s = moved_s + WAIT_TOLD_S
         while True:
             answer = await self._ask("begin")
-            turn = Turn(answer["turn"])
-            if turn is Turn.GO:
+            turn = ReadPermission(answer["turn"])
+            if turn is ReadPermission.GO:
                 return answer
-            if turn is not Turn.WAIT:
+            if turn is not ReadPermission.WAIT:
                 raise _refused(turn, self._order)
             now_s = self._clock.now().monotonic_s
             if answer["progress"] != progress:
@@ -174,7 +174,7 @@ class OrderReader:
         self._bytes += sum(len(each.encoded) for each in messages)
         return messages
 
-    async def seal(self) -> None:
+    async def finish(self) -> None:
         """Everything was read and taken: the order is settled when its batch is written."""
         if not self._is_sealed:
             self._is_sealed = await self._say("sealed")
@@ -194,7 +194,7 @@ class OrderReader:
         try:
             await self._change_link(wanted)
             messages = await self._patience.receive(self._receiver, wanted)
-        except HOPELESS:
+        except PERMANENT_ERRORS:
             raise
         except ServiceError:
             return []
@@ -220,7 +220,7 @@ class OrderReader:
     async def _change_link(self, wanted: int) -> None:
         if self._on_link + wanted > LINK_MESSAGES_MAX and self._mode is ReceiveMode.PEEK_LOCK:
             old, self._on_link = self._receiver, 0
-            self._patience = Patience(RECEIVE_WAIT_S)
+            self._patience = WarmReceiver(RECEIVE_WAIT_S)
             self._receiver = self._driver.receiver(self._order.path, mode=self._mode)
             with suppress(ServiceError):
                 await old.close()
@@ -241,12 +241,12 @@ class OrderReader:
     # -- the desk -------------------------------------------------------------------------
 
     async def _ask(self, kind: str, **facts: Any) -> dict[str, Any]:
-        return await self._desk.ask(kind, order=self._order.order_id, reader=self._name, **facts)
+        return await self._channel.ask(kind, order=self._order.order_id, reader=self._name, **facts)
 
     async def _say(self, kind: str, **facts: Any) -> bool:
         """Tell something that only the owner may; whoever is not fails here."""
         if not (await self._ask(kind, **facts))["is_taken"]:
-            raise _refused(Turn.OVER, self._order)
+            raise _refused(ReadPermission.OVER, self._order)
         return True
 
     async def _stay_alive(self) -> None:
@@ -281,8 +281,8 @@ def _stuck(order: PartitionPlan) -> ServiceError:
     )
 
 
-def _refused(turn: Turn, order: PartitionPlan) -> ServiceError:
-    if turn is Turn.DELETED:
+def _refused(turn: ReadPermission, order: PartitionPlan) -> ServiceError:
+    if turn is ReadPermission.DELETED:
         return MessageRefused(
             f"a batch of messages from {order.path!r} was to be read twice, and they were deleted "
             "when they were received",

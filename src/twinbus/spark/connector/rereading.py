@@ -16,14 +16,14 @@ from typing import Final
 from twinbus.core.parcel import ReceivedMessage
 from twinbus.drivers.port import Receiver
 
-__all__ = ["Rereading"]
+__all__ = ["LockedMessageReader"]
 
 PEEK_COUNT: Final = 250
 PEEK_TIMEOUT_S: Final = 30.0
 CHUNK_COUNT_MAX: Final = 500
 
 
-class Rereading:
+class LockedMessageReader:
     """The known messages of one order."""
 
     def __init__(

@@ -28,7 +28,7 @@ from pyspark.sql.datasource import (
 )
 
 from twinbus.errors import ConfigurationError
-from twinbus.spark.connector.dispatch import Dispatch
+from twinbus.spark.connector.dispatch import BatchSender
 from twinbus.spark.connector.options import WriteOptions
 from twinbus.spark.connector.outgoing import EncodedRow, check_columns, messages_of
 from twinbus.spark.engine import LoopThread
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
 
-__all__ = ["ServiceBusBatchWriter", "ServiceBusStreamWriter", "Written"]
+__all__ = ["CommitInfo", "ServiceBusBatchWriter", "ServiceBusStreamWriter"]
 
 _LOG = logging.getLogger(__name__)
 _ENGINE_NAME: Final = "servicebus-sink"
@@ -45,7 +45,7 @@ CLOSE_S_MAX: Final = 10.0
 
 
 @dataclass
-class Written(WriterCommitMessage):
+class CommitInfo(WriterCommitMessage):
     """What one task has had accepted."""
 
     messages: dict[str, int] = field(default_factory=dict)
@@ -97,7 +97,7 @@ class ServiceBusStreamWriter(_Writing, DataSourceStreamArrowWriter):
 
 def _tell(text: str, messages: Sequence[WriterCommitMessage | None]) -> None:
     """Tasks that failed have told nothing: what they had sent is not counted."""
-    told = [each for each in messages if isinstance(each, Written)]
+    told = [each for each in messages if isinstance(each, CommitInfo)]
     _LOG.info(
         text,
         sum(sum(each.messages.values()) for each in told),
@@ -117,7 +117,7 @@ def _tell(text: str, messages: Sequence[WriterCommitMessage | None]) -> None:
 
 def _written(
     engine: LoopThread, options: WriteOptions, batches: Iterator[pa.RecordBatch]
-) -> Written:
+) -> CommitInfo:
     line = _SinkConnection(options)
     try:
         under_way: Future[None] | None = None
@@ -125,7 +125,7 @@ def _written(
             outgoing = messages_of(batch, now_ms=time.time_ns() // 1_000_000)
             if under_way is not None:
                 under_way.result()
-            under_way = engine.start(line.ship(outgoing)) if outgoing else None
+            under_way = engine.start(line.send_all(outgoing)) if outgoing else None
         if under_way is not None:
             under_way.result()
         return line.summary()
@@ -141,21 +141,21 @@ class _SinkConnection:
     def __init__(self, options: WriteOptions) -> None:
         self._options = options
         self._stack = AsyncExitStack()
-        self._dispatch: Dispatch | None = None
+        self._dispatch: BatchSender | None = None
 
-    async def ship(self, outgoing: Sequence[EncodedRow]) -> None:
+    async def send_all(self, outgoing: Sequence[EncodedRow]) -> None:
         if self._dispatch is None:
             namespace = await self._stack.enter_async_context(self._options.namespace.opened())
-            self._dispatch = Dispatch(
+            self._dispatch = BatchSender(
                 namespace.driver,
                 timeout_s=self._options.send_timeout_s,
                 batches_in_flight_max=self._options.batches_in_flight_max,
             )
-        await self._dispatch.ship(outgoing, default=self._options.destination)
+        await self._dispatch.send_all(outgoing, default=self._options.destination)
 
-    def summary(self) -> Written:
+    def summary(self) -> CommitInfo:
         shipped = {} if self._dispatch is None else self._dispatch.shipped
-        return Written(
+        return CommitInfo(
             {path: each.messages for path, each in shipped.items()},
             sum(each.size_bytes for each in shipped.values()),
             sum(each.maybe_twice for each in shipped.values()),

@@ -15,7 +15,7 @@ from pyspark.sql.datasource import DataSource
 from twinbus.errors import ConfigurationError
 from twinbus.spark.connector import columns
 from twinbus.spark.connector.options import ReadOptions, check_read_options
-from twinbus.spark.troubles import told_without_traceback
+from twinbus.spark.troubles import without_traceback
 
 if TYPE_CHECKING:
     from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter
@@ -34,32 +34,32 @@ class ServiceBusDataSource(DataSource):
     def name(cls) -> str:
         return "servicebus"
 
-    @told_without_traceback()
+    @without_traceback()
     def schema(self) -> StructType:
         check_read_options(self.options)
         return columns.schema()
 
-    @told_without_traceback()
+    @without_traceback()
     def reader(self, schema: StructType) -> ServiceBusBatchReader:
         from twinbus.spark.connector.batch_reader import ServiceBusBatchReader
 
         _check(schema)
         return ServiceBusBatchReader(ReadOptions.from_options(self.options, is_streaming=False))
 
-    @told_without_traceback()
+    @without_traceback()
     def streamReader(self, schema: StructType) -> ServiceBusStreamReader:
         from twinbus.spark.connector.stream_reader import ServiceBusStreamReader
 
         _check(schema)
         return ServiceBusStreamReader(ReadOptions.from_options(self.options, is_streaming=True))
 
-    @told_without_traceback()
+    @without_traceback()
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
         from twinbus.spark.connector.sink import ServiceBusBatchWriter
 
         return ServiceBusBatchWriter(self.options, schema, overwrite)
 
-    @told_without_traceback()
+    @without_traceback()
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:
         from twinbus.spark.connector.sink import ServiceBusStreamWriter
 

@@ -1,7 +1,7 @@
 """``spark.readStream.format("servicebus")``: Spark's calls, passed on to whom they concern.
 
     latestOffset, partitions, stop   in one process beside the driver, to its Brain
-    read                             in Python workers, to an OrderReader
+    read                             in Python workers, to an PartitionReader
 
 At least once (S2): a message is settled after the batch that contains it was written, and comes
 again after a crash in between. With receiveAndDelete at most once: messages are gone as soon as
@@ -49,7 +49,7 @@ class ServiceBusStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
     def __init__(self, options: ReadOptions) -> None:
         self._options = options
         self._is_available_now = False
-        self._post: _Post | None = None
+        self._post: _CoordinatorProcess | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         return {"_options": self._options, "_is_available_now": False, "_post": None}
@@ -65,7 +65,7 @@ class ServiceBusStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
     def prepareForTriggerAvailableNow(self) -> None:
         self._is_available_now = True
         post = self._at_post()
-        post.engine.call(post.brain.only_until_now)
+        post.engine.call(post.coordinator.only_until_now)
 
     def latestOffset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:
         """The next batch, when there are messages for it; everything up to ``start`` is written."""
@@ -75,19 +75,19 @@ class ServiceBusStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
                 hint="Use trigger(availableNow=True)",
             )
         post = self._at_post()
-        post.engine.run(post.brain.settle(start[EPOCH]))
-        has_messages = post.engine.run(post.brain.has_messages(WAIT_SLICE_S))
+        post.engine.run(post.coordinator.settle(start[EPOCH]))
+        has_messages = post.engine.run(post.coordinator.has_messages(WAIT_SLICE_S))
         return {EPOCH: start[EPOCH] + 1} if has_messages else start
 
     def reportLatestOffset(self) -> dict[str, int] | None:
         """Shown as latestOffset in the query's progress: the only place for counts there is."""
-        return None if self._post is None else self._post.brain.counts
+        return None if self._post is None else self._post.coordinator.counts
 
     def partitions(self, start: dict[str, int], end: dict[str, int]) -> Sequence[InputPartition]:
         if start[EPOCH] == end[EPOCH]:
             return []
         post = self._at_post()
-        orders = post.engine.run(post.brain.orders(end[EPOCH]))
+        orders = post.engine.run(post.coordinator.orders(end[EPOCH]))
         return [InputPartition(order) for order in orders]
 
     def commit(self, end: dict[str, int]) -> None:
@@ -98,9 +98,9 @@ class ServiceBusStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
         if post is not None:
             post.close()
 
-    def _at_post(self) -> _Post:
+    def _at_post(self) -> _CoordinatorProcess:
         if self._post is None:
-            self._post = _Post(self._options)
+            self._post = _CoordinatorProcess(self._options)
         return self._post
 
     # -- in tasks -------------------------------------------------------------------------
@@ -113,14 +113,14 @@ class ServiceBusStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
         return batches_of(self._options, order)
 
 
-class _Post:
+class _CoordinatorProcess:
     """A brain with what it needs to run."""
 
     def __init__(self, options: ReadOptions) -> None:
         self.engine = LoopThread("twinbus source", dies_with_parent=True)
         self._stack = AsyncExitStack()
         try:
-            self.brain = self.engine.run(self._open(options))
+            self.coordinator = self.engine.run(self._open(options))
         except BaseException:
             self.close()
             raise
@@ -134,10 +134,10 @@ class _Post:
             poll_s=options.wait_s,
             receivers_per_queue=options.receivers_per_queue,
         )
-        brain = StreamCoordinator(namespace.driver, reading)
-        self._stack.push_async_callback(brain.close)
-        await brain.start(options.driver_host or os.environ.get("SPARK_LOCAL_IP") or LOOPBACK)
-        return brain
+        coordinator = StreamCoordinator(namespace.driver, reading)
+        self._stack.push_async_callback(coordinator.close)
+        await coordinator.start(options.driver_host or os.environ.get("SPARK_LOCAL_IP") or LOOPBACK)
+        return coordinator
 
     def close(self) -> None:
         try:

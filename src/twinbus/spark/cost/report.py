@@ -33,10 +33,10 @@ from twinbus.spark.cost.slicing import by_step, from_one_source, in_range, slice
 from twinbus.spark.cost.state import CostState, literal_path
 from twinbus.spark.cost.summaries import Summaries, logged_minutes
 from twinbus.spark.cost.update import Computed, update
-from twinbus.spark.fitting import fitting
-from twinbus.spark.troubles import SparkTrouble, translate_spark_errors
+from twinbus.spark.fitting import small_input_settings
+from twinbus.spark.troubles import SparkError, translate_spark_errors
 
-__all__ = ["Asked", "ComputedReport", "cost_report", "default_state"]
+__all__ = ["ComputedReport", "ReportRequest", "cost_report", "default_state"]
 
 # A plot has room for about so many.
 STEPS_MAX: Final = 120
@@ -49,7 +49,7 @@ _SUMS: Final = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class ReportRequest:
     """What the report is to tell."""
 
     prices: PriceSheet
@@ -76,7 +76,11 @@ class ComputedReport:
 
 
 def cost_report(
-    spark: SparkSession, directories: Sequence[Path], asked: Asked, *, state: Path | None = None
+    spark: SparkSession,
+    directories: Sequence[Path],
+    asked: ReportRequest,
+    *,
+    state: Path | None = None,
 ) -> ComputedReport:
     """Count what is new in the logs below the directories, and tell what was asked."""
     logs = find_logs(directories)
@@ -87,7 +91,7 @@ def cost_report(
                 return _made(spark, kept, asked, computed)
         except ConfigurationError:
             raise
-        except (SparkTrouble, OSError, ValueError, KeyError):
+        except (SparkError, OSError, ValueError, KeyError):
             if not kept.was_known:
                 raise
         kept.forget()
@@ -109,7 +113,7 @@ def default_state(directories: Sequence[Path]) -> Path:
 
 
 def _made(
-    spark: SparkSession, state: CostState, asked: Asked, computed: tuple[Computed, ...]
+    spark: SparkSession, state: CostState, asked: ReportRequest, computed: tuple[Computed, ...]
 ) -> ComputedReport:
     first, end, logged = _minutes(state, asked)
     step = next((s for s in STEPS_MINUTES if end - first <= s * STEPS_MAX), MINUTES_A_DAY)
@@ -117,7 +121,7 @@ def _made(
     summaries = Summaries(state, first, end, asked.source)
     prices = day_prices(summaries.consumed(asked.prices), asked.prices, asked.month_already)
     kind = HOURS if has_hours else MINUTES
-    with fitting(spark, sum(state.size_of(day, kind) for day in summaries.days)):
+    with small_input_settings(spark, sum(state.size_of(day, kind) for day in summaries.days)):
         rows = (
             _sums(spark, state, summaries.days, kind)
             .transform(in_range, first - first % MINUTES_AN_HOUR if has_hours else first, end)
@@ -160,13 +164,13 @@ def _sums(spark: SparkSession, state: CostState, days: Sequence[str], kind: str)
     return spark.read.schema(_SUMS).option("pathGlobFilter", f"{kind}-*.parquet").parquet(*paths)
 
 
-def _is_of_hours(asked: Asked) -> bool:
+def _is_of_hours(asked: ReportRequest) -> bool:
     """Whether no hour is asked for in part; to the ends of the logs they are whole."""
     ends = (asked.begins, asked.ends)
     return all(end is None or end.timestamp() % 3600 == 0 for end in ends)
 
 
-def _minutes(state: CostState, asked: Asked) -> tuple[int, int, str]:
+def _minutes(state: CostState, asked: ReportRequest) -> tuple[int, int, str]:
     """The range in whole minutes, and a sentence about what the logs have."""
     logged = logged_minutes(state)
     if logged is None:

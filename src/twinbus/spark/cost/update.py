@@ -31,7 +31,7 @@ from twinbus.spark.cost.days import NO_DAY, day_number
 from twinbus.spark.cost.findings import BlockNotes
 from twinbus.spark.cost.log_files import LogFile, bundled
 from twinbus.spark.cost.state import Bundle, CostState, Manifest, Part
-from twinbus.spark.fitting import fitting
+from twinbus.spark.fitting import small_input_settings
 
 __all__ = ["Computed", "update"]
 
@@ -89,7 +89,7 @@ def _compute(
     blocks = blocks_of(file for members in bundles.values() for file in members)
     if not blocks:
         return BlockNotes()
-    with fitting(spark, NOTES_BYTES):
+    with small_input_settings(spark, NOTES_BYTES):
         notes = frame_of(spark, blocks).transform(counted_by_block, aside).collect()
     shared = sharing(note.asDict() for note in notes if note.first is not None)
     if not shared:
@@ -99,7 +99,7 @@ def _compute(
             for path in aside.glob(f"{kind}/*/{number}.parquet"):
                 path.unlink()
     again = [block for block in blocks if block.block in shared]
-    with fitting(spark, size_of(again)):
+    with small_input_settings(spark, size_of(again)):
         together = (
             frame_of(spark, again)
             .transform(lines_of)

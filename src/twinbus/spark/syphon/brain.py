@@ -42,8 +42,8 @@ from twinbus.core.stall import StallDetector, stall_reason
 from twinbus.drivers.port import Driver
 from twinbus.errors import ConfigurationError
 from twinbus.service_errors import AccessRefused, ServiceError
-from twinbus.spark.bell import Bell
-from twinbus.spark.desk import Desk, DeskAddress
+from twinbus.spark.bell import LongPollWatcher
+from twinbus.spark.desk import DriverChannel, DriverChannelAddress
 from twinbus.spark.syphon.settings import SyphonSettings
 from twinbus.spark.syphon.state import Control, StateDir, Status
 
@@ -89,7 +89,7 @@ class SyphonCoordinator:
         self._is_untold = False
         self._stack = AsyncExitStack()
         self._namespaces: AsyncExitStack | None = None
-        self._bell: Bell | None = None
+        self._watcher: LongPollWatcher | None = None
         self._was_deaf = False
         """Whether bells were silenced since the start."""
         self._search: BacklogSearch | None = None
@@ -98,14 +98,14 @@ class SyphonCoordinator:
         self._secondary: Driver
         self._primary: Driver
         self._management: AdministrationClient
-        self.address: DeskAddress
+        self.address: DriverChannelAddress
 
     async def start(self) -> None:
         stack = self._stack
         await self._open()
-        desk = Desk(self._hear)
-        self.address = await desk.start(self._settings.driver_host)
-        stack.push_async_callback(desk.close)
+        channel = DriverChannel(self._handle_report)
+        self.address = await channel.start(self._settings.driver_host)
+        stack.push_async_callback(channel.close)
         looking = asyncio.create_task(self._keep_looking())
         stack.callback(looking.cancel)
         searching = asyncio.create_task(self._keep_searching())
@@ -213,27 +213,27 @@ class SyphonCoordinator:
                 return orders
 
     async def _rung(self) -> dict[str, ReceivedMessage | None]:
-        if self._bell is None:
-            self._bell = self._new_bell()
+        if self._watcher is None:
+            self._watcher = self._new_watcher()
             if self._was_deaf:
                 self._dispatcher.note_sign(self._now_s())
         now_s = self._now_s()
         # Whatever waits in the others is received by their tasks.
         busy = self._dispatcher.busy(now_s)
-        self._bell.arm(queue for queue in self._dispatcher.queues if queue not in busy)
+        self._watcher.start_polling(queue for queue in self._dispatcher.queues if queue not in busy)
         due_s = self._dispatcher.next_due_s(now_s)
         wait_s = LOOK_INTERVAL_S if due_s is None else min(LOOK_INTERVAL_S, due_s - now_s)
         if wait_s > 0:
             self._doing("waiting")
-        rung = await self._bell.rung(max(0.0, wait_s))
+        rung = await self._watcher.ready(max(0.0, wait_s))
         # The driver's own way to find a message means nothing to a task.
         return {
             path: None if message is None else message._replace(handle=None)
             for path, message in rung.items()
         }
 
-    def _new_bell(self) -> Bell:
-        return Bell(
+    def _new_watcher(self) -> LongPollWatcher:
+        return LongPollWatcher(
             self._secondary,
             self._dispatcher.queues,
             poll_s=self._settings.poll_s,
@@ -243,7 +243,7 @@ class SyphonCoordinator:
         )
 
     async def _silence(self) -> None:
-        bell, self._bell = self._bell, None
+        bell, self._watcher = self._watcher, None
         if bell is not None:
             self._was_deaf = True
             await bell.close()
@@ -251,7 +251,7 @@ class SyphonCoordinator:
     def _others_wait(self) -> bool:
         """Whether queues that are not in this batch have rung for long enough (rule 4)."""
         is_late = self._now_s() - self._ordered_s >= OTHERS_WAIT_S
-        return is_late and self._bell is not None and self._bell.has_rung
+        return is_late and self._watcher is not None and self._watcher.has_rung
 
     # -- queues that are idle -------------------------------------------------------------
 
@@ -306,8 +306,8 @@ class SyphonCoordinator:
 
     def _add(self, queue: str) -> None:
         self._dispatcher.add(queue)
-        if self._bell is not None:
-            self._bell.add(queue)
+        if self._watcher is not None:
+            self._watcher.add(queue)
 
     # -- a primary that is away -----------------------------------------------------------
 
@@ -331,7 +331,7 @@ class SyphonCoordinator:
 
     # -- what tasks tell ------------------------------------------------------------------
 
-    async def _hear(self, kind: str, facts: dict[str, Any]) -> dict[str, Any]:
+    async def _handle_report(self, kind: str, facts: dict[str, Any]) -> dict[str, Any]:
         if kind == "progress":
             self._counts.update({str(name): int(n) for name, n in facts["counts"].items()})
             self._status.moved_bytes += int(facts["moved_bytes"])
@@ -373,10 +373,10 @@ class SyphonCoordinator:
         is_quiet = (
             control.is_paused or control.is_stopping or self._dispatcher.is_primary_unreachable
         )
-        if self._bell is not None and not is_quiet:
+        if self._watcher is not None and not is_quiet:
             # Others of its batch may go on for long: these ring again already.
             busy = self._dispatcher.busy(self._now_s())
-            self._bell.arm(queue for queue in order.queues if queue not in busy)
+            self._watcher.start_polling(queue for queue in order.queues if queue not in busy)
 
     # -- what people tell and are told ----------------------------------------------------
 

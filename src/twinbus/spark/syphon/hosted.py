@@ -39,8 +39,8 @@ from twinbus.errors import ConfigurationError
 from twinbus.pairing.hosting import HostedSyphon, SyphonRequest
 from twinbus.spark.java import find_java
 from twinbus.spark.references import NamespaceRef, RefKind
-from twinbus.spark.syphon.own_session import forget_dead_spark, is_over, is_own, own_session
-from twinbus.spark.syphon.private_dir import private_dir
+from twinbus.spark.syphon.own_session import forget_dead_spark, hosted_session, is_over, is_own
+from twinbus.spark.syphon.private_dir import private_directory
 from twinbus.spark.syphon.query import Syphon, start_syphon
 from twinbus.spark.syphon.settings import SyphonSettings, is_local
 from twinbus.spark.syphon.state import Status
@@ -166,10 +166,10 @@ class SparkSyphon:
 
     def _host(self) -> None:
         with ExitStack() as stack:
-            private = stack.enter_context(private_dir())
+            private = stack.enter_context(private_directory())
             session = self._living_session()
             if session is None:
-                session = stack.enter_context(own_session(self._job.hosting.tasks))
+                session = stack.enter_context(hosted_session(self._job.hosting.tasks))
                 _check(self._job, session)  # It may be one that the application has made since.
             if self._orders.empty():
                 self._has_query = True

@@ -22,7 +22,7 @@ from twinbus.spark.session import LOCAL_CORES, local_session
 from twinbus.spark.syphon import APP_NAME, MODULES
 from twinbus.spark.warm_up import wait_for_reads
 
-__all__ = ["end_session", "forget_dead_spark", "is_over", "is_own", "own_session"]
+__all__ = ["end_session", "forget_dead_spark", "hosted_session", "is_over", "is_own"]
 
 
 class _Own:
@@ -38,7 +38,7 @@ OWNER: Final = "spark.twinbus.owner"
 
 
 @contextmanager
-def own_session(tasks: int | None = None) -> Iterator[SparkSession]:
+def hosted_session(tasks: int | None = None) -> Iterator[SparkSession]:
     """The session that hosted syphons share, in the block; or one that there is by now. The first
     one says how many tasks there are to be at once."""
     with _turn:

@@ -19,7 +19,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-__all__ = ["private_dir"]
+__all__ = ["private_directory"]
 
 # Nobody would call a directory of his own like this, or have such a file in it: what is found with
 # both is removed.
@@ -28,7 +28,7 @@ LOCK: Final = ".twinbus-private-lock"
 
 
 @contextmanager
-def private_dir() -> Iterator[Path]:
+def private_directory() -> Iterator[Path]:
     """A new directory in the block, for its owner only."""
     root = Path(tempfile.gettempdir())
     _sweep(root)

@@ -20,11 +20,11 @@ from pyspark.sql.streaming.datasource import SupportsTriggerAvailableNow
 
 from twinbus.spark.syphon.receipt_rows import RECEIPT_COLUMNS
 from twinbus.spark.syphon.settings import SyphonSettings
-from twinbus.spark.troubles import told_without_traceback
+from twinbus.spark.troubles import without_traceback
 
 if TYPE_CHECKING:
     from twinbus.core.shift import WorkOrder
-    from twinbus.spark.desk import DeskAddress
+    from twinbus.spark.desk import DriverChannelAddress
     from twinbus.spark.engine import LoopThread
     from twinbus.spark.syphon.brain import SyphonCoordinator
 
@@ -41,23 +41,23 @@ class BacklogSource(DataSource):
     def name(cls) -> str:
         return FORMAT
 
-    @told_without_traceback()
+    @without_traceback()
     def schema(self) -> str:
         SyphonSettings.from_options(self.options)  # A wrong option is told by load().
         return RECEIPT_COLUMNS
 
-    @told_without_traceback()
+    @without_traceback()
     def streamReader(self, schema: Any) -> SyphonStreamReader:
         return SyphonStreamReader(SyphonSettings.from_options(self.options))
 
 
 @dataclass
-class ShiftPartition(InputPartition):
+class WorkOrderPartition(InputPartition):
     """An order on its way to a task."""
 
     order: WorkOrder
     order_id: str
-    desk: DeskAddress
+    channel: DriverChannelAddress
 
 
 class SyphonStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -67,10 +67,15 @@ class SyphonStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._settings = settings
         self._is_once = False
         self._engine: LoopThread | None = None
-        self._brain: SyphonCoordinator | None = None
+        self._coordinator: SyphonCoordinator | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"_settings": self._settings, "_is_once": False, "_engine": None, "_brain": None}
+        return {
+            "_settings": self._settings,
+            "_is_once": False,
+            "_engine": None,
+            "_coordinator": None,
+        }
 
     # -- on the driver --------------------------------------------------------------------
 
@@ -81,51 +86,52 @@ class SyphonStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._is_once = True
 
     def latestOffset(self, start: dict[str, int], limit: Any) -> dict[str, int]:
-        engine, brain = self._awake()
-        return {"epoch": engine.run(brain.next_epoch(start["epoch"], once=self._is_once))}
+        engine, coordinator = self._awake()
+        return {"epoch": engine.run(coordinator.next_epoch(start["epoch"], once=self._is_once))}
 
     def partitions(self, start: dict[str, int], end: dict[str, int]) -> Sequence[InputPartition]:
-        engine, brain = self._awake()
-        orders = engine.run(_called(brain, end["epoch"]))
+        engine, coordinator = self._awake()
+        orders = engine.run(_called(coordinator, end["epoch"]))
         return [
-            ShiftPartition(order, order_id, brain.address) for order_id, order in orders.items()
+            WorkOrderPartition(order, order_id, coordinator.address)
+            for order_id, order in orders.items()
         ]
 
     def commit(self, end: dict[str, int]) -> None:
         """Nothing waits for it: tasks settle what they have moved."""
 
     def stop(self) -> None:
-        if self._engine is not None and self._brain is not None:
+        if self._engine is not None and self._coordinator is not None:
             try:
-                self._engine.run(self._brain.close(), timeout_s=STOP_S_MAX)
+                self._engine.run(self._coordinator.close(), timeout_s=STOP_S_MAX)
             finally:
                 self._engine.close()
 
     def _awake(self) -> tuple[LoopThread, SyphonCoordinator]:
-        if self._engine is None or self._brain is None:
+        if self._engine is None or self._coordinator is None:
             from twinbus.spark.engine import LoopThread
             from twinbus.spark.syphon.brain import SyphonCoordinator
 
             self._engine = LoopThread("twinbus-syphon", dies_with_parent=True)
-            self._brain = SyphonCoordinator(self._settings)
-            self._engine.run(self._brain.start())
-        return self._engine, self._brain
+            self._coordinator = SyphonCoordinator(self._settings)
+            self._engine.run(self._coordinator.start())
+        return self._engine, self._coordinator
 
     # -- in a task ------------------------------------------------------------------------
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         from twinbus.spark.syphon.task import work_order
 
-        assert isinstance(partition, ShiftPartition)
+        assert isinstance(partition, WorkOrderPartition)
         context = TaskContext.get()
         yield from work_order(
             self._settings,
             partition.order,
             partition.order_id,
-            partition.desk,
+            partition.channel,
             is_second_try=context is not None and context.attemptNumber() > 0,
         )
 
 
-async def _called(brain: SyphonCoordinator, epoch: int) -> dict[str, WorkOrder]:
-    return brain.orders(epoch)
+async def _called(coordinator: SyphonCoordinator, epoch: int) -> dict[str, WorkOrder]:
+    return coordinator.orders(epoch)

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from twinbus.errors import ConfigurationError
-from twinbus.spark.troubles import SparkTrouble
+from twinbus.spark.troubles import SparkError
 
 __all__ = ["Control", "StateDir", "Status"]
 
@@ -98,7 +98,7 @@ class StateDir:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             os.close(handle)
-            raise SparkTrouble(
+            raise SparkError(
                 f"another syphon uses the state directory {str(self.path)!r}",
                 hint="Give each one its own with --state",
             ) from None

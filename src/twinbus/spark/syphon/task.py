@@ -24,7 +24,7 @@ from twinbus.core.receipts import Receipt, ReceiptCounts, ReceiptOutcome
 from twinbus.core.shift import WorkOrder, WorkReport, report_to_json, split_report
 from twinbus.pairing.mover_shift import run_work_order
 from twinbus.service_errors import ServiceError
-from twinbus.spark.desk import DeskAddress, DriverChannelClient
+from twinbus.spark.desk import DriverChannelAddress, DriverChannelClient
 from twinbus.spark.engine import LoopThread
 from twinbus.spark.syphon.receipt_rows import to_record_batch
 from twinbus.spark.syphon.settings import SyphonSettings
@@ -47,7 +47,7 @@ def work_order(
     settings: SyphonSettings,
     order: WorkOrder,
     order_id: str,
-    desk: DeskAddress,
+    channel: DriverChannelAddress,
     *,
     is_second_try: bool = False,
 ) -> Iterator[pyarrow.RecordBatch]:
@@ -57,7 +57,7 @@ def work_order(
     if is_second_try:
         order = tried_again(order)
     engine = LoopThread("twinbus-shift", dies_with_parent=True)
-    shift = _TaskRun(settings, order, order_id, desk)
+    shift = _TaskRun(settings, order, order_id, channel)
     try:
         future = engine.start(shift.work())
         future.add_done_callback(lambda _done: shift.finished.put(None))
@@ -92,7 +92,7 @@ class _TaskRun:
     settings: SyphonSettings
     order: WorkOrder
     order_id: str
-    desk: DeskAddress
+    channel: DriverChannelAddress
     finished: queue.SimpleQueue[Sequence[Receipt] | None] = field(default_factory=queue.SimpleQueue)
     tally: ReceiptCounts = field(default_factory=ReceiptCounts)
     foreign: Counter[tuple[str, str]] = field(default_factory=Counter)
@@ -131,7 +131,7 @@ class _TaskRun:
 
     async def _line(self, stack: AsyncExitStack) -> DriverChannelClient | None:
         try:
-            return await stack.enter_async_context(DriverChannelClient(self.desk))
+            return await stack.enter_async_context(DriverChannelClient(self.channel))
         except ServiceError as error:
             _log.warning("%s", error)
             return None

@@ -22,12 +22,12 @@ from twinbus.core.chunk import (
     DeliveryRules,
     MoveErrorClass,
     PoisonMessage,
-    batches_of,
     classify_error,
     plan_chunk,
     poison_from_error,
     send_signal_for,
     split_batch,
+    split_into_batches,
 )
 from twinbus.core.chunk_aside import DeferredMessages
 from twinbus.core.chunk_board import (
@@ -148,7 +148,7 @@ class Chunk:
             yield from self.bury(lost)
             return
         is_probe = permission is SendPermission.PROBE
-        for batch in batches_of(items, limit_bytes=LIMIT_BYTES):
+        for batch in split_into_batches(items, limit_bytes=LIMIT_BYTES):
             if not is_probe and circuits.state(path) is not CircuitState.CLOSED:
                 yield from self._set_aside(path, batch, ReceiptOutcome.DEFERRED)
             elif self._world.now_s >= self._ends_s:

@@ -124,7 +124,8 @@ class _Backlog:
         with suppress(TimeoutError):
             late = len(self._sent[self._late])
             await until(
-                lambda: mover.report.tally.counts[ReceiptOutcome.DEFERRED] >= late, HOME_S_MAX
+                lambda: mover.report.receipt_counts.counts[ReceiptOutcome.DEFERRED] >= late,
+                HOME_S_MAX,
             )
         self._scene.enable(self._late)
         with suppress(TimeoutError):

@@ -140,7 +140,7 @@ async def rate(pair: Pair, kind: str, *, has_poison: bool) -> float:
     running = asyncio.create_task(mover.run())
     try:
         async with asyncio.timeout(60):
-            while mover.report.tally.counts[ReceiptOutcome.MOVED] < GOOD_COUNT:
+            while mover.report.receipt_counts.counts[ReceiptOutcome.MOVED] < GOOD_COUNT:
                 await asyncio.sleep(0.01)
         return GOOD_COUNT / (processor_s(pair) - began_s)
     finally:

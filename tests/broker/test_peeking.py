@@ -117,7 +117,7 @@ def test_a_long_reply_is_built_in_short_turns() -> None:
     store, queue = filled_store(1, 1_000)
     found = run_steps(read_peek(queue, 1, 1_000, None, NOW_MS, store))
     current = found.chunks[0]
-    queue.shelf.keep(current)
+    queue.chunk_cache.keep(current)
     steps = peeked(queue, found, 1, 1_000, Instant(0.0, NOW_MS))
     next(steps)
     current.mark_gone(span_mask(500, 100))

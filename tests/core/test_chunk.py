@@ -11,12 +11,12 @@ from twinbus.core.chunk import (
     SINGLES_MAX,
     DeliveryRules,
     MoveErrorClass,
-    batches_of,
     classify_error,
     plan_chunk,
     poison_from_error,
     send_signal_for,
     split_batch,
+    split_into_batches,
 )
 from twinbus.core.chunk_board import SendSignal
 from twinbus.core.chunk_ledger import RestoredDelivery
@@ -85,26 +85,29 @@ def test_what_nobody_can_deliver_is_poison_with_a_reason(
 
 def test_batches_fit_into_one_send_and_keep_the_order() -> None:
     items = [item(1_000, number=number) for number in range(10)]
-    batches = list(batches_of(items, limit_bytes=6_000))
+    batches = list(split_into_batches(items, limit_bytes=6_000))
     assert [each for batch in batches for each in batch] == items
     assert [len(batch) for batch in batches] == [4, 4, 2]
 
 
 def test_a_batch_has_a_largest_number_of_messages() -> None:
     items = [item(1, number=number) for number in range(BATCH_COUNT_MAX + 1)]
-    assert [len(each) for each in batches_of(items, limit_bytes=1 << 20)] == [BATCH_COUNT_MAX, 1]
+    assert [len(each) for each in split_into_batches(items, limit_bytes=1 << 20)] == [
+        BATCH_COUNT_MAX,
+        1,
+    ]
 
 
 def test_a_message_that_was_out_often_travels_alone_in_the_end() -> None:
     items = [item(1, delivery_count=number, number=number) for number in (0, 3, 50, 51)]
-    assert [len(each) for each in batches_of(items, limit_bytes=1 << 20)] == [2, 1, 1]
+    assert [len(each) for each in split_into_batches(items, limit_bytes=1 << 20)] == [2, 1, 1]
 
 
 def test_messages_with_and_without_sessions_travel_apart() -> None:
     """Y4: a destination with sessions refuses all without, which are then among themselves."""
     items = [item(1, number=number) for number in range(4)]
     items[1:3] = [each._replace(session_id="s") for each in items[1:3]]
-    batches = list(batches_of(items, limit_bytes=1 << 20))
+    batches = list(split_into_batches(items, limit_bytes=1 << 20))
     assert batches == [[items[0], items[3]], [items[1], items[2]]]
 
 

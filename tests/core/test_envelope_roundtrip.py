@@ -10,7 +10,7 @@ from twinbus.core.envelope import (
     alias,
     overhead_bytes,
     overhead_bytes_max,
-    owner_of,
+    read_owner_mark,
     restore,
     size_if_aliased,
 )
@@ -29,7 +29,7 @@ def test_a_message_comes_home_as_it_was_sent(message: bytes, path: str, owner: s
     restored = restore(delivered, now_ms=0)
 
     assert (restored.path, restored.owner) == (path, owner)
-    assert owner_of(delivered) == owner
+    assert read_owner_mark(delivered) == owner
     assert essence(restored.encoded) == essence(message)
 
 

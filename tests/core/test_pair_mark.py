@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from twinbus.core.pair_mark import address_in, is_accepted, pair_mark, shared_look_s
+from twinbus.core.pair_mark import address_in, is_accepted, pair_mark, shared_scan_s
 from twinbus.drivers.port import NamespaceAddress
 from twinbus.pairing.backlog_queues import backlog_queue, drift_of, owner_address, owner_mark
 
@@ -79,7 +79,7 @@ def test_a_queue_carries_the_mark_of_who_made_it() -> None:
 
 def test_a_shared_queue_is_looked_through_more_often_the_less_it_shows() -> None:
     """P21, C2: a look is charged for the messages that it shows."""
-    assert shared_look_s(3_600, 1) == 60
-    assert shared_look_s(3_600, 100) == 360
-    assert shared_look_s(3_600, 10_000) == 36_000
-    assert shared_look_s(10, 1) == 10
+    assert shared_scan_s(3_600, 1) == 60
+    assert shared_scan_s(3_600, 100) == 360
+    assert shared_scan_s(3_600, 10_000) == 36_000
+    assert shared_scan_s(10, 1) == 10

@@ -13,7 +13,7 @@ from twinbus.core.watch_pace import (
     WATCH_INTERVAL_S,
     WATCH_INTERVAL_S_MAX,
     PollingPace,
-    looks_within,
+    polls_within,
 )
 
 
@@ -37,13 +37,13 @@ def test_a_pause_ends_when_an_event_is_expected() -> None:
 )
 def test_looks_of_a_time(span_s: float, looks: int) -> None:
     """C3: at 0, 15, 45, 105, 225 and 465 s, and every five minutes then."""
-    assert looks_within(span_s) == looks
+    assert polls_within(span_s) == looks
 
 
 def test_an_hour_of_age_is_looked_at_when_it_has_come() -> None:
     """C3: after the look at 3,465 s the next one is early, a second after the hour."""
-    assert looks_within(3_601.5) == looks_within(3_601.5, [3_600]) - 1
-    assert looks_within(3_601, [3_600]) == looks_within(3_601)
+    assert polls_within(3_601.5) == polls_within(3_601.5, [3_600]) - 1
+    assert polls_within(3_601, [3_600]) == polls_within(3_601)
 
 
 @given(st.lists(st.none() | st.floats(-10, 10_000), max_size=50))
@@ -60,8 +60,8 @@ def test_a_longer_time_and_more_events_never_have_fewer_looks(
     span_s: float, more_s: float, events_s: list[float]
 ) -> None:
     """C3: an estimate grows with the outage."""
-    assert looks_within(span_s) <= looks_within(span_s, events_s)
-    assert looks_within(span_s, events_s) <= looks_within(span_s + more_s, events_s)
+    assert polls_within(span_s) <= polls_within(span_s, events_s)
+    assert polls_within(span_s, events_s) <= polls_within(span_s + more_s, events_s)
 
 
 def test_the_pauses_are_what_the_looks_are_counted_with() -> None:
@@ -69,4 +69,4 @@ def test_the_pauses_are_what_the_looks_are_counted_with() -> None:
     pace = PollingPace()
     begins = [0.0, *accumulate(pace.pause_s(inf) for _ in range(40))]
     for count, begin_s in enumerate(begins):
-        assert looks_within(begin_s) == count
+        assert polls_within(begin_s) == count

@@ -33,9 +33,9 @@ def test_what_was_acknowledged_and_did_not_arrive_is_lost_and_named() -> None:
 def test_a_message_to_a_topic_is_delivered_when_every_subscription_has_it() -> None:
     books = books_with("e1", entity="events", is_detoured=True)
     books.arrive("events/subscriptions/a", "e1")
-    assert (books.delivered, books.lost, books.detoured_away) == (0, ["e1"], 1)
+    assert (books.delivered, books.lost, books.diverted_missing) == (0, ["e1"], 1)
     books.arrive("events/subscriptions/b", "e1")
-    assert (books.delivered, books.lost, books.detoured_away) == (1, [], 0)
+    assert (books.delivered, books.lost, books.diverted_missing) == (1, [], 0)
 
 
 def test_a_second_copy_is_a_duplicate_and_a_copy_in_each_subscription_is_not() -> None:

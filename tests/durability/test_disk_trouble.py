@@ -304,7 +304,7 @@ def test_a_late_read_of_a_deleted_queue_harms_nobody(broker: BrokerThread) -> No
         client.attach_receiver("doomed").grant(10)
         client.pump(0.1)
         purge = broker.start(lambda: namespace.purge("doomed"))
-        until(lambda: len(doomed.shelf.grace._open) >= 2, "both wait")
+        until(lambda: len(doomed.chunk_cache.grace._open) >= 2, "both wait")
 
         # When the queue is deleted, and the reads find something half
         broker.run(lambda: namespace.delete_queue("doomed"))

@@ -189,12 +189,12 @@ class Driver:
         ]
 
     def _begin(self, machine: Queue, request: Request) -> Callable[[], None]:
-        read = machine.shelf.grace.begin_read()
+        read = machine.chunk_cache.grace.begin_read()
         answer = self._look_up(machine, request)
 
         def tell() -> None:
             answer()
-            machine.shelf.grace.end_read(read)
+            machine.chunk_cache.grace.end_read(read)
 
         return tell
 
@@ -207,7 +207,7 @@ class Driver:
                     request.after_seq,
                     READ_AHEAD_BYTES,
                     READ_AHEAD_CHUNKS,
-                    request.lane.session,
+                    request.stream.session,
                 )
                 return lambda: machine.chunks_loaded(request, chunks)
             case LoadBlob():
@@ -297,13 +297,13 @@ class Driver:
         loaded = self.store.load_chunk_holding(self.queue.queue_id, seq)
         if loaded is None:
             return None
-        chunk = self.queue.shelf.adopt(loaded)
+        chunk = self.queue.chunk_cache.adopt(loaded)
         index = seq - chunk.first_seq
         taken = None
         if self.queue.is_deferred(chunk, index, self.now):
             taker = Consumer(_by_hand, 1, deletes, 1)
             taken = self.queue.take_deferred(chunk, index, taker, self.now)
-        self.queue.shelf.put_back(chunk)
+        self.queue.chunk_cache.put_back(chunk)
         return None if taken is None else _messages(taken)[0]
 
 

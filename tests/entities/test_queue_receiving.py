@@ -16,7 +16,7 @@ KILOBYTE = "x" * 1_000
 
 def bytes_in_memory(queue: Queue) -> int:
     """What the bodies take that the queue has at hand."""
-    return sum(len(chunk.blob or b"") for chunk in queue.shelf._chunks.values())
+    return sum(len(chunk.blob or b"") for chunk in queue.chunk_cache._chunks.values())
 
 
 def test_messages_come_oldest_first() -> None:
@@ -155,7 +155,7 @@ def test_memory_does_not_grow_with_the_queue() -> None:
     # Then all of them came, and never more than two reads were in memory
     assert received == 10_000
     assert most <= 2 * lane.READ_AHEAD_BYTES + 256 * 1024
-    assert len(driver.queue.shelf._chunks) <= 1
+    assert len(driver.queue.chunk_cache._chunks) <= 1
 
 
 def test_sends_to_a_slow_receiver_do_not_pile_up_in_memory() -> None:

@@ -477,11 +477,11 @@ def test_a_state_that_the_store_refused_is_not_counted() -> None:
 def test_a_state_is_known_until_no_read_can_find_the_one_before() -> None:
     """M3: whoever began to read before the commit is answered with what was noted down."""
     driver = SessionDriver()
-    read = driver.queue.shelf.grace.begin_read()
+    read = driver.queue.chunk_cache.grace.begin_read()
     driver.sessions.note_state("a", b"new", b"old", Answer())
     driver.commit()
     assert driver.sessions.noted_state("a") == (b"new",)
-    driver.queue.shelf.grace.end_read(read)
+    driver.queue.chunk_cache.grace.end_read(read)
     assert driver.sessions.noted_state("a") is None
 
 
@@ -522,11 +522,11 @@ def test_memory_does_not_grow_with_messages_or_with_sessions_that_are_gone() -> 
 
     sessions = driver.sessions
     assert not (sessions._books or sessions._free or sessions._locks or sessions._waiters)
-    assert driver.queue.shelf._chunks == {}
+    assert driver.queue.chunk_cache._chunks == {}
     assert len(sessions._times) <= sessions_module.TIMES_SPARE + 2
     # Messages that nobody receives stay on disk
     driver.put("waiting", *["x" * 1_000 for _ in range(1_000)])
-    assert driver.queue.shelf._chunks == {}
+    assert driver.queue.chunk_cache._chunks == {}
 
 
 # -- by chance --------------------------------------------------------------------------------

@@ -123,6 +123,6 @@ def test_an_answer_that_comes_after_the_receiver_left_is_not_kept() -> None:
     loaded()
 
     # Then nothing of it stays in memory, and the next receiver gets the message
-    assert driver.queue.shelf._chunks == {}
+    assert driver.queue.chunk_cache._chunks == {}
     driver.client()
     assert bodies(driver.receive()) == ["a"]

@@ -36,10 +36,10 @@ def test_units_of_neighbours_are_those_of_their_sizes() -> None:
 def test_an_entity_has_one_tally_for_each_operation() -> None:
     """C1: per entity and operation."""
     meter = Meter()
-    meter.tally("orders", Operation.SEND).took_in(1, 10, 10, 500)
-    meter.tally("orders", Operation.SEND).took_in(1, 5, 6, 70_000)
-    meter.tally("orders", Operation.RECEIVE).gave_out(3, 3, 90)
-    meter.tally("bills", Operation.EMPTY_RECEIVE).happened()
+    meter.counter("orders", Operation.SEND).took_in(1, 10, 10, 500)
+    meter.counter("orders", Operation.SEND).took_in(1, 5, 6, 70_000)
+    meter.counter("orders", Operation.RECEIVE).gave_out(3, 3, 90)
+    meter.counter("bills", Operation.EMPTY_RECEIVE).happened()
     totals = {(tally.entity, tally.operation.value): tally.total() for tally in meter}
     assert totals == {
         ("orders", "send"): Amount(2, 15, 16, 70_500, 0),
@@ -50,8 +50,8 @@ def test_an_entity_has_one_tally_for_each_operation() -> None:
 
 def _counted(meter: Meter, *entities: str) -> None:
     for entity in entities:
-        meter.tally(entity, Operation.SEND).took_in(1, 2, 3, 4)
-        meter.tally(entity, Operation.EMPTY_RECEIVE).happened()
+        meter.counter(entity, Operation.SEND).took_in(1, 2, 3, 4)
+        meter.counter(entity, Operation.EMPTY_RECEIVE).happened()
 
 
 def test_names_of_deleted_entities_are_not_kept_for_ever() -> None:
@@ -103,7 +103,7 @@ def test_only_tallies_that_have_changed_are_looked_at() -> None:
     _counted(meter, "orders", "bills")
     assert len(meter.changed()) == 4
     assert meter.changed() == [] and not meter.has_changed
-    meter.tally("bills", Operation.SEND).took_in(1, 1, 1, 1)
+    meter.counter("bills", Operation.SEND).took_in(1, 1, 1, 1)
     assert [(tally.entity, tally.operation) for tally in meter.changed()] == [
         ("bills", Operation.SEND)
     ]

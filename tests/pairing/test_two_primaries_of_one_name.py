@@ -203,8 +203,8 @@ async def test_a_dry_run_shows_foreign_messages() -> None:
     far.put(QUEUE, theirs("t1"), ours("mine"))
     report = await Mover(far, home, [QUEUE], MoverOptions(rules=rules())).dry_run()
     assert (
-        report.tally.counts[ReceiptOutcome.FOREIGN],
-        report.tally.counts[ReceiptOutcome.WOULD_MOVE],
+        report.receipt_counts.counts[ReceiptOutcome.FOREIGN],
+        report.receipt_counts.counts[ReceiptOutcome.WOULD_MOVE],
     ) == (1, 1)
     assert not any(each.is_deferred for each in far.queues[QUEUE].messages.values())
 

@@ -152,13 +152,13 @@ class Connection:
         """Everything there is to send now. What was written after the close is not."""
         told, self._told = self._told, []
         for session in told:
-            session.tell_window()
+            session.update_window()
         out, self._out = self._out, []
         if self.is_closed:
             out, self._last_words = self._last_words, []
         return b"".join(out)
 
-    def will_tell(self, session: Session) -> None:
+    def schedule_window_update(self, session: Session) -> None:
         """The peer learns of the session's new window when the output is taken, not earlier."""
         self._told.append(session)
 

@@ -126,7 +126,7 @@ class Session:
 
     def send_flow(self, link: AnyLink | None = None, *, drain: bool = False) -> None:
         self._flow_at_id = self._next_incoming_id
-        self._will_tell_window()
+        self._schedule_window_update()
         flow = Flow(
             next_incoming_id=self._next_incoming_id,
             incoming_window=self.connection.limits.incoming_window,
@@ -140,12 +140,12 @@ class Session:
             flow.drain = drain
         self.send(flow)
 
-    def _will_tell_window(self) -> None:
+    def _schedule_window_update(self) -> None:
         if not self._is_telling:
             self._is_telling = True
-            self.connection.will_tell(self)
+            self.connection.schedule_window_update(self)
 
-    def tell_window(self) -> None:
+    def update_window(self) -> None:
         """The output is about to leave: from now on the peer may use the window it tells of."""
         window = self.connection.limits.incoming_window
         if self._incoming_left * 2 <= window and not self.is_ended:
@@ -243,7 +243,7 @@ class Session:
         run.link.count_run(run.first_id, count)
         events.append(run)
         if self._incoming_left * 2 <= self.connection.limits.incoming_window:
-            self._will_tell_window()
+            self._schedule_window_update()
 
     def receive(self, performative: Performative, events: list[Event]) -> None:
         """Act on any other frame of this session."""
@@ -284,7 +284,7 @@ class Session:
             except AmqpError as error:
                 self._fail_link(link, error, events)
         if self._incoming_left * 2 <= self.connection.limits.incoming_window:
-            self._will_tell_window()
+            self._schedule_window_update()
 
     def _deliver(
         self, link: AnyLink, transfer: Transfer, payload: bytes, events: list[Event]

@@ -182,7 +182,7 @@ class NamespaceApi:
         return Response(status_code=204)
 
     async def operations(self, request: Request) -> Response:
-        books = self.namespace_of(request).access.books
+        books = self.namespace_of(request).access.metering
         totals = [
             {"entity": each.entity, "operation": each.operation, **each.total()._asdict()}
             for each in books.meter

@@ -141,7 +141,7 @@ class FaultApi:
         board = self._running(request).faults
         found = board.get(fault_id)
         if found is None:
-            raise HttpError(404, f"There is no fault {fault_id[:80]!a}. {board.names_told()}.")
+            raise HttpError(404, f"There is no fault {fault_id[:80]!a}. {board.describe_names()}.")
         return fault_id, found
 
     # -- subsystems -----------------------------------------------------------------------

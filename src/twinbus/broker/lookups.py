@@ -37,7 +37,7 @@ def submit_read(namespace: Namespace, queue: Queue, request: Request) -> None:
                     request.after_seq,
                     READ_AHEAD_BYTES,
                     READ_AHEAD_CHUNKS,
-                    request.lane.session,
+                    request.stream.session,
                 ),
                 partial(queue.chunks_loaded, request),
             )

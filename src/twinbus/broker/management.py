@@ -201,7 +201,7 @@ class ManagementNode:
             self._tally(Operation.MANAGEMENT).happened()
 
     def _tally(self, operation: Operation) -> OperationCounter:
-        return self._peer.namespace.meter.tally(self._path, operation)
+        return self._peer.namespace.meter.counter(self._path, operation)
 
     # -- locks ----------------------------------------------------------------------------
 
@@ -319,7 +319,7 @@ class ManagementNode:
         for seq, built in zip(seqs, found, strict=True):
             if built is not None:
                 blob = built.blob or b""
-                chunk = queue.shelf.adopt_built(built)
+                chunk = queue.chunk_cache.adopt_built(built)
                 wanted.append((chunk, seq - chunk.first_seq, blob))
         is_there = len(wanted) == len(seqs) and all(
             chunk.session == session and queue.is_deferred(chunk, index, now)
@@ -332,7 +332,7 @@ class ManagementNode:
         else:
             answer(refused(_not_found(seqs)))
             for chunk, _index, _blob in wanted:
-                queue.shelf.put_back(chunk)
+                queue.chunk_cache.put_back(chunk)
         self._peer.namespace.touch(queue)
 
     def _take(
@@ -356,7 +356,7 @@ class ManagementNode:
                 grant = queue.take_deferred(chunk, index, None if is_over else taker, now)
                 if grant is not None:
                     messages.append(deferred_message(grant))
-                queue.shelf.put_back(chunk)
+                queue.chunk_cache.put_back(chunk)
             namespace.touch(queue)
         return messages if len(messages) == len(wanted) else None
 

@@ -143,7 +143,7 @@ class Namespace:
         self.unsettled = SharedCapacity(options.unsettled_max)
         self.input = SharedCapacity(INPUT_BYTES_MAX)
         self.output = SharedCapacity(OUTPUT_BYTES_MAX)
-        self.books = NamespaceMetering(
+        self.metering = NamespaceMetering(
             name,
             options.metering_path,
             clock,
@@ -151,7 +151,7 @@ class Namespace:
             audit=options.audit,
             keep_days=options.keep_days,
         )
-        self.meter = self.books.meter
+        self.meter = self.metering.meter
         self.offences = ViolationLog(name)
         self.failure: Exception | None = None
         self.on_failure: set[Callable[[Exception], None]] = set()
@@ -168,7 +168,7 @@ class Namespace:
         self.turns = turns or Turns(self._loop)
         self.stage = FaultEffects(self)
         self.faults = FaultRegistry(clock, self._loop, chance, self.stage)
-        self.catalogue = Catalogue(store.open(), chance, self.books.audit)
+        self.catalogue = Catalogue(store.open(), chance, self.metering.audit)
         self._writer = start_thread(
             f"twinbus-writer-{name}", self._loop.call_soon_threadsafe, store.maintain
         )
@@ -194,7 +194,7 @@ class Namespace:
         self._retry: asyncio.TimerHandle | None = None
         self._drained: asyncio.Event = asyncio.Event()
         self._disk_look: asyncio.TimerHandle | None = None
-        self.books.start(self._loop, self.run_beside_commits)
+        self.metering.start(self._loop, self.run_beside_commits)
         for queue in self.catalogue.machines():
             self.touch(queue)
         self.caretakers = BackgroundTasks(self)
@@ -441,7 +441,7 @@ class Namespace:
                 yield count * OP_COST
 
     def _begin_commit(self, transaction: Transaction) -> None:
-        transaction.audit_lines = self.books.take_lines()
+        transaction.audit_lines = self.metering.take_lines()
         self._hand_over(transaction)
 
     def _take_steps(self, steps: Iterator[float]) -> None:
@@ -467,7 +467,7 @@ class Namespace:
 
     def _hand_over(self, transaction: Transaction) -> None:
         self._committing = transaction
-        commit = self.books.written_with(
+        commit = self.metering.written_with(
             partial(self._store.commit, transaction.ops), transaction.audit_lines
         )
         self._writer.submit(
@@ -708,7 +708,7 @@ class Namespace:
         A job that may take long is a generator (store_thread.py): queues take turns.
         ``lost`` is called instead if there will be none.
         """
-        read = queue.shelf.grace.begin_read()
+        read = queue.chunk_cache.grace.begin_read()
         self._read_count += 1
 
         def answered(result: Any, error: Exception | None) -> None:
@@ -723,7 +723,7 @@ class Namespace:
                     lost()
             finally:
                 self._read_count -= 1
-                queue.shelf.grace.end_read(read)
+                queue.chunk_cache.grace.end_read(read)
             self.touch(queue)
 
         self._reader.submit(partial(job, self._store), answered, queue)
@@ -880,12 +880,12 @@ class Namespace:
             if timer is not None:
                 timer.cancel()
         self._changes.fail(StoreFailed(path=self.name, detail="the namespace was closed"))
-        self.books.stop()
+        self.metering.stop()
         await asyncio.to_thread(self._stop_threads)
         for peer in list(self.peers):
             peer.abort()
         await asyncio.sleep(0)
-        await self.books.close()
+        await self.metering.close()
 
     def _tell_the_rest(self) -> None:
         """Whoever waits for what is on disk hears of it before everybody is sent away."""

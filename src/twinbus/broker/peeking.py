@@ -175,7 +175,7 @@ _Built = Iterator[tuple[int, Callable[[], bytes | None]]]
 
 def _active_messages(queue: Queue, chunks: list[Chunk], first: int, now: Instant) -> _Built:
     # All at once: what is in memory now may be forgotten before the last turn.
-    for built, chunk in [(built, queue.shelf.current(built)) for built in chunks]:
+    for built, chunk in [(built, queue.chunk_cache.current(built)) for built in chunks]:
         blob = built.blob or b""
         for index in range(max(0, first - chunk.first_seq), chunk.count):
             if chunk.gone >> index & 1 or chunk.expiries.get(index, now.wall_ms + 1) <= now.wall_ms:

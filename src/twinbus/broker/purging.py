@@ -110,7 +110,7 @@ class _Purge:
 
     def _remove_chunk(self, row: LoadedChunk, deferred: bool) -> None:
         queue = self._queue
-        chunk = queue.shelf.adopt(row)
+        chunk = queue.chunk_cache.adopt(row)
         held = (chunk.locked | chunk.moving) & ~chunk.gone
         mask = span_mask(0, chunk.count) & ~(chunk.gone | held)
         if not deferred:
@@ -120,7 +120,7 @@ class _Purge:
         aside, expiries = chunk.deferred & mask, dict(chunk.expiries)
         fates.note(queue, MessageEvent.PURGED, chunk, mask)
         fates.remove(queue, chunk, mask)
-        queue.shelf.put_back(chunk)
+        queue.chunk_cache.put_back(chunk)
 
         def undo() -> None:
             chunk.expiries = {**expiries, **chunk.expiries}

@@ -176,8 +176,8 @@ class OutgoingLink:
             allowance=peer.allowance,
             session=session,
         )
-        self._received = peer.namespace.meter.tally(path, Operation.RECEIVE)
-        self.settled = peer.namespace.meter.tally(path, Operation.SETTLE)
+        self._received = peer.namespace.meter.counter(path, Operation.RECEIVE)
+        self.settled = peer.namespace.meter.counter(path, Operation.SETTLE)
         self._has_granted = False
         self._has_handed_out = False
         self.use_count = 0
@@ -216,7 +216,7 @@ class OutgoingLink:
     def _end_grant(self) -> None:
         """The credit granted last is over; if it brought nothing, that is counted (rule C1)."""
         if self._has_granted and not self._has_handed_out:
-            empty = self._peer.namespace.meter.tally(self.path, Operation.EMPTY_RECEIVE)
+            empty = self._peer.namespace.meter.counter(self.path, Operation.EMPTY_RECEIVE)
             empty.happened()
         self._has_granted = self._has_handed_out = False
 

@@ -92,7 +92,7 @@ class IncomingLink:
         """The state with which each of them was refused."""
         self._plain = plain_messages()
         self._spread = PartitionAssigner()
-        self._sent = peer.namespace.meter.tally(path, Operation.SEND)
+        self._sent = peer.namespace.meter.counter(path, Operation.SEND)
 
     def opened(self) -> None:
         self._link.grant(SEND_CREDIT)
@@ -266,7 +266,7 @@ class IncomingLink:
         """Store what was checked and is waited for; a ping is only acknowledged."""
         peer, queue, namespace = self._peer, self.queue, self._peer.namespace
         if taken.ping_count:
-            pinged = namespace.meter.tally(self.path, Operation.PING)
+            pinged = namespace.meter.counter(self.path, Operation.PING)
             pinged.took_in(1, taken.ping_count, taken.ping_count, 0)
         if not taken.messages:
             self._accept_unstored(event)

@@ -37,11 +37,11 @@ _TEXTS: Final = (
 
 def record_of_message(delivered: ReceivedMessage) -> dict[str, Any]:
     """What is known of a message. A body that is no text is ``body_base64``."""
-    from twinbus.core.chunk_aside import state_of
+    from twinbus.core.chunk_aside import read_message_state
     from twinbus.core.encoding import decode_message
 
     message = decode_message(delivered)
-    state = state_of(delivered.encoded)
+    state = read_message_state(delivered.encoded)
     record: dict[str, Any] = {
         "sequence_number": message.sequence_number,
         "message_id": message.message_id,

@@ -224,13 +224,13 @@ async def _has_sessions(namespace: NamespaceConnection, source: MessageSource) -
 
 
 async def _parked(namespace: NamespaceConnection, source: MessageSource, kinds: Kinds) -> int:
-    from twinbus.core.chunk_aside import DEFERRED, SCHEDULED, state_of
+    from twinbus.core.chunk_aside import DEFERRED, SCHEDULED, read_message_state
 
     deferred: list[int] = []
     scheduled: list[int] = []
     async for page in pages(namespace.driver.receiver(source.path)):
         for each in page:
-            state = state_of(each.encoded)
+            state = read_message_state(each.encoded)
             if state == DEFERRED and kinds.deferred:
                 deferred.append(each.sequence_number)
             elif state == SCHEDULED and kinds.scheduled:

@@ -23,7 +23,7 @@ from twinbus.cli.entities import taken
 from twinbus.cli.purging import count_in, pages
 from twinbus.cli.showing import counted
 from twinbus.cli.sources import MessageSource
-from twinbus.core.chunk_aside import DEFERRED, state_of
+from twinbus.core.chunk_aside import DEFERRED, read_message_state
 from twinbus.core.encoding import decode_message, encode_message
 from twinbus.core.parcel import OutgoingMessage, ReceivedMessage
 from twinbus.errors import ConfigurationError, TwinbusError
@@ -180,7 +180,7 @@ async def _chosen(
         found += [
             each.sequence_number
             for each in page
-            if choice.takes(each) and state_of(each.encoded) != DEFERRED
+            if choice.takes(each) and read_message_state(each.encoded) != DEFERRED
         ]
     return frozenset(found[:count])
 

@@ -94,7 +94,7 @@ async def _moved(
         report = await (mover.dry_run() if options.dry_run else mover.run(once=options.once))
         if witness.trouble is not None:
             raise witness.trouble
-    tally = report.tally
+    tally = report.receipt_counts
     return Summary(
         counts=tally.counts,
         moved_bytes=tally.moved_bytes,

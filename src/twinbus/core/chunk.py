@@ -21,7 +21,7 @@ from typing import Final, NamedTuple, TypeVar
 from twinbus.core.chunk_board import SendSignal
 from twinbus.core.chunk_ledger import RestoredDelivery
 from twinbus.core.destinations import check_destination
-from twinbus.core.envelope import Reason, TtlPolicy, owner_of, read_destination, restore
+from twinbus.core.envelope import Reason, TtlPolicy, read_destination, read_owner_mark, restore
 from twinbus.core.envelope_batches import ranges_that_fit
 from twinbus.core.pair_mark import is_accepted
 from twinbus.core.parcel import ReceivedMessage
@@ -50,12 +50,12 @@ __all__ = [
     "Foreign",
     "MoveErrorClass",
     "PoisonMessage",
-    "batches_of",
     "classify_error",
     "plan_chunk",
     "poison_from_error",
     "send_signal_for",
     "split_batch",
+    "split_into_batches",
 ]
 
 # One refused message costs about 2 log2 of this in further sends, and a crash between sending
@@ -204,7 +204,7 @@ def plan_chunk(
                 home = homes[named] = _destination_list(plan, named, rules)
         except EnvelopeError as error:
             # What is wrong with it is for its own pair to say.
-            if not _is_ours(owner := owner_of(delivered.encoded), rules):
+            if not _is_ours(owner := read_owner_mark(delivered.encoded), rules):
                 item = RestoredDelivery(delivered, *read_destination(delivered.encoded), b"")
                 plan.foreign.append(Foreign(item, owner))
             else:
@@ -237,7 +237,7 @@ def _destination_list(
     return path, plan.by_destination.setdefault(path, [])
 
 
-def batches_of(
+def split_into_batches(
     items: Sequence[RestoredDelivery], *, limit_bytes: int
 ) -> Iterator[list[RestoredDelivery]]:
     """The items in order, in batches that fit into one send."""

@@ -20,7 +20,7 @@ from twinbus.amqp.errors import DecodeError
 from twinbus.amqp.limits import Budget
 from twinbus.amqp.sections import scan_front
 
-__all__ = ["DEFERRED", "SCHEDULED", "DeferredMessages", "is_deferred", "state_of"]
+__all__ = ["DEFERRED", "SCHEDULED", "DeferredMessages", "is_deferred", "read_message_state"]
 
 MESSAGE_STATE: Final = "x-opt-message-state"
 ACTIVE: Final = 0
@@ -91,10 +91,10 @@ class DeferredMessages:
 
 def is_deferred(encoded: bytes) -> bool:
     """Whether a message that was peeked is deferred: only then its number can be asked for."""
-    return state_of(encoded) == DEFERRED
+    return read_message_state(encoded) == DEFERRED
 
 
-def state_of(encoded: bytes) -> int:
+def read_message_state(encoded: bytes) -> int:
     """The state of a message that was peeked; one that says nothing is active."""
     try:
         found = scan_front(encoded, 0, len(encoded))

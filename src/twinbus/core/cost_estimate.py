@@ -39,7 +39,7 @@ from twinbus.core.costs import (
     requests,
 )
 from twinbus.core.prices import UNITS_MAX, PriceSheet
-from twinbus.core.watch_pace import looks_within
+from twinbus.core.watch_pace import polls_within
 from twinbus.core.watermarks import BacklogThresholds
 from twinbus.errors import ConfigurationError
 
@@ -142,7 +142,7 @@ class EstimateInput:
         if not self.pings:
             return 0
         ages_s = BacklogThresholds().age_s if self.messages else ()
-        return looks_within((self.away_ms - self.failover_ms) / 1000, ages_s) + 1
+        return polls_within((self.away_ms - self.failover_ms) / 1000, ages_s) + 1
 
     @property
     def messages(self) -> int:

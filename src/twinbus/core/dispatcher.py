@@ -29,7 +29,7 @@ from typing import Final
 from twinbus.core.chunk_aside import DeferredMessages
 from twinbus.core.chunk_board import DESTINATIONS_MAX, Backoff
 from twinbus.core.look_pace import ScanPace
-from twinbus.core.pair_mark import shared_look_s
+from twinbus.core.pair_mark import shared_scan_s
 from twinbus.core.parcel import ReceivedMessage
 from twinbus.core.shift import CircuitSnapshot, WorkOrder, WorkReport
 
@@ -265,7 +265,7 @@ class Dispatcher:
     def _scan_interval_s(self, queue: str) -> float:
         known = len(self._deferred[queue])
         if foreign := self._foreign[queue]:
-            return shared_look_s(self.limits.discovery_interval_s, known + foreign)
+            return shared_scan_s(self.limits.discovery_interval_s, known + foreign)
         return self.limits.discovery_interval_s * max(1.0, known / LOOK_MESSAGES_MAX)
 
     # -- queues that are idle -------------------------------------------------------------

@@ -33,9 +33,9 @@ from twinbus.core.envelope_away import (
 from twinbus.core.envelope_batches import ranges_that_fit, split_to_fit
 from twinbus.core.envelope_home import (
     RestoredMessage,
-    message_id_of,
-    owner_of,
     read_destination,
+    read_message_id,
+    read_owner_mark,
     restore,
 )
 from twinbus.core.envelope_ping import is_ping, ping
@@ -52,13 +52,13 @@ __all__ = [
     "check_reserved",
     "check_reserved_names",
     "is_ping",
-    "message_id_of",
     "overhead_bytes",
     "overhead_bytes_max",
-    "owner_of",
     "ping",
     "ranges_that_fit",
     "read_destination",
+    "read_message_id",
+    "read_owner_mark",
     "restore",
     "size_if_aliased",
     "split_to_fit",

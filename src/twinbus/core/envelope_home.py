@@ -161,7 +161,7 @@ def read_destination(encoded: bytes) -> tuple[str, str | None]:
     return path, message_id
 
 
-def owner_of(encoded: bytes) -> str:
+def read_owner_mark(encoded: bytes) -> str:
     """The mark of the pair that a message belongs to, also of one that cannot be restored; empty
     where it has none, or none that can be read."""
     try:
@@ -174,7 +174,7 @@ def owner_of(encoded: bytes) -> str:
     return ""
 
 
-def message_id_of(encoded: bytes) -> str | None:
+def read_message_id(encoded: bytes) -> str | None:
     """The id of any message as text, as receipts have it; None where it has none."""
     try:
         buf, stops = outline(encoded)

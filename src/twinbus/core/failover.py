@@ -197,7 +197,7 @@ class EntityFailover:
         return self._receive(Signal.SEND_FAILED, now_s, reason)
 
     @property
-    def verdict_due_s(self) -> float:
+    def decision_due_s(self) -> float:
         """When a suspect entity is diverted unless a send succeeds before."""
         return self._suspect_since_s + self.policy.suspicion_s
 
@@ -276,7 +276,7 @@ class EntityFailover:
     def next_timer(self) -> float | None:
         """When to call handle_timer(), or None when nothing is pending."""
         if self.health is Health.SUSPECT:
-            return self.verdict_due_s
+            return self.decision_due_s
         if self.health is Health.DIVERTED and not self._is_pinging:
             return self._next_ping_s
         return None

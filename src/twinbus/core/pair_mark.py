@@ -20,7 +20,7 @@ import hashlib
 from collections.abc import Collection
 from typing import Final
 
-__all__ = ["EVERY_OWNER", "address_in", "is_accepted", "pair_mark", "shared_look_s"]
+__all__ = ["EVERY_OWNER", "address_in", "is_accepted", "pair_mark", "shared_scan_s"]
 
 EVERY_OWNER: Final = "*"
 """Accepts the messages of all pairs."""
@@ -46,7 +46,7 @@ def address_in(mark: str) -> str:
     return mark[ID_CHARACTERS + 1 :] if mark[ID_CHARACTERS : ID_CHARACTERS + 1] == " " else mark
 
 
-def shared_look_s(interval_s: float, waiting: int) -> float:
+def shared_scan_s(interval_s: float, waiting: int) -> float:
     """How often to look through a queue that holds messages of two pairs, ``waiting`` of which
     are known; ``interval_s`` is the pause for other queues."""
     return max(min(SHARED_LOOK_S, interval_s), interval_s * waiting / SHARED_LOOK_MESSAGES)

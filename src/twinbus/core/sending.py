@@ -199,7 +199,7 @@ class SendDecision:
         if now_s >= primary_end_s:
             return self._primary_time_is_up(now_s)
         if self._awaits_ping_result:
-            verdict_due_s = self._failover.verdict_due_s
+            verdict_due_s = self._failover.decision_due_s
             if self._failover.health is Health.SUSPECT and now_s < verdict_due_s:
                 return Wait(min(verdict_due_s, primary_end_s)), []
             self._awaits_ping_result = False

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from math import inf
 from typing import Final
 
-__all__ = ["WATCH_INTERVAL_S", "WATCH_INTERVAL_S_MAX", "PollingPace", "looks_within"]
+__all__ = ["WATCH_INTERVAL_S", "WATCH_INTERVAL_S_MAX", "PollingPace", "polls_within"]
 
 WATCH_INTERVAL_S: Final = 15.0
 # Nobody who reads an event about a backlog of hours minds five minutes. With ten queues, and
@@ -51,7 +51,7 @@ class PollingPace:
         return max(self.interval_s, min(pause_s, until_event_s + EVENT_MARGIN_S))
 
 
-def looks_within(span_s: float, events_s: Sequence[float] = ()) -> int:
+def polls_within(span_s: float, events_s: Sequence[float] = ()) -> int:
     """How many looks begin in a time whose first moment has one. ``events_s`` are the moments of
     expected events, on the same clock."""
     pace, looks, at_s = PollingPace(), 0, 0.0

@@ -64,7 +64,7 @@ class _Stay:
 
     oldest: int
     since_s: float
-    is_told: bool = False
+    is_reported: bool = False
 
 
 @dataclass(slots=True)
@@ -168,13 +168,13 @@ class BacklogAlerts:
             stay = self._stays[reading.queue] = _Stay(reading.oldest, now_s)
         if is_diverted:
             stay.since_s = now_s
-        if is_diverted or stay.is_told:
+        if is_diverted or stay.is_reported:
             return False
         due_s = stay.since_s + self.thresholds.unattended_s
-        stay.is_told = now_s >= due_s
-        if not stay.is_told:
+        stay.is_reported = now_s >= due_s
+        if not stay.is_reported:
             self.expected_s = min(self.expected_s, due_s)
-        return stay.is_told
+        return stay.is_reported
 
 
 def _holds(reading: QueueSnapshot) -> bool:

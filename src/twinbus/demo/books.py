@@ -59,7 +59,7 @@ class DeliveryCheck:
         return sum(map(len, self._detoured.values()))
 
     @property
-    def detoured_away(self) -> int:
+    def diverted_missing(self) -> int:
         """Of these, messages that have not arrived yet."""
         return sum(len(self._missing(entity, ids)) for entity, ids in self._detoured.items())
 

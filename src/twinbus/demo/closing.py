@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from twinbus.core.cost_report import CostReport
     from twinbus.core.reconciliation import Reconciliation
 
-__all__ = ["Closing", "FinalReport", "books_of", "cost_of"]
+__all__ = ["Closing", "FinalReport", "cost_of", "reconcile_demo"]
 
 PRICES: Final = "standard"
 ANSWER_S_MAX: Final = 180.0
@@ -84,7 +84,10 @@ def main(directory: Path) -> None:
                 return
             # At once: what one plans the other can compute meanwhile.
             with ThreadPoolExecutor(2) as both:
-                asked = both.submit(cost_of, spark, files), both.submit(books_of, spark, files)
+                asked = (
+                    both.submit(cost_of, spark, files),
+                    both.submit(reconcile_demo, spark, files),
+                )
                 report, books = asked[0].result(), asked[1].result()
         finally:
             spark.stop()
@@ -120,7 +123,7 @@ def cost_of(spark: SparkSession, files: Files) -> CostReport:
     return report
 
 
-def books_of(spark: SparkSession, files: Files) -> Reconciliation:
+def reconcile_demo(spark: SparkSession, files: Files) -> Reconciliation:
     """Where every message is, by the logs of everybody; it is written down, too."""
     from twinbus.spark.books.reconcile import Sources, reconcile
 

@@ -173,7 +173,7 @@ class OutageDemo:
         await self._until(lambda: syphon.moved >= application.detoured, HOME_S_MAX)
         drain_s = time.monotonic() - began_s
         self._say(f"{syphon.moved:,} messages are home, {drain_s:.1f} s later")
-        await self._until(lambda: not self._books.detoured_away, ARRIVE_S_MAX)
+        await self._until(lambda: not self._books.diverted_missing, ARRIVE_S_MAX)
         return drain_s
 
     async def _last_messages(self) -> None:

@@ -38,7 +38,7 @@ from weakref import WeakSet
 
 from twinbus.clock import Clock, SystemClock
 from twinbus.core.costs import Operation, units_of
-from twinbus.core.envelope import is_ping, message_id_of, read_destination
+from twinbus.core.envelope import is_ping, read_destination, read_message_id
 from twinbus.core.envelope_layout import DAMAGE
 from twinbus.core.envelope_ping import PING_CONTENT_TYPE
 from twinbus.entity_path import backlog_owner
@@ -173,9 +173,9 @@ class ClientMeter:
         lines = self._sent_lines(path, messages) if is_own and self.has_audit else ()
         with self._lock:
             if pings:
-                self._meter.tally(path, Operation.PING).took_in(1, len(pings), len(pings), 0)
+                self._meter.counter(path, Operation.PING).took_in(1, len(pings), len(pings), 0)
             if sizes:
-                tally = self._meter.tally(path, Operation.SEND)
+                tally = self._meter.counter(path, Operation.SEND)
                 tally.took_in(1, len(sizes), units_of(sizes), sum(sizes))
             room = SENT_WAITING_MAX - len(self._sent)
             self._sent += lines[:room]
@@ -189,24 +189,24 @@ class ClientMeter:
         """Messages came; or a request for some was answered with none."""
         units = max(1, units_of(sizes))
         with self._lock:
-            self._meter.tally(path.lower(), operation).gave_out(len(sizes), units, sum(sizes))
+            self._meter.counter(path.lower(), operation).gave_out(len(sizes), units, sum(sizes))
         self._begin()
 
     def settled(self, path: str, count: int) -> None:
         with self._lock:
-            self._meter.tally(path.lower(), Operation.SETTLE).took_in(1, count, 0, 0)
+            self._meter.counter(path.lower(), Operation.SETTLE).took_in(1, count, 0, 0)
         self._begin()
 
     def happened(self, path: str, operation: Operation) -> None:
         """A request that carries no message."""
         with self._lock:
-            self._meter.tally(path.lower(), operation).happened()
+            self._meter.counter(path.lower(), operation).happened()
         self._begin()
 
     def _sent_lines(self, path: str, messages: Sequence[bytes]) -> list[_Sent]:
         at_ms = self._clock.now().wall_ms
         if not backlog_owner(path):
-            return [_Sent(at_ms, path, "", message_id_of(each), len(each)) for each in messages]
+            return [_Sent(at_ms, path, "", read_message_id(each), len(each)) for each in messages]
         return [_Sent(at_ms, path, *read_destination(each), len(each)) for each in messages]
 
     def _filled(self) -> None:

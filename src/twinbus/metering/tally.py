@@ -107,7 +107,7 @@ class Meter:
         self._written_off: deque[str] = deque()
         """Deleted entities whose lines are written."""
 
-    def tally(self, entity: str, operation: Operation) -> OperationCounter:
+    def counter(self, entity: str, operation: Operation) -> OperationCounter:
         """Where to count an operation on an entity; ask once and keep it."""
         key = entity, operation
         tally = self._tallies.get(key)
@@ -123,9 +123,9 @@ class Meter:
         self.room_units = self._flush_units
         self.on_full()
 
-    def note_change(self, tally: OperationCounter) -> None:
-        tally.is_changed = True
-        self._changed[tally.entity, tally.operation] = tally
+    def note_change(self, counter: OperationCounter) -> None:
+        counter.is_changed = True
+        self._changed[counter.entity, counter.operation] = counter
 
     @property
     def has_changed(self) -> bool:
@@ -166,7 +166,7 @@ class Meter:
                 tally = self._tallies.pop((name, operation), None)
                 self._changed.pop((name, operation), None)
                 if tally is not None:
-                    self.tally("", operation).takes_over(tally)
+                    self.counter("", operation).takes_over(tally)
 
     @property
     def unwritten_units(self) -> int:

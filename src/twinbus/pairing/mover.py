@@ -62,7 +62,7 @@ async def move_chunk(
 class MoverReport:
     """What a mover has done so far."""
 
-    tally: ReceiptCounts = field(default_factory=ReceiptCounts)
+    receipt_counts: ReceiptCounts = field(default_factory=ReceiptCounts)
     faults: dict[str, ServiceError] = field(default_factory=dict)
     """Backlog queues that could not be read when it was last tried, each with its error."""
 
@@ -157,7 +157,7 @@ class Mover:
                     self._on_refused(path, claim)
             waiting, is_away = self.deferred_count, queue_group.primary_probe.is_unreachable
             moved, now_s = (
-                self.report.tally.counts[ReceiptOutcome.MOVED],
+                self.report.receipt_counts.counts[ReceiptOutcome.MOVED],
                 queue_group.clock.now().monotonic_s,
             )
             # Nobody knows what is in a queue that cannot be read.
@@ -242,7 +242,7 @@ class Mover:
             await self._queue_group.retry_deferred(queue)
 
     def _take_receipts(self, receipts: Sequence[Receipt]) -> None:
-        self.report.tally.add(receipts)
+        self.report.receipt_counts.add(receipts)
         if self._search is not None and any(
             each.outcome is ReceiptOutcome.MOVED for each in receipts
         ):

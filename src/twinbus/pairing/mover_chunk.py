@@ -28,11 +28,11 @@ from twinbus.core.chunk import (
     Foreign,
     MoveErrorClass,
     PoisonMessage,
-    batches_of,
     classify_error,
     poison_from_error,
     send_signal_for,
     split_batch,
+    split_into_batches,
 )
 from twinbus.core.chunk_aside import DeferredMessages
 from twinbus.core.chunk_board import CircuitState, DestinationCircuits, SendPermission, SendSignal
@@ -170,7 +170,7 @@ class ChunkTransfer:
             return
         if not self._held[path]:
             await self._acquire({path: items})
-        batches = list(batches_of(items, limit_bytes=limit_bytes))
+        batches = list(split_into_batches(items, limit_bytes=limit_bytes))
         turns = asyncio.Semaphore(BATCHES_IN_FLIGHT_MAX)
         if is_probe:
             await self._send(path, batches.pop(0), turns, is_probe=True)

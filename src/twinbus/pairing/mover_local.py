@@ -59,9 +59,9 @@ class LocalSyphon:
         return self._task is not None and not self._task.done()
 
     @property
-    def tally(self) -> ReceiptCounts:
+    def receipt_counts(self) -> ReceiptCounts:
         """What became of the messages so far."""
-        return self._mover.report.tally
+        return self._mover.report.receipt_counts
 
     def start(self) -> None:
         """Begin, in the running event loop; once."""

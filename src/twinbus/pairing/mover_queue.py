@@ -29,7 +29,7 @@ from twinbus.core.chunk_aside import DeferredMessages
 from twinbus.core.chunk_board import DestinationCircuits, SendPermission
 from twinbus.core.chunk_ledger import ChunkLedger, MoverIdentity
 from twinbus.core.look_pace import ScanPace
-from twinbus.core.pair_mark import shared_look_s
+from twinbus.core.pair_mark import shared_scan_s
 from twinbus.core.parcel import ReceivedMessage
 from twinbus.core.receipts import Receipt, ReceiptOutcome
 from twinbus.drivers.port import Driver
@@ -338,7 +338,7 @@ class QueueMover:
         interval_s = self._shared.options.discovery_interval_s
         if not self.foreign_count:
             return interval_s
-        return shared_look_s(interval_s, self.foreign_count + len(self.deferred))
+        return shared_scan_s(interval_s, self.foreign_count + len(self.deferred))
 
     def _pages(self, first: int) -> AsyncIterator[list[ReceivedMessage]]:
         return pages(self._receiver, first, timeout_s=self._shared.options.settle_timeout_s)

@@ -26,7 +26,7 @@ from twinbus.spark.quick_python import worker_python
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["check_workers", "has_twinbus", "is_missing", "pyspark_home", "told_when_missing"]
+__all__ = ["check_workers", "explain_missing", "has_twinbus", "is_missing", "pyspark_home"]
 
 _MISSING: Final = "No module named 'twinbus"
 _START_S_MAX: Final = 30.0
@@ -49,13 +49,13 @@ def check_workers(spark: SparkSession) -> None:
     from twinbus.spark.warm_up import FORMAT, NothingSource
 
     spark.dataSource.register(NothingSource)
-    with told_when_missing(spark):
+    with explain_missing(spark):
         # Spark Connect asks the server when the columns are wanted.
         _ = spark.read.format(FORMAT).load().schema
 
 
 @contextmanager
-def told_when_missing(spark: SparkSession) -> Iterator[None]:
+def explain_missing(spark: SparkSession) -> Iterator[None]:
     """Make a sentence of the tracebacks with which Spark says so."""
     try:
         yield

@@ -252,7 +252,7 @@ async def test_a_silent_destination_does_not_keep_all_the_room(
     await asyncio.sleep(1.0)
     # The two chunks under way are home as far as they can be
     assert len(primary.queues["orders"].messages) >= 10
-    assert mover.report.tally.counts[ReceiptOutcome.AMBIGUOUS] == 0
+    assert mover.report.receipt_counts.counts[ReceiptOutcome.AMBIGUOUS] == 0
     mover.stop()
     await task
 
@@ -270,4 +270,4 @@ async def test_what_the_backlog_does_not_let_go_of_frees_its_room(
     async with asyncio.timeout(20):
         mover = Mover(secondary, primary, QUEUES, options(in_flight_max=10))
         report = await mover.run(once=True)
-    assert report.tally.counts[ReceiptOutcome.LOCK_LOST] == 30
+    assert report.receipt_counts.counts[ReceiptOutcome.LOCK_LOST] == 30

@@ -60,7 +60,7 @@ async def test_a_backlog_comes_home(scene: Scene) -> None:
     receipts: list[Receipt] = []
     report = await make_mover(scene, receipts).run(once=True)
     assert report.faults == {}
-    assert report.tally.counts[ReceiptOutcome.MOVED] == 1_000
+    assert report.receipt_counts.counts[ReceiptOutcome.MOVED] == 1_000
     assert await scene.arrived(one) == Counter(names("a", 700))
     assert await scene.arrived(two) == Counter(names("b", 300))
     assert scene.left() == 0
@@ -82,7 +82,7 @@ async def test_two_movers_at_once_bring_every_message_home_once(scene: Scene) ->
     await scene.fill(orders, names("m", 2_000))
     movers = [make_mover(scene, chunk_count=100) for _ in range(2)]
     reports = await asyncio.gather(*(each.run(once=True) for each in movers))
-    assert sum(each.tally.counts[ReceiptOutcome.MOVED] for each in reports) == 2_000
+    assert sum(each.receipt_counts.counts[ReceiptOutcome.MOVED] for each in reports) == 2_000
     assert await scene.arrived(orders) == Counter(names("m", 2_000))
 
 
@@ -94,7 +94,7 @@ async def test_a_message_that_the_primary_refuses_does_not_block_the_others(scen
     await scene.fill("no-such-queue-here", ["lost"])
     receipts: list[Receipt] = []
     report = await make_mover(scene, receipts, backoff=Backoff(gone_grace_s=0)).run(once=True)
-    assert report.tally.counts[ReceiptOutcome.MOVED] == 50
+    assert report.receipt_counts.counts[ReceiptOutcome.MOVED] == 50
     reasons = {each.message_id: each.reason for each in receipts if each.reason}
     assert reasons == {"no-session": "message-refused", "lost": "destination-not-found"}
     driver = scene.driver(scene.pair.secondary)
@@ -112,11 +112,11 @@ async def test_a_disabled_destination_does_not_hold_up_a_live_one(scene: Scene) 
     mover = make_mover(scene)
     running = asyncio.create_task(mover.run())
     await until(lambda: scene.home(live) == 100)
-    await until(lambda: mover.report.tally.counts[ReceiptOutcome.DEFERRED] >= 4_000)
-    parked = mover.report.tally.counts[ReceiptOutcome.DEFERRED]
+    await until(lambda: mover.report.receipt_counts.counts[ReceiptOutcome.DEFERRED] >= 4_000)
+    parked = mover.report.receipt_counts.counts[ReceiptOutcome.DEFERRED]
     await asyncio.sleep(1.5)
     # A few probes, and nothing like another round
-    assert mover.report.tally.counts[ReceiptOutcome.DEFERRED] - parked < 2_000
+    assert mover.report.receipt_counts.counts[ReceiptOutcome.DEFERRED] - parked < 2_000
 
     scene.enable(dead)
     await until(lambda: scene.home(dead) == 4_000)
@@ -166,10 +166,10 @@ async def test_what_a_mover_set_aside_another_one_brings_home(scene: Scene) -> N
     orders = scene.destination(status="SendDisabled")
     await scene.fill(orders, names("m", 600))
     report = await make_mover(scene).run(once=True)
-    assert report.tally.counts[ReceiptOutcome.DEFERRED] >= 600
+    assert report.receipt_counts.counts[ReceiptOutcome.DEFERRED] >= 600
     scene.enable(orders)
     report = await make_mover(scene).run(once=True)
-    assert report.tally.counts[ReceiptOutcome.MOVED] == 600
+    assert report.receipt_counts.counts[ReceiptOutcome.MOVED] == 600
     assert await scene.arrived(orders) == Counter(names("m", 600))
 
 
@@ -221,7 +221,7 @@ async def test_a_dry_run_shows_what_would_be_moved(scene: Scene) -> None:
     orders = scene.destination()
     await scene.fill(orders, names("m", 30))
     report = await make_mover(scene).dry_run()
-    assert report.tally.counts[ReceiptOutcome.WOULD_MOVE] == 30
+    assert report.receipt_counts.counts[ReceiptOutcome.WOULD_MOVE] == 30
     assert scene.left() == 30 and scene.home(orders) == 0
 
 

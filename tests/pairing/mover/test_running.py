@@ -56,7 +56,7 @@ async def test_a_run_over_everything_empties_all_queues(
     for queue in QUEUES:
         secondary.put(queue, *(backlog(f"{queue}-{number}") for number in range(250)))
     report = await Mover(secondary, primary, QUEUES, options()).run(once=True)
-    assert report.tally.counts[ReceiptOutcome.MOVED] == 750
+    assert report.receipt_counts.counts[ReceiptOutcome.MOVED] == 750
     assert len(set(primary.queues["orders"].ids())) == 750
 
 
@@ -65,7 +65,7 @@ async def test_two_movers_share_a_backlog(secondary: FakeNamespace, primary: Fak
     secondary.put(QUEUES[0], *(backlog(f"m{number}") for number in range(1_500)))
     movers = [Mover(secondary, primary, QUEUES, options(chunk_count=50)) for _ in range(2)]
     reports = await asyncio.gather(*(each.run(once=True) for each in movers))
-    assert all(each.tally.counts[ReceiptOutcome.MOVED] for each in reports)
+    assert all(each.receipt_counts.counts[ReceiptOutcome.MOVED] for each in reports)
     assert sorted(primary.queues["orders"].ids()) == sorted(f"m{n}" for n in range(1_500))
 
 
@@ -121,7 +121,7 @@ async def test_a_live_destination_is_home_although_a_dead_one_is_ahead(
     await until(lambda: not secondary.queues[QUEUES[0]].messages)
     running.stop()
     report = await task
-    assert report.tally.counts[ReceiptOutcome.MOVED] == 3_030
+    assert report.receipt_counts.counts[ReceiptOutcome.MOVED] == 3_030
 
 
 async def test_nothing_is_received_while_nobody_is_there_to_send_to(
@@ -142,7 +142,7 @@ async def test_nothing_is_received_while_nobody_is_there_to_send_to(
     before = knock_count
     await until(lambda: knock_count > before + 4)
     assert len([line for line in secondary.log if line.startswith("receive ")]) == 1
-    assert running.report.tally.counts[ReceiptOutcome.DEFERRED] == 100
+    assert running.report.receipt_counts.counts[ReceiptOutcome.DEFERRED] == 100
 
     primary.refusals.clear()
     await until(lambda: not secondary.queues[QUEUES[0]].messages)
@@ -157,7 +157,7 @@ async def test_a_run_over_everything_ends_when_nobody_is_there_to_send_to(
     primary.refusals["orders"] = lambda encoded: CommunicationError("refused", was_sent=False)
     secondary.put(QUEUES[0], *(backlog(f"m{number}") for number in range(5_000)))
     report = await Mover(secondary, primary, QUEUES, options()).run(once=True)
-    assert report.tally.total <= 1_100
+    assert report.receipt_counts.total <= 1_100
     assert len(secondary.queues[QUEUES[0]].messages) == 5_000
 
 
@@ -203,7 +203,7 @@ async def test_a_stop_lets_the_chunk_under_way_end(
     await until(lambda: "send orders 100" in primary.log)
     running.stop()
     report = await task
-    assert report.tally.counts[ReceiptOutcome.MOVED] == 100
+    assert report.receipt_counts.counts[ReceiptOutcome.MOVED] == 100
     assert secondary.queues[QUEUES[0]].messages == {}
 
 
@@ -277,7 +277,7 @@ async def test_a_silent_destination_does_not_hide_that_the_primary_is_there(
     secondary.put(QUEUES[0], backlog("silent", "news"))
     running = Mover(secondary, primary, QUEUES, options(send_timeout_s=0.2))
     task = asyncio.create_task(running.run())
-    await until(lambda: running.report.tally.counts[ReceiptOutcome.DEFERRED] >= 1)
+    await until(lambda: running.report.receipt_counts.counts[ReceiptOutcome.DEFERRED] >= 1)
     # The line breaks once, for a moment
     breaks = [CommunicationError("lost")]
     primary.refusals["orders"] = lambda encoded: breaks.pop() if encoded and breaks else None
@@ -350,7 +350,7 @@ async def test_a_hosted_syphon_runs_from_start_to_stop(
     await syphon.stop()
     await syphon.stop()
     assert not syphon.is_running
-    assert syphon.tally.counts[ReceiptOutcome.MOVED] == 1
+    assert syphon.receipt_counts.counts[ReceiptOutcome.MOVED] == 1
 
 
 async def test_a_hosted_syphon_tells_why_it_ended(

@@ -64,7 +64,7 @@ class Knocking:
 
     async def knock(self) -> dict[str, int]:
         self.found = {}
-        await self.it.knock(lambda path, each: self.found.update({path: each.sequence_number}))
+        await self.it.probe(lambda path, each: self.found.update({path: each.sequence_number}))
         return self.found
 
 

@@ -98,12 +98,12 @@ def return_to_queue(queue: Queue, chunk: Chunk, mask: int) -> None:
     """Hand the messages out again, at their old place. Deferred ones stay put aside."""
     mask &= ~(chunk.gone | chunk.deferred | chunk.locked | chunk.moving)
     if mask:
-        lane = queue.lane_of(chunk)
+        lane = queue.stream_of(chunk)
         if lane is None:
             chunk.set_free(mask)
         else:
             lane.returned.add(chunk, mask)
-    queue.shelf.release(chunk)
+    queue.chunk_cache.release(chunk)
 
 
 def count_failed_delivery(queue: Queue, chunk: Chunk, mask: int) -> None:

@@ -30,9 +30,9 @@ READ_AHEAD_CHUNKS = 256
 class DeliveryStream:
     """What is handed out next, and to whom."""
 
-    def __init__(self, shelf: ChunkCache, last_seq: int, session: str | None = None) -> None:
+    def __init__(self, chunk_cache: ChunkCache, last_seq: int, session: str | None = None) -> None:
         self.session = session
-        self._shelf = shelf
+        self._chunk_cache = chunk_cache
         self._window: deque[Chunk] = deque()
         self._window_bytes = 0
         self.returned = ReturnedMessages()
@@ -56,7 +56,7 @@ class DeliveryStream:
         self._window_bytes -= len(chunk.blob or b"")
         chunk.in_window = False
         chunk.blob = None
-        self._shelf.release(chunk)
+        self._chunk_cache.release(chunk)
 
     def needs_more(self) -> bool:
         """The window runs low and the disk has more."""
@@ -75,11 +75,11 @@ class DeliveryStream:
         if self.turns.has_anyone and is_next and has_room and chunk.blob is not None:
             self._enter_window(chunk)
         else:
-            self._shelf.put_back(chunk)
+            self._chunk_cache.put_back(chunk)
 
     def _enter_window(self, chunk: Chunk) -> None:
         self.loaded_through = chunk.last_seq
-        self._shelf.keep(chunk)
+        self._chunk_cache.keep(chunk)
         chunk.in_window = True
         self._window.append(chunk)
         self._window_bytes += len(chunk.blob or b"")
@@ -89,7 +89,7 @@ class DeliveryStream:
         found = False
         for row in loaded:
             found = True
-            chunk = self._shelf.adopt(row)
+            chunk = self._chunk_cache.adopt(row)
             if not chunk.in_window:
                 self._enter_window(chunk)
         if not found:
@@ -110,4 +110,4 @@ class DeliveryStream:
         self.rest()
         for chunk in self.returned.take():
             chunk.set_free(chunk.returned)
-            self._shelf.release(chunk)
+            self._chunk_cache.release(chunk)

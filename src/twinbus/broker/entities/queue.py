@@ -110,8 +110,8 @@ class Queue:
         self.state_bytes = 0
         self.deferred_count = counters.deferred_count
         self.scheduled_count = counters.scheduled_count
-        self.shelf = ChunkCache()
-        self.stream = DeliveryStream(self.shelf, counters.next_seq - 1)
+        self.chunk_cache = ChunkCache()
+        self.stream = DeliveryStream(self.chunk_cache, counters.next_seq - 1)
         self.sessions: Sessions | None = None
         if description.requires_session and dead_letters is not None:
             self.sessions = Sessions(self)
@@ -134,7 +134,7 @@ class Queue:
         self.accessed_at_ms = 0
         self.visit_count = 0
         """Wall time of the last attach or change, as far as this process knows."""
-        self._calendar = EngineTimers(self.shelf.grace)
+        self._calendar = EngineTimers(self.chunk_cache.grace)
         self._requests: list[Request] = []
         self._load_count = 0
         self._blobs_asked: set[int] = set()
@@ -393,7 +393,7 @@ class Queue:
 
     def _release(self, chunks: list[Chunk]) -> None:
         for chunk in chunks:
-            self.shelf.release(chunk)
+            self.chunk_cache.release(chunk)
 
     def _end_landing(self, batch: Batch) -> None:
         for arrival in batch.scheduled:
@@ -464,11 +464,13 @@ class Queue:
             self.sessions.mark_ready(lane)
 
     def _stream_for(self, consumer: Consumer) -> DeliveryStream:
-        return self.stream if consumer.session is None else consumer.session.lane
+        return self.stream if consumer.session is None else consumer.session.stream
 
-    def lane_of(self, chunk: Chunk) -> DeliveryStream | None:
+    def stream_of(self, chunk: Chunk) -> DeliveryStream | None:
         """Where the messages of a chunk are handed out; None while nobody has their session."""
-        return self.stream if self.sessions is None else self.sessions.lane_of(chunk.session or "")
+        return (
+            self.stream if self.sessions is None else self.sessions.stream_of(chunk.session or "")
+        )
 
     def deliver(self, now: Instant) -> list[DeliveryBatch]:
         """Hand out what can be handed out, or a good part of it: has_more says which."""
@@ -633,7 +635,7 @@ class Queue:
     # -- answers to requests --------------------------------------------------------------
 
     def chunks_loaded(self, request: LoadNext, loaded: Iterable[LoadedChunk]) -> None:
-        lane = request.lane
+        lane = request.stream
         lane.is_loading = False
         self._load_count -= 1
         if lane.loaded_through == request.after_seq and lane.turns.has_anyone:
@@ -652,15 +654,15 @@ class Queue:
             waiter()
         if not chunk.returned:
             chunk.drop_blob()
-        self.shelf.release(chunk)
-        if self.sessions is not None and (lane := self.lane_of(chunk)) is not None:
+        self.chunk_cache.release(chunk)
+        if self.sessions is not None and (lane := self.stream_of(chunk)) is not None:
             self.sessions.mark_ready(lane)
 
     def expired_loaded(self, loaded: Iterable[LoadedChunk], now: Instant) -> None:
         found = False
         for row in loaded:
             found = True
-            chunk = self.shelf.adopt(row)
+            chunk = self.chunk_cache.adopt(row)
             if not fates.expire(self, chunk, now):
                 fates.postpone_expiry(self, chunk)
             if not chunk.returned:

@@ -21,7 +21,7 @@ class LoadNext:
     A lane with a session is only interested in the chunks of that session.
     """
 
-    lane: DeliveryStream
+    stream: DeliveryStream
     after_seq: int
     through_seq: int
 

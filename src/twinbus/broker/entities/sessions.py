@@ -57,7 +57,7 @@ class SessionLock:
     """One session in the hands of one receiver."""
 
     session: str
-    lane: DeliveryStream
+    stream: DeliveryStream
     owner: object
     """The connection it belongs to; only that one may renew it or touch its state."""
     lost: News
@@ -177,7 +177,7 @@ class Sessions:
         duration_ms = self._queue.description.lock_duration_ms
         lock = SessionLock(
             session,
-            DeliveryStream(self._queue.shelf, book.last_seq, session),
+            DeliveryStream(self._queue.chunk_cache, book.last_seq, session),
             owner,
             lost,
             now.monotonic_s + duration_ms / 1000,
@@ -209,8 +209,8 @@ class Sessions:
             return
         lock.is_over = True
         del self._locks[lock.session]
-        self._ready.pop(lock.lane, None)
-        lock.lane.close()
+        self._ready.pop(lock.stream, None)
+        lock.stream.close()
         self.returning(lock.session)
         self._leaving.append((lock, is_failure))
         if len(lock.runs) <= RUNS_AT_ONCE and len(self._leaving) == 1:
@@ -273,7 +273,7 @@ class Sessions:
     def states_landed(self, states: dict[str, NotedState]) -> None:
         """These are on disk; who has begun to read may still find the one before."""
         if states:
-            self._queue.shelf.grace.after_reads(partial(self._forget_states, states))
+            self._queue.chunk_cache.grace.after_reads(partial(self._forget_states, states))
 
     def states_refused(self, states: dict[str, NotedState]) -> None:
         """The store refused these: what it had before is still there."""
@@ -294,9 +294,9 @@ class Sessions:
 
     # -- what the queue tells -------------------------------------------------------------
 
-    def lane_of(self, session: str) -> DeliveryStream | None:
+    def stream_of(self, session: str) -> DeliveryStream | None:
         lock = self._locks.get(session)
-        return None if lock is None else lock.lane
+        return None if lock is None else lock.stream
 
     def mark_ready(self, lane: DeliveryStream) -> None:
         """There may be something to hand out."""
@@ -308,7 +308,7 @@ class Sessions:
         A receiver may wake a lane whose session it has just lost, before it hears of that.
         """
         ready, self._ready = self._ready, {}
-        books, lane_of = self._books, self.lane_of
+        books, lane_of = self._books, self.stream_of
         held = [lane for lane in ready if lane_of(lane.session or "") is lane]
         return [lane for lane in held if not books[lane.session or ""].returning_count]
 
@@ -320,9 +320,9 @@ class Sessions:
         if book.active_count > 0:
             self._filled.setdefault(session)
         book.last_seq = chunk.last_seq
-        lane = self.lane_of(session)
+        lane = self.stream_of(session)
         if lane is None:
-            self._queue.shelf.put_back(chunk)
+            self._queue.chunk_cache.put_back(chunk)
             self._offer(session)
         else:
             lane.append_committed(chunk)
@@ -343,7 +343,7 @@ class Sessions:
     def returned(self, session: str) -> None:
         """They are back."""
         self._books[session].returning_count -= 1
-        lane = self.lane_of(session)
+        lane = self.stream_of(session)
         if lane is not None:
             self.mark_ready(lane)
         self._offer(session)

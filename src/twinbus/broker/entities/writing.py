@@ -157,7 +157,7 @@ def _put_chunk(
     row = ChunkRow(queue.queue_id, first_seq, count, now.wall_ms, expires_ms, blob, session)
     ops.append(PutChunk(row, share))
     chunk = Chunk(first_seq, count, now.wall_ms, expires_ms, blob, session)
-    queue.shelf.expect(chunk)
+    queue.chunk_cache.expect(chunk)
     queue.saving.append(chunk)
 
 
@@ -311,7 +311,7 @@ def undo(queue: Queue, batch: Batch) -> list[CommitCallback]:
 
 def _take_back_numbers(queue: Queue, batch: Batch) -> None:
     for chunk in queue.saving:
-        queue.shelf.forget(chunk)
+        queue.chunk_cache.forget(chunk)
         queue.next_seq -= chunk.count
         queue.message_count -= chunk.count
     queue.saving = []

@@ -190,14 +190,14 @@ class FaultRegistry:
     def clear(self, id: str | None = None) -> int:
         """Switch one fault off, or all of them; how many there were."""
         if id is not None and id not in self._faults:
-            raise ConfigurationError(f"there is no fault {id!r:.80}", hint=self.names_told())
+            raise ConfigurationError(f"there is no fault {id!r:.80}", hint=self.describe_names())
         chosen = list(self._faults) if id is None else [id]
         for each in chosen:
             self._move(self._faults[each], FaultPhase.GONE)
         self._arm()
         return len(chosen)
 
-    def names_told(self) -> str:
+    def describe_names(self) -> str:
         """The ids that clear() knows, as a hint."""
         names = ", ".join(map(ascii, self._faults))
         return f"Switched on: {names}" if names else "No fault is switched on"

@@ -34,7 +34,7 @@ from twinbus.broker.entities.witness import (
     audited_path,
 )
 from twinbus.clock import Clock
-from twinbus.core.envelope_home import message_id_of, read_destination
+from twinbus.core.envelope_home import read_destination, read_message_id
 from twinbus.entity_path import backlog_owner
 from twinbus.metering.audit_lines import AuditLines
 from twinbus.metering.lines import JsonLines, timestamp
@@ -128,7 +128,7 @@ class AuditLog:
     def _named(self, queue: Queue, what: MessageEvent, record: bytes, seq: int | None) -> AuditLine:
         line = self._line(queue, what, seq)
         taken_apart = unpack_record(record, 0, len(record))
-        line |= {"message_id": message_id_of(taken_apart.bare), "bytes": len(record)}
+        line |= {"message_id": read_message_id(taken_apart.bare), "bytes": len(record)}
         if what in (MessageEvent.STORED, MessageEvent.SCHEDULED):
             original = annotation_of(taken_apart, _ORIGINAL_SEQ)
             if isinstance(original, int):

@@ -30,7 +30,7 @@ from twinbus.broker.store.port import (
     SeenRow,
     SessionBook,
 )
-from twinbus.broker.store.session_audit import session_books, state_bytes
+from twinbus.broker.store.session_audit import read_session_states, state_bytes
 from twinbus.broker.store.tree_audit import check_trees
 from twinbus.errors import StoreCorrupt
 
@@ -156,7 +156,7 @@ class IntegrityCheck:
 
     def _sessions(self, live: set[int]) -> dict[int, list[SessionBook]]:
         queues = self._queues_in("session_chunk", live, set(self.garbage()))
-        found = ((each, session_books(self._connection, self._path, each)) for each in queues)
+        found = ((each, read_session_states(self._connection, self._path, each)) for each in queues)
         return {queue_id: books for queue_id, books in found if books}
 
     def _balance(self, live: set[int], counters: dict[int, QueueCounters]) -> None:

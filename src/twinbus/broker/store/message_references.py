@@ -17,7 +17,7 @@ from twinbus.broker.store.findings import FindingKind, LostRange, counted
 from twinbus.broker.store.inspection import Inspection
 from twinbus.broker.store.page_file import Flaw
 from twinbus.broker.store.port import SEQ_BITS, SEQ_MAX
-from twinbus.broker.store.selections import SharedChunk, SheetFound, SheetSearch
+from twinbus.broker.store.selections import SharedBodyFound, SharedBodySearch, SharedChunk
 from twinbus.broker.store.sheets import reference
 
 _CHUNK_ENDS: Final = (
@@ -92,7 +92,7 @@ class MessageCheck:
                 or not _selects(selection, size, count)
             ):
                 missing.append(chunk)
-        missing += self._find_sheets(alone)
+        missing += self._find_shared_bodies(alone)
         for chunk in missing:
             self._inspection.lose(chunk.row_id, chunk.messages)
             self._drop_chunk(chunk.row_id, chunk.messages)
@@ -105,9 +105,9 @@ class MessageCheck:
                 table="chunk",
             )
 
-    def _find_sheets(self, alone: list[SharedChunk]) -> list[SharedChunk]:
+    def _find_shared_bodies(self, alone: list[SharedChunk]) -> list[SharedChunk]:
         """Chunks that lost their selection get it back; those for which there is none."""
-        search = SheetSearch(self._draft)
+        search = SharedBodySearch(self._draft)
         undecided: list[SharedChunk] = []
         for chunk in alone:
             found = search.look(chunk).found
@@ -131,7 +131,7 @@ class MessageCheck:
             self._drop_chunk(chunk.row_id, chunk.messages)
         return missing
 
-    def _repeat_at_end(self, chunk: SharedChunk, sheets: list[SheetFound]) -> None:
+    def _repeat_at_end(self, chunk: SharedChunk, sheets: list[SharedBodyFound]) -> None:
         """What a chunk may have been comes behind everything else of its queue."""
         queue_id = chunk.row_id >> SEQ_BITS
         for sheet_id, sheet_count, selection in sheets:

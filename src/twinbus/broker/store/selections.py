@@ -45,7 +45,7 @@ class SharedChunk(NamedTuple):
     crc: int
 
 
-class SheetFound(NamedTuple):
+class SharedBodyFound(NamedTuple):
     """What a chunk may have selected."""
 
     sheet_id: int
@@ -56,9 +56,9 @@ class SheetFound(NamedTuple):
 class Search(NamedTuple):
     """What came of looking for a chunk's sheet."""
 
-    found: list[SheetFound]
+    found: list[SharedBodyFound]
     """Those that the checksum is right for; more than one only by chance."""
-    doubtful: list[SheetFound]
+    doubtful: list[SharedBodyFound]
     """Whole sheets of which the chunk may be a part; none when they are too many."""
 
 
@@ -93,7 +93,7 @@ def _basis(size: int) -> list[tuple[int, int]]:
     return rows
 
 
-class SheetSearch:
+class SharedBodySearch:
     """Looks for the sheets of chunks that lost their selection."""
 
     def __init__(self, draft: Draft) -> None:
@@ -112,11 +112,11 @@ class SheetSearch:
                 break
             selection = self._selection(chunk, sheet_id, sheet_count)
             if selection is not None:
-                result.found.append(SheetFound(sheet_id, sheet_count, selection))
+                result.found.append(SharedBodyFound(sheet_id, sheet_count, selection))
                 if not _CERTAIN_MESSAGES_MAX < sheet_count <= 8 * SOLVED_BYTES_MAX:
                     return Search(result.found[-1:], [])
             elif sheet_count > max(8 * SOLVED_BYTES_MAX, chunk.messages):
-                result.doubtful.append(SheetFound(sheet_id, sheet_count, b""))
+                result.doubtful.append(SharedBodyFound(sheet_id, sheet_count, b""))
         if result.found:
             return Search(result.found, [])
         # Chunks of one queue share a sheet with each other only where there are sessions.

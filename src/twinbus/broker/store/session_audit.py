@@ -42,7 +42,9 @@ def state_bytes(connection: apsw.Connection) -> dict[int, int]:
     return dict(found)
 
 
-def session_books(connection: apsw.Connection, path: Path, queue_id: int) -> list[SessionBook]:
+def read_session_states(
+    connection: apsw.Connection, path: Path, queue_id: int
+) -> list[SessionBook]:
     """The sessions of a queue that has some, in the order of their oldest chunk."""
     queue = queue_id << SEQ_BITS
     limits = (queue, queue | SEQ_MAX)

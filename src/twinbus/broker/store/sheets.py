@@ -34,7 +34,7 @@ _WHOLE: Final = b""
 _REFERENCE: Final = Struct(">qqqq")
 
 
-class SheetPlan(NamedTuple):
+class SharedBodyPlan(NamedTuple):
     """What one commit does with its sheets."""
 
     ids: dict[int, int]
@@ -42,10 +42,10 @@ class SheetPlan(NamedTuple):
     sheets: list[tuple[int, SharedBody]]
 
 
-NO_SHEETS: Final = SheetPlan({}, [])
+NO_SHEETS: Final = SharedBodyPlan({}, [])
 
 
-def plan_sheets(ops: Iterable[Op], commit_number: int) -> SheetPlan:
+def plan_shared_bodies(ops: Iterable[Op], commit_number: int) -> SharedBodyPlan:
     """Which of the shares in these ops are worth it."""
     users: dict[int, list[PutChunk]] = {}
     for op in ops:
@@ -53,7 +53,7 @@ def plan_sheets(ops: Iterable[Op], commit_number: int) -> SheetPlan:
             users.setdefault(id(op.share.sheet), []).append(op)
     if not users:
         return NO_SHEETS
-    plan = SheetPlan({}, [])
+    plan = SharedBodyPlan({}, [])
     for chunks in users.values():
         shares = _worthwhile(chunks)
         if shares:

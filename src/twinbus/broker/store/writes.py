@@ -34,7 +34,7 @@ from twinbus.broker.store.port import (
     SetChunkExpiry,
     Tombstone,
 )
-from twinbus.broker.store.sheets import packed_selection, plan_sheets, reference
+from twinbus.broker.store.sheets import packed_selection, plan_shared_bodies, reference
 
 # ?6 is the chunk's last id. The nearest chunk that begins at or before it must end before ?1.
 _PUT_CHUNK: Final = (
@@ -95,7 +95,7 @@ _UPDATE_LEDGER: Final = "UPDATE ledger SET commit_number = ?, queue_id_last = ?,
 
 def apply_ops(cursor: apsw.Cursor, ops: Sequence[Op], commit_number: int) -> None:
     """Run the ops inside the transaction that the caller began."""
-    plan = plan_sheets(ops, commit_number)
+    plan = plan_shared_bodies(ops, commit_number)
     for sheet_id, sheet in plan.sheets:
         crc = seal.of_blob(sheet_id, sheet.count, 0, sheet.blob)
         cursor.execute(_PUT_SHEET, (sheet_id, sheet.count, crc, sheet.blob))

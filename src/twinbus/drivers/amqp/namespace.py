@@ -71,14 +71,14 @@ class PooledConnection:
     async def _open_node(self, path: str) -> ManagementNodeClient:
         is_told = await self.authority.authorize(path)
         node = await self.attached(
-            path, lambda line: ManagementNodeClient(line, path), is_told=is_told
+            path, lambda line: ManagementNodeClient(line, path), is_reported=is_told
         )
         self._nodes[path] = node
         self._opening.pop(path, None)
         return node
 
     async def attached(
-        self, path: str, make: Callable[[AmqpConnection], AnyEndpoint], *, is_told: bool
+        self, path: str, make: Callable[[AmqpConnection], AnyEndpoint], *, is_reported: bool
     ) -> AnyEndpoint:
         """A new link; ``is_told``: the service was shown a token for it just now.
 
@@ -91,9 +91,9 @@ class PooledConnection:
                 await end.attached()
             except AccessRefused:
                 self.authority.forget(path)
-                if is_told:
+                if is_reported:
                     raise
-                is_told = await self.authority.authorize(path)
+                is_reported = await self.authority.authorize(path)
             else:
                 return end
 
@@ -126,7 +126,7 @@ class ConnectionPool:
     ) -> tuple[PooledConnection, AnyEndpoint]:
         """A new link, and the connection that it is on."""
         trunk, is_told = await self._admitted(path)
-        return trunk, await trunk.attached(path, make, is_told=is_told)
+        return trunk, await trunk.attached(path, make, is_reported=is_told)
 
     async def _admitted(self, path: str) -> tuple[PooledConnection, bool]:
         """A connection with room, on which the service knows who we are (for ``path``), and

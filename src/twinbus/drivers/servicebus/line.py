@@ -277,7 +277,7 @@ class SdkReceiverLink(SdkLink):
             self._tapped = link
             link._incoming_transfer = partial(_whole_transfer, link, link._incoming_transfer)
 
-    async def look_for_messages(self) -> bool:
+    async def poll_messages(self) -> bool:
         """Look, and keep what has come: otherwise the SDK gives back what nobody receives."""
         self.sdk._receive_context.set()
         try:

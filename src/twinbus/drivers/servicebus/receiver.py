@@ -377,7 +377,7 @@ class SdkReceiver:
         """A line that can be used, opened again if the service took it away."""
         line = self._line
         if line is not None:
-            looks = line.look_for_messages if is_receiving else line.look
+            looks = line.poll_messages if is_receiving else line.look
             if not await looks() and self._line is line:
                 self._let_go()
         if self._is_closed:

@@ -48,7 +48,7 @@ class AvailableNow:
         """Ask these no more."""
         self._unfinished = [path for path in self._unfinished if path not in paths]
 
-    async def knock(self, keep: Callable[[str, ReceivedMessage], object]) -> None:
+    async def probe(self, keep: Callable[[str, ReceivedMessage], object]) -> None:
         """Give ``keep`` a first message of every queue that has one, locked."""
         paths, self._unfinished = self._unfinished, []
         found = await asyncio.gather(*map(self._first_of, paths), return_exceptions=True)

@@ -146,7 +146,7 @@ class StreamCoordinator:
         return bool(self._rung)
 
     async def _knock(self, available_now: AvailableNow) -> None:
-        await available_now.knock(self._keep)
+        await available_now.probe(self._keep)
         if not self._rung:
             await self._settle_last()
 

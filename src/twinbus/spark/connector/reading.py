@@ -30,7 +30,7 @@ from twinbus.spark.references import NamespaceRef
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["batches_of"]
+__all__ = ["read_batches"]
 
 CLOSE_TIMEOUT_S: Final = 10.0
 
@@ -59,7 +59,7 @@ _STANDING: Final[dict[NamespaceRef, _WorkerConnection]] = {}
 """A worker has one task at a time."""
 
 
-def batches_of(options: ReadOptions, order: PartitionPlan) -> Iterator[pa.RecordBatch]:
+def read_batches(options: ReadOptions, order: PartitionPlan) -> Iterator[pa.RecordBatch]:
     """The rows of one order."""
     reference = options.namespace
     standing = _STANDING.pop(reference, None) or _WorkerConnection(reference)

@@ -106,11 +106,11 @@ class ServiceBusStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
     # -- in tasks -------------------------------------------------------------------------
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        from twinbus.spark.connector.reading import batches_of
+        from twinbus.spark.connector.reading import read_batches
 
         order = partition.value
         assert isinstance(order, PartitionPlan)
-        return batches_of(self._options, order)
+        return read_batches(self._options, order)
 
 
 class _CoordinatorProcess:

@@ -208,7 +208,7 @@ class SyphonCoordinator:
             elif self._dispatcher.is_primary_unreachable:
                 await self._silence()
                 self._doing("primary away")
-                await self._knock_if_due()
+                await self._probe_if_due()
             elif orders := self._dispatcher.orders(await self._rung(), self._now_s()):
                 return orders
 
@@ -311,7 +311,7 @@ class SyphonCoordinator:
 
     # -- a primary that is away -----------------------------------------------------------
 
-    async def _knock_if_due(self) -> None:
+    async def _probe_if_due(self) -> None:
         due_s = self._dispatcher.next_due_s(self._now_s())
         if due_s is not None and due_s > self._now_s():
             await asyncio.sleep(LOOK_INTERVAL_S)

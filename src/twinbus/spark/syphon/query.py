@@ -34,7 +34,7 @@ from twinbus.errors import ConfigurationError
 from twinbus.spark.syphon.settings import SyphonSettings
 from twinbus.spark.syphon.source import FORMAT, BacklogSource
 from twinbus.spark.syphon.state import Control, StateDir, Status
-from twinbus.spark.worker_python import told_when_missing
+from twinbus.spark.worker_python import explain_missing
 
 __all__ = ["Syphon", "read_receipts", "receipts_of", "start_syphon"]
 
@@ -48,7 +48,7 @@ SECONDS_PER_DAY: Final = 86_400
 def receipts_of(spark: SparkSession, settings: SyphonSettings) -> DataFrame:
     """The backlog coming home, as a stream of receipts: reading it is what moves messages."""
     spark.dataSource.register(BacklogSource)
-    with told_when_missing(spark):
+    with explain_missing(spark):
         return spark.readStream.format(FORMAT).options(**settings.to_options()).load()
 
 

@@ -94,7 +94,7 @@ class _TaskRun:
     order_id: str
     channel: DriverChannelAddress
     finished: queue.SimpleQueue[Sequence[Receipt] | None] = field(default_factory=queue.SimpleQueue)
-    tally: ReceiptCounts = field(default_factory=ReceiptCounts)
+    receipt_counts: ReceiptCounts = field(default_factory=ReceiptCounts)
     foreign: Counter[tuple[str, str]] = field(default_factory=Counter)
     """Messages of other pairs, by backlog queue and mark."""
     is_stopping: bool = False
@@ -122,8 +122,8 @@ class _TaskRun:
 
     def _take(self, receipts: Sequence[Receipt]) -> None:
         self.finished.put(receipts)
-        self.tally.add(receipts)
-        for receipt in receipts if self.tally.counts[ReceiptOutcome.FOREIGN] else ():
+        self.receipt_counts.add(receipts)
+        for receipt in receipts if self.receipt_counts.counts[ReceiptOutcome.FOREIGN] else ():
             if receipt.outcome is ReceiptOutcome.FOREIGN:
                 self.foreign[receipt.queue, receipt.reason] += 1
 
@@ -143,7 +143,7 @@ class _TaskRun:
                 await asyncio.sleep(PROGRESS_INTERVAL_S)
 
     async def _progress(self, line: DriverChannelClient) -> None:
-        tally, self.tally = self.tally, ReceiptCounts()
+        tally, self.receipt_counts = self.receipt_counts, ReceiptCounts()
         counts = {outcome.value: count for outcome, count in tally.counts.items() if count}
         foreign, self.foreign = self.foreign, Counter()
         answer = await line.ask(

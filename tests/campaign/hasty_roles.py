@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Sequence
 
 from campaign import roles
-from twinbus.core.chunk import RestoredDelivery
+from twinbus.core.chunk_ledger import RestoredDelivery
 from twinbus.pairing.mover_chunk import ChunkTransfer
 
 # A busy primary is this late to answer: long enough for something to happen meanwhile.

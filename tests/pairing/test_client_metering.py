@@ -149,7 +149,7 @@ async def test_a_pairing_that_fails_takes_books_back(
             away.connection_string, driver="amqp", **own
         ) as secondary,
     ):
-        kept = secondary.books
+        kept = secondary.meter
         options = SendAvailabilityPairedNamespaceOptions(
             NamespaceManager.from_connection_string(away.connection_string),
             secondary,
@@ -157,11 +157,11 @@ async def test_a_pairing_that_fails_takes_books_back(
         )
         with pytest.raises(ConfigurationError, match="journal"):
             await primary.pair_namespace(options)
-        assert secondary.books is kept and isinstance(secondary.driver, MeteredDriver) is has_own
+        assert secondary.meter is kept and isinstance(secondary.driver, MeteredDriver) is has_own
         assert kept is None or not kept.has_audit
         (tmp_path / "missing").mkdir()
         await primary.pair_namespace(options)
-        assert secondary.books is not None and secondary.books.has_audit
+        assert secondary.meter is not None and secondary.meter.has_audit
         assert isinstance(secondary.driver, MeteredDriver)
 
 

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from twinbus.service_errors import CommunicationError, OperationTimeout
-from twinbus.spark import channel as desk_module
+from twinbus.spark import desk as channel_module
 from twinbus.spark.desk import (
     LINE_BYTES_MAX,
     DriverChannel,
@@ -122,7 +122,7 @@ async def test_half_a_nonce_is_not_heard(caplog: pytest.LogCaptureFixture) -> No
 
 
 async def test_who_says_nothing_is_let_go(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(desk_module, "HELLO_TIMEOUT_S", 0.05)
+    monkeypatch.setattr(channel_module, "HELLO_TIMEOUT_S", 0.05)
     async with open_desk(Book()) as address:
         assert await said_to(address) == b""
 
@@ -197,11 +197,11 @@ async def test_an_answer_that_nobody_waited_for_is_not_taken_for_the_next() -> N
 
 
 async def test_a_desk_that_does_not_answer_is_a_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(desk_module, "ASK_TIMEOUT_S", 0.1)
+    monkeypatch.setattr(channel_module, "ASK_TIMEOUT_S", 0.1)
     async with open_desk(Book()) as address, DriverChannelClient(address) as line:
         with pytest.raises(OperationTimeout, match="did not answer"):
             await line.ask("slow", delay_s=0.25)
-        monkeypatch.setattr(desk_module, "ASK_TIMEOUT_S", 5.0)
+        monkeypatch.setattr(channel_module, "ASK_TIMEOUT_S", 5.0)
         assert (await line.ask("next", mark=7))["mark"] == 7
 
 

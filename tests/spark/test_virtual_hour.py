@@ -25,7 +25,7 @@ from twinbus.pairing.backlog_search import BacklogSearch
 from twinbus.pairing.mover import Mover, MoverOptions
 from twinbus.service_errors import AccessRefused, ServiceError
 from twinbus.spark.bell import POLL_S, LongPollWatcher
-from twinbus.spark.syphon import coordinator as brain_module
+from twinbus.spark.syphon import brain as coordinator_module
 from twinbus.spark.syphon import task as task_module
 from twinbus.spark.syphon.brain import SyphonCoordinator
 from twinbus.spark.syphon.settings import SyphonSettings
@@ -167,7 +167,7 @@ def test_after_a_message_a_syphon_looks_once_an_hour_for_what_others_set_aside(
     receive. The search for more queues, which do not exist, costs nothing."""
     # Only to have fewer turns of the loop in an hour.
     for interval in ("LOOK_INTERVAL_S", "STATUS_INTERVAL_S"):
-        monkeypatch.setattr(brain_module, interval, 60.0)
+        monkeypatch.setattr(coordinator_module, interval, 60.0)
     hour_of_it: Counter[str] = Counter()
 
     async def story(bell: LongPollWatcher, driver: AmqpDriver, namespace: RunningNamespace) -> None:
@@ -284,7 +284,7 @@ def counted_by_both(
 def few_turns(monkeypatch: pytest.MonkeyPatch) -> None:
     """Looks into memory are rarer, only to have fewer turns of the loop."""
     for interval in ("LOOK_INTERVAL_S", "STATUS_INTERVAL_S"):
-        monkeypatch.setattr(brain_module, interval, 600.0)
+        monkeypatch.setattr(coordinator_module, interval, 600.0)
     monkeypatch.setattr(mover_module, "RETURN_INTERVAL_S", 600.0)
 
 

@@ -19,7 +19,7 @@ from twinbus.core.parcel import ReceivedMessage
 from twinbus.drivers.amqp import AmqpDriver
 from twinbus.errors import ConfigurationError
 from twinbus.service_errors import CommunicationError, EntityNotFound, MessageRefused
-from twinbus.spark.connector import coordinator as brain_module
+from twinbus.spark.connector import brain as coordinator_module
 from twinbus.spark.connector import holding as holding_module
 from twinbus.spark.connector import keeping, pauses, receiving
 from twinbus.spark.connector.brain import Reading, StreamCoordinator
@@ -374,7 +374,7 @@ async def test_available_now_takes_what_was_there_and_ends(
     broker: BrokerProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """S1: also while somebody keeps sending."""
-    monkeypatch.setattr(brain_module, "CLOCKS_APART_MS", 100)
+    monkeypatch.setattr(coordinator_module, "CLOCKS_APART_MS", 100)
     queue, quiet = broker.fresh_queue(), broker.fresh_queue()
     fill(broker, queue, ids(2_500))
     async with scene(broker, queue, quiet, limit=BatchLimit(1_000, 64 << 20)) as it:
@@ -398,7 +398,7 @@ async def test_available_now_settles_its_last_batch_before_it_ends(
     broker: BrokerProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """S2: nobody would ask again, and what is written would come again in the next run."""
-    monkeypatch.setattr(brain_module, "LAST_SETTLE_TICK_S", 0.05)
+    monkeypatch.setattr(coordinator_module, "LAST_SETTLE_TICK_S", 0.05)
     queue = broker.fresh_queue()
     fill(broker, queue, ids(3))
     async with scene(broker, queue) as it:

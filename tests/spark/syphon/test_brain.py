@@ -20,7 +20,7 @@ from twinbus.core.stall import StallDetector
 from twinbus.drivers.management import MessageCounts, QueueProperties
 from twinbus.errors import ConfigurationError
 from twinbus.service_errors import AccessRefused, CommunicationError
-from twinbus.spark.syphon import coordinator as brain_module
+from twinbus.spark.syphon import brain as coordinator_module
 from twinbus.spark.syphon.brain import SyphonCoordinator
 from twinbus.spark.syphon.settings import SyphonSettings
 from twinbus.spark.syphon.state import Control, StateDir, Status
@@ -121,7 +121,7 @@ async def test_what_somebody_else_set_aside_is_found_in_an_idle_queue(
     head: Made, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Y4, Y5: it rings no bell, and nobody has to start anew for it, once messages came."""
-    monkeypatch.setattr(brain_module, "STATUS_INTERVAL_S", 0.02)
+    monkeypatch.setattr(coordinator_module, "STATUS_INTERVAL_S", 0.02)
     idle = await head()
     await idle.begun()
     await idle.progress(moved=1)
@@ -150,9 +150,9 @@ async def test_tasks_have_enough_when_a_queue_rings_that_is_not_in_their_batch(
     async with asyncio.timeout(5):
         while not busy.coordinator._watcher.has_rung:  # type: ignore[union-attr]
             await asyncio.sleep(0.01)
-    monkeypatch.setattr(brain_module, "OTHERS_WAIT_S", 60.0)
+    monkeypatch.setattr(coordinator_module, "OTHERS_WAIT_S", 60.0)
     assert await busy.progress() == {"stop": False, "enough": False}, "it has just begun"
-    monkeypatch.setattr(brain_module, "OTHERS_WAIT_S", 0.0)
+    monkeypatch.setattr(coordinator_module, "OTHERS_WAIT_S", 0.0)
     assert await busy.progress() == {"stop": False, "enough": True}
     await busy.report(WorkReport())
     assert set((await busy.ordered()).queues) == set(QUEUES[:2])
@@ -228,7 +228,7 @@ async def test_messages_that_wait_while_none_moves_are_in_the_status(
     head: Made, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Y7: with what keeps them, until something moves."""
-    monkeypatch.setattr(brain_module, "STATUS_INTERVAL_S", 0.02)
+    monkeypatch.setattr(coordinator_module, "STATUS_INTERVAL_S", 0.02)
     stuck = await head(state_dir=str(tmp_path))
     stuck.coordinator._stall = StallDetector(stall_s=0.1)
     closed = CircuitSnapshot("orders", 1, 60.0, None, False, False)
@@ -253,7 +253,7 @@ async def test_missing_claims_are_in_the_status_at_once(
 ) -> None:
     """P18: those of the backlog, which the bell meets, and those of destinations, which tasks
     meet."""
-    monkeypatch.setattr(brain_module, "STATUS_INTERVAL_S", 0.02)
+    monkeypatch.setattr(coordinator_module, "STATUS_INTERVAL_S", 0.02)
     poor = await head(state_dir=str(tmp_path))
     closed = CircuitSnapshot("orders", 1, 60.0, None, False, False, is_refused=True)
     await poor.begun(open_circuits=(closed,))
@@ -311,7 +311,7 @@ async def test_a_query_ends_when_the_next_start_takes_its_directory(
 ) -> None:
     """Y2: at a Spark Connect server it outlives its program: it neither wakes from its pause nor
     tells in the other's name."""
-    monkeypatch.setattr(brain_module, "STATUS_INTERVAL_S", 0.02)
+    monkeypatch.setattr(coordinator_module, "STATUS_INTERVAL_S", 0.02)
     state = StateDir(tmp_path)
     state.set_control(Control(run="first"))
     left = await head(state_dir=str(tmp_path), run="first")
